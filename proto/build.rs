@@ -1,0 +1,85 @@
+//! Compiles the contract with protox: no protoc on the machine, nothing generated in the tree.
+//! Three things come out: the prost messages and tonic services, the descriptor set that tests and
+//! reflection read, and the ProtoJSON of every message.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use protox::{
+    Compiler,
+    file::{ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver},
+};
+
+const FILES: &[&str] = &[
+    "a2a/v1/a2a.proto",
+    "faultline/v1/failure.proto",
+    "faultline/v1/hub.proto",
+    "faultline/v1/link.proto",
+    "faultline/v1/mesh.proto",
+    "faultline/v1/task.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for path in ["build.rs", "build", "a2a", "faultline"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+
+    let mut resolver = ChainFileResolver::new();
+    resolver.add(IncludeFileResolver::new(".".into()));
+    resolver.add(GoogleApi);
+    resolver.add(GoogleFileResolver::new());
+    let mut compiler = Compiler::with_file_resolver(resolver);
+    compiler.include_imports(true).open_files(FILES)?;
+
+    // The encoded set keeps custom options (google.api.http); prost's own types drop them.
+    fs::write(out.join("descriptor.bin"), compiler.encode_file_descriptor_set())?;
+
+    let mut config = prost_build::Config::new();
+    config.enable_type_names().bytes([".faultline.v1"]);
+    // Without `connect`: nobody dials except through `chassis::client`.
+    tonic_prost_build::configure()
+        .build_transport(false)
+        .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
+    Ok(())
+}
+
+/// The two files of google.api that the A2A contract imports, reduced to what it names.
+struct GoogleApi;
+
+impl FileResolver for GoogleApi {
+    fn open_file(&self, name: &str) -> Result<File, protox::Error> {
+        let source = match name {
+            "google/api/annotations.proto" => ANNOTATIONS,
+            "google/api/field_behavior.proto" => FIELD_BEHAVIOR,
+            _ => return Err(protox::Error::file_not_found(name)),
+        };
+        File::from_source(name, source)
+    }
+}
+
+const ANNOTATIONS: &str = r#"
+syntax = "proto3";
+package google.api;
+import "google/protobuf/descriptor.proto";
+extend google.protobuf.MethodOptions { HttpRule http = 72295728; }
+message HttpRule {
+  string selector = 1;
+  oneof pattern {
+    string get = 2;
+    string put = 3;
+    string post = 4;
+    string delete = 5;
+    string patch = 6;
+  }
+  string body = 7;
+  repeated HttpRule additional_bindings = 11;
+}
+"#;
+
+const FIELD_BEHAVIOR: &str = r#"
+syntax = "proto3";
+package google.api;
+import "google/protobuf/descriptor.proto";
+extend google.protobuf.FieldOptions { repeated FieldBehavior field_behavior = 1052; }
+enum FieldBehavior { FIELD_BEHAVIOR_UNSPECIFIED = 0; OPTIONAL = 1; REQUIRED = 2; }
+"#;
