@@ -9,6 +9,9 @@ use protox::{
     file::{ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver},
 };
 
+#[path = "build/json.rs"]
+mod json;
+
 const FILES: &[&str] = &[
     "a2a/v1/a2a.proto",
     "faultline/v1/failure.proto",
@@ -34,8 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The encoded set keeps custom options (google.api.http); prost's own types drop them.
     fs::write(out.join("descriptor.bin"), compiler.encode_file_descriptor_set())?;
 
+    fs::write(out.join("json.rs"), json::generate(&compiler.descriptor_pool())?)?;
+
     let mut config = prost_build::Config::new();
-    config.enable_type_names().bytes([".faultline.v1"]);
+    // Ordered maps: the same message is the same bytes and the same JSON every time.
+    config.enable_type_names().bytes([".faultline.v1"]).btree_map(["."]);
     // Without `connect`: nobody dials except through `chassis::client`.
     tonic_prost_build::configure()
         .build_transport(false)

@@ -1,1 +1,180 @@
-//! placeholder
+//! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
+//! `core` makes it durable, `dispatch` brings it to workers, `api` is what callers may ask, and
+//! `hub`, `link` and `grpc` are the doors.
+
+mod artifact;
+mod task;
+
+mod core;
+mod dispatch;
+mod live;
+mod registry;
+mod store;
+mod sweep;
+
+mod api;
+mod subscription;
+
+mod grpc;
+mod hub;
+mod link;
+
+mod error;
+
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use faultline_chassis::{Drain, limits, server};
+use faultline_proto::{
+    a2a::a2a_service_server::A2aServiceServer,
+    v1::{hub_server::HubServer, link_server::LinkServer, mesh_server::MeshServer},
+};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tonic::service::Routes;
+
+use crate::{
+    core::{Closed, Core},
+    grpc::Doors,
+    hub::HubService,
+    link::LinkService,
+};
+
+pub use error::StartError as Error;
+pub use store::fill::fill;
+
+/// How a coordinator runs.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where gateways and workers reach it. Port 0: any free one.
+    pub listen: SocketAddr,
+    /// Where tasks are kept: `sqlite:PATH`.
+    pub store: String,
+    /// What a message without a tenant goes to. Unset: the only agent there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_agent: Option<String>,
+    /// How often a task may lose its worker before it fails.
+    pub max_attempts: u32,
+    /// How long a worker without a stream keeps its tasks.
+    pub reattach_grace_ms: u64,
+    /// How often workers say that they live; three missed ones are a dead worker.
+    pub heartbeat_ms: u64,
+    /// How long a task waits for a worker that offers its agent before it fails.
+    pub wait_for_worker_ms: u64,
+    /// What differs for one agent, by name.
+    pub agents: BTreeMap<String, AgentPolicy>,
+}
+
+/// What differs for one agent. Unset: what the agent says itself.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentPolicy {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_worker_lost: Option<OnWorkerLost>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+}
+
+/// What becomes of a task whose worker died.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnWorkerLost {
+    Retry,
+    Fail,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8081)),
+            store: "sqlite:faultline.db".to_owned(),
+            default_agent: None,
+            max_attempts: 3,
+            reattach_grace_ms: limits::REATTACH_GRACE.as_millis() as u64,
+            heartbeat_ms: limits::HEARTBEAT.as_millis() as u64,
+            wait_for_worker_ms: 60_000,
+            agents: BTreeMap::new(),
+        }
+    }
+}
+
+/// Bound and recovered, not yet serving.
+pub struct Service {
+    listener: TcpListener,
+    addr: SocketAddr,
+    core: Arc<Core>,
+}
+
+impl Config {
+    /// Opens the store, reads back what has not ended, and binds the socket.
+    pub async fn bind(self) -> Result<Service, Error> {
+        let address = self.listen;
+        let Some(path) = self.store.strip_prefix("sqlite:").filter(|p| !p.is_empty()) else {
+            return Err(Error::StoreUrl(self.store));
+        };
+        let store = store::sqlite::Sqlite::open(Path::new(path))?;
+        let listening = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listening)?;
+        let addr = listener.local_addr().map_err(listening)?;
+        let core = Arc::new(Core::new(Box::new(store), self));
+        core.recover().await.map_err(|e| Error::Recover(e.to_string()))?;
+        Ok(Service { listener, addr, core })
+    }
+}
+
+impl Service {
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Serves until drained. Tasks that run go on in their workers, which come back to the next
+    /// coordinator on the same store.
+    pub async fn run(self, drain: Drain) -> Result<(), Error> {
+        let Self { listener, core, .. } = self;
+        let (health, health_service) = tonic_health::server::health_reporter();
+        health.set_serving::<A2aServiceServer<Doors>>().await;
+        let doors = Doors { core: Arc::clone(&core) };
+        let bytes = limits::GRPC_BYTES_MAX;
+        let routes = Routes::new(health_service)
+            .add_service(
+                LinkServer::new(LinkService::new(Arc::clone(&core)))
+                    .max_decoding_message_size(bytes)
+                    .max_encoding_message_size(bytes),
+            )
+            .add_service(
+                HubServer::new(HubService { core: Arc::clone(&core) })
+                    .max_decoding_message_size(bytes)
+                    .max_encoding_message_size(bytes),
+            )
+            .add_service(
+                A2aServiceServer::new(doors.clone())
+                    .max_decoding_message_size(bytes)
+                    .max_encoding_message_size(bytes),
+            )
+            .add_service(MeshServer::new(doors).max_encoding_message_size(bytes));
+        // The guard stands outermost: it must see the panics and clocks of everything inside.
+        let router = routes.prepare().into_axum_router().layer(server::GuardLayer);
+        let writer = tokio::spawn({
+            let core = Arc::clone(&core);
+            async move { core.write().await }
+        });
+        let sweeper = tokio::spawn(sweep::run(Arc::clone(&core)));
+        let leaving = async {
+            drain.signalled().await;
+            health.set_not_serving::<A2aServiceServer<Doors>>().await;
+            core.change(|state| {
+                state.close(Closed::Leaving);
+                state.say_goodbye();
+            });
+        };
+        // Long-lived streams never finish by themselves, so patience here is only for calls.
+        let serving = server::serve(listener, router, drain.clone(), Duration::from_millis(500));
+        tokio::join!(leaving, serving);
+        core.flushed().await;
+        sweeper.abort();
+        writer.abort();
+        let _ = tokio::join!(sweeper, writer);
+        core.released().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! Writes the ProtoJSON of every message and enum of the contract as Rust. It owns the shape of the
+//! generated code; what the shape means at run time is `src/json`. A field of a kind that the
+//! contract does not use stops the build instead of being printed wrongly.
+
+use std::{error::Error, fmt::Write};
+
+use protox::prost_reflect::{
+    DescriptorPool, EnumDescriptor, ExtensionDescriptor, FieldDescriptor, Kind, MessageDescriptor,
+    OneofDescriptor,
+};
+
+/// A package of the contract and the module of this crate that it stands in.
+const PACKAGES: &[(&str, &str)] = &[("lf.a2a.v1", "crate::a2a"), ("faultline.v1", "crate::v1")];
+
+/// The number of REQUIRED in google.api.FieldBehavior.
+const REQUIRED: i32 = 2;
+
+pub(crate) fn generate(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
+    let behavior = pool
+        .get_extension_by_name("google.api.field_behavior")
+        .ok_or("the contract does not import google.api.field_behavior")?;
+    let mut out = String::from("use crate::json::{ProtoEnum, ProtoMessage, read, write};\n");
+    let mut registry = String::new();
+    for desc in pool.all_enums().filter(|desc| module(desc.package_name()).is_some()) {
+        enumeration(&mut out, &desc)?;
+    }
+    for desc in pool.all_messages().filter(|desc| module(desc.package_name()).is_some()) {
+        if desc.is_map_entry() {
+            continue;
+        }
+        message(&mut out, &desc, &behavior)?;
+        let path = message_path(&desc);
+        writeln!(registry, "    crate::json::Entry::of::<{path}>({:?}),", desc.full_name())?;
+    }
+    writeln!(out, "pub(super) static REGISTRY: &[crate::json::Entry] = &[\n{registry}];")?;
+    Ok(out)
+}
+
+fn enumeration(out: &mut String, desc: &EnumDescriptor) -> Result<(), Box<dyn Error>> {
+    let path = enum_path(desc);
+    let names: Vec<_> = desc.values().map(|value| value.name().to_owned()).collect();
+    writeln!(out, "impl ProtoEnum for {path} {{")?;
+    writeln!(out, "const NAMES: &'static [&'static str] = &{names:?};")?;
+    writeln!(out, "fn name(number: i32) -> Option<&'static str> {{")?;
+    writeln!(out, "Self::try_from(number).ok().map(|value| value.as_str_name())\n}}")?;
+    writeln!(out, "fn number(name: &str) -> Option<i32> {{")?;
+    writeln!(out, "Self::from_str_name(name).map(|value| value as i32)\n}}\n}}")?;
+    Ok(())
+}
+
+fn message(
+    out: &mut String,
+    desc: &MessageDescriptor,
+    behavior: &ExtensionDescriptor,
+) -> Result<(), Box<dyn Error>> {
+    let (mut names, mut numbers, mut reads, mut writes) =
+        <(String, String, String, String)>::default();
+    for (index, field) in desc.fields().enumerate() {
+        let (json, proto) = (field.json_name(), field.name());
+        write!(names, "{json:?}, ")?;
+        match json == proto {
+            true => writeln!(numbers, "{json:?} => Some({index}),")?,
+            false => writeln!(numbers, "{json:?} | {proto:?} => Some({index}),")?,
+        }
+        writeln!(reads, "{index} => {},", reading(&field)?)?;
+        match oneof(&field) {
+            // The whole group is printed where its first member stands.
+            Some(group) if group.fields().next().as_ref() == Some(&field) => {
+                writes.push_str(&writing_oneof(&group)?);
+            }
+            Some(_) => {}
+            None => writes.push_str(&writing(&field, is_required(&field, behavior)?)?),
+        }
+    }
+    writeln!(out, "impl ProtoMessage for {} {{", message_path(desc))?;
+    writeln!(out, "const FIELDS: &'static [&'static str] = &[{names}];")?;
+    writeln!(out, "fn field(name: &str) -> Option<usize> {{")?;
+    writeln!(out, "match name {{\n{numbers}_ => None,\n}}\n}}")?;
+    writeln!(out, "fn read_field<'de, D: ::serde::Deserializer<'de>>(")?;
+    writeln!(out, "&mut self, field: usize, input: D, trail: &crate::json::Trail,")?;
+    writeln!(out, ") -> Result<(), D::Error> {{")?;
+    writeln!(out, "match field {{\n{reads}_ => read::skip(input)?,\n}}\nOk(())\n}}")?;
+    writeln!(out, "fn write_fields(&self, out: &mut Vec<u8>) {{\n{writes}}}\n}}")?;
+    Ok(())
+}
+
+/// The arm that reads one field into `self`.
+fn reading(field: &FieldDescriptor) -> Result<String, Box<dyn Error>> {
+    let name = field.name();
+    if let Some(group) = oneof(field) {
+        let variant = variant(&group, field);
+        let members: Vec<_> = group.fields().map(|field| field.json_name().to_owned()).collect();
+        return Ok(format!(
+            "read::member(&mut self.{}, input, trail, &read::Member {{ \
+             make: {variant}, is: |value| matches!(value, {variant}(_)), all: {:?} }})?",
+            group.name(),
+            members.join(", "),
+        ));
+    }
+    Ok(match shape(field)? {
+        Shape::Option => format!("self.{name} = read::nullable(input, trail)?"),
+        Shape::Enum(path) => format!("self.{name} = read::enumeration::<{path}, D>(input, trail)?"),
+        Shape::Plain => format!("self.{name} = read::or_default(input, trail)?"),
+    })
+}
+
+/// The statement that prints one field of `self`.
+fn writing(field: &FieldDescriptor, required: bool) -> Result<String, Box<dyn Error>> {
+    let (name, key) = (field.name(), key(field));
+    Ok(match (shape(field)?, required) {
+        (Shape::Option, _) => format!("write::option(out, {key}, &self.{name});\n"),
+        (Shape::Enum(path), _) => {
+            let print = format!("write::enumeration::<{path}>(out, {key}, self.{name});");
+            match required {
+                true => format!("{print}\n"),
+                false => format!("if self.{name} != 0 {{ {print} }}\n"),
+            }
+        }
+        (Shape::Plain, true) => format!("write::field(out, {key}, &self.{name});\n"),
+        (Shape::Plain, false) => format!("write::unless_default(out, {key}, &self.{name});\n"),
+    })
+}
+
+fn writing_oneof(group: &OneofDescriptor) -> Result<String, Box<dyn Error>> {
+    let mut arms = String::new();
+    for field in group.fields() {
+        if matches!(field.kind(), Kind::Enum(_)) {
+            return Err(unsupported(&field, "an enum in a oneof"));
+        }
+        let (variant, key) = (variant(group, &field), key(&field));
+        writeln!(arms, "Some({variant}(value)) => write::field(out, {key}, value),")?;
+    }
+    Ok(format!("match &self.{} {{\n{arms}None => {{}}\n}}\n", group.name()))
+}
+
+enum Shape {
+    /// With presence: a message or an `optional` scalar.
+    Option,
+    /// A number in Rust, so that its type has to be named.
+    Enum(String),
+    /// A scalar, list or map, absent when it has its default.
+    Plain,
+}
+
+fn shape(field: &FieldDescriptor) -> Result<Shape, Box<dyn Error>> {
+    let kind = field.kind();
+    if field.is_map() {
+        let entry = kind.as_message().ok_or("a map field is a list of entries")?;
+        if entry.map_entry_key_field().kind() != Kind::String {
+            return Err(unsupported(field, "a map whose key is not a string"));
+        }
+        if matches!(entry.map_entry_value_field().kind(), Kind::Enum(_) | Kind::Float) {
+            return Err(unsupported(field, "a map to an enum or float"));
+        }
+        return Ok(Shape::Plain);
+    }
+    match kind {
+        Kind::Float => Err(unsupported(field, "a float")),
+        Kind::Enum(_) if field.is_list() => Err(unsupported(field, "a list of enums")),
+        _ if field.is_list() => Ok(Shape::Plain),
+        Kind::Enum(_) if field.supports_presence() => Err(unsupported(field, "an optional enum")),
+        _ if field.supports_presence() => Ok(Shape::Option),
+        Kind::Enum(desc) => Ok(Shape::Enum(enum_path(&desc))),
+        _ => Ok(Shape::Plain),
+    }
+}
+
+fn unsupported(field: &FieldDescriptor, what: &str) -> Box<dyn Error> {
+    format!("{}: {what} has no ProtoJSON here; teach build/json.rs", field.full_name()).into()
+}
+
+/// The oneof of a field, if it was written as one: `optional` is a oneof only to protobuf itself.
+fn oneof(field: &FieldDescriptor) -> Option<OneofDescriptor> {
+    field.containing_oneof().filter(|group| !group.is_synthetic())
+}
+
+fn is_required(
+    field: &FieldDescriptor,
+    behavior: &ExtensionDescriptor,
+) -> Result<bool, Box<dyn Error>> {
+    let options = field.options();
+    let values = options.get_extension(behavior);
+    let values = values.as_list().ok_or("field_behavior is a list")?;
+    Ok(values.iter().any(|value| value.as_enum_number() == Some(REQUIRED)))
+}
+
+/// The key as it is printed, colon included.
+fn key(field: &FieldDescriptor) -> String {
+    format!("{:?}", format!("\"{}\":", field.json_name()))
+}
+
+fn module(package: &str) -> Option<&'static str> {
+    PACKAGES.iter().find(|(name, _)| *name == package).map(|(_, module)| *module)
+}
+
+fn message_path(desc: &MessageDescriptor) -> String {
+    format!("{}::{}", scope(desc.package_name(), desc.parent_message()), camel(desc.name()))
+}
+
+fn enum_path(desc: &EnumDescriptor) -> String {
+    format!("{}::{}", scope(desc.package_name(), desc.parent_message()), camel(desc.name()))
+}
+
+fn variant(group: &OneofDescriptor, field: &FieldDescriptor) -> String {
+    let parent = group.parent_message();
+    let scope = scope(parent.package_name(), Some(parent.clone()));
+    format!("{scope}::{}::{}", camel(group.name()), camel(field.name()))
+}
+
+/// Where prost puts what is declared inside `parent`.
+fn scope(package: &str, parent: Option<MessageDescriptor>) -> String {
+    match parent {
+        Some(parent) => {
+            let outer = scope(package, parent.parent_message());
+            format!("{outer}::{}", words(parent.name()).join("_").to_lowercase())
+        }
+        None => module(package).expect("only messages of PACKAGES are generated").to_owned(),
+    }
+}
+
+/// A name as prost spells types. A difference to prost would not compile.
+fn camel(name: &str) -> String {
+    let capitalize = |word: &String| word[..1].to_uppercase() + &word[1..].to_lowercase();
+    words(name).iter().map(capitalize).collect()
+}
+
+/// `HTTPAuthScheme` and `http_auth_scheme` as http, auth, scheme, in their own case.
+fn words(name: &str) -> Vec<String> {
+    let chars: Vec<char> = name.chars().collect();
+    let mut words = vec![String::new()];
+    for (at, &char) in chars.iter().enumerate() {
+        let previous = at.checked_sub(1).map(|at| chars[at]);
+        let next_is_lower = chars.get(at + 1).is_some_and(char::is_ascii_lowercase);
+        let starts = char.is_ascii_uppercase()
+            && previous.is_some_and(|previous| {
+                previous.is_ascii_lowercase() || previous.is_ascii_digit() || next_is_lower
+            });
+        if char == '_' || starts {
+            words.push(String::new());
+        }
+        if char != '_' {
+            words.last_mut().expect("never empty").push(char);
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}

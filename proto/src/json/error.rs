@@ -1,0 +1,178 @@
+//! Where reading failed and why. The path is collected on the way out of a failure, one step a
+//! level, so that a good input pays nothing for it.
+
+use std::{
+    cell::{Cell, RefCell},
+    fmt::{self, Write},
+};
+
+use serde::de;
+
+/// How deep a Value may nest. A level costs up to three of the hundred that prost is willing to
+/// decode, and what was read here must be readable again after a trip through the mesh.
+const MAX_NESTING: u32 = 24;
+
+/// The longest piece of somebody's input that is quoted back at them.
+const MAX_QUOTE: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Not JSON at all.
+    Syntax,
+    /// JSON, but not of this message.
+    Shape,
+}
+
+/// Why some JSON is not the message it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: Kind,
+    path: String,
+    description: String,
+}
+
+impl Error {
+    pub(super) fn syntax(description: String) -> Self {
+        Error { kind: Kind::Syntax, path: String::new(), description }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The field, like `message.parts[0].text`; empty at the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What was wrong there, without the path.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.is_empty() {
+            true => f.write_str(&self.description),
+            false => write!(f, "{}: {}", self.path, self.description),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What one read remembers besides its result: the way back from a failure.
+#[derive(Debug)]
+pub struct Trail {
+    steps: RefCell<Vec<Step>>,
+    refusal: RefCell<Option<String>>,
+    nesting: Cell<u32>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Field(&'static str),
+    Index(usize),
+    Key(String),
+}
+
+impl Trail {
+    pub(super) fn bounded() -> Self {
+        Trail {
+            steps: RefCell::default(),
+            refusal: RefCell::default(),
+            nesting: Cell::new(MAX_NESTING),
+        }
+    }
+
+    pub(super) fn unbounded() -> Self {
+        let trail = Trail::bounded();
+        trail.nesting.set(u32::MAX);
+        trail
+    }
+
+    /// The failure of a value that is JSON but not what stands in the contract.
+    #[cold]
+    pub(super) fn refuse<E: de::Error>(&self, description: impl Into<String>) -> E {
+        self.refusal.replace(Some(description.into()));
+        E::custom("")
+    }
+
+    #[cold]
+    pub(super) fn expected<E: de::Error>(&self, expected: &str, found: &str) -> E {
+        self.refuse(format!("expected {expected}, found {found}"))
+    }
+
+    #[cold]
+    pub(super) fn at_field(&self, name: &'static str) {
+        self.steps.borrow_mut().push(Step::Field(name));
+    }
+
+    #[cold]
+    pub(super) fn at_index(&self, index: usize) {
+        self.steps.borrow_mut().push(Step::Index(index));
+    }
+
+    #[cold]
+    pub(super) fn at_key(&self, key: &str) {
+        self.steps.borrow_mut().push(Step::Key(key.to_owned()));
+    }
+
+    /// One level deeper into a Value; `leave` is the way back.
+    pub(super) fn enter<E: de::Error>(&self) -> Result<(), E> {
+        match self.nesting.get().checked_sub(1) {
+            Some(left) => self.nesting.set(left),
+            None => return Err(self.refuse(format!("nested deeper than {MAX_NESTING} levels"))),
+        }
+        Ok(())
+    }
+
+    pub(super) fn leave(&self) {
+        self.nesting.set(self.nesting.get() + 1);
+    }
+
+    pub(super) fn into_error(self, error: &serde_json::Error) -> Error {
+        let mut path = String::new();
+        for step in self.steps.into_inner().iter().rev() {
+            step.append(&mut path);
+        }
+        match self.refusal.into_inner() {
+            Some(description) => Error { kind: Kind::Shape, path, description },
+            None => Error { kind: Kind::Syntax, path, description: error.to_string() },
+        }
+    }
+}
+
+impl Step {
+    fn append(&self, path: &mut String) {
+        match self {
+            Step::Field(name) => dotted(path, name),
+            Step::Index(index) => write!(path, "[{index}]").expect("a String takes everything"),
+            Step::Key(key) if is_word(key) => dotted(path, key),
+            Step::Key(key) => {
+                write!(path, "[{}]", quoted(key)).expect("a String takes everything");
+            }
+        }
+    }
+}
+
+fn dotted(path: &mut String, name: &str) {
+    if !path.is_empty() {
+        path.push('.');
+    }
+    path.push_str(name);
+}
+
+fn is_word(key: &str) -> bool {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '_' || char == '-';
+    (1..=MAX_QUOTE).contains(&key.len()) && key.chars().all(is_plain)
+}
+
+/// Somebody's text in quotes, cut when it is long.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTE) {
+        Some((end, _)) => format!("{:?}", format!("{}…", &text[..end])),
+        None => format!("{text:?}"),
+    }
+}

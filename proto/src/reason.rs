@@ -1,0 +1,315 @@
+//! THE TABLE: every way to fail, with everything that is fixed about it. The reason is the key that
+//! survives every hop; gRPC code, HTTP status and JSON-RPC number are only its projections, and
+//! several reasons share each of them. Plain integers here, bytes in the gateway.
+
+use tonic::Code;
+
+/// Domain of the reasons that A2A defines.
+pub const A2A: &str = "a2a-protocol.org";
+/// Domain of ours.
+pub const OURS: &str = "faultline.dev";
+
+/// One row of the table.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// `ErrorInfo.reason`.
+    pub name: &'static str,
+    /// `ErrorInfo.domain`.
+    pub domain: &'static str,
+    pub code: Code,
+    pub http: u16,
+    pub jsonrpc: i32,
+    pub retry: Retry,
+    pub actor: Actor,
+    /// The message when nobody wrote a better one.
+    pub title: &'static str,
+    /// What happened and what to do, for `faultline explain`.
+    pub help: &'static str,
+}
+
+/// May the same thing be tried again?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// It would fail again.
+    Never,
+    /// Yes, after a pause.
+    Yes,
+    /// Only when repeating cannot do harm: the work may have been done.
+    Idempotent,
+    /// Yes, but not before the delay that came with the failure.
+    Delay,
+    /// Not this call but the unit around it.
+    Enclosing,
+    /// Once, with fresh credentials.
+    Reauthenticate,
+}
+
+impl Retry {
+    /// What a caller is told when the failure itself says nothing.
+    pub fn may_retry(self) -> bool {
+        matches!(self, Retry::Yes | Retry::Delay | Retry::Enclosing)
+    }
+
+    pub fn describe(self) -> &'static str {
+        match self {
+            Retry::Never => "no: it would fail again",
+            Retry::Yes => "yes, after a pause",
+            Retry::Idempotent => "only if repeating does no harm: the work may have been done",
+            Retry::Delay => "yes, after the delay that came with it",
+            Retry::Enclosing => "not this call, but the whole unit of work around it",
+            Retry::Reauthenticate => "once, with fresh credentials",
+        }
+    }
+}
+
+/// Who has to do something about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// The program that made the call.
+    Caller,
+    /// Whoever wrote the agent that failed.
+    Author,
+    /// Whoever runs the mesh.
+    Operator,
+    /// Nobody: it passes by itself.
+    Nobody,
+}
+
+impl Actor {
+    pub fn describe(self) -> &'static str {
+        match self {
+            Actor::Caller => "the caller",
+            Actor::Author => "the author of the agent",
+            Actor::Operator => "the operator of the mesh",
+            Actor::Nobody => "nobody, it passes",
+        }
+    }
+}
+
+/// The row of a reason, if this version of the mesh knows it.
+pub fn find(domain: &str, name: &str) -> Option<&'static Reason> {
+    TABLE.iter().find(|r| r.name == name && r.domain == domain).copied()
+}
+
+/// The row a person means by a name, whatever the domain and case.
+pub fn named(name: &str) -> Option<&'static Reason> {
+    TABLE.iter().find(|r| r.name.eq_ignore_ascii_case(name)).copied()
+}
+
+/// The generic row of a code: what an unknown reason degrades to. OK is not a failure; a peer that
+/// fails with it gets UNKNOWN.
+pub fn generic(code: Code) -> &'static Reason {
+    match code {
+        Code::Cancelled => &CANCELLED,
+        Code::Ok | Code::Unknown => &UNKNOWN,
+        Code::InvalidArgument => &INVALID_ARGUMENT,
+        Code::DeadlineExceeded => &DEADLINE_EXCEEDED,
+        Code::NotFound => &NOT_FOUND,
+        Code::AlreadyExists => &ALREADY_EXISTS,
+        Code::PermissionDenied => &PERMISSION_DENIED,
+        Code::ResourceExhausted => &RESOURCE_EXHAUSTED,
+        Code::FailedPrecondition => &FAILED_PRECONDITION,
+        Code::Aborted => &ABORTED,
+        Code::OutOfRange => &OUT_OF_RANGE,
+        Code::Unimplemented => &UNIMPLEMENTED,
+        Code::Internal => &INTERNAL,
+        Code::Unavailable => &UNAVAILABLE,
+        Code::DataLoss => &DATA_LOSS,
+        Code::Unauthenticated => &UNAUTHENTICATED,
+    }
+}
+
+/// The name of a code as gRPC spells it.
+pub fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        other => generic(other).name,
+    }
+}
+
+/// HTTP status of a code, by `google.rpc.Code`.
+const fn http_of(code: Code) -> u16 {
+    match code {
+        Code::Ok => 200,
+        Code::Cancelled => 499,
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => 400,
+        Code::DeadlineExceeded => 504,
+        Code::NotFound => 404,
+        Code::AlreadyExists | Code::Aborted => 409,
+        Code::PermissionDenied => 403,
+        Code::ResourceExhausted => 429,
+        Code::Unimplemented => 501,
+        Code::Unavailable => 503,
+        Code::Unauthenticated => 401,
+        Code::Unknown | Code::Internal | Code::DataLoss => 500,
+    }
+}
+
+/// JSON-RPC number of a reason that A2A does not number: outside every reserved range, and it
+/// decodes to exactly one code. Bad arguments and faults of ours keep JSON-RPC's own numbers.
+const fn jsonrpc_of(code: Code) -> i32 {
+    match code {
+        Code::InvalidArgument => -32602,
+        Code::Internal => -32603,
+        other => -31000 - other as i32,
+    }
+}
+
+macro_rules! table {
+    ($($name:ident $domain:ident $code:ident $retry:ident $actor:ident
+        $(http=$http:literal)? $(jsonrpc=$jsonrpc:literal)? : $title:literal, $help:literal;)*) => {
+        $(
+            #[doc = $title]
+            pub static $name: Reason = Reason {
+                name: stringify!($name),
+                domain: $domain,
+                code: Code::$code,
+                http: table!(@or http_of(Code::$code) $(, $http)?),
+                jsonrpc: table!(@or jsonrpc_of(Code::$code) $(, $jsonrpc)?),
+                retry: Retry::$retry,
+                actor: Actor::$actor,
+                title: $title,
+                help: $help,
+            };
+        )*
+        /// Every row, in reading order.
+        pub static TABLE: &[&Reason] = &[$(&$name),*];
+    };
+    (@or $default:expr) => { $default };
+    (@or $default:expr, $given:literal) => { $given };
+}
+
+table! {
+    // The sixteen codes of gRPC: what everything unknown degrades to.
+    CANCELLED OURS Cancelled Never Caller: "cancelled",
+        "Somebody asked for the work to stop, and it stopped. Send it again if that was a mistake.";
+    UNKNOWN OURS Unknown Idempotent Author: "failed for an unknown reason",
+        "The agent failed with an error it did not classify. The text is masked; the log of the \
+         worker has it whole under the failure id. The author should return a typed error.";
+    INVALID_ARGUMENT OURS InvalidArgument Never Caller: "invalid argument",
+        "Something in the request is wrong whatever the state of the world. The violations name \
+         the fields. Correct them and send again.";
+    DEADLINE_EXCEEDED OURS DeadlineExceeded Idempotent Caller: "deadline exceeded",
+        "The time given ran out. The work may have been done all the same: look at the task \
+         before sending again, or give it more time.";
+    NOT_FOUND OURS NotFound Never Caller: "not found",
+        "What was named does not exist, or is not yours to see. Check the id.";
+    ALREADY_EXISTS OURS AlreadyExists Never Caller: "already exists",
+        "What should be made is there already, or an idempotency key was used with another body. \
+         Use a new key or read the existing thing.";
+    PERMISSION_DENIED OURS PermissionDenied Never Caller: "permission denied",
+        "The caller is known but may not do this. Ask the operator for the right.";
+    RESOURCE_EXHAUSTED OURS ResourceExhausted Delay Operator: "resource exhausted",
+        "A quota or a queue is full. Wait for the delay that came with the failure; if it stays, \
+         the operator should add workers or raise the limit.";
+    FAILED_PRECONDITION OURS FailedPrecondition Never Caller: "failed precondition",
+        "The system is not in the state this needs. Bring it there first, then send again.";
+    ABORTED OURS Aborted Enclosing Caller: "aborted",
+        "The work lost a race with other work. Start the whole unit again from its beginning.";
+    OUT_OF_RANGE OURS OutOfRange Never Caller: "out of range",
+        "A value lies beyond what exists, such as a page past the last one. Stay within it.";
+    UNIMPLEMENTED OURS Unimplemented Never Caller: "not implemented",
+        "The peer does not know this operation. Check its version and its agent card.";
+    INTERNAL OURS Internal Never Operator: "internal error",
+        "An invariant of the mesh or the agent broke. Nothing the caller sends will help. The log \
+         has the whole story under the failure id.";
+    UNAVAILABLE OURS Unavailable Yes Nobody: "unavailable",
+        "The service cannot be reached right now. Try again after a pause.";
+    DATA_LOSS OURS DataLoss Never Operator: "data lost",
+        "Stored data is gone or damaged. Restore from a backup before going on.";
+    UNAUTHENTICATED OURS Unauthenticated Reauthenticate Caller: "not authenticated",
+        "The call carried no valid credentials. Get fresh ones and try once more.";
+
+    // A2A's nine.
+    TASK_NOT_FOUND A2A NotFound Never Caller jsonrpc=-32001: "task not found",
+        "No task has this id, or it belongs to another agent than the one addressed, or it has \
+         expired. Task ids are made by the server: use the id that a send returned.";
+    TASK_NOT_CANCELABLE A2A FailedPrecondition Never Caller jsonrpc=-32002: "task not cancelable",
+        "The task has already ended, and a final state never changes. Read the task to see how.";
+    PUSH_NOTIFICATION_NOT_SUPPORTED A2A FailedPrecondition Never Caller jsonrpc=-32003:
+        "push notifications are not supported",
+        "The agent card does not offer push notifications. Follow the stream or poll instead.";
+    UNSUPPORTED_OPERATION A2A FailedPrecondition Never Caller jsonrpc=-32004:
+        "unsupported operation",
+        "The task is in a state that does not allow this: a message goes to a new task or to one \
+         that waits for input, and a subscription to one that has not ended.";
+    CONTENT_TYPE_NOT_SUPPORTED A2A InvalidArgument Never Caller jsonrpc=-32005:
+        "content type not supported",
+        "The agent does not take this media type. Its card lists what it takes.";
+    INVALID_AGENT_RESPONSE A2A Internal Never Author jsonrpc=-32006: "invalid agent response",
+        "The agent broke the protocol: it reported something that cannot be true. The log names \
+         the report. The author has to mend the agent.";
+    EXTENDED_AGENT_CARD_NOT_CONFIGURED A2A FailedPrecondition Never Operator jsonrpc=-32007:
+        "no extended agent card is configured",
+        "The card promises an extended card, but none is configured. The operator should add it \
+         or withdraw the promise.";
+    EXTENSION_SUPPORT_REQUIRED A2A FailedPrecondition Never Caller jsonrpc=-32008:
+        "extension support required",
+        "The agent insists on an extension that the caller did not name in A2A-Extensions.";
+    VERSION_NOT_SUPPORTED A2A FailedPrecondition Never Caller jsonrpc=-32009:
+        "protocol version not supported",
+        "Send the header A2A-Version with a version this server speaks. Without the header a \
+         request counts as version 0.3.";
+
+    // JSON-RPC's own, in A2A's domain, where its clients look for them.
+    JSON_PARSE A2A InvalidArgument Never Caller jsonrpc=-32700: "invalid JSON payload",
+        "The body is not JSON. The message says where reading stopped.";
+    INVALID_REQUEST A2A InvalidArgument Never Caller jsonrpc=-32600:
+        "request payload validation error",
+        "The body is JSON but no JSON-RPC 2.0 request. It needs jsonrpc, id, method and params.";
+    METHOD_NOT_FOUND A2A Unimplemented Never Caller http=404 jsonrpc=-32601: "method not found",
+        "No such method here. The names are those of A2A 1.0, such as SendMessage and GetTask.";
+    INVALID_PARAMS A2A InvalidArgument Never Caller jsonrpc=-32602: "invalid parameters",
+        "The parameters do not fit the method. The violations name the fields and what is wrong.";
+    INTERNAL_ERROR A2A Internal Never Operator jsonrpc=-32603: "internal error",
+        "The server failed in a way it did not foresee. The log has it under the failure id.";
+
+    // Ours.
+    UNAUTHENTICATED_CALLER OURS Unauthenticated Reauthenticate Caller: "caller not authenticated",
+        "The mesh does not know who calls. Send credentials of a scheme the agent card lists. \
+         This is not about credentials an agent needs elsewhere: that is a task in AUTH_REQUIRED.";
+    INSUFFICIENT_SCOPE OURS PermissionDenied Never Caller: "insufficient scope",
+        "The credentials are valid but lack a scope. The message names it.";
+    RATE_LIMITED OURS ResourceExhausted Delay Caller: "rate limited",
+        "Too much at once. Wait for the delay that came with it.";
+    AGENT_UNAVAILABLE OURS Unavailable Yes Operator: "agent unavailable",
+        "The agent is known, but no worker that offers it is attached. Start one, or try later.";
+    TASK_TIMEOUT OURS DeadlineExceeded Yes Caller: "task timed out",
+        "The task used up its time. Give it more, or find out at which hop the time went.";
+    CONTENT_TOO_LARGE OURS InvalidArgument Never Caller http=413: "content too large",
+        "The message is bigger than the mesh takes. Send a URL instead of the bytes.";
+    SKILL_NOT_FOUND OURS NotFound Never Caller: "skill not found",
+        "The agent has no such skill. Its card lists them.";
+    AGENT_NOT_FOUND OURS NotFound Never Caller: "agent not found",
+        "No agent of this name was ever offered here. `POST /mesh/Agents` lists them.";
+    WORKER_LOST OURS Unavailable Yes Operator: "worker lost",
+        "The worker died or fell silent while it ran the task, as often as attempts were allowed. \
+         Look for a crash in the worker's log: a task that kills its worker will do it again.";
+    CIRCUIT_OPEN OURS Unavailable Delay Nobody: "circuit open",
+        "The agent failed several times in a row and is left alone for a while.";
+    DEADLINE_BUDGET_EXHAUSTED OURS DeadlineExceeded Never Caller: "no time left for this call",
+        "What is left of the deadline is too short to do anything useful, so nothing was tried.";
+    TASK_REJECTED OURS FailedPrecondition Never Caller: "task rejected",
+        "The agent looked at the task and declined it. Its message says why.";
+    TASK_FAILED OURS Unknown Idempotent Author: "task failed",
+        "A peer reported a failed task and did not say why.";
+    MIN_RESULTS_NOT_MET OURS Unavailable Yes Caller: "too few agents responded",
+        "A fan-out needed more answers than it got. The failures of the branches say why.";
+    INPUT_TIMEOUT OURS DeadlineExceeded Never Caller: "nobody answered in time",
+        "The task asked for input and the time to answer ran out.";
+    DELEGATION_TOO_DEEP OURS FailedPrecondition Never Author: "delegation too deep",
+        "Agents called agents deeper than the mesh allows, most likely in a circle.";
+    AGENT_PANICKED OURS Internal Never Author: "the agent panicked",
+        "The agent's code panicked. The worker lives on; its log has the message and the place.";
+    TASK_TOO_LARGE OURS ResourceExhausted Never Author: "the task holds too much",
+        "The task wrote more artifacts, or larger ones, than one task may hold.";
+    STORE_UNAVAILABLE OURS Unavailable Yes Operator: "the store is unavailable",
+        "The coordinator cannot write its store: the disk may be full or the database away. \
+         Nothing that was acknowledged is lost; what was not can be sent again.";
+    OVERLOADED OURS ResourceExhausted Delay Operator: "overloaded",
+        "A bounded queue of the mesh is full. Wait a little; add workers if it stays.";
+}
+
+#[cfg(test)]
+#[path = "reason_tests.rs"]
+mod tests;

@@ -1,0 +1,369 @@
+//! Layered configuration: defaults, then a TOML file, then the environment. What a flag says comes
+//! on top and is the binary's business. It knows no key of any service: the types say what exists,
+//! and a key that does not is an error that names the nearest one that does.
+//!
+//! In the environment a key is `FAULTLINE_`, its section and its name, joined by two underscores:
+//! `FAULTLINE_GATEWAY__PUBLIC_URL` is `public_url` of `[gateway]`. Names without two underscores
+//! are not configuration. That keeps the variables which Kubernetes makes for every service, such
+//! as `FAULTLINE_GATEWAY_PORT`, from being read as keys.
+
+use std::{collections::BTreeMap, fmt, io, path::Path};
+
+use serde::{Serialize, de::DeserializeOwned};
+use toml::{Table, Value};
+
+/// Opens every name in the environment that is ours.
+pub const PREFIX: &str = "FAULTLINE_";
+
+/// A name and a value each, usually of the process.
+pub type Environment = BTreeMap<String, String>;
+
+/// A file that was read, and its name for messages.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    pub name: &'a str,
+    pub text: &'a str,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read '{path}'")]
+    Unreadable { path: String, source: io::Error },
+    #[error("{place}: {problem}")]
+    Syntax { place: Place, problem: String },
+    #[error("{place}: unknown key `{key}`{}{}", within(.section), hint(.nearest, .known))]
+    UnknownKey {
+        place: Place,
+        key: String,
+        section: String,
+        nearest: Option<String>,
+        known: Vec<String>,
+    },
+    #[error("{place}: `{key}`: {problem}")]
+    BadValue { place: Place, key: String, problem: String },
+}
+
+/// Where in which layer the mistake is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Line {
+        file: String,
+        line: usize,
+    },
+    Variable(String),
+    /// The defaults do not fit their own type: a mistake of the program.
+    Defaults,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line { file, line } => write!(f, "{file}:{line}"),
+            Place::Variable(name) => f.write_str(name),
+            Place::Defaults => f.write_str("defaults"),
+        }
+    }
+}
+
+fn within(section: &str) -> String {
+    match section {
+        "" => String::new(),
+        section => format!(" in [{section}]"),
+    }
+}
+
+fn hint(nearest: &Option<String>, known: &[String]) -> String {
+    match nearest {
+        Some(nearest) => format!("; did you mean `{nearest}`?"),
+        None if known.is_empty() => String::new(),
+        None => format!("; known are {}", known.join(", ")),
+    }
+}
+
+/// Reads a file whole.
+pub fn read(path: &Path) -> Result<String, Error> {
+    let path_text = || path.display().to_string();
+    std::fs::read_to_string(path).map_err(|source| Error::Unreadable { path: path_text(), source })
+}
+
+/// Lays the file over the defaults and the environment over both.
+pub fn load<T>(defaults: &T, file: Option<File<'_>>, env: &Environment) -> Result<T, Error>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let own = |error: &dyn fmt::Display| Error::Syntax {
+        place: Place::Defaults,
+        problem: error.to_string(),
+    };
+    let mut table = Table::try_from(defaults).map_err(|e| own(&e))?;
+    if let Some(file) = file {
+        // Alone first: only from the text itself an error knows its line.
+        toml::from_str::<T>(file.text).map_err(|e| in_file(e, file))?;
+        let layer = file.text.parse::<Table>().map_err(|e| in_file(e, file))?;
+        merge(&mut table, layer);
+    }
+    for (name, text) in env {
+        if let Some(path) = path_of(name) {
+            table = with_variable::<T>(&table, name, &path, text)?;
+        }
+    }
+    table.try_into().map_err(|e| own(&e))
+}
+
+/// The keys a variable names, or none when it is not configuration.
+fn path_of(name: &str) -> Option<Vec<String>> {
+    let rest = name.strip_prefix(PREFIX).filter(|rest| rest.contains("__"))?;
+    Some(rest.split("__").map(str::to_ascii_lowercase).collect())
+}
+
+fn merge(under: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (under.get_mut(&key), value) {
+            (Some(Value::Table(under)), Value::Table(over)) => merge(under, over),
+            (_, value) => {
+                under.insert(key, value);
+            }
+        }
+    }
+}
+
+/// A variable is text, and only the type of its key says what the text means: itself, a TOML value
+/// such as `8` or `["echo"]`, or a list with commas. The first reading that fits is taken.
+fn with_variable<T: DeserializeOwned>(
+    table: &Table,
+    name: &str,
+    path: &[String],
+    text: &str,
+) -> Result<Table, Error> {
+    let toml_value = format!("value = {text}").parse::<Table>().ok();
+    let toml_value = toml_value.filter(|t| t.len() == 1).and_then(|mut t| t.remove("value"));
+    let is_toml = toml_value.is_some();
+    let list = text.split(',').map(|item| Value::String(item.trim().to_owned())).collect();
+    let readings = [Some(Value::String(text.to_owned())), toml_value, Some(Value::Array(list))];
+    let mut errors = Vec::new();
+    for value in readings.into_iter().flatten() {
+        let mut candidate = table.clone();
+        put(&mut candidate, path, value);
+        match candidate.clone().try_into::<T>() {
+            Ok(_) => return Ok(candidate),
+            Err(error) => errors.push(error),
+        }
+    }
+    // The reading the user most likely meant explains best what is wrong with it.
+    let error = errors.swap_remove(usize::from(is_toml));
+    let error = explain(error, Place::Variable(name.to_owned()));
+    Err(match error {
+        Error::Syntax { place, problem } => Error::BadValue { place, key: path.join("."), problem },
+        other => other,
+    })
+}
+
+fn put(table: &mut Table, path: &[String], value: Value) {
+    let [key, rest @ ..] = path else { return };
+    if rest.is_empty() {
+        table.insert(key.clone(), value);
+        return;
+    }
+    let inner = table.entry(key.clone()).or_insert_with(|| Value::Table(Table::new()));
+    // A section where a plain value stood: the types will refuse it and name the key.
+    if !inner.is_table() {
+        *inner = Value::Table(Table::new());
+    }
+    if let Value::Table(inner) = inner {
+        put(inner, rest, value);
+    }
+}
+
+fn in_file(error: toml::de::Error, file: File<'_>) -> Error {
+    let start = error.span().map_or(0, |span| span.start).min(file.text.len());
+    let line = file.text.as_bytes()[..start].iter().filter(|b| **b == b'\n').count() + 1;
+    explain(error, Place::Line { file: file.name.to_owned(), line })
+}
+
+/// What serde says, as a sentence for the one who wrote the value.
+fn explain(mut error: toml::de::Error, place: Place) -> Error {
+    let message = error.message().to_owned();
+    // The path of keys is only in the text, and only when there is no input to quote.
+    error.set_input(None);
+    let text = error.to_string();
+    let at = text.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+    let at = at.unwrap_or_default().to_owned();
+    if let Some(rest) = message.strip_prefix("unknown field `") {
+        let mut names = rest.split('`').step_by(2).map(str::to_owned);
+        let key = names.next().unwrap_or_default();
+        let known: Vec<String> = names.collect();
+        let nearest = nearest(&key, known.iter().map(String::as_str)).map(str::to_owned);
+        return Error::UnknownKey { place, key, section: at, nearest, known };
+    }
+    match at.is_empty() {
+        true => Error::Syntax { place, problem: message },
+        false => Error::BadValue { place, key: at, problem: message },
+    }
+}
+
+/// The candidate closest to what was written, if any is close enough to be meant.
+pub fn nearest<'a>(
+    written: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let written = written.to_ascii_lowercase();
+    let limit = (written.chars().count() / 3).max(2);
+    let scored = candidates.into_iter().map(|c| (distance(&written, &c.to_ascii_lowercase()), c));
+    scored.filter(|(score, _)| *score <= limit).min_by_key(|(score, _)| *score).map(|(_, c)| c)
+}
+
+/// Edits between two words; two neighbours exchanged count as one.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let substitute = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = substitute.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Tree {
+        gateway: Gateway,
+        worker: Worker,
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Gateway {
+        listen: Option<std::net::SocketAddr>,
+        public_url: Option<String>,
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Worker {
+        agents: Vec<String>,
+        slots: u32,
+        name: Option<String>,
+        policy: BTreeMap<String, Policy>,
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Policy {
+        attempts: u32,
+    }
+
+    impl Default for Worker {
+        fn default() -> Self {
+            let policy = BTreeMap::new();
+            Self { agents: vec!["echo".into()], slots: 64, name: None, policy }
+        }
+    }
+
+    fn load_text(text: &str, env: &[(&str, &str)]) -> Result<Tree, String> {
+        let env = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let file = File { name: "faultline.toml", text };
+        load(&Tree::default(), Some(file), &env).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn each_layer_lies_over_the_one_before() {
+        let text = "[worker]\nslots = 8\nagents = ['a', 'b']\n";
+        let tree = load_text(text, &[("FAULTLINE_WORKER__SLOTS", "9")]).unwrap();
+        assert_eq!((tree.worker.slots, tree.worker.agents.len()), (9, 2));
+        let plain = load_text("", &[]).unwrap();
+        assert_eq!(plain, Tree::default());
+    }
+
+    #[test]
+    fn the_defaults_of_the_caller_lie_lowest() {
+        let mut defaults = Tree::default();
+        defaults.worker.slots = 7;
+        defaults.gateway.public_url = Some("http://here".into());
+        let file = File { name: "f", text: "[gateway]\nlisten = '127.0.0.1:0'" };
+        let tree = load(&defaults, Some(file), &Environment::new()).unwrap();
+        assert_eq!(tree.worker.slots, 7);
+        assert_eq!(tree.gateway.public_url.as_deref(), Some("http://here"));
+        assert!(tree.gateway.listen.is_some());
+    }
+
+    #[test]
+    fn a_variable_is_read_as_its_key_wants() {
+        let tree = load_text(
+            "",
+            &[
+                ("FAULTLINE_WORKER__NAME", "7"),
+                ("FAULTLINE_WORKER__AGENTS", "echo, script"),
+                ("FAULTLINE_WORKER__POLICY__ECHO__ATTEMPTS", "5"),
+                ("FAULTLINE_GATEWAY__LISTEN", "127.0.0.1:9"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(tree.worker.name.as_deref(), Some("7"));
+        assert_eq!(tree.worker.agents, ["echo", "script"]);
+        assert_eq!(tree.worker.policy["echo"].attempts, 5);
+        assert_eq!(tree.gateway.listen.map(|a| a.port()), Some(9));
+        let list = load_text("", &[("FAULTLINE_WORKER__AGENTS", "[\"x\"]")]).unwrap();
+        assert_eq!(list.worker.agents, ["x"]);
+    }
+
+    #[test]
+    fn other_variables_are_nobodys_business() {
+        let env = [
+            ("FAULTLINE_GATEWAY_PORT", "tcp://10.0.0.1:8080"),
+            ("FAULTLINE_GATEWAY_URL", "http://x"),
+            ("GATEWAY__LISTEN", "nonsense"),
+        ];
+        assert_eq!(load_text("", &env).unwrap(), Tree::default());
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_nearest() {
+        let e = load_text("\n[gatway]\n", &[]).unwrap_err();
+        assert_eq!(e, "faultline.toml:2: unknown key `gatway`; did you mean `gateway`?");
+        let e = load_text("[gateway]\n# why\nlsiten = 'x'\n", &[]).unwrap_err();
+        assert_eq!(
+            e,
+            "faultline.toml:3: unknown key `lsiten` in [gateway]; did you mean `listen`?"
+        );
+        let e = load_text("zzzzzz = 1", &[]).unwrap_err();
+        assert_eq!(e, "faultline.toml:1: unknown key `zzzzzz`; known are gateway, worker");
+        let e = load_text("", &[("FAULTLINE_WORKER__SLTOS", "1")]).unwrap_err();
+        assert_eq!(
+            e,
+            "FAULTLINE_WORKER__SLTOS: unknown key `sltos` in [worker]; did you mean `slots`?"
+        );
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_key() {
+        let e = load_text("[worker]\nslots = 'many'\n", &[]).unwrap_err();
+        assert!(e.starts_with("faultline.toml:2: `worker.slots`: invalid type: string"), "{e}");
+        let e = load_text("", &[("FAULTLINE_WORKER__SLOTS", "many")]).unwrap_err();
+        assert!(e.starts_with("FAULTLINE_WORKER__SLOTS: `worker.slots`: "), "{e}");
+        let e = load_text("", &[("FAULTLINE_WORKER__SLOTS", "-1")]).unwrap_err();
+        assert!(e.contains("-1"), "{e}");
+        let e = load_text("a = [", &[]).unwrap_err();
+        assert!(e.starts_with("faultline.toml:1: "), "{e}");
+    }
+
+    #[test]
+    fn near_is_near_and_far_is_far() {
+        assert_eq!(nearest("rate_limit", ["RATE_LIMITED", "OVERLOADED"]), Some("RATE_LIMITED"));
+        assert_eq!(nearest("xyz", ["RATE_LIMITED"]), None);
+        assert_eq!(distance("listen", "lsiten"), 1);
+    }
+}

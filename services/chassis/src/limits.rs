@@ -1,0 +1,80 @@
+//! Every bound of the mesh, one constant a line: the number, its unit in the name, and why.
+
+use std::time::Duration;
+
+// What a caller may send.
+
+/// One message, encoded. Larger content belongs behind a URL.
+pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// One HTTP request body: a message at its limit, doubled by base64 and escapes.
+pub const BODY_BYTES_MAX: usize = 9 * 1024 * 1024;
+/// `data` and metadata. Protobuf nests three messages per level and prost stops at 100.
+pub const DATA_DEPTH_MAX: usize = 24;
+/// Client-made strings that become keys: context ids, message ids.
+pub const KEY_BYTES_MAX: usize = 256;
+
+// What a task may hold.
+
+/// All artifacts of one task together, encoded.
+pub const TASK_ARTIFACT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Different artifacts of one task.
+pub const TASK_ARTIFACTS_MAX: usize = 1024;
+/// Events of one task. A chunk is an event, so this bounds a stream that never ends.
+pub const TASK_EVENTS_MAX: u64 = 1_000_000;
+/// What a worker may save to go on from.
+pub const CHECKPOINT_BYTES_MAX: usize = 1024 * 1024;
+
+// Inside the mesh.
+
+/// One gRPC message: a whole task with all it may hold, and room for its envelope.
+pub const GRPC_BYTES_MAX: usize = 80 * 1024 * 1024;
+/// Response headers and trailers; a failure's details take 6 KiB of it as base64.
+pub const HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
+/// Flow-control window of a stream that carries many calls: one large task must not stop it.
+pub const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+/// Window of a whole connection.
+pub const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// Streams that peers reset before they were served. h2 closes the connection above 20, which a
+/// burst of impatient clients of one gateway reaches.
+pub const PENDING_RESETS_MAX: usize = 4096;
+/// Messages that wait to be written to one peer before it counts as stuck.
+pub const OUTBOX_MAX: usize = 8192;
+/// Transitions that wait for the store's writer. A full queue slows callers down.
+pub const STORE_QUEUE_MAX: usize = 8192;
+/// Transitions in one commit: keeps the worst latency of a commit in bounds.
+pub const STORE_BATCH_MAX: usize = 512;
+/// Events that wait for one subscriber; a slower one reads on from the store.
+pub const SUBSCRIBER_EVENTS_MAX: usize = 256;
+/// Frames the coordinator may send ahead of what the reader of one stream has taken.
+pub const STREAM_CREDIT: u32 = 128;
+/// Calls of one gateway that run at the same time.
+pub const LINK_CALLS_MAX: usize = 16_384;
+/// Tasks that wait for a slot, per agent.
+pub const AGENT_QUEUE_MAX: usize = 10_000;
+/// Reports an agent may be ahead of their acknowledgements before it has to wait.
+pub const REPORTS_AHEAD_MAX: usize = 64;
+/// Reports in one message of a worker.
+pub const REPORTS_PER_MESSAGE_MAX: usize = 256;
+/// Open connections of one server.
+pub const CONNECTIONS_MAX: usize = 10_000;
+
+// Time.
+
+/// To connect to a peer.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// From the first byte of a request to the end of its headers.
+pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// From the headers to the end of the body.
+pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two pings of an idle HTTP/2 connection inside the mesh.
+pub const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a ping may stay unanswered before the peer counts as dead.
+pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two comments on an SSE stream that has nothing to say.
+pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Between two heartbeats of a worker; three missed ones are a dead worker.
+pub const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How long a worker without a stream keeps its tasks.
+pub const REATTACH_GRACE: Duration = Duration::from_secs(5);
+/// From the first signal to the end of the process.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

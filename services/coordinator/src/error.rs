@@ -1,0 +1,104 @@
+//! Why the coordinator refuses a call, and the one place where that becomes a `Failure`.
+
+use std::time::Duration;
+
+use faultline_proto::{Failure, a2a::TaskState, failure::state_word, id::TaskId, reason};
+
+use crate::store::{ReadError, sqlite};
+
+/// Why a coordinator cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: std::net::SocketAddr, source: std::io::Error },
+    #[error("'{0}' is not a store (say sqlite:PATH)")]
+    StoreUrl(String),
+    #[error(transparent)]
+    Sqlite(#[from] sqlite::OpenError),
+    #[error("the store cannot be read: {0}")]
+    Recover(String),
+}
+
+/// Why a call is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("no agent '{0}' was ever offered here")]
+    AgentNotFound(String),
+    #[error("no tenant was given and no default agent is set")]
+    NoDefaultAgent,
+    #[error("task '{0}' not found")]
+    TaskNotFound(String),
+    #[error("task {id} has ended ({})", state_word(*state))]
+    NotCancelable { id: TaskId, state: TaskState },
+    #[error("task {id} has ended ({}): start a new one in the same context", state_word(*state))]
+    Ended { id: TaskId, state: TaskState },
+    #[error("task {0} is at work and did not ask for input")]
+    Busy(TaskId),
+    #[error("{field}: {what}")]
+    Invalid { field: &'static str, what: String },
+    #[error("{waiting} tasks wait for agent '{agent}' already")]
+    QueueFull { agent: String, waiting: usize },
+    #[error("the coordinator has more to write than its store takes")]
+    Overloaded,
+    #[error("the caller's patience ended; the task goes on")]
+    PatienceEnded(TaskId),
+    #[error("the store is unavailable")]
+    Store { detail: String },
+    #[error("the coordinator is leaving")]
+    Leaving,
+    /// Already said in full elsewhere.
+    #[error(transparent)]
+    Failed(Box<Failure>),
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        Error::Store { detail: error.to_string() }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Error::Failed(Box::new(failure))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        match error {
+            Error::AgentNotFound(_) => Failure::new(&reason::AGENT_NOT_FOUND).because(text),
+            Error::NoDefaultAgent => Failure::new(&reason::INVALID_PARAMS)
+                .because(text)
+                .with_violation("tenant", "name an agent, or post to /agents/{agent}"),
+            Error::TaskNotFound(_) => Failure::new(&reason::TASK_NOT_FOUND).because(text),
+            Error::NotCancelable { id, .. } => {
+                Failure::new(&reason::TASK_NOT_CANCELABLE).because(text).with_task(id, "")
+            }
+            Error::Ended { id, .. } | Error::Busy(id) => {
+                Failure::new(&reason::UNSUPPORTED_OPERATION).because(text).with_task(id, "")
+            }
+            Error::Invalid { field, what } => {
+                Failure::new(&reason::INVALID_PARAMS).because(text).with_violation(field, what)
+            }
+            Error::QueueFull { .. } => Failure::new(&reason::RATE_LIMITED)
+                .because(text)
+                .with_retryable(true)
+                .with_retry_after(Duration::from_secs(1)),
+            Error::Overloaded => Failure::new(&reason::OVERLOADED)
+                .because(text)
+                .with_retryable(true)
+                .with_retry_after(Duration::from_secs(1)),
+            Error::PatienceEnded(id) => {
+                Failure::new(&reason::DEADLINE_EXCEEDED).because(text).with_task(id, "")
+            }
+            Error::Store { detail } => Failure::new(&reason::STORE_UNAVAILABLE)
+                .privately(detail)
+                .with_retry_after(Duration::from_secs(1)),
+            Error::Leaving => Failure::new(&reason::UNAVAILABLE)
+                .because(text)
+                .with_retry_after(Duration::from_secs(1)),
+            Error::Failed(failure) => *failure,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The workers' door: one stream each. This side reads what a worker says and keeps its presence;
+//! what it means is decided in `dispatch`.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    id::{TaskId, WorkerId},
+    reason,
+    v1::{
+        Ack, AgentOffer, Drain, FromWorker, Heartbeat, Held, Hello, ToWorker, Welcome, from_worker,
+        hub_server::Hub, to_worker,
+    },
+};
+use futures::Stream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    core::{Core, State, now},
+    dispatch::{assign_message, last_answer},
+    registry::{Presence, Worker},
+    store::Write,
+    task::{Millis, is_waiting},
+};
+
+/// Names that are paths of the gateway.
+const RESERVED: &[&str] =
+    &["agents", "tasks", "message", "v1", "mesh", "console", "metrics", "healthz"];
+
+pub(crate) struct HubService {
+    pub(crate) core: Arc<Core>,
+}
+
+type ToWorkerStream = Pin<Box<dyn Stream<Item = Result<ToWorker, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Hub for HubService {
+    type AttachStream = ToWorkerStream;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<FromWorker>>,
+    ) -> Result<Response<ToWorkerStream>, Status> {
+        let mut incoming = request.into_inner();
+        let hello = match incoming.message().await?.and_then(|m| m.body) {
+            Some(from_worker::Body::Hello(hello)) => hello,
+            _ => return Err(refuse("hello", "the first message of a worker is its hello").into()),
+        };
+        let id = check(&hello)?;
+        let (outbox, messages) = mpsc::channel(limits::OUTBOX_MAX);
+        let name = hello.name.clone();
+        let core = Arc::clone(&self.core);
+        let session = core
+            .change(|state| {
+                state.check_open()?;
+                Ok(state.attach(id, hello, outbox, core.welcome(), now()))
+            })
+            .map_err(|error: crate::error::Error| Failure::from(error))?;
+        tracing::info!(worker = %id, name, "a worker attached");
+        tokio::spawn(async move {
+            let why = listen(&core, id, session, &mut incoming).await;
+            tracing::info!(worker = %id, name, why, "a worker's stream ended");
+            core.change(|state| state.detach(id, session, now()));
+        });
+        let answers = futures::StreamExt::map(ReceiverStream::new(messages), Ok);
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// Reads until the stream breaks or falls silent.
+async fn listen(
+    core: &Core,
+    id: WorkerId,
+    session: u64,
+    incoming: &mut Streaming<FromWorker>,
+) -> &'static str {
+    let patience = Duration::from_millis(core.config.heartbeat_ms.saturating_mul(3));
+    loop {
+        core.room().await;
+        let message = match tokio::time::timeout(patience, incoming.message()).await {
+            Err(_) => return "silence",
+            Ok(Err(_)) => return "broken",
+            Ok(Ok(None)) => return "closed",
+            Ok(Ok(Some(message))) => message,
+        };
+        let current = core.change(|state| {
+            if !state.is_session(id, session) {
+                return false;
+            }
+            match message.body {
+                Some(from_worker::Body::Reports(reports)) => {
+                    state.reports(id, reports.reports, now());
+                }
+                Some(from_worker::Body::Heartbeat(_)) => {
+                    let body = Some(to_worker::Body::Heartbeat(Heartbeat {}));
+                    state.tell(id, ToWorker { body });
+                }
+                Some(from_worker::Body::Drain(_)) => state.drain(id),
+                Some(from_worker::Body::Hello(_)) | None => {}
+            }
+            true
+        });
+        if !current {
+            return "replaced";
+        }
+    }
+}
+
+fn check(hello: &Hello) -> Result<WorkerId, Failure> {
+    let id = hello.worker_id.parse::<WorkerId>();
+    let id = id.map_err(|_| refuse("hello.workerId", "a UUID in lower case"))?;
+    if hello.slots == 0 {
+        return Err(refuse("hello.slots", "at least 1"));
+    }
+    if hello.agents.is_empty() {
+        return Err(refuse("hello.agents", "offer at least one agent"));
+    }
+    for offer in &hello.agents {
+        let mut chars = offer.name.chars();
+        let legal = chars.next().is_some_and(|c| c.is_ascii_lowercase())
+            && offer.name.len() <= 63
+            && chars.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+        if !legal {
+            let what = format!("'{}' does not match [a-z][a-z0-9-]{{0,62}}", offer.name);
+            return Err(refuse("hello.agents.name", what));
+        }
+        if RESERVED.contains(&offer.name.as_str()) {
+            let what = format!("'{}' is reserved, choose another name", offer.name);
+            return Err(refuse("hello.agents.name", what));
+        }
+    }
+    Ok(id)
+}
+
+fn refuse(field: &str, what: impl Into<String>) -> Failure {
+    let what = what.into();
+    Failure::new(&reason::INVALID_ARGUMENT)
+        .because(format!("{field}: {what}"))
+        .with_violation(field, what)
+}
+
+impl Core {
+    fn welcome(&self) -> Welcome {
+        Welcome {
+            heartbeat_ms: u32::try_from(self.config.heartbeat_ms).unwrap_or(u32::MAX),
+            grace_ms: u32::try_from(self.config.reattach_grace_ms).unwrap_or(u32::MAX),
+            resume: Vec::new(),
+            forget: Vec::new(),
+        }
+    }
+}
+
+impl State {
+    /// A worker says hello, for the first time or again.
+    fn attach(
+        &mut self,
+        id: WorkerId,
+        hello: Hello,
+        outbox: mpsc::Sender<ToWorker>,
+        welcome: Welcome,
+        now: Millis,
+    ) -> u64 {
+        let session = self.session();
+        self.registry.detach(id, now);
+        self.take_offers(&hello.agents, now);
+        let worker = self.registry.workers.entry(id).or_insert_with(|| Worker::remembered(now));
+        worker.name = hello.name;
+        worker.slots = hello.slots;
+        worker.draining = false;
+        worker.agents = hello.agents.iter().map(|a| a.name.clone()).collect();
+        worker.link = Presence::Attached { session, outbox };
+        for offer in &hello.agents {
+            if let Some(agent) = self.registry.agents.get_mut(&offer.name) {
+                agent.workers.push_back(id);
+            }
+        }
+        for task in self.reconcile(id, &hello.held, welcome) {
+            self.take_back(task, id, now);
+        }
+        self.fill(id, now);
+        session
+    }
+
+    fn take_offers(&mut self, offers: &[AgentOffer], now: Millis) {
+        for offer in offers {
+            if self.registry.offer(offer.clone()) {
+                let write = Write::Offer { offer: offer.clone(), at: now };
+                self.commit_write(write, Vec::new());
+            }
+        }
+    }
+
+    /// Compares what the worker holds with what we think it holds. What both hold goes on; what
+    /// only it holds it must forget; what only we think it holds never reached it and is sent
+    /// again, or is returned when it did reach it once.
+    fn reconcile(&mut self, id: WorkerId, held: &[Held], mut welcome: Welcome) -> Vec<TaskId> {
+        let name = id.to_string();
+        let (mut again, mut forgotten) = (Vec::new(), Vec::new());
+        for held in held {
+            let task = held.task_id.parse::<TaskId>().ok();
+            let live = task.and_then(|t| self.live.get(&t));
+            let live = live.filter(|l| l.task.worker == name && l.task.attempt == held.attempt);
+            match live {
+                Some(live) => {
+                    let (task_id, attempt) = (held.task_id.clone(), held.attempt);
+                    welcome.resume.push(Ack { task_id, attempt, number: live.acked });
+                    again.extend(last_answer(live).map(to_worker::Body::Answer));
+                }
+                None => welcome.forget.push(held.clone()),
+            }
+        }
+        let believed = self.registry.workers.get(&id).into_iter().flat_map(Worker::running);
+        let believed: Vec<_> = believed.map(|(task, running)| (task, running.attempt)).collect();
+        for (task, attempt) in believed {
+            let held = held.iter().any(|h| h.attempt == attempt && h.task_id == task.to_string());
+            match self.live.get(&task) {
+                Some(live) if live.task.worker == name && live.task.attempt == attempt => {
+                    let computing = !is_waiting(live.task.state);
+                    match live.task.reported {
+                        _ if held || !live.assigned => {}
+                        0 => again.push(to_worker::Body::Assign(assign_message(live))),
+                        _ => forgotten.push(task),
+                    }
+                    if let Some(worker) = self.registry.workers.get_mut(&id) {
+                        worker.start(task, attempt, computing);
+                    }
+                }
+                // It ended meanwhile; the worker was told, or is told now, to forget it.
+                _ => {
+                    if let Some(worker) = self.registry.workers.get_mut(&id) {
+                        worker.finish(task);
+                    }
+                }
+            }
+        }
+        let messages = std::iter::once(to_worker::Body::Welcome(welcome)).chain(again);
+        for body in messages {
+            self.tell(id, ToWorker { body: Some(body) });
+        }
+        forgotten
+    }
+
+    fn is_session(&self, id: WorkerId, session: u64) -> bool {
+        self.registry.workers.get(&id).is_some_and(|worker| match &worker.link {
+            Presence::Attached { session: current, .. } => *current == session,
+            Presence::Gone { .. } => false,
+        })
+    }
+
+    fn detach(&mut self, id: WorkerId, session: u64, now: Millis) {
+        if self.is_session(id, session) {
+            self.registry.detach(id, now);
+            let idle = self.registry.workers.get(&id).is_some_and(|w| w.running().next().is_none());
+            if idle {
+                self.registry.workers.remove(&id);
+            }
+        }
+    }
+
+    /// We leave: every worker should look for our successor and keep its work.
+    pub(crate) fn say_goodbye(&mut self) {
+        let ids: Vec<_> = self.registry.workers.keys().copied().collect();
+        for id in ids {
+            self.tell(id, ToWorker { body: Some(to_worker::Body::Drain(Drain {})) });
+        }
+    }
+
+    fn drain(&mut self, id: WorkerId) {
+        if let Some(worker) = self.registry.workers.get_mut(&id) {
+            worker.draining = true;
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The gateways' door: many calls on one stream. A blocking send costs no spawn and no channel of
+//! its own; its answer is put on the stream when the store has confirmed it. Streams get a task
+//! each and send only as far ahead as the reader gave credit for.
+
+use std::{
+    collections::HashMap,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use faultline_chassis::{TraceContext, limits, telemetry::HOP};
+use faultline_proto::{
+    Failure,
+    v1::{
+        self, Call, End, Reply, call, link_server::Link, reply,
+    },
+};
+use futures::Stream;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{Span, info_span};
+
+use crate::{
+    api::Caller,
+    core::Core,
+    error::Error,
+    subscription::Subscription,
+};
+
+pub(crate) struct LinkService {
+    pub(crate) core: Arc<Core>,
+    next: AtomicU64,
+}
+
+impl LinkService {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core, next: AtomicU64::new(1) }
+    }
+}
+
+type ReplyStream = Pin<Box<dyn Stream<Item = Result<Reply, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Link for LinkService {
+    type OpenStream = ReplyStream;
+
+    async fn open(
+        &self,
+        request: Request<Streaming<Call>>,
+    ) -> Result<Response<ReplyStream>, Status> {
+        let mut incoming = request.into_inner();
+        let (replies, outgoing) = mpsc::channel(limits::OUTBOX_MAX);
+        let line = Arc::new(Line {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            core: Arc::clone(&self.core),
+            replies,
+            stuck: Notify::new(),
+            streams: Mutex::default(),
+        });
+        tokio::spawn(async move {
+            loop {
+                line.core.room().await;
+                let call = tokio::select! {
+                    call = incoming.message() => call,
+                    () = line.replies.closed() => break,
+                    () = line.stuck.notified() => break,
+                };
+                match call {
+                    Ok(Some(call)) => line.take(call),
+                    Ok(None) | Err(_) => break,
+                }
+            }
+            line.hang_up();
+        });
+        let answers = futures::StreamExt::map(ReceiverStream::new(outgoing), Ok);
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// One gateway's stream.
+struct Line {
+    id: u64,
+    core: Arc<Core>,
+    replies: mpsc::Sender<Reply>,
+    /// The gateway does not read its answers.
+    stuck: Notify,
+    /// Credit of each open stream; a closed semaphore is a stream that nobody reads any more.
+    streams: Mutex<HashMap<u64, Arc<Semaphore>>>,
+}
+
+impl Line {
+    fn take(self: &Arc<Self>, call: Call) {
+        let id = call.id;
+        let Some(body) = call.body else { return };
+        let asked = call.caller.unwrap_or_default();
+        match body {
+            call::Body::Credit(frames) => {
+                if let Some(credit) = self.streams().get(&id) {
+                    credit.add_permits(frames.min(limits::STREAM_CREDIT) as usize);
+                }
+            }
+            call::Body::Drop(_) => self.drop_call(id),
+            call::Body::Send(request) => {
+                let (span, mut caller) = serve_span("SendMessage", &asked);
+                caller.call = Some((self.id, id));
+                let line = Arc::clone(self);
+                self.core.send(
+                    request,
+                    caller,
+                    Box::new(move |answer| {
+                        record(&span, answer.as_ref().err());
+                        line.reply(id, answer.map(reply::Body::Sent));
+                    }),
+                );
+            }
+            call::Body::Stream(request) => {
+                let (span, caller) = serve_span("SendStreamingMessage", &asked);
+                let line = Arc::clone(self);
+                self.open_stream(id, span, async move { line.core.stream(request, caller).await });
+            }
+            call::Body::Subscribe(subscribe) => {
+                let (span, _) = serve_span("SubscribeToTask", &asked);
+                let line = Arc::clone(self);
+                self.open_stream(id, span, async move {
+                    let request = subscribe.request.unwrap_or_default();
+                    let after = subscribe.after;
+                    line.core.subscribe(&request.id, &request.tenant, after).await
+                });
+            }
+            call::Body::Get(request) => {
+                let core = Arc::clone(&self.core);
+                let work = async move { core.get(request).await.map(reply::Body::Task) };
+                self.spawn(id, serve_span("GetTask", &asked).0, work);
+            }
+            call::Body::List(request) => {
+                let core = Arc::clone(&self.core);
+                let work = async move { core.list(request).await.map(reply::Body::List) };
+                self.spawn(id, serve_span("ListTasks", &asked).0, work);
+            }
+            call::Body::Cancel(request) => {
+                let core = Arc::clone(&self.core);
+                let work = async move { core.cancel(request).await.map(reply::Body::Task) };
+                self.spawn(id, serve_span("CancelTask", &asked).0, work);
+            }
+            call::Body::Inspect(request) => {
+                let core = Arc::clone(&self.core);
+                let work = async move { core.inspect(request).await.map(reply::Body::Inspect) };
+                self.spawn(id, Span::none(), work);
+            }
+            call::Body::Agents(request) => {
+                self.reply(id, Ok(reply::Body::Agents(self.core.agents(&request))));
+            }
+            call::Body::Workers(_) => {
+                self.reply(id, Ok(reply::Body::Workers(self.core.workers())));
+            }
+        }
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        id: u64,
+        span: Span,
+        work: impl Future<Output = Result<reply::Body, Error>> + Send + 'static,
+    ) {
+        let line = Arc::clone(self);
+        tokio::spawn(async move {
+            let answer = work.await.map_err(Failure::from);
+            record(&span, answer.as_ref().err());
+            line.reply(id, answer);
+        });
+    }
+
+    fn open_stream(
+        self: &Arc<Self>,
+        id: u64,
+        span: Span,
+        open: impl Future<Output = Result<Subscription, Error>> + Send + 'static,
+    ) {
+        let line = Arc::clone(self);
+        let credit = Arc::new(Semaphore::new(limits::STREAM_CREDIT as usize));
+        self.streams().insert(id, Arc::clone(&credit));
+        tokio::spawn(async move {
+            let ended = match open.await {
+                Ok(subscription) => line.pump(id, subscription, &credit).await,
+                Err(error) => Err(error),
+            };
+            line.streams().remove(&id);
+            let answer = ended.map(|()| reply::Body::End(End {})).map_err(Failure::from);
+            record(&span, answer.as_ref().err());
+            line.reply(id, answer);
+        });
+    }
+
+    /// Sends frames as fast as the reader gives credit, until the end or until nobody reads.
+    async fn pump(
+        &self,
+        id: u64,
+        mut subscription: Subscription,
+        credit: &Semaphore,
+    ) -> Result<(), Error> {
+        loop {
+            let frame = tokio::select! {
+                frame = subscription.next() => frame?,
+                () = closed(credit) => return Ok(()),
+            };
+            let Some(frame) = frame else { return Ok(()) };
+            match credit.acquire().await {
+                Ok(permit) => permit.forget(),
+                Err(_) => return Ok(()),
+            }
+            self.reply(id, Ok(reply::Body::Frame(frame)));
+        }
+    }
+
+    /// Puts an answer on the stream. A gateway that does not read its stream loses it.
+    fn reply(&self, id: u64, answer: Result<reply::Body, Failure>) {
+        let body = match answer {
+            Ok(body) => body,
+            Err(failure) => {
+                if let Some(private) = failure.private() {
+                    let detail = private.for_log();
+                    tracing::warn!(failure = %failure.id, reason = failure.reason, detail, "refused");
+                }
+                reply::Body::Failure(failure.into_record())
+            }
+        };
+        // Called under the core's lock: whoever reads the calls of this stream hangs up.
+        if self.replies.try_send(Reply { id, body: Some(body) }).is_err() {
+            self.stuck.notify_one();
+        }
+    }
+
+    fn drop_call(&self, id: u64) {
+        if let Some(credit) = self.streams().remove(&id) {
+            credit.close();
+        }
+        drop(self.core.lock().forget_call((self.id, id)));
+    }
+
+    fn hang_up(&self) {
+        self.core.lock().forget_link(self.id);
+        for (_, credit) in self.streams().drain() {
+            credit.close();
+        }
+    }
+
+    fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Semaphore>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns when nobody reads any more. Semaphores cannot be asked without taking, so it asks for
+/// more than anybody will ever give.
+async fn closed(credit: &Semaphore) {
+    let _ = credit.acquire_many(Semaphore::MAX_PERMITS.min(u32::MAX as usize) as u32).await;
+}
+
+/// The span of one call at this hop, and the caller as the operations see it.
+pub(crate) fn serve_span(method: &'static str, asked: &v1::Caller) -> (Span, Caller) {
+    let span = info_span!(
+        target: HOP,
+        "rpc",
+        otel.name = format!("lf.a2a.v1.A2AService/{method}"),
+        otel.kind = "server",
+        otel.status_code = tracing::field::Empty,
+        otel.status_description = tracing::field::Empty,
+        error.r#type = tracing::field::Empty,
+        rpc.system.name = "grpc",
+        a2a.method.name = method,
+    );
+    let trace = TraceContext::from_header(Some(&asked.traceparent)).enter(&span);
+    let patience = (asked.timeout_ms > 0).then(|| Duration::from_millis(asked.timeout_ms.into()));
+    (span, Caller { traceparent: trace.to_string(), patience, call: None })
+}
+
+pub(crate) fn record(span: &Span, failure: Option<&Failure>) {
+    if let Some(failure) = failure.filter(|_| !span.is_disabled()) {
+        span.record("otel.status_code", "ERROR");
+        span.record("otel.status_description", failure.public_message.as_str());
+        span.record("error.type", failure.reason.as_str());
+    }
+}

@@ -1,0 +1,123 @@
+//! A task that has not ended, in memory: its fold, who watches it and who waits for it. What is
+//! shown to anybody is what the store has confirmed, never what is still on its way there.
+
+use std::sync::Arc;
+
+use faultline_proto::{
+    Failure,
+    a2a::{self, SendMessageResponse, send_message_response::Payload},
+    v1::Event,
+};
+use tokio::sync::mpsc;
+use tracing::Span;
+
+use crate::task::Task;
+
+pub(crate) struct Live {
+    pub(crate) task: Task,
+    /// The last event the store has confirmed.
+    pub(crate) published: u64,
+    /// The last report of the current attempt the store has confirmed.
+    pub(crate) acked: u32,
+    /// The assignment of the current attempt was put on the worker's stream.
+    pub(crate) assigned: bool,
+    pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
+    pub(crate) waiters: Vec<Waiter>,
+    /// Of the current attempt, from its assignment to its end.
+    pub(crate) span: Span,
+}
+
+/// A confirmed event on its way to a watcher.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) seq: u64,
+    pub(crate) event: Arc<Event>,
+}
+
+/// Somebody who is answered later.
+pub(crate) struct Waiter {
+    pub(crate) until: Until,
+    /// Names it, for a caller that gives up.
+    pub(crate) call: Option<CallKey>,
+    pub(crate) history: Option<i32>,
+    pub(crate) done: Done,
+}
+
+/// A call of one link: link and call id.
+pub(crate) type CallKey = (u64, u64);
+
+pub(crate) type Done = Box<dyn FnOnce(Result<SendMessageResponse, Failure>) + Send>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// The agent has said anything: now it is known whether the answer is a task or a message.
+    FirstReport,
+    /// The task has ended or asks.
+    Settled,
+}
+
+impl Live {
+    pub(crate) fn new(task: Task) -> Self {
+        Self {
+            published: task.seq,
+            acked: task.reported,
+            assigned: !task.worker.is_empty(),
+            task,
+            watchers: Vec::new(),
+            waiters: Vec::new(),
+            span: Span::none(),
+        }
+    }
+
+    /// Passes confirmed events on. A watcher that does not keep up is let go; it reads on from the
+    /// store and comes back.
+    pub(crate) fn publish(&mut self, first: u64, events: Vec<Event>) {
+        self.published = first + events.len() as u64 - 1;
+        if self.watchers.is_empty() {
+            return;
+        }
+        for (seq, event) in (first..).zip(events) {
+            let seen = Seen { seq, event: Arc::new(event) };
+            self.watchers.retain(|watcher| watcher.try_send(seen.clone()).is_ok());
+        }
+    }
+
+    /// Is what memory says what the store has confirmed?
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.published == self.task.seq
+    }
+
+    /// Answers those who waited for this with the task as it is, and says which calls they were.
+    pub(crate) fn answer(&mut self, reached: Until) -> Vec<CallKey> {
+        let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiters)
+            .into_iter()
+            .partition(|w| reached == Until::Settled || w.until == Until::FirstReport);
+        self.waiters = later;
+        let calls = due.iter().filter_map(|w| w.call).collect();
+        for waiter in due {
+            let task = self.task.to_a2a(waiter.history, true);
+            (waiter.done)(Ok(task_response(task)));
+        }
+        calls
+    }
+
+    /// Answers everybody with the final task. The last one gets it without a copy.
+    pub(crate) fn finish(self) {
+        let mut waiters = self.waiters;
+        let last = waiters.pop();
+        for waiter in waiters {
+            (waiter.done)(Ok(task_response(self.task.to_a2a(waiter.history, true))));
+        }
+        if let Some(waiter) = last {
+            (waiter.done)(Ok(task_response(self.task.into_a2a(waiter.history))));
+        }
+    }
+}
+
+pub(crate) fn task_response(task: a2a::Task) -> SendMessageResponse {
+    SendMessageResponse { payload: Some(Payload::Task(task)) }
+}
+
+pub(crate) fn message_response(message: a2a::Message) -> SendMessageResponse {
+    SendMessageResponse { payload: Some(Payload::Message(message)) }
+}

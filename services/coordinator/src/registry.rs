@@ -1,0 +1,195 @@
+//! Who is attached and what they offer: agents, workers, slots and queues. It counts and chooses;
+//! it knows no stream, no store and no transition.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use faultline_proto::{
+    id::{TaskId, WorkerId},
+    v1::{AgentOffer, ToWorker},
+};
+use tokio::sync::mpsc;
+
+use crate::task::Millis;
+
+#[derive(Default)]
+pub(crate) struct Registry {
+    pub(crate) agents: BTreeMap<String, Agent>,
+    pub(crate) workers: HashMap<WorkerId, Worker>,
+}
+
+pub(crate) struct Agent {
+    pub(crate) offer: AgentOffer,
+    /// Attached workers that offer it. The choice rotates.
+    pub(crate) workers: VecDeque<WorkerId>,
+    /// Tasks that wait for a slot, the longest wait first, with since when.
+    pub(crate) queue: VecDeque<(TaskId, Millis)>,
+    /// Tasks that wait for somebody's answer.
+    pub(crate) waiting: u32,
+}
+
+pub(crate) struct Worker {
+    pub(crate) name: String,
+    pub(crate) agents: Vec<String>,
+    pub(crate) slots: u32,
+    pub(crate) since: Millis,
+    pub(crate) draining: bool,
+    pub(crate) link: Presence,
+    /// What it runs, whether it computes or waits.
+    running: HashMap<TaskId, Running>,
+    /// How many of them compute.
+    used: u32,
+    /// Answered tasks that wait for a slot to go on. They come before new ones.
+    pub(crate) resuming: VecDeque<TaskId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) attempt: u32,
+    /// Holds a slot.
+    pub(crate) computing: bool,
+}
+
+/// A worker's stream, or since when it has none.
+pub(crate) enum Presence {
+    Attached { session: u64, outbox: mpsc::Sender<ToWorker> },
+    Gone { since: Millis },
+}
+
+impl Worker {
+    /// One that is known only because a stored task names it.
+    pub(crate) fn remembered(since: Millis) -> Self {
+        Self {
+            name: String::new(),
+            agents: Vec::new(),
+            slots: 0,
+            since,
+            draining: false,
+            link: Presence::Gone { since },
+            running: HashMap::new(),
+            used: 0,
+            resuming: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn running(&self) -> impl Iterator<Item = (TaskId, Running)> {
+        self.running.iter().map(|(id, running)| (*id, *running))
+    }
+
+    pub(crate) fn runs(&self, task: TaskId, attempt: u32) -> bool {
+        self.running.get(&task).is_some_and(|r| r.attempt == attempt)
+    }
+
+    /// Gives it a task, with a slot or, while the task waits, without.
+    pub(crate) fn start(&mut self, task: TaskId, attempt: u32, computing: bool) {
+        self.finish(task);
+        self.running.insert(task, Running { attempt, computing });
+        self.used += u32::from(computing);
+    }
+
+    /// The task waits: its slot goes back.
+    pub(crate) fn pause(&mut self, task: TaskId) {
+        if let Some(running) = self.running.get_mut(&task).filter(|r| r.computing) {
+            running.computing = false;
+            self.used -= 1;
+        }
+    }
+
+    /// The task goes on: a slot is taken again.
+    pub(crate) fn go_on(&mut self, task: TaskId) {
+        if let Some(running) = self.running.get_mut(&task).filter(|r| !r.computing) {
+            running.computing = true;
+            self.used += 1;
+        }
+    }
+
+    /// The task no longer is its business.
+    pub(crate) fn finish(&mut self, task: TaskId) {
+        if let Some(running) = self.running.remove(&task) {
+            self.used -= u32::from(running.computing);
+        }
+        self.resuming.retain(|t| *t != task);
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        matches!(self.link, Presence::Attached { .. })
+    }
+
+    /// May a new task go there now?
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_attached() && !self.draining && self.used < self.slots
+    }
+
+    /// Puts a message on its stream. False: there is none, or it is stuck.
+    pub(crate) fn tell(&self, message: ToWorker) -> bool {
+        match &self.link {
+            Presence::Attached { outbox, .. } => outbox.try_send(message).is_ok(),
+            Presence::Gone { .. } => false,
+        }
+    }
+}
+
+impl Registry {
+    /// Takes note of an agent. True: it is new or has changed.
+    pub(crate) fn offer(&mut self, offer: AgentOffer) -> bool {
+        match self.agents.get_mut(&offer.name) {
+            Some(agent) if agent.offer == offer => false,
+            Some(agent) => {
+                agent.offer = offer;
+                true
+            }
+            None => {
+                let agent = Agent {
+                    offer: offer.clone(),
+                    workers: VecDeque::new(),
+                    queue: VecDeque::new(),
+                    waiting: 0,
+                };
+                self.agents.insert(offer.name, agent);
+                true
+            }
+        }
+    }
+
+    /// A worker with a free slot for this agent, in turn.
+    pub(crate) fn choose(&mut self, agent: &str) -> Option<WorkerId> {
+        let Registry { agents, workers } = self;
+        let agent = agents.get_mut(agent)?;
+        for _ in 0..agent.workers.len() {
+            agent.workers.rotate_left(1);
+            let id = *agent.workers.back()?;
+            if workers.get(&id).is_some_and(Worker::has_room) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// The next queued task that this worker may take. Its agents take turns.
+    pub(crate) fn next_for(&mut self, id: WorkerId) -> Option<TaskId> {
+        let worker = self.workers.get_mut(&id).filter(|w| w.has_room())?;
+        for _ in 0..worker.agents.len() {
+            worker.agents.rotate_left(1);
+            let name = worker.agents.last()?;
+            if let Some((task, _)) = self.agents.get_mut(name)?.queue.pop_front() {
+                return Some(task);
+            }
+        }
+        None
+    }
+
+    /// Its stream is gone; what it runs stays its own for the grace period.
+    pub(crate) fn detach(&mut self, id: WorkerId, now: Millis) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.link = Presence::Gone { since: now };
+            for name in &worker.agents {
+                if let Some(agent) = self.agents.get_mut(name) {
+                    agent.workers.retain(|w| *w != id);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The schema, forward only. Each entry is one step; a database that is further than this binary
+//! knows is refused rather than misread.
+
+pub(crate) const STEPS: &[&str] = &["
+    CREATE TABLE leases (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        started_ms INTEGER NOT NULL
+    );
+    CREATE TABLE agents (
+        name TEXT PRIMARY KEY,
+        offer BLOB NOT NULL,
+        seen_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE tasks (
+        id BLOB PRIMARY KEY,
+        agent TEXT NOT NULL,
+        context_id TEXT NOT NULL,
+        state INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        owner INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        reported INTEGER NOT NULL,
+        worker TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        status_ms INTEGER NOT NULL,
+        late INTEGER NOT NULL DEFAULT 0
+    ) WITHOUT ROWID;
+    CREATE INDEX tasks_by_status ON tasks (status_ms, id);
+    CREATE INDEX tasks_by_context ON tasks (context_id, status_ms, id);
+    -- Submitted, working and waiting: few, whatever the size of the table.
+    CREATE INDEX tasks_alive ON tasks (state) WHERE state IN (1, 2, 6, 8);
+    CREATE TABLE events (
+        task_id BLOB NOT NULL,
+        seq INTEGER NOT NULL,
+        kind INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (task_id, seq)
+    ) WITHOUT ROWID;
+"];

@@ -1,0 +1,187 @@
+//! One watcher of one task: a snapshot or a place to start from, then every confirmed event
+//! exactly once, in order, to the end. A watcher that falls behind reads on from the store and
+//! joins again; it never notices.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use faultline_proto::{
+    a2a::{self, StreamResponse, TaskState, stream_response::Payload},
+    id::TaskId,
+    v1::{Event, Frame, event},
+};
+use prost::Message;
+use tokio::sync::mpsc;
+
+use crate::{
+    core::Core,
+    error::Error,
+    live::Seen,
+    task::{Ids, Task},
+};
+
+/// Events read from the store at once.
+const PAGE: usize = 256;
+
+pub(crate) struct Subscription {
+    core: Arc<Core>,
+    id: Option<TaskId>,
+    context_id: String,
+    /// The last event shown, or contained in the snapshot.
+    seq: u64,
+    ready: VecDeque<Frame>,
+    source: Source,
+    until_question: bool,
+}
+
+enum Source {
+    Live(mpsc::Receiver<Seen>),
+    /// Read from the store up to what was confirmed when joining, then go live.
+    Replay(Option<mpsc::Receiver<Seen>>),
+    Over,
+}
+
+impl Subscription {
+    /// The whole answer is one message.
+    pub(crate) fn message(core: Arc<Core>, message: a2a::Message) -> Self {
+        let frame = frame(0, Payload::Message(message));
+        let (ready, source) = (VecDeque::from([frame]), Source::Over);
+        let context_id = String::new();
+        Self { core, id: None, context_id, seq: 0, ready, source, until_question: true }
+    }
+
+    /// A task that was just submitted, watched since.
+    pub(crate) fn started(
+        core: Arc<Core>,
+        id: TaskId,
+        task: a2a::Task,
+        events: mpsc::Receiver<Seen>,
+    ) -> Self {
+        Self {
+            core,
+            id: Some(id),
+            context_id: task.context_id.clone(),
+            seq: 1,
+            ready: VecDeque::from([frame(1, Payload::Task(task))]),
+            source: Source::Live(events),
+            until_question: true,
+        }
+    }
+
+    /// A task as it stands; `after`: exactly what came after that event instead.
+    pub(crate) fn joined(
+        core: Arc<Core>,
+        task: Task,
+        after: Option<u64>,
+        events: Option<mpsc::Receiver<Seen>>,
+    ) -> Self {
+        let (id, context_id, seq) = (Some(task.id), task.context_id.clone(), task.seq);
+        match after {
+            Some(after) => Self {
+                core,
+                id,
+                context_id,
+                seq: after,
+                ready: VecDeque::new(),
+                source: Source::Replay(events),
+                until_question: false,
+            },
+            None => Self {
+                core,
+                id,
+                context_id,
+                seq,
+                source: match (task.is_final(), events) {
+                    (false, Some(events)) => Source::Live(events),
+                    (false, None) => Source::Replay(None),
+                    (true, _) => Source::Over,
+                },
+                ready: VecDeque::from([frame(seq, Payload::Task(task.into_a2a(None)))]),
+                until_question: false,
+            },
+        }
+    }
+
+    /// Ends also where the task asks for input, as a streaming send does.
+    pub(crate) fn closes_at_question(&mut self) {
+        self.until_question = true;
+    }
+
+    /// The next frame; `None`: that was all.
+    pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Error> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Ok(Some(frame));
+            }
+            match &mut self.source {
+                Source::Over => return Ok(None),
+                Source::Live(events) => match events.recv().await {
+                    Some(seen) => self.show(seen.seq, &seen.event),
+                    None => self.rejoin()?,
+                },
+                Source::Replay(_) => self.replay().await?,
+            }
+        }
+    }
+
+    fn show(&mut self, seq: u64, event: &Event) {
+        if seq <= self.seq {
+            return;
+        }
+        let Some(task_id) = self.id else { return };
+        self.seq = seq;
+        let ids = Ids { task_id, context_id: &self.context_id };
+        if let Some(response) = ids.frame(event) {
+            self.ready.push_back(Frame { seq, response: Some(response) });
+        }
+        let asked = |e: &Event| match &e.body {
+            Some(event::Body::Asked(_)) => ids.frame(e).is_some_and(|r| asks_for_input(&r)),
+            _ => false,
+        };
+        let ended = matches!(event.body, Some(event::Body::Ended(_)));
+        if ended || (self.until_question && asked(event)) {
+            self.source = Source::Over;
+        }
+    }
+
+    /// We were too slow, or the store failed. Start again behind what we have.
+    fn rejoin(&mut self) -> Result<(), Error> {
+        let Some(id) = self.id else { return Ok(self.source = Source::Over) };
+        self.source = Source::Replay(self.core.watch(id)?);
+        Ok(())
+    }
+
+    async fn replay(&mut self) -> Result<(), Error> {
+        let Some(id) = self.id else { return Ok(self.source = Source::Over) };
+        let stored = self.core.store.events(id, self.seq, PAGE).await?;
+        let last_page = stored.len() < PAGE;
+        for event in stored {
+            let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
+            let decoded = Event::decode(event.body).map_err(damaged)?;
+            self.show(event.seq, &decoded);
+        }
+        if let Source::Replay(events) = &mut self.source
+            && last_page
+        {
+            // Whatever was confirmed since joining waits in the channel; what was read twice is
+            // dropped there. Without a channel the task had ended, and this was its end.
+            self.source = match events.take() {
+                Some(events) => Source::Live(events),
+                None => Source::Over,
+            };
+        }
+        Ok(())
+    }
+}
+
+fn frame(seq: u64, payload: Payload) -> Frame {
+    Frame { seq, response: Some(StreamResponse { payload: Some(payload) }) }
+}
+
+fn asks_for_input(response: &StreamResponse) -> bool {
+    match &response.payload {
+        Some(Payload::StatusUpdate(update)) => {
+            update.status.as_ref().is_some_and(|s| s.state() == TaskState::InputRequired)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,559 @@
+//! One task as a state machine. Pure: no clock, no store, no stream; time is an argument.
+//! `decide_*` looks at the task and says what happens or why not; `apply` makes it so. Replaying
+//! stored events goes through the same `apply`, so memory and store cannot disagree.
+
+use faultline_proto::{
+    Failure,
+    a2a::{self, Message, TaskState},
+    id::TaskId,
+    v1::{
+        self, AnswerGiven, ArtifactWritten, Asked, Assigned, AttemptLost, Checkpointed, Ended,
+        Event, Interrupt, Report, StatusChanged, Submitted, event, interrupt, report,
+    },
+};
+use prost_types::Timestamp;
+
+use crate::artifact::{Artifacts, TooLarge};
+
+/// Milliseconds since 1970.
+pub(crate) type Millis = i64;
+
+pub(crate) fn timestamp(ms: Millis) -> Timestamp {
+    Timestamp { seconds: ms.div_euclid(1000), nanos: (ms.rem_euclid(1000) * 1_000_000) as i32 }
+}
+
+pub(crate) fn millis(time: &Timestamp) -> Millis {
+    time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos) / 1_000_000)
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Task {
+    pub(crate) id: TaskId,
+    pub(crate) context_id: String,
+    pub(crate) agent: String,
+    pub(crate) state: TaskState,
+    /// One up with every transition: what the store compares.
+    pub(crate) version: u64,
+    /// Of the last event.
+    pub(crate) seq: u64,
+    /// The current one, or the last; 0 before the first.
+    pub(crate) attempt: u32,
+    /// The last report of this attempt that was taken.
+    pub(crate) reported: u32,
+    /// Attempts that died. Those handed back do not count.
+    pub(crate) losses: u32,
+    /// Who runs it, as text for the store; empty while nobody does.
+    pub(crate) worker: String,
+    pub(crate) created: Millis,
+    pub(crate) status_at: Millis,
+    pub(crate) traceparent: String,
+    pub(crate) status_message: Option<Message>,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) pending: Option<Interrupt>,
+    pub(crate) answers: Vec<AnswerGiven>,
+    pub(crate) checkpoint: Option<bytes::Bytes>,
+    pub(crate) attempts: Vec<v1::Attempt>,
+    history: Vec<Message>,
+    artifacts: Artifacts,
+}
+
+/// Why a command does not apply. Not errors: races are everyday here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The task has ended.
+    Final,
+    /// The task is at work; it takes messages only when it asked for one.
+    Busy,
+    /// The report is of another attempt, or of one that is over.
+    Fenced,
+    /// The report was taken before.
+    Duplicate,
+    /// A report before this one is missing, or this one makes no sense here.
+    Nonsense(&'static str),
+}
+
+/// What a report does to its task.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// These happen, in this order.
+    Events(Vec<event::Body>),
+    /// The whole answer is this message; the task never was.
+    BareMessage(Box<Message>),
+    /// The task would hold more than one task may; the caller ends it.
+    TooLarge,
+}
+
+pub(crate) fn is_final(state: TaskState) -> bool {
+    use TaskState::{Canceled, Completed, Failed, Rejected};
+    matches!(state, Completed | Failed | Canceled | Rejected)
+}
+
+pub(crate) fn is_waiting(state: TaskState) -> bool {
+    matches!(state, TaskState::InputRequired | TaskState::AuthRequired)
+}
+
+impl Task {
+    /// A new task and its first event.
+    pub(crate) fn submit(
+        id: TaskId,
+        agent: &str,
+        context_id: String,
+        mut message: Message,
+        traceparent: String,
+        now: Millis,
+    ) -> (Self, Event) {
+        message.task_id = id.to_string();
+        message.context_id.clone_from(&context_id);
+        let body = event::Body::Submitted(Submitted { message: Some(message), traceparent });
+        let mut task = Self::blank(id, agent.to_owned(), context_id, now);
+        let event = task.apply_now(body, now);
+        task.version = 1;
+        (task, event)
+    }
+
+    /// Before its first event.
+    pub(crate) fn blank(id: TaskId, agent: String, context_id: String, created: Millis) -> Self {
+        Self {
+            id,
+            context_id,
+            agent,
+            state: TaskState::Submitted,
+            version: 0,
+            seq: 0,
+            attempt: 0,
+            reported: 0,
+            losses: 0,
+            worker: String::new(),
+            created,
+            status_at: created,
+            traceparent: String::new(),
+            status_message: None,
+            failure: None,
+            pending: None,
+            answers: Vec::new(),
+            checkpoint: None,
+            attempts: Vec::new(),
+            history: Vec::new(),
+            artifacts: Artifacts::default(),
+        }
+    }
+
+    pub(crate) fn is_final(&self) -> bool {
+        is_final(self.state)
+    }
+
+    /// The message that started it.
+    pub(crate) fn message(&self) -> Option<&Message> {
+        self.history.first()
+    }
+
+    // Deciding.
+
+    pub(crate) fn decide_assign(&self, worker: &str) -> Result<event::Body, Refused> {
+        match self.state {
+            TaskState::Submitted | TaskState::Working if self.worker.is_empty() => {
+                let (attempt, worker) = (self.attempt + 1, worker.to_owned());
+                Ok(event::Body::Assigned(Assigned { attempt, worker }))
+            }
+            _ if self.is_final() => Err(Refused::Final),
+            _ => Err(Refused::Busy),
+        }
+    }
+
+    pub(crate) fn decide_answer(&self, mut message: Message) -> Result<event::Body, Refused> {
+        if self.is_final() {
+            return Err(Refused::Final);
+        }
+        let Some(pending) = self.pending.as_ref().filter(|_| is_waiting(self.state)) else {
+            return Err(Refused::Busy);
+        };
+        message.task_id = self.id.to_string();
+        message.context_id.clone_from(&self.context_id);
+        let key = pending.key.clone();
+        Ok(event::Body::Answered(AnswerGiven { key, message: Some(message) }))
+    }
+
+    pub(crate) fn decide_cancel(&self) -> Result<event::Body, Refused> {
+        match self.is_final() {
+            true => Err(Refused::Final),
+            false => Ok(ended(TaskState::Canceled, None, None)),
+        }
+    }
+
+    /// Its worker is gone for good. With so many losses it ends with `enough`.
+    pub(crate) fn decide_lose(
+        &self,
+        losses_max: u32,
+        enough: impl FnOnce(&Self) -> Failure,
+    ) -> Result<Vec<event::Body>, Refused> {
+        if self.is_final() || self.worker.is_empty() {
+            return Err(Refused::Fenced);
+        }
+        let lost = event::Body::Lost(AttemptLost { attempt: self.attempt, released: false });
+        // Nobody computes for a task that waits, so nothing was lost but the place to go on.
+        match is_waiting(self.state) || self.losses + 1 < losses_max {
+            true => Ok(self.after_loss(lost)),
+            false => Ok(vec![lost, ended(TaskState::Failed, None, Some(enough(self)))]),
+        }
+    }
+
+    /// Its worker hands it back unharmed.
+    pub(crate) fn decide_release(&self) -> Vec<event::Body> {
+        self.after_loss(event::Body::Lost(AttemptLost { attempt: self.attempt, released: true }))
+    }
+
+    /// Watchers hold what the attempt wrote; tell them how far the next one goes back.
+    fn after_loss(&self, lost: event::Body) -> Vec<event::Body> {
+        let resent = self.artifacts.rewound().into_iter().map(event::Body::Artifact);
+        std::iter::once(lost).chain(resent).collect()
+    }
+
+    pub(crate) fn decide_fail(&self, failure: Failure) -> Result<event::Body, Refused> {
+        match self.is_final() {
+            true => Err(Refused::Final),
+            false => Ok(ended(TaskState::Failed, None, Some(failure))),
+        }
+    }
+
+    /// What a worker says.
+    pub(crate) fn decide_report(&self, report: Report) -> Result<Verdict, Refused> {
+        if self.is_final() || report.attempt != self.attempt || self.worker.is_empty() {
+            return Err(Refused::Fenced);
+        }
+        if report.number <= self.reported {
+            return Err(Refused::Duplicate);
+        }
+        if report.number != self.reported + 1 {
+            return Err(Refused::Nonsense("a report before this one is missing"));
+        }
+        if is_waiting(self.state) && !matches!(report.body, Some(report::Body::Released(_))) {
+            return Err(Refused::Nonsense("the agent reported while it waited for an answer"));
+        }
+        let Some(body) = report.body else {
+            return Err(Refused::Nonsense("the report is empty or of an unknown kind"));
+        };
+        self.judge(body)
+    }
+
+    fn judge(&self, body: report::Body) -> Result<Verdict, Refused> {
+        use report::Body;
+        let one = |body| Ok(Verdict::Events(vec![body]));
+        match body {
+            Body::Started(_) => Ok(Verdict::Events(Vec::new())),
+            Body::Status(message) => {
+                one(event::Body::Status(StatusChanged { message: Some(self.signed(message)) }))
+            }
+            Body::Artifact(chunk) => {
+                let artifact = chunk.artifact.filter(|a| !a.artifact_id.is_empty());
+                let Some(artifact) = artifact else {
+                    return Err(Refused::Nonsense("an artifact has no id"));
+                };
+                let mut write = ArtifactWritten {
+                    artifact: Some(artifact),
+                    append: chunk.append,
+                    last_chunk: chunk.last_chunk,
+                };
+                match self.artifacts.admit(&write) {
+                    Ok(append) => {
+                        write.append = append;
+                        one(event::Body::Artifact(write))
+                    }
+                    Err(TooLarge) => Ok(Verdict::TooLarge),
+                }
+            }
+            Body::Checkpoint(state) => one(event::Body::Checkpointed(Checkpointed { state })),
+            Body::Ask(mut interrupt) => {
+                interrupt.agent.clone_from(&self.agent);
+                one(event::Body::Asked(Asked { interrupt: Some(interrupt) }))
+            }
+            Body::Completed(done) => {
+                one(ended(TaskState::Completed, done.message.map(|m| self.signed(m)), None))
+            }
+            Body::Failed(record) => {
+                let failure = self.complete_failure(Failure::from_record(record), "worker");
+                one(ended(TaskState::Failed, None, Some(failure)))
+            }
+            Body::Rejected(message) => {
+                one(ended(TaskState::Rejected, Some(self.signed(message)), None))
+            }
+            Body::Message(message) if self.reported == 0 && self.attempts.len() == 1 => {
+                Ok(Verdict::BareMessage(Box::new(message)))
+            }
+            // Too late for a bare message: the task exists, so the message is its last status.
+            Body::Message(message) => {
+                one(ended(TaskState::Completed, Some(self.signed(message)), None))
+            }
+            Body::Released(_) => Ok(Verdict::Events(self.decide_release())),
+            Body::Stopped(_) => one(ended(TaskState::Canceled, None, None)),
+        }
+    }
+
+    fn signed(&self, message: Message) -> Message {
+        self.ids().signed(message)
+    }
+
+    pub(crate) fn ids(&self) -> Ids<'_> {
+        Ids { task_id: self.id, context_id: &self.context_id }
+    }
+
+    // Applying.
+
+    /// Gives the body its time and makes it so.
+    pub(crate) fn apply_now(&mut self, body: event::Body, now: Millis) -> Event {
+        let event = Event { time: Some(timestamp(now)), body: Some(body) };
+        self.apply(&event);
+        event
+    }
+
+    /// One event further. Also how a stored task is read back.
+    pub(crate) fn apply(&mut self, event: &Event) {
+        let at = event.time.as_ref().map_or(self.status_at, millis);
+        self.seq += 1;
+        match &event.body {
+            Some(event::Body::Submitted(submitted)) => {
+                self.traceparent.clone_from(&submitted.traceparent);
+                self.history.extend(submitted.message.clone());
+                self.enter(TaskState::Submitted, None, at);
+            }
+            Some(event::Body::Assigned(assigned)) => self.apply_assigned(assigned, at),
+            Some(event::Body::Status(status)) => {
+                self.enter(TaskState::Working, status.message.clone(), at);
+            }
+            Some(event::Body::Artifact(write)) => self.artifacts.write(write),
+            Some(event::Body::Checkpointed(saved)) => {
+                self.checkpoint = Some(saved.state.clone());
+                self.artifacts.checkpoint();
+            }
+            Some(event::Body::Asked(asked)) => {
+                self.pending.clone_from(&asked.interrupt);
+                let state = waiting_state(asked);
+                let question = asked.interrupt.as_ref().map(|i| self.ids().question(i));
+                self.history.extend(question.clone());
+                self.enter(state, question, at);
+            }
+            Some(event::Body::Answered(answer)) => {
+                self.pending = None;
+                self.history.extend(answer.message.clone());
+                self.answers.push(answer.clone());
+                self.enter(TaskState::Working, None, at);
+            }
+            Some(event::Body::Lost(lost)) => {
+                self.close_attempt(at, if lost.released { RELEASED } else { WORKER_LOST });
+                self.losses += u32::from(!lost.released && !is_waiting(self.state));
+                self.artifacts.rewind();
+            }
+            Some(event::Body::Ended(end)) => self.apply_ended(end, at),
+            // Written by a newer version: it keeps its number, so that later ones fit.
+            None => {}
+        }
+    }
+
+    fn apply_assigned(&mut self, assigned: &Assigned, at: Millis) {
+        self.attempt = assigned.attempt;
+        self.reported = 0;
+        self.worker.clone_from(&assigned.worker);
+        self.attempts.push(v1::Attempt {
+            number: assigned.attempt,
+            worker: assigned.worker.clone(),
+            started: Some(timestamp(at)),
+            ended: None,
+            outcome: v1::attempt::Outcome::Running as i32,
+        });
+        self.enter(TaskState::Working, None, at);
+    }
+
+    fn apply_ended(&mut self, end: &Ended, at: Millis) {
+        self.close_attempt(at, v1::attempt::Outcome::Ended);
+        self.pending = None;
+        self.failure = end.failure.clone().map(Failure::from_record);
+        let state = end.state();
+        let message = match (&end.message, &self.failure) {
+            (Some(message), _) => Some(message.clone()),
+            (None, Some(failure)) => Some(self.ids().failure_message(failure, state)),
+            (None, None) => None,
+        };
+        self.enter(state, message, at);
+    }
+
+    fn enter(&mut self, state: TaskState, message: Option<Message>, at: Millis) {
+        self.state = state;
+        self.status_message = message;
+        self.status_at = at;
+    }
+
+    fn close_attempt(&mut self, at: Millis, outcome: v1::attempt::Outcome) {
+        self.worker.clear();
+        if let Some(last) = self.attempts.last_mut().filter(|a| a.ended.is_none()) {
+            last.ended = Some(timestamp(at));
+            last.outcome = outcome as i32;
+        }
+    }
+
+    // Showing.
+
+    /// Takes over what every failure of this task must carry.
+    pub(crate) fn complete_failure(&self, failure: Failure, service: &str) -> Failure {
+        let origin = v1::Origin {
+            agent: self.agent.clone(),
+            service: service.to_owned(),
+            worker: String::new(),
+        };
+        let failure = failure.with_task(self.id, &self.context_id);
+        let failure = match failure.trace_id.is_empty() {
+            true => {
+                let mut ids = self.traceparent.split('-').skip(1);
+                let (trace, span) = (ids.next().unwrap_or(""), ids.next().unwrap_or(""));
+                failure.with_trace(trace, span)
+            }
+            false => failure,
+        };
+        failure.born_at(origin)
+    }
+
+    fn status(&self) -> a2a::TaskStatus {
+        a2a::TaskStatus {
+            state: self.state as i32,
+            message: self.status_message.clone(),
+            timestamp: Some(timestamp(self.status_at)),
+        }
+    }
+
+    fn metadata(&self) -> Option<prost_types::Struct> {
+        self.failure.as_ref().map(|f| f.to_metadata(self.state))
+    }
+
+    /// As A2A shows it. `history`: at most so many of the latest messages.
+    pub(crate) fn to_a2a(&self, history: Option<i32>, artifacts: bool) -> a2a::Task {
+        let keep = history.map_or(self.history.len(), |n| n.max(0) as usize);
+        let skip = self.history.len().saturating_sub(keep);
+        a2a::Task {
+            id: self.id.to_string(),
+            context_id: self.context_id.clone(),
+            status: Some(self.status()),
+            artifacts: if artifacts { self.artifacts.iter().cloned().collect() } else { Vec::new() },
+            history: self.history[skip..].to_vec(),
+            metadata: self.metadata(),
+        }
+    }
+
+    /// The same for the last reader, without copying what the task holds.
+    pub(crate) fn into_a2a(mut self, history: Option<i32>) -> a2a::Task {
+        let keep = history.map_or(self.history.len(), |n| n.max(0) as usize);
+        let skip = self.history.len().saturating_sub(keep);
+        self.history.drain(..skip);
+        a2a::Task {
+            id: self.id.to_string(),
+            status: Some(self.status()),
+            metadata: self.metadata(),
+            context_id: self.context_id,
+            artifacts: self.artifacts.into_vec(),
+            history: self.history,
+        }
+    }
+}
+
+/// The names a frame carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids<'a> {
+    pub(crate) task_id: TaskId,
+    pub(crate) context_id: &'a str,
+}
+
+impl Ids<'_> {
+    /// What watchers see of an event, if anything. A function of the event alone, so that live
+    /// and replayed streams are the same.
+    pub(crate) fn frame(&self, event: &Event) -> Option<a2a::StreamResponse> {
+        use a2a::stream_response::Payload;
+        let status = |state: TaskState, message: Option<Message>, metadata| {
+            Payload::StatusUpdate(a2a::TaskStatusUpdateEvent {
+                task_id: self.task_id.to_string(),
+                context_id: self.context_id.to_owned(),
+                status: Some(a2a::TaskStatus { state: state as i32, message, timestamp: event.time }),
+                metadata,
+            })
+        };
+        let payload = match event.body.as_ref()? {
+            event::Body::Submitted(_) | event::Body::Checkpointed(_) | event::Body::Lost(_) => {
+                return None;
+            }
+            event::Body::Artifact(write) => {
+                Payload::ArtifactUpdate(a2a::TaskArtifactUpdateEvent {
+                    task_id: self.task_id.to_string(),
+                    context_id: self.context_id.to_owned(),
+                    artifact: write.artifact.clone(),
+                    append: write.append,
+                    last_chunk: write.last_chunk,
+                    metadata: None,
+                })
+            }
+            event::Body::Assigned(_) | event::Body::Answered(_) => {
+                status(TaskState::Working, None, None)
+            }
+            event::Body::Status(said) => status(TaskState::Working, said.message.clone(), None),
+            event::Body::Asked(asked) => {
+                let question = asked.interrupt.as_ref().map(|i| self.question(i));
+                status(waiting_state(asked), question, None)
+            }
+            event::Body::Ended(end) => {
+                let failure = end.failure.clone().map(Failure::from_record);
+                let message = match (&end.message, &failure) {
+                    (None, Some(failure)) => Some(self.failure_message(failure, end.state())),
+                    (message, _) => message.clone(),
+                };
+                status(end.state(), message, failure.map(|f| f.to_metadata(end.state())))
+            }
+        };
+        Some(a2a::StreamResponse { payload: Some(payload) })
+    }
+
+    fn signed(&self, mut message: Message) -> Message {
+        message.task_id = self.task_id.to_string();
+        message.context_id = self.context_id.to_owned();
+        message.role = a2a::Role::Agent as i32;
+        message
+    }
+
+    fn question(&self, interrupt: &Interrupt) -> Message {
+        let record = faultline_proto::json::to_struct(interrupt);
+        let kind = prost_types::value::Kind::StructValue(record);
+        let value = prost_types::Value { kind: Some(kind) };
+        let fields = [("faultline.dev/interrupt".to_owned(), value)].into();
+        let text = match interrupt.prompt.as_str() {
+            "" => interrupt.url.clone(),
+            prompt => prompt.to_owned(),
+        };
+        Message {
+            message_id: format!("{}-{}", self.task_id, interrupt.key),
+            metadata: Some(prost_types::Struct { fields }),
+            ..self.signed(text_message(text))
+        }
+    }
+
+    fn failure_message(&self, failure: &Failure, state: TaskState) -> Message {
+        Message {
+            message_id: failure.id.clone(),
+            metadata: Some(failure.to_metadata(state)),
+            ..self.signed(text_message(failure.public_message.clone()))
+        }
+    }
+}
+
+use v1::attempt::Outcome::{Released as RELEASED, WorkerLost as WORKER_LOST};
+
+fn ended(state: TaskState, message: Option<Message>, failure: Option<Failure>) -> event::Body {
+    let failure = failure.map(Failure::into_record);
+    event::Body::Ended(Ended { state: state as i32, message, failure })
+}
+
+fn waiting_state(asked: &Asked) -> TaskState {
+    match asked.interrupt.as_ref().map(Interrupt::kind) {
+        Some(interrupt::Kind::AuthUrl) => TaskState::AuthRequired,
+        _ => TaskState::InputRequired,
+    }
+}
+
+fn text_message(text: String) -> Message {
+    let content = Some(a2a::part::Content::Text(text));
+    let part = a2a::Part { content, ..a2a::Part::default() };
+    Message { parts: vec![part], ..Message::default() }
+}
