@@ -1,1 +1,58 @@
-//! placeholder
+//! Runs agents. A worker dials the coordinator, offers its agents, works on the tasks it is given
+//! and reports back; this crate is all of that, and what agents are written against.
+//!
+//! An agent is a type with one method:
+//!
+//! ```no_run
+//! use faultline_worker::{Agent, Config, Context, Error, Offer, ServiceError, Worker};
+//!
+//! struct Shout;
+//!
+//! impl Agent for Shout {
+//!     async fn run(&self, cx: &Context) -> Result<(), Error> {
+//!         cx.artifact("shout", cx.text().to_uppercase()).await
+//!     }
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), ServiceError> {
+//!     let worker = Worker::new(Config::default()).offer(Offer::new("shout", Shout));
+//!     worker.bind()?.run_until_signalled().await
+//! }
+//! ```
+//!
+//! - [`Context`] is what an agent sees of its task: the message, status and artifacts, questions to
+//!   humans, checkpoints, cancellation and the deadline.
+//! - [`Error`] is how it fails, and decides what callers get to read.
+//! - [`Offer`] names it and describes it to the mesh.
+//! - [`agents`] are the built-in ones, `echo` and `script`.
+//!
+//! The crate knows the coordinator only by its protocol, and keeps nothing: a task survives the
+//! loss of its worker, because everything that was reported is with the coordinator.
+
+mod agent;
+mod content;
+mod context;
+mod error;
+mod question;
+
+mod attempt;
+mod run;
+
+mod attach;
+mod desk;
+mod outbox;
+mod service;
+
+pub mod agents;
+
+pub use agent::{Agent, Offer, OnWorkerLost, Skill};
+pub use content::Content;
+pub use context::Context;
+pub use error::{Error, ServiceError};
+pub use faultline_proto::{a2a, id::TaskId, reason};
+pub use question::{Answer, Question};
+pub use service::{Config, Service, Worker};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! What a status says about how its task went. A peer that knows our record sends it whole; any
+//! other says what it says in flat keys and text, and that is quoted, not believed.
+
+use faultline_proto::{
+    Failure,
+    a2a::{Message, TaskState, TaskStatus, part::Content},
+    reason,
+    v1::{Interrupt, Plane},
+};
+use prost_types::{Struct, value::Kind};
+
+/// Where a waiting task carries its question.
+const INTERRUPT_KEY: &str = "faultline.dev/interrupt";
+
+/// A final state never changes again.
+pub fn is_final(state: TaskState) -> bool {
+    use TaskState::{Canceled, Completed, Failed, Rejected};
+    matches!(state, Completed | Failed | Canceled | Rejected)
+}
+
+/// In these the task waits for somebody.
+pub fn is_waiting(state: TaskState) -> bool {
+    matches!(state, TaskState::InputRequired | TaskState::AuthRequired)
+}
+
+/// The failure of a task that failed, was rejected or canceled, from its status and the metadata
+/// of the task or event around it.
+pub fn failure_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Failure> {
+    let (row, words) = match status.state() {
+        TaskState::Failed => (&reason::TASK_FAILED, "remote task failed"),
+        TaskState::Rejected => (&reason::TASK_REJECTED, "remote task rejected"),
+        TaskState::Canceled => (&reason::CANCELLED, "remote task canceled"),
+        _ => return None,
+    };
+    let places = places(status, metadata);
+    if let Some(failure) = places.iter().find_map(|m| Failure::from_metadata(m)) {
+        return Some(failure);
+    }
+    let flat = |key: &str| places.iter().find_map(|m| string(m, key)).unwrap_or_default();
+    let text = Some(flat("error_message")).filter(|t| !t.is_empty());
+    let text = text.or_else(|| status.message.as_ref().map(text_of).filter(|t| !t.is_empty()));
+    let failure = Failure::new(row)
+        .because(text.unwrap_or_else(|| words.to_owned()))
+        .with_business_code(flat("error_code"))
+        .with_error_type(flat("error_type"))
+        .with_plane(Plane::Execution);
+    let mut record = failure.into_record();
+    record.foreign = true;
+    Some(Failure::from_record(record))
+}
+
+/// The question of a task that waits, as far as it is ours to read.
+pub fn interrupt_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Interrupt> {
+    places(status, metadata).iter().find_map(|metadata| {
+        match metadata.fields.get(INTERRUPT_KEY)?.kind.as_ref()? {
+            Kind::StructValue(record) => faultline_proto::json::from_struct(record).ok(),
+            _ => None,
+        }
+    })
+}
+
+/// The texts of a message, one a line.
+pub fn text_of(message: &Message) -> String {
+    let texts = message.parts.iter().filter_map(|part| match &part.content {
+        Some(Content::Text(text)) => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// Where a status may carry something: around it first, then in its message.
+fn places<'a>(status: &'a TaskStatus, metadata: Option<&'a Struct>) -> Vec<&'a Struct> {
+    let mirror = status.message.as_ref().and_then(|m| m.metadata.as_ref());
+    metadata.into_iter().chain(mirror).collect()
+}
+
+fn string(metadata: &Struct, key: &str) -> Option<String> {
+    match metadata.fields.get(key)?.kind.as_ref()? {
+        Kind::StringValue(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::{a2a::Task, json};
+
+    use super::*;
+
+    fn read(task: &str) -> Option<Failure> {
+        let task: Task = json::from_str(task).unwrap();
+        failure_of(&task.status.unwrap(), task.metadata.as_ref())
+    }
+
+    #[test]
+    fn our_record_is_read_from_either_place() {
+        let failure = Failure::new(&reason::RATE_LIMITED).because("slow down");
+        let metadata = json::to_string(&failure.to_metadata(TaskState::Failed));
+        let outer = format!(
+            r#"{{"id":"t","status":{{"state":"TASK_STATE_FAILED"}},"metadata":{metadata}}}"#
+        );
+        assert_eq!(read(&outer), Some(failure.clone()));
+        let inner = format!(
+            r#"{{"id":"t","status":{{"state":"TASK_STATE_FAILED",
+                "message":{{"metadata":{metadata}}}}}}}"#
+        );
+        assert_eq!(read(&inner), Some(failure));
+    }
+
+    #[test]
+    fn flat_keys_then_text_then_words_of_our_own() {
+        let flat = read(
+            r#"{"status":{"state":"TASK_STATE_FAILED","message":{"parts":[{"text":"t"}]}},
+            "metadata":{"error_code":"E1","error_type":"flow_error","error_message":"broken"}}"#,
+        )
+        .unwrap();
+        assert_eq!((flat.business_code.as_str(), flat.error_type.as_str()), ("E1", "flow_error"));
+        assert!(flat.foreign && flat.public_message == "broken");
+        let text =
+            r#"{"status":{"state":"TASK_STATE_REJECTED","message":{"parts":[{"text":"no"}]}}}"#;
+        let text = read(text).unwrap();
+        assert_eq!((text.row(), text.public_message.as_str()), (&reason::TASK_REJECTED, "no"));
+        let bare = read(r#"{"status":{"state":"TASK_STATE_CANCELED"}}"#).unwrap();
+        assert_eq!(bare.public_message, "remote task canceled");
+        assert_eq!(read(r#"{"status":{"state":"TASK_STATE_COMPLETED"}}"#), None);
+    }
+}

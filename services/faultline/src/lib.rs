@@ -1,0 +1,3 @@
+//! temporary
+pub mod exit;
+pub mod output;

@@ -1,0 +1,143 @@
+//! What a task produces, on stdout as it comes. A later attempt may tell an artifact again from
+//! its beginning; what was printed already is not printed twice.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
+
+use faultline_proto::{
+    a2a::{Artifact, Part, part::Content},
+    json,
+};
+
+/// Prints artifacts to `out`, each from its own line.
+pub(crate) struct Printer<W> {
+    out: W,
+    printed: BTreeMap<String, String>,
+    /// Whose text stands in the unfinished line, if there is one.
+    open: Option<String>,
+}
+
+impl<W: Write> Printer<W> {
+    pub(crate) fn new(out: W) -> Self {
+        Self { out, printed: BTreeMap::new(), open: None }
+    }
+
+    /// Nothing was printed at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.printed.is_empty()
+    }
+
+    /// The cursor stands behind text: whoever writes to the same terminal would hit it.
+    pub(crate) fn is_mid_line(&self) -> bool {
+        self.open.is_some()
+    }
+
+    pub(crate) fn artifact(&mut self, artifact: &Artifact, append: bool) -> io::Result<()> {
+        let text: String = artifact.parts.iter().map(part_text).collect();
+        let id = &artifact.artifact_id;
+        let printed = self.printed.entry(id.clone()).or_default();
+        let news = match append {
+            true => {
+                printed.push_str(&text);
+                text.as_str()
+            }
+            false => {
+                let told = std::mem::replace(printed, text.clone());
+                match text.strip_prefix(told.as_str()) {
+                    Some(news) => news,
+                    // It was shorter last time, or different: tell it whole on a line of its own.
+                    None => {
+                        self.finish()?;
+                        text.as_str()
+                    }
+                }
+            }
+        };
+        if self.open.as_ref().is_some_and(|open| open != id) && !news.is_empty() {
+            self.finish()?;
+        }
+        self.write(id, news)
+    }
+
+    /// A text that belongs to no artifact.
+    pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
+        self.finish()?;
+        self.write("", text)?;
+        self.finish()
+    }
+
+    /// Ends the unfinished line, if there is one.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        match self.open.take() {
+            Some(_) => self.out.write_all(b"\n").and_then(|()| self.out.flush()),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self, id: &str, text: &str) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()?;
+        self.open = if text.ends_with('\n') { None } else { Some(id.to_owned()) };
+        Ok(())
+    }
+}
+
+/// A part as text: data as JSON on a line, bytes as a note of what they are.
+pub(crate) fn part_text(part: &Part) -> String {
+    match &part.content {
+        Some(Content::Text(text)) => text.clone(),
+        Some(Content::Url(url)) => format!("{url}\n"),
+        Some(Content::Data(data)) => format!("{}\n", json::to_string(data)),
+        Some(Content::Raw(bytes)) => {
+            let kind = if part.media_type.is_empty() { "bytes" } else { &part.media_type };
+            format!("[{} {} bytes of {kind}]\n", part.filename, bytes.len()).replace("[ ", "[")
+        }
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(id: &str, text: &str) -> Artifact {
+        let part = Part { content: Some(Content::Text(text.into())), ..Part::default() };
+        Artifact { artifact_id: id.into(), parts: vec![part], ..Artifact::default() }
+    }
+
+    fn print(chunks: &[(&str, &str, bool)]) -> String {
+        let mut printer = Printer::new(Vec::new());
+        for (id, text, append) in chunks {
+            printer.artifact(&chunk(id, text), *append).unwrap();
+        }
+        printer.finish().unwrap();
+        String::from_utf8(printer.out).unwrap()
+    }
+
+    #[test]
+    fn chunks_run_on_and_artifacts_stand_apart() {
+        let chunks = [("a", "one ", false), ("a", "two", true), ("b", "three\n", false)];
+        assert_eq!(print(&chunks), "one two\nthree\n");
+    }
+
+    #[test]
+    fn an_artifact_told_again_goes_on_where_it_was() {
+        let chunks = [("a", "one ", false), ("a", "one ", false), ("a", "two", true)];
+        assert_eq!(print(&chunks), "one two\n");
+        let changed = [("a", "one ", false), ("a", "uno", false)];
+        assert_eq!(print(&changed), "one \nuno\n");
+    }
+
+    #[test]
+    fn what_is_no_text_is_told_in_a_line() {
+        let raw = Part { content: Some(Content::Raw(vec![0; 3])), ..Part::default() };
+        assert_eq!(part_text(&raw), "[3 bytes of bytes]\n");
+        let url = Part { content: Some(Content::Url("http://x".into())), ..Part::default() };
+        assert_eq!(part_text(&url), "http://x\n");
+    }
+}

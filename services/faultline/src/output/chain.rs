@@ -1,0 +1,261 @@
+//! A failure as a person reads it: what, why, through which hops from the answer down to the
+//! origin, and what to do now. This is the face of the product; its lines are golden-tested.
+
+use std::fmt::Write;
+
+use faultline_proto::{
+    Failure,
+    reason::{self, Actor, Retry},
+    v1::Cause,
+};
+
+use crate::output::{
+    paint::Paint,
+    text::{line, short, span, wrapped},
+};
+
+const COLUMNS: usize = 92;
+const QUOTE_CHARS_MAX: usize = 72;
+
+/// The whole card. `headline` says what failed: `task 0199… failed`, `send to echo failed`.
+pub fn render(failure: &Failure, headline: &str, paint: Paint) -> String {
+    let mut out = String::new();
+    let reason = paint.bold(line(&failure.reason));
+    let facts = paint.dim(format!("({})", facts(failure)));
+    put(&mut out, format_args!("{} {headline}: {reason} {facts}\n", paint.red("✗")));
+    put(&mut out, format_args!("{}\n", wrapped(&failure.public_message, "  ", COLUMNS)));
+    tree(failure, paint, &mut out);
+    for violation in &failure.violations {
+        let text = format!("{}: {}", line(&violation.field), line(&violation.description));
+        labelled(&mut out, paint, "field", &text);
+    }
+    labelled(&mut out, paint, "do", &advice(failure));
+    if !failure.trace_id.is_empty() {
+        labelled(&mut out, paint, "trace", &line(&failure.trace_id));
+    }
+    labelled(&mut out, paint, "more", &format!("faultline explain {}", failure.row().name));
+    out
+}
+
+fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("a String takes everything");
+}
+
+fn labelled(out: &mut String, paint: Paint, label: &str, text: &str) {
+    let label = paint.dim(format!("{label:<5}"));
+    put(out, format_args!("  {label}  {text}\n"));
+}
+
+/// What is fixed about it, in a few words.
+fn facts(failure: &Failure) -> String {
+    let code = reason::code_name(failure.code());
+    let mut facts = Vec::new();
+    if failure.reason != code {
+        facts.push(format!("gRPC {code}"));
+    }
+    facts.push(if failure.may_retry() { "retryable" } else { "not retryable" }.to_owned());
+    if let Some(delay) = failure.retry_after() {
+        facts.push(format!("wait {}", span(delay)));
+    }
+    if failure.retries_spent > 0 {
+        let word = if failure.retries_spent == 1 { "retry" } else { "retries" };
+        facts.push(format!("{} {word} spent", failure.retries_spent));
+    }
+    if failure.foreign {
+        facts.push("as a peer outside the mesh says".to_owned());
+    }
+    facts.join(", ")
+}
+
+/// One line a hop, each below the one it was called by.
+fn tree(failure: &Failure, paint: Paint, out: &mut String) {
+    let last = failure.causes.len().saturating_sub(1);
+    for (depth, cause) in failure.causes.iter().enumerate() {
+        let indent = "   ".repeat(depth);
+        if depth == last && failure.causes_dropped > 0 {
+            let gap = format!("⋮  {} hops were not kept", failure.causes_dropped);
+            put(out, format_args!("  {indent}{}\n", paint.dim(gap)));
+        }
+        let hop = match depth == last {
+            true => root(failure, cause, paint),
+            false => passed(failure, cause, paint),
+        };
+        put(out, format_args!("  {indent}{} {hop}\n", paint.dim("└─")));
+    }
+}
+
+/// Where it was born: everything that is known.
+fn root(failure: &Failure, cause: &Cause, paint: Paint) -> String {
+    let origin = failure.origin.clone().unwrap_or_default();
+    let name = [&cause.agent, &origin.agent, &origin.service];
+    let name = name.into_iter().find(|n| !n.is_empty()).map_or("unknown", String::as_str);
+    let reason = if cause.reason.is_empty() { &failure.reason } else { &cause.reason };
+    let quote = short(&cause.public_message, QUOTE_CHARS_MAX);
+    let mut out = format!("{}   {}  \"{quote}\"", paint.cyan(line(name)), paint.bold(line(reason)));
+    if !cause.business_code.is_empty() {
+        put(&mut out, format_args!("  code {}", paint.yellow(line(&cause.business_code))));
+    }
+    let mut place = Vec::new();
+    if !origin.worker.is_empty() {
+        place.push(format!("worker {}", line(&origin.worker)));
+        place.push(format!("attempt {}", failure.retries_spent + 1));
+    }
+    if !place.is_empty() {
+        put(&mut out, format_args!("   {}", paint.dim(place.join(", "))));
+    }
+    out
+}
+
+/// What it passed through: who, and which task of theirs.
+fn passed(failure: &Failure, cause: &Cause, paint: Paint) -> String {
+    let name = if cause.agent.is_empty() { "unknown" } else { &cause.agent };
+    let quote = short(&cause.public_message, QUOTE_CHARS_MAX);
+    let mut out = format!("{}   \"{quote}\"", paint.cyan(line(name)));
+    if !cause.task_id.is_empty() && cause.task_id != failure.task_id {
+        put(&mut out, format_args!("   {}", paint.dim(format!("task {}", line(&cause.task_id)))));
+    }
+    out
+}
+
+/// What the reader should do, and who has to.
+pub(crate) fn advice(failure: &Failure) -> String {
+    let row = failure.row();
+    let what = match (failure.may_retry(), failure.retry_after(), row.retry) {
+        (true, Some(delay), _) => format!("wait {}, then send again", span(delay)),
+        (true, None, Retry::Enclosing) => "start the whole unit of work again".to_owned(),
+        (true, None, _) => "send again after a pause".to_owned(),
+        (false, _, Retry::Reauthenticate) => "get fresh credentials, then send again".to_owned(),
+        (false, _, Retry::Idempotent) => {
+            "see what was done already; send again only if repeating does no harm".to_owned()
+        }
+        (false, ..) => match row.actor {
+            Actor::Caller => "change what is sent: the same would fail again".to_owned(),
+            Actor::Author => "mend the agent: sending again would fail again".to_owned(),
+            Actor::Operator => "mend the mesh: sending again would fail again".to_owned(),
+            Actor::Nobody => "nothing".to_owned(),
+        },
+    };
+    format!("{what} ({})", row.actor.describe())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use faultline_proto::v1::Origin;
+
+    use super::*;
+
+    fn limited() -> Failure {
+        let origin =
+            Origin { agent: "script".into(), worker: "w-1".into(), service: String::new() };
+        Failure::new(&reason::RATE_LIMITED)
+            .because("slow down")
+            .with_business_code("CARD_17")
+            .with_retry_after(Duration::from_secs(2))
+            .with_trace("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+            .with_task("t-3", "c-1")
+            .born_at(origin)
+    }
+
+    #[test]
+    fn one_hop_reads_at_a_glance() {
+        let text = render(&limited(), "task t-3 failed", Paint::plain());
+        assert_eq!(
+            text,
+            "\
+✗ task t-3 failed: RATE_LIMITED (gRPC RESOURCE_EXHAUSTED, retryable, wait 2s)
+  slow down
+  └─ script   RATE_LIMITED  \"slow down\"  code CARD_17   worker w-1, attempt 1
+  do     wait 2s, then send again (the caller)
+  trace  4bf92f3577b34da6a3ce929d0e0e4736
+  more   faultline explain RATE_LIMITED
+"
+        );
+    }
+
+    #[test]
+    fn a_chain_goes_down_to_its_origin() {
+        let failure = limited().with_retries_spent(2).wrap("plan", "t-2", "c-1");
+        let failure = failure.wrap("front", "t-1", "c-1");
+        let text = render(&failure, "task t-1 failed", Paint::plain());
+        assert_eq!(
+            text,
+            "\
+✗ task t-1 failed: RATE_LIMITED (gRPC RESOURCE_EXHAUSTED, retryable, wait 2s, 2 retries spent)
+  Downstream agent 'plan' failed
+  └─ front   \"Downstream agent 'plan' failed\"
+     └─ plan   \"Downstream agent 'script' failed\"   task t-2
+        └─ script   RATE_LIMITED  \"slow down\"  code CARD_17   worker w-1, attempt 3
+  do     wait 2s, then send again (the caller)
+  trace  4bf92f3577b34da6a3ce929d0e0e4736
+  more   faultline explain RATE_LIMITED
+"
+        );
+    }
+
+    #[test]
+    fn a_refused_call_names_its_fields() {
+        let failure = Failure::new(&reason::INVALID_PARAMS)
+            .because("Invalid parameters")
+            .with_violation("message.parts", "must not be empty")
+            .born_at(Origin { service: "gateway".into(), ..Origin::default() });
+        let text = render(&failure, "send to echo failed", Paint::plain());
+        assert_eq!(
+            text,
+            "\
+✗ send to echo failed: INVALID_PARAMS (gRPC INVALID_ARGUMENT, not retryable)
+  Invalid parameters
+  └─ gateway   INVALID_PARAMS  \"Invalid parameters\"
+  field  message.parts: must not be empty
+  do     change what is sent: the same would fail again (the caller)
+  more   faultline explain INVALID_PARAMS
+"
+        );
+    }
+
+    #[test]
+    fn a_long_chain_says_what_it_lost_and_a_stranger_is_quoted() {
+        let mut failure = limited();
+        for i in 0..20 {
+            failure = failure.wrap(&format!("a{i}"), "t", "c");
+        }
+        let text = render(&failure, "task t failed", Paint::plain());
+        assert!(text.contains("⋮  5 hops were not kept\n"), "{text}");
+        let mut record = Failure::new(&reason::UNAVAILABLE).into_record();
+        record.reason = "BRAND_NEW\x1b[2J".into();
+        record.public_message = "two\nlines \x1b[31m".into();
+        record.foreign = true;
+        let text = render(&Failure::from_record(record), "call failed", Paint::plain());
+        assert!(text.contains("as a peer outside the mesh says"), "{text}");
+        assert!(text.contains("faultline explain UNAVAILABLE"), "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+    }
+
+    #[test]
+    fn colours_change_nothing_but_the_colour() {
+        let painted = render(&limited(), "task t-3 failed", Paint::always());
+        assert!(painted.contains("\x1b["));
+        let mut plain = String::new();
+        let mut rest = painted.as_str();
+        while let Some(start) = rest.find('\x1b') {
+            plain.push_str(&rest[..start]);
+            rest = &rest[start..];
+            rest = &rest[rest.find('m').unwrap() + 1..];
+        }
+        plain.push_str(rest);
+        assert_eq!(plain, render(&limited(), "task t-3 failed", Paint::plain()));
+    }
+
+    #[test]
+    fn every_reason_has_advice() {
+        for row in reason::TABLE {
+            for retryable in [None, Some(true), Some(false)] {
+                let mut record = Failure::new(row).into_record();
+                record.retryable = retryable;
+                let advice = advice(&Failure::from_record(record));
+                assert!(advice.ends_with(')') && advice.len() > 12, "{advice}");
+            }
+        }
+    }
+}

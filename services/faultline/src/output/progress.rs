@@ -1,0 +1,82 @@
+//! The one live line on stderr while a task runs. Only on a terminal; elsewhere it is silent.
+
+use std::{
+    io::{IsTerminal, Write, stderr, stdout},
+    time::{Duration, Instant},
+};
+
+use faultline_proto::{a2a::TaskState, failure::state_word};
+
+use crate::output::{
+    paint::Paint,
+    text::{short, span},
+};
+
+pub(crate) const TICK: Duration = Duration::from_millis(120);
+const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
+
+pub(crate) struct Progress {
+    live: bool,
+    shares_terminal: bool,
+    paint: Paint,
+    started: Instant,
+    frame: usize,
+    state: &'static str,
+    message: String,
+    drawn: bool,
+}
+
+impl Progress {
+    pub(crate) fn start(quiet: bool) -> Self {
+        Self {
+            live: stderr().is_terminal() && !quiet,
+            shares_terminal: stdout().is_terminal(),
+            paint: Paint::stderr(),
+            started: Instant::now(),
+            frame: 0,
+            state: "sending",
+            message: String::new(),
+            drawn: false,
+        }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(crate) fn set(&mut self, state: TaskState, message: &str) {
+        self.state = state_word(state);
+        if !message.is_empty() {
+            self.message = short(message, 60);
+        }
+    }
+
+    /// Draws the next picture, unless that would hit text that stands there.
+    pub(crate) fn tick(&mut self, mid_line: bool) {
+        if !self.live || (mid_line && self.shares_terminal) {
+            return;
+        }
+        self.frame = (self.frame + 1) % FRAMES.len();
+        let spinner = self.paint.cyan(FRAMES[self.frame]);
+        let elapsed = self.paint.dim(span(self.elapsed()));
+        let text = format!("\r\x1b[K{spinner} {}  {elapsed}  {}", self.state, self.message);
+        // A terminal that is gone is no reason to stop.
+        let _ = stderr().write_all(text.as_bytes()).and_then(|()| stderr().flush());
+        self.drawn = true;
+    }
+
+    /// Takes the line away, before anything else is written.
+    pub(crate) fn clear(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            let _ = stderr().write_all(b"\r\x1b[K").and_then(|()| stderr().flush());
+        }
+    }
+
+    /// A last word that only a person at the terminal wants.
+    pub(crate) fn say(&mut self, text: &str) {
+        self.clear();
+        if self.live {
+            eprintln!("{text}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Tasks for people: one whole, many as a table, one with its history, and the question of one
+//! that waits.
+
+use faultline_client::{failure_of, interrupt_of, is_final, is_waiting, text_of};
+use faultline_proto::{
+    Failure,
+    a2a::{ListTasksResponse, Task, TaskState, TaskStatus},
+    failure::state_word,
+    v1::{Attempt, InspectResponse, Interrupt, attempt::Outcome},
+};
+use prost_types::{Struct, value::Kind};
+
+use crate::output::{
+    artifacts::part_text,
+    chain,
+    paint::Paint,
+    text::{between, columns, instant, line, short, span},
+};
+
+type Cell = (String, String);
+
+fn plain(text: impl Into<String>) -> Cell {
+    let text = text.into();
+    (text.clone(), text)
+}
+
+fn fact(rows: &mut Vec<Vec<Cell>>, paint: Paint, name: &str, value: Cell) {
+    if !value.0.is_empty() {
+        rows.push(vec![(name.to_owned(), paint.dim(name)), value]);
+    }
+}
+
+fn state_cell(state: TaskState, paint: Paint) -> Cell {
+    let word = state_word(state);
+    let painted = match state {
+        TaskState::Completed => paint.green(word),
+        TaskState::Failed | TaskState::Rejected => paint.red(word),
+        _ if is_waiting(state) => paint.yellow(word),
+        _ if is_final(state) => paint.dim(word),
+        _ => paint.cyan(word),
+    };
+    (word.to_owned(), painted)
+}
+
+fn status_of(task: &Task) -> TaskStatus {
+    task.status.clone().unwrap_or_default()
+}
+
+/// What failed, for the head of a failure.
+pub(crate) fn headline(task_id: &str, state: TaskState) -> String {
+    format!("task {} {}", line(task_id), state_word(state))
+}
+
+/// The failure of a task, if it has one, as a card.
+pub(crate) fn failure_card(task: &Task, failure: Option<Failure>, paint: Paint) -> Option<String> {
+    let status = status_of(task);
+    let failure = failure.or_else(|| failure_of(&status, task.metadata.as_ref()))?;
+    Some(chain::render(&failure, &headline(&task.id, status.state()), paint))
+}
+
+/// `faultline get`.
+pub(crate) fn card(task: &Task, paint: Paint) -> String {
+    let status = status_of(task);
+    let mut rows = Vec::new();
+    fact(&mut rows, paint, "task", (task.id.clone(), paint.bold(line(&task.id))));
+    fact(&mut rows, paint, "state", state_cell(status.state(), paint));
+    if let Some(time) = &status.timestamp {
+        fact(&mut rows, paint, "since", plain(instant(time)));
+    }
+    fact(&mut rows, paint, "context", plain(line(&task.context_id)));
+    if let Some(message) = status.message.as_ref().filter(|_| !is_waiting(status.state())) {
+        fact(&mut rows, paint, "says", plain(short(&text_of(message), 100)));
+    }
+    let mut out = columns(&rows);
+    for artifact in &task.artifacts {
+        let name = if artifact.name.is_empty() { &artifact.artifact_id } else { &artifact.name };
+        let text: String = artifact.parts.iter().map(part_text).collect();
+        out.push_str(&format!("\n{} {}\n", paint.dim("artifact"), line(name)));
+        out.push_str(text.trim_end_matches('\n'));
+        out.push('\n');
+    }
+    if is_waiting(status.state()) {
+        out.push('\n');
+        out.push_str(&question(&task.id, &status, task.metadata.as_ref(), paint));
+    }
+    if let Some(card) = failure_card(task, None, paint) {
+        out.push('\n');
+        out.push_str(&card);
+    }
+    out
+}
+
+/// `faultline list`: a table with a head for people, bare lines with tabs for programs.
+pub(crate) fn table(list: &ListTasksResponse, for_people: bool, paint: Paint) -> String {
+    let mut rows = Vec::new();
+    if for_people {
+        let head = ["TASK", "STATE", "SINCE", "CONTEXT", "SAYS"];
+        rows.push(head.iter().map(|h| ((*h).to_owned(), paint.dim(h))).collect());
+    }
+    for task in &list.tasks {
+        let status = status_of(task);
+        let since = status.timestamp.as_ref().map(instant).unwrap_or_default();
+        let says = match failure_of(&status, task.metadata.as_ref()) {
+            Some(failure) => format!("{}: {}", failure.reason, failure.public_message),
+            None => status.message.as_ref().map(text_of).unwrap_or_default(),
+        };
+        rows.push(vec![
+            plain(line(&task.id)),
+            state_cell(status.state(), paint),
+            plain(since),
+            plain(line(&task.context_id)),
+            plain(short(&says, 60)),
+        ]);
+    }
+    match for_people {
+        true => columns(&rows),
+        false => {
+            let bare = |row: &Vec<Cell>| {
+                row.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("\t") + "\n"
+            };
+            rows.iter().map(bare).collect()
+        }
+    }
+}
+
+/// The question of a task that waits, and how to answer it.
+pub(crate) fn question(
+    task_id: &str,
+    status: &TaskStatus,
+    metadata: Option<&Struct>,
+    paint: Paint,
+) -> String {
+    let interrupt = interrupt_of(status, metadata).unwrap_or_default();
+    let said = status.message.as_ref().map(text_of).unwrap_or_default();
+    let prompt = if interrupt.prompt.is_empty() { said } else { interrupt.prompt.clone() };
+    let mark = paint.yellow("?");
+    let mut out = format!("{mark} task {} asks: {}\n", line(task_id), paint.bold(line(&prompt)));
+    let mut tell = |label: &str, text: &str| {
+        out.push_str(&format!("  {}  {text}\n", paint.dim(format!("{label:<6}"))));
+    };
+    let choices = choices(&interrupt);
+    if !choices.is_empty() {
+        tell("one of", &choices.join(", "));
+    }
+    if !interrupt.url.is_empty() {
+        tell("open", &line(&interrupt.url));
+    }
+    if let Some(time) = &interrupt.expires_at {
+        tell("until", &instant(time));
+    }
+    tell("answer", &format!("faultline answer {} TEXT", line(task_id)));
+    out
+}
+
+/// What may be chosen, as the schema of the answer lists it.
+fn choices(interrupt: &Interrupt) -> Vec<String> {
+    fn find(value: &prost_types::Value, out: &mut Vec<String>) {
+        let Some(Kind::StructValue(object)) = &value.kind else { return };
+        for (key, value) in &object.fields {
+            match &value.kind {
+                Some(Kind::ListValue(list)) if key == "enum" => {
+                    out.extend(list.values.iter().filter_map(|v| match &v.kind {
+                        Some(Kind::StringValue(text)) => Some(line(text)),
+                        _ => None,
+                    }));
+                }
+                _ => find(value, out),
+            }
+        }
+    }
+    let mut out = Vec::new();
+    if let Some(schema) = &interrupt.schema {
+        find(&Kind::StructValue(schema.clone()).into(), &mut out);
+    }
+    out
+}
+
+/// `faultline explain TASK`: what happened to it, attempt by attempt, and why it failed.
+pub(crate) fn history(inspect: &InspectResponse, paint: Paint) -> String {
+    let task = inspect.task.clone().unwrap_or_default();
+    let status = status_of(&task);
+    let mut rows = Vec::new();
+    fact(&mut rows, paint, "task", (task.id.clone(), paint.bold(line(&task.id))));
+    fact(&mut rows, paint, "agent", plain(line(&inspect.agent)));
+    let (word, painted) = state_cell(status.state(), paint);
+    let after = match (&inspect.created, &status.timestamp) {
+        (Some(created), Some(since)) => between(created, since)
+            .map(|time| format!("  {} after it was sent", span(time)))
+            .unwrap_or_default(),
+        _ => String::new(),
+    };
+    fact(&mut rows, paint, "state", (format!("{word}{after}"), format!("{painted}{after}")));
+    let sent = inspect.created.as_ref().map(instant).unwrap_or_default();
+    fact(&mut rows, paint, "sent", plain(sent));
+    fact(&mut rows, paint, "context", plain(line(&task.context_id)));
+    fact(&mut rows, paint, "trace", plain(line(&inspect.trace_id)));
+    if inspect.late_reports > 0 {
+        let word = if inspect.late_reports == 1 { "report" } else { "reports" };
+        let late = format!("{} {word} after the end, dropped", inspect.late_reports);
+        fact(&mut rows, paint, "late", plain(late));
+    }
+    let mut out = columns(&rows);
+    if !inspect.attempts.is_empty() {
+        out.push('\n');
+        out.push_str(&columns(&attempts(&inspect.attempts, paint)));
+    }
+    if is_waiting(status.state()) {
+        out.push('\n');
+        out.push_str(&question(&task.id, &status, task.metadata.as_ref(), paint));
+    }
+    let whole = inspect.failure.clone().map(Failure::from_record);
+    if let Some(card) = failure_card(&task, whole, paint) {
+        out.push('\n');
+        out.push_str(&card);
+    }
+    out
+}
+
+fn attempts(attempts: &[Attempt], paint: Paint) -> Vec<Vec<Cell>> {
+    let row = |attempt: &Attempt| {
+        let started = attempt.started.as_ref().map(instant).unwrap_or_default();
+        let took = match (&attempt.started, &attempt.ended) {
+            (Some(from), Some(to)) => between(from, to).map(span).unwrap_or_default(),
+            _ => String::new(),
+        };
+        let (word, painted) = match attempt.outcome() {
+            Outcome::Unspecified => ("", String::new()),
+            Outcome::Running => ("running", paint.cyan("running")),
+            Outcome::Ended => ("ended", "ended".to_owned()),
+            Outcome::WorkerLost => ("worker lost", paint.red("worker lost")),
+            Outcome::Released => ("handed back", paint.yellow("handed back")),
+        };
+        let name = format!("attempt {}", attempt.number);
+        vec![
+            (name.clone(), paint.dim(name)),
+            plain(format!("worker {}", line(&attempt.worker))),
+            plain(started),
+            plain(took),
+            (word.to_owned(), painted),
+        ]
+    };
+    attempts.iter().map(row).collect()
+}
+
+#[cfg(test)]
+#[path = "task_tests.rs"]
+mod tests;

@@ -1,0 +1,126 @@
+//! Golden texts of tasks.
+
+use faultline_proto::{
+    json, reason,
+    v1::{Origin, interrupt},
+};
+
+use super::*;
+
+fn task(json: &str) -> Task {
+    json::from_str(json).unwrap()
+}
+
+fn failed() -> (Task, Failure) {
+    let failure = Failure::new(&reason::AGENT_PANICKED)
+        .because("the agent panicked")
+        .with_task("t-1", "c-1")
+        .born_at(Origin { agent: "script".into(), worker: "w-2".into(), service: String::new() });
+    let mut task = task(
+        r#"{"id":"t-1","contextId":"c-1","status":{"state":"TASK_STATE_FAILED",
+        "timestamp":"2026-01-01T00:00:02.345Z"}}"#,
+    );
+    task.metadata = Some(failure.to_metadata(TaskState::Failed));
+    (task, failure)
+}
+
+#[test]
+fn a_task_shows_its_state_and_what_it_made() {
+    let task = task(
+        r#"{"id":"t-1","contextId":"c-1","status":{"state":"TASK_STATE_COMPLETED",
+        "timestamp":"2026-01-01T00:00:00.123456Z"},"artifacts":[
+        {"artifactId":"a","name":"echo","parts":[{"text":"hello "},{"text":"world"}]}]}"#,
+    );
+    assert_eq!(
+        card(&task, Paint::plain()),
+        "\
+task     t-1
+state    completed
+since    2026-01-01T00:00:00.123Z
+context  c-1
+
+artifact echo
+hello world
+"
+    );
+}
+
+#[test]
+fn a_history_goes_from_the_attempts_to_the_origin() {
+    let (task, failure) = failed();
+    let mut inspect: InspectResponse = json::from_str(
+        r#"{"agent":"script","traceId":"4bf9","created":"2026-01-01T00:00:00Z","lateReports":1,
+        "attempts":[
+        {"number":1,"worker":"w-1","started":"2026-01-01T00:00:00.001Z",
+         "ended":"2026-01-01T00:00:02Z","outcome":"OUTCOME_WORKER_LOST"},
+        {"number":2,"worker":"w-2","started":"2026-01-01T00:00:02.100Z",
+         "ended":"2026-01-01T00:00:02.345Z","outcome":"OUTCOME_ENDED"}]}"#,
+    )
+    .unwrap();
+    inspect.task = Some(task);
+    inspect.failure = Some(failure.with_retries_spent(1).into_record());
+    assert_eq!(
+        history(&inspect, Paint::plain()),
+        "\
+task     t-1
+agent    script
+state    failed  2.3s after it was sent
+sent     2026-01-01T00:00:00Z
+context  c-1
+trace    4bf9
+late     1 report after the end, dropped
+
+attempt 1  worker w-1  2026-01-01T00:00:00.001Z  2s     worker lost
+attempt 2  worker w-2  2026-01-01T00:00:02.100Z  245ms  ended
+
+✗ task t-1 failed: AGENT_PANICKED (gRPC INTERNAL, not retryable, 1 retry spent)
+  the agent panicked
+  └─ script   AGENT_PANICKED  \"the agent panicked\"   worker w-2, attempt 2
+  do     mend the agent: sending again would fail again (the author of the agent)
+  more   faultline explain AGENT_PANICKED
+"
+    );
+}
+
+#[test]
+fn a_question_says_how_to_answer_it() {
+    let interrupt = Interrupt {
+        kind: interrupt::Kind::Choice as i32,
+        prompt: "Which one?".into(),
+        schema: Some(
+            json::from_str(r#"{"type":"object","properties":{"choice":{"enum":["a","b"]}}}"#)
+                .unwrap(),
+        ),
+        url: "http://sign.in".into(),
+        ..Interrupt::default()
+    };
+    let record = Kind::StructValue(json::to_struct(&interrupt)).into();
+    let metadata = Struct { fields: [("faultline.dev/interrupt".to_owned(), record)].into() };
+    let status = TaskStatus { state: TaskState::InputRequired as i32, ..TaskStatus::default() };
+    assert_eq!(
+        question("t-1", &status, Some(&metadata), Paint::plain()),
+        "\
+? task t-1 asks: Which one?
+  one of  a, b
+  open    http://sign.in
+  answer  faultline answer t-1 TEXT
+"
+    );
+}
+
+#[test]
+fn a_list_is_a_table_for_people_and_tabs_for_programs() {
+    let tasks = vec![failed().0];
+    let list = ListTasksResponse { tasks, ..ListTasksResponse::default() };
+    let since = "2026-01-01T00:00:02.345Z";
+    let says = "AGENT_PANICKED: the agent panicked";
+    assert_eq!(
+        table(&list, true, Paint::plain()),
+        format!(
+            "TASK  STATE   SINCE                     CONTEXT  SAYS\n\
+             t-1   failed  {since}  c-1      {says}\n"
+        )
+    );
+    let bare = format!("t-1\tfailed\t{since}\tc-1\t{says}\n");
+    assert_eq!(table(&list, false, Paint::plain()), bare);
+}

@@ -1,0 +1,297 @@
+//! A coordinator that does what the text of a message tells it, keeps every call it got, and can
+//! be cut off. It keeps to the rules of the link itself: a frame only for credit.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use faultline_proto::{
+    Failure,
+    a2a::{
+        AgentCard, ListTasksResponse, Message, SendMessageRequest, SendMessageResponse,
+        StreamResponse, Task, TaskState, TaskStatus, part::Content, send_message_response,
+        stream_response,
+    },
+    reason,
+    v1::{
+        self, Agent, AgentsResponse, Call, End, Frame, InspectResponse, Reply, Worker,
+        WorkersResponse, call,
+        link_server::{Link, LinkServer},
+        reply,
+    },
+};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::soon;
+
+/// What a stream may send before it is given more.
+const CREDIT: u64 = faultline_chassis::limits::STREAM_CREDIT as u64;
+
+pub(crate) struct Fake {
+    address: SocketAddr,
+    part: Part,
+    _server: AbortOnDropHandle<()>,
+}
+
+/// What all connections share.
+#[derive(Clone, Default)]
+struct Part {
+    calls: Arc<watch::Sender<Vec<Call>>>,
+    cut: Arc<Mutex<CancellationToken>>,
+    /// Without an agent there is no card.
+    agents: Arc<Mutex<Vec<Agent>>>,
+}
+
+impl Fake {
+    pub(crate) async fn start() -> Self {
+        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    pub(crate) async fn start_at(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let (address, part) = (listener.local_addr().unwrap(), Part::default());
+        let link = LinkServer::new(part.clone())
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX);
+        let server = tonic::transport::Server::builder().add_service(link);
+        let server = server.serve_with_incoming(TcpListenerStream::new(listener));
+        let server = AbortOnDropHandle::new(tokio::spawn(async move { server.await.unwrap() }));
+        let fake = Self { address, part, _server: server };
+        fake.offer(vec![agent("echo", true), agent("plan", false)]);
+        fake
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn offer(&self, agents: Vec<Agent>) {
+        *self.part.agents.lock().unwrap() = agents;
+    }
+
+    /// Ends every open link.
+    pub(crate) fn cut(&self) {
+        std::mem::take(&mut *self.part.cut.lock().unwrap()).cancel();
+    }
+
+    /// Waits until the calls so far are as they should be.
+    pub(crate) async fn until(&self, what: &str, is: impl Fn(&[Call]) -> bool) -> Vec<Call> {
+        let mut calls = self.part.calls.subscribe();
+        let calls = soon(what, calls.wait_for(|calls| is(calls))).await.unwrap();
+        calls.clone()
+    }
+
+    /// The last call that is none of the link's own.
+    pub(crate) async fn last_call(&self) -> Call {
+        let is_call =
+            |c: &Call| !matches!(c.body, Some(call::Body::Credit(_) | call::Body::Drop(_)) | None);
+        let calls = self.until("a call", |calls| calls.iter().any(is_call)).await;
+        calls.into_iter().rfind(is_call).unwrap()
+    }
+}
+
+pub(crate) fn agent(name: &str, is_default: bool) -> Agent {
+    let card = AgentCard { name: name.to_owned(), ..AgentCard::default() };
+    Agent { name: name.to_owned(), card: Some(card), is_default, ..Agent::default() }
+}
+
+pub(crate) fn drops(calls: &[Call]) -> usize {
+    calls.iter().filter(|c| matches!(c.body, Some(call::Body::Drop(_)))).count()
+}
+
+#[tonic::async_trait]
+impl Link for Part {
+    type OpenStream = ReceiverStream<Result<Reply, Status>>;
+
+    async fn open(
+        &self,
+        request: Request<Streaming<Call>>,
+    ) -> Result<Response<Self::OpenStream>, Status> {
+        let (sender, receiver) = mpsc::channel(100_000);
+        let cut = self.cut.lock().unwrap().clone();
+        let mut session = Session { part: self.clone(), sender, streams: HashMap::new() };
+        let mut calls = request.into_inner();
+        tokio::spawn(async move {
+            let serve = async {
+                while let Ok(Some(call)) = calls.message().await {
+                    session.part.calls.send_modify(|all| all.push(call.clone()));
+                    session.handle(call);
+                }
+            };
+            cut.run_until_cancelled(serve).await;
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+struct Session {
+    part: Part,
+    sender: mpsc::Sender<Result<Reply, Status>>,
+    streams: HashMap<u64, Events>,
+}
+
+/// A stream that counts from `next` to `last`.
+struct Events {
+    next: u64,
+    last: u64,
+    credit: u64,
+}
+
+impl Session {
+    fn reply(&self, id: u64, body: reply::Body) {
+        drop(self.sender.try_send(Ok(Reply { id, body: Some(body) })));
+    }
+
+    fn handle(&mut self, call: Call) {
+        let id = call.id;
+        match call.body.unwrap() {
+            call::Body::Send(request) => self.send(id, &request),
+            call::Body::Stream(request) => self.stream(id, &request),
+            call::Body::Get(request) => self.reply(id, reply::Body::Task(task(&request.id))),
+            call::Body::Cancel(request) => {
+                self.reply(
+                    id,
+                    failure(Failure::new(&reason::TASK_NOT_FOUND).with_task(request.id, "")),
+                );
+            }
+            call::Body::List(_) => {
+                self.reply(id, reply::Body::List(ListTasksResponse::default()));
+            }
+            call::Body::Subscribe(subscribe) => {
+                let after = subscribe.after.unwrap_or(0);
+                self.streams
+                    .insert(id, Events { next: after + 1, last: after + 3, credit: CREDIT });
+            }
+            call::Body::Agents(request) => {
+                let all = self.part.agents.lock().unwrap().clone();
+                let meant = |a: &Agent| request.name.is_empty() || a.name == request.name;
+                let agents = all.into_iter().filter(meant).collect();
+                self.reply(id, reply::Body::Agents(AgentsResponse { agents }));
+            }
+            call::Body::Workers(_) => {
+                let worker = Worker { name: "w-1".to_owned(), ..Worker::default() };
+                let workers = vec![worker];
+                self.reply(id, reply::Body::Workers(WorkersResponse { workers }));
+            }
+            call::Body::Inspect(request) if request.task_id.is_empty() => {
+                self.reply(id, failure(Failure::new(&reason::TASK_NOT_FOUND)));
+            }
+            call::Body::Inspect(request) => {
+                let task = Some(task(&request.task_id));
+                let inspect = InspectResponse { task, ..InspectResponse::default() };
+                self.reply(id, reply::Body::Inspect(inspect));
+            }
+            call::Body::Credit(frames) => {
+                if let Some(events) = self.streams.get_mut(&id) {
+                    events.credit += u64::from(frames);
+                }
+            }
+            call::Body::Drop(_) => drop(self.streams.remove(&id)),
+        }
+        self.pump(id);
+    }
+
+    fn send(&self, id: u64, request: &SendMessageRequest) {
+        match words(request).as_slice() {
+            ["hang", ..] => {}
+            ["fail"] => self.reply(id, failure(rich())),
+            ["unknown"] => {
+                let mut record = Failure::new(&reason::UNAVAILABLE).into_record();
+                record.reason = "FROM_THE_FUTURE".to_owned();
+                self.reply(id, reply::Body::Failure(record));
+            }
+            ["mixup"] => self.reply(id, reply::Body::Workers(WorkersResponse::default())),
+            ["message"] => {
+                let message = Message { message_id: "m-2".to_owned(), ..Message::default() };
+                let payload = Some(send_message_response::Payload::Message(message));
+                self.reply(id, reply::Body::Sent(SendMessageResponse { payload }));
+            }
+            _ => {
+                let payload = Some(send_message_response::Payload::Task(task(&request.tenant)));
+                self.reply(id, reply::Body::Sent(SendMessageResponse { payload }));
+            }
+        }
+    }
+
+    fn stream(&mut self, id: u64, request: &SendMessageRequest) {
+        match words(request).as_slice() {
+            ["hang"] => {}
+            ["fail"] => self.reply(id, failure(rich())),
+            ["break"] => {
+                self.reply(id, frame(1));
+                self.reply(id, failure(rich()));
+            }
+            ["message"] => {
+                self.reply(id, frame(0));
+                self.reply(id, reply::Body::End(End {}));
+            }
+            ["flood", n] => {
+                for seq in 1..=n.parse().unwrap() {
+                    self.reply(id, frame(seq));
+                }
+            }
+            ["open"] => self.reply(id, frame(1)),
+            ["count", n] => {
+                let last = n.parse().unwrap();
+                self.streams.insert(id, Events { next: 1, last, credit: CREDIT });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As many frames as there is credit for.
+    fn pump(&mut self, id: u64) {
+        let Some(mut events) = self.streams.remove(&id) else { return };
+        while events.credit > 0 && events.next <= events.last {
+            self.reply(id, frame(events.next));
+            events.next += 1;
+            events.credit -= 1;
+        }
+        match events.next > events.last {
+            true => self.reply(id, reply::Body::End(End {})),
+            false => drop(self.streams.insert(id, events)),
+        }
+    }
+}
+
+fn words(request: &SendMessageRequest) -> Vec<&str> {
+    match request.message.as_ref().and_then(|m| m.parts.first()).and_then(|p| p.content.as_ref()) {
+        Some(Content::Text(text)) => text.split_whitespace().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn task(id: &str) -> Task {
+    let status = TaskStatus { state: TaskState::Completed as i32, ..TaskStatus::default() };
+    Task { id: id.to_owned(), status: Some(status), ..Task::default() }
+}
+
+fn frame(seq: u64) -> reply::Body {
+    let payload = Some(stream_response::Payload::Task(task(&format!("t-{seq}"))));
+    reply::Body::Frame(Frame { seq, response: Some(StreamResponse { payload }) })
+}
+
+fn failure(failure: Failure) -> reply::Body {
+    reply::Body::Failure(failure.into_record())
+}
+
+/// A failure with everything in it.
+fn rich() -> Failure {
+    Failure::new(&reason::RATE_LIMITED)
+        .because("slow down")
+        .with_business_code("40401")
+        .with_retry_after(std::time::Duration::from_millis(1500))
+        .with_violation("order.id", "missing")
+        .with_trace("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+        .with_task("t-1", "c-1")
+        .born_at(v1::Origin { agent: "code".to_owned(), ..v1::Origin::default() })
+        .wrap("plan", "t-0", "c-1")
+}

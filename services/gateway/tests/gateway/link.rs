@@ -1,0 +1,171 @@
+//! The one stream to the coordinator: what happens when it breaks, when clients leave, and when
+//! the gateway does.
+
+use std::{net::SocketAddr, time::Duration};
+
+use faultline_chassis::Drain;
+use faultline_gateway::Config;
+use faultline_proto::{
+    a2a::SendMessageRequest,
+    v1::{Call, call},
+};
+use http::StatusCode;
+use serde_json::json;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{
+    Mesh,
+    client::{Client, Event, detail, message, request},
+    fake::{Fake, drops},
+    soon,
+};
+
+const STREAM: &str = "SendStreamingMessage";
+
+#[tokio::test]
+async fn a_broken_link_fails_the_calls_on_it_and_comes_back() {
+    let mesh = Mesh::start().await;
+    let (mut one, mut other) = (mesh.client().await, mesh.client().await);
+    let mut events = one.events(&[], STREAM, message("open")).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    let hanging = tokio::spawn(async move { other.rpc("SendMessage", message("hang")).await });
+    mesh.fake.until("both calls", |calls| calls.len() == 2).await;
+    mesh.fake.cut();
+    let answer = soon("an answer", hanging).await.unwrap();
+    assert_eq!(answer.code(), -31014);
+    assert!(answer.message().contains("goes on"), "{answer:?}");
+    let info = detail(&answer.body["error"]["data"], "google.rpc.ErrorInfo");
+    assert_eq!(info["metadata"]["retryable"], "true");
+    let record = detail(&answer.body["error"]["data"], "faultline.v1.Failure");
+    assert_eq!(record["plane"], "PLANE_TRANSPORT");
+    let (_, last) = events.next_data().await;
+    assert_eq!(last["error"]["code"], -31014);
+    assert_eq!(soon("the end", events.next()).await, None);
+    // No wait for health: a call made now waits for the link by itself.
+    let answer = mesh.client().await.rpc("SendMessage", message("x")).await;
+    assert!(answer.body["result"].is_object(), "{answer:?}");
+}
+
+/// A gateway whose coordinator is not there, and the address where it would be.
+async fn alone() -> (Client, SocketAddr) {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let config = Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        coordinator: nobody.to_string(),
+        ..Config::default()
+    };
+    let service = config.bind().await.unwrap();
+    let address = service.addr();
+    tokio::spawn(service.run(Drain::new()));
+    (Client::connect(address).await, nobody)
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_coordinator_that_is_late() {
+    let (mut client, coordinator) = alone().await;
+    let ((), answer) = tokio::join!(
+        async {
+            let fake = Fake::start_at(coordinator).await;
+            fake.last_call().await;
+        },
+        client.rpc("SendMessage", message("x")),
+    );
+    assert!(answer.body["result"].is_object(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn without_a_coordinator_a_call_fails_soon_and_health_says_so() {
+    let (mut client, _) = alone().await;
+    let health = client.ask("GET", "/healthz", &[], "").await;
+    assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
+    let answer = client.rpc("SendMessage", message("x")).await;
+    assert_eq!((answer.status, answer.code()), (StatusCode::OK, -31014));
+    assert!(answer.message().contains("nothing was sent"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_dropped_at_the_coordinator() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    let mut events = client.events(&[], STREAM, message("open")).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    drop((client, events));
+    let calls = mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
+    assert_eq!(calls[0].id, calls[1].id, "the drop names the call");
+    let mut stream = TcpStream::connect(mesh.address).await.unwrap();
+    stream.write_all(raw("SendMessage", "hang").as_bytes()).await.unwrap();
+    mesh.fake.until("the call", |calls| calls.len() == 3).await;
+    drop(stream);
+    mesh.fake.until("a second drop", |calls| drops(calls) == 2).await;
+}
+
+fn raw(method: &str, text: &str) -> String {
+    let body = request(method, message(text));
+    format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+fn hanging(calls: &[Call]) -> usize {
+    let told = |request: &SendMessageRequest| format!("{request:?}").contains("hang");
+    let is_hanging = |call: &&Call| match &call.body {
+        Some(call::Body::Send(request) | call::Body::Stream(request)) => told(request),
+        _ => false,
+    };
+    calls.iter().filter(is_hanging).count()
+}
+
+#[tokio::test]
+async fn a_storm_of_killed_clients_disturbs_nobody() {
+    const STORM: usize = 400;
+    let mesh = Mesh::start().await;
+    let mut steady = mesh.client().await;
+    let mut events = steady.events(&[], STREAM, message("open")).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    let mut other = mesh.client().await;
+    for round in 0..STORM {
+        let mut stream = TcpStream::connect(mesh.address).await.unwrap();
+        let method = if round % 2 == 0 { "SendMessage" } else { STREAM };
+        stream.write_all(raw(method, "hang").as_bytes()).await.unwrap();
+        if round % 10 == 0 {
+            let answer = other.rpc("SendMessage", message("x")).await;
+            assert!(answer.body["result"].is_object(), "round {round}: {answer:?}");
+        }
+        mesh.fake.until("the call", |calls| hanging(calls) == round + 1).await;
+        // A reset, not a goodbye.
+        stream.set_zero_linger().unwrap();
+        drop(stream);
+    }
+    mesh.fake.until("every drop", |calls| drops(calls) == STORM).await;
+    assert!(other.rpc("GetTask", json!({"id": "t"})).await.body["result"].is_object());
+    mesh.fake.cut();
+    assert_eq!(events.next_data().await.1["error"]["code"], -31014, "it was open all along");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_leaves_says_goodbye_on_open_streams() {
+    let mesh = Mesh::start().await;
+    let (mut one, mut other) = (mesh.client().await, mesh.client().await);
+    let mut events = one.events(&[], STREAM, message("open")).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    let hanging = tokio::spawn(async move { other.rpc("SendMessage", message("hang")).await });
+    mesh.fake.until("both calls", |calls| calls.len() == 2).await;
+    let started = tokio::time::Instant::now();
+    mesh.drain.start();
+    let last = loop {
+        match events.next().await {
+            Some(Event::Data { data, .. }) => break data,
+            Some(Event::Comment) => {}
+            None => panic!("no last word"),
+        }
+    };
+    assert_eq!(last["error"]["code"], -31014);
+    assert!(last["error"]["message"].as_str().unwrap().contains("resume with Last-Event-ID"));
+    assert_eq!(events.next().await, None);
+    assert!(started.elapsed() >= Duration::from_secs(8));
+    assert_eq!(hanging.await.unwrap().code(), -31014);
+    mesh.running.await.unwrap();
+    assert!(started.elapsed() <= Duration::from_secs(11));
+    assert!(TcpStream::connect(mesh.address).await.is_err());
+}

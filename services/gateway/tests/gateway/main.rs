@@ -1,0 +1,66 @@
+//! The gateway over real sockets, in front of a coordinator that plays a part. Each file is about
+//! one side of it; `fake` and `client` are what they share.
+
+// clippy knows tests by their attribute, and what they share has none.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod fake;
+
+mod cards;
+mod envelope;
+mod link;
+mod malformed;
+mod streams;
+
+use std::{net::SocketAddr, time::Duration};
+
+use faultline_chassis::Drain;
+use faultline_gateway::Config;
+use tokio::task::JoinHandle;
+
+use crate::{client::Client, fake::Fake};
+
+/// How long any test waits for anything before it fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway with its coordinator, both on ports of their own.
+struct Mesh {
+    fake: Fake,
+    address: SocketAddr,
+    drain: Drain,
+    running: JoinHandle<()>,
+}
+
+impl Mesh {
+    async fn start() -> Self {
+        let fake = Fake::start().await;
+        let mesh = Self::in_front_of(fake).await;
+        mesh.client().await.until_healthy().await;
+        mesh
+    }
+
+    async fn in_front_of(fake: Fake) -> Self {
+        let config = Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            coordinator: format!("http://{}", fake.address()),
+            ..Config::default()
+        };
+        let service = config.bind().await.unwrap();
+        let (address, drain) = (service.addr(), Drain::new());
+        let running = tokio::spawn({
+            let drain = drain.clone();
+            async move { service.run(drain).await.unwrap() }
+        });
+        Self { fake, address, drain, running }
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+}
+
+/// Runs `work`, but not for ever.
+async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("never: {what}"))
+}

@@ -1,0 +1,29 @@
+//! A refund desk: small sums are paid at once, large ones after a human said yes.
+
+use faultline_worker::{
+    Agent, Config, Context, Error, Offer, Question, ServiceError, Worker, reason,
+};
+
+struct Refunds;
+
+impl Agent for Refunds {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let sum: f64 = cx.text().trim().parse().map_err(|_| {
+            Error::new(&reason::INVALID_ARGUMENT).because("Send the sum alone, such as 12.50")
+        })?;
+        if sum > 100.0 {
+            let answer = cx.ask(Question::approval(format!("Pay back {sum:.2}?"))).await?;
+            if answer.text() != "yes" {
+                return Err(Error::rejected("A human said no"));
+            }
+        }
+        cx.artifact("receipt", format!("Paid back {sum:.2}")).await
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), ServiceError> {
+    tracing_subscriber::fmt::init();
+    let offer = Offer::new("refunds", Refunds).description("Pays money back");
+    Worker::new(Config::default()).offer(offer).bind()?.run_until_signalled().await
+}

@@ -1,0 +1,297 @@
+//! The agent: the one trait a user implements, and the offer that tells the mesh about it.
+
+use faultline_proto::{
+    a2a,
+    v1::{self, agent_offer},
+};
+use futures::future::BoxFuture;
+
+use crate::{Context, Error};
+
+/// The A2A extension under which callers find the whole failure of a task.
+const FAILURE_EXTENSION: &str = "https://faultline.dev/a2a/ext/failure/v1";
+const TEXT: &str = "text/plain";
+
+/// Something that works on tasks. One value serves all tasks of its worker, many at a time.
+///
+/// ```
+/// use faultline_worker::{Agent, Context, Error};
+///
+/// struct Shout;
+///
+/// impl Agent for Shout {
+///     async fn run(&self, cx: &Context) -> Result<(), Error> {
+///         cx.artifact("shout", cx.text().to_uppercase()).await
+///     }
+/// }
+/// ```
+pub trait Agent: Send + Sync + 'static {
+    /// Works on one task. `Ok` completes it; see [`Error`] for the ways to fail. A panic fails the
+    /// task and nothing else.
+    fn run(&self, cx: &Context) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// The same without its type.
+pub(crate) trait Erased: Send + Sync {
+    fn run<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+impl<A: Agent> Erased for A {
+    fn run<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(Agent::run(self, cx))
+    }
+}
+
+/// An agent as a running worker has it.
+pub(crate) struct Hosted {
+    pub(crate) name: String,
+    pub(crate) span_name: String,
+    /// The worker's own name, for the origin of failures.
+    pub(crate) worker: String,
+    pub(crate) may_answer_with_message: bool,
+    pub(crate) agent: Box<dyn Erased>,
+}
+
+/// What becomes of a task whose worker is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnWorkerLost {
+    /// Another worker tries, from the last checkpoint.
+    #[default]
+    Retry,
+    /// The task fails: trying twice would do harm.
+    Fail,
+}
+
+/// An agent with its name, its card and how the mesh should treat it.
+///
+/// ```
+/// # use faultline_worker::{Agent, Context, Error};
+/// # struct Booking;
+/// # impl Agent for Booking {
+/// #     async fn run(&self, _: &Context) -> Result<(), Error> { Ok(()) }
+/// # }
+/// use faultline_worker::{Offer, OnWorkerLost, Skill};
+///
+/// let offer = Offer::new("booking", Booking)
+///     .description("Books trains")
+///     .skill(Skill::new("book", "Book a train", "Finds a connection and buys it").tag("travel"))
+///     .on_worker_lost(OnWorkerLost::Fail);
+/// ```
+pub struct Offer {
+    name: String,
+    card: a2a::AgentCard,
+    may_answer_with_message: bool,
+    on_worker_lost: OnWorkerLost,
+    max_attempts: u32,
+    agent: Box<dyn Erased>,
+}
+
+impl Offer {
+    /// Offers `agent` as `name`, which is part of its address: `[a-z][a-z0-9-]{0,62}`.
+    pub fn new(name: impl Into<String>, agent: impl Agent) -> Self {
+        let name = name.into();
+        let extension = a2a::AgentExtension {
+            uri: FAILURE_EXTENSION.to_owned(),
+            description: "Failed tasks carry their whole failure in the metadata".to_owned(),
+            required: false,
+            params: None,
+        };
+        let capabilities = a2a::AgentCapabilities {
+            streaming: Some(true),
+            push_notifications: Some(false),
+            extensions: vec![extension],
+            extended_agent_card: None,
+        };
+        let card = a2a::AgentCard {
+            name: name.clone(),
+            description: format!("The agent {name}"),
+            version: "1.0.0".to_owned(),
+            capabilities: Some(capabilities),
+            default_input_modes: vec![TEXT.to_owned()],
+            default_output_modes: vec![TEXT.to_owned()],
+            ..a2a::AgentCard::default()
+        };
+        Self {
+            name,
+            card,
+            may_answer_with_message: false,
+            on_worker_lost: OnWorkerLost::default(),
+            max_attempts: 0,
+            agent: Box::new(agent),
+        }
+    }
+
+    /// What the agent is for, in a sentence.
+    pub fn description(mut self, text: impl Into<String>) -> Self {
+        self.card.description = text.into();
+        self
+    }
+
+    /// The version of the agent, `1.0.0` unless said.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.card.version = version.into();
+        self
+    }
+
+    /// One thing the agent can do. Without any, the agent's description becomes its one skill.
+    pub fn skill(mut self, skill: Skill) -> Self {
+        self.card.skills.push(skill.0);
+        self
+    }
+
+    /// One more media type that the agent reads, besides `text/plain`.
+    pub fn reads(mut self, media_type: impl Into<String>) -> Self {
+        self.card.default_input_modes.push(media_type.into());
+        self
+    }
+
+    /// One more media type that the agent writes, besides `text/plain`.
+    pub fn writes(mut self, media_type: impl Into<String>) -> Self {
+        self.card.default_output_modes.push(media_type.into());
+        self
+    }
+
+    /// Changes anything else of the card. Its interfaces are the gateway's to fill in.
+    pub fn card(mut self, change: impl FnOnce(&mut a2a::AgentCard)) -> Self {
+        change(&mut self.card);
+        self
+    }
+
+    /// The agent may answer with a bare message and no task ([`Context::reply`]). Callers then
+    /// hear nothing before the agent's first report, so it should report soon, if only with
+    /// [`Context::start`].
+    pub fn may_answer_with_message(mut self) -> Self {
+        self.may_answer_with_message = true;
+        self
+    }
+
+    pub fn on_worker_lost(mut self, policy: OnWorkerLost) -> Self {
+        self.on_worker_lost = policy;
+        self
+    }
+
+    /// How often a task may be tried in all, the first time included. Without this the
+    /// coordinator's default counts.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The half for the coordinator and the half that stays.
+    pub(crate) fn split(mut self, worker: &str) -> (v1::AgentOffer, Hosted) {
+        if self.card.skills.is_empty() {
+            let skill = Skill::new(&self.name, &self.name, &self.card.description);
+            self.card.skills.push(skill.0);
+        }
+        // A2A requires all of these, and an empty list is left out of JSON.
+        for skill in &mut self.card.skills {
+            if skill.tags.is_empty() {
+                skill.tags.push(self.name.clone());
+            }
+            if skill.input_modes.is_empty() {
+                skill.input_modes.clone_from(&self.card.default_input_modes);
+            }
+            if skill.output_modes.is_empty() {
+                skill.output_modes.clone_from(&self.card.default_output_modes);
+            }
+        }
+        let on_worker_lost = match self.on_worker_lost {
+            OnWorkerLost::Retry => agent_offer::OnWorkerLost::Retry,
+            OnWorkerLost::Fail => agent_offer::OnWorkerLost::Fail,
+        };
+        let hosted = Hosted {
+            name: self.name.clone(),
+            span_name: format!("attempt {}", self.name),
+            worker: worker.to_owned(),
+            may_answer_with_message: self.may_answer_with_message,
+            agent: self.agent,
+        };
+        let offer = v1::AgentOffer {
+            name: self.name,
+            card: Some(self.card),
+            may_answer_with_message: self.may_answer_with_message,
+            on_worker_lost: on_worker_lost as i32,
+            max_attempts: self.max_attempts,
+        };
+        (offer, hosted)
+    }
+}
+
+/// One thing an agent can do, as its card lists it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Skill(a2a::AgentSkill);
+
+impl Skill {
+    pub fn new(
+        id: impl Into<String>,
+        name: impl Into<String>,
+        description: impl Into<String>,
+    ) -> Self {
+        Self(a2a::AgentSkill {
+            id: id.into(),
+            name: name.into(),
+            description: description.into(),
+            ..a2a::AgentSkill::default()
+        })
+    }
+
+    /// A keyword to be found by.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.0.tags.push(tag.into());
+        self
+    }
+
+    /// A message that the skill understands.
+    pub fn example(mut self, text: impl Into<String>) -> Self {
+        self.0.examples.push(text.into());
+        self
+    }
+
+    /// A media type the skill reads; without any, those of the agent.
+    pub fn reads(mut self, media_type: impl Into<String>) -> Self {
+        self.0.input_modes.push(media_type.into());
+        self
+    }
+
+    /// A media type the skill writes; without any, those of the agent.
+    pub fn writes(mut self, media_type: impl Into<String>) -> Self {
+        self.0.output_modes.push(media_type.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Agent for Nothing {
+        async fn run(&self, _: &Context) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_bare_offer_has_a_card_that_a2a_takes() {
+        let (offer, _) = Offer::new("nothing", Nothing).split("w");
+        let card = offer.card.unwrap();
+        assert_eq!((card.name.as_str(), card.version.as_str()), ("nothing", "1.0.0"));
+        assert!(!card.description.is_empty());
+        assert_eq!(card.default_input_modes, ["text/plain"]);
+        let capabilities = card.capabilities.unwrap();
+        assert_eq!(capabilities.streaming, Some(true));
+        assert_eq!(capabilities.push_notifications, Some(false));
+        assert_eq!(capabilities.extensions[0].uri, FAILURE_EXTENSION);
+        let skill = &card.skills[0];
+        assert!(!skill.id.is_empty() && !skill.name.is_empty() && !skill.description.is_empty());
+        assert_eq!(skill.tags, ["nothing"]);
+        assert_eq!(skill.input_modes, ["text/plain"]);
+        assert_eq!(skill.output_modes, ["text/plain"]);
+        assert!(card.supported_interfaces.is_empty(), "the gateway's to fill in");
+    }
+}

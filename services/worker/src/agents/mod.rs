@@ -1,0 +1,30 @@
+//! The built-in agents, by name.
+
+use crate::Offer;
+
+pub mod echo;
+pub mod script;
+
+/// Every name that [`built_in`] knows.
+pub const NAMES: [&str; 2] = ["echo", "script"];
+
+/// The built-in agent of this name.
+pub fn built_in(name: &str) -> Option<Offer> {
+    match name {
+        "echo" => Some(echo::offer()),
+        "script" => Some(script::offer()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_its_agent() {
+        for name in NAMES {
+            assert_eq!(built_in(name).unwrap().name(), name);
+        }
+    }
+}

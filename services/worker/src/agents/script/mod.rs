@@ -1,0 +1,47 @@
+//! `script`: does what its message says. It exists to make every way a task can go happen on
+//! demand, for demonstrations, tests and bug reports.
+//!
+//! # The language
+#![doc = include_str!("language.md")]
+
+mod parse;
+mod run;
+mod split;
+
+use crate::{Agent, Context, Error, Offer, Skill, reason};
+
+pub use parse::{Fail, Instruction, Script, ScriptError};
+
+/// The language for people, as Markdown.
+pub const LANGUAGE: &str = include_str!("language.md");
+
+struct Scripted;
+
+impl Agent for Scripted {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let script: Script = cx.text().parse().map_err(|error: ScriptError| {
+            let text = error.to_string();
+            Error::new(&reason::INVALID_ARGUMENT)
+                .because(text.as_str())
+                .violation("message.parts[0].text", text)
+        })?;
+        run::run(cx, &script).await
+    }
+}
+
+pub fn offer() -> Offer {
+    let skill = Skill::new("script", "Script", "Runs the instructions it is sent, one by one");
+    Offer::new("script", Scripted)
+        .description("Does what its message says: speaks, waits, asks, fails")
+        .skill(
+            skill
+                .tag("test")
+                .example("say working; sleep 200ms; chunk done")
+                .example("ask \"What is your name?\"; chunk $answer")
+                .example("fail RATE_LIMITED code=40401 text=\"slow down\" retry_after=2s times=1")
+                .writes("text/plain")
+                .writes("application/json"),
+        )
+        .writes("application/json")
+        .may_answer_with_message()
+}

@@ -1,0 +1,118 @@
+//! Running a script, and going on with it where a lost worker left off.
+
+use prost::Message;
+
+use super::parse::{Fail, Instruction, Script};
+use crate::{Context, Error, reason};
+
+/// Where a script stands, as it is saved.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Place {
+    /// The instruction to go on with.
+    #[prost(uint32, tag = "1")]
+    next: u32,
+    #[prost(string, tag = "2")]
+    answer: String,
+    /// What `message` said so far.
+    #[prost(string, optional, tag = "3")]
+    reply: Option<String>,
+}
+
+pub(super) async fn run(cx: &Context, script: &Script) -> Result<(), Error> {
+    let mut place = match cx.restored() {
+        None => Place::default(),
+        Some(bytes) => Place::decode(bytes).map_err(|error| {
+            let text = "the saved place of the script cannot be read";
+            Error::new(&reason::DATA_LOSS).because(text).caused_by(error)
+        })?,
+    };
+    if let Some(reply) = &place.reply {
+        cx.reply(reply).await?;
+    }
+    let rest = script.instructions.get(place.next as usize..).unwrap_or_default();
+    // Only a script that begins with its answer can do without a task.
+    let begins_with_answer = matches!(rest.first(), Some(Instruction::Message(_)));
+    if !begins_with_answer || cx.restored().is_some() {
+        cx.start().await?;
+    }
+    for instruction in rest {
+        place.next += 1;
+        let save = step(cx, instruction, &mut place).await?;
+        if save {
+            cx.checkpoint(place.encode_to_vec()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Does one instruction and tells whether the place is worth saving.
+async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Result<bool, Error> {
+    let fill = |text: &str| text.replace("$answer", &place.answer);
+    match instruction {
+        Instruction::Say(text) => cx.status(fill(text)).await?,
+        Instruction::Chunk(text) => cx.append("output", fill(text)).await?,
+        Instruction::Artifact { name, text } => cx.artifact(fill(name), fill(text)).await?,
+        Instruction::Data { name, value } => {
+            let mut value = value.clone();
+            fill_json(&mut value, &fill);
+            cx.artifact(name, value).await?;
+        }
+        Instruction::Sleep(time) => {
+            cx.sleep(*time).await?;
+            return Ok(true);
+        }
+        Instruction::Ask(prompt) => {
+            place.answer = cx.ask(fill(prompt)).await?.text().into_owned();
+            return Ok(true);
+        }
+        Instruction::Auth(url) => {
+            cx.auth(fill(url)).await?;
+            return Ok(true);
+        }
+        Instruction::Message(text) => {
+            let text = fill(text);
+            cx.reply(text.as_str()).await?;
+            place.reply = Some(text);
+        }
+        Instruction::Reject(text) => return Err(Error::rejected(fill(text))),
+        Instruction::Fail(how) => fail(cx, how, fill)?,
+        Instruction::Panic => panic!("the script said panic"),
+        Instruction::Abort => {
+            cx.settled().await?;
+            std::process::abort();
+        }
+        Instruction::Hang => std::future::pending::<()>().await,
+    }
+    Ok(false)
+}
+
+fn fail(cx: &Context, how: &Fail, fill: impl Fn(&str) -> String) -> Result<(), Error> {
+    if how.times.is_some_and(|times| cx.attempt() > times) {
+        return Ok(());
+    }
+    let mut error = Error::new(how.reason);
+    if let Some(text) = &how.text {
+        error = error.because(fill(text));
+    }
+    if let Some(code) = &how.code {
+        error = error.code(fill(code));
+    }
+    if let Some(yes) = how.retryable {
+        error = error.retryable(yes);
+    }
+    if let Some(delay) = how.retry_after {
+        error = error.retry_after(delay);
+    }
+    Err(error)
+}
+
+fn fill_json(value: &mut serde_json::Value, fill: &impl Fn(&str) -> String) {
+    match value {
+        serde_json::Value::String(text) => *text = fill(text),
+        serde_json::Value::Array(values) => values.iter_mut().for_each(|v| fill_json(v, fill)),
+        serde_json::Value::Object(fields) => {
+            fields.values_mut().for_each(|v| fill_json(v, fill));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,214 @@
+//! Cutting a script into instructions and an instruction into words. It knows quotes, braces and
+//! comments, and no instruction by name, so blocks in braces nest to any depth.
+
+use std::borrow::Cow;
+
+use super::parse::ScriptError;
+
+/// One instruction as written, without the blanks around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece<'a> {
+    /// Where it starts, from 1.
+    pub(super) line: usize,
+    pub(super) text: &'a str,
+}
+
+impl Piece<'_> {
+    pub(super) fn expected(&self, what: impl Into<String>) -> ScriptError {
+        ScriptError::new(self.line, self.text, what)
+    }
+}
+
+/// Cuts at every `;` and line break that is outside of quotes and braces. Blank pieces and
+/// comments are left out.
+pub(super) fn pieces(source: &str) -> Result<Vec<Piece<'_>>, ScriptError> {
+    let mut found = Vec::new();
+    let mut cutter = Cutter { source, at: 0, line: 1, fresh: true };
+    // The line of every brace that is open.
+    let mut open: Vec<usize> = Vec::new();
+    let (mut start, mut first) = (0, None);
+    while let Some(c) = cutter.next() {
+        let cut = matches!(c, ';' | '\n') && open.is_empty();
+        if cut {
+            let text = source[start..cutter.at - 1].trim();
+            found.extend(first.take().map(|line| Piece { line, text }));
+            start = cutter.at;
+        }
+        let here = cutter.line;
+        match c {
+            '#' if cutter.fresh => {
+                cutter.skip_line();
+                if open.is_empty() {
+                    start = cutter.at;
+                }
+                continue;
+            }
+            '"' if !cutter.skip_quoted() => {
+                return Err(unclosed(source, start, here, "a closing quote"));
+            }
+            '{' => open.push(here),
+            '}' if open.pop().is_none() => {
+                return Err(unclosed(
+                    source,
+                    start,
+                    here,
+                    "no } without its {, or quotes around it",
+                ));
+            }
+            _ => {}
+        }
+        cutter.fresh = matches!(c, ';' | '\n' | '{') || (cutter.fresh && c.is_whitespace());
+        if !c.is_whitespace() && !cut {
+            first.get_or_insert(here);
+        }
+        if c == '\n' {
+            cutter.line += 1;
+        }
+    }
+    if let Some(line) = open.pop() {
+        return Err(unclosed(source, start, line, "a closing }"));
+    }
+    let text = source[start..].trim();
+    found.extend(first.map(|line| Piece { line, text }));
+    Ok(found)
+}
+
+fn unclosed(source: &str, start: usize, line: usize, expected: &str) -> ScriptError {
+    ScriptError::new(line, source[start..].trim(), expected)
+}
+
+struct Cutter<'a> {
+    source: &'a str,
+    /// The byte after the last character taken.
+    at: usize,
+    line: usize,
+    /// Nothing but blanks since the last separator or brace: a `#` starts a comment here.
+    fresh: bool,
+}
+
+impl Cutter<'_> {
+    fn next(&mut self) -> Option<char> {
+        let c = self.source[self.at..].chars().next()?;
+        self.at += c.len_utf8();
+        Some(c)
+    }
+
+    /// To the line break, which stays.
+    fn skip_line(&mut self) {
+        let rest = &self.source[self.at..];
+        self.at += rest.find('\n').unwrap_or(rest.len());
+    }
+
+    /// Past the closing quote; `false` if there is none.
+    fn skip_quoted(&mut self) -> bool {
+        let Some(length) = quoted_length(&self.source[self.at - 1..]) else { return false };
+        let end = self.at - 1 + length;
+        self.line += self.source[self.at..end].matches('\n').count();
+        self.at = end;
+        true
+    }
+}
+
+/// The bytes of the quoted text at the start of `text`, both quotes included.
+fn quoted_length(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    for (i, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return Some(i + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The first word and the rest. Blanks inside quotes do not end a word.
+pub(super) fn word(text: &str) -> (&str, &str) {
+    let text = text.trim_start();
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next() {
+        if c.is_whitespace() {
+            break;
+        }
+        at += match c {
+            '"' => quoted_length(&text[at..]).unwrap_or(1),
+            _ => c.len_utf8(),
+        };
+    }
+    (&text[..at], text[at..].trim())
+}
+
+/// Takes the quotes off that enclose all of `text`; anything else stays as written.
+pub(super) fn unquote(text: &str) -> Cow<'_, str> {
+    let text = text.trim();
+    if !text.starts_with('"') || quoted_length(text) != Some(text.len()) {
+        return Cow::Borrowed(text);
+    }
+    let inner = &text[1..text.len() - 1];
+    if !inner.contains('\\') {
+        return Cow::Borrowed(inner);
+    }
+    let mut plain = String::with_capacity(inner.len());
+    let mut chars = inner.chars().peekable();
+    while let Some(c) = chars.next() {
+        let escaped = chars.next_if(|next| c == '\\' && matches!(next, '"' | '\\'));
+        plain.push(escaped.unwrap_or(c));
+    }
+    Cow::Owned(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(source: &str) -> Vec<(usize, &str)> {
+        pieces(source).unwrap().iter().map(|p| (p.line, p.text)).collect()
+    }
+
+    #[test]
+    fn separators_cut_unless_quoted_or_in_braces() {
+        assert_eq!(texts("a; b\n c"), [(1, "a"), (1, "b"), (2, "c")]);
+        assert_eq!(texts(" ;;\n\n;"), []);
+        assert_eq!(texts("say \"a;\nb\"; c"), [(1, "say \"a;\nb\""), (2, "c")]);
+        assert_eq!(texts("x { a; { b\n } }; c"), [(1, "x { a; { b\n } }"), (2, "c")]);
+        assert_eq!(texts("x \"{\"; y \"\\\"}\""), [(1, "x \"{\""), (1, "y \"\\\"}\"")]);
+        assert_eq!(texts("a\r\nb"), [(1, "a"), (2, "b")]);
+    }
+
+    #[test]
+    fn comments_are_skipped_also_in_braces() {
+        assert_eq!(texts("# \"not; { closed\na # b"), [(2, "a # b")]);
+        assert_eq!(texts("  # x"), []);
+        let nested = "try {\n  # it's } a trap \"\n  a\n}";
+        assert_eq!(texts(nested), [(1, nested)]);
+    }
+
+    #[test]
+    fn what_is_not_closed_is_named_by_its_line() {
+        for (source, line, expected) in [
+            ("a\nsay \"b\nc", 2, "a closing quote"),
+            ("a {\n b {\n }", 1, "a closing }"),
+            ("a\nb }", 2, "no } without its {, or quotes around it"),
+            ("say \"a\\\"", 1, "a closing quote"),
+        ] {
+            let error = pieces(source).unwrap_err();
+            assert_eq!((error.line, error.expected.as_str()), (line, expected), "{source}");
+        }
+    }
+
+    #[test]
+    fn words_keep_their_quoted_blanks() {
+        assert_eq!(word("code=1 text=\"a b\"  c"), ("code=1", "text=\"a b\"  c"));
+        assert_eq!(word("text=\"a b\"  c"), ("text=\"a b\"", "c"));
+        assert_eq!(word("  "), ("", ""));
+    }
+
+    #[test]
+    fn quotes_come_off_only_around_the_whole() {
+        assert_eq!(unquote(" \"a b\" "), "a b");
+        assert_eq!(unquote("\"a\" and \"b\""), "\"a\" and \"b\"");
+        assert_eq!(unquote(r#""say \"hi\" \\ \n""#), r#"say "hi" \ \n"#);
+        assert_eq!(unquote("\""), "\"");
+    }
+}

@@ -1,0 +1,343 @@
+//! One attempt at one task, as the worker keeps it: what was assigned, the reports that are not
+//! yet acknowledged, the answers that came, and whether it was told to stop. It knows neither the
+//! agent's code nor the connection.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use bytes::Bytes;
+use faultline_chassis::{TraceContext, limits};
+use faultline_proto::{
+    a2a,
+    id::TaskId,
+    v1::{self, report::Body},
+};
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::Notify;
+
+use crate::{Error, agent::Hosted, outbox::Outbox};
+
+/// How many bytes of reports may wait for acknowledgement before the agent has to.
+const BYTES_AHEAD_MAX: usize = 2 * limits::MESSAGE_BYTES_MAX;
+
+/// An attempt's name within the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) task_id: TaskId,
+    pub(crate) attempt: u32,
+}
+
+impl Key {
+    /// `None` if the mesh could not have made the id.
+    pub(crate) fn read(task_id: &str, attempt: u32) -> Option<Self> {
+        Some(Self { task_id: task_id.parse().ok()?, attempt })
+    }
+}
+
+/// A checkpoint as it is stored: the agent's bytes and how far the counters were.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Saved {
+    #[prost(uint32, tag = "1")]
+    asks: u32,
+    #[prost(bytes = "bytes", tag = "2")]
+    bytes: Bytes,
+}
+
+pub(crate) struct Attempt {
+    pub(crate) key: Key,
+    pub(crate) hosted: Arc<Hosted>,
+    pub(crate) context_id: String,
+    pub(crate) message: a2a::Message,
+    pub(crate) deadline: Option<SystemTime>,
+    pub(crate) trace: TraceContext,
+    pub(crate) restored: Restored,
+    /// The task's id as text, for every report.
+    task_id: String,
+    outbox: Arc<Outbox>,
+    state: Mutex<State>,
+    /// Something in `state` changed that somebody may wait for.
+    changed: Notify,
+}
+
+/// What an earlier attempt left behind.
+pub(crate) enum Restored {
+    Nothing,
+    Checkpoint(Bytes),
+    /// Not written by this library.
+    Unreadable,
+}
+
+#[derive(Default)]
+struct State {
+    /// The connection that knows this attempt; reports go to no other.
+    epoch: u64,
+    /// The number of the last report made.
+    made: u32,
+    /// The number of the last report handed to the connection of `epoch`.
+    handed: u32,
+    /// The newest reports, up to number `made`.
+    unacked: VecDeque<Bytes>,
+    unacked_bytes: usize,
+    ended: bool,
+    cancelled: bool,
+    /// Drop the agent at once, whatever it does.
+    dropped: Option<Dropped>,
+    answers: HashMap<String, a2a::Message>,
+    asks: u32,
+    reply: Option<a2a::Message>,
+}
+
+/// Why an agent is dropped without being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// The worker leaves; the task is handed back.
+    Released,
+    /// The task is no longer this worker's; nobody wants to hear of it.
+    Forgotten,
+}
+
+/// How the attempt stands with those who may stop it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Orders {
+    pub(crate) cancelled: bool,
+    pub(crate) dropped: Option<Dropped>,
+}
+
+impl State {
+    fn told_to_stop(&self) -> bool {
+        self.cancelled || self.dropped.is_some()
+    }
+
+    fn has_room(&self) -> bool {
+        self.unacked.len() < limits::REPORTS_AHEAD_MAX && self.unacked_bytes < BYTES_AHEAD_MAX
+    }
+
+    /// The number of the last acknowledged report.
+    fn acked(&self) -> u32 {
+        self.made - self.unacked.len() as u32
+    }
+
+    fn ack(&mut self, number: u32) {
+        while self.acked() < number
+            && let Some(report) = self.unacked.pop_front()
+        {
+            self.unacked_bytes -= report.len();
+        }
+    }
+}
+
+impl Attempt {
+    pub(crate) fn new(
+        key: Key,
+        assign: v1::Assign,
+        hosted: Arc<Hosted>,
+        trace: TraceContext,
+        outbox: Arc<Outbox>,
+    ) -> Self {
+        let saved = assign.checkpoint.map(Saved::decode);
+        let (asks, restored) = match saved {
+            None => (0, Restored::Nothing),
+            Some(Ok(saved)) => (saved.asks, Restored::Checkpoint(saved.bytes)),
+            Some(Err(_)) => (0, Restored::Unreadable),
+        };
+        let answers = assign.answers.into_iter();
+        let state = State {
+            epoch: outbox.epoch(),
+            answers: answers.map(|a| (a.key, a.message.unwrap_or_default())).collect(),
+            asks,
+            ..State::default()
+        };
+        Self {
+            key,
+            hosted,
+            context_id: assign.context_id,
+            message: assign.message.unwrap_or_default(),
+            deadline: assign.deadline.and_then(|d| d.try_into().ok()),
+            trace,
+            restored,
+            task_id: assign.task_id,
+            outbox,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(crate) fn task_id(&self) -> &str {
+        &self.task_id
+    }
+
+    // The agent's side.
+
+    /// Makes a report once the attempt is not too far ahead of its acknowledgements. It leaves the
+    /// worker when the agent next waits for something, or ends.
+    pub(crate) async fn report(&self, body: Body) -> Result<(), Error> {
+        let mut body = Some(body);
+        let made = self.until(|state| {
+            if state.told_to_stop() {
+                return Some(Err(Error::stopped()));
+            }
+            state.has_room().then(|| {
+                self.make(state, body.take());
+                Ok(())
+            })
+        });
+        made.await
+    }
+
+    fn make(&self, state: &mut State, body: Option<Body>) {
+        state.made += 1;
+        let task_id = self.task_id.clone();
+        let report = v1::Report { task_id, attempt: self.key.attempt, number: state.made, body };
+        let bytes = Bytes::from(report.encode_to_vec());
+        state.unacked_bytes += bytes.len();
+        state.unacked.push_back(bytes);
+    }
+
+    /// A checkpoint that carries the counters with it.
+    pub(crate) fn envelope(&self, bytes: Bytes) -> Bytes {
+        let asks = self.state.lock().asks;
+        Saved { asks, bytes }.encode_to_vec().into()
+    }
+
+    /// The key of a question that was given none: its ordinal in the task.
+    pub(crate) fn next_ask(&self) -> String {
+        let mut state = self.state.lock();
+        state.asks += 1;
+        format!("ask-{}", state.asks)
+    }
+
+    pub(crate) fn answer(&self, key: &str) -> Option<a2a::Message> {
+        self.state.lock().answers.get(key).cloned()
+    }
+
+    pub(crate) async fn answered(&self, key: &str) -> Result<a2a::Message, Error> {
+        let answered = self.until(|state| match state.told_to_stop() {
+            true => Some(Err(Error::stopped())),
+            false => state.answers.get(key).cloned().map(Ok),
+        });
+        answered.await
+    }
+
+    pub(crate) fn set_reply(&self, message: a2a::Message) {
+        self.state.lock().reply = Some(message);
+    }
+
+    /// What the agent wants to say at the end, and whether that would be the first that anybody
+    /// hears of the task, from this attempt or an earlier one.
+    pub(crate) fn take_reply(&self) -> (Option<a2a::Message>, bool) {
+        let mut state = self.state.lock();
+        let unheard = state.made == 0 && state.answers.is_empty();
+        (state.reply.take(), unheard && matches!(self.restored, Restored::Nothing))
+    }
+
+    pub(crate) fn told_to_stop(&self) -> bool {
+        self.state.lock().told_to_stop()
+    }
+
+    pub(crate) async fn stopping(&self) {
+        self.until(|state| state.told_to_stop().then_some(())).await;
+    }
+
+    /// Everything reported so far is durable.
+    pub(crate) async fn settled(&self) -> Result<(), Error> {
+        let made = self.state.lock().made;
+        let settled = self.until(|state| match state.told_to_stop() {
+            true => Some(Err(Error::stopped())),
+            false => (state.acked() >= made).then_some(Ok(())),
+        });
+        settled.await
+    }
+
+    // The runner's side.
+
+    pub(crate) fn orders(&self) -> Orders {
+        let state = self.state.lock();
+        Orders { cancelled: state.cancelled, dropped: state.dropped }
+    }
+
+    pub(crate) async fn cancelled(&self) {
+        self.until(|state| state.cancelled.then_some(())).await;
+    }
+
+    pub(crate) async fn dropped(&self) {
+        self.until(|state| state.dropped.map(|_| ())).await;
+    }
+
+    /// The one final report. It finds room always: nothing comes after it.
+    pub(crate) fn end(&self, body: Body) {
+        let mut state = self.state.lock();
+        if !state.ended {
+            state.ended = true;
+            self.make(&mut state, Some(body));
+        }
+    }
+
+    /// Hands what was made since the last time to the connection.
+    pub(crate) fn flush(&self) {
+        let mut state = self.state.lock();
+        let new = (state.made - state.handed) as usize;
+        if new == 0 {
+            return;
+        }
+        let reports = state.unacked.iter().skip(state.unacked.len() - new).cloned();
+        // Ordered by the lock on `state`: two flushes cannot swap their reports.
+        if self.outbox.push(state.epoch, reports) {
+            state.handed = state.made;
+        }
+    }
+
+    // The coordinator's side.
+
+    /// Forgets what is durable. `true`: the attempt is over and all of it is.
+    pub(crate) fn ack(&self, number: u32) -> bool {
+        let mut state = self.state.lock();
+        state.ack(number);
+        let over = state.ended && state.unacked.is_empty();
+        drop(state);
+        self.changed.notify_waiters();
+        over
+    }
+
+    /// Goes on with the connection of `epoch`, which has everything up to `acked`. `true`: the
+    /// attempt is over and all of it is durable.
+    pub(crate) fn resume(&self, epoch: u64, acked: u32) -> bool {
+        let mut state = self.state.lock();
+        state.ack(acked);
+        state.epoch = epoch;
+        state.handed = state.acked();
+        drop(state);
+        self.flush();
+        self.ack(acked)
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.state.lock().cancelled = true;
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn drop_agent(&self, why: Dropped) {
+        self.state.lock().dropped = Some(why);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn take_answer(&self, key: String, message: a2a::Message) {
+        self.state.lock().answers.insert(key, message);
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until `ready` finds what it looks for; asked again after every change.
+    async fn until<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            // Made before looking, so that no change falls between the look and the wait.
+            let changed = self.changed.notified();
+            if let Some(found) = ready(&mut self.state.lock()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+}

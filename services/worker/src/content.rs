@@ -1,0 +1,183 @@
+//! What agents write: text, data and files as the parts of A2A messages and artifacts, and the
+//! checks that keep them within the bounds of the mesh before they leave the worker.
+
+use std::borrow::Cow;
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a::{self, Part, part::Content as Kind},
+    json, reason,
+};
+use prost::Message as _;
+use prost_types::{Struct, Value, value::Kind as Json};
+
+use crate::Error;
+
+/// The content of an artifact or a message. Strings become a text part, `serde_json` values a data
+/// part, and ready-made A2A parts are taken as they are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Content(pub(crate) Vec<Part>);
+
+impl Content {
+    /// Bytes of a file, carried in the message itself.
+    pub fn file(
+        name: impl Into<String>,
+        media_type: impl Into<String>,
+        bytes: impl Into<Vec<u8>>,
+    ) -> Self {
+        let (filename, media_type) = (name.into(), media_type.into());
+        Part { filename, media_type, ..part(Kind::Raw(bytes.into())) }.into()
+    }
+
+    /// A file that stays where it is.
+    pub fn url(url: impl Into<String>, media_type: impl Into<String>) -> Self {
+        Part { media_type: media_type.into(), ..part(Kind::Url(url.into())) }.into()
+    }
+
+    /// One more piece after what is there.
+    pub fn and(mut self, more: impl Into<Content>) -> Self {
+        self.0.extend(more.into().0);
+        self
+    }
+}
+
+fn part(content: Kind) -> Part {
+    Part { content: Some(content), ..Part::default() }
+}
+
+impl From<String> for Content {
+    fn from(text: String) -> Self {
+        part(Kind::Text(text)).into()
+    }
+}
+
+impl From<&str> for Content {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<&String> for Content {
+    fn from(text: &String) -> Self {
+        text.clone().into()
+    }
+}
+
+impl From<Cow<'_, str>> for Content {
+    fn from(text: Cow<'_, str>) -> Self {
+        text.into_owned().into()
+    }
+}
+
+impl From<serde_json::Value> for Content {
+    fn from(value: serde_json::Value) -> Self {
+        part(Kind::Data(json::value_from_json(value))).into()
+    }
+}
+
+impl From<Part> for Content {
+    fn from(part: Part) -> Self {
+        Self(vec![part])
+    }
+}
+
+impl From<Vec<Part>> for Content {
+    fn from(parts: Vec<Part>) -> Self {
+        Self(parts)
+    }
+}
+
+/// All text parts of a message, joined by line breaks. Borrowed when there is at most one.
+pub(crate) fn text_of(message: &a2a::Message) -> Cow<'_, str> {
+    let mut texts = message.parts.iter().filter_map(|part| match &part.content {
+        Some(Kind::Text(text)) => Some(text.as_str()),
+        _ => None,
+    });
+    let first = texts.next().unwrap_or_default();
+    match texts.next() {
+        None => Cow::Borrowed(first),
+        Some(second) => {
+            let rest = [first, second].into_iter().chain(texts);
+            Cow::Owned(rest.collect::<Vec<_>>().join("\n"))
+        }
+    }
+}
+
+/// An artifact that the mesh will take. Its name is its id: the same name is the same artifact.
+pub(crate) fn artifact(name: String, content: Content) -> Result<a2a::Artifact, Error> {
+    check_depth(&content.0)?;
+    let artifact = a2a::Artifact {
+        artifact_id: name.clone(),
+        name,
+        parts: content.0,
+        ..a2a::Artifact::default()
+    };
+    check_size("a chunk of an artifact", artifact.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
+    Ok(artifact)
+}
+
+pub(crate) fn check_size(what: &str, bytes: usize, bytes_max: usize) -> Result<(), Error> {
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    let text = format!("{what} has {bytes} bytes, and at most {bytes_max} are taken");
+    Err(Error::new(&reason::TASK_TOO_LARGE).because(text))
+}
+
+/// A part nested deeper than the peer's decoder goes would not fail this task but break the whole
+/// stream, and with it every other task of the worker.
+pub(crate) fn check_depth(parts: &[Part]) -> Result<(), Error> {
+    let fits = parts.iter().all(|part| {
+        let data = match &part.content {
+            Some(Kind::Data(value)) => value_fits(value, limits::DATA_DEPTH_MAX),
+            _ => true,
+        };
+        let metadata = part.metadata.as_ref();
+        data && metadata.is_none_or(|m| struct_fits(m, limits::DATA_DEPTH_MAX))
+    });
+    if fits {
+        return Ok(());
+    }
+    let text = format!("data nests deeper than {} levels", limits::DATA_DEPTH_MAX);
+    Err(Error::new(&reason::TASK_TOO_LARGE).because(text))
+}
+
+fn value_fits(value: &Value, levels: usize) -> bool {
+    match &value.kind {
+        Some(Json::StructValue(object)) => struct_fits(object, levels),
+        Some(Json::ListValue(list)) => {
+            levels > 0 && list.values.iter().all(|v| value_fits(v, levels - 1))
+        }
+        _ => true,
+    }
+}
+
+fn struct_fits(object: &Struct, levels: usize) -> bool {
+    levels > 0 && object.fields.values().all(|v| value_fits(v, levels - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn texts_of_a_message_are_joined_and_other_parts_skipped() {
+        let parts = Content::from("a").and(json!({"n": 1})).and("b").0;
+        let message = a2a::Message { parts, ..a2a::Message::default() };
+        assert_eq!(text_of(&message), "a\nb");
+        assert_eq!(text_of(&a2a::Message::default()), "");
+    }
+
+    #[test]
+    fn what_is_too_large_or_too_deep_never_leaves() {
+        let large = "x".repeat(limits::MESSAGE_BYTES_MAX + 1);
+        let error = artifact("a".into(), large.into()).unwrap_err();
+        assert_eq!(error.failure().unwrap().reason, "TASK_TOO_LARGE");
+
+        let nest = |n| (0..n).fold(json!(1), |inner, _| json!([inner]));
+        assert!(artifact("a".into(), nest(limits::DATA_DEPTH_MAX).into()).is_ok());
+        let error = artifact("a".into(), nest(limits::DATA_DEPTH_MAX + 1).into()).unwrap_err();
+        assert_eq!(error.failure().unwrap().reason, "TASK_TOO_LARGE");
+    }
+}

@@ -1,0 +1,229 @@
+//! What an agent sees of its task, and everything it can do with it.
+
+use std::{borrow::Cow, sync::Arc, time::Duration, time::SystemTime};
+
+use bytes::Bytes;
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a,
+    id::TaskId,
+    v1::{self, report::Body},
+};
+use prost::Message as _;
+
+use crate::{
+    Answer, Content, Error, Question,
+    attempt::{Attempt, Restored},
+    content::{self, check_depth, check_size, text_of},
+    run::attempt_message,
+};
+
+/// An agent's view of one attempt at one task.
+///
+/// Everything that reports something returns `Err` once the agent was told to stop, so `?` is all
+/// an agent has to do to stop in time. Reports are kept in order, survive a broken connection, and
+/// leave the worker as soon as the agent waits for something or ends; an agent that computes for
+/// long without waiting should do that in `tokio::task::spawn_blocking`.
+pub struct Context {
+    attempt: Arc<Attempt>,
+}
+
+impl Context {
+    pub(crate) fn new(attempt: Arc<Attempt>) -> Self {
+        Self { attempt }
+    }
+
+    pub(crate) fn attempt_state(&self) -> &Attempt {
+        &self.attempt
+    }
+
+    // The task.
+
+    /// Names the task, everywhere and for ever.
+    pub fn task_id(&self) -> TaskId {
+        self.attempt.key.task_id
+    }
+
+    /// Names the conversation that the task belongs to.
+    pub fn context_id(&self) -> &str {
+        &self.attempt.context_id
+    }
+
+    /// Which try at the task this is, from 1. More than 1: a worker was lost or had to leave.
+    pub fn attempt(&self) -> u32 {
+        self.attempt.key.attempt
+    }
+
+    /// The message that started the task.
+    pub fn message(&self) -> &a2a::Message {
+        &self.attempt.message
+    }
+
+    /// The text parts of [`message`](Self::message), joined by line breaks.
+    pub fn text(&self) -> Cow<'_, str> {
+        text_of(&self.attempt.message)
+    }
+
+    /// When the task's time is up; `None`: never.
+    pub fn deadline(&self) -> Option<SystemTime> {
+        self.attempt.deadline
+    }
+
+    /// The time that is left until the [`deadline`](Self::deadline).
+    pub fn remaining(&self) -> Option<Duration> {
+        let deadline = self.attempt.deadline?;
+        Some(deadline.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+
+    /// The W3C trace context of this attempt, for calls to other services.
+    pub fn traceparent(&self) -> String {
+        self.attempt.trace.to_string()
+    }
+
+    // Telling.
+
+    /// Says that the agent works on it. Only agents that may answer with a bare message need to:
+    /// callers hear nothing of the task until its first report.
+    pub async fn start(&self) -> Result<(), Error> {
+        self.attempt.report(Body::Started(v1::Started {})).await
+    }
+
+    /// Tells people what the agent is doing. For results use artifacts.
+    pub async fn status(&self, content: impl Into<Content>) -> Result<(), Error> {
+        let message = self.message_of(content.into())?;
+        self.attempt.report(Body::Status(message)).await
+    }
+
+    /// Adds a whole artifact, or replaces the one of the same name.
+    pub async fn artifact(
+        &self,
+        name: impl Into<String>,
+        content: impl Into<Content>,
+    ) -> Result<(), Error> {
+        self.chunk(name.into(), content.into(), false, true).await
+    }
+
+    /// Adds to the end of an artifact, which is made by the first piece.
+    pub async fn append(
+        &self,
+        name: impl Into<String>,
+        content: impl Into<Content>,
+    ) -> Result<(), Error> {
+        self.chunk(name.into(), content.into(), true, false).await
+    }
+
+    /// The same, and tells readers that nothing more will be added.
+    pub async fn append_last(
+        &self,
+        name: impl Into<String>,
+        content: impl Into<Content>,
+    ) -> Result<(), Error> {
+        self.chunk(name.into(), content.into(), true, true).await
+    }
+
+    /// Gives the answer in words. It is sent when the agent returns `Ok`: as a bare message
+    /// without a task if the agent [may](crate::Offer::may_answer_with_message) do that and
+    /// reported nothing else, or else as the message of the COMPLETED task. The last one counts.
+    pub async fn reply(&self, content: impl Into<Content>) -> Result<(), Error> {
+        let message = self.message_of(content.into())?;
+        self.attempt.set_reply(message);
+        self.go_on()
+    }
+
+    /// Waits until everything reported so far is stored, for a step that must not come before.
+    pub async fn settled(&self) -> Result<(), Error> {
+        self.attempt.settled().await
+    }
+
+    // Surviving.
+
+    /// Saves a place to go on from. Should this worker be lost, the next attempt finds the bytes
+    /// in [`restored`](Self::restored), together with everything reported before this call;
+    /// what was reported later is undone.
+    pub async fn checkpoint(&self, bytes: impl Into<Bytes>) -> Result<(), Error> {
+        let saved = self.attempt.envelope(bytes.into());
+        check_size("the checkpoint", saved.len(), limits::CHECKPOINT_BYTES_MAX)?;
+        self.attempt.report(Body::Checkpoint(saved)).await
+    }
+
+    /// The last checkpoint of an earlier attempt.
+    pub fn restored(&self) -> Option<&[u8]> {
+        match &self.attempt.restored {
+            Restored::Checkpoint(bytes) => Some(bytes),
+            Restored::Nothing | Restored::Unreadable => None,
+        }
+    }
+
+    // Asking.
+
+    /// Asks a human and waits for the answer, however long that takes: the task is INPUT_REQUIRED
+    /// and holds no slot of the worker meanwhile. If this question was answered in an earlier
+    /// attempt, the stored answer comes back at once.
+    pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, Error> {
+        let mut question = question.into();
+        let key = question.key.take().unwrap_or_else(|| self.attempt.next_ask());
+        if let Some(answer) = self.attempt.answer(&key) {
+            return self.go_on().map(|()| Answer(answer));
+        }
+        let interrupt = question.into_interrupt(key.clone(), &self.attempt.hosted.name);
+        check_size("the question", interrupt.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
+        self.attempt.report(Body::Ask(interrupt)).await?;
+        self.attempt.answered(&key).await.map(Answer)
+    }
+
+    /// Asks for a credential to be given at `url`; short for [`Question::auth`].
+    pub async fn auth(&self, url: impl Into<String>) -> Result<Answer, Error> {
+        self.ask(Question::auth(url)).await
+    }
+
+    // Stopping.
+
+    /// Returns when the agent has to stop. An agent that ignores it is dropped after 5 seconds.
+    pub async fn cancelled(&self) {
+        self.attempt.stopping().await;
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.attempt.told_to_stop()
+    }
+
+    /// Does `work`, but gives up when the agent has to stop.
+    pub async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            () = self.cancelled() => Err(Error::stopped()),
+            done = work => Ok(done),
+        }
+    }
+
+    /// Sleeps, but not longer than it may.
+    pub async fn sleep(&self, time: Duration) -> Result<(), Error> {
+        self.unless_cancelled(tokio::time::sleep(time)).await
+    }
+
+    fn go_on(&self) -> Result<(), Error> {
+        match self.is_cancelled() {
+            true => Err(Error::stopped()),
+            false => Ok(()),
+        }
+    }
+
+    fn message_of(&self, content: Content) -> Result<a2a::Message, Error> {
+        check_depth(&content.0)?;
+        let message = attempt_message(&self.attempt, content);
+        check_size("the message", message.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
+        Ok(message)
+    }
+
+    async fn chunk(
+        &self,
+        name: String,
+        content: Content,
+        append: bool,
+        last_chunk: bool,
+    ) -> Result<(), Error> {
+        let artifact = Some(content::artifact(name, content)?);
+        let chunk = v1::ArtifactChunk { artifact, append, last_chunk };
+        self.attempt.report(Body::Artifact(chunk)).await
+    }
+}

@@ -1,0 +1,224 @@
+//! Everything the worker holds: the agents it offers and the attempts that are not yet over. What
+//! the coordinator says arrives here; the desk outlives every connection.
+
+use std::{collections::HashMap, sync::Arc};
+
+use faultline_chassis::TraceContext;
+use faultline_proto::{
+    id::WorkerId,
+    reason,
+    v1::{self, to_worker::Body},
+};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tracing::{Instrument, field::Empty};
+
+use crate::{
+    Agent, Context, Error,
+    agent::{Hosted, Offer},
+    attempt::{Attempt, Dropped, Key},
+    outbox::Outbox,
+    run,
+};
+
+pub(crate) struct Desk {
+    id: WorkerId,
+    name: String,
+    slots: u32,
+    offers: Vec<v1::AgentOffer>,
+    hosted: HashMap<String, Arc<Hosted>>,
+    pub(crate) outbox: Arc<Outbox>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    held: HashMap<Key, Arc<Attempt>>,
+    /// Too late for anything new.
+    closed: bool,
+    /// Heartbeats that were answered.
+    beats: u64,
+}
+
+impl Desk {
+    pub(crate) fn new(name: String, slots: u32, offers: Vec<Offer>) -> Self {
+        let split = offers.into_iter().map(|offer| offer.split(&name));
+        let (offers, hosted): (Vec<_>, Vec<_>) = split.unzip();
+        Self {
+            id: WorkerId::new(),
+            slots,
+            offers,
+            hosted: hosted.into_iter().map(|h| (h.name.clone(), Arc::new(h))).collect(),
+            name,
+            outbox: Arc::default(),
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(crate) fn hello(&self) -> v1::Hello {
+        let state = self.state.lock();
+        let held = state.held.values();
+        let held = held
+            .map(|a| v1::Held { task_id: a.task_id().to_owned(), attempt: a.key.attempt })
+            .collect();
+        v1::Hello {
+            worker_id: self.id.to_string(),
+            name: self.name.clone(),
+            agents: self.offers.clone(),
+            slots: self.slots,
+            held,
+        }
+    }
+
+    /// Sorts what is held by what the coordinator made of it. What it does not mention at all is
+    /// as lost as what it wants forgotten: nobody would ever acknowledge its reports.
+    pub(crate) fn welcome(&self, epoch: u64, welcome: &v1::Welcome) {
+        let resumed = welcome.resume.iter();
+        let resumed = resumed.filter_map(|a| Some((Key::read(&a.task_id, a.attempt)?, a.number)));
+        let resumed: HashMap<Key, u32> = resumed.collect();
+        self.state.lock().held.retain(|key, attempt| match resumed.get(key) {
+            Some(acked) => !attempt.resume(epoch, *acked),
+            None => {
+                tracing::info!(task.id = %key.task_id, key.attempt, "no longer ours");
+                attempt.drop_agent(Dropped::Forgotten);
+                false
+            }
+        });
+        self.changed.notify_waiters();
+    }
+
+    /// What the coordinator says after the welcome.
+    pub(crate) fn take(&self, message: v1::ToWorker) {
+        match message.body {
+            Some(Body::Assign(assign)) => self.assign(assign),
+            Some(Body::Acks(acks)) => self.acks(&acks),
+            Some(Body::Cancel(cancel)) => {
+                if let Some(attempt) = self.find(&cancel.task_id, cancel.attempt) {
+                    tracing::debug!(
+                        task.id = %cancel.task_id,
+                        initiator = %cancel.initiator,
+                        "cancelled"
+                    );
+                    attempt.cancel();
+                }
+            }
+            Some(Body::Answer(answer)) => {
+                if let Some(attempt) = self.find(&answer.task_id, answer.attempt) {
+                    attempt.take_answer(answer.key, answer.message.unwrap_or_default());
+                }
+            }
+            Some(Body::Heartbeat(_)) => {
+                self.state.lock().beats += 1;
+                self.changed.notify_waiters();
+            }
+            Some(Body::Drain(_)) => tracing::info!("the coordinator is about to leave"),
+            // A second welcome, or something that only a newer coordinator says.
+            Some(Body::Welcome(_)) | None => {}
+        }
+    }
+
+    fn assign(&self, assign: v1::Assign) {
+        let Some(key) = Key::read(&assign.task_id, assign.attempt) else {
+            tracing::error!(task.id = %assign.task_id, "assigned a task with an impossible id");
+            return;
+        };
+        let hosted = self.hosted.get(&assign.agent).map(Arc::clone);
+        let hosted = hosted.unwrap_or_else(|| Arc::new(unknown(&assign.agent, &self.name)));
+        let span = tracing::info_span!(
+            parent: None,
+            "attempt",
+            otel.name = hosted.span_name.as_str(),
+            otel.kind = "server",
+            agent = hosted.name.as_str(),
+            task.id = assign.task_id.as_str(),
+            attempt = key.attempt,
+            otel.status_code = Empty,
+            otel.status_description = Empty,
+            "error.type" = Empty,
+        );
+        let trace = TraceContext::from_header(Some(&assign.traceparent)).enter(&span);
+        let outbox = Arc::clone(&self.outbox);
+        let attempt = Arc::new(Attempt::new(key, assign, hosted, trace, outbox));
+        {
+            let mut state = self.state.lock();
+            if state.held.contains_key(&key) {
+                return;
+            }
+            if state.closed {
+                attempt.drop_agent(Dropped::Released);
+            }
+            state.held.insert(key, Arc::clone(&attempt));
+        }
+        tokio::spawn(run::run(attempt).instrument(span));
+    }
+
+    fn acks(&self, acks: &v1::Acks) {
+        let mut state = self.state.lock();
+        for ack in &acks.acks {
+            let key = Key::read(&ack.task_id, ack.attempt);
+            let over = key.filter(|k| state.held.get(k).is_some_and(|a| a.ack(ack.number)));
+            if let Some(key) = over {
+                state.held.remove(&key);
+            }
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    fn find(&self, task_id: &str, attempt: u32) -> Option<Arc<Attempt>> {
+        let key = Key::read(task_id, attempt)?;
+        self.state.lock().held.get(&key).map(Arc::clone)
+    }
+
+    // Leaving.
+
+    /// Waits until the coordinator has certainly read what was said before: it answers heartbeats
+    /// in order. The first answer may belong to an earlier heartbeat, the second cannot.
+    pub(crate) async fn fence(&self) {
+        for _ in 0..2 {
+            let beats = self.state.lock().beats;
+            self.outbox.heartbeat();
+            self.until(|state| state.beats > beats).await;
+        }
+    }
+
+    /// Waits until nothing is held.
+    pub(crate) async fn idle(&self) {
+        self.until(|state| state.held.is_empty()).await;
+    }
+
+    /// Drops every agent that still runs and hands its task back.
+    pub(crate) fn release(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        for attempt in state.held.values() {
+            attempt.drop_agent(Dropped::Released);
+        }
+    }
+
+    async fn until(&self, mut ready: impl FnMut(&State) -> bool) {
+        loop {
+            // Made before looking, so that no change falls between the look and the wait.
+            let changed = self.changed.notified();
+            if ready(&self.state.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Stands in for an agent that was never offered.
+fn unknown(name: &str, worker: &str) -> Hosted {
+    struct Unknown;
+
+    impl Agent for Unknown {
+        async fn run(&self, _: &Context) -> Result<(), Error> {
+            Err(Error::new(&reason::AGENT_NOT_FOUND).because("this worker has no such agent"))
+        }
+    }
+
+    Offer::new(name, Unknown).split(worker).1
+}

@@ -1,0 +1,256 @@
+//! The two errors of this crate: [`Error`], which an agent returns and which decides what callers
+//! of the mesh see, and [`ServiceError`], which the program around the worker sees.
+
+use std::{error::Error as StdError, fmt, time::Duration};
+
+use faultline_chassis::client::BadAddress;
+use faultline_proto::{
+    Failure,
+    reason::{self, Reason},
+    v1::Plane,
+};
+
+/// How an agent fails.
+///
+/// Two kinds, and the difference is what the caller gets to read:
+///
+/// - **Typed**, made with [`Error::new`]: you chose a [reason](crate::reason) and a public text,
+///   and both travel to the caller unchanged.
+/// - **Anything else**, made by `?` from any standard error or string: the caller reads only
+///   that the agent failed for an unknown reason, and a failure id. The whole text with its
+///   chain of sources is in the worker's log under that id. What you did not mean to say is not
+///   said.
+///
+/// ```
+/// use faultline_worker::{Error, reason};
+///
+/// fn charge(cents: u64) -> Result<(), Error> {
+///     let limit: u64 = "5000".parse()?; // masked, should it ever fail
+///     if cents > limit {
+///         return Err(Error::new(&reason::FAILED_PRECONDITION)
+///             .because("The card's limit is 50.00")
+///             .code(40401));
+///     }
+///     Ok(())
+/// }
+/// # assert!(charge(1).is_ok() && charge(6000).is_err());
+/// ```
+pub struct Error(Kind);
+
+enum Kind {
+    Failed(Failure),
+    Rejected(String),
+    Stopped,
+}
+
+/// What becomes of an attempt that ended with an error.
+pub(crate) enum Verdict {
+    Failed(Failure),
+    Rejected(String),
+    Stopped,
+}
+
+impl Error {
+    /// A typed failure. Its public text is the reason's title until [`because`](Self::because)
+    /// says better.
+    pub fn new(reason: &'static Reason) -> Self {
+        Self(Kind::Failed(Failure::new(reason)))
+    }
+
+    /// The agent looked at the task and declines it: the task ends REJECTED, not FAILED, with
+    /// `text` as its message.
+    pub fn rejected(text: impl Into<String>) -> Self {
+        Self(Kind::Rejected(text.into()))
+    }
+
+    /// The agent was told to stop. Only a [`Context`](crate::Context) knows that.
+    pub(crate) fn stopped() -> Self {
+        Self(Kind::Stopped)
+    }
+
+    /// The public text: any caller may read it.
+    pub fn because(self, text: impl Into<String>) -> Self {
+        self.map(|f| f.because(text))
+    }
+
+    /// The application's own code, a string or an integer of any kind. It reaches the caller
+    /// verbatim, through every agent on the way.
+    pub fn code(self, code: impl fmt::Display) -> Self {
+        self.map(|f| f.with_business_code(code.to_string()))
+    }
+
+    /// The class of the error in your own words, such as `quota_error`.
+    pub fn error_type(self, name: impl Into<String>) -> Self {
+        self.map(|f| f.with_error_type(name))
+    }
+
+    /// May the caller try the same again? Without this the reason decides.
+    pub fn retryable(self, yes: bool) -> Self {
+        self.map(|f| f.with_retryable(yes))
+    }
+
+    /// Not before this much time has passed.
+    pub fn retry_after(self, delay: Duration) -> Self {
+        self.map(|f| f.with_retry_after(delay))
+    }
+
+    /// Names one field of the request and what is wrong with it.
+    pub fn violation(self, field: impl Into<String>, description: impl Into<String>) -> Self {
+        self.map(|f| f.with_violation(field, description))
+    }
+
+    /// What was behind it. Goes to the worker's log with all its sources, never to a caller.
+    pub fn caused_by(self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.map(|f| f.privately(chain(&*source.into())))
+    }
+
+    /// Whether this only says that the task was cancelled or is no longer this worker's. There is
+    /// nothing to handle then: return.
+    pub fn is_stop(&self) -> bool {
+        matches!(self.0, Kind::Stopped)
+    }
+
+    /// The record that would travel, unless the agent rejected the task or was told to stop.
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.0 {
+            Kind::Failed(failure) => Some(failure),
+            Kind::Rejected(_) | Kind::Stopped => None,
+        }
+    }
+
+    pub(crate) fn into_verdict(self) -> Verdict {
+        match self.0 {
+            Kind::Failed(failure) => Verdict::Failed(failure.with_plane(Plane::Execution)),
+            Kind::Rejected(text) => Verdict::Rejected(text),
+            Kind::Stopped => Verdict::Stopped,
+        }
+    }
+
+    fn map(self, change: impl FnOnce(Failure) -> Failure) -> Self {
+        match self.0 {
+            Kind::Failed(failure) => Self(Kind::Failed(change(failure))),
+            other => Self(other),
+        }
+    }
+}
+
+/// The masking conversion. A [`Failure`] that comes through, from a call to another agent, keeps
+/// everything it has.
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
+    fn from(error: E) -> Self {
+        let failure = match error.into().downcast::<Failure>() {
+            Ok(failure) => *failure,
+            Err(other) => Failure::new(&reason::UNKNOWN).privately(chain(&*other)),
+        };
+        Self(Kind::Failed(failure))
+    }
+}
+
+/// For logs and tests: the private text is in it. There is no `Display`, so that it cannot end up
+/// in an answer by accident.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Failed(failure) => match failure.private() {
+                Some(private) => write!(f, "{failure} ({})", private.for_log()),
+                None => write!(f, "{failure}"),
+            },
+            Kind::Rejected(text) => write!(f, "rejected: {text}"),
+            Kind::Stopped => f.write_str("told to stop"),
+        }
+    }
+}
+
+fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        next = source.source();
+    }
+    text
+}
+
+/// Why a worker cannot start, or had to give up.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    #[error(transparent)]
+    Address(#[from] BadAddress),
+    #[error("no agents to run: name built-in ones in `agents` or offer your own")]
+    NoAgents,
+    #[error("`slots` is 0: the worker could never run anything")]
+    NoSlots,
+    #[error("there is no built-in agent '{name}' (there are {known})")]
+    NotBuiltIn { name: String, known: String },
+    #[error("'{name}' cannot name an agent: it takes [a-z][a-z0-9-]{{0,62}}")]
+    BadName { name: String },
+    #[error("'{name}' cannot name an agent: the gateway uses it in its paths")]
+    ReservedName { name: String },
+    #[error("two agents are named '{name}'")]
+    Twice { name: String },
+    #[error("the coordinator refuses this worker")]
+    Refused(#[source] Failure),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read the order")]
+    struct Outer(#[source] std::num::ParseIntError);
+
+    #[test]
+    fn an_unclassified_error_is_masked_and_whole_for_the_log() {
+        let source = "hunter2".parse::<u8>().unwrap_err();
+        let error = Error::from(Outer(source));
+        let failure = error.failure().unwrap();
+        assert_eq!(failure.reason, "UNKNOWN");
+        assert_eq!(failure.public_message, reason::UNKNOWN.title);
+        let private = failure.private().unwrap().for_log();
+        assert_eq!(private, "cannot read the order: invalid digit found in string");
+        assert!(format!("{error:?}").contains("invalid digit"));
+    }
+
+    #[test]
+    fn a_string_is_masked_too() {
+        let failed = || -> Result<(), Error> { Err("password=hunter2")? };
+        let error = failed().unwrap_err();
+        let failure = error.failure().unwrap();
+        assert!(!failure.public_message.contains("hunter2"));
+        assert_eq!(failure.private().unwrap().for_log(), "password=hunter2");
+    }
+
+    #[test]
+    fn a_typed_error_says_what_it_was_told_to_say() {
+        let error = Error::new(&reason::RATE_LIMITED)
+            .because("slow down")
+            .code(-40401_i64)
+            .error_type("quota_error")
+            .retryable(false)
+            .retry_after(Duration::from_secs(2))
+            .caused_by("the upstream said 429");
+        let failure = error.failure().unwrap();
+        assert_eq!(failure.public_message, "slow down");
+        assert_eq!(failure.business_code, "-40401");
+        assert_eq!(failure.error_type, "quota_error");
+        assert!(!failure.may_retry());
+        assert_eq!(failure.retry_after(), Some(Duration::from_secs(2)));
+        assert_eq!(failure.private().unwrap().for_log(), "the upstream said 429");
+    }
+
+    #[test]
+    fn a_failure_of_another_agent_passes_unmasked() {
+        let theirs = Failure::new(&reason::RATE_LIMITED).because("slow down");
+        let error = Error::from(theirs.clone());
+        assert_eq!(error.failure(), Some(&theirs));
+    }
+
+    #[test]
+    fn a_rejection_is_no_failure() {
+        let error = Error::rejected("not my kind of work").because("ignored");
+        assert!(error.failure().is_none());
+        assert!(matches!(error.into_verdict(), Verdict::Rejected(t) if t == "not my kind of work"));
+    }
+}

@@ -1,0 +1,265 @@
+//! What waits to be written to the coordinator. The stream of a connection is a view of it: there
+//! is no writer task and no channel, the connection itself takes everything that waits in one
+//! message whenever it can write.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use faultline_chassis::limits;
+use faultline_proto::v1;
+use futures::Stream;
+use parking_lot::Mutex;
+
+/// Reports are taken into one message until they have this many bytes: a message with the largest
+/// reports allowed would be more than the coordinator reads.
+const MESSAGE_BYTES: usize = limits::MESSAGE_BYTES_MAX;
+
+/// `FromWorker` as it is written. A report is encoded once, when it is made, and the same bytes are
+/// kept, sent and, if need be, sent again; on the wire there is no difference.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Outgoing {
+    #[prost(message, optional, tag = "1")]
+    hello: Option<v1::Hello>,
+    #[prost(message, optional, tag = "2")]
+    reports: Option<Encoded>,
+    #[prost(message, optional, tag = "3")]
+    heartbeat: Option<v1::Heartbeat>,
+    #[prost(message, optional, tag = "4")]
+    drain: Option<v1::Drain>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Encoded {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    reports: Vec<Bytes>,
+}
+
+/// Shared by everything that has something to say. While no connection is open, what is put in is
+/// dropped: the attempts keep their reports and send them again when they are resumed.
+#[derive(Default)]
+pub(crate) struct Outbox(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Counts connections, so that nothing said for one is written to another.
+    epoch: u64,
+    open: bool,
+    leaving: bool,
+    finished: bool,
+    hello: Option<v1::Hello>,
+    drain: bool,
+    heartbeat: bool,
+    /// Bounded by what attempts may be ahead of their acknowledgements.
+    reports: VecDeque<Bytes>,
+    waker: Option<Waker>,
+}
+
+impl Outbox {
+    /// Starts a new connection, which ends the one before. The first message is `hello`.
+    pub(crate) fn open(self: &Arc<Self>, hello: v1::Hello) -> Outgoings {
+        let mut state = self.0.lock();
+        state.epoch += 1;
+        state.open = true;
+        state.hello = Some(hello);
+        state.drain = state.leaving;
+        state.heartbeat = false;
+        state.reports.clear();
+        state.waker = None;
+        Outgoings { outbox: Arc::clone(self), epoch: state.epoch }
+    }
+
+    /// Ends the stream of this epoch; what it did not write is dropped.
+    pub(crate) fn close(&self) {
+        self.change(|state| {
+            state.open = false;
+            state.reports.clear();
+            true
+        });
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.0.lock().epoch
+    }
+
+    /// Adds reports for the connection of `epoch`; `false` if that is not the open one.
+    pub(crate) fn push(&self, epoch: u64, reports: impl Iterator<Item = Bytes>) -> bool {
+        let mut current = false;
+        self.change(|state| {
+            current = state.open && state.epoch == epoch;
+            if current {
+                state.reports.extend(reports);
+            }
+            current
+        });
+        current
+    }
+
+    pub(crate) fn heartbeat(&self) {
+        self.change(|state| {
+            state.heartbeat = true;
+            true
+        });
+    }
+
+    /// Says now, and on every connection to come, that no new work is wanted.
+    pub(crate) fn leave(&self) {
+        self.change(|state| {
+            state.leaving = true;
+            state.drain = true;
+            true
+        });
+    }
+
+    /// Ends the last connection: everything is said.
+    pub(crate) fn finish(&self) {
+        self.0.lock().finished = true;
+        self.close();
+    }
+
+    pub(crate) fn finished(&self) -> bool {
+        self.0.lock().finished
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
+        let mut state = self.0.lock();
+        let waker = if change(&mut state) { state.waker.take() } else { None };
+        // Woken without the lock: the connection will want it at once.
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// What one connection writes.
+pub(crate) struct Outgoings {
+    outbox: Arc<Outbox>,
+    epoch: u64,
+}
+
+impl Outgoings {
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl Stream for Outgoings {
+    type Item = Outgoing;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
+        let mut state = self.outbox.0.lock();
+        if state.epoch != self.epoch || !state.open {
+            return Poll::Ready(None);
+        }
+        if let Some(next) = next(&mut state) {
+            return Poll::Ready(Some(next));
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+fn next(state: &mut State) -> Option<Outgoing> {
+    if let Some(hello) = state.hello.take() {
+        return Some(Outgoing { hello: Some(hello), ..Outgoing::default() });
+    }
+    if std::mem::take(&mut state.drain) {
+        return Some(Outgoing { drain: Some(v1::Drain {}), ..Outgoing::default() });
+    }
+    // A heartbeat goes first: it must not wait behind a long queue of reports.
+    if std::mem::take(&mut state.heartbeat) {
+        return Some(Outgoing { heartbeat: Some(v1::Heartbeat {}), ..Outgoing::default() });
+    }
+    let mut bytes = 0;
+    let fit = state.reports.iter().take(limits::REPORTS_PER_MESSAGE_MAX).take_while(|report| {
+        let first = bytes == 0;
+        bytes += report.len();
+        first || bytes <= MESSAGE_BYTES
+    });
+    let count = fit.count();
+    (count > 0).then(|| {
+        let reports = state.reports.drain(..count).collect();
+        Outgoing { reports: Some(Encoded { reports }), ..Outgoing::default() }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::{FutureExt, StreamExt};
+    use prost::Message;
+
+    fn report(number: u32) -> v1::Report {
+        v1::Report { task_id: "t".into(), attempt: 1, number, body: None }
+    }
+
+    fn encoded(numbers: std::ops::Range<u32>) -> impl Iterator<Item = Bytes> {
+        numbers.map(|n| report(n).encode_to_vec().into())
+    }
+
+    fn take(stream: &mut Outgoings) -> Option<v1::FromWorker> {
+        let next = stream.next().now_or_never()??;
+        Some(v1::FromWorker::decode(next.encode_to_vec().as_slice()).unwrap())
+    }
+
+    #[test]
+    fn what_is_written_reads_as_the_message_of_the_contract() {
+        let outbox = Arc::new(Outbox::default());
+        let hello = v1::Hello { name: "w".into(), slots: 3, ..v1::Hello::default() };
+        let mut stream = outbox.open(hello.clone());
+        outbox.push(1, encoded(1..4));
+        outbox.heartbeat();
+        outbox.leave();
+        let reports = v1::Reports { reports: (1..4).map(report).collect() };
+        let expected = [
+            v1::from_worker::Body::Hello(hello),
+            v1::from_worker::Body::Drain(v1::Drain {}),
+            v1::from_worker::Body::Heartbeat(v1::Heartbeat {}),
+            v1::from_worker::Body::Reports(reports),
+        ];
+        for body in expected {
+            assert_eq!(take(&mut stream), Some(v1::FromWorker { body: Some(body) }));
+        }
+        assert_eq!(take(&mut stream), None);
+    }
+
+    #[test]
+    fn a_message_is_bounded_in_reports_and_in_bytes() {
+        let outbox = Arc::new(Outbox::default());
+        let mut stream = outbox.open(v1::Hello::default());
+        take(&mut stream);
+        let count = |message: Option<v1::FromWorker>| match message.and_then(|m| m.body) {
+            Some(v1::from_worker::Body::Reports(r)) => r.reports.len(),
+            other => panic!("no reports: {other:?}"),
+        };
+        outbox.push(1, encoded(1..limits::REPORTS_PER_MESSAGE_MAX as u32 + 2));
+        assert_eq!(count(take(&mut stream)), limits::REPORTS_PER_MESSAGE_MAX);
+        assert_eq!(count(take(&mut stream)), 1);
+
+        let large = v1::Report {
+            body: Some(v1::report::Body::Checkpoint(vec![0; MESSAGE_BYTES].into())),
+            ..report(1)
+        };
+        let large = Bytes::from(large.encode_to_vec());
+        outbox.push(1, [large.clone(), large].into_iter());
+        assert_eq!(count(take(&mut stream)), 1);
+        assert_eq!(count(take(&mut stream)), 1);
+    }
+
+    #[test]
+    fn nothing_said_for_one_connection_is_written_to_another() {
+        let outbox = Arc::new(Outbox::default());
+        let mut old = outbox.open(v1::Hello::default());
+        outbox.push(1, encoded(1..2));
+        let mut new = outbox.open(v1::Hello::default());
+        assert!(!outbox.push(1, encoded(2..3)));
+        assert!(take(&mut new).is_some_and(|m| m.body.is_some()), "hello");
+        assert_eq!(take(&mut new), None);
+        assert_eq!(old.next().now_or_never(), Some(None), "the old stream has ended");
+    }
+}

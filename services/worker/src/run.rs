@@ -1,0 +1,177 @@
+//! Running one attempt: the agent's code between the assignment and the one final report. Whatever
+//! the agent does — return, fail, panic, ignore that it was cancelled — exactly one report ends
+//! the attempt, and the worker lives on.
+
+use std::{
+    any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration,
+};
+
+use faultline_proto::{
+    Failure, a2a, reason,
+    v1::{self, Origin, Plane, report::Body},
+};
+use futures::FutureExt;
+use tracing::Span;
+
+use crate::{
+    Context, Error,
+    attempt::{Attempt, Dropped, Restored},
+    error::Verdict,
+};
+
+/// How long a cancelled agent may take to return before it is dropped.
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
+/// Runs the agent to its end and reports it.
+pub(crate) async fn run(attempt: Arc<Attempt>) {
+    let cx = Context::new(Arc::clone(&attempt));
+    let mut driven = pin!(AssertUnwindSafe(drive(&cx)).catch_unwind());
+    // Reports leave when the agent has nothing more to do for now. An agent that never waits costs
+    // one message, however much it reports, because its end joins the rest below.
+    let driven = poll_fn(|task| {
+        let poll = driven.as_mut().poll(task);
+        if poll.is_pending() {
+            attempt.flush();
+        }
+        poll
+    });
+    let ended = match driven.await {
+        Ok(Some(result)) => Ended::Returned(result),
+        Ok(None) => Ended::Dropped,
+        Err(panic) => Ended::Panicked(panic_text(&*panic)),
+    };
+    if let Some(body) = last_words(&attempt, ended) {
+        attempt.end(body);
+        attempt.flush();
+    }
+}
+
+enum Ended {
+    Returned(Result<(), Error>),
+    Panicked(String),
+    Dropped,
+}
+
+/// The agent's result, or `None` if it had to be dropped. The agent's future lives and dies in
+/// here, so that a panic while it is dropped is caught like any other.
+async fn drive(cx: &Context) -> Option<Result<(), Error>> {
+    let attempt = cx.attempt_state();
+    if matches!(attempt.restored, Restored::Unreadable) {
+        let text = "the checkpoint of an earlier attempt cannot be read";
+        return Some(Err(Error::new(&reason::DATA_LOSS).because(text)));
+    }
+    // An order can be older than the agent: then it must not even begin.
+    if attempt.told_to_stop() {
+        return None;
+    }
+    let out_of_patience = async {
+        tokio::select! {
+            () = async { attempt.cancelled().await; tokio::time::sleep(CANCEL_GRACE).await } => {}
+            () = attempt.dropped() => {}
+        }
+    };
+    tokio::select! {
+        // The agent first: one that never waits costs no timer and no registration.
+        biased;
+        result = attempt.hosted.agent.run(cx) => Some(result),
+        () = out_of_patience => None,
+    }
+}
+
+/// The final report, unless nobody wants one.
+fn last_words(attempt: &Attempt, ended: Ended) -> Option<Body> {
+    let orders = attempt.orders();
+    match (orders.dropped, &ended) {
+        (Some(Dropped::Forgotten), _) => return None,
+        (_, _) if orders.cancelled => return Some(Body::Stopped(v1::Stopped {})),
+        // Work that was finished in time counts, even if the worker is leaving.
+        (Some(Dropped::Released), Ended::Returned(Ok(()))) => {}
+        (Some(Dropped::Released), _) => return Some(Body::Released(v1::Released {})),
+        (None, _) => {}
+    }
+    Some(match ended {
+        Ended::Returned(Ok(())) => completed(attempt),
+        Ended::Returned(Err(error)) => match error.into_verdict() {
+            Verdict::Failed(failure) => failed(attempt, failure),
+            Verdict::Rejected(text) => Body::Rejected(attempt_message(attempt, text)),
+            Verdict::Stopped => Body::Stopped(v1::Stopped {}),
+        },
+        Ended::Panicked(text) => {
+            let failure = Failure::new(&reason::AGENT_PANICKED).privately(text);
+            failed(attempt, failure.with_plane(Plane::Execution))
+        }
+        // Only an order drops an agent, and orders were looked at above.
+        Ended::Dropped => Body::Stopped(v1::Stopped {}),
+    })
+}
+
+fn completed(attempt: &Attempt) -> Body {
+    match attempt.take_reply() {
+        (Some(mut message), true) if attempt.hosted.may_answer_with_message => {
+            // There will be no task, so the message must not name one.
+            message.task_id.clear();
+            Body::Message(message)
+        }
+        (message, _) => Body::Completed(v1::Completed { message }),
+    }
+}
+
+/// A message of the agent in its task.
+pub(crate) fn attempt_message(
+    attempt: &Attempt,
+    content: impl Into<crate::Content>,
+) -> a2a::Message {
+    a2a::Message {
+        message_id: uuid::Uuid::now_v7().to_string(),
+        context_id: attempt.context_id.clone(),
+        task_id: attempt.task_id().to_owned(),
+        role: a2a::Role::Agent as i32,
+        parts: content.into().0,
+        ..a2a::Message::default()
+    }
+}
+
+/// Completes the record, logs it and marks the span. A failure that came from another agent was
+/// logged there: this one only adds itself to the chain.
+fn failed(attempt: &Attempt, failure: Failure) -> Body {
+    let hosted = &attempt.hosted;
+    let (trace_id, span_id) = (attempt.trace.trace_id(), attempt.trace.span_id());
+    let failure = if failure.origin.is_some() {
+        let failure = failure.wrap(&hosted.name, attempt.task_id(), &attempt.context_id);
+        tracing::debug!(failure.id = %failure.id, task.id = %attempt.key.task_id, "passed on");
+        failure
+    } else {
+        let origin = Origin {
+            agent: hosted.name.clone(),
+            service: "worker".to_owned(),
+            worker: hosted.worker.clone(),
+        };
+        let failure = failure
+            .with_task(attempt.task_id(), &attempt.context_id)
+            .with_trace(trace_id.as_str(), span_id)
+            .born_at(origin);
+        tracing::warn!(
+            failure.id = %failure.id,
+            task.id = %attempt.key.task_id,
+            trace.id = %trace_id,
+            agent = %hosted.name,
+            attempt = attempt.key.attempt,
+            reason = %failure.reason,
+            detail = failure.private().map(|p| p.for_log()),
+            "task failed: {}",
+            failure.public_message
+        );
+        failure
+    };
+    let span = Span::current();
+    span.record("otel.status_code", "ERROR");
+    span.record("otel.status_description", failure.public_message.as_str());
+    span.record("error.type", failure.reason.as_str());
+    Body::Failed(failure.into_record())
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "panicked with something that is no text".to_owned())
+}

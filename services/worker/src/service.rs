@@ -1,0 +1,248 @@
+//! The worker as a service: its configuration, the agents it is given, and its life from the first
+//! attach to the last acknowledgement.
+
+use std::{collections::HashSet, time::Duration};
+
+use faultline_chassis::{Drain, client::Channel, limits};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use crate::{Offer, ServiceError, agents, attach, desk::Desk};
+
+/// Parts of the gateway's paths that no agent may be named after.
+const RESERVED: [&str; 8] =
+    ["agents", "tasks", "message", "v1", "mesh", "console", "metrics", "healthz"];
+const NAME_BYTES_MAX: usize = 63;
+/// How long attempts that were handed back may wait for their acknowledgement.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the coordinator may take to close its half of the connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Where a worker attaches and what it offers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The coordinator's address. Default: `http://127.0.0.1:7400`.
+    pub coordinator: String,
+    /// Built-in agents to run, of `echo` and `script`. Default: none.
+    pub agents: Vec<String>,
+    /// How many tasks may compute at once. Default: 64.
+    pub slots: u32,
+    /// What people know the worker by. Default: the host's name.
+    pub name: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            coordinator: "http://127.0.0.1:7400".to_owned(),
+            agents: Vec::new(),
+            slots: 64,
+            name: None,
+        }
+    }
+}
+
+impl Config {
+    /// A worker with the built-in agents only.
+    pub fn bind(self) -> Result<Service, ServiceError> {
+        Worker::new(self).bind()
+    }
+}
+
+/// A worker in the making.
+///
+/// ```no_run
+/// # use faultline_worker::{Agent, Config, Context, Error, Offer, ServiceError, Worker};
+/// # struct Shout;
+/// # impl Agent for Shout {
+/// #     async fn run(&self, _: &Context) -> Result<(), Error> { Ok(()) }
+/// # }
+/// # async fn main_() -> Result<(), ServiceError> {
+/// let worker = Worker::new(Config::default()).offer(Offer::new("shout", Shout)).bind()?;
+/// worker.run_until_signalled().await
+/// # }
+/// ```
+pub struct Worker {
+    config: Config,
+    offers: Vec<Offer>,
+}
+
+impl Worker {
+    pub fn new(config: Config) -> Self {
+        Self { config, offers: Vec::new() }
+    }
+
+    /// Adds an agent of your own.
+    pub fn offer(mut self, offer: Offer) -> Self {
+        self.offers.push(offer);
+        self
+    }
+
+    /// Checks everything that can be checked without the coordinator.
+    pub fn bind(self) -> Result<Service, ServiceError> {
+        let Self { config, mut offers } = self;
+        Channel::lazy(&config.coordinator)?;
+        if config.slots == 0 {
+            return Err(ServiceError::NoSlots);
+        }
+        for name in config.agents {
+            let offer = agents::built_in(&name);
+            offers.push(offer.ok_or_else(|| ServiceError::NotBuiltIn {
+                name,
+                known: agents::NAMES.join(", "),
+            })?);
+        }
+        if offers.is_empty() {
+            return Err(ServiceError::NoAgents);
+        }
+        let mut seen = HashSet::new();
+        for offer in &offers {
+            check_name(offer.name())?;
+            if !seen.insert(offer.name()) {
+                return Err(ServiceError::Twice { name: offer.name().to_owned() });
+            }
+        }
+        let desk = Desk::new(config.name.unwrap_or_else(host_name), config.slots, offers);
+        let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
+        Ok(Service { desk, coordinator: config.coordinator, patience })
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ServiceError> {
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let fits = name.len() <= NAME_BYTES_MAX
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.bytes().all(legal);
+    if !fits {
+        return Err(ServiceError::BadName { name: name.to_owned() });
+    }
+    if RESERVED.contains(&name) {
+        return Err(ServiceError::ReservedName { name: name.to_owned() });
+    }
+    Ok(())
+}
+
+/// The pod's name on Kubernetes.
+fn host_name() -> String {
+    let set = std::env::var("HOSTNAME").ok();
+    let name = set.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
+    let name = name.map(|n| n.trim().to_owned()).filter(|n| !n.is_empty());
+    name.unwrap_or_else(|| "worker".to_owned())
+}
+
+/// A worker that is ready to run.
+pub struct Service {
+    desk: Desk,
+    coordinator: String,
+    /// How long running attempts may go on after the signal to leave.
+    pub(crate) patience: Duration,
+}
+
+impl Service {
+    /// Attaches to the coordinator and works, through any number of broken connections, until
+    /// drained. Then running attempts may finish for a while, and what is left is handed back.
+    pub async fn run(self, drain: Drain) -> Result<(), ServiceError> {
+        let staying = attach::stay(&self.desk, &self.coordinator);
+        tokio::pin!(staying);
+        tokio::select! {
+            ended = &mut staying => return ended,
+            () = self.leave(drain) => {}
+        }
+        // All is said and acknowledged, or out of time: how the connection ends is a courtesy.
+        let _ = timeout(CLOSE_TIMEOUT, staying).await;
+        Ok(())
+    }
+
+    /// The same until the process is asked to end by SIGTERM or Ctrl-C.
+    pub async fn run_until_signalled(self) -> Result<(), ServiceError> {
+        let drain = Drain::new();
+        let running = self.run(drain.clone());
+        tokio::pin!(running);
+        tokio::select! {
+            ended = &mut running => return ended,
+            () = signalled() => drain.start(),
+        }
+        running.await
+    }
+
+    async fn leave(&self, drain: Drain) {
+        drain.signalled().await;
+        self.desk.outbox.leave();
+        let finished = async {
+            self.desk.fence().await;
+            self.desk.idle().await;
+        };
+        if timeout(self.patience, finished).await.is_err() {
+            self.desk.release();
+            if timeout(SETTLE_TIMEOUT, self.desk.idle()).await.is_err() {
+                tracing::warn!("left before the coordinator acknowledged everything");
+            }
+        }
+        self.desk.outbox.finish();
+    }
+}
+
+async fn signalled() {
+    let interrupted = async {
+        // Without a handler the process simply dies at the signal, as it would have anyway.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+            return interrupted.await;
+        };
+        tokio::select! {
+            () = interrupted => {}
+            _ = terminated.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    interrupted.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(config: Config) -> Result<Service, ServiceError> {
+        config.bind()
+    }
+
+    fn with_agents(agents: &[&str]) -> Config {
+        let agents = agents.iter().map(|a| (*a).to_owned()).collect();
+        Config { agents, ..Config::default() }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_before_anything_runs() {
+        assert!(bind(with_agents(&["echo", "script"])).is_ok());
+        assert!(matches!(bind(Config::default()), Err(ServiceError::NoAgents)));
+        let twice = bind(with_agents(&["echo", "echo"]));
+        assert!(matches!(twice, Err(ServiceError::Twice { .. })));
+        let unknown = bind(with_agents(&["ecko"])).err().unwrap().to_string();
+        assert_eq!(unknown, "there is no built-in agent 'ecko' (there are echo, script)");
+        let slots = bind(Config { slots: 0, ..with_agents(&["echo"]) });
+        assert!(matches!(slots, Err(ServiceError::NoSlots)));
+        let address = bind(Config { coordinator: "http://a b".into(), ..with_agents(&["echo"]) });
+        assert!(matches!(address, Err(ServiceError::Address(_))));
+    }
+
+    #[test]
+    fn names_are_what_fits_a_path() {
+        let long = "a".repeat(NAME_BYTES_MAX + 1);
+        for bad in ["", "1a", "-a", "Echo", "a_b", "é", &long] {
+            assert!(matches!(check_name(bad), Err(ServiceError::BadName { .. })), "{bad}");
+        }
+        for reserved in RESERVED {
+            assert!(matches!(check_name(reserved), Err(ServiceError::ReservedName { .. })));
+        }
+        for good in ["a", "my-agent-2", &long[1..]] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+    }
+}

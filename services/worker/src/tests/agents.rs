@@ -1,0 +1,316 @@
+//! What agents do with their context, and what becomes of it.
+
+use std::{sync::Arc, time::Duration};
+
+use faultline_chassis::limits;
+use faultline_proto::v1::{self, report::Body, to_worker};
+use futures::StreamExt;
+use prost::Message;
+use tokio::time::Instant;
+
+use super::hub::{Mesh, Task, Wire, user_message};
+use crate::{
+    Agent, Content, Context, Error, Offer, Question, agents, desk::Desk, outbox::Outgoings, reason,
+};
+
+/// An agent made of a function, for tests that need no more.
+struct With<F>(F);
+
+impl<F, R> Agent for With<F>
+where
+    F: Fn(Arc<Context>) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), Error>> + Send,
+{
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        (self.0)(Arc::new(cx.share())).await
+    }
+}
+
+/// Offers the function as the agent `under-test`.
+fn offer<F, R>(run: F) -> Offer
+where
+    F: Fn(Arc<Context>) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), Error>> + Send,
+{
+    Offer::new("under-test", With(run))
+}
+
+async fn start<F, R>(run: F) -> (Mesh, Wire)
+where
+    F: Fn(Arc<Context>) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), Error>> + Send,
+{
+    Mesh::start(vec![offer(run)]).await
+}
+
+fn failed(body: Option<&Body>) -> &v1::Failure {
+    match body {
+        Some(Body::Failed(failure)) => failure,
+        other => panic!("not failed: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_agent_sees_its_task() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        assert_eq!((cx.attempt(), cx.context_id(), &*cx.text()), (1, "context", "hi"));
+        assert!(cx.traceparent().starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-"));
+        assert!(cx.deadline().is_none() && cx.remaining().is_none());
+        assert!(cx.restored().is_none() && !cx.is_cancelled());
+        cx.append("log", "a").await?;
+        cx.append_last("log", serde_json::json!({"n": 1})).await?;
+        cx.reply("done").await
+    })
+    .await;
+    let task = wire.assign("under-test", "hi").await;
+    let bodies = wire.to_the_end(&task).await;
+    let [Body::Artifact(a), Body::Artifact(b), Body::Completed(c)] = bodies.as_slice() else {
+        panic!("{bodies:?}")
+    };
+    assert_eq!((a.append, a.last_chunk, b.append, b.last_chunk), (true, false, true, true));
+    assert_eq!(a.artifact.as_ref().unwrap().artifact_id, "log");
+    let message = c.message.as_ref().unwrap();
+    assert_eq!(message.parts, Content::from("done").0);
+    assert_eq!(message.task_id, task.id.to_string());
+}
+
+#[tokio::test]
+async fn an_unclassified_error_reaches_the_caller_masked() {
+    let (_mesh, mut wire) = start(|_| async { Err("password=hunter2")? }).await;
+    let task = wire.assign("under-test", "").await;
+    let bodies = wire.to_the_end(&task).await;
+    let failure = failed(bodies.last());
+    assert_eq!(failure.reason, "UNKNOWN");
+    assert_eq!(failure.public_message, reason::UNKNOWN.title);
+    assert_eq!(failure.plane(), v1::Plane::Execution);
+    let origin = failure.origin.as_ref().unwrap();
+    let origin = [&origin.agent, &origin.service, &origin.worker].map(String::as_str);
+    assert_eq!(origin, ["under-test", "worker", "test-worker"]);
+    assert_eq!(failure.task_id, task.id.to_string());
+    assert_eq!(failure.context_id, "context");
+    assert_eq!(failure.trace_id, "4bf92f3577b34da6a3ce929d0e0e4736");
+    assert_eq!(failure.causes.len(), 1);
+    let bytes = String::from_utf8_lossy(&failure.encode_to_vec()).into_owned();
+    assert!(!bytes.contains("hunter2"));
+}
+
+#[tokio::test]
+async fn a_panic_fails_one_task_and_the_next_one_runs() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        cx.status("still well").await?;
+        assert_ne!(cx.text(), "hunter2");
+        Ok(())
+    })
+    .await;
+    let task = wire.assign("under-test", "hunter2").await;
+    let bodies = wire.to_the_end(&task).await;
+    let failure = failed(bodies.last());
+    assert_eq!(failure.reason, "AGENT_PANICKED");
+    assert!(!format!("{failure:?}").contains("hunter2"));
+    assert!(matches!(bodies[0], Body::Status(_)), "what was said before is kept");
+
+    let task = wire.assign("under-test", "fine").await;
+    assert!(matches!(wire.to_the_end(&task).await.last(), Some(Body::Completed(_))));
+}
+
+#[tokio::test]
+async fn a_cancelled_agent_stops_at_its_next_call() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        cx.status("waiting").await?;
+        cx.cancelled().await;
+        cx.status("never seen").await?;
+        unreachable!("a cancelled agent cannot report")
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert_eq!(wire.reports().await.len(), 1);
+    wire.cancel(&task).await;
+    let reports = wire.reports().await;
+    assert!(matches!(reports[0].body, Some(Body::Stopped(_))), "{reports:?}");
+    assert_eq!((reports.len(), reports[0].number), (1, 2));
+}
+
+#[tokio::test]
+async fn a_result_after_the_cancellation_does_not_count() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        cx.status("waiting").await?;
+        cx.cancelled().await;
+        Ok(())
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    wire.reports().await;
+    wire.cancel(&task).await;
+    assert!(matches!(wire.reports().await[0].body, Some(Body::Stopped(_))));
+}
+
+async fn next_report(outgoings: &mut Outgoings) -> v1::Report {
+    loop {
+        let next = outgoings.next().await.unwrap().encode_to_vec();
+        let body = v1::FromWorker::decode(next.as_slice()).unwrap().body;
+        if let Some(v1::from_worker::Body::Reports(mut reports)) = body {
+            return reports.reports.pop().unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() {
+    let desk = Desk::new("w".into(), 1, vec![agents::script::offer()]);
+    let mut outgoings = desk.outbox.open(desk.hello());
+    let id = faultline_proto::id::TaskId::new();
+    let task = Task { id, attempt: 1, agent: "script".into(), text: "hang".into() };
+    let say = |body| desk.take(v1::ToWorker { body: Some(body) });
+    say(to_worker::Body::Assign(task.assign()));
+    assert!(matches!(next_report(&mut outgoings).await.body, Some(Body::Started(_))));
+    let cancel = v1::Cancel { task_id: task.id.to_string(), attempt: 1, initiator: "user".into() };
+    let since = Instant::now();
+    say(to_worker::Body::Cancel(cancel));
+    assert!(matches!(next_report(&mut outgoings).await.body, Some(Body::Stopped(_))));
+    let took = since.elapsed();
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_millis(5100), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_question_waits_for_its_answer() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        let answer = cx.ask(Question::choice("Which?", ["a", "b"])).await?;
+        cx.artifact("choice", answer.text()).await?;
+        let answer = cx.auth("https://login.example").await?;
+        assert_eq!(answer.message().parts.len(), 1);
+        Ok(())
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    let reports = wire.reports().await;
+    let Some(Body::Ask(asked)) = &reports[0].body else { panic!("{reports:?}") };
+    assert_eq!((asked.key.as_str(), asked.prompt.as_str()), ("ask-1", "Which?"));
+    assert_eq!((asked.kind(), asked.agent.as_str()), (v1::interrupt::Kind::Choice, "under-test"));
+    assert!(asked.schema.is_some() && asked.requested_at.is_some());
+
+    wire.answer(&task, "ask-1", "b").await;
+    let reports = wire.reports().await;
+    let [Some(Body::Artifact(chosen)), Some(Body::Ask(asked))] =
+        [&reports[0].body, &reports[1].body]
+    else {
+        panic!("{reports:?}")
+    };
+    assert_eq!(chosen.artifact.as_ref().unwrap().parts, Content::from("b").0);
+    assert_eq!(asked.kind(), v1::interrupt::Kind::AuthUrl);
+    assert_eq!((asked.key.as_str(), asked.url.as_str()), ("ask-2", "https://login.example"));
+    wire.answer(&task, "ask-2", "done").await;
+    assert!(matches!(wire.reports().await[0].body, Some(Body::Completed(_))));
+}
+
+#[tokio::test]
+async fn a_later_attempt_gets_the_stored_answer_without_asking() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        let answer = cx.ask(Question::approval("Go?").key("go")).await?;
+        cx.artifact("said", answer.text()).await
+    })
+    .await;
+    let task = Task {
+        id: faultline_proto::id::TaskId::new(),
+        attempt: 2,
+        agent: "under-test".into(),
+        text: String::new(),
+    };
+    let answered = v1::Answered { key: "go".into(), message: Some(user_message("yes")) };
+    let assign = v1::Assign { answers: vec![answered], ..task.assign() };
+    wire.say(to_worker::Body::Assign(assign)).await;
+    let bodies = wire.to_the_end(&task).await;
+    let [Body::Artifact(said), Body::Completed(_)] = bodies.as_slice() else {
+        panic!("{bodies:?}")
+    };
+    assert_eq!(said.artifact.as_ref().unwrap().parts, Content::from("yes").0);
+}
+
+#[tokio::test]
+async fn a_checkpoint_brings_back_the_bytes_and_the_count_of_questions() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        if cx.restored().is_none() {
+            cx.ask("first?").await?;
+            cx.checkpoint("place").await?;
+        }
+        assert!(cx.restored().is_none_or(|bytes| bytes == b"place"));
+        cx.ask("second?").await?;
+        Ok(())
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    wire.reports().await;
+    wire.answer(&task, "ask-1", "x").await;
+    let reports = wire.reports().await;
+    let Some(Body::Checkpoint(saved)) = &reports[0].body else { panic!("{reports:?}") };
+
+    let task = task.successor();
+    let assign = v1::Assign { checkpoint: Some(saved.clone()), ..task.assign() };
+    wire.say(to_worker::Body::Assign(assign)).await;
+    let reports = wire.reports().await;
+    let Some(Body::Ask(asked)) = &reports[0].body else { panic!("{reports:?}") };
+    assert_eq!((asked.key.as_str(), asked.prompt.as_str()), ("ask-2", "second?"));
+
+    let task = task.successor();
+    let assign = v1::Assign { checkpoint: Some(vec![255].into()), ..task.assign() };
+    wire.say(to_worker::Body::Assign(assign)).await;
+    let bodies = wire.to_the_end(&task).await;
+    assert_eq!(failed(bodies.last()).reason, "DATA_LOSS");
+}
+
+#[tokio::test]
+async fn settled_waits_until_everything_said_is_stored() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        cx.status("one").await?;
+        cx.settled().await?;
+        cx.status("two").await
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert_eq!(wire.reports().await.len(), 1);
+    wire.ack(&task, 1).await;
+    assert_eq!(wire.reports().await.len(), 2);
+}
+
+#[tokio::test]
+async fn what_the_mesh_would_not_take_is_refused_to_the_agent() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        let large = vec![0_u8; limits::CHECKPOINT_BYTES_MAX];
+        let refused = cx.checkpoint(large).await.unwrap_err();
+        assert_eq!(refused.failure().unwrap().reason, "TASK_TOO_LARGE");
+        let fits = vec![0_u8; limits::CHECKPOINT_BYTES_MAX - 16];
+        cx.checkpoint(fits).await?;
+        let large = "x".repeat(limits::MESSAGE_BYTES_MAX);
+        cx.artifact("large", large).await
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    let bodies = wire.to_the_end(&task).await;
+    assert!(matches!(bodies[0], Body::Checkpoint(_)));
+    let failure = failed(bodies.last());
+    assert_eq!(failure.reason, "TASK_TOO_LARGE");
+    assert!(failure.public_message.starts_with("a chunk of an artifact has"));
+}
+
+#[tokio::test]
+async fn a_failure_from_another_agent_is_passed_on_as_a_hop() {
+    let (_mesh, mut wire) = start(|_| async {
+        let origin = v1::Origin { agent: "deep".into(), ..v1::Origin::default() };
+        let theirs = faultline_proto::Failure::new(&reason::RATE_LIMITED).born_at(origin);
+        Err(theirs)?
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    let bodies = wire.to_the_end(&task).await;
+    let failure = failed(bodies.last());
+    assert_eq!((failure.reason.as_str(), failure.hop), ("RATE_LIMITED", 1));
+    let agents: Vec<_> = failure.causes.iter().map(|c| c.agent.as_str()).collect();
+    assert_eq!(agents, ["under-test", "deep"]);
+}
+
+#[tokio::test]
+async fn an_agent_that_was_never_offered_is_a_failed_task() {
+    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let task = wire.assign("nobody", "").await;
+    let bodies = wire.to_the_end(&task).await;
+    assert_eq!(failed(bodies.last()).reason, "AGENT_NOT_FOUND");
+}

@@ -1,0 +1,307 @@
+//! A coordinator for one test: a real server on a free port that does only what the test says,
+//! except that it answers heartbeats.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure, a2a,
+    id::TaskId,
+    v1::{self, from_worker, hub_server, report, to_worker},
+};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle, time::timeout};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
+
+use crate::{Config, Offer, Service, ServiceError, Worker};
+use faultline_chassis::Drain;
+
+/// Waits for what must come, but not for ever.
+pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(10), what).await.expect("it should have happened by now")
+}
+
+pub(super) struct Hub {
+    pub(super) address: String,
+    wires: mpsc::Receiver<Wire>,
+    server: JoinHandle<()>,
+}
+
+impl Hub {
+    pub(super) async fn start() -> Self {
+        Self::serve(None).await
+    }
+
+    pub(super) async fn that_refuses(failure: Failure) -> Self {
+        Self::serve(Some(failure)).await
+    }
+
+    async fn serve(refusal: Option<Failure>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (send, wires) = mpsc::channel(8);
+        let service = hub_server::HubServer::new(Fake { wires: send, refusal })
+            .max_decoding_message_size(limits::GRPC_BYTES_MAX)
+            .max_encoding_message_size(limits::GRPC_BYTES_MAX);
+        let server = tokio::spawn(async move {
+            let incoming = TcpListenerStream::new(listener);
+            Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
+        });
+        Self { address, wires, server }
+    }
+
+    /// The next connection of the worker, not yet welcomed.
+    pub(super) async fn attached(&mut self) -> Wire {
+        soon(self.wires.recv()).await.unwrap()
+    }
+
+    /// The next connection, welcomed with nothing to resume.
+    pub(super) async fn welcomed(&mut self) -> Wire {
+        let wire = self.attached().await;
+        wire.welcome(v1::Welcome { heartbeat_ms: 500, ..v1::Welcome::default() }).await;
+        wire
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+struct Fake {
+    wires: mpsc::Sender<Wire>,
+    refusal: Option<Failure>,
+}
+
+#[tonic::async_trait]
+impl hub_server::Hub for Fake {
+    type AttachStream = ReceiverStream<Result<v1::ToWorker, Status>>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::FromWorker>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        if let Some(failure) = &self.refusal {
+            return Err(failure.clone().into());
+        }
+        let mut incoming = request.into_inner();
+        let first = incoming.message().await?.and_then(|m| m.body);
+        let Some(from_worker::Body::Hello(hello)) = first else { panic!("no hello: {first:?}") };
+        let (to, answers) = mpsc::channel(64);
+        let (said, heard) = mpsc::channel(64);
+        let mute = Arc::new(AtomicBool::new(false));
+        let wire = Wire { hello, heard, to: to.clone(), mute: Arc::clone(&mute) };
+        self.wires.send(wire).await.unwrap();
+        let to = to.downgrade();
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = incoming.message().await {
+                match message.body.unwrap() {
+                    from_worker::Body::Heartbeat(beat) => {
+                        let Some(to) = to.upgrade() else { break };
+                        let body = Some(to_worker::Body::Heartbeat(beat));
+                        if !mute.load(Ordering::Relaxed) {
+                            let _ = to.send(Ok(v1::ToWorker { body })).await;
+                        }
+                    }
+                    body => {
+                        if said.send(body).await.is_err() {
+                            break;
+                        }
+                    }
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+}
+
+/// The coordinator's end of one connection. Dropping it breaks the connection.
+pub(super) struct Wire {
+    pub(super) hello: v1::Hello,
+    heard: mpsc::Receiver<from_worker::Body>,
+    to: mpsc::Sender<Result<v1::ToWorker, Status>>,
+    mute: Arc<AtomicBool>,
+}
+
+impl Wire {
+    pub(super) async fn say(&self, body: to_worker::Body) {
+        soon(self.to.send(Ok(v1::ToWorker { body: Some(body) }))).await.unwrap();
+    }
+
+    pub(super) async fn welcome(&self, welcome: v1::Welcome) {
+        self.say(to_worker::Body::Welcome(welcome)).await;
+    }
+
+    /// From now on not even heartbeats are answered.
+    pub(super) fn fall_silent(&self) {
+        self.mute.store(true, Ordering::Relaxed);
+    }
+
+    /// Assigns a new task.
+    pub(super) async fn assign(&self, agent: &str, text: &str) -> Task {
+        let task = Task { id: TaskId::new(), attempt: 1, agent: agent.into(), text: text.into() };
+        self.say(to_worker::Body::Assign(task.assign())).await;
+        task
+    }
+
+    pub(super) async fn ack(&self, task: &Task, number: u32) {
+        let acks = v1::Acks { acks: vec![task.ack(number)] };
+        self.say(to_worker::Body::Acks(acks)).await;
+    }
+
+    pub(super) async fn cancel(&self, task: &Task) {
+        self.say(to_worker::Body::Cancel(v1::Cancel {
+            task_id: task.id.to_string(),
+            attempt: task.attempt,
+            initiator: "user".into(),
+        }))
+        .await;
+    }
+
+    pub(super) async fn answer(&self, task: &Task, key: &str, text: &str) {
+        self.say(to_worker::Body::Answer(v1::Answer {
+            task_id: task.id.to_string(),
+            attempt: task.attempt,
+            key: key.into(),
+            message: Some(user_message(text)),
+        }))
+        .await;
+    }
+
+    /// The next thing the worker says; `None`: it closed the connection.
+    pub(super) async fn next(&mut self) -> Option<from_worker::Body> {
+        soon(self.heard.recv()).await
+    }
+
+    /// The reports of the next message.
+    pub(super) async fn reports(&mut self) -> Vec<v1::Report> {
+        match self.next().await {
+            Some(from_worker::Body::Reports(reports)) => reports.reports,
+            other => panic!("no reports: {other:?}"),
+        }
+    }
+
+    /// All reports of `task`, acknowledged, up to and with the final one.
+    pub(super) async fn to_the_end(&mut self, task: &Task) -> Vec<report::Body> {
+        let mut bodies = Vec::new();
+        loop {
+            for report in self.reports().await {
+                assert_eq!(report.task_id, task.id.to_string());
+                assert_eq!(report.number as usize, bodies.len() + 1, "no gap, no repetition");
+                bodies.push(report.body.unwrap());
+            }
+            self.ack(task, bodies.len() as u32).await;
+            if bodies.last().is_some_and(is_final) {
+                return bodies;
+            }
+        }
+    }
+}
+
+pub(super) fn is_final(body: &report::Body) -> bool {
+    use report::Body::*;
+    matches!(body, Completed(_) | Failed(_) | Rejected(_) | Message(_) | Released(_) | Stopped(_))
+}
+
+/// A task as the fake coordinator knows it.
+pub(super) struct Task {
+    pub(super) id: TaskId,
+    pub(super) attempt: u32,
+    pub(super) agent: String,
+    pub(super) text: String,
+}
+
+impl Task {
+    pub(super) fn assign(&self) -> v1::Assign {
+        v1::Assign {
+            task_id: self.id.to_string(),
+            context_id: "context".into(),
+            agent: self.agent.clone(),
+            attempt: self.attempt,
+            message: Some(user_message(&self.text)),
+            traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
+            ..v1::Assign::default()
+        }
+    }
+
+    pub(super) fn ack(&self, number: u32) -> v1::Ack {
+        v1::Ack { task_id: self.id.to_string(), attempt: self.attempt, number }
+    }
+
+    pub(super) fn held(&self) -> v1::Held {
+        v1::Held { task_id: self.id.to_string(), attempt: self.attempt }
+    }
+
+    pub(super) fn successor(self) -> Self {
+        Self { attempt: self.attempt + 1, ..self }
+    }
+}
+
+pub(super) fn user_message(text: &str) -> a2a::Message {
+    a2a::Message {
+        message_id: "m".into(),
+        role: a2a::Role::User as i32,
+        parts: crate::Content::from(text).0,
+        ..a2a::Message::default()
+    }
+}
+
+/// A worker with both built-in agents and those of the test, and the coordinator it is attached to.
+pub(super) struct Mesh {
+    pub(super) hub: Hub,
+    pub(super) drain: Drain,
+    running: JoinHandle<Result<(), ServiceError>>,
+}
+
+impl Mesh {
+    pub(super) async fn start(offers: Vec<Offer>) -> (Self, Wire) {
+        Self::start_with(offers, |_| {}).await
+    }
+
+    pub(super) async fn start_with(
+        offers: Vec<Offer>,
+        change: impl FnOnce(&mut Service),
+    ) -> (Self, Wire) {
+        let mut hub = Hub::start().await;
+        let (drain, running) = start_worker(&hub, offers, change);
+        let wire = hub.welcomed().await;
+        (Self { hub, drain, running }, wire)
+    }
+
+    /// The worker's own end.
+    pub(super) async fn ended(&mut self) -> Result<(), ServiceError> {
+        soon(&mut self.running).await.unwrap()
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+pub(super) fn start_worker(
+    hub: &Hub,
+    offers: Vec<Offer>,
+    change: impl FnOnce(&mut Service),
+) -> (Drain, JoinHandle<Result<(), ServiceError>>) {
+    let config = Config {
+        coordinator: hub.address.clone(),
+        agents: vec!["echo".into(), "script".into()],
+        name: Some("test-worker".into()),
+        ..Config::default()
+    };
+    let worker = offers.into_iter().fold(Worker::new(config), Worker::offer);
+    let mut service = worker.bind().unwrap();
+    change(&mut service);
+    let drain = Drain::new();
+    let running = tokio::spawn(service.run(drain.clone()));
+    (drain, running)
+}

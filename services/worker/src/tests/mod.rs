@@ -1,0 +1,6 @@
+//! The worker against a fake coordinator on a real connection.
+
+mod agents;
+mod hub;
+mod life;
+mod script;
