@@ -89,7 +89,7 @@ impl Service<Request<Body>> for Channel {
             };
             Ok(match answer {
                 Ok(response) => normalize(response, deadline, timeouts),
-                Err(error) => body::response(body::unreachable_peer(&chain(&error))),
+                Err(error) => body::response(lost(&error)),
             })
         }
         .boxed()
@@ -128,12 +128,17 @@ fn not_grpc(status: http::StatusCode) -> Failure {
     Failure::new(reason).because(format!("the peer answered HTTP {status}, not gRPC"))
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+/// Why there is no answer. The channel keeps a clock of its own for `grpc-timeout` and may be
+/// quicker than ours.
+fn lost(error: &tonic::transport::Error) -> Failure {
     let mut text = error.to_string();
-    let mut next = error.source();
+    let mut next = std::error::Error::source(error);
     while let Some(source) = next {
+        if source.is::<tonic::TimeoutExpired>() {
+            return body::expired();
+        }
         text = format!("{text}: {source}");
         next = source.source();
     }
-    text
+    body::unreachable_peer(&text)
 }

@@ -557,3 +557,7 @@ fn text_message(text: String) -> Message {
     let part = a2a::Part { content, ..a2a::Part::default() };
     Message { parts: vec![part], ..Message::default() }
 }
+
+#[cfg(test)]
+#[path = "task_tests.rs"]
+mod tests;

@@ -33,6 +33,8 @@ impl Exit {
     pub const RETRYABLE: Exit = Exit(75);
     pub const DENIED: Exit = Exit(77);
     pub const CONFIG: Exit = Exit(78);
+    /// As a shell reports a process that SIGINT ended.
+    pub const INTERRUPTED: Exit = Exit(130);
 
     pub fn number(self) -> u8 {
         self.0

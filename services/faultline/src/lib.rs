@@ -1,3 +1,153 @@
-//! temporary
+//! The one binary as a library: every service of the mesh behind one command line, and the mesh in
+//! one process, which is `faultline up` and the harness of the tests. The only crate that names
+//! more than one service.
+
+pub mod config;
 pub mod exit;
+pub mod mesh;
 pub mod output;
+
+mod cmd;
+mod follow;
+mod role;
+
+use std::{ffi::OsString, io};
+
+use clap::Parser;
+use faultline_chassis::config::Environment;
+
+pub use config::Config;
+pub use exit::Exit;
+pub use mesh::Mesh;
+
+/// A mesh for A2A agents: what went wrong, who asked to stop and who needs an answer reach everyone
+/// whole.
+#[derive(Debug, Parser)]
+#[command(name = "faultline", version, max_term_width = 100, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: cmd::Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  faultline up                          start a whole mesh in this process
+  faultline send echo \"hello\"           run a task and follow it
+  faultline explain RATE_LIMITED        what a reason means and who acts on it
+  faultline explain TASK                what happened to a task, hop by hop
+
+Exit codes: 0 well, 3 waiting for an answer, 64 usage, 65 bad input, 69 unavailable,
+70 failed, 75 failed but may be tried again, 77 denied, 78 bad configuration.";
+
+/// Runs one command line to its end. `env` is what configuration is read from.
+pub fn run(args: impl IntoIterator<Item = OsString>, env: &Environment) -> Exit {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where help cannot be printed, there is nobody to tell.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::USAGE } else { Exit::OK };
+        }
+    };
+    cli.command.run(env).unwrap_or_else(|error| {
+        let broken_pipe = |e: &(dyn std::error::Error + 'static)| {
+            e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+        };
+        // The reader of our output has seen enough.
+        if error.chain().any(broken_pipe) {
+            return Exit::OK;
+        }
+        eprintln!("{} {error:#}", output::paint::Paint::stderr().red("error:"));
+        Exit::of_error(&error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn exit(args: &[&str]) -> Exit {
+        run(args.iter().map(OsString::from), &Environment::new())
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_teaches() {
+        let mut names: Vec<String> =
+            Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        names.sort();
+        for name in &names {
+            assert_eq!(exit(&["faultline", name, "--help"]), Exit::OK, "{name}");
+            let mut command = Cli::command();
+            let command = command.find_subcommand_mut(name).unwrap();
+            assert!(command.get_about().is_some(), "{name} says what it does");
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Examples:"), "{name} has examples");
+            for argument in command.get_arguments() {
+                assert!(
+                    argument.get_help().is_some(),
+                    "{name}: {} is documented",
+                    argument.get_id()
+                );
+            }
+        }
+        let expected = [
+            "answer",
+            "cancel",
+            "config",
+            "coordinator",
+            "explain",
+            "gateway",
+            "get",
+            "list",
+            "send",
+            "up",
+            "watch",
+            "worker",
+        ];
+        for name in expected {
+            assert!(names.iter().any(|n| n == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_a_usage_error() {
+        for args in [
+            &["faultline"][..],
+            &["faultline", "sned"],
+            &["faultline", "send", "echo"],
+            &["faultline", "up", "--listen", "nowhere"],
+            &["faultline", "gateway", "--threads", "0"],
+            &["faultline", "list", "--state", "broken"],
+            &["faultline", "list", "--limit", "0"],
+        ] {
+            assert_eq!(exit(args), Exit::USAGE, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_configuration_and_absent_servers_have_their_own_codes() {
+        let missing = ["faultline", "config", "--config", "/nonexistent/faultline.toml"];
+        assert_eq!(exit(&missing), Exit::CONFIG);
+        let env = [("FAULTLINE_GATEWAY__LSITEN".to_owned(), "x".to_owned())].into();
+        assert_eq!(run(["faultline", "config"].map(OsString::from), &env), Exit::CONFIG);
+        let away = ["faultline", "get", "t", "--gateway", "http://127.0.0.1:1"];
+        assert_eq!(exit(&away), Exit::UNAVAILABLE);
+        let bad = ["faultline", "get", "t", "--gateway", "gopher://x"];
+        assert_eq!(exit(&bad), Exit::BAD_INPUT);
+    }
+
+    #[test]
+    fn a_reason_is_explained_without_a_mesh() {
+        assert_eq!(exit(&["faultline", "explain", "rate_limited"]), Exit::OK);
+        assert_eq!(exit(&["faultline", "explain", "RATE_LIMITED", "--json"]), Exit::OK);
+        assert_eq!(exit(&["faultline", "explain"]), Exit::OK);
+        assert_eq!(exit(&["faultline", "explain", "RATE_LIMTED"]), Exit::BAD_INPUT);
+    }
+}

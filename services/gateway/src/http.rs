@@ -1,7 +1,7 @@
 //! The HTTP surface: which path is what, how a body is read and within which bounds, and the span
 //! around each request. What the bodies mean is known to jsonrpc, card and mesh.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -131,20 +131,21 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let parent = head.headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
     let trace = TraceContext::from_header(parent).enter(&span);
     let exchange = Exchange { gateway, span: span.clone(), trace, head };
+    // Pinned here, so that what is put around it does not move it: it is large.
+    let answering = pin!(answer(&exchange, body));
     // A panic costs the request that met it, and the client hears of it in JSON.
-    let answered = AssertUnwindSafe(answer(&exchange, body)).catch_unwind();
-    let guarded = async {
-        answered.await.unwrap_or_else(|_| {
-            let failure = Failure::new(&reason::INTERNAL_ERROR);
-            match Route::of(exchange.head.uri.path()) {
-                Route::Rpc(_) => error::rpc(failure.into(), &Id::NULL, &exchange.trace),
-                _ => error::plain(failure.into(), &exchange.trace),
-            }
-        })
-    };
-    let response = guarded.instrument(span.clone()).await;
+    let answered = AssertUnwindSafe(answering).catch_unwind().instrument(span.clone()).await;
+    let response = answered.unwrap_or_else(|_| span.in_scope(|| panicked(&exchange)));
     span.record("http.response.status_code", response.status().as_u16());
     response
+}
+
+fn panicked(exchange: &Exchange) -> Response<Body> {
+    let failure = Failure::new(&reason::INTERNAL_ERROR);
+    match Route::of(exchange.head.uri.path()) {
+        Route::Rpc(_) => error::rpc(failure.into(), &Id::NULL, &exchange.trace),
+        _ => error::plain(failure.into(), &exchange.trace),
+    }
 }
 
 async fn answer(exchange: &Exchange, body: Body) -> Response<Body> {

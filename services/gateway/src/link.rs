@@ -374,3 +374,6 @@ fn overloaded(text: &str) -> Failure {
 fn broken() -> Failure {
     Failure::new(&reason::INTERNAL).because("the coordinator answered out of turn")
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,16 +8,16 @@ struct Refunds;
 
 impl Agent for Refunds {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
-        let sum: f64 = cx.text().trim().parse().map_err(|_| {
-            Error::new(&reason::INVALID_ARGUMENT).because("Send the sum alone, such as 12.50")
+        let euros: u32 = cx.text().trim().parse().map_err(|_| {
+            Error::new(&reason::INVALID_ARGUMENT).because("Send whole euros, such as 25")
         })?;
-        if sum > 100.0 {
-            let answer = cx.ask(Question::approval(format!("Pay back {sum:.2}?"))).await?;
+        if euros > 100 {
+            let answer = cx.ask(Question::approval(format!("Pay back {euros} €?"))).await?;
             if answer.text() != "yes" {
                 return Err(Error::rejected("A human said no"));
             }
         }
-        cx.artifact("receipt", format!("Paid back {sum:.2}")).await
+        cx.artifact("receipt", format!("Paid back {euros} €")).await
     }
 }
 
@@ -25,5 +25,5 @@ impl Agent for Refunds {
 async fn main() -> Result<(), ServiceError> {
     tracing_subscriber::fmt::init();
     let offer = Offer::new("refunds", Refunds).description("Pays money back");
-    Worker::new(Config::default()).offer(offer).bind()?.run_until_signalled().await
+    Worker::new(Config::default()).offer(offer).bind().await?.run_until_signalled().await
 }

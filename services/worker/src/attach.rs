@@ -29,7 +29,7 @@ pub(crate) async fn stay(desk: &Desk, address: &str) -> Result<(), ServiceError>
     let mut backoff = BACKOFF_MIN;
     loop {
         let (welcomed, lost) = attach(desk, Channel::lazy(address)?).await;
-        desk.outbox.close();
+        desk.parted();
         if desk.outbox.finished() {
             return Ok(());
         }
@@ -75,8 +75,8 @@ async fn attach(desk: &Desk, channel: Channel) -> (bool, Failure) {
     };
     match timeout(WELCOME_TIMEOUT, opening).await {
         Ok(Ok((stream, welcome))) => {
-            tracing::info!("attached to the coordinator");
             desk.welcome(epoch, &welcome);
+            tracing::info!("attached to the coordinator");
             (true, follow(desk, stream, heartbeat(&welcome)).await)
         }
         Ok(Err(failure)) => (false, failure),

@@ -82,6 +82,8 @@ struct State {
     /// The newest reports, up to number `made`.
     unacked: VecDeque<Bytes>,
     unacked_bytes: usize,
+    /// The agent is being polled: what it reports goes out together when it next waits.
+    corked: bool,
     ended: bool,
     cancelled: bool,
     /// Drop the agent at once, whatever it does.
@@ -108,8 +110,9 @@ pub(crate) struct Orders {
 }
 
 impl State {
+    /// Nothing more can be reported. After the end too: a clone of the context may live on.
     fn told_to_stop(&self) -> bool {
-        self.cancelled || self.dropped.is_some()
+        self.cancelled || self.dropped.is_some() || self.ended
     }
 
     fn has_room(&self) -> bool {
@@ -172,8 +175,7 @@ impl Attempt {
 
     // The agent's side.
 
-    /// Makes a report once the attempt is not too far ahead of its acknowledgements. It leaves the
-    /// worker when the agent next waits for something, or ends.
+    /// Makes a report once the attempt is not too far ahead of its acknowledgements.
     pub(crate) async fn report(&self, body: Body) -> Result<(), Error> {
         let mut body = Some(body);
         let made = self.until(|state| {
@@ -182,6 +184,10 @@ impl Attempt {
             }
             state.has_room().then(|| {
                 self.make(state, body.take());
+                // From a task that the agent spawned, perhaps, which nobody uncorks.
+                if !state.corked {
+                    self.hand_over(state);
+                }
                 Ok(())
             })
         });
@@ -267,24 +273,38 @@ impl Attempt {
         self.until(|state| state.dropped.map(|_| ())).await;
     }
 
-    /// The one final report. It finds room always: nothing comes after it.
-    pub(crate) fn end(&self, body: Body) {
-        let mut state = self.state.lock();
-        if !state.ended {
-            state.ended = true;
-            self.make(&mut state, Some(body));
-        }
+    /// Keeps reports back until [`uncork`](Self::uncork): they will leave in one message.
+    pub(crate) fn cork(&self) {
+        self.state.lock().corked = true;
     }
 
-    /// Hands what was made since the last time to the connection.
-    pub(crate) fn flush(&self) {
+    pub(crate) fn uncork(&self) {
         let mut state = self.state.lock();
+        state.corked = false;
+        self.hand_over(&mut state);
+    }
+
+    /// The one final report, with everything that was kept back. It finds room always, and nothing
+    /// comes after it. `None`: nobody wants to hear the end.
+    pub(crate) fn end(&self, body: Option<Body>) {
+        let mut state = self.state.lock();
+        state.ended = true;
+        if body.is_some() {
+            self.make(&mut state, body);
+            self.hand_over(&mut state);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Hands what was made since the last time to the connection. The lock on `state` keeps the
+    /// order: two calls cannot swap their reports.
+    fn hand_over(&self, state: &mut State) {
         let new = (state.made - state.handed) as usize;
         if new == 0 {
             return;
         }
         let reports = state.unacked.iter().skip(state.unacked.len() - new).cloned();
-        // Ordered by the lock on `state`: two flushes cannot swap their reports.
         if self.outbox.push(state.epoch, reports) {
             state.handed = state.made;
         }
@@ -309,8 +329,8 @@ impl Attempt {
         state.ack(acked);
         state.epoch = epoch;
         state.handed = state.acked();
+        self.hand_over(&mut state);
         drop(state);
-        self.flush();
         self.ack(acked)
     }
 

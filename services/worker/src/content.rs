@@ -135,11 +135,17 @@ pub(crate) fn check_depth(parts: &[Part]) -> Result<(), Error> {
         let metadata = part.metadata.as_ref();
         data && metadata.is_none_or(|m| struct_fits(m, limits::DATA_DEPTH_MAX))
     });
-    if fits {
-        return Ok(());
-    }
+    if fits { Ok(()) } else { Err(too_deep()) }
+}
+
+/// The same for an object that stands alone.
+pub(crate) fn check_object_depth(object: &Struct) -> Result<(), Error> {
+    if struct_fits(object, limits::DATA_DEPTH_MAX) { Ok(()) } else { Err(too_deep()) }
+}
+
+fn too_deep() -> Error {
     let text = format!("data nests deeper than {} levels", limits::DATA_DEPTH_MAX);
-    Err(Error::new(&reason::TASK_TOO_LARGE).because(text))
+    Error::new(&reason::TASK_TOO_LARGE).because(text)
 }
 
 fn value_fits(value: &Value, levels: usize) -> bool {

@@ -14,7 +14,7 @@ use prost::Message as _;
 use crate::{
     Answer, Content, Error, Question,
     attempt::{Attempt, Restored},
-    content::{self, check_depth, check_size, text_of},
+    content::{self, check_depth, check_object_depth, check_size, text_of},
     run::attempt_message,
 };
 
@@ -22,8 +22,10 @@ use crate::{
 ///
 /// Everything that reports something returns `Err` once the agent was told to stop, so `?` is all
 /// an agent has to do to stop in time. Reports are kept in order, survive a broken connection, and
-/// leave the worker as soon as the agent waits for something or ends; an agent that computes for
-/// long without waiting should do that in `tokio::task::spawn_blocking`.
+/// leave the worker as soon as the agent waits for something or ends. An agent that computes for
+/// long without waiting should do that in a task of its own (`tokio::task::spawn_blocking`); a
+/// clone of the context can go with it, and can report until the agent itself has ended.
+#[derive(Clone)]
 pub struct Context {
     attempt: Arc<Attempt>,
 }
@@ -166,6 +168,7 @@ impl Context {
             return self.go_on().map(|()| Answer(answer));
         }
         let interrupt = question.into_interrupt(key.clone(), &self.attempt.hosted.name);
+        interrupt.schema.as_ref().map_or(Ok(()), check_object_depth)?;
         check_size("the question", interrupt.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
         self.attempt.report(Body::Ask(interrupt)).await?;
         self.attempt.answered(&key).await.map(Answer)

@@ -35,6 +35,8 @@ pub(crate) struct Desk {
 #[derive(Default)]
 struct State {
     held: HashMap<Key, Arc<Attempt>>,
+    /// There is a connection, and the coordinator welcomed it.
+    attached: bool,
     /// Too late for anything new.
     closed: bool,
     /// Heartbeats that were answered.
@@ -78,7 +80,9 @@ impl Desk {
         let resumed = welcome.resume.iter();
         let resumed = resumed.filter_map(|a| Some((Key::read(&a.task_id, a.attempt)?, a.number)));
         let resumed: HashMap<Key, u32> = resumed.collect();
-        self.state.lock().held.retain(|key, attempt| match resumed.get(key) {
+        let mut state = self.state.lock();
+        state.attached = true;
+        state.held.retain(|key, attempt| match resumed.get(key) {
             Some(acked) => !attempt.resume(epoch, *acked),
             None => {
                 tracing::info!(task.id = %key.task_id, key.attempt, "no longer ours");
@@ -86,6 +90,14 @@ impl Desk {
                 false
             }
         });
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// The connection has ended.
+    pub(crate) fn parted(&self) {
+        self.outbox.close();
+        self.state.lock().attached = false;
         self.changed.notify_waiters();
     }
 
@@ -174,13 +186,14 @@ impl Desk {
 
     // Leaving.
 
-    /// Waits until the coordinator has certainly read what was said before: it answers heartbeats
-    /// in order. The first answer may belong to an earlier heartbeat, the second cannot.
+    /// Waits until the coordinator has certainly read what was said before, if there is one: it
+    /// answers heartbeats in order. The first answer may belong to an earlier heartbeat, the second
+    /// cannot.
     pub(crate) async fn fence(&self) {
         for _ in 0..2 {
             let beats = self.state.lock().beats;
             self.outbox.heartbeat();
-            self.until(|state| state.beats > beats).await;
+            self.until(|state| state.beats > beats || !state.attached).await;
         }
     }
 

@@ -7,7 +7,6 @@ use faultline_chassis::client::BadAddress;
 use faultline_proto::{
     Failure,
     reason::{self, Reason},
-    v1::Plane,
 };
 
 /// How an agent fails.
@@ -37,14 +36,8 @@ use faultline_proto::{
 /// ```
 pub struct Error(Kind);
 
-enum Kind {
-    Failed(Failure),
-    Rejected(String),
-    Stopped,
-}
-
-/// What becomes of an attempt that ended with an error.
-pub(crate) enum Verdict {
+/// What becomes of the task.
+pub(crate) enum Kind {
     Failed(Failure),
     Rejected(String),
     Stopped,
@@ -118,12 +111,8 @@ impl Error {
         }
     }
 
-    pub(crate) fn into_verdict(self) -> Verdict {
-        match self.0 {
-            Kind::Failed(failure) => Verdict::Failed(failure.with_plane(Plane::Execution)),
-            Kind::Rejected(text) => Verdict::Rejected(text),
-            Kind::Stopped => Verdict::Stopped,
-        }
+    pub(crate) fn into_kind(self) -> Kind {
+        self.0
     }
 
     fn map(self, change: impl FnOnce(Failure) -> Failure) -> Self {
@@ -251,6 +240,6 @@ mod tests {
     fn a_rejection_is_no_failure() {
         let error = Error::rejected("not my kind of work").because("ignored");
         assert!(error.failure().is_none());
-        assert!(matches!(error.into_verdict(), Verdict::Rejected(t) if t == "not my kind of work"));
+        assert!(matches!(error.into_kind(), Kind::Rejected(t) if t == "not my kind of work"));
     }
 }

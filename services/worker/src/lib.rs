@@ -17,7 +17,7 @@
 //! #[tokio::main]
 //! async fn main() -> Result<(), ServiceError> {
 //!     let worker = Worker::new(Config::default()).offer(Offer::new("shout", Shout));
-//!     worker.bind()?.run_until_signalled().await
+//!     worker.bind().await?.run_until_signalled().await
 //! }
 //! ```
 //!

@@ -6,21 +6,25 @@ use std::{
     any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration,
 };
 
+use faultline_chassis::limits;
 use faultline_proto::{
     Failure, a2a, reason,
     v1::{self, Origin, Plane, report::Body},
 };
 use futures::FutureExt;
+use prost::Message as _;
 use tracing::Span;
 
 use crate::{
     Context, Error,
     attempt::{Attempt, Dropped, Restored},
-    error::Verdict,
+    error::Kind,
 };
 
 /// How long a cancelled agent may take to return before it is dropped.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
+/// The longest text of a rejection; the rest is cut.
+const REJECTION_BYTES_MAX: usize = 64 * 1024;
 
 /// Runs the agent to its end and reports it.
 pub(crate) async fn run(attempt: Arc<Attempt>) {
@@ -29,9 +33,10 @@ pub(crate) async fn run(attempt: Arc<Attempt>) {
     // Reports leave when the agent has nothing more to do for now. An agent that never waits costs
     // one message, however much it reports, because its end joins the rest below.
     let driven = poll_fn(|task| {
+        attempt.cork();
         let poll = driven.as_mut().poll(task);
         if poll.is_pending() {
-            attempt.flush();
+            attempt.uncork();
         }
         poll
     });
@@ -40,10 +45,7 @@ pub(crate) async fn run(attempt: Arc<Attempt>) {
         Ok(None) => Ended::Dropped,
         Err(panic) => Ended::Panicked(panic_text(&*panic)),
     };
-    if let Some(body) = last_words(&attempt, ended) {
-        attempt.end(body);
-        attempt.flush();
-    }
+    attempt.end(last_words(&attempt, ended));
 }
 
 enum Ended {
@@ -91,14 +93,17 @@ fn last_words(attempt: &Attempt, ended: Ended) -> Option<Body> {
     }
     Some(match ended {
         Ended::Returned(Ok(())) => completed(attempt),
-        Ended::Returned(Err(error)) => match error.into_verdict() {
-            Verdict::Failed(failure) => failed(attempt, failure),
-            Verdict::Rejected(text) => Body::Rejected(attempt_message(attempt, text)),
-            Verdict::Stopped => Body::Stopped(v1::Stopped {}),
+        Ended::Returned(Err(error)) => match error.into_kind() {
+            Kind::Failed(failure) => failed(attempt, failure),
+            Kind::Rejected(mut text) => {
+                text.truncate(text.floor_char_boundary(REJECTION_BYTES_MAX));
+                Body::Rejected(attempt_message(attempt, text))
+            }
+            Kind::Stopped => Body::Stopped(v1::Stopped {}),
         },
         Ended::Panicked(text) => {
             let failure = Failure::new(&reason::AGENT_PANICKED).privately(text);
-            failed(attempt, failure.with_plane(Plane::Execution))
+            failed(attempt, failure)
         }
         // Only an order drops an agent, and orders were looked at above.
         Ended::Dropped => Body::Stopped(v1::Stopped {}),
@@ -135,6 +140,7 @@ pub(crate) fn attempt_message(
 /// logged there: this one only adds itself to the chain.
 fn failed(attempt: &Attempt, failure: Failure) -> Body {
     let hosted = &attempt.hosted;
+    let failure = failure.with_plane(Plane::Execution);
     let (trace_id, span_id) = (attempt.trace.trace_id(), attempt.trace.span_id());
     let failure = if failure.origin.is_some() {
         let failure = failure.wrap(&hosted.name, attempt.task_id(), &attempt.context_id);
@@ -167,7 +173,12 @@ fn failed(attempt: &Attempt, failure: Failure) -> Body {
     span.record("otel.status_code", "ERROR");
     span.record("otel.status_description", failure.public_message.as_str());
     span.record("error.type", failure.reason.as_str());
-    Body::Failed(failure.into_record())
+    // Read back as a peer would read it, which cuts what an agent made too long.
+    let mut record = Failure::from_record(failure.into_record()).into_record();
+    if record.encoded_len() > limits::MESSAGE_BYTES_MAX {
+        record.violations.clear();
+    }
+    Body::Failed(record)
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

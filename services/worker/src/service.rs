@@ -22,7 +22,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The coordinator's address. Default: `http://127.0.0.1:7400`.
+    /// The coordinator's address. Default: `http://127.0.0.1:8081`.
     pub coordinator: String,
     /// Built-in agents to run, of `echo` and `script`. Default: none.
     pub agents: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            coordinator: "http://127.0.0.1:7400".to_owned(),
+            coordinator: "http://127.0.0.1:8081".to_owned(),
             agents: Vec::new(),
             slots: 64,
             name: None,
@@ -45,8 +45,8 @@ impl Default for Config {
 
 impl Config {
     /// A worker with the built-in agents only.
-    pub fn bind(self) -> Result<Service, ServiceError> {
-        Worker::new(self).bind()
+    pub async fn bind(self) -> Result<Service, ServiceError> {
+        Worker::new(self).bind().await
     }
 }
 
@@ -59,8 +59,8 @@ impl Config {
 /// #     async fn run(&self, _: &Context) -> Result<(), Error> { Ok(()) }
 /// # }
 /// # async fn main_() -> Result<(), ServiceError> {
-/// let worker = Worker::new(Config::default()).offer(Offer::new("shout", Shout)).bind()?;
-/// worker.run_until_signalled().await
+/// let worker = Worker::new(Config::default()).offer(Offer::new("shout", Shout));
+/// worker.bind().await?.run_until_signalled().await
 /// # }
 /// ```
 pub struct Worker {
@@ -80,8 +80,9 @@ impl Worker {
     }
 
     /// Checks everything that can be checked without the coordinator.
-    pub fn bind(self) -> Result<Service, ServiceError> {
+    pub async fn bind(self) -> Result<Service, ServiceError> {
         let Self { config, mut offers } = self;
+        // Dialled anew for every attach; here only to know that it can be.
         Channel::lazy(&config.coordinator)?;
         if config.slots == 0 {
             return Err(ServiceError::NoSlots);
@@ -209,26 +210,23 @@ async fn signalled() {
 mod tests {
     use super::*;
 
-    fn bind(config: Config) -> Result<Service, ServiceError> {
-        config.bind()
-    }
-
     fn with_agents(agents: &[&str]) -> Config {
         let agents = agents.iter().map(|a| (*a).to_owned()).collect();
         Config { agents, ..Config::default() }
     }
 
-    #[test]
-    fn what_cannot_work_is_refused_before_anything_runs() {
-        assert!(bind(with_agents(&["echo", "script"])).is_ok());
-        assert!(matches!(bind(Config::default()), Err(ServiceError::NoAgents)));
-        let twice = bind(with_agents(&["echo", "echo"]));
+    #[tokio::test]
+    async fn what_cannot_work_is_refused_before_anything_runs() {
+        assert!(with_agents(&["echo", "script"]).bind().await.is_ok());
+        assert!(matches!(Config::default().bind().await, Err(ServiceError::NoAgents)));
+        let twice = with_agents(&["echo", "echo"]).bind().await;
         assert!(matches!(twice, Err(ServiceError::Twice { .. })));
-        let unknown = bind(with_agents(&["ecko"])).err().unwrap().to_string();
+        let unknown = with_agents(&["ecko"]).bind().await.err().unwrap().to_string();
         assert_eq!(unknown, "there is no built-in agent 'ecko' (there are echo, script)");
-        let slots = bind(Config { slots: 0, ..with_agents(&["echo"]) });
+        let slots = Config { slots: 0, ..with_agents(&["echo"]) }.bind().await;
         assert!(matches!(slots, Err(ServiceError::NoSlots)));
-        let address = bind(Config { coordinator: "http://a b".into(), ..with_agents(&["echo"]) });
+        let address =
+            Config { coordinator: "http://a b".into(), ..with_agents(&["echo"]) }.bind().await;
         assert!(matches!(address, Err(ServiceError::Address(_))));
     }
 

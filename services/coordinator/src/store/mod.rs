@@ -4,6 +4,9 @@
 pub(crate) mod fill;
 pub(crate) mod sqlite;
 
+#[cfg(test)]
+mod conformance;
+
 mod migrations;
 
 use bytes::Bytes;

@@ -464,3 +464,40 @@ impl Readers {
         Ok(connection)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_coordinator_is_kept_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.db");
+        let first = Sqlite::open(&path).unwrap();
+        assert!(matches!(Sqlite::open(&path), Err(OpenError::InUse { .. })));
+        drop(first);
+        assert!(Sqlite::open(&path).is_ok());
+    }
+
+    #[test]
+    fn a_newer_database_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.db");
+        drop(Sqlite::open(&path).unwrap());
+        let raw = Connection::open(&path).unwrap();
+        raw.pragma_update(None, "user_version", 99).unwrap();
+        assert!(matches!(Sqlite::open(&path), Err(OpenError::Newer { found: 99, .. })));
+    }
+
+    #[test]
+    fn a_commit_is_on_the_disk_when_it_returns() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.db");
+        drop(Sqlite::open(&path).unwrap());
+        let raw = Connection::open(&path).unwrap();
+        prepare(&raw).unwrap();
+        let mode: String = raw.pragma_query_value(None, "journal_mode", |r| r.get(0)).unwrap();
+        let sync: i32 = raw.pragma_query_value(None, "synchronous", |r| r.get(0)).unwrap();
+        assert_eq!((mode.as_str(), sync), ("wal", 2));
+    }
+}

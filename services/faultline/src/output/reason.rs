@@ -32,6 +32,25 @@ pub(crate) fn card(row: &Reason, paint: Paint) -> String {
     format!("{}   {}\n\n{}\n{help}\n", paint.bold(row.name), row.title, columns(&rows))
 }
 
+/// All of them, a line each.
+pub(crate) fn table(paint: Paint) -> String {
+    let head = ["REASON", "gRPC", "HTTP", "JSON-RPC", "RETRY", "ACTS"];
+    let mut rows = vec![head.map(|h| (h.to_owned(), paint.dim(h))).to_vec()];
+    for row in reason::TABLE {
+        let facts = [
+            reason::code_name(row.code).to_owned(),
+            row.http.to_string(),
+            row.jsonrpc.to_string(),
+            if row.retry.may_retry() { "yes" } else { "no" }.to_owned(),
+            row.actor.describe().to_owned(),
+        ];
+        let name = (row.name.to_owned(), paint.bold(row.name));
+        let facts = facts.into_iter().map(|fact| (fact.clone(), fact));
+        rows.push(std::iter::once(name).chain(facts).collect());
+    }
+    columns(&rows)
+}
+
 pub(crate) fn json(row: &Reason) -> String {
     json!({
         "reason": row.name,

@@ -1,6 +1,6 @@
 //! What agents do with their context, and what becomes of it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use faultline_chassis::limits;
 use faultline_proto::v1::{self, report::Body, to_worker};
@@ -8,7 +8,7 @@ use futures::StreamExt;
 use prost::Message;
 use tokio::time::Instant;
 
-use super::hub::{Mesh, Task, Wire, user_message};
+use super::hub::{Mesh, Task, Wire, soon, user_message};
 use crate::{
     Agent, Content, Context, Error, Offer, Question, agents, desk::Desk, outbox::Outgoings, reason,
 };
@@ -18,18 +18,18 @@ struct With<F>(F);
 
 impl<F, R> Agent for With<F>
 where
-    F: Fn(Arc<Context>) -> R + Send + Sync + 'static,
+    F: Fn(Context) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), Error>> + Send,
 {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
-        (self.0)(Arc::new(cx.share())).await
+        (self.0)(cx.clone()).await
     }
 }
 
 /// Offers the function as the agent `under-test`.
 fn offer<F, R>(run: F) -> Offer
 where
-    F: Fn(Arc<Context>) -> R + Send + Sync + 'static,
+    F: Fn(Context) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), Error>> + Send,
 {
     Offer::new("under-test", With(run))
@@ -37,7 +37,7 @@ where
 
 async fn start<F, R>(run: F) -> (Mesh, Wire)
 where
-    F: Fn(Arc<Context>) -> R + Send + Sync + 'static,
+    F: Fn(Context) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), Error>> + Send,
 {
     Mesh::start(vec![offer(run)]).await
@@ -63,7 +63,7 @@ async fn an_agent_sees_its_task() {
     })
     .await;
     let task = wire.assign("under-test", "hi").await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     let [Body::Artifact(a), Body::Artifact(b), Body::Completed(c)] = bodies.as_slice() else {
         panic!("{bodies:?}")
     };
@@ -78,7 +78,7 @@ async fn an_agent_sees_its_task() {
 async fn an_unclassified_error_reaches_the_caller_masked() {
     let (_mesh, mut wire) = start(|_| async { Err("password=hunter2")? }).await;
     let task = wire.assign("under-test", "").await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "UNKNOWN");
     assert_eq!(failure.public_message, reason::UNKNOWN.title);
@@ -103,14 +103,14 @@ async fn a_panic_fails_one_task_and_the_next_one_runs() {
     })
     .await;
     let task = wire.assign("under-test", "hunter2").await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "AGENT_PANICKED");
     assert!(!format!("{failure:?}").contains("hunter2"));
     assert!(matches!(bodies[0], Body::Status(_)), "what was said before is kept");
 
     let task = wire.assign("under-test", "fine").await;
-    assert!(matches!(wire.to_the_end(&task).await.last(), Some(Body::Completed(_))));
+    assert!(matches!(wire.until_final(&task).await.last(), Some(Body::Completed(_))));
 }
 
 #[tokio::test]
@@ -218,7 +218,7 @@ async fn a_later_attempt_gets_the_stored_answer_without_asking() {
     let answered = v1::Answered { key: "go".into(), message: Some(user_message("yes")) };
     let assign = v1::Assign { answers: vec![answered], ..task.assign() };
     wire.say(to_worker::Body::Assign(assign)).await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     let [Body::Artifact(said), Body::Completed(_)] = bodies.as_slice() else {
         panic!("{bodies:?}")
     };
@@ -253,7 +253,7 @@ async fn a_checkpoint_brings_back_the_bytes_and_the_count_of_questions() {
     let task = task.successor();
     let assign = v1::Assign { checkpoint: Some(vec![255].into()), ..task.assign() };
     wire.say(to_worker::Body::Assign(assign)).await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     assert_eq!(failed(bodies.last()).reason, "DATA_LOSS");
 }
 
@@ -284,7 +284,7 @@ async fn what_the_mesh_would_not_take_is_refused_to_the_agent() {
     })
     .await;
     let task = wire.assign("under-test", "").await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     assert!(matches!(bodies[0], Body::Checkpoint(_)));
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "TASK_TOO_LARGE");
@@ -300,7 +300,7 @@ async fn a_failure_from_another_agent_is_passed_on_as_a_hop() {
     })
     .await;
     let task = wire.assign("under-test", "").await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     let failure = failed(bodies.last());
     assert_eq!((failure.reason.as_str(), failure.hop), ("RATE_LIMITED", 1));
     let agents: Vec<_> = failure.causes.iter().map(|c| c.agent.as_str()).collect();
@@ -311,6 +311,31 @@ async fn a_failure_from_another_agent_is_passed_on_as_a_hop() {
 async fn an_agent_that_was_never_offered_is_a_failed_task() {
     let (_mesh, mut wire) = Mesh::start(vec![]).await;
     let task = wire.assign("nobody", "").await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     assert_eq!(failed(bodies.last()).reason, "AGENT_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_spawned_task_reports_at_once_and_not_after_the_end() {
+    let (send, mut leaked) = tokio::sync::mpsc::channel(1);
+    let (_mesh, mut wire) = start(move |cx| {
+        let send = send.clone();
+        async move {
+            let clone = cx.clone();
+            let spawned = tokio::spawn(async move {
+                clone.status("from a task").await?;
+                clone.settled().await
+            });
+            spawned.await??;
+            send.send(cx).await?;
+            Ok(())
+        }
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    let bodies = wire.until_final(&task).await;
+    assert!(matches!(bodies.as_slice(), [Body::Status(_), Body::Completed(_)]), "{bodies:?}");
+    let leaked = soon(leaked.recv()).await.unwrap();
+    soon(leaked.cancelled()).await;
+    assert!(leaked.status("too late").await.unwrap_err().is_stop());
 }

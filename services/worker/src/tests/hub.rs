@@ -189,7 +189,7 @@ impl Wire {
     }
 
     /// All reports of `task`, acknowledged, up to and with the final one.
-    pub(super) async fn to_the_end(&mut self, task: &Task) -> Vec<report::Body> {
+    pub(super) async fn until_final(&mut self, task: &Task) -> Vec<report::Body> {
         let mut bodies = Vec::new();
         loop {
             for report in self.reports().await {
@@ -270,7 +270,7 @@ impl Mesh {
         change: impl FnOnce(&mut Service),
     ) -> (Self, Wire) {
         let mut hub = Hub::start().await;
-        let (drain, running) = start_worker(&hub, offers, change);
+        let (drain, running) = start_worker(&hub, offers, change).await;
         let wire = hub.welcomed().await;
         (Self { hub, drain, running }, wire)
     }
@@ -287,7 +287,7 @@ impl Drop for Mesh {
     }
 }
 
-pub(super) fn start_worker(
+pub(super) async fn start_worker(
     hub: &Hub,
     offers: Vec<Offer>,
     change: impl FnOnce(&mut Service),
@@ -299,7 +299,7 @@ pub(super) fn start_worker(
         ..Config::default()
     };
     let worker = offers.into_iter().fold(Worker::new(config), Worker::offer);
-    let mut service = worker.bind().unwrap();
+    let mut service = worker.bind().await.unwrap();
     change(&mut service);
     let drain = Drain::new();
     let running = tokio::spawn(service.run(drain.clone()));

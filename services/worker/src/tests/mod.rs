@@ -4,3 +4,4 @@ mod agents;
 mod hub;
 mod life;
 mod script;
+mod telemetry;

@@ -7,7 +7,7 @@ use crate::Content;
 
 async fn run(wire: &mut Wire, script: &str) -> Vec<Body> {
     let task = wire.assign("script", script).await;
-    wire.to_the_end(&task).await
+    wire.until_final(&task).await
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn it_fails_as_it_is_told() {
     let (_mesh, mut wire) = Mesh::start(vec![]).await;
     let script = "fail CANCELLED code=7 text=\"no; more\" retryable=true retry_after=2s times=1";
     let task = wire.assign("script", script).await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     let Some(Body::Failed(failure)) = bodies.last() else { panic!("{bodies:?}") };
     assert_eq!((failure.reason.as_str(), failure.business_code.as_str()), ("CANCELLED", "7"));
     assert_eq!((failure.public_message.as_str(), failure.retryable), ("no; more", Some(true)));
@@ -64,7 +64,7 @@ async fn it_fails_as_it_is_told() {
     // Only the first attempt does.
     let task = task.successor();
     wire.say(to_worker::Body::Assign(task.assign())).await;
-    assert!(matches!(wire.to_the_end(&task).await.last(), Some(Body::Completed(_))));
+    assert!(matches!(wire.until_final(&task).await.last(), Some(Body::Completed(_))));
 
     let bodies = run(&mut wire, "panic").await;
     assert!(matches!(bodies.last(), Some(Body::Failed(f)) if f.reason == "AGENT_PANICKED"));
@@ -104,7 +104,7 @@ async fn a_successor_goes_on_from_the_last_answer() {
         .map(|(key, text)| v1::Answered { key: key.into(), message: Some(user_message(text)) });
     let assign = v1::Assign { checkpoint: Some(saved), answers: answers.into(), ..task.assign() };
     wire.say(to_worker::Body::Assign(assign)).await;
-    let bodies = wire.to_the_end(&task).await;
+    let bodies = wire.until_final(&task).await;
     let [
         Body::Started(_),
         Body::Artifact(chunk),

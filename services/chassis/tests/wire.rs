@@ -1,0 +1,223 @@
+//! What a caller really sees when things go wrong on the wire, over real sockets: what tonic
+//! reports wrongly must come out right, and nothing a peer sends may panic.
+
+use std::{net::SocketAddr, pin::Pin, time::Duration};
+
+use axum::{Router, body::Body, response::Response, routing::any};
+use faultline_chassis::{Drain, Timeouts, client::Channel, server};
+use faultline_proto::{
+    Failure, reason,
+    v1::{
+        AgentsRequest, AgentsResponse, FromWorker, InspectRequest, InspectResponse, ToWorker,
+        WorkersRequest, WorkersResponse, hub_client::HubClient, hub_server::{Hub, HubServer},
+        mesh_client::MeshClient, mesh_server::{Mesh, MeshServer},
+    },
+};
+use futures::{Stream, StreamExt};
+use tokio::{io::AsyncReadExt, net::TcpListener};
+use tonic::{Code, Request, Response as Answer, Status, Streaming, service::Routes};
+
+/// Behaves as the name of the agent, or the task, tells it to.
+struct Puppet;
+
+type ToWorkers = Pin<Box<dyn Stream<Item = Result<ToWorker, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Mesh for Puppet {
+    async fn agents(&self, request: Request<AgentsRequest>) -> Result<Answer<AgentsResponse>, Status> {
+        match request.into_inner().name.as_str() {
+            "panic" => panic!("on purpose"),
+            "hang" => std::future::pending().await,
+            "fail" => Err(Failure::new(&reason::CIRCUIT_OPEN).because("not now").into()),
+            _ => Ok(Answer::new(AgentsResponse::default())),
+        }
+    }
+
+    async fn workers(&self, _: Request<WorkersRequest>) -> Result<Answer<WorkersResponse>, Status> {
+        Ok(Answer::new(WorkersResponse::default()))
+    }
+
+    async fn inspect(&self, _: Request<InspectRequest>) -> Result<Answer<InspectResponse>, Status> {
+        Ok(Answer::new(InspectResponse::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl Hub for Puppet {
+    type AttachStream = ToWorkers;
+
+    async fn attach(&self, request: Request<Streaming<FromWorker>>) -> Result<Answer<ToWorkers>, Status> {
+        let panics = request.metadata().contains_key("panic");
+        let one = futures::stream::iter([Ok(ToWorker::default())]);
+        // A moment later, or the encoder would meet the panic while it still holds the message.
+        let rest = futures::stream::once(async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(!panics, "on purpose");
+            std::future::pending().await
+        });
+        Ok(Answer::new(Box::pin(one.chain(rest))))
+    }
+}
+
+async fn puppet() -> (SocketAddr, Drain) {
+    let routes = Routes::new(MeshServer::new(Puppet)).add_service(HubServer::new(Puppet));
+    serve(routes.prepare().into_axum_router().layer(server::GuardLayer)).await
+}
+
+async fn serve(router: Router) -> (SocketAddr, Drain) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (addr, drain) = (listener.local_addr().unwrap(), Drain::new());
+    tokio::spawn(server::serve(listener, router, drain.clone(), Duration::from_millis(50)));
+    (addr, drain)
+}
+
+fn mesh(addr: SocketAddr) -> MeshClient<Channel> {
+    MeshClient::new(Channel::lazy(&addr.to_string()).unwrap())
+}
+
+async fn ask(addr: SocketAddr, name: &str, timeouts: Timeouts) -> Result<(), Failure> {
+    let mut request = Request::new(AgentsRequest { name: name.to_owned() });
+    request.extensions_mut().insert(timeouts);
+    let answer = tokio::time::timeout(Duration::from_secs(10), mesh(addr).agents(request)).await;
+    answer.expect("an answer in time").map(drop).map_err(Failure::from)
+}
+
+fn code(failed: Result<(), Failure>) -> Code {
+    failed.expect_err("a failure").code()
+}
+
+#[tokio::test]
+async fn a_failure_arrives_as_it_was_sent() {
+    let (addr, _drain) = puppet().await;
+    assert!(ask(addr, "", Timeouts::default()).await.is_ok());
+    let failure = ask(addr, "fail", Timeouts::default()).await.unwrap_err();
+    assert_eq!((failure.reason.as_str(), failure.public_message.as_str()), ("CIRCUIT_OPEN", "not now"));
+}
+
+#[tokio::test]
+async fn a_panic_is_internal_and_the_connection_lives() {
+    let (addr, _drain) = puppet().await;
+    let mut client = mesh(addr);
+    let panicked = client.agents(AgentsRequest { name: "panic".into() }).await.unwrap_err();
+    assert_eq!(panicked.code(), Code::Internal);
+    assert!(client.agents(AgentsRequest::default()).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_expired_deadline_is_called_so_on_both_sides() {
+    let (addr, _drain) = puppet().await;
+    let soon = Timeouts::total(Duration::from_millis(50));
+    assert_eq!(code(ask(addr, "hang", soon).await), Code::DeadlineExceeded);
+    // Told only to the server: its own clock must answer.
+    let mut request = Request::new(AgentsRequest { name: "hang".into() });
+    request.metadata_mut().insert("grpc-timeout", "50m".parse().unwrap());
+    let answer = mesh(addr).agents(request).await.unwrap_err();
+    assert_eq!(answer.code(), Code::DeadlineExceeded);
+}
+
+async fn attach(addr: SocketAddr, timeouts: Timeouts, panics: bool) -> Streaming<ToWorker> {
+    let mut request = Request::new(futures::stream::pending::<FromWorker>());
+    request.extensions_mut().insert(timeouts);
+    if panics {
+        request.metadata_mut().insert("panic", "1".parse().unwrap());
+    }
+    let mut client = HubClient::new(Channel::lazy(&addr.to_string()).unwrap());
+    client.attach(request).await.unwrap().into_inner()
+}
+
+async fn end_of(mut stream: Streaming<ToWorker>) -> Code {
+    assert!(stream.message().await.unwrap().is_some());
+    let end = tokio::time::timeout(Duration::from_secs(5), stream.message()).await;
+    end.expect("an end in time").unwrap_err().code()
+}
+
+#[tokio::test]
+async fn a_stream_has_a_total_and_an_idle_deadline() {
+    let (addr, _drain) = puppet().await;
+    let total = Timeouts::total(Duration::from_millis(100));
+    assert_eq!(end_of(attach(addr, total, false).await).await, Code::DeadlineExceeded);
+    let idle = Timeouts { total: None, idle: Some(Duration::from_millis(100)) };
+    assert_eq!(end_of(attach(addr, idle, false).await).await, Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_panic_in_a_stream_is_internal() {
+    let (addr, _drain) = puppet().await;
+    assert_eq!(end_of(attach(addr, Timeouts::default(), true).await).await, Code::Internal);
+}
+
+#[tokio::test]
+async fn a_peer_that_is_not_there_or_dies_is_unavailable() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    assert_eq!(code(ask(free, "", Timeouts::default()).await), Code::Unavailable);
+
+    // Accepts, reads a little, and cuts the line in the middle of the call.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 64]).await;
+    });
+    assert_eq!(code(ask(addr, "", Timeouts::default()).await), Code::Unavailable);
+
+    let (addr, drain) = puppet().await;
+    let stream = attach(addr, Timeouts::default(), false).await;
+    drain.start();
+    assert_eq!(end_of(stream).await, Code::Unavailable);
+}
+
+fn grpc(headers: &[(&str, &str)]) -> Response {
+    let mut response = Response::builder().header("content-type", "application/grpc");
+    for (name, value) in headers {
+        response = response.header(*name, *value);
+    }
+    response.body(Body::empty()).unwrap()
+}
+
+#[tokio::test]
+async fn garbage_in_the_details_neither_panics_nor_hides_the_code() {
+    let answer = || async {
+        grpc(&[("grpc-status", "7"), ("grpc-message", "no"), ("grpc-status-details-bin", "%%%")])
+    };
+    let (addr, _drain) = serve(Router::new().fallback(any(answer))).await;
+    let failure = ask(addr, "", Timeouts::default()).await.unwrap_err();
+    assert_eq!((failure.code(), failure.public_message.as_str()), (Code::PermissionDenied, "no"));
+}
+
+#[tokio::test]
+async fn an_answer_without_a_status_is_unknown() {
+    let answer = || async { grpc(&[]) };
+    let (addr, _drain) = serve(Router::new().fallback(any(answer))).await;
+    assert_eq!(code(ask(addr, "", Timeouts::default()).await), Code::Unknown);
+}
+
+#[tokio::test]
+async fn a_proxy_that_answers_http_is_understood() {
+    for (status, expected) in [
+        (401, Code::Unauthenticated),
+        (403, Code::PermissionDenied),
+        (404, Code::Unimplemented),
+        (429, Code::Unavailable),
+        (503, Code::Unavailable),
+        (504, Code::Unavailable),
+        (400, Code::Internal),
+        (200, Code::Unknown),
+    ] {
+        let answer = move || async move {
+            Response::builder().status(status).body(Body::from("<html>sorry</html>")).unwrap()
+        };
+        let (addr, _drain) = serve(Router::new().fallback(any(answer))).await;
+        assert_eq!(code(ask(addr, "", Timeouts::default()).await), expected, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_says_too_little_is_cut_off_and_others_are_served() {
+    let (addr, _drain) = puppet().await;
+    let mut slow = tokio::net::TcpStream::connect(addr).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut slow, b"P").await.unwrap();
+    assert!(ask(addr, "", Timeouts::default()).await.is_ok());
+    let patience = faultline_chassis::limits::HEADER_READ_TIMEOUT + Duration::from_secs(2);
+    let cut = tokio::time::timeout(patience, slow.read(&mut [0; 64])).await;
+    assert!(matches!(cut, Ok(Ok(0) | Err(_))), "{cut:?}");
+}

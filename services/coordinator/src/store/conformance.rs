@@ -1,0 +1,219 @@
+//! What every store must do, as one suite. A new store adds one line at the end.
+
+use faultline_proto::{
+    a2a::{Artifact, Message, Part, TaskState, part::Content},
+    id::TaskId,
+    v1::{AgentOffer, ArtifactWritten, Assigned, Ended, Event, event},
+};
+
+use super::{Cursor, Filter, Row, Store, Write, WriteError, encode};
+use crate::task::{Millis, Task};
+
+/// A task and its events, stepped by hand.
+struct Life {
+    task: Task,
+    now: Millis,
+}
+
+impl Life {
+    fn insert(agent: &str, context: &str, now: Millis) -> (Self, Write) {
+        let content = Some(Content::Text("hi".into()));
+        let message = Message {
+            message_id: "m".into(),
+            parts: vec![Part { content, ..Part::default() }],
+            ..Message::default()
+        };
+        let (task, event) =
+            Task::submit(TaskId::new(), agent, context.into(), message, "00-t-s-01".into(), now);
+        let write = Write::Insert { row: Row::from(&task), events: vec![encode(1, &event)] };
+        (Self { task, now }, write)
+    }
+
+    fn advance(&mut self, bodies: Vec<event::Body>) -> Write {
+        let from = self.task.version;
+        self.task.version += 1;
+        let first = self.task.seq + 1;
+        let events: Vec<Event> =
+            bodies.into_iter().map(|b| self.task.apply_now(b, self.now)).collect();
+        let events = (first..).zip(&events).map(|(seq, e)| encode(seq, e)).collect();
+        Write::Advance { from, row: Row::from(&self.task), events }
+    }
+}
+
+fn assigned() -> event::Body {
+    event::Body::Assigned(Assigned { attempt: 1, worker: "w".into() })
+}
+
+fn completed() -> event::Body {
+    event::Body::Ended(Ended { state: TaskState::Completed as i32, ..Ended::default() })
+}
+
+fn artifact(text: &str) -> event::Body {
+    let content = Some(Content::Text(text.into()));
+    let parts = vec![Part { content, ..Part::default() }];
+    let artifact = Artifact { artifact_id: "a".into(), parts, ..Artifact::default() };
+    event::Body::Artifact(ArtifactWritten {
+        artifact: Some(artifact),
+        append: true,
+        last_chunk: false,
+    })
+}
+
+async fn commit(store: &dyn Store, writes: Vec<Write>) -> Vec<Result<(), WriteError>> {
+    store.commit(writes).await.unwrap()
+}
+
+pub(super) async fn a_task_reads_back_as_it_was_written(store: &dyn Store) {
+    let (mut life, insert) = Life::insert("echo", "c", 1000);
+    let step = life.advance(vec![assigned(), artifact("x"), artifact("y"), completed()]);
+    assert_eq!(commit(store, vec![insert, step]).await, [Ok(()), Ok(())]);
+    let stored = store.task(life.task.id).await.unwrap().unwrap();
+    assert_eq!(stored.task, life.task);
+    assert!(store.task(TaskId::new()).await.unwrap().is_none());
+}
+
+pub(super) async fn of_two_transitions_from_one_version_the_first_wins(store: &dyn Store) {
+    let (mut life, insert) = Life::insert("echo", "c", 1000);
+    let mut rival = Life { task: life.task.clone(), now: 1000 };
+    let won = life.advance(vec![assigned()]);
+    let lost = rival.advance(vec![completed()]);
+    let (mut other, other_insert) = Life::insert("echo", "c", 1000);
+    let other_step = other.advance(vec![completed()]);
+    let again = insert.clone();
+    let batch = vec![insert, won, lost, again, other_insert, other_step];
+    let conflict = || Err(WriteError::Conflict);
+    assert_eq!(
+        commit(store, batch).await,
+        [Ok(()), Ok(()), conflict(), conflict(), Ok(()), Ok(())],
+        "a refused write fails alone"
+    );
+    assert_eq!(store.task(life.task.id).await.unwrap().unwrap().task, life.task);
+    assert_eq!(store.task(other.task.id).await.unwrap().unwrap().task, other.task);
+}
+
+pub(super) async fn events_are_read_from_any_place(store: &dyn Store) {
+    let (mut life, insert) = Life::insert("echo", "c", 1000);
+    let step = life.advance((0..10).map(|n| artifact(&n.to_string())).collect());
+    commit(store, vec![insert, step]).await;
+    let id = life.task.id;
+    let seqs = |events: Vec<super::StoredEvent>| events.iter().map(|e| e.seq).collect::<Vec<_>>();
+    assert_eq!(seqs(store.events(id, 0, 100).await.unwrap()), (1..=11).collect::<Vec<_>>());
+    assert_eq!(seqs(store.events(id, 4, 3).await.unwrap()), [5, 6, 7]);
+    assert!(store.events(id, 11, 10).await.unwrap().is_empty());
+}
+
+pub(super) async fn an_erased_task_never_was(store: &dyn Store) {
+    let (life, insert) = Life::insert("echo", "c", 1000);
+    let (id, from) = (life.task.id, life.task.version);
+    let wrong = Write::Erase { id, from: from + 1 };
+    let right = Write::Erase { id, from };
+    let expected = [Ok(()), Err(WriteError::Conflict), Ok(())];
+    assert_eq!(commit(store, vec![insert, wrong, right]).await, expected);
+    assert!(store.task(id).await.unwrap().is_none());
+    assert!(store.events(id, 0, 10).await.unwrap().is_empty());
+}
+
+pub(super) async fn late_reports_are_counted(store: &dyn Store) {
+    let (life, insert) = Life::insert("echo", "c", 1000);
+    let id = life.task.id;
+    commit(store, vec![insert, Write::CountLate { id }, Write::CountLate { id }]).await;
+    assert_eq!(store.task(id).await.unwrap().unwrap().late, 2);
+}
+
+pub(super) async fn a_list_is_filtered_ordered_and_paged(store: &dyn Store) {
+    let mut lives = Vec::new();
+    for n in 0..25 {
+        let agent = if n % 2 == 0 { "even" } else { "odd" };
+        let (mut life, insert) = Life::insert(agent, &format!("c{}", n % 3), 1000 + n);
+        commit(store, vec![insert]).await;
+        if n % 5 == 0 {
+            let step = life.advance(vec![artifact("big"), completed()]);
+            commit(store, vec![step]).await;
+        }
+        lives.push(life.task);
+    }
+    let all = Filter { limit: 10, ..Filter::default() };
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.list(Filter { after, ..all.clone() }).await.unwrap();
+        // An insert between two pages moves nothing.
+        let (_, insert) = Life::insert("even", "c9", 9000);
+        commit(store, vec![insert]).await;
+        seen.extend(page.tasks.iter().map(|t| t.id));
+        after = page.tasks.last().map(|t| Cursor { status_at: t.status_at, id: t.id });
+        if !page.more {
+            break;
+        }
+    }
+    let mut expected: Vec<_> = lives.iter().map(|t| (t.status_at, t.id)).collect();
+    expected.sort_by(|a, b| b.cmp(a));
+    assert_eq!(seen, expected.iter().map(|e| e.1).collect::<Vec<_>>());
+
+    let odd = Filter { agent: Some("odd".into()), limit: 100, ..Filter::default() };
+    assert_eq!(store.list(odd).await.unwrap().total, 12);
+    let done = Filter { state: Some(TaskState::Completed), limit: 2, ..Filter::default() };
+    let page = store.list(done.clone()).await.unwrap();
+    assert_eq!((page.tasks.len(), page.more, page.total), (2, true, 5));
+    assert!(page.tasks[0].to_a2a(None, true).artifacts.is_empty(), "not read unless asked for");
+    let page = store.list(Filter { artifacts: true, ..done }).await.unwrap();
+    assert_eq!(page.tasks[0].to_a2a(None, true).artifacts.len(), 1);
+    let context = Filter { context_id: Some("c1".into()), limit: 100, ..Filter::default() };
+    assert_eq!(store.list(context).await.unwrap().total, 8);
+    let recent = Filter { status_from: Some(1020), limit: 100, ..Filter::default() };
+    let page = store.list(recent).await.unwrap();
+    assert!(page.tasks.iter().all(|t| t.status_at >= 1020) && page.total >= 5);
+}
+
+pub(super) async fn recovery_finds_what_has_not_ended(store: &dyn Store) {
+    let (mut running, insert) = Life::insert("echo", "c", 1000);
+    let step = running.advance(vec![assigned()]);
+    let (mut done, insert_done) = Life::insert("echo", "c", 1000);
+    let end = done.advance(vec![completed()]);
+    let (queued, insert_queued) = Life::insert("echo", "c", 1000);
+    commit(store, vec![insert, step, insert_done, end, insert_queued]).await;
+    let mut found = store.recover().await.unwrap();
+    found.retain(|t| [running.task.id, done.task.id, queued.task.id].contains(&t.id));
+    found.sort_by_key(|t| t.id);
+    let mut expected = vec![running.task, queued.task];
+    expected.sort_by_key(|t| t.id);
+    assert_eq!(found, expected);
+}
+
+pub(super) async fn agents_are_remembered_as_last_offered(store: &dyn Store) {
+    let offer = |max_attempts| AgentOffer { name: "x".into(), max_attempts, ..Default::default() };
+    let writes = [1, 2].map(|n| Write::Offer { offer: offer(n), at: 1 });
+    commit(store, writes.into()).await;
+    assert_eq!(store.agents().await.unwrap(), [offer(2)]);
+}
+
+macro_rules! suite {
+    ($store:expr; $($test:ident)*) => {$(
+        #[tokio::test]
+        async fn $test() {
+            let (_keep, store) = $store;
+            super::$test(&store).await;
+        }
+    )*};
+}
+
+mod on_sqlite {
+    use super::super::sqlite::Sqlite;
+
+    fn open() -> (tempfile::TempDir, Sqlite) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
+        (dir, store)
+    }
+
+    suite! { open();
+        a_task_reads_back_as_it_was_written
+        of_two_transitions_from_one_version_the_first_wins
+        events_are_read_from_any_place
+        an_erased_task_never_was
+        late_reports_are_counted
+        a_list_is_filtered_ordered_and_paged
+        recovery_finds_what_has_not_ended
+        agents_are_remembered_as_last_offered
+    }
+}

@@ -1,0 +1,168 @@
+//! `faultline bench`: what the mesh costs. It starts the mesh and a bare chain of the same hops as
+//! processes of this very binary and drives both in turns; the ratio is the figure that counts,
+//! because machines are noisy. Speed is reported, never asserted; a request that fails is an error.
+
+mod compare;
+mod hop;
+mod json;
+mod recovery;
+
+mod chain;
+mod disk;
+mod driver;
+mod figures;
+mod http1;
+mod process;
+mod table;
+
+mod role;
+
+mod back;
+mod front;
+mod middle;
+
+use std::{
+    io::{IsTerminal, Write, stderr},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use clap::{Subcommand, ValueEnum};
+use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use role::{Args as RoleArgs, run as run_role};
+
+use crate::exit::Exit;
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline bench                       the mesh against a bare chain of the same hops
+  faultline bench --concurrency 64      only that one
+  faultline bench json                  what ProtoJSON costs
+  faultline bench recovery              memory and restart with many stored tasks
+  faultline bench hop --json            two ways from the gateway to the coordinator";
+
+/// Measure the mesh on this machine
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    section: Option<Section>,
+    /// One JSON object instead of tables
+    #[arg(long, global = true)]
+    json: bool,
+    /// How long each chain is driven at each concurrency
+    #[arg(long, global = true, default_value = "2.4", value_parser = seconds)]
+    seconds: Duration,
+    /// How many connections ask at the same time [default: 1,16,64,256; hop: 1,64,256]
+    #[arg(long, global = true, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    concurrency: Vec<u16>,
+    /// Only this kind of call
+    #[arg(long, global = true)]
+    shape: Option<Shape>,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Section {
+    /// ProtoJSON of a typical task, out and in
+    Json,
+    /// Memory with many stored tasks, and the time to serve again after kill -9
+    Recovery,
+    /// Gateway to coordinator: a unary call per request, or one long-lived stream for all
+    Hop,
+}
+
+/// The kind of call that is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shape {
+    Send,
+    Stream,
+}
+
+impl Shape {
+    fn name(self) -> &'static str {
+        match self {
+            Shape::Send => "send",
+            Shape::Stream => "stream",
+        }
+    }
+
+    fn method(self) -> &'static str {
+        match self {
+            Shape::Send => "SendMessage",
+            Shape::Stream => "SendStreamingMessage",
+        }
+    }
+}
+
+/// What a section found, for people and for scripts.
+struct Report {
+    text: String,
+    json: Value,
+    failed: u64,
+}
+
+impl Args {
+    fn concurrency(&self, default: &[u16]) -> Vec<u16> {
+        match self.concurrency.as_slice() {
+            [] => default.to_vec(),
+            chosen => chosen.to_vec(),
+        }
+    }
+
+    fn shapes(&self) -> Vec<Shape> {
+        self.shape.map_or_else(|| vec![Shape::Send, Shape::Stream], |shape| vec![shape])
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("between 0.1 and 600".to_owned()),
+    }
+}
+
+/// Measures and prints. One thread: the driver must not compete with what it drives.
+pub fn run(args: &Args) -> anyhow::Result<Exit> {
+    let runtime = crate::role::runtime(1).context("no runtime")?;
+    let report = runtime.block_on(async {
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        // A signal drops the section, and with it every process and directory it made.
+        tokio::select! {
+            report = section(args) => report,
+            _ = terminate.recv() => bail!("interrupted"),
+            _ = interrupt.recv() => bail!("interrupted"),
+        }
+    });
+    progress("");
+    let report = report?;
+    let text = match args.json {
+        true => format!("{:#}\n", report.json),
+        false => report.text,
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    if report.failed > 0 {
+        eprintln!("{} requests failed", report.failed);
+        return Ok(Exit::FAILED);
+    }
+    Ok(Exit::OK)
+}
+
+async fn section(args: &Args) -> anyhow::Result<Report> {
+    match args.section {
+        None => compare::run(args).await,
+        Some(Section::Json) => Ok(json::run()),
+        Some(Section::Recovery) => recovery::run().await,
+        Some(Section::Hop) => hop::run(args).await,
+    }
+}
+
+/// The one live line, on a terminal only. Empty: it goes away.
+fn progress(text: &str) {
+    if stderr().is_terminal() {
+        // A terminal that is gone is no reason to stop.
+        let _ = stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
+    }
+}

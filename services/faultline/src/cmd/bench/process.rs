@@ -1,0 +1,117 @@
+//! One process of this binary: started, known to be ready, measured through /proc, and killed
+//! whatever happens.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{self, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
+
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What /proc counts CPU time in: Linux shows everybody 100 ticks a second.
+const TICK: Duration = Duration::from_millis(10);
+/// How much of a log is shown when a process does not start.
+const LOG_BYTES: usize = 2000;
+
+/// Killed when dropped.
+pub(super) struct Process {
+    child: Child,
+    pid: u32,
+    /// What followed `ready`: an address, or nothing.
+    pub(super) address: String,
+    /// Held open: a process that prints must not die of it, and a role that reads ends with us.
+    _pipes: (BufReader<ChildStdout>, Option<ChildStdin>),
+}
+
+impl Process {
+    /// Starts this binary with `args` and waits for the line that says that it serves.
+    pub(super) async fn start(dir: &Path, name: &str, args: &[&str]) -> anyhow::Result<Self> {
+        let log = dir.join(format!("{name}.log"));
+        let mut command = Command::new(std::env::current_exe()?);
+        // Neither a faultline.toml nor the environment may change what is measured.
+        for (key, _) in std::env::vars_os().filter(|(k, _)| is_ours(&k.to_string_lossy())) {
+            command.env_remove(key);
+        }
+        let mut child = command
+            .args(args)
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log)?)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let stdout = child.stdout.take().context("no stdout")?;
+        let pid = child.id().context("it ended at once")?;
+        let stdin = child.stdin.take();
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        let read = timeout(READY_TIMEOUT, stdout.read_line(&mut line)).await;
+        let Some(address) = line.strip_prefix("ready").filter(|_| matches!(read, Ok(Ok(_)))) else {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            let tail = said.len().saturating_sub(LOG_BYTES);
+            bail!("{name} did not start: {line}{}", said.get(tail..).unwrap_or(&said));
+        };
+        let address = address.trim().to_owned();
+        Ok(Self { child, pid, address, _pipes: (stdout, stdin) })
+    }
+
+    /// CPU time so far, user and system; `None` where there is no /proc.
+    pub(super) fn cpu(&self) -> Option<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        // The name in brackets may hold anything, so fields count from behind it.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let user: u32 = fields.nth(11)?.parse().ok()?;
+        let system: u32 = fields.next()?.parse().ok()?;
+        Some(TICK * (user + system))
+    }
+
+    /// Resident memory, in bytes.
+    pub(super) fn memory(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+        let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kilobytes * 1024)
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub(super) async fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill().await.context("cannot kill a process of ours")
+    }
+}
+
+fn is_ours(key: &str) -> bool {
+    key.starts_with("FAULTLINE_")
+}
+
+/// A directory that goes away with its owner.
+pub(super) struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    pub(super) fn new(name: &str) -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("faultline-{name}-{}", process::id()));
+        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        Ok(Self { path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nobody is left to tell, and the system empties the place anyway.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}

@@ -1,0 +1,40 @@
+//! `faultline cancel`: asks a task to stop.
+
+use faultline_proto::{a2a::CancelTaskRequest, failure::state_word};
+
+use crate::{cmd::connect::Connect, exit::Exit};
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline cancel 0199a1b2-…";
+
+/// Cancel a task and everything it started.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The task to cancel.
+    task: String,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let connect = self.connect;
+        connect.run(async |client| {
+            let request = CancelTaskRequest { id: self.task.clone(), ..Default::default() };
+            let task = match client.cancel_task(request).await {
+                Ok(task) => task,
+                Err(failure) => {
+                    return connect
+                        .refuse(&failure, &format!("cancel of task {} failed", self.task));
+                }
+            };
+            connect.print(&task, |_| {
+                let state = task.status.as_ref().map(|s| s.state()).unwrap_or_default();
+                format!("task {} {}", task.id, state_word(state))
+            })?;
+            Ok(Exit::OK)
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! `faultline config`: what is in force, after every layer. Also the flag that all commands with a
+//! configuration share.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use faultline_chassis::config::Environment;
+
+use crate::{config::Config, exit::Exit};
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline config > faultline.toml
+  FAULTLINE_WORKER__SLOTS=8 faultline config --json | jq .worker.slots
+
+A key is looked up in this order: its flag, FAULTLINE_SECTION__KEY in the environment, the
+configuration file, its default. `faultline up` has two defaults of its own: a store below
+its --data directory, and echo as the default agent.";
+
+const HEAD: &str = "\
+# The configuration of faultline in force. Every key may also be set in the environment, as
+# FAULTLINE_ and section and key joined by two underscores: FAULTLINE_GATEWAY__PUBLIC_URL.
+";
+
+/// Where configuration is read from.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Source {
+    /// The configuration file [default: faultline.toml, if there is one].
+    #[arg(long, value_name = "FILE", env = "FAULTLINE_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+impl Source {
+    pub(crate) fn load(&self, defaults: Config, env: &Environment) -> anyhow::Result<Config> {
+        Ok(defaults.load(self.config.as_deref(), env)?)
+    }
+}
+
+/// Print the configuration in force.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Print JSON instead of TOML.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+impl Args {
+    pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
+        let config = self.source.load(Config::default(), env)?;
+        let text = match self.json {
+            true => serde_json::to_string_pretty(&config)? + "\n",
+            false => format!("{HEAD}\n{}", toml::to_string_pretty(&config)?),
+        };
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        Ok(Exit::OK)
+    }
+}

@@ -1,0 +1,48 @@
+//! `faultline coordinator`: the role that owns every task, alone in its process.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use faultline_chassis::config::Environment;
+
+use crate::{cmd::config::Source, config::Config, exit::Exit, mesh::make_room, role};
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline coordinator
+  faultline coordinator --listen 0.0.0.0:8081 --store sqlite:/var/lib/faultline/tasks.db
+
+Prints `ready HOST:PORT` on stdout once it serves.";
+
+/// Run a coordinator: it owns every task; gateways and workers attach to it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where gateways and workers attach; port 0 takes any free one [default: 127.0.0.1:8081].
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where tasks are kept [default: sqlite:faultline.db].
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Threads that serve; above 1 the work is shared among them.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    #[command(flatten)]
+    source: Source,
+}
+
+impl Args {
+    pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
+        let config = self.source.load(Config::default(), env)?;
+        let mut coordinator = config.coordinator;
+        coordinator.listen = self.listen.unwrap_or(coordinator.listen);
+        coordinator.store = self.store.unwrap_or(coordinator.store);
+        make_room(&coordinator.store)?;
+        role::serve(self.threads.into(), config.log, "faultline-coordinator", async |drain| {
+            let service = coordinator.bind().await.context("the coordinator cannot start")?;
+            role::ready(&format!("ready {}", service.addr()))?;
+            Ok(service.run(drain).await?)
+        })
+    }
+}

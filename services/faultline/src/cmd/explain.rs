@@ -1,0 +1,82 @@
+//! `faultline explain`: what a reason means, or what happened to a task.
+
+use std::io::{self, Write};
+
+use faultline_chassis::config::nearest;
+use faultline_proto::{
+    id::TaskId,
+    reason,
+    v1::{InspectRequest, InspectResponse},
+};
+
+use crate::{
+    cmd::connect::Connect,
+    exit::Exit,
+    output::{self, paint::Paint, task},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline explain                     every reason there is
+  faultline explain RATE_LIMITED        what it means, whether to retry, who acts
+  faultline explain 0199a1b2-…          a task: attempts, the chain of its failure, what to do";
+
+/// Explain a reason, or what happened to a task and why.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// A task's id or a reason's name. Without it, every reason is listed.
+    #[arg(value_name = "TASK-OR-REASON")]
+    what: Option<String>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let json = self.connect.json;
+        let Some(what) = &self.what else {
+            return print(&match json {
+                true => reason::TABLE.iter().map(|r| output::reason::json(r) + "\n").collect(),
+                false => output::reason::table(Paint::stdout()),
+            });
+        };
+        if let Some(row) = reason::named(what) {
+            return print(&match json {
+                true => output::reason::json(row) + "\n",
+                false => output::reason::card(row, Paint::stdout()),
+            });
+        }
+        if what.parse::<TaskId>().is_err() {
+            return Ok(unknown(what));
+        }
+        self.connect.run(async |client| {
+            let request = InspectRequest { task_id: what.clone() };
+            match client.mesh::<_, InspectResponse>("Inspect", &request).await {
+                Ok(found) => {
+                    self.connect.print(&found, |paint| task::history(&found, paint))?;
+                    Ok(Exit::OK)
+                }
+                Err(failure) => {
+                    self.connect.refuse(&failure, &format!("explain of task {what} failed"))
+                }
+            }
+        })
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<Exit> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(Exit::OK)
+}
+
+fn unknown(what: &str) -> Exit {
+    eprintln!("'{what}' is neither the id of a task nor a known reason.");
+    match nearest(what, reason::TABLE.iter().map(|row| row.name)) {
+        Some(near) => eprintln!("Did you mean {near}?"),
+        None => eprintln!("`faultline explain` lists every reason."),
+    }
+    Exit::BAD_INPUT
+}

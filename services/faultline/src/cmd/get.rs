@@ -1,0 +1,36 @@
+//! `faultline get`: one task as it stands.
+
+use faultline_proto::a2a::GetTaskRequest;
+
+use crate::{cmd::connect::Connect, exit::Exit, output::task};
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline get 0199a1b2-…
+  faultline get --json 0199a1b2-… | jq .status.state";
+
+/// Show a task: its state, its artifacts and, if it failed, why.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The task to show.
+    task: String,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let connect = self.connect;
+        connect.run(async |client| {
+            let request = GetTaskRequest { id: self.task.clone(), ..GetTaskRequest::default() };
+            match client.get_task(request).await {
+                Ok(task) => connect.print(&task, |paint| task::card(&task, paint))?,
+                Err(failure) => {
+                    return connect.refuse(&failure, &format!("get of task {} failed", self.task));
+                }
+            }
+            Ok(Exit::OK)
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! The commands, one file each. A command parses its flags, does its work and says how it ended.
+
+mod connect;
+
+mod answer;
+mod cancel;
+mod config;
+mod coordinator;
+mod explain;
+mod gateway;
+mod get;
+mod list;
+mod send;
+mod up;
+mod watch;
+mod worker;
+
+use faultline_chassis::config::Environment;
+
+pub(crate) use connect::Connect;
+
+use crate::exit::Exit;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    Up(up::Args),
+    Send(send::Args),
+    Answer(answer::Args),
+    Watch(watch::Args),
+    Get(get::Args),
+    List(list::Args),
+    Cancel(cancel::Args),
+    Explain(explain::Args),
+    Coordinator(coordinator::Args),
+    Gateway(gateway::Args),
+    Worker(worker::Args),
+    Config(config::Args),
+}
+
+impl Command {
+    pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
+        match self {
+            Command::Up(args) => args.run(env),
+            Command::Send(args) => args.run(),
+            Command::Answer(args) => args.run(),
+            Command::Watch(args) => args.run(),
+            Command::Get(args) => args.run(),
+            Command::List(args) => args.run(),
+            Command::Cancel(args) => args.run(),
+            Command::Explain(args) => args.run(),
+            Command::Coordinator(args) => args.run(env),
+            Command::Gateway(args) => args.run(env),
+            Command::Worker(args) => args.run(env),
+            Command::Config(args) => args.run(env),
+        }
+    }
+}

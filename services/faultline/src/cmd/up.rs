@@ -1,0 +1,102 @@
+//! `faultline up`: a whole mesh in one process.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use faultline_chassis::{Drain, config::Environment};
+
+use crate::{
+    cmd::config::Source,
+    config::{Config, store_in},
+    exit::Exit,
+    mesh::Mesh,
+    output::paint::Paint,
+    role,
+};
+
+const DATA: &str = ".faultline";
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline up
+  faultline up --listen 127.0.0.1:0 --hub 127.0.0.1:0 --data /tmp/mesh
+
+Prints `ready http://HOST:PORT` on stdout once it answers. Ctrl-C or SIGTERM lets running work
+finish, for 10 s at most; a second one stops at once.";
+
+/// Start a whole mesh in this process: a coordinator, a worker with the agents echo and script,
+/// and a gateway.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where clients connect; port 0 takes any free one [default: 127.0.0.1:8080].
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where further workers and gateways connect; port 0 takes any free one
+    /// [default: 127.0.0.1:8081].
+    #[arg(long, value_name = "ADDRESS")]
+    hub: Option<SocketAddr>,
+    /// Where tasks are kept, in faultline.db below it [default: .faultline].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    source: Source,
+}
+
+impl Args {
+    pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
+        let mut config = self.source.load(Config::local(Path::new(DATA)), env)?;
+        config.gateway.listen = self.listen.unwrap_or(config.gateway.listen);
+        config.coordinator.listen = self.hub.unwrap_or(config.coordinator.listen);
+        if let Some(data) = &self.data {
+            config.coordinator.store = store_in(data);
+        }
+        let log = config.log.clone();
+        role::serve(0, log, "faultline", |drain| run(config, drain))
+    }
+}
+
+async fn run(config: Config, drain: Drain) -> anyhow::Result<()> {
+    let store = config.coordinator.store.clone();
+    let mut mesh = tokio::select! {
+        mesh = Mesh::start(config) => mesh?,
+        () = drain.signalled() => return Ok(()),
+    };
+    role::ready(&format!("ready {}", mesh.url()))?;
+    eprint!("{}", welcome(&mesh, &store, Paint::stderr()));
+    tokio::select! {
+        error = mesh.failed() => return Err(error),
+        () = drain.signalled() => {}
+    }
+    mesh.stop().await
+}
+
+/// Where everything is, and what to try next.
+fn welcome(mesh: &Mesh, store: &str, paint: Paint) -> String {
+    let url = mesh.url();
+    let flag = match url.as_str() {
+        "http://127.0.0.1:8080" => String::new(),
+        other => format!(" --gateway {other}"),
+    };
+    let label = |text: &str| paint.dim(format!("{text:<8}"));
+    let request = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#;
+    format!(
+        "
+  {}  {url}
+  {}  {} (workers and gateways attach here)
+  {}  {store}
+
+Try, in another terminal:
+  faultline send{flag} echo \"hello\"
+  curl -s {url}/agents/echo -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
+    -d '{request}'
+
+",
+        label("gateway"),
+        label("hub"),
+        mesh.hub_addr(),
+        label("store"),
+    )
+}

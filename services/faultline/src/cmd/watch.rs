@@ -1,0 +1,29 @@
+//! `faultline watch`: follows a task that was started elsewhere.
+
+use crate::{cmd::connect::Connect, exit::Exit, follow::follow};
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline watch 0199a1b2-…
+  faultline watch --json 0199a1b2-… | jq .";
+
+/// Follow a task from where it stands to its end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The task to follow.
+    task: String,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let headline = format!("watch of task {} failed", self.task);
+        let connect = self.connect;
+        connect.run(async |client| {
+            let events = client.follow_task(&self.task, None);
+            follow(&connect, client, async { Ok(events) }, &headline).await
+        })
+    }
+}

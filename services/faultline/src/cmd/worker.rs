@@ -1,0 +1,92 @@
+//! `faultline worker`: the role that runs agents, alone in its process.
+
+use std::{process, time::Duration};
+
+use anyhow::Context;
+use faultline_chassis::{Timeouts, client::Channel, config::Environment};
+use faultline_proto::v1::{WorkersRequest, mesh_client::MeshClient};
+use tonic::Request;
+
+use crate::{cmd::config::Source, config::Config, exit::Exit, role};
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline worker
+  faultline worker --coordinator http://hub:8081 --agents echo --slots 8
+
+Prints `ready` on stdout once the coordinator has welcomed it.";
+
+/// Run a worker: it attaches to a coordinator and runs agents. Add as many as there is work.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The coordinator [default: http://127.0.0.1:8081].
+    #[arg(long, value_name = "URL")]
+    coordinator: Option<String>,
+    /// The built-in agents to run, with commas between them [default: echo,script].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    agents: Option<Vec<String>>,
+    /// How many tasks may compute at once [default: 64].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    slots: Option<u32>,
+    /// What people know this worker by [default: the host's name and the process id].
+    #[arg(long)]
+    name: Option<String>,
+    /// Threads that serve; above 1 the work is shared among them.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    #[command(flatten)]
+    source: Source,
+}
+
+impl Args {
+    pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
+        let config = self.source.load(Config::default(), env)?;
+        let mut worker = config.worker;
+        worker.coordinator = self.coordinator.unwrap_or(worker.coordinator);
+        worker.agents = self.agents.unwrap_or(worker.agents);
+        worker.slots = self.slots.unwrap_or(worker.slots);
+        let name = self.name.or(worker.name).unwrap_or_else(|| name(env));
+        worker.name = Some(name.clone());
+        role::serve(self.threads.into(), config.log, "faultline-worker", async |drain| {
+            let address = worker.coordinator.clone();
+            let service = worker.bind().await.context("the worker cannot start")?;
+            let announce = async {
+                let what = format!("the coordinator at {address}");
+                if role::until(&drain, &what, || is_attached(&address, &name)).await {
+                    role::ready("ready")?;
+                }
+                anyhow::Ok(())
+            };
+            let running = service.run(drain.clone());
+            tokio::pin!(announce, running);
+            tokio::select! {
+                ended = &mut running => return Ok(ended?),
+                announced = &mut announce => announced?,
+            }
+            Ok(running.await?)
+        })
+    }
+}
+
+/// Unique on its host; on Kubernetes, where a process is alone in its pod, the pod's name.
+fn name(env: &Environment) -> String {
+    let host = env.get("HOSTNAME").cloned();
+    let host = host.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
+    let host = host.map(|host| host.trim().to_owned()).filter(|host| !host.is_empty());
+    let host = host.unwrap_or_else(|| "worker".to_owned());
+    match process::id() {
+        1 => host,
+        id => format!("{host}-{id}"),
+    }
+}
+
+/// Whether the coordinator has a worker of this name.
+async fn is_attached(address: &str, name: &str) -> bool {
+    let Ok(channel) = Channel::lazy(address) else { return false };
+    let mut request = Request::new(WorkersRequest {});
+    request.extensions_mut().insert(Timeouts::total(Duration::from_secs(2)));
+    let seen = MeshClient::new(channel).workers(request).await;
+    seen.is_ok_and(|seen| seen.get_ref().workers.iter().any(|w| w.attached && w.name == name))
+}

@@ -1,0 +1,173 @@
+//! Everything that can be configured, as one tree: a section per service and one for the log.
+//! Defaults, then `faultline.toml`, then `FAULTLINE_SECTION__KEY`; flags are laid on top by the
+//! commands.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+};
+
+use faultline_chassis::{
+    config::{self, Environment, Error, File},
+    telemetry,
+};
+use serde::{Deserialize, Serialize};
+
+/// Read from the working directory when no other file is named.
+pub const FILE: &str = "faultline.toml";
+
+/// The whole tree.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub gateway: faultline_gateway::Config,
+    pub coordinator: faultline_coordinator::Config,
+    pub worker: faultline_worker::Config,
+    pub log: Log,
+}
+
+/// What the process says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// What is logged, such as `info` or `faultline_coordinator=debug`. Default: lifecycle and
+    /// whatever an operator has to know.
+    pub filter: Option<String>,
+    /// One JSON object a line instead of text. Default: false.
+    pub json: bool,
+    /// Where spans go by OTLP over gRPC, such as `http://127.0.0.1:4317`. Default: nowhere.
+    pub otlp_endpoint: Option<String>,
+}
+
+/// The three services find each other on one machine.
+impl Default for Config {
+    fn default() -> Self {
+        let coordinator = faultline_coordinator::Config::default();
+        let hub = url(coordinator.listen);
+        let agents = vec!["echo".to_owned(), "script".to_owned()];
+        Self {
+            gateway: faultline_gateway::Config { coordinator: hub.clone(), ..Default::default() },
+            worker: faultline_worker::Config { coordinator: hub, agents, ..Default::default() },
+            coordinator,
+            log: Log::default(),
+        }
+    }
+}
+
+impl Config {
+    /// What `faultline up` starts from: all in one process, the store in a directory of its own.
+    pub fn local(data: &Path) -> Self {
+        let mut config = Self::default();
+        config.coordinator.store = store_in(data);
+        config.coordinator.default_agent = Some("echo".to_owned());
+        config.worker.name = Some("local".to_owned());
+        config
+    }
+
+    /// On whatever ports are free.
+    pub fn on_free_ports(mut self) -> Self {
+        self.gateway.listen.set_port(0);
+        self.coordinator.listen.set_port(0);
+        self
+    }
+
+    /// Lays the file and the environment over `self`. Without a path [`FILE`] is read, if there.
+    pub fn load(self, path: Option<&Path>, env: &Environment) -> Result<Self, Error> {
+        let path = path.or_else(|| Some(Path::new(FILE)).filter(|path| path.exists()));
+        let text = path.map(config::read).transpose()?;
+        let name = path.map(|path| path.display().to_string()).unwrap_or_default();
+        let file = text.as_ref().map(|text| File { name: &name, text });
+        config::load(&self, file, &with_short_names(env))
+    }
+}
+
+/// `FAULTLINE_LOG` and OpenTelemetry's own variable, under the names of their keys.
+fn with_short_names(env: &Environment) -> Environment {
+    let mut env = env.clone();
+    let short = [
+        ("FAULTLINE_LOG", "FAULTLINE_LOG__FILTER"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "FAULTLINE_LOG__OTLP_ENDPOINT"),
+    ];
+    for (short, long) in short {
+        if let Some(value) = env.get(short).filter(|v| !v.is_empty()).cloned() {
+            env.entry(long.to_owned()).or_insert(value);
+        }
+    }
+    env
+}
+
+impl Log {
+    pub(crate) fn options(self, service: &str) -> telemetry::Options {
+        telemetry::Options {
+            filter: self.filter,
+            json: self.json,
+            service: service.to_owned(),
+            otlp_endpoint: self.otlp_endpoint,
+        }
+    }
+}
+
+/// The environment of this process, as far as it is text.
+pub fn environment() -> Environment {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
+}
+
+/// How to reach what listens on an address: a wildcard cannot be dialled.
+pub(crate) fn url(listens: SocketAddr) -> String {
+    let ip = match listens.ip() {
+        ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, listens.port()))
+}
+
+/// The store below a data directory.
+pub(crate) fn store_in(data: &Path) -> String {
+    format!("sqlite:{}", data.join("faultline.db").display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_services_find_each_other_by_default() {
+        let config = Config::default();
+        assert_eq!(config.gateway.coordinator, url(config.coordinator.listen));
+        assert_eq!(config.worker.coordinator, url(config.coordinator.listen));
+        assert_eq!(url("0.0.0.0:9".parse().unwrap()), "http://127.0.0.1:9");
+        assert_eq!(url("[::1]:9".parse().unwrap()), "http://[::1]:9");
+    }
+
+    #[test]
+    fn the_tree_reads_back_what_it_prints() {
+        let config = Config::local(Path::new("/tmp/x")).on_free_ports();
+        let text = toml::to_string_pretty(&config).unwrap();
+        assert_eq!(toml::from_str::<Config>(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn the_environment_has_short_names_for_the_log() {
+        let env = |pairs: &[(&str, &str)]| -> Environment {
+            pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
+        };
+        let load = |env: Environment| {
+            config::load(&Config::default(), None, &with_short_names(&env)).unwrap()
+        };
+        let config = load(env(&[
+            ("FAULTLINE_LOG", "debug"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
+            ("FAULTLINE_COORDINATOR__AGENTS__ECHO__MAX_ATTEMPTS", "7"),
+            ("FAULTLINE_WORKER__AGENTS", "echo"),
+        ]));
+        assert_eq!(config.log.filter.as_deref(), Some("debug"));
+        assert_eq!(config.log.otlp_endpoint.as_deref(), Some("http://127.0.0.1:4317"));
+        assert_eq!(config.coordinator.agents["echo"].max_attempts, Some(7));
+        assert_eq!(config.worker.agents, ["echo"]);
+        let both = env(&[("FAULTLINE_LOG", "debug"), ("FAULTLINE_LOG__FILTER", "warn")]);
+        assert_eq!(load(both).log.filter.as_deref(), Some("warn"));
+    }
+}

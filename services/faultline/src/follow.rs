@@ -1,0 +1,228 @@
+//! Following a task on behalf of a person or a script: artifacts to stdout as they come, the live
+//! line, and at the end the failure, the question or nothing.
+
+use std::io::{self, Stdout, Write};
+
+use faultline_client::{Client, Follow, failure_of, is_final, is_waiting, text_of};
+use faultline_proto::{
+    Failure,
+    a2a::{GetTaskRequest, StreamResponse, TaskState, TaskStatus, stream_response::Payload},
+    json, reason,
+};
+use prost_types::Struct;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::{Interval, interval},
+};
+
+use crate::{
+    cmd::Connect,
+    exit::Exit,
+    output::{
+        artifacts::Printer,
+        chain,
+        paint::Paint,
+        progress::{self, Progress},
+        task,
+        text::{line, span},
+    },
+};
+
+/// Opens the stream with `open` and follows it until the task ends or asks. `headline` is for a
+/// call that fails.
+pub(crate) async fn follow(
+    connect: &Connect,
+    client: Client,
+    open: impl Future<Output = Result<Follow, Failure>>,
+    headline: &str,
+) -> anyhow::Result<Exit> {
+    let mut session = Session::new(connect.json)?;
+    let mut events = match session.wait(open).await {
+        Some(Ok(events)) => events,
+        Some(Err(failure)) => return session.refused(connect, &failure, headline),
+        None => return session.left(),
+    };
+    while !session.is_over() {
+        match session.wait(events.next()).await {
+            Some(Some(Ok(event))) => session.show(&event.response)?,
+            Some(Some(Err(failure))) => {
+                match final_task(&client, events.task_id(), &failure).await {
+                    Some(ended) => session.show(&ended)?,
+                    None => return session.refused(connect, &failure, headline),
+                }
+            }
+            Some(None) => break,
+            None => return session.left(),
+        }
+    }
+    session.conclude()
+}
+
+/// A task that had ended before it could be subscribed to, as it is.
+async fn final_task(client: &Client, id: &str, failure: &Failure) -> Option<StreamResponse> {
+    if failure.row() != &reason::UNSUPPORTED_OPERATION || id.is_empty() {
+        return None;
+    }
+    let request = GetTaskRequest { id: id.to_owned(), ..GetTaskRequest::default() };
+    let task = client.get_task(request).await.ok()?;
+    let ended = task.status.as_ref().is_some_and(|status| is_final(status.state()));
+    ended.then_some(StreamResponse { payload: Some(Payload::Task(task)) })
+}
+
+/// What was seen of the task, and where it is shown.
+struct Session {
+    json: bool,
+    printer: Printer<Stdout>,
+    progress: Progress,
+    ticks: Interval,
+    interrupts: Signal,
+    task_id: String,
+    status: TaskStatus,
+    metadata: Option<Struct>,
+    answered: bool,
+}
+
+impl Session {
+    fn new(json: bool) -> anyhow::Result<Self> {
+        Ok(Self {
+            json,
+            printer: Printer::new(io::stdout()),
+            progress: Progress::start(json),
+            ticks: interval(progress::TICK),
+            interrupts: signal(SignalKind::interrupt())?,
+            task_id: String::new(),
+            status: TaskStatus::default(),
+            metadata: None,
+            answered: false,
+        })
+    }
+
+    /// The result of `work`, with the live line kept alive meanwhile. None: the person left.
+    async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Some(done),
+                _ = self.interrupts.recv() => return None,
+                _ = self.ticks.tick() => self.progress.tick(self.printer.is_mid_line()),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.status.state();
+        self.answered || is_final(state) || is_waiting(state)
+    }
+
+    fn show(&mut self, response: &StreamResponse) -> anyhow::Result<()> {
+        if self.json {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{}", json::to_string(response))?;
+            out.flush()?;
+        }
+        match &response.payload {
+            Some(Payload::Task(task)) => {
+                for artifact in &task.artifacts {
+                    self.print(|printer| printer.artifact(artifact, false))?;
+                }
+                self.note(&task.id, task.status.as_ref(), task.metadata.as_ref());
+            }
+            Some(Payload::StatusUpdate(update)) => {
+                self.note(&update.task_id, update.status.as_ref(), update.metadata.as_ref());
+            }
+            Some(Payload::ArtifactUpdate(update)) => {
+                if let Some(artifact) = &update.artifact {
+                    self.print(|printer| printer.artifact(artifact, update.append))?;
+                }
+            }
+            Some(Payload::Message(message)) => {
+                self.answered = true;
+                self.print(|printer| printer.text(&text_of(message)))?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn print(
+        &mut self,
+        print: impl FnOnce(&mut Printer<Stdout>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        self.progress.clear();
+        print(&mut self.printer)
+    }
+
+    fn note(&mut self, id: &str, status: Option<&TaskStatus>, metadata: Option<&Struct>) {
+        id.clone_into(&mut self.task_id);
+        self.status = status.cloned().unwrap_or_default();
+        self.metadata = metadata.cloned();
+        let said = self.status.message.as_ref().map(text_of).unwrap_or_default();
+        self.progress.set(self.status.state(), &said);
+    }
+
+    /// How it ended, told to whom it concerns.
+    fn conclude(mut self) -> anyhow::Result<Exit> {
+        let (state, paint) = (self.status.state(), Paint::stderr());
+        let failure = failure_of(&self.status, self.metadata.as_ref());
+        // An agent that made nothing may still have said something: that is its answer.
+        if state == TaskState::Completed && self.printer.is_empty() {
+            let said = self.status.message.as_ref().map(text_of).unwrap_or_default();
+            self.print(|printer| printer.text(&said))?;
+        }
+        self.close()?;
+        if let Some(failure) = &failure {
+            let headline = task::headline(&self.task_id, state);
+            self.tell(&chain::render(failure, &headline, paint))?;
+            return Ok(Exit::of_failure(failure));
+        }
+        if is_waiting(state) {
+            let metadata = self.metadata.as_ref();
+            self.tell(&task::question(&self.task_id, &self.status, metadata, paint))?;
+        } else if state == TaskState::Completed {
+            let took = paint.dim(format!("in {}", span(self.progress.elapsed())));
+            let text =
+                format!("{} task {} completed {took}", paint.green("✓"), line(&self.task_id));
+            self.progress.say(&text);
+        }
+        Ok(Exit::of_state(state))
+    }
+
+    fn refused(
+        mut self,
+        connect: &Connect,
+        failure: &Failure,
+        headline: &str,
+    ) -> anyhow::Result<Exit> {
+        self.close()?;
+        connect.refuse(failure, headline)
+    }
+
+    /// Ctrl-C ends the following, not the task.
+    fn left(mut self) -> anyhow::Result<Exit> {
+        self.close()?;
+        if !self.task_id.is_empty() {
+            let id = line(&self.task_id);
+            self.tell(&format!(
+                "The task goes on.\n  watch   faultline watch {id}\n  cancel  faultline cancel {id}\n"
+            ))?;
+        }
+        Ok(Exit::INTERRUPTED)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.progress.clear();
+        self.printer.finish()
+    }
+
+    /// To stderr, for people: a program has read the same in the events.
+    fn tell(&self, text: &str) -> io::Result<()> {
+        match self.json {
+            true => Ok(()),
+            false => io::stderr().write_all(text.as_bytes()),
+        }
+    }
+}

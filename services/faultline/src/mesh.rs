@@ -1,0 +1,221 @@
+//! The whole mesh in one process: what `faultline up` runs, and what tests run against. Services
+//! still talk over sockets, so nothing works here that would not work apart.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use anyhow::{Context, anyhow, bail};
+use faultline_chassis::{Drain, limits};
+use faultline_client::Client;
+use faultline_proto::v1::{WorkersRequest, WorkersResponse};
+use faultline_worker::Worker;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::config::{Config, url};
+
+/// How long a mesh may take to answer. Mostly the store's recovery.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two looks at whether it answers.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long open requests may go on without any worker before the coordinator ends them.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// A running mesh. Dropped without [`Mesh::stop`], it is cut off as by a crash.
+pub struct Mesh {
+    gateway: Running,
+    coordinator: Running,
+    workers: Vec<Running>,
+    gateway_addr: SocketAddr,
+    hub_addr: SocketAddr,
+    client: Client,
+}
+
+/// One service at work.
+struct Running {
+    name: String,
+    drain: Drain,
+    task: AbortOnDropHandle<anyhow::Result<()>>,
+}
+
+impl Running {
+    fn spawn<E, F>(name: &str, drain: Drain, run: F) -> Self
+    where
+        E: std::error::Error + Send + Sync + 'static,
+        F: Future<Output = Result<(), E>> + Send + 'static,
+    {
+        let task = tokio::spawn(async move { run.await.map_err(anyhow::Error::from) });
+        Self { name: name.to_owned(), drain, task: AbortOnDropHandle::new(task) }
+    }
+
+    /// How it ended, once it did.
+    async fn ended(&mut self) -> anyhow::Result<()> {
+        let ended = (&mut self.task).await.map_err(anyhow::Error::from).flatten();
+        ended.with_context(|| format!("{} failed", self.name))
+    }
+
+    /// Its end by `at`; then it is cut off.
+    async fn ended_by(mut self, at: Instant) -> anyhow::Result<()> {
+        timeout_at(at, self.ended()).await.unwrap_or_else(|_| {
+            tracing::warn!(service = self.name, "cut off while it was leaving");
+            Ok(())
+        })
+    }
+}
+
+impl Mesh {
+    /// Starts everything and returns once it really answers: the gateway has reached the
+    /// coordinator, and the worker is attached. Without agents in `config.worker` there is none.
+    pub async fn start(config: Config) -> anyhow::Result<Self> {
+        let worker = config.worker.clone();
+        let mut mesh = Self::start_without_worker(config).await?;
+        if !worker.agents.is_empty() {
+            mesh.attach(worker, Worker::new).await?;
+        }
+        Ok(mesh)
+    }
+
+    async fn start_without_worker(config: Config) -> anyhow::Result<Self> {
+        make_room(&config.coordinator.store)?;
+        let service = config.coordinator.bind().await.context("the coordinator cannot start")?;
+        let hub_addr = service.addr();
+        let drain = Drain::new();
+        let coordinator = Running::spawn("the coordinator", drain.clone(), service.run(drain));
+
+        let gateway = faultline_gateway::Config { coordinator: url(hub_addr), ..config.gateway };
+        let service = gateway.bind().await.context("the gateway cannot start")?;
+        let gateway_addr = service.addr();
+        let drain = Drain::new();
+        let gateway = Running::spawn("the gateway", drain.clone(), service.run(drain));
+
+        let client = Client::new(&url(gateway_addr))?;
+        let workers = Vec::new();
+        let mut mesh = Self { gateway, coordinator, workers, gateway_addr, hub_addr, client };
+        mesh.until(|_| true).await?;
+        Ok(mesh)
+    }
+
+    /// One more worker. `build` gets the configuration with this mesh's coordinator in it, so that
+    /// agents of one's own can be offered: `|config| Worker::new(config).offer(…)`. Returns once
+    /// the worker is attached.
+    pub async fn attach(
+        &mut self,
+        config: faultline_worker::Config,
+        build: impl FnOnce(faultline_worker::Config) -> Worker,
+    ) -> anyhow::Result<()> {
+        let name = config.name.clone().unwrap_or_else(|| format!("w-{}", self.workers.len() + 1));
+        let config = faultline_worker::Config {
+            coordinator: url(self.hub_addr),
+            name: Some(name.clone()),
+            ..config
+        };
+        let service = build(config).bind().await.context("the worker cannot start")?;
+        let drain = Drain::new();
+        self.workers.push(Running::spawn(&name, drain.clone(), service.run(drain)));
+        let count = self.workers.iter().filter(|w| w.name == name).count();
+        self.until(|seen| {
+            seen.workers.iter().filter(|w| w.attached && w.name == name).count() >= count
+        })
+        .await
+    }
+
+    /// Lets the last worker that was attached leave in order.
+    pub async fn detach(&mut self) -> anyhow::Result<()> {
+        let worker = self.workers.pop().ok_or_else(|| anyhow!("there is no worker"))?;
+        worker.drain.start();
+        worker.ended_by(Instant::now() + limits::DRAIN_TIMEOUT).await
+    }
+
+    /// Cuts the last worker that was attached off in the middle of whatever it does.
+    pub fn kill_worker(&mut self) {
+        self.workers.pop();
+    }
+
+    pub fn gateway_addr(&self) -> SocketAddr {
+        self.gateway_addr
+    }
+
+    /// Where workers and gateways reach the coordinator.
+    pub fn hub_addr(&self) -> SocketAddr {
+        self.hub_addr
+    }
+
+    /// The gateway's address as a client writes it.
+    pub fn url(&self) -> String {
+        url(self.gateway_addr)
+    }
+
+    /// A client of this mesh.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Waits for a service to end by itself, which none should.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        let worker = async {
+            match self.workers.is_empty() {
+                true => std::future::pending().await,
+                false => {
+                    let ended = self.workers.iter_mut().map(|w| Box::pin(w.ended()));
+                    futures::future::select_all(ended).await.0
+                }
+            }
+        };
+        let ended = tokio::select! {
+            ended = self.gateway.ended() => ended,
+            ended = self.coordinator.ended() => ended,
+            ended = worker => ended,
+        };
+        ended.err().unwrap_or_else(|| anyhow!("a service ended before it was asked to"))
+    }
+
+    /// Leaves in order, in [`limits::DRAIN_TIMEOUT`] at most. The gateway stops accepting; workers
+    /// finish or hand back what they hold; the coordinator, which both of them need, goes last.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let end = Instant::now() + limits::DRAIN_TIMEOUT;
+        self.gateway.drain.start();
+        self.workers.iter().for_each(|worker| worker.drain.start());
+        let leave_time = limits::DRAIN_TIMEOUT - 2 * LAST_ANSWERS;
+        let workers = self.workers.into_iter().map(|w| w.ended_by(Instant::now() + leave_time));
+        let workers = futures::future::try_join_all(workers).await;
+        // What is open now waits for people or for other workers: its stream ends with a failure
+        // that tells the client to come back, once the coordinator has left.
+        let gateway = timeout(LAST_ANSWERS, self.gateway.ended()).await;
+        self.coordinator.drain.start();
+        let coordinator = self.coordinator.ended_by(end).await;
+        let gateway = match gateway {
+            Ok(ended) => ended,
+            Err(_) => self.gateway.ended_by(end).await,
+        };
+        workers.and(gateway).and(coordinator)
+    }
+
+    /// Waits until the mesh, asked from outside, looks as it should.
+    async fn until(&mut self, is_so: impl Fn(&WorkersResponse) -> bool) -> anyhow::Result<()> {
+        let client = self.client.clone();
+        let looking = async {
+            loop {
+                let seen: Result<WorkersResponse, _> =
+                    client.mesh("Workers", &WorkersRequest::default()).await;
+                if seen.as_ref().is_ok_and(&is_so) {
+                    return;
+                }
+                sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = looking => Ok(()),
+            error = self.failed() => Err(error),
+            () = sleep(START_TIMEOUT) => bail!("no answer within {} s", START_TIMEOUT.as_secs()),
+        }
+    }
+}
+
+/// Makes the directory that a SQLite file is to be in.
+pub(crate) fn make_room(store: &str) -> anyhow::Result<()> {
+    let file = store.strip_prefix("sqlite:").map(Path::new);
+    let Some(directory) = file.and_then(Path::parent).filter(|d| !d.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory '{}'", directory.display()))
+}

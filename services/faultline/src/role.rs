@@ -1,0 +1,110 @@
+//! What all long-running commands share: a runtime, telemetry, signals, and the line that says
+//! that it serves.
+
+use std::{
+    io::{self, Write},
+    process,
+    time::Duration,
+};
+
+use anyhow::Context;
+use faultline_chassis::{Drain, limits, telemetry};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+    time::sleep,
+};
+
+use crate::{config::Log, exit::Exit};
+
+/// Before this much time nobody wonders what a service waits for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One thread is a runtime without work stealing, which serves more on it; zero is as many as
+/// there are cores.
+pub(crate) fn runtime(threads: usize) -> io::Result<Runtime> {
+    match threads {
+        0 => Builder::new_multi_thread().enable_all().build(),
+        1 => Builder::new_current_thread().enable_all().build(),
+        n => Builder::new_multi_thread().worker_threads(n).enable_all().build(),
+    }
+}
+
+/// Runs a service to its end: until `work` returns, which it should soon after the drain starts.
+pub(crate) fn serve<W>(
+    threads: usize,
+    log: Log,
+    service: &str,
+    work: impl FnOnce(Drain) -> W,
+) -> anyhow::Result<Exit>
+where
+    W: Future<Output = anyhow::Result<()>>,
+{
+    runtime(threads).context("no runtime")?.block_on(async {
+        let telemetry = telemetry::start(log.options(service))?;
+        let drain = Drain::new();
+        watch_signals(drain.clone())?;
+        let patience = limits::DRAIN_TIMEOUT + Duration::from_millis(500);
+        let ended = drain.bound(patience, work(drain.clone())).await;
+        telemetry.flush().await;
+        match ended {
+            Some(ended) => ended?,
+            None => tracing::warn!("cut off after {} s of leaving", patience.as_secs()),
+        }
+        Ok(Exit::OK)
+    })
+}
+
+/// The first signal starts the drain, the second ends the process.
+fn watch_signals(drain: Drain) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("no signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("no signals")?;
+    tokio::spawn(async move {
+        next_signal(&mut terminate, &mut interrupt).await;
+        let seconds = limits::DRAIN_TIMEOUT.as_secs();
+        tracing::info!("leaving, within {seconds} s; once more to stop at once");
+        drain.start();
+        let number = next_signal(&mut terminate, &mut interrupt).await;
+        process::exit(128 + number);
+    });
+    Ok(())
+}
+
+async fn next_signal(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
+    let kind = tokio::select! {
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = interrupt.recv() => SignalKind::interrupt(),
+    };
+    kind.as_raw_value()
+}
+
+/// The line that scripts wait for, out at once whatever stdout is.
+pub(crate) fn ready(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// Waits for `is_so` and says what for, when it takes long. Ends early when `drain` starts.
+pub(crate) async fn until<F>(drain: &Drain, what: &str, mut is_so: impl FnMut() -> F) -> bool
+where
+    F: Future<Output = bool>,
+{
+    let looking = async {
+        let mut pause = Duration::from_millis(10);
+        let mut waited = Duration::ZERO;
+        while !is_so().await {
+            sleep(pause).await;
+            let before = waited;
+            waited += pause;
+            if before < PATIENCE && waited >= PATIENCE {
+                tracing::warn!("waiting for {what}");
+            }
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    };
+    tokio::select! {
+        () = looking => true,
+        () = drain.signalled() => false,
+    }
+}
