@@ -31,16 +31,27 @@ pub enum Error {
     Unreadable { path: String, source: io::Error },
     #[error("{place}: {problem}")]
     Syntax { place: Place, problem: String },
-    #[error("{place}: unknown key `{key}`{}{}", within(.section), hint(.nearest, .known))]
-    UnknownKey {
-        place: Place,
-        key: String,
-        section: String,
-        nearest: Option<String>,
-        known: Vec<String>,
-    },
+    #[error("{place}: unknown key `{key}`{}{hint}", within(.section))]
+    UnknownKey { place: Place, key: String, section: String, hint: Hint },
     #[error("{place}: `{key}`: {problem}")]
     BadValue { place: Place, key: String, problem: String },
+}
+
+/// What may have been meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hint {
+    Nearest(String),
+    OneOf(Vec<String>),
+}
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Hint::Nearest(key) => write!(f, "; did you mean `{key}`?"),
+            Hint::OneOf(keys) if keys.is_empty() => Ok(()),
+            Hint::OneOf(keys) => write!(f, "; known are {}", keys.join(", ")),
+        }
+    }
 }
 
 /// Where in which layer the mistake is.
@@ -69,14 +80,6 @@ fn within(section: &str) -> String {
     match section {
         "" => String::new(),
         section => format!(" in [{section}]"),
-    }
-}
-
-fn hint(nearest: &Option<String>, known: &[String]) -> String {
-    match nearest {
-        Some(nearest) => format!("; did you mean `{nearest}`?"),
-        None if known.is_empty() => String::new(),
-        None => format!("; known are {}", known.join(", ")),
     }
 }
 
@@ -192,8 +195,11 @@ fn explain(mut error: toml::de::Error, place: Place) -> Error {
         let mut names = rest.split('`').step_by(2).map(str::to_owned);
         let key = names.next().unwrap_or_default();
         let known: Vec<String> = names.collect();
-        let nearest = nearest(&key, known.iter().map(String::as_str)).map(str::to_owned);
-        return Error::UnknownKey { place, key, section: at, nearest, known };
+        let hint = match nearest(&key, known.iter().map(String::as_str)) {
+            Some(nearest) => Hint::Nearest(nearest.to_owned()),
+            None => Hint::OneOf(known),
+        };
+        return Error::UnknownKey { place, key, section: at, hint };
     }
     match at.is_empty() {
         true => Error::Syntax { place, problem: message },

@@ -27,9 +27,9 @@ pub fn is_waiting(state: TaskState) -> bool {
 /// of the task or event around it.
 pub fn failure_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Failure> {
     let (row, words) = match status.state() {
-        TaskState::Failed => (&reason::TASK_FAILED, "remote task failed"),
-        TaskState::Rejected => (&reason::TASK_REJECTED, "remote task rejected"),
-        TaskState::Canceled => (&reason::CANCELLED, "remote task canceled"),
+        TaskState::Failed => (&reason::TASK_FAILED, "the task failed and did not say why"),
+        TaskState::Rejected => (&reason::TASK_REJECTED, "the task was rejected"),
+        TaskState::Canceled => (&reason::CANCELLED, "the task was canceled"),
         _ => return None,
     };
     let places = places(status, metadata);
@@ -45,7 +45,8 @@ pub fn failure_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Fail
         .with_error_type(flat("error_type"))
         .with_plane(Plane::Execution);
     let mut record = failure.into_record();
-    record.foreign = true;
+    // The other two states say all there is; a failure of our own would have brought its record.
+    record.foreign = status.state() == TaskState::Failed;
     Some(Failure::from_record(record))
 }
 
@@ -121,7 +122,7 @@ mod tests {
         let text = read(text).unwrap();
         assert_eq!((text.row(), text.public_message.as_str()), (&reason::TASK_REJECTED, "no"));
         let bare = read(r#"{"status":{"state":"TASK_STATE_CANCELED"}}"#).unwrap();
-        assert_eq!(bare.public_message, "remote task canceled");
+        assert_eq!(bare.public_message, "the task was canceled");
         assert_eq!(read(r#"{"status":{"state":"TASK_STATE_COMPLETED"}}"#), None);
     }
 }

@@ -28,15 +28,23 @@ use crate::{
     },
 };
 
-/// Opens the stream with `open` and follows it until the task ends or asks. `headline` is for a
-/// call that fails.
+/// What is to be followed.
+pub(crate) struct Following<'a> {
+    pub(crate) client: Client,
+    /// The message that answers a question: until the task has it, its question is the old one.
+    pub(crate) answer: Option<String>,
+    /// What is said of a call that fails.
+    pub(crate) headline: &'a str,
+}
+
+/// Opens the stream with `open` and follows it until the task ends or asks.
 pub(crate) async fn follow(
     connect: &Connect,
-    client: Client,
+    following: Following<'_>,
     open: impl Future<Output = Result<Follow, Failure>>,
-    headline: &str,
 ) -> anyhow::Result<Exit> {
-    let mut session = Session::new(connect.json)?;
+    let Following { client, answer, headline } = following;
+    let mut session = Session::new(connect.json, answer)?;
     let mut events = match session.wait(open).await {
         Some(Ok(events)) => events,
         Some(Err(failure)) => return session.refused(connect, &failure, headline),
@@ -79,11 +87,13 @@ struct Session {
     task_id: String,
     status: TaskStatus,
     metadata: Option<Struct>,
-    answered: bool,
+    answer: Option<String>,
+    /// With a bare message, after which there is nothing.
+    has_message: bool,
 }
 
 impl Session {
-    fn new(json: bool) -> anyhow::Result<Self> {
+    fn new(json: bool, answer: Option<String>) -> anyhow::Result<Self> {
         Ok(Self {
             json,
             printer: Printer::new(io::stdout()),
@@ -93,7 +103,8 @@ impl Session {
             task_id: String::new(),
             status: TaskStatus::default(),
             metadata: None,
-            answered: false,
+            answer,
+            has_message: false,
         })
     }
 
@@ -112,7 +123,7 @@ impl Session {
 
     fn is_over(&self) -> bool {
         let state = self.status.state();
-        self.answered || is_final(state) || is_waiting(state)
+        self.has_message || is_final(state) || is_waiting(state)
     }
 
     fn show(&mut self, response: &StreamResponse) -> anyhow::Result<()> {
@@ -127,6 +138,10 @@ impl Session {
                     self.print(|printer| printer.artifact(artifact, false))?;
                 }
                 self.note(&task.id, task.status.as_ref(), task.metadata.as_ref());
+                let is_old = |id: &String| task.history.iter().all(|m| m.message_id != *id);
+                if self.answer.as_ref().is_some_and(is_old) && is_waiting(self.status.state()) {
+                    self.status = TaskStatus::default();
+                }
             }
             Some(Payload::StatusUpdate(update)) => {
                 self.note(&update.task_id, update.status.as_ref(), update.metadata.as_ref());
@@ -137,7 +152,7 @@ impl Session {
                 }
             }
             Some(Payload::Message(message)) => {
-                self.answered = true;
+                self.has_message = true;
                 self.print(|printer| printer.text(&text_of(message)))?;
             }
             None => {}

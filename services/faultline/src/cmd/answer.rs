@@ -5,7 +5,7 @@ use faultline_client::text;
 use crate::{
     cmd::connect::{Connect, text_or_stdin},
     exit::Exit,
-    follow::follow,
+    follow::{Following, follow},
 };
 
 const EXAMPLES: &str = "\
@@ -35,7 +35,9 @@ impl Args {
         let headline = format!("answer to task {} failed", self.task);
         let connect = self.connect;
         connect.run(async |client| {
-            follow(&connect, client.clone(), client.follow(request), &headline).await
+            let answer = request.message.as_ref().map(|message| message.message_id.clone());
+            let following = Following { client: client.clone(), answer, headline: &headline };
+            follow(&connect, following, client.follow(request)).await
         })
     }
 }

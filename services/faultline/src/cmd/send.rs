@@ -9,7 +9,7 @@ use faultline_proto::{
 use crate::{
     cmd::connect::{Connect, text_or_stdin},
     exit::{self, Exit},
-    follow::follow,
+    follow::{Following, follow},
 };
 
 const EXAMPLES: &str = "\
@@ -50,7 +50,11 @@ impl Args {
             let agent = client.agent(&self.agent);
             match self.no_wait {
                 true => submit(&connect, agent, request, &headline).await,
-                false => follow(&connect, agent.clone(), agent.follow(request), &headline).await,
+                false => {
+                    let client = agent.clone();
+                    let following = Following { client, answer: None, headline: &headline };
+                    follow(&connect, following, agent.follow(request)).await
+                }
             }
         })
     }

@@ -90,6 +90,7 @@ fn welcome(mesh: &Mesh, store: &str, paint: Paint) -> String {
 
 Try, in another terminal:
   faultline send{flag} echo \"hello\"
+  faultline send{flag} script 'fail RATE_LIMITED text=\"slow down\" retry_after=2s'
   curl -s {url}/agents/echo -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
     -d '{request}'
 

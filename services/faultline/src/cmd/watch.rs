@@ -1,6 +1,10 @@
 //! `faultline watch`: follows a task that was started elsewhere.
 
-use crate::{cmd::connect::Connect, exit::Exit, follow::follow};
+use crate::{
+    cmd::connect::Connect,
+    exit::Exit,
+    follow::{Following, follow},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,7 +27,8 @@ impl Args {
         let connect = self.connect;
         connect.run(async |client| {
             let events = client.follow_task(&self.task, None);
-            follow(&connect, client, async { Ok(events) }, &headline).await
+            let following = Following { client, answer: None, headline: &headline };
+            follow(&connect, following, async { Ok(events) }).await
         })
     }
 }

@@ -8,6 +8,7 @@ use faultline_proto::{
     reason::{self, Actor, Retry},
     v1::Cause,
 };
+use tonic::Code;
 
 use crate::output::{
     paint::Paint,
@@ -15,7 +16,7 @@ use crate::output::{
 };
 
 const COLUMNS: usize = 92;
-const QUOTE_CHARS_MAX: usize = 72;
+const QUOTE_CHARS_MAX: usize = 56;
 
 /// The whole card. `headline` says what failed: `task 0199… failed`, `send to echo failed`.
 pub fn render(failure: &Failure, headline: &str, paint: Paint) -> String {
@@ -26,8 +27,9 @@ pub fn render(failure: &Failure, headline: &str, paint: Paint) -> String {
     put(&mut out, format_args!("{}\n", wrapped(&failure.public_message, "  ", COLUMNS)));
     tree(failure, paint, &mut out);
     for violation in &failure.violations {
-        let text = format!("{}: {}", line(&violation.field), line(&violation.description));
-        labelled(&mut out, paint, "field", &text);
+        let text = format!("{}: {}", violation.field, violation.description);
+        let text = wrapped(&text, "         ", COLUMNS);
+        labelled(&mut out, paint, "field", text.trim_start());
     }
     labelled(&mut out, paint, "do", &advice(failure));
     if !failure.trace_id.is_empty() {
@@ -129,13 +131,26 @@ pub(crate) fn advice(failure: &Failure) -> String {
             "see what was done already; send again only if repeating does no harm".to_owned()
         }
         (false, ..) => match row.actor {
-            Actor::Caller => "change what is sent: the same would fail again".to_owned(),
+            Actor::Caller => first_move(failure.code()).to_owned(),
             Actor::Author => "mend the agent: sending again would fail again".to_owned(),
             Actor::Operator => "mend the mesh: sending again would fail again".to_owned(),
             Actor::Nobody => "nothing".to_owned(),
         },
     };
     format!("{what} ({})", row.actor.describe())
+}
+
+/// What a caller does first about something that would fail again.
+fn first_move(code: Code) -> &'static str {
+    match code {
+        Code::Cancelled => "send again if that was a mistake",
+        Code::NotFound => "check the name or id",
+        Code::AlreadyExists => "use what exists, or another key",
+        Code::PermissionDenied => "ask the operator for the right",
+        Code::FailedPrecondition => "see what state it is in: this does not fit it",
+        Code::Unimplemented => "check the version and the agent card",
+        _ => "correct the request: the same would fail again",
+    }
 }
 
 #[cfg(test)]
@@ -208,7 +223,7 @@ mod tests {
   Invalid parameters
   └─ gateway   INVALID_PARAMS  \"Invalid parameters\"
   field  message.parts: must not be empty
-  do     change what is sent: the same would fail again (the caller)
+  do     correct the request: the same would fail again (the caller)
   more   faultline explain INVALID_PARAMS
 "
         );
