@@ -9,8 +9,11 @@ use faultline_proto::{
     Failure, reason,
     v1::{
         AgentsRequest, AgentsResponse, FromWorker, InspectRequest, InspectResponse, ToWorker,
-        WorkersRequest, WorkersResponse, hub_client::HubClient, hub_server::{Hub, HubServer},
-        mesh_client::MeshClient, mesh_server::{Mesh, MeshServer},
+        WorkersRequest, WorkersResponse,
+        hub_client::HubClient,
+        hub_server::{Hub, HubServer},
+        mesh_client::MeshClient,
+        mesh_server::{Mesh, MeshServer},
     },
 };
 use futures::{Stream, StreamExt};
@@ -24,7 +27,10 @@ type ToWorkers = Pin<Box<dyn Stream<Item = Result<ToWorker, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Mesh for Puppet {
-    async fn agents(&self, request: Request<AgentsRequest>) -> Result<Answer<AgentsResponse>, Status> {
+    async fn agents(
+        &self,
+        request: Request<AgentsRequest>,
+    ) -> Result<Answer<AgentsResponse>, Status> {
         match request.into_inner().name.as_str() {
             "panic" => panic!("on purpose"),
             "hang" => std::future::pending().await,
@@ -46,7 +52,10 @@ impl Mesh for Puppet {
 impl Hub for Puppet {
     type AttachStream = ToWorkers;
 
-    async fn attach(&self, request: Request<Streaming<FromWorker>>) -> Result<Answer<ToWorkers>, Status> {
+    async fn attach(
+        &self,
+        request: Request<Streaming<FromWorker>>,
+    ) -> Result<Answer<ToWorkers>, Status> {
         let panics = request.metadata().contains_key("panic");
         let one = futures::stream::iter([Ok(ToWorker::default())]);
         // A moment later, or the encoder would meet the panic while it still holds the message.
@@ -91,7 +100,10 @@ async fn a_failure_arrives_as_it_was_sent() {
     let (addr, _drain) = puppet().await;
     assert!(ask(addr, "", Timeouts::default()).await.is_ok());
     let failure = ask(addr, "fail", Timeouts::default()).await.unwrap_err();
-    assert_eq!((failure.reason.as_str(), failure.public_message.as_str()), ("CIRCUIT_OPEN", "not now"));
+    assert_eq!(
+        (failure.reason.as_str(), failure.public_message.as_str()),
+        ("CIRCUIT_OPEN", "not now")
+    );
 }
 
 #[tokio::test]

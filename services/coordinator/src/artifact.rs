@@ -2,10 +2,7 @@
 //! last checkpoint, so that a lost attempt can be undone without keeping copies of everything.
 
 use faultline_chassis::limits;
-use faultline_proto::{
-    a2a::Artifact,
-    v1::ArtifactWritten,
-};
+use faultline_proto::{a2a::Artifact, v1::ArtifactWritten};
 use prost::Message;
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -128,7 +128,11 @@ impl State {
             from => Write::Advance { from, row, events: stored },
         };
         self.queue.writes.push(write);
-        self.queue.followups.push(Followup { wrote: true, task: Some((id, first, events)), effects: then });
+        self.queue.followups.push(Followup {
+            wrote: true,
+            task: Some((id, first, events)),
+            effects: then,
+        });
     }
 
     pub(crate) fn commit_write(&mut self, write: Write, then: Vec<Effect>) {

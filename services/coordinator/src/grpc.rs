@@ -132,10 +132,12 @@ impl A2aService for Doors {
     ) -> Result<Response<Frames>, Status> {
         let after = match request.metadata().get(LAST_EVENT_ID) {
             None => None,
-            Some(text) => Some(text.to_str().ok().and_then(|t| t.parse().ok()).ok_or_else(|| {
-                let what = "the number of an event, as it came with the stream".to_owned();
-                refused(Error::Invalid { field: LAST_EVENT_ID, what })
-            })?),
+            Some(text) => {
+                Some(text.to_str().ok().and_then(|t| t.parse().ok()).ok_or_else(|| {
+                    let what = "the number of an event, as it came with the stream".to_owned();
+                    refused(Error::Invalid { field: LAST_EVENT_ID, what })
+                })?)
+            }
         };
         let request = request.into_inner();
         let subscribed = self.core.subscribe(&request.id, &request.tenant, after).await;

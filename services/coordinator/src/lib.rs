@@ -1,18 +1,23 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
-//! `core` makes it durable, `dispatch` brings it to workers, `api` is what callers may ask, and
-//! `hub`, `link` and `grpc` are the doors.
+//! `core` makes it durable, `dispatch` brings it to workers, `reports` and `losses` take it back,
+//! `send`, `api` and `mesh` are what callers may ask, and `hub`, `link` and `grpc` are the doors.
 
 mod artifact;
+mod frame;
 mod task;
 
 mod core;
 mod dispatch;
 mod live;
+mod losses;
 mod registry;
+mod reports;
 mod store;
 mod sweep;
 
 mod api;
+mod mesh;
+mod send;
 mod subscription;
 
 mod grpc;

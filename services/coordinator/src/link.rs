@@ -15,9 +15,7 @@ use std::{
 use faultline_chassis::{TraceContext, limits, telemetry::HOP};
 use faultline_proto::{
     Failure,
-    v1::{
-        self, Call, End, Reply, call, link_server::Link, reply,
-    },
+    v1::{self, Call, End, Reply, call, link_server::Link, reply},
 };
 use futures::Stream;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -25,12 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Span, info_span};
 
-use crate::{
-    api::Caller,
-    core::Core,
-    error::Error,
-    subscription::Subscription,
-};
+use crate::{core::Core, error::Error, send::Caller, subscription::Subscription};
 
 pub(crate) struct LinkService {
     pub(crate) core: Arc<Core>,
@@ -264,6 +257,7 @@ async fn closed(credit: &Semaphore) {
 pub(crate) fn serve_span(method: &'static str, asked: &v1::Caller) -> (Span, Caller) {
     let span = info_span!(
         target: HOP,
+        parent: None,
         "rpc",
         otel.name = format!("lf.a2a.v1.A2AService/{method}"),
         otel.kind = "server",

@@ -12,12 +12,7 @@ use faultline_proto::{
 use prost::Message;
 use tokio::sync::mpsc;
 
-use crate::{
-    core::Core,
-    error::Error,
-    live::Seen,
-    task::{Ids, Task},
-};
+use crate::{core::Core, error::Error, frame::Ids, live::Seen, task::Task};
 
 /// Events read from the store at once.
 const PAGE: usize = 256;

@@ -8,12 +8,15 @@ use faultline_proto::{
     id::TaskId,
     v1::{
         self, AnswerGiven, ArtifactWritten, Asked, Assigned, AttemptLost, Checkpointed, Ended,
-        Event, Interrupt, Report, StatusChanged, Submitted, event, interrupt, report,
+        Event, Interrupt, Report, StatusChanged, Submitted, attempt::Outcome, event, report,
     },
 };
 use prost_types::Timestamp;
 
-use crate::artifact::{Artifacts, TooLarge};
+use crate::{
+    artifact::{Artifacts, TooLarge},
+    frame::{Ids, waiting_state},
+};
 
 /// Milliseconds since 1970.
 pub(crate) type Millis = i64;
@@ -338,7 +341,10 @@ impl Task {
                 self.enter(TaskState::Working, None, at);
             }
             Some(event::Body::Lost(lost)) => {
-                self.close_attempt(at, if lost.released { RELEASED } else { WORKER_LOST });
+                self.close_attempt(
+                    at,
+                    if lost.released { Outcome::Released } else { Outcome::WorkerLost },
+                );
                 self.losses += u32::from(!lost.released && !is_waiting(self.state));
                 self.artifacts.rewind();
             }
@@ -357,13 +363,13 @@ impl Task {
             worker: assigned.worker.clone(),
             started: Some(timestamp(at)),
             ended: None,
-            outcome: v1::attempt::Outcome::Running as i32,
+            outcome: Outcome::Running as i32,
         });
         self.enter(TaskState::Working, None, at);
     }
 
     fn apply_ended(&mut self, end: &Ended, at: Millis) {
-        self.close_attempt(at, v1::attempt::Outcome::Ended);
+        self.close_attempt(at, Outcome::Ended);
         self.pending = None;
         self.failure = end.failure.clone().map(Failure::from_record);
         let state = end.state();
@@ -381,7 +387,7 @@ impl Task {
         self.status_at = at;
     }
 
-    fn close_attempt(&mut self, at: Millis, outcome: v1::attempt::Outcome) {
+    fn close_attempt(&mut self, at: Millis, outcome: Outcome) {
         self.worker.clear();
         if let Some(last) = self.attempts.last_mut().filter(|a| a.ended.is_none()) {
             last.ended = Some(timestamp(at));
@@ -430,7 +436,11 @@ impl Task {
             id: self.id.to_string(),
             context_id: self.context_id.clone(),
             status: Some(self.status()),
-            artifacts: if artifacts { self.artifacts.iter().cloned().collect() } else { Vec::new() },
+            artifacts: if artifacts {
+                self.artifacts.iter().cloned().collect()
+            } else {
+                Vec::new()
+            },
             history: self.history[skip..].to_vec(),
             metadata: self.metadata(),
         }
@@ -452,110 +462,9 @@ impl Task {
     }
 }
 
-/// The names a frame carries.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ids<'a> {
-    pub(crate) task_id: TaskId,
-    pub(crate) context_id: &'a str,
-}
-
-impl Ids<'_> {
-    /// What watchers see of an event, if anything. A function of the event alone, so that live
-    /// and replayed streams are the same.
-    pub(crate) fn frame(&self, event: &Event) -> Option<a2a::StreamResponse> {
-        use a2a::stream_response::Payload;
-        let status = |state: TaskState, message: Option<Message>, metadata| {
-            Payload::StatusUpdate(a2a::TaskStatusUpdateEvent {
-                task_id: self.task_id.to_string(),
-                context_id: self.context_id.to_owned(),
-                status: Some(a2a::TaskStatus { state: state as i32, message, timestamp: event.time }),
-                metadata,
-            })
-        };
-        let payload = match event.body.as_ref()? {
-            event::Body::Submitted(_) | event::Body::Checkpointed(_) | event::Body::Lost(_) => {
-                return None;
-            }
-            event::Body::Artifact(write) => {
-                Payload::ArtifactUpdate(a2a::TaskArtifactUpdateEvent {
-                    task_id: self.task_id.to_string(),
-                    context_id: self.context_id.to_owned(),
-                    artifact: write.artifact.clone(),
-                    append: write.append,
-                    last_chunk: write.last_chunk,
-                    metadata: None,
-                })
-            }
-            event::Body::Assigned(_) | event::Body::Answered(_) => {
-                status(TaskState::Working, None, None)
-            }
-            event::Body::Status(said) => status(TaskState::Working, said.message.clone(), None),
-            event::Body::Asked(asked) => {
-                let question = asked.interrupt.as_ref().map(|i| self.question(i));
-                status(waiting_state(asked), question, None)
-            }
-            event::Body::Ended(end) => {
-                let failure = end.failure.clone().map(Failure::from_record);
-                let message = match (&end.message, &failure) {
-                    (None, Some(failure)) => Some(self.failure_message(failure, end.state())),
-                    (message, _) => message.clone(),
-                };
-                status(end.state(), message, failure.map(|f| f.to_metadata(end.state())))
-            }
-        };
-        Some(a2a::StreamResponse { payload: Some(payload) })
-    }
-
-    fn signed(&self, mut message: Message) -> Message {
-        message.task_id = self.task_id.to_string();
-        message.context_id = self.context_id.to_owned();
-        message.role = a2a::Role::Agent as i32;
-        message
-    }
-
-    fn question(&self, interrupt: &Interrupt) -> Message {
-        let record = faultline_proto::json::to_struct(interrupt);
-        let kind = prost_types::value::Kind::StructValue(record);
-        let value = prost_types::Value { kind: Some(kind) };
-        let fields = [("faultline.dev/interrupt".to_owned(), value)].into();
-        let text = match interrupt.prompt.as_str() {
-            "" => interrupt.url.clone(),
-            prompt => prompt.to_owned(),
-        };
-        Message {
-            message_id: format!("{}-{}", self.task_id, interrupt.key),
-            metadata: Some(prost_types::Struct { fields }),
-            ..self.signed(text_message(text))
-        }
-    }
-
-    fn failure_message(&self, failure: &Failure, state: TaskState) -> Message {
-        Message {
-            message_id: failure.id.clone(),
-            metadata: Some(failure.to_metadata(state)),
-            ..self.signed(text_message(failure.public_message.clone()))
-        }
-    }
-}
-
-use v1::attempt::Outcome::{Released as RELEASED, WorkerLost as WORKER_LOST};
-
 fn ended(state: TaskState, message: Option<Message>, failure: Option<Failure>) -> event::Body {
     let failure = failure.map(Failure::into_record);
     event::Body::Ended(Ended { state: state as i32, message, failure })
-}
-
-fn waiting_state(asked: &Asked) -> TaskState {
-    match asked.interrupt.as_ref().map(Interrupt::kind) {
-        Some(interrupt::Kind::AuthUrl) => TaskState::AuthRequired,
-        _ => TaskState::InputRequired,
-    }
-}
-
-fn text_message(text: String) -> Message {
-    let content = Some(a2a::part::Content::Text(text));
-    let part = a2a::Part { content, ..a2a::Part::default() };
-    Message { parts: vec![part], ..Message::default() }
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use faultline_proto::{
 use proptest::prelude::*;
 
 use super::*;
+use crate::frame::text_message;
+use faultline_proto::v1::interrupt;
 
 const NOW: Millis = 1_700_000_000_000;
 const WORKER: &str = "0199aaaa-0000-7000-8000-000000000001";
@@ -50,8 +52,7 @@ fn take(task: &mut Task, body: report::Body) -> bool {
 
 fn chunk(id: &str, text: &str, append: bool) -> report::Body {
     let part = Part { content: Some(Content::Text(text.into())), ..Part::default() };
-    let artifact =
-        Artifact { artifact_id: id.into(), parts: vec![part], ..Artifact::default() };
+    let artifact = Artifact { artifact_id: id.into(), parts: vec![part], ..Artifact::default() };
     report::Body::Artifact(ArtifactChunk { artifact: Some(artifact), append, last_chunk: false })
 }
 
@@ -175,7 +176,7 @@ fn losses_end_a_task_only_when_there_were_enough() {
     }
     assert_eq!(task.state, TaskState::Failed);
     let outcomes: Vec<_> = task.attempts.iter().map(|a| a.outcome()).collect();
-    assert_eq!(outcomes, [WORKER_LOST; 3]);
+    assert_eq!(outcomes, [Outcome::WorkerLost; 3]);
 }
 
 #[test]

@@ -213,7 +213,13 @@ impl Session {
         headline: &str,
     ) -> anyhow::Result<Exit> {
         self.close()?;
-        connect.refuse(failure, headline)
+        if self.task_id.is_empty() {
+            return connect.refuse(failure, headline);
+        }
+        // Sending again would start the work a second time.
+        let id = line(&self.task_id);
+        let headline = format!("task {id} is out of sight");
+        connect.refuse_doing(failure, &headline, &format!("faultline watch {id}: it may go on"))
     }
 
     /// Ctrl-C ends the following, not the task.

@@ -9,7 +9,7 @@ use axum::{
     extract::{Request, State},
 };
 use bytes::{Bytes, BytesMut};
-use faultline_chassis::{TraceContext, limits, trace::TRACEPARENT};
+use faultline_chassis::{TraceContext, limits, telemetry::HOP, trace::TRACEPARENT};
 use faultline_proto::{Failure, reason, v1::Caller};
 use futures::FutureExt;
 use http::{
@@ -119,6 +119,8 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let (head, body) = request.into_parts();
     let route = Route::of(head.uri.path());
     let span = tracing::info_span!(
+        target: HOP,
+        parent: None,
         "request",
         "otel.name" = route.span_name(),
         "otel.kind" = "server",

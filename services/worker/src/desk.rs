@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use faultline_chassis::TraceContext;
+use faultline_chassis::{TraceContext, telemetry::HOP};
 use faultline_proto::{
     id::WorkerId,
     reason,
@@ -139,6 +139,7 @@ impl Desk {
         let hosted = self.hosted.get(&assign.agent).map(Arc::clone);
         let hosted = hosted.unwrap_or_else(|| Arc::new(unknown(&assign.agent, &self.name)));
         let span = tracing::info_span!(
+            target: HOP,
             parent: None,
             "attempt",
             otel.name = hosted.span_name.as_str(),

@@ -49,9 +49,19 @@ impl Connect {
 
     /// Tells a failure on stderr; its exit code.
     pub(crate) fn refuse(&self, failure: &Failure, headline: &str) -> anyhow::Result<Exit> {
+        self.refuse_doing(failure, headline, &chain::advice(failure))
+    }
+
+    /// The same with advice of one's own.
+    pub(crate) fn refuse_doing(
+        &self,
+        failure: &Failure,
+        headline: &str,
+        advice: &str,
+    ) -> anyhow::Result<Exit> {
         let mut text = match self.json {
             true => format!("{{\"failure\":{}}}\n", json::to_string(failure.record())),
-            false => chain::render(failure, headline, Paint::stderr()),
+            false => chain::render_doing(failure, headline, advice, Paint::stderr()),
         };
         if failure.plane() == Plane::Transport && !self.json {
             let detail = failure.private().map_or("", |private| private.for_log());

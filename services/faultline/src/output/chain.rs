@@ -20,6 +20,11 @@ const QUOTE_CHARS_MAX: usize = 56;
 
 /// The whole card. `headline` says what failed: `task 0199… failed`, `send to echo failed`.
 pub fn render(failure: &Failure, headline: &str, paint: Paint) -> String {
+    render_doing(failure, headline, &advice(failure), paint)
+}
+
+/// The same with advice for a place where the usual one would be wrong.
+pub fn render_doing(failure: &Failure, headline: &str, advice: &str, paint: Paint) -> String {
     let mut out = String::new();
     let reason = paint.bold(line(&failure.reason));
     let facts = paint.dim(format!("({})", facts(failure)));
@@ -31,7 +36,7 @@ pub fn render(failure: &Failure, headline: &str, paint: Paint) -> String {
         let text = wrapped(&text, "         ", COLUMNS);
         labelled(&mut out, paint, "field", text.trim_start());
     }
-    labelled(&mut out, paint, "do", &advice(failure));
+    labelled(&mut out, paint, "do", advice);
     if !failure.trace_id.is_empty() {
         labelled(&mut out, paint, "trace", &line(&failure.trace_id));
     }

@@ -31,7 +31,7 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use role::{Args as RoleArgs, run as run_role};
+pub(crate) use role::Args as RoleArgs;
 
 use crate::exit::Exit;
 
@@ -43,33 +43,35 @@ Examples:
   faultline bench recovery              memory and restart with many stored tasks
   faultline bench hop --json            two ways from the gateway to the coordinator";
 
-/// Measure the mesh on this machine
+/// Measure the mesh on this machine, against a bare chain of the same hops.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     section: Option<Section>,
-    /// One JSON object instead of tables
+    /// One JSON object instead of tables.
     #[arg(long, global = true)]
     json: bool,
-    /// How long each chain is driven at each concurrency
-    #[arg(long, global = true, default_value = "2.4", value_parser = seconds)]
+    /// How long each chain is driven at each concurrency.
+    #[arg(long, value_name = "SECONDS", global = true, default_value = "2.4",
+          value_parser = seconds)]
     seconds: Duration,
-    /// How many connections ask at the same time [default: 1,16,64,256; hop: 1,64,256]
-    #[arg(long, global = true, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    /// How many connections ask at the same time [default: 1,16,64,256; hop: 1,64,256].
+    #[arg(long, value_name = "N", global = true, value_delimiter = ',',
+          value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: Vec<u16>,
-    /// Only this kind of call
+    /// Only this kind of call.
     #[arg(long, global = true)]
     shape: Option<Shape>,
 }
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum Section {
-    /// ProtoJSON of a typical task, out and in
+    /// ProtoJSON of a typical task, out and in.
     Json,
-    /// Memory with many stored tasks, and the time to serve again after kill -9
+    /// Memory with many stored tasks, and the time to serve again after kill -9.
     Recovery,
-    /// Gateway to coordinator: a unary call per request, or one long-lived stream for all
+    /// Gateway to coordinator: a unary call per request, or one long-lived stream for all.
     Hop,
 }
 
@@ -104,6 +106,43 @@ struct Report {
 }
 
 impl Args {
+    /// Measures and prints. On one thread: the driver must not compete with what it drives.
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let measured = crate::role::runtime(1).context("no runtime")?.block_on(self.measure());
+        progress("");
+        let report = measured?;
+        let text = match self.json {
+            true => format!("{:#}\n", report.json),
+            false => report.text,
+        };
+        std::io::stdout().write_all(text.as_bytes())?;
+        if report.failed > 0 {
+            eprintln!("{} requests failed", report.failed);
+            return Ok(Exit::FAILED);
+        }
+        Ok(Exit::OK)
+    }
+
+    /// A signal drops the section, and with it every process and directory it made.
+    async fn measure(&self) -> anyhow::Result<Report> {
+        let mut terminate = signal(SignalKind::terminate()).context("no signals")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("no signals")?;
+        tokio::select! {
+            report = self.section() => report,
+            _ = terminate.recv() => bail!("interrupted"),
+            _ = interrupt.recv() => bail!("interrupted"),
+        }
+    }
+
+    async fn section(&self) -> anyhow::Result<Report> {
+        match self.section {
+            None => compare::run(self).await,
+            Some(Section::Json) => Ok(json::run()),
+            Some(Section::Recovery) => recovery::run().await,
+            Some(Section::Hop) => hop::run(self).await,
+        }
+    }
+
     fn concurrency(&self, default: &[u16]) -> Vec<u16> {
         match self.concurrency.as_slice() {
             [] => default.to_vec(),
@@ -120,42 +159,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("between 0.1 and 600".to_owned()),
-    }
-}
-
-/// Measures and prints. One thread: the driver must not compete with what it drives.
-pub fn run(args: &Args) -> anyhow::Result<Exit> {
-    let runtime = crate::role::runtime(1).context("no runtime")?;
-    let report = runtime.block_on(async {
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        // A signal drops the section, and with it every process and directory it made.
-        tokio::select! {
-            report = section(args) => report,
-            _ = terminate.recv() => bail!("interrupted"),
-            _ = interrupt.recv() => bail!("interrupted"),
-        }
-    });
-    progress("");
-    let report = report?;
-    let text = match args.json {
-        true => format!("{:#}\n", report.json),
-        false => report.text,
-    };
-    std::io::stdout().write_all(text.as_bytes())?;
-    if report.failed > 0 {
-        eprintln!("{} requests failed", report.failed);
-        return Ok(Exit::FAILED);
-    }
-    Ok(Exit::OK)
-}
-
-async fn section(args: &Args) -> anyhow::Result<Report> {
-    match args.section {
-        None => compare::run(args).await,
-        Some(Section::Json) => Ok(json::run()),
-        Some(Section::Recovery) => recovery::run().await,
-        Some(Section::Hop) => hop::run(args).await,
     }
 }
 

@@ -1,0 +1,109 @@
+//! What watchers see of a task, event by event. Pure, and a function of the event alone, so that
+//! live and replayed streams are the same.
+
+use faultline_proto::{
+    Failure,
+    a2a::{self, Message, TaskState, stream_response::Payload},
+    id::TaskId,
+    json,
+    v1::{Asked, Event, Interrupt, event, interrupt},
+};
+
+/// The names a frame carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids<'a> {
+    pub(crate) task_id: TaskId,
+    pub(crate) context_id: &'a str,
+}
+
+impl Ids<'_> {
+    /// What an event looks like, if it is to be seen at all.
+    pub(crate) fn frame(&self, event: &Event) -> Option<a2a::StreamResponse> {
+        let status = |state: TaskState, message: Option<Message>, metadata| {
+            Payload::StatusUpdate(a2a::TaskStatusUpdateEvent {
+                task_id: self.task_id.to_string(),
+                context_id: self.context_id.to_owned(),
+                status: Some(a2a::TaskStatus {
+                    state: state as i32,
+                    message,
+                    timestamp: event.time,
+                }),
+                metadata,
+            })
+        };
+        let payload = match event.body.as_ref()? {
+            event::Body::Submitted(_) | event::Body::Checkpointed(_) | event::Body::Lost(_) => {
+                return None;
+            }
+            event::Body::Artifact(write) => Payload::ArtifactUpdate(a2a::TaskArtifactUpdateEvent {
+                task_id: self.task_id.to_string(),
+                context_id: self.context_id.to_owned(),
+                artifact: write.artifact.clone(),
+                append: write.append,
+                last_chunk: write.last_chunk,
+                metadata: None,
+            }),
+            event::Body::Assigned(_) | event::Body::Answered(_) => {
+                status(TaskState::Working, None, None)
+            }
+            event::Body::Status(said) => status(TaskState::Working, said.message.clone(), None),
+            event::Body::Asked(asked) => {
+                let question = asked.interrupt.as_ref().map(|i| self.question(i));
+                status(waiting_state(asked), question, None)
+            }
+            event::Body::Ended(end) => {
+                let failure = end.failure.clone().map(Failure::from_record);
+                let message = match (&end.message, &failure) {
+                    (None, Some(failure)) => Some(self.failure_message(failure, end.state())),
+                    (message, _) => message.clone(),
+                };
+                status(end.state(), message, failure.map(|f| f.to_metadata(end.state())))
+            }
+        };
+        Some(a2a::StreamResponse { payload: Some(payload) })
+    }
+
+    pub(crate) fn signed(&self, mut message: Message) -> Message {
+        message.task_id = self.task_id.to_string();
+        message.context_id = self.context_id.to_owned();
+        message.role = a2a::Role::Agent as i32;
+        message
+    }
+
+    pub(crate) fn question(&self, interrupt: &Interrupt) -> Message {
+        let record = json::to_struct(interrupt);
+        let kind = prost_types::value::Kind::StructValue(record);
+        let value = prost_types::Value { kind: Some(kind) };
+        let fields = [("faultline.dev/interrupt".to_owned(), value)].into();
+        let text = match interrupt.prompt.as_str() {
+            "" => interrupt.url.clone(),
+            prompt => prompt.to_owned(),
+        };
+        Message {
+            message_id: format!("{}-{}", self.task_id, interrupt.key),
+            metadata: Some(prost_types::Struct { fields }),
+            ..self.signed(text_message(text))
+        }
+    }
+
+    pub(crate) fn failure_message(&self, failure: &Failure, state: TaskState) -> Message {
+        Message {
+            message_id: failure.id.clone(),
+            metadata: Some(failure.to_metadata(state)),
+            ..self.signed(text_message(failure.public_message.clone()))
+        }
+    }
+}
+
+pub(crate) fn waiting_state(asked: &Asked) -> TaskState {
+    match asked.interrupt.as_ref().map(Interrupt::kind) {
+        Some(interrupt::Kind::AuthUrl) => TaskState::AuthRequired,
+        _ => TaskState::InputRequired,
+    }
+}
+
+pub(crate) fn text_message(text: String) -> Message {
+    let content = Some(a2a::part::Content::Text(text));
+    let part = a2a::Part { content, ..a2a::Part::default() };
+    Message { parts: vec![part], ..Message::default() }
+}

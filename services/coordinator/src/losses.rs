@@ -1,0 +1,138 @@
+//! What happens when workers are not there: tasks that lost theirs are tried elsewhere or fail,
+//! tasks read from the store wait for theirs, and tasks that nobody takes are given up.
+
+use faultline_proto::{
+    Failure,
+    id::{TaskId, WorkerId},
+    reason,
+    v1::{self, AgentOffer, agent_offer::OnWorkerLost},
+};
+
+use crate::{
+    Config,
+    core::State,
+    dispatch::close_span,
+    live::Live,
+    registry::{Presence, Worker},
+    task::{Millis, Task, is_waiting},
+};
+
+impl State {
+    /// A worker did not come back in time: its tasks are tried elsewhere or fail.
+    pub(crate) fn lose(&mut self, worker_id: WorkerId, config: &Config, now: Millis) {
+        let Some(worker) = self.registry.workers.remove(&worker_id) else { return };
+        for (id, _) in worker.running() {
+            self.lose_attempt(id, worker_id, config, now);
+        }
+    }
+
+    fn lose_attempt(&mut self, id: TaskId, worker_id: WorkerId, config: &Config, now: Millis) {
+        let name = worker_id.to_string();
+        let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else { return };
+        let offer = self.registry.agents.get(&live.task.agent).map(|a| &a.offer);
+        let losses_max = losses_max(config, &live.task.agent, offer);
+        let waited = is_waiting(live.task.state);
+        let Ok(bodies) = live.task.decide_lose(losses_max, |task| worker_lost(task, losses_max))
+        else {
+            return;
+        };
+        let from = live.task.version;
+        live.task.version += 1;
+        let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
+        close_span(live);
+        let over = live.task.is_final();
+        let (attempt, losses) = (live.task.attempt, live.task.losses);
+        tracing::warn!(task = %id, attempt, losses, over, "a worker was lost with this task");
+        self.commit(id, from, events, Vec::new());
+        if !over && !waited {
+            self.place(id, now);
+        }
+    }
+
+    /// The worker lives but does not know the attempt any more. That is nobody's death.
+    pub(crate) fn take_back(&mut self, id: TaskId, worker: WorkerId, now: Millis) {
+        self.finish_on(worker, id);
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let from = live.task.version;
+        live.task.version += 1;
+        let bodies = live.task.decide_release();
+        let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
+        close_span(live);
+        let waiting = is_waiting(live.task.state);
+        self.commit(id, from, events, Vec::new());
+        if !waiting {
+            self.place(id, now);
+        }
+    }
+
+    /// A task read from the store: it waits for its worker, for a slot or for an answer.
+    pub(crate) fn remember(&mut self, task: Task, now: Millis) {
+        let (id, agent) = (task.id, task.agent.clone());
+        let (waiting, attempt) = (is_waiting(task.state), task.attempt);
+        let worker = task.worker.parse::<WorkerId>().ok();
+        self.live.insert(id, Live::new(task));
+        if waiting {
+            self.count_waiting(&agent, 1);
+        }
+        match worker {
+            Some(worker) => {
+                let worker =
+                    self.registry.workers.entry(worker).or_insert_with(|| Worker::remembered(now));
+                worker.start(id, attempt, !waiting);
+            }
+            None if !waiting => self.enqueue(id, &agent, now),
+            None => {}
+        }
+    }
+
+    /// Streams that broke longer ago than the grace period.
+    pub(crate) fn overdue(&self, before: Millis) -> Vec<WorkerId> {
+        let gone = self.registry.workers.iter().filter(|(_, worker)| match worker.link {
+            Presence::Gone { since } => since <= before,
+            Presence::Attached { .. } => false,
+        });
+        gone.map(|(id, _)| *id).collect()
+    }
+
+    /// Fails what has waited since before `before` for an agent that nobody offers any more.
+    pub(crate) fn give_up_waiting(&mut self, before: Millis, now: Millis) {
+        let mut stale = Vec::new();
+        for agent in self.registry.agents.values().filter(|a| a.workers.is_empty()) {
+            stale.extend(agent.queue.iter().filter(|(_, since)| *since <= before).map(|q| q.0));
+        }
+        for id in stale {
+            let Some(live) = self.live.get(&id) else { continue };
+            let failure = Failure::new(&reason::AGENT_UNAVAILABLE)
+                .because(format!("no worker offers agent '{}'", live.task.agent))
+                .with_plane(v1::Plane::Execution);
+            let failure = live.task.complete_failure(failure, "coordinator");
+            if let Ok(body) = live.task.decide_fail(failure) {
+                self.end(id, body, "operator", now, Vec::new());
+            }
+        }
+    }
+}
+
+/// How many losses end a task of this agent: the operator's word, the agent's, the default.
+fn losses_max(config: &Config, agent: &str, offer: Option<&AgentOffer>) -> u32 {
+    let policy = config.agents.get(agent);
+    let fail = match policy.and_then(|p| p.on_worker_lost) {
+        Some(word) => word == crate::OnWorkerLost::Fail,
+        None => offer.is_some_and(|o| o.on_worker_lost() == OnWorkerLost::Fail),
+    };
+    let offered = offer.map(|o| o.max_attempts).filter(|n| *n > 0);
+    let own = policy.and_then(|p| p.max_attempts).or(offered);
+    if fail { 1 } else { own.unwrap_or(config.max_attempts).max(1) }
+}
+
+fn worker_lost(task: &Task, losses_max: u32) -> Failure {
+    let text = match losses_max {
+        1 => "the worker was lost, and tasks of this agent are not tried again".to_owned(),
+        n => format!("the worker was lost in each of {n} attempts"),
+    };
+    let failure = Failure::new(&reason::WORKER_LOST)
+        .because(text)
+        .with_plane(v1::Plane::Execution)
+        .with_retries_spent(task.losses);
+    task.complete_failure(failure, "coordinator")
+}

@@ -1,0 +1,75 @@
+//! The operators' questions: what is offered, who is attached, what became of a task.
+
+use faultline_proto::{
+    Failure,
+    id::TaskId,
+    v1::{self, AgentsRequest, AgentsResponse, InspectRequest, InspectResponse, WorkersResponse},
+};
+
+use crate::{core::Core, error::Error, registry::Worker, task::timestamp};
+
+impl Core {
+    pub(crate) fn agents(&self, request: &AgentsRequest) -> AgentsResponse {
+        let state = self.lock();
+        let default = self.default_agent(&state);
+        let wanted = |name: &str| request.name.is_empty() || request.name == name;
+        let agents = state.registry.agents.iter().filter(|(name, _)| wanted(name));
+        let agents = agents.map(|(name, agent)| {
+            let workers = state.registry.workers.values();
+            let computing = workers
+                .flat_map(Worker::running)
+                .filter(|(id, running)| {
+                    running.computing && state.live.get(id).is_some_and(|l| l.task.agent == *name)
+                })
+                .count();
+            v1::Agent {
+                name: name.clone(),
+                card: agent.offer.card.clone(),
+                workers: agent.workers.len() as u32,
+                queued: agent.queue.len() as u32,
+                computing: computing as u32,
+                waiting: agent.waiting,
+                is_default: default.as_deref() == Some(name),
+            }
+        });
+        AgentsResponse { agents: agents.collect() }
+    }
+
+    pub(crate) fn workers(&self) -> WorkersResponse {
+        let state = self.lock();
+        let mut workers: Vec<_> = state
+            .registry
+            .workers
+            .iter()
+            .map(|(id, worker)| v1::Worker {
+                id: id.to_string(),
+                name: worker.name.clone(),
+                agents: worker.agents.clone(),
+                slots: worker.slots,
+                used: worker.used(),
+                draining: worker.draining,
+                attached: worker.is_attached(),
+                since: Some(timestamp(worker.since)),
+            })
+            .collect();
+        workers.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
+        WorkersResponse { workers }
+    }
+
+    pub(crate) async fn inspect(&self, request: InspectRequest) -> Result<InspectResponse, Error> {
+        let not_found = || Error::TaskNotFound(request.task_id.clone());
+        let id = request.task_id.parse::<TaskId>().map_err(|_| not_found())?;
+        let stored = self.store.task(id).await?.ok_or_else(not_found)?;
+        let task = stored.task;
+        Ok(InspectResponse {
+            agent: task.agent.clone(),
+            trace_id: task.traceparent.split('-').nth(1).unwrap_or_default().to_owned(),
+            created: Some(timestamp(task.created)),
+            attempts: task.attempts.clone(),
+            failure: task.failure.clone().map(Failure::into_record),
+            interrupt: task.pending.clone(),
+            late_reports: stored.late,
+            task: Some(task.into_a2a(None)),
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! What workers say, and what becomes of it: reports of one task that arrive together are one
+//! step, and what comes too late is acknowledged, counted and dropped.
+
+use faultline_proto::{
+    Failure,
+    id::{TaskId, WorkerId},
+    reason,
+    v1::{self, Ack, Event, Report, report},
+};
+
+use crate::{
+    core::{Effect, State},
+    dispatch::close_span,
+    live::Live,
+    store::Write,
+    task::{Millis, Refused, Verdict, is_waiting},
+};
+
+impl State {
+    /// Takes what a worker reports. Reports of one task that follow each other are one step.
+    pub(crate) fn reports(&mut self, worker: WorkerId, reports: Vec<Report>, now: Millis) {
+        let mut rest = reports.into_iter().peekable();
+        while let Some(first) = rest.next() {
+            let Ok(id) = first.task_id.parse::<TaskId>() else { continue };
+            let mut run = vec![first];
+            while let Some(next) = rest.next_if(|r| r.task_id == run[0].task_id) {
+                run.push(next);
+            }
+            self.report_run(worker, id, run, now);
+        }
+        self.fill(worker, now);
+    }
+
+    fn report_run(&mut self, worker: WorkerId, id: TaskId, run: Vec<Report>, now: Millis) {
+        let name = worker.to_string();
+        let agents = &self.registry.agents;
+        let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else {
+            run.iter().for_each(|report| self.late(worker, id, Brief::of(report)));
+            return;
+        };
+        let (from, was_waiting) = (live.task.version, is_waiting(live.task.state));
+        let reported_before = live.task.reported;
+        let may_message =
+            agents.get(&live.task.agent).is_some_and(|a| a.offer.may_answer_with_message);
+        let mut events = Vec::new();
+        let mut late = Vec::new();
+        let mut vanished = None;
+        let mut highest = 0;
+        for mut report in run {
+            let (number, attempt) = (report.number, report.attempt);
+            if !may_message {
+                report.body = report.body.map(message_to_completed);
+            }
+            let brief = Brief::of(&report);
+            match live.task.decide_report(report) {
+                Ok(Verdict::Events(bodies)) => {
+                    live.task.reported = number;
+                    highest = number;
+                    for body in bodies {
+                        events.push(live.task.apply_now(body, now));
+                    }
+                }
+                Ok(Verdict::BareMessage(message)) => {
+                    vanished = Some(message);
+                    highest = number;
+                    break;
+                }
+                Ok(Verdict::TooLarge) => {
+                    live.task.reported = number;
+                    highest = number;
+                    let failure = Failure::new(&reason::TASK_TOO_LARGE);
+                    fail_now(live, failure, now, &mut events);
+                }
+                Err(Refused::Duplicate) => highest = highest.max(number),
+                Err(Refused::Nonsense(what)) => {
+                    tracing::warn!(task = %id, attempt, number, what, "a report makes no sense");
+                    let failure = Failure::new(&reason::INVALID_AGENT_RESPONSE).because(what);
+                    fail_now(live, failure, now, &mut events);
+                    late.push(brief);
+                }
+                Err(Refused::Fenced | Refused::Final | Refused::Busy) => late.push(brief),
+            }
+        }
+        let attempt = live.task.attempt;
+        let ack = Ack { task_id: id.to_string(), attempt, number: highest };
+        let mut effects = Vec::new();
+        if highest > 0 {
+            effects.push(Effect::Ack(worker, ack));
+        }
+        if let Some(message) = vanished {
+            effects.push(Effect::Vanish(id, message));
+            self.commit_write(Write::Erase { id, from }, effects);
+            self.finish_on(worker, id);
+        } else {
+            let before = Before { version: from, was_waiting, reported: reported_before };
+            self.settle_run(worker, id, before, events, effects, now);
+        }
+        late.into_iter().for_each(|brief| self.late(worker, id, brief));
+    }
+
+    /// Queues the step that a run of reports made, and moves slots and queues accordingly.
+    fn settle_run(
+        &mut self,
+        worker: WorkerId,
+        id: TaskId,
+        before: Before,
+        events: Vec<Event>,
+        mut effects: Vec<Effect>,
+        now: Millis,
+    ) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        if live.task.reported == before.reported && events.is_empty() {
+            effects.into_iter().for_each(|effect| self.after_commit(effect));
+            return;
+        }
+        live.task.version += 1;
+        let (over, homeless) = (live.task.is_final(), live.task.worker.is_empty());
+        let (waiting, agent) = (is_waiting(live.task.state), live.task.agent.clone());
+        if over {
+            close_span(live);
+        }
+        if before.reported == 0 && !over {
+            effects.push(Effect::FirstReport(id));
+        }
+        self.commit(id, before.version, events, effects);
+        if over || homeless {
+            self.finish_on(worker, id);
+        } else if waiting
+            && !before.was_waiting
+            && let Some(worker) = self.registry.workers.get_mut(&worker)
+        {
+            worker.pause(id);
+        }
+        self.count_waiting(&agent, i32::from(waiting) - i32::from(before.was_waiting));
+        if homeless && !over && !waiting {
+            self.place(id, now);
+        }
+    }
+
+    pub(crate) fn finish_on(&mut self, worker: WorkerId, id: TaskId) {
+        if let Some(worker) = self.registry.workers.get_mut(&worker) {
+            worker.finish(id);
+        }
+    }
+
+    /// A report of a task or attempt that is over. It is acknowledged, so that the worker forgets
+    /// it, and counted, so that somebody can find out.
+    fn late(&mut self, worker: WorkerId, id: TaskId, report: Brief) {
+        let ack = Ack { task_id: id.to_string(), attempt: report.attempt, number: report.number };
+        let runs = self.registry.workers.get(&worker).is_some_and(|w| w.runs(id, report.attempt));
+        if report.is_last && runs {
+            self.finish_on(worker, id);
+        }
+        match report.is_obedient {
+            true => self.after_commit(Effect::Ack(worker, ack)),
+            false => {
+                tracing::info!(task = %id, attempt = ack.attempt, "a late report was dropped");
+                self.commit_write(Write::CountLate { id }, vec![Effect::Ack(worker, ack)]);
+            }
+        }
+    }
+}
+
+/// A task as it was before a run of reports.
+struct Before {
+    version: u64,
+    was_waiting: bool,
+    reported: u32,
+}
+
+/// Only an agent that said so may answer with a bare message: for others a task was promised.
+fn message_to_completed(body: report::Body) -> report::Body {
+    match body {
+        report::Body::Message(message) => {
+            report::Body::Completed(v1::Completed { message: Some(message) })
+        }
+        other => other,
+    }
+}
+
+/// What must be known of a report that is not taken.
+struct Brief {
+    attempt: u32,
+    number: u32,
+    /// Nothing of the attempt follows.
+    is_last: bool,
+    /// The worker did what it was told, so there is nothing to count.
+    is_obedient: bool,
+}
+
+impl Brief {
+    fn of(report: &Report) -> Self {
+        use report::Body;
+        let is_obedient = matches!(report.body, Some(Body::Stopped(_) | Body::Released(_)));
+        let is_result = matches!(
+            report.body,
+            Some(Body::Completed(_) | Body::Failed(_) | Body::Rejected(_) | Body::Message(_))
+        );
+        let is_last = is_obedient || is_result;
+        Self { attempt: report.attempt, number: report.number, is_last, is_obedient }
+    }
+}
+
+fn fail_now(live: &mut Live, failure: Failure, now: Millis, events: &mut Vec<Event>) {
+    let failure = failure.with_plane(v1::Plane::Execution);
+    let failure = live.task.complete_failure(failure, "coordinator");
+    if let Ok(body) = live.task.decide_fail(failure) {
+        events.push(live.task.apply_now(body, now));
+    }
+}

@@ -1,0 +1,264 @@
+//! Sending: a message starts a task or answers one that waits, and the caller waits for the end,
+//! for the beginning, or follows. Neither door is known here; both use it.
+
+use std::{sync::Arc, time::Duration};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
+    id::TaskId,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    core::{Core, Effect, State, now},
+    dispatch::NewTask,
+    error::Error,
+    live::{CallKey, Done, Until, Waiter, task_response},
+    subscription::Subscription,
+};
+
+/// What the edge knows of a call, whatever it asks for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    /// Of the hop that serves the call: what a new task is filed under.
+    pub(crate) traceparent: String,
+    /// How long the caller waits.
+    pub(crate) patience: Option<Duration>,
+    /// For a caller that may give up.
+    pub(crate) call: Option<CallKey>,
+}
+
+impl Core {
+    /// Answers through `done`, now or later. Blocks nobody.
+    pub(crate) fn send(self: &Arc<Self>, request: SendMessageRequest, caller: Caller, done: Done) {
+        let continues = request.message.as_ref().is_some_and(|m| !m.task_id.is_empty());
+        if continues {
+            let core = Arc::clone(self);
+            tokio::spawn(async move { core.send_answer_to(request, caller, done).await });
+            return;
+        }
+        let patience = caller.patience.zip(caller.call);
+        let sent = self.change(|state| {
+            let (new, options) = match self.new_task(state, request, &caller) {
+                Ok(new) => new,
+                Err(error) => return Err((done, error)),
+            };
+            let may_message = state
+                .registry
+                .agents
+                .get(&new.agent)
+                .is_some_and(|a| a.offer.may_answer_with_message);
+            let mut done = Some(done);
+            let mut waits = false;
+            let submitted = state.submit(new, now(), |live, effects| {
+                let Some(done) = done.take() else { return };
+                match options.immediately && !may_message {
+                    true => {
+                        let task = live.task.to_a2a(options.history, true);
+                        effects.push(Effect::Answer(done, Box::new(task_response(task))));
+                    }
+                    false => {
+                        waits = true;
+                        let now = options.immediately;
+                        live.waiters.push(Waiter {
+                            until: if now { Until::FirstReport } else { Until::Settled },
+                            call: caller.call,
+                            history: options.history,
+                            done,
+                        });
+                    }
+                }
+            });
+            match (submitted, done) {
+                (Ok(id), _) => {
+                    if let Some(call) = caller.call.filter(|_| waits) {
+                        state.calls.insert(call, id);
+                    }
+                    Ok(id)
+                }
+                (Err(error), Some(done)) => Err((done, error)),
+                (Err(_), None) => unreachable!("a refused submit never asks who waits"),
+            }
+        });
+        match sent {
+            Ok(id) => {
+                if let Some((patience, call)) = patience {
+                    self.end_patience(id, call, patience);
+                }
+            }
+            Err((done, error)) => done(Err(error.into())),
+        }
+    }
+
+    /// Answers a waiting call after its patience, unless it was answered before.
+    fn end_patience(self: &Arc<Self>, id: TaskId, call: CallKey, patience: Duration) {
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(patience).await;
+            if let Some(done) = core.lock().forget_call(call) {
+                done(Err(Error::PatienceEnded(id).into()));
+            }
+        });
+    }
+
+    async fn send_answer_to(
+        self: Arc<Self>,
+        request: SendMessageRequest,
+        caller: Caller,
+        done: Done,
+    ) {
+        let (id, message, options) = match self.addressed(request).await {
+            Ok(found) => found,
+            Err(error) => return done(Err(error.into())),
+        };
+        let refused = self.change(|state| {
+            if let Err(error) = state.answer(id, message, now(), Vec::new()) {
+                return Some((done, error));
+            }
+            let Some(live) = state.live.get_mut(&id) else { return None };
+            if options.immediately {
+                let task = task_response(live.task.to_a2a(options.history, true));
+                state.after_commit(Effect::Answer(done, Box::new(task)));
+                return None;
+            }
+            let (until, history) = (Until::Settled, options.history);
+            live.waiters.push(Waiter { until, call: caller.call, history, done });
+            if let Some(call) = caller.call {
+                state.calls.insert(call, id);
+            }
+            None
+        });
+        match (refused, caller.patience.zip(caller.call)) {
+            (Some((done, error)), _) => done(Err(error.into())),
+            (None, Some((patience, call))) => self.end_patience(id, call, patience),
+            (None, None) => {}
+        }
+    }
+
+    /// The task a message is for, checked against what else the message says.
+    async fn addressed(
+        &self,
+        request: SendMessageRequest,
+    ) -> Result<(TaskId, a2a::Message, Options), Error> {
+        let options = Options::of(&request);
+        let message = request.message.unwrap_or_default();
+        let task = self.visible(&message.task_id, &request.tenant).await?;
+        if !message.context_id.is_empty() && message.context_id != task.context_id {
+            let what = format!("the task belongs to context '{}'", task.context_id);
+            return Err(Error::Invalid { field: "message.contextId", what });
+        }
+        if task.is_final() {
+            return Err(Error::Ended { id: task.id, state: task.state });
+        }
+        Ok((task.id, message, options))
+    }
+
+    fn new_task(
+        &self,
+        state: &State,
+        request: SendMessageRequest,
+        caller: &Caller,
+    ) -> Result<(NewTask, Options), Error> {
+        let options = Options::of(&request);
+        let message = request.message.unwrap_or_default();
+        let agent = match request.tenant.as_str() {
+            "" => self.default_agent(state).ok_or(Error::NoDefaultAgent)?,
+            tenant => tenant.to_owned(),
+        };
+        let context_id = match message.context_id.as_str() {
+            "" => uuid::Uuid::now_v7().to_string(),
+            given if given.len() > limits::KEY_BYTES_MAX => {
+                let what = format!("at most {} bytes", limits::KEY_BYTES_MAX);
+                return Err(Error::Invalid { field: "message.contextId", what });
+            }
+            given => given.to_owned(),
+        };
+        let traceparent = caller.traceparent.clone();
+        Ok((NewTask { agent, context_id, message, traceparent }, options))
+    }
+
+    /// What a message to nobody in particular goes to: what is set, or the only one there is.
+    pub(crate) fn default_agent(&self, state: &State) -> Option<String> {
+        let mut names = state.registry.agents.keys();
+        match (&self.config.default_agent, names.next(), names.next()) {
+            (Some(name), _, _) => Some(name.clone()),
+            (None, Some(only), None) => Some(only.clone()),
+            _ => None,
+        }
+    }
+
+    /// Starts or continues a task and follows it. The first frame is the task, or a bare message.
+    pub(crate) async fn stream(
+        self: &Arc<Self>,
+        request: SendMessageRequest,
+        caller: Caller,
+    ) -> Result<Subscription, Error> {
+        let continues = request.message.as_ref().is_some_and(|m| !m.task_id.is_empty());
+        if continues {
+            return self.stream_answer(request).await;
+        }
+        let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
+        let (done, first) = oneshot::channel();
+        let submitted = self.change(|state| {
+            let (new, _) = self.new_task(state, request, &caller)?;
+            let agent = state.registry.agents.get(&new.agent);
+            let may_message = agent.is_some_and(|a| a.offer.may_answer_with_message);
+            let mut snapshot = None;
+            let id = state.submit(new, now(), |live, effects| {
+                let task = live.task.to_a2a(None, true);
+                snapshot = Some(task.clone());
+                live.watchers.push(watcher);
+                let done: Done = Box::new(move |answer| drop(done.send(answer)));
+                match may_message {
+                    true => live.waiters.push(Waiter {
+                        until: Until::FirstReport,
+                        call: None,
+                        history: None,
+                        done,
+                    }),
+                    false => effects.push(Effect::Answer(done, Box::new(task_response(task)))),
+                }
+            })?;
+            Ok::<_, Error>((id, snapshot))
+        });
+        let (id, snapshot) = submitted?;
+        let answer = first.await.unwrap_or_else(|_| Err(Error::Leaving.into()));
+        let core = Arc::clone(self);
+        match answer.map_err(Error::from)? {
+            SendMessageResponse { payload: Some(Payload::Message(m)) } => {
+                Ok(Subscription::message(core, m))
+            }
+            _ => Ok(Subscription::started(core, id, snapshot.unwrap_or_default(), events)),
+        }
+    }
+
+    async fn stream_answer(
+        self: &Arc<Self>,
+        request: SendMessageRequest,
+    ) -> Result<Subscription, Error> {
+        let (id, message, _) = self.addressed(request).await?;
+        // Watch from before the answer, so that nothing it causes is missed.
+        let mut subscription = self.subscribe_id(id, None).await?;
+        subscription.closes_at_question();
+        self.change(|state| state.answer(id, message, now(), Vec::new()))?;
+        Ok(subscription)
+    }
+}
+
+/// What a send asks for beside the message.
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    immediately: bool,
+    history: Option<i32>,
+}
+
+impl Options {
+    fn of(request: &SendMessageRequest) -> Self {
+        let configuration = request.configuration.as_ref();
+        Self {
+            immediately: configuration.is_some_and(|c| c.return_immediately),
+            history: configuration.and_then(|c| c.history_length),
+        }
+    }
+}

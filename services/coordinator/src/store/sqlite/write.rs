@@ -1,0 +1,131 @@
+//! The writing side: one thread, one connection, one commit a batch.
+
+use faultline_proto::id::TaskId;
+use prost::Message;
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::{Row, StoredEvent, Write, WriteError, Written};
+
+pub(super) struct Batch {
+    pub(super) writes: Vec<Write>,
+    pub(super) done: oneshot::Sender<Written>,
+}
+
+pub(super) fn write_loop(mut connection: Connection, lease: i64, mut queue: mpsc::Receiver<Batch>) {
+    while let Some(Batch { writes, done }) = queue.blocking_recv() {
+        let count = writes.len();
+        let written = commit(&mut connection, lease, writes).unwrap_or_else(|error| {
+            let failed = WriteError::Unavailable(error.to_string());
+            vec![Err(failed); count]
+        });
+        let _ = done.send(written);
+    }
+}
+
+fn commit(
+    connection: &mut Connection,
+    lease: i64,
+    writes: Vec<Write>,
+) -> rusqlite::Result<Written> {
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut written = Vec::with_capacity(writes.len());
+    for write in writes {
+        // An error of SQLite ends the whole batch; a refusal only this write.
+        let applied = apply(&tx, lease, write)?;
+        written.push(if applied { Ok(()) } else { Err(WriteError::Conflict) });
+    }
+    tx.commit()?;
+    Ok(written)
+}
+
+fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<bool> {
+    match write {
+        Write::Insert { row, events } => {
+            let applied = insert(tx, lease, &row)?;
+            append(tx, applied, row.id, events)
+        }
+        Write::Advance { from, row, events } => {
+            let applied = advance(tx, lease, from, &row)?;
+            append(tx, applied, row.id, events)
+        }
+        Write::Erase { id, from } => {
+            let erased = tx
+                .prepare_cached("DELETE FROM tasks WHERE id = ?1 AND version = ?2 AND owner = ?3")?
+                .execute(params![id.as_bytes(), from, lease])?;
+            if erased == 1 {
+                tx.prepare_cached("DELETE FROM events WHERE task_id = ?1")?
+                    .execute(params![id.as_bytes()])?;
+            }
+            Ok(erased == 1)
+        }
+        Write::CountLate { id } => {
+            let sql = "UPDATE tasks SET late = late + 1 WHERE id = ?1";
+            tx.prepare_cached(sql)?.execute(params![id.as_bytes()])?;
+            Ok(true)
+        }
+        Write::Offer { offer, at } => {
+            let sql = "INSERT INTO agents (name, offer, seen_ms) VALUES (?1, ?2, ?3)
+                ON CONFLICT (name) DO UPDATE SET offer = ?2, seen_ms = ?3";
+            tx.prepare_cached(sql)?.execute(params![offer.name, offer.encode_to_vec(), at])?;
+            Ok(true)
+        }
+    }
+}
+
+fn insert(tx: &Transaction<'_>, lease: i64, row: &Row) -> rusqlite::Result<bool> {
+    let sql = "INSERT OR IGNORE INTO tasks (id, agent, context_id, state, version, owner, seq,
+            attempt, reported, worker, created_ms, status_ms)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+    let inserted = tx.prepare_cached(sql)?.execute(params![
+        row.id.as_bytes(),
+        row.agent,
+        row.context_id,
+        row.state as i32,
+        row.version,
+        lease,
+        row.seq,
+        row.attempt,
+        row.reported,
+        row.worker,
+        row.created,
+        row.status_at,
+    ])?;
+    Ok(inserted == 1)
+}
+
+fn advance(tx: &Transaction<'_>, lease: i64, from: u64, row: &Row) -> rusqlite::Result<bool> {
+    let sql = "UPDATE tasks SET state = ?1, version = ?2, seq = ?3, attempt = ?4, reported = ?5,
+            worker = ?6, status_ms = ?7
+        WHERE id = ?8 AND version = ?9 AND owner = ?10";
+    let advanced = tx.prepare_cached(sql)?.execute(params![
+        row.state as i32,
+        row.version,
+        row.seq,
+        row.attempt,
+        row.reported,
+        row.worker,
+        row.status_at,
+        row.id.as_bytes(),
+        from,
+        lease,
+    ])?;
+    Ok(advanced == 1)
+}
+
+fn append(
+    tx: &Transaction<'_>,
+    applied: bool,
+    id: TaskId,
+    events: Vec<StoredEvent>,
+) -> rusqlite::Result<bool> {
+    if applied && !events.is_empty() {
+        let sql = "INSERT INTO events (task_id, seq, kind, body) VALUES (?1, ?2, ?3, ?4)";
+        let mut statement = tx.prepare_cached(sql)?;
+        for event in events {
+            let kind = event.kind as i32;
+            statement.execute(params![id.as_bytes(), event.seq, kind, &event.body[..]])?;
+        }
+    }
+    Ok(applied)
+}

@@ -1,0 +1,122 @@
+//! A chain of processes behind one HTTP address, and two of them driven in turns: whatever else
+//! the machine does meanwhile hits both.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context;
+
+use super::{
+    driver::{Fleet, Tally, ask_until_served},
+    figures::Figures,
+    process::Process,
+    role::Hop,
+};
+
+/// Stretches that the time of one point is cut into.
+const SLICES: u32 = 4;
+/// Of each fleet, before anything counts.
+const WARM_UP: Duration = Duration::from_millis(100);
+const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_PAUSE: Duration = Duration::from_millis(20);
+
+/// Servers, the one with the HTTP address last. All die with it.
+pub(super) struct Chain {
+    pub(super) address: SocketAddr,
+    processes: Vec<Process>,
+}
+
+impl Chain {
+    fn new(processes: Vec<Process>) -> anyhow::Result<Self> {
+        let front = processes.last().context("a chain of nothing")?;
+        let address = front.address.trim_start_matches("http://");
+        let address = address.parse().with_context(|| format!("no address: '{address}'"))?;
+        Ok(Self { address, processes })
+    }
+
+    /// The mesh itself, its store in `dir`.
+    pub(super) async fn mesh(dir: &Path) -> anyhow::Result<Self> {
+        let store = format!("sqlite:{}", dir.join("db").display());
+        let coordinator = coordinator(dir, "127.0.0.1:0", &store).await?;
+        let to = format!("http://{}", coordinator.address);
+        let args = ["worker", "--coordinator", &to, "--agents", "echo"];
+        let worker = Process::start(dir, "worker", &args).await?;
+        let args = ["gateway", "--listen", "127.0.0.1:0", "--coordinator", &to];
+        let gateway = Process::start(dir, "gateway", &args).await?;
+        Self::new(vec![coordinator, worker, gateway])
+    }
+
+    /// The same hops and nothing else.
+    pub(super) async fn bare(dir: &Path) -> anyhow::Result<Self> {
+        let middle = Process::start(dir, "middle", &["bench-role", "middle"]).await?;
+        let args = ["bench-role", "back", "--to", &middle.address];
+        let back = Process::start(dir, "back", &args).await?;
+        let args = ["bench-role", "front", "--to", &middle.address];
+        let front = Process::start(dir, "front", &args).await?;
+        Self::new(vec![middle, back, front])
+    }
+
+    /// Only front and middle, with one of the two ways between them.
+    pub(super) async fn hop(dir: &Path, hop: Hop) -> anyhow::Result<Self> {
+        let (name, middle, front) = match hop {
+            Hop::Unary => ("unary", "middle-unary", "front-unary"),
+            Hop::Link => ("link", "middle-link", "front-link"),
+        };
+        let middle = Process::start(dir, middle, &["bench-role", "middle", "--at-once"]).await?;
+        let args = ["bench-role", "front", "--to", &middle.address, "--hop", name];
+        let front = Process::start(dir, front, &args).await?;
+        Self::new(vec![middle, front])
+    }
+
+    /// Waits for the first good answer; gives its frames and bytes.
+    pub(super) async fn first_answer(&self, request: &[u8]) -> anyhow::Result<(usize, usize)> {
+        ask_until_served(self.address, request, START_PATIENCE, START_PAUSE).await
+    }
+
+    /// The coordinator of a mesh.
+    pub(super) fn coordinator_mut(&mut self) -> anyhow::Result<&mut Process> {
+        self.processes.first_mut().context("a chain of nothing")
+    }
+
+    fn cpu(&self) -> Option<Duration> {
+        self.processes.iter().map(Process::cpu).sum()
+    }
+
+    /// Kills all of it, and waits until they are gone: the directory goes next.
+    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
+        for process in &mut self.processes {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) async fn coordinator(dir: &Path, listen: &str, store: &str) -> anyhow::Result<Process> {
+    let args = ["coordinator", "--listen", listen, "--store", store];
+    Process::start(dir, "coordinator", &args).await
+}
+
+/// Drives two chains in turns, each for `span` altogether.
+pub(super) async fn alternate(
+    chains: [&Chain; 2],
+    request: &Arc<[u8]>,
+    concurrency: u16,
+    span: Duration,
+) -> anyhow::Result<[Figures; 2]> {
+    let mut sides = Vec::new();
+    for chain in chains {
+        let mut fleet = Fleet::open(chain.address, concurrency, Arc::clone(request)).await?;
+        fleet.drive(WARM_UP).await?;
+        sides.push((chain, fleet, Tally::default(), Some(Duration::ZERO)));
+    }
+    for _ in 0..SLICES {
+        for (chain, fleet, tally, cpu) in &mut sides {
+            let before = chain.cpu();
+            tally.append(fleet.drive(span / SLICES).await?);
+            let used = chain.cpu().zip(before).map(|(after, before)| after - before);
+            *cpu = cpu.zip(used).map(|(sum, used)| sum + used);
+        }
+    }
+    let figures: Vec<_> =
+        sides.into_iter().map(|(_, _, tally, cpu)| Figures::of(tally, cpu)).collect();
+    figures.try_into().map_err(|_| anyhow::anyhow!("two chains have two figures"))
+}

@@ -1,0 +1,85 @@
+//! `faultline bench-role`: the processes of the bare chain. Hidden, because nobody but the bench
+//! has a use for them. They run on the same kind of runtime as the services they stand for.
+
+use std::{
+    io::{Read, stdin},
+    process, thread,
+};
+
+use anyhow::Context;
+use clap::{Subcommand, ValueEnum};
+
+use super::{back, front, middle};
+use crate::{exit::Exit, role};
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline bench-role middle
+  faultline bench-role back --to 127.0.0.1:PORT
+  faultline bench-role front --to 127.0.0.1:PORT
+
+Prints `ready ADDRESS` on stdout and ends when its stdin does.";
+
+/// One process of the bare chain that `faultline bench` measures against.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// HTTP and JSON, as the gateway.
+    Front {
+        /// The middle.
+        #[arg(long, value_name = "ADDRESS")]
+        to: String,
+        /// How a request gets there.
+        #[arg(long, value_enum, default_value_t = Hop::Unary)]
+        hop: Hop,
+    },
+    /// gRPC to both sides, as the coordinator.
+    Middle {
+        /// Answer at once instead of asking the back.
+        #[arg(long)]
+        at_once: bool,
+    },
+    /// Attached by a stream, as a worker.
+    Back {
+        /// The middle.
+        #[arg(long, value_name = "ADDRESS")]
+        to: String,
+    },
+}
+
+/// The way from front to middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Hop {
+    /// A unary call per request.
+    Unary,
+    /// All requests on one stream.
+    Link,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        end_with_the_bench();
+        role::runtime(1).context("no runtime")?.block_on(async {
+            match self.role {
+                Role::Front { to, hop } => front::serve(&to, hop).await,
+                Role::Middle { at_once } => middle::serve(at_once).await,
+                Role::Back { to } => back::serve(&to).await,
+            }
+        })?;
+        Ok(Exit::OK)
+    }
+}
+
+/// The other end of stdin is the bench; however it dies, nothing of it stays behind.
+fn end_with_the_bench() {
+    thread::spawn(|| {
+        let _ = stdin().read(&mut [0]);
+        process::exit(0);
+    });
+}

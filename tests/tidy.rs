@@ -1,0 +1,185 @@
+//! The rules of the house that a compiler does not know, read from the tree and from
+//! `cargo metadata`. ARCHITECTURE.md says why each exists.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root");
+    root.to_owned()
+}
+
+/// Files that git tracks or would track, so that nothing hides by not being committed yet.
+fn files(ending: &str) -> Vec<PathBuf> {
+    let listed = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    let listed = String::from_utf8(listed.stdout).expect("paths are UTF-8");
+    let paths = listed.lines().filter(|l| l.ends_with(ending)).map(|l| root().join(l));
+    let found: Vec<_> = paths.filter(|p| p.exists()).collect();
+    assert!(!found.is_empty(), "no file ends with {ending}: is this a checkout?");
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
+}
+
+/// Each package and what it depends on, build and test dependencies left out.
+fn edges() -> BTreeMap<String, BTreeSet<String>> {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let named = packages.iter().map(|package| {
+        let dependencies = package["dependencies"].as_array().expect("dependencies");
+        let normal = dependencies.iter().filter(|d| d["kind"].is_null());
+        (text(&package["name"]), normal.map(|d| text(&d["name"])).collect())
+    });
+    named.collect()
+}
+
+#[test]
+fn services_depend_only_on_what_the_architecture_draws() {
+    let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("faultline-proto", &[][..]),
+        ("faultline-chassis", &["faultline-proto"][..]),
+        ("faultline-client", &["faultline-proto", "faultline-chassis"][..]),
+        ("faultline-gateway", &["faultline-proto", "faultline-chassis"][..]),
+        ("faultline-coordinator", &["faultline-proto", "faultline-chassis"][..]),
+        ("faultline-worker", &["faultline-proto", "faultline-chassis", "faultline-client"][..]),
+    ]);
+    for (package, dependencies) in edges() {
+        let Some(allowed) = allowed.get(package.as_str()) else {
+            assert!(
+                ["faultline", "faultline-tests"].contains(&package.as_str()),
+                "{package} is not drawn in ARCHITECTURE.md"
+            );
+            continue;
+        };
+        for dependency in dependencies.iter().filter(|d| d.starts_with("faultline")) {
+            assert!(allowed.contains(&dependency.as_str()), "{package} must not know {dependency}");
+        }
+    }
+}
+
+#[test]
+fn third_parties_stay_where_they_belong() {
+    let places: &[(&str, &[&str])] = &[
+        ("rusqlite", &["faultline-coordinator"]),
+        ("clap", &["faultline"]),
+        ("anyhow", &["faultline"]),
+        ("axum", &["faultline-chassis", "faultline-gateway", "faultline"]),
+        ("tonic-health", &["faultline-coordinator"]),
+        ("opentelemetry-otlp", &["faultline-chassis"]),
+    ];
+    let edges = edges();
+    for (third, allowed) in places {
+        for (package, dependencies) in &edges {
+            let fine = allowed.contains(&package.as_str()) || package == "faultline-tests";
+            assert!(fine || !dependencies.contains(*third), "{package} must not use {third}");
+        }
+    }
+}
+
+#[test]
+fn there_is_one_binary_and_every_crate_obeys_the_lints() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let targets = packages.iter().flat_map(|p| p["targets"].as_array().expect("targets"));
+    let binaries: Vec<_> =
+        targets.filter(|t| t["kind"][0] == "bin").map(|t| t["name"].clone()).collect();
+    assert_eq!(binaries, ["faultline"]);
+    for manifest in files("Cargo.toml") {
+        let text = read(&manifest);
+        let is_root = manifest == root().join("Cargo.toml");
+        assert!(is_root || text.contains("[lints]\nworkspace = true"), "{}", manifest.display());
+        assert!(!text.contains("default-members"), "{}", manifest.display());
+    }
+}
+
+#[test]
+fn the_state_machine_is_pure() {
+    for file in ["task.rs", "artifact.rs"] {
+        let text = read(&root().join("services/coordinator/src").join(file));
+        for banned in ["tokio", "SystemTime", "Instant", "async ", "rand::", "Uuid", "std::fs"] {
+            assert!(!text.contains(banned), "{file} must not know {banned}");
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_owns_and_can_be_read_in_a_sitting() {
+    for path in files(".rs") {
+        let text = read(&path);
+        let name = path.display();
+        assert!(text.starts_with("//!"), "{name} does not open with what it owns");
+        let lines = text.lines().count();
+        assert!(lines <= 500, "{name} has {lines} lines, which is no sitting");
+        for (at, line) in text.lines().enumerate() {
+            let columns = line.chars().count();
+            assert!(columns <= 100, "{name}:{} has {columns} columns", at + 1);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_unfinished_or_skipped() {
+    let banned = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("#[igno", "re"),
+        concat!("dbg", "!("),
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+        concat!("unbounded_", "channel("),
+        concat!("#[should_", "panic"),
+    ];
+    for path in files(".rs") {
+        let text = read(&path);
+        for word in banned {
+            assert!(!text.contains(word), "{} contains {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_root_holds_only_what_belongs_there() {
+    let allowed = [
+        "Cargo.toml", "Cargo.lock", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE",
+        "proto", "services", "deploy", "tests", "docs",
+    ];
+    for path in files("") {
+        let relative = path.strip_prefix(root()).expect("below the root").to_owned();
+        let first = relative.iter().next().expect("a name").to_string_lossy().into_owned();
+        let fine = first.starts_with('.');
+        assert!(fine || allowed.contains(&first.as_str()), "{first} does not belong in the root");
+    }
+}
+
+#[test]
+fn the_readme_has_the_two_commands_and_they_exist() {
+    let readme = read(&root().join("README.md"));
+    for command in ["cargo run --release -- up", "tests/run"] {
+        assert!(readme.contains(command), "the README does not say `{command}`");
+    }
+    assert!(root().join("tests/run").exists());
+    let ci = read(&root().join(".ci/run"));
+    assert!(ci.contains("tests/run"), ".ci/run does what the README says");
+}
