@@ -22,26 +22,35 @@ pub(crate) struct NewTask {
     pub(crate) context_id: String,
     pub(crate) message: Message,
     pub(crate) traceparent: String,
+    /// The agent may answer with a bare message, so nobody is answered before it has said so.
+    pub(crate) may_message: bool,
 }
 
 impl State {
-    /// Takes a task in, with a worker at once if one is free: one commit for both. The effects
-    /// follow that commit.
+    /// May a task for this agent come in? Also says whether the answer may be a bare message.
+    pub(crate) fn admit(&self, agent: &str) -> Result<bool, Error> {
+        self.check_open()?;
+        let Some(found) = self.registry.agents.get(agent) else {
+            return Err(Error::AgentNotFound(agent.to_owned()));
+        };
+        match found.queue.len() {
+            waiting if waiting >= limits::AGENT_QUEUE_MAX => {
+                Err(Error::QueueFull { agent: agent.to_owned(), waiting })
+            }
+            _ => Ok(found.offer.may_answer_with_message),
+        }
+    }
+
+    /// Takes an admitted task in, with a worker at once if one is free: one commit for both. The
+    /// effects follow that commit.
     pub(crate) fn submit(
         &mut self,
         new: NewTask,
         now: Millis,
         then: impl FnOnce(&mut Live, &mut Vec<Effect>),
-    ) -> Result<TaskId, Error> {
-        self.check_open()?;
-        let Some(agent) = self.registry.agents.get(&new.agent) else {
-            return Err(Error::AgentNotFound(new.agent));
-        };
-        if agent.queue.len() >= limits::AGENT_QUEUE_MAX {
-            return Err(Error::QueueFull { agent: new.agent, waiting: agent.queue.len() });
-        }
+    ) -> TaskId {
         let id = TaskId::new();
-        let NewTask { agent, context_id, message, traceparent } = new;
+        let NewTask { agent, context_id, message, traceparent, .. } = new;
         let (task, first) = Task::submit(id, &agent, context_id, message, traceparent, now);
         let mut live = Live::new(task);
         live.published = 0;
@@ -54,7 +63,7 @@ impl State {
             None => self.enqueue(id, &agent, now),
         }
         self.commit(id, 0, events, effects);
-        Ok(id)
+        id
     }
 
     pub(crate) fn enqueue(&mut self, id: TaskId, agent: &str, now: Millis) {

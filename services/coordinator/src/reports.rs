@@ -5,7 +5,7 @@ use faultline_proto::{
     Failure,
     id::{TaskId, WorkerId},
     reason,
-    v1::{self, Ack, Event, Report, report},
+    v1::{self, Ack, Cancel, Event, Report, ToWorker, report, to_worker},
 };
 
 use crate::{
@@ -46,6 +46,7 @@ impl State {
         let mut late = Vec::new();
         let mut vanished = None;
         let mut highest = 0;
+        let mut agent_ended = false;
         for mut report in run {
             let (number, attempt) = (report.number, report.attempt);
             if !may_message {
@@ -56,6 +57,7 @@ impl State {
                 Ok(Verdict::Events(bodies)) => {
                     live.task.reported = number;
                     highest = number;
+                    agent_ended |= brief.is_last;
                     for body in bodies {
                         events.push(live.task.apply_now(body, now));
                     }
@@ -92,7 +94,12 @@ impl State {
             self.commit_write(Write::Erase { id, from }, effects);
             self.finish_on(worker, id);
         } else {
-            let before = Before { version: from, was_waiting, reported: reported_before };
+            let reported = reported_before;
+            let before = Before { version: from, was_waiting, reported, agent_ended };
+            if live.task.is_final() && !agent_ended {
+                let cancel = ToWorker { body: Some(to_worker::Body::Cancel(fenced(live))) };
+                effects.push(Effect::Tell(worker, cancel));
+            }
             self.settle_run(worker, id, before, events, effects, now);
         }
         late.into_iter().for_each(|brief| self.late(worker, id, brief));
@@ -123,7 +130,8 @@ impl State {
             effects.push(Effect::FirstReport(id));
         }
         self.commit(id, before.version, events, effects);
-        if over || homeless {
+        if before.agent_ended {
+            // The slot of an agent that was ended by us stays taken until it has stopped.
             self.finish_on(worker, id);
         } else if waiting
             && !before.was_waiting
@@ -166,6 +174,13 @@ struct Before {
     version: u64,
     was_waiting: bool,
     reported: u32,
+    /// The run holds the last report of its attempt.
+    agent_ended: bool,
+}
+
+fn fenced(live: &Live) -> Cancel {
+    let (task_id, attempt) = (live.task.id.to_string(), live.task.attempt);
+    Cancel { task_id, attempt, initiator: "fenced".to_owned() }
 }
 
 /// Only an agent that said so may answer with a bare message: for others a task was promised.

@@ -38,56 +38,33 @@ impl Core {
             tokio::spawn(async move { core.send_answer_to(request, caller, done).await });
             return;
         }
-        let patience = caller.patience.zip(caller.call);
         let sent = self.change(|state| {
             let (new, options) = match self.new_task(state, request, &caller) {
                 Ok(new) => new,
                 Err(error) => return Err((done, error)),
             };
-            let may_message = state
-                .registry
-                .agents
-                .get(&new.agent)
-                .is_some_and(|a| a.offer.may_answer_with_message);
-            let mut done = Some(done);
-            let mut waits = false;
-            let submitted = state.submit(new, now(), |live, effects| {
-                let Some(done) = done.take() else { return };
-                match options.immediately && !may_message {
-                    true => {
-                        let task = live.task.to_a2a(options.history, true);
-                        effects.push(Effect::Answer(done, Box::new(task_response(task))));
-                    }
-                    false => {
-                        waits = true;
-                        let now = options.immediately;
-                        live.waiters.push(Waiter {
-                            until: if now { Until::FirstReport } else { Until::Settled },
-                            call: caller.call,
-                            history: options.history,
-                            done,
-                        });
-                    }
+            let waits = !options.immediately || new.may_message;
+            let id = state.submit(new, now(), |live, effects| match waits {
+                true => live.waiters.push(Waiter {
+                    until: options.until(),
+                    call: caller.call,
+                    history: options.history,
+                    done,
+                }),
+                false => {
+                    let task = live.task.to_a2a(options.history, true);
+                    effects.push(Effect::Answer(done, Box::new(task_response(task))));
                 }
             });
-            match (submitted, done) {
-                (Ok(id), _) => {
-                    if let Some(call) = caller.call.filter(|_| waits) {
-                        state.calls.insert(call, id);
-                    }
-                    Ok(id)
-                }
-                (Err(error), Some(done)) => Err((done, error)),
-                (Err(_), None) => unreachable!("a refused submit never asks who waits"),
+            if let Some(call) = caller.call.filter(|_| waits) {
+                state.calls.insert(call, id);
             }
+            Ok(id)
         });
-        match sent {
-            Ok(id) => {
-                if let Some((patience, call)) = patience {
-                    self.end_patience(id, call, patience);
-                }
-            }
-            Err((done, error)) => done(Err(error.into())),
+        match (sent, caller.patience.zip(caller.call)) {
+            (Err((done, error)), _) => done(Err(error.into())),
+            (Ok(id), Some((patience, call))) => self.end_patience(id, call, patience),
+            (Ok(_), None) => {}
         }
     }
 
@@ -174,8 +151,9 @@ impl Core {
             }
             given => given.to_owned(),
         };
+        let may_message = state.admit(&agent)?;
         let traceparent = caller.traceparent.clone();
-        Ok((NewTask { agent, context_id, message, traceparent }, options))
+        Ok((NewTask { agent, context_id, message, traceparent, may_message }, options))
     }
 
     /// What a message to nobody in particular goes to: what is set, or the only one there is.
@@ -202,8 +180,7 @@ impl Core {
         let (done, first) = oneshot::channel();
         let submitted = self.change(|state| {
             let (new, _) = self.new_task(state, request, &caller)?;
-            let agent = state.registry.agents.get(&new.agent);
-            let may_message = agent.is_some_and(|a| a.offer.may_answer_with_message);
+            let may_message = new.may_message;
             let mut snapshot = None;
             let id = state.submit(new, now(), |live, effects| {
                 let task = live.task.to_a2a(None, true);
@@ -219,7 +196,7 @@ impl Core {
                     }),
                     false => effects.push(Effect::Answer(done, Box::new(task_response(task)))),
                 }
-            })?;
+            });
             Ok::<_, Error>((id, snapshot))
         });
         let (id, snapshot) = submitted?;
@@ -254,6 +231,11 @@ struct Options {
 }
 
 impl Options {
+    /// What a caller waits for, if it waits at all.
+    fn until(self) -> Until {
+        if self.immediately { Until::FirstReport } else { Until::Settled }
+    }
+
     fn of(request: &SendMessageRequest) -> Self {
         let configuration = request.configuration.as_ref();
         Self {
