@@ -1,1 +1,37 @@
-//! placeholder
+//! The harness: meshes in one process and in many, clients that hide nothing, and waits that end.
+//! It reads answers as JSON and not through the mesh's own types, so that it sees what a stranger
+//! would see.
+//!
+//! A mesh of processes needs no binary built beforehand: every test target has a test called
+//! `role`, and a process of the mesh is that very test executable, told by a variable to be a role.
+
+pub mod cluster;
+pub mod process;
+pub mod raw;
+pub mod rpc;
+pub mod task;
+pub mod wait;
+
+pub use cluster::{Cluster, Plan};
+pub use process::Process;
+pub use rpc::{Broken, Frame, Frames, Rpc};
+pub use wait::until;
+
+use std::path::Path;
+
+/// Gives a test target the test that its own processes run as. Call it at the root of the target.
+#[macro_export]
+macro_rules! role {
+    () => {
+        /// Nothing in a test run; a process of the mesh when the harness started it as one.
+        #[test]
+        fn role() {
+            $crate::process::play_role();
+        }
+    };
+}
+
+/// A mesh in this process, with its store in `dir` and the agents echo and script.
+pub fn in_process(dir: &Path) -> faultline::Config {
+    faultline::Config::local(dir).on_free_ports()
+}

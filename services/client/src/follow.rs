@@ -33,6 +33,8 @@ pub struct Follow {
 struct Progress {
     /// The number of the last event, zero when it had none.
     last: u64,
+    /// There was a connection: a server that never answered is no break to wait out.
+    connected: bool,
     seen: bool,
     ended: bool,
     waiting: bool,
@@ -59,7 +61,7 @@ impl Progress {
         // Without numbers a second subscription would tell again what was told already.
         let resumable = self.last > 0 || !self.seen;
         let passing = failure.code() == Code::Unavailable || failure.may_retry();
-        if !resumable || !passing || self.tries > TRIES_MAX {
+        if !self.connected || !resumable || !passing || self.tries > TRIES_MAX {
             return Err(failure);
         }
         let backoff = BACKOFF.saturating_mul(1 << (self.tries - 1).min(16)).min(BACKOFF_MAX);
@@ -71,7 +73,7 @@ impl Progress {
 
 impl Follow {
     pub(crate) fn sent(client: Client, events: Events) -> Self {
-        let progress = Progress::default();
+        let progress = Progress { connected: true, ..Progress::default() };
         Self { client, task_id: String::new(), events: Some(events), progress, resume_at: None }
     }
 
@@ -104,6 +106,7 @@ impl Follow {
                     let after = Some(self.progress.last).filter(|seq| *seq > 0);
                     match self.client.subscribe(&self.task_id, after).await {
                         Ok(events) => {
+                            self.progress.connected = true;
                             self.events = Some(events);
                             continue;
                         }
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_break_is_waited_out_longer_each_time_but_not_for_ever() {
-        let mut progress = Progress { last: 1, seen: true, ..Progress::default() };
+        let mut progress = Progress { last: 1, connected: true, ..Progress::default() };
         let pauses: Vec<_> =
             std::iter::from_fn(|| progress.broke(error::lost("x")).ok()).take(50).collect();
         assert_eq!(pauses.len(), TRIES_MAX as usize);
@@ -188,15 +191,17 @@ mod tests {
 
     #[test]
     fn a_refusal_is_final_and_a_delay_is_kept() {
-        let mut progress = Progress { last: 1, seen: true, ..Progress::default() };
+        let mut progress = Progress { last: 1, connected: true, ..Progress::default() };
         assert!(progress.broke(Failure::new(&reason::TASK_NOT_FOUND)).is_err());
         let told = Failure::new(&reason::OVERLOADED).with_retry_after(Duration::from_secs(7));
         assert_eq!(progress.broke(told).unwrap(), Duration::from_secs(7));
     }
 
     #[test]
-    fn a_stream_without_numbers_is_not_told_twice() {
+    fn a_server_that_never_was_or_gives_no_numbers_is_not_waited_for() {
         let mut progress = Progress::default();
+        assert!(progress.broke(error::lost("x")).is_err());
+        progress.connected = true;
         assert!(progress.broke(error::lost("x")).is_ok());
         progress.note(&status(0, TaskState::Working));
         assert!(progress.broke(error::lost("x")).is_err());

@@ -1,8 +1,8 @@
 //! How a command ends, as a number a script can branch on. The numbers are those of sysexits.
 
-use std::{fmt, process::ExitCode};
+use std::{fmt, io, process::ExitCode};
 
-use faultline_chassis::config;
+use faultline_chassis::{config, telemetry};
 use faultline_proto::{Failure, a2a::TaskState, reason::Reason};
 use tonic::Code;
 
@@ -89,10 +89,26 @@ impl Exit {
         if let Some(failure) = error.chain().find_map(|e| e.downcast_ref::<Failure>()) {
             return Self::of_failure(failure);
         }
-        match error.chain().any(|e| e.is::<config::Error>()) {
-            true => Exit::CONFIG,
-            false => Exit::FAILED,
+        let is_config = |e: &(dyn std::error::Error + 'static)| {
+            e.is::<config::Error>() || e.is::<telemetry::Error>()
+        };
+        match error.downcast_ref::<CannotStart>() {
+            // The configuration may be fine, but an address is taken or a disk away.
+            Some(_) if error.chain().any(|e| e.is::<io::Error>()) => Exit::UNAVAILABLE,
+            Some(_) => Exit::CONFIG,
+            None if error.chain().any(is_config) => Exit::CONFIG,
+            None => Exit::FAILED,
         }
+    }
+}
+
+/// The context of whatever keeps a service from starting; almost always its configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CannotStart(pub(crate) &'static str);
+
+impl fmt::Display for CannotStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} cannot start", self.0)
     }
 }
 
@@ -149,5 +165,8 @@ mod tests {
         assert_eq!(Exit::of_error(&error), Exit::RETRYABLE);
         assert_eq!(Exit::of_error(&anyhow::anyhow!("other")), Exit::FAILED);
         assert_eq!(Exit::of_state(TaskState::AuthRequired), Exit::WAITING);
+        let start = |error: anyhow::Error| Exit::of_error(&error.context(CannotStart("gateway")));
+        assert_eq!(start(anyhow::anyhow!("no such agent")), Exit::CONFIG);
+        assert_eq!(start(io::Error::from(io::ErrorKind::AddrInUse).into()), Exit::UNAVAILABLE);
     }
 }

@@ -12,7 +12,7 @@ use faultline_proto::{
 use prost_types::Struct;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    time::{Interval, interval},
+    time::{Instant, Interval, interval_at},
 };
 
 use crate::{
@@ -98,7 +98,7 @@ impl Session {
             json,
             printer: Printer::new(io::stdout()),
             progress: Progress::start(json),
-            ticks: interval(progress::TICK),
+            ticks: interval_at(Instant::now() + progress::TICK, progress::TICK),
             interrupts: signal(SignalKind::interrupt())?,
             task_id: String::new(),
             status: TaskStatus::default(),
@@ -227,9 +227,8 @@ impl Session {
         self.close()?;
         if !self.task_id.is_empty() {
             let id = line(&self.task_id);
-            self.tell(&format!(
-                "The task goes on.\n  watch   faultline watch {id}\n  cancel  faultline cancel {id}\n"
-            ))?;
+            let next = format!("  watch   faultline watch {id}\n  cancel  faultline cancel {id}\n");
+            self.tell(&format!("The task goes on.\n{next}"))?;
         }
         Ok(Exit::INTERRUPTED)
     }

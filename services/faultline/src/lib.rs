@@ -20,8 +20,7 @@ pub use config::Config;
 pub use exit::Exit;
 pub use mesh::Mesh;
 
-/// A mesh for A2A agents: what went wrong, who asked to stop and who needs an answer reach everyone
-/// whole.
+/// A mesh for A2A agents, where failures, cancellation and questions cross every boundary whole.
 #[derive(Debug, Parser)]
 #[command(name = "faultline", version, max_term_width = 100, after_help = AFTER_HELP)]
 struct Cli {

@@ -11,7 +11,10 @@ use faultline_worker::Worker;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::{Config, url};
+use crate::{
+    config::{Config, url},
+    exit::CannotStart,
+};
 
 /// How long a mesh may take to answer. Mostly the store's recovery.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,7 +23,9 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How long open requests may go on without any worker before the coordinator ends them.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// A running mesh. Dropped without [`Mesh::stop`], it is cut off as by a crash.
+/// A running mesh. Dropped without [`Mesh::stop`], its services are cut off, but what they spawned,
+/// the coordinator's hold on its store included, lives as long as the runtime: to see a crash and
+/// what comes after it, run the binary.
 pub struct Mesh {
     gateway: Running,
     coordinator: Running,
@@ -76,13 +81,13 @@ impl Mesh {
 
     async fn start_without_worker(config: Config) -> anyhow::Result<Self> {
         make_room(&config.coordinator.store)?;
-        let service = config.coordinator.bind().await.context("the coordinator cannot start")?;
+        let service = config.coordinator.bind().await.context(CannotStart("coordinator"))?;
         let hub_addr = service.addr();
         let drain = Drain::new();
         let coordinator = Running::spawn("the coordinator", drain.clone(), service.run(drain));
 
         let gateway = faultline_gateway::Config { coordinator: url(hub_addr), ..config.gateway };
-        let service = gateway.bind().await.context("the gateway cannot start")?;
+        let service = gateway.bind().await.context(CannotStart("gateway"))?;
         let gateway_addr = service.addr();
         let drain = Drain::new();
         let gateway = Running::spawn("the gateway", drain.clone(), service.run(drain));
@@ -108,7 +113,7 @@ impl Mesh {
             name: Some(name.clone()),
             ..config
         };
-        let service = build(config).bind().await.context("the worker cannot start")?;
+        let service = build(config).bind().await.context(CannotStart("worker"))?;
         let drain = Drain::new();
         self.workers.push(Running::spawn(&name, drain.clone(), service.run(drain)));
         let count = self.workers.iter().filter(|w| w.name == name).count();

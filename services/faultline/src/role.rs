@@ -92,19 +92,19 @@ where
 {
     let looking = async {
         let mut pause = Duration::from_millis(10);
-        let mut waited = Duration::ZERO;
         while !is_so().await {
             sleep(pause).await;
-            let before = waited;
-            waited += pause;
-            if before < PATIENCE && waited >= PATIENCE {
-                tracing::warn!("waiting for {what}");
-            }
             pause = (pause * 2).min(Duration::from_millis(250));
         }
     };
+    let wondering = async {
+        sleep(PATIENCE).await;
+        tracing::warn!("waiting for {what}");
+        std::future::pending::<()>().await;
+    };
     tokio::select! {
         () = looking => true,
+        () = wondering => false,
         () = drain.signalled() => false,
     }
 }

@@ -5,7 +5,13 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use faultline_chassis::config::Environment;
 
-use crate::{cmd::config::Source, config::Config, exit::Exit, mesh::make_room, role};
+use crate::{
+    cmd::config::Source,
+    config::Config,
+    exit::{CannotStart, Exit},
+    mesh::make_room,
+    role,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +46,7 @@ impl Args {
         coordinator.store = self.store.unwrap_or(coordinator.store);
         make_room(&coordinator.store)?;
         role::serve(self.threads.into(), config.log, "faultline-coordinator", async |drain| {
-            let service = coordinator.bind().await.context("the coordinator cannot start")?;
+            let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
             role::ready(&format!("ready {}", service.addr()))?;
             Ok(service.run(drain).await?)
         })

@@ -10,7 +10,7 @@ use faultline_proto::v1::{AgentsRequest, AgentsResponse};
 use crate::{
     cmd::config::Source,
     config::{Config, url},
-    exit::Exit,
+    exit::{CannotStart, Exit},
     role,
 };
 
@@ -51,7 +51,7 @@ impl Args {
         gateway.public_url = self.public_url.or(gateway.public_url);
         role::serve(self.threads.into(), config.log, "faultline-gateway", async |drain| {
             let what = format!("the coordinator at {}", gateway.coordinator);
-            let service = gateway.bind().await.context("the gateway cannot start")?;
+            let service = gateway.bind().await.context(CannotStart("gateway"))?;
             let url = url(service.addr());
             let client = Client::new(&url)?;
             let announce = async {

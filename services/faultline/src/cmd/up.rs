@@ -81,7 +81,10 @@ fn welcome(mesh: &Mesh, store: &str, paint: Paint) -> String {
         other => format!(" --gateway {other}"),
     };
     let label = |text: &str| paint.dim(format!("{text:<8}"));
-    let request = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#;
+    let request = concat!(
+        r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":"#,
+        r#"{"messageId":"1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#
+    );
     format!(
         "
   {}  {url}

@@ -7,7 +7,12 @@ use faultline_chassis::{Timeouts, client::Channel, config::Environment};
 use faultline_proto::v1::{WorkersRequest, mesh_client::MeshClient};
 use tonic::Request;
 
-use crate::{cmd::config::Source, config::Config, exit::Exit, role};
+use crate::{
+    cmd::config::Source,
+    config::Config,
+    exit::{CannotStart, Exit},
+    role,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +56,7 @@ impl Args {
         worker.name = Some(name.clone());
         role::serve(self.threads.into(), config.log, "faultline-worker", async |drain| {
             let address = worker.coordinator.clone();
-            let service = worker.bind().await.context("the worker cannot start")?;
+            let service = worker.bind().await.context(CannotStart("worker"))?;
             let announce = async {
                 let what = format!("the coordinator at {address}");
                 if role::until(&drain, &what, || is_attached(&address, &name)).await {

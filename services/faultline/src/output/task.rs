@@ -68,7 +68,9 @@ pub(crate) fn card(task: &Task, paint: Paint) -> String {
         fact(&mut rows, paint, "since", plain(instant(time)));
     }
     fact(&mut rows, paint, "context", plain(line(&task.context_id)));
-    if let Some(message) = status.message.as_ref().filter(|_| !is_waiting(status.state())) {
+    let failed = failure_of(&status, task.metadata.as_ref()).is_some();
+    let told_below = failed || is_waiting(status.state());
+    if let Some(message) = status.message.as_ref().filter(|_| !told_below) {
         fact(&mut rows, paint, "says", plain(short(&text_of(message), 100)));
     }
     let mut out = columns(&rows);

@@ -1,0 +1,3 @@
+//! Placeholder of the chaos tests.
+
+faultline_tests::role!();

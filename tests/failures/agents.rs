@@ -1,0 +1,131 @@
+//! What agents do that they did not mean to: panic, return errors with secrets in them, get a
+//! script that cannot be read.
+
+use std::io;
+
+use faultline::Mesh;
+use faultline_tests::{
+    Plan, Rpc, in_process,
+    rpc::message,
+    task::{self, COMPLETED, FAILED, REJECTED},
+};
+use faultline_worker::{Agent, Config, Context, Error, Offer, Worker, reason};
+use serde_json::json;
+
+const SECRET: &str = "postgres://admin:hunter2-canary@10.0.0.7";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_fails_its_task_and_the_worker_lives() {
+    let mut cluster = Plan::default().start().await;
+    let rpc = cluster.rpc().agent("script");
+    let before = cluster.workers[0].id();
+    for round in 0..3 {
+        let task = rpc.send("chunk some; panic").await;
+        assert_eq!(task::state(&task), FAILED);
+        let failure = &task["metadata"]["faultline.dev/failure"];
+        assert_eq!(failure["reason"], "AGENT_PANICKED", "{failure}");
+        assert_eq!(failure["origin"]["agent"], "script", "{failure}");
+        assert!(!task.to_string().contains("the script said panic"), "the text is private: {task}");
+        assert_eq!(rpc.task(task::id(&task)).await, task);
+        let inspected = rpc.inspect(task::id(&task)).await;
+        let attempts = inspected["attempts"].as_array().map(Vec::len);
+        assert_eq!(attempts, Some(1), "round {round}: a panic is not a lost worker: {inspected}");
+    }
+    assert_eq!(task::state(&rpc.send("chunk well").await), COMPLETED);
+    assert!(cluster.workers[0].ended(std::time::Duration::ZERO).await.is_none());
+    assert_eq!(cluster.workers[0].id(), before);
+}
+
+/// Fails with whatever its message names, always with a secret in what is not for the caller.
+struct Leaky;
+
+impl Agent for Leaky {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        match cx.text().as_ref() {
+            "io" => Err(io::Error::other(SECRET))?,
+            "string" => Err(SECRET)?,
+            "panic" => panic!("{SECRET}"),
+            "typed" => Err(Error::new(&reason::INTERNAL).because("our fault").caused_by(SECRET)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_did_not_mean_to_say_is_not_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let offer = Offer::new("leaky", Leaky);
+    mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
+    let rpc = Rpc::at(mesh.gateway_addr()).agent("leaky");
+    for (text, reason, says) in [
+        ("io", "UNKNOWN", "failed for an unknown reason"),
+        ("string", "UNKNOWN", "failed for an unknown reason"),
+        ("panic", "AGENT_PANICKED", ""),
+        ("typed", "INTERNAL", "our fault"),
+    ] {
+        let task = rpc.send(text).await;
+        assert_eq!(task::state(&task), FAILED);
+        let failure = &task["metadata"]["faultline.dev/failure"];
+        assert_eq!(failure["reason"], reason, "{failure}");
+        assert!(failure["publicMessage"].as_str().unwrap().contains(says), "{failure}");
+        let stream = rpc.stream("SendStreamingMessage", message(text)).await.unwrap();
+        let frames = stream.all().await;
+        let id = task::id(&task);
+        let listed = rpc.call("ListTasks", json!({"includeArtifacts": true})).await.unwrap();
+        let answers = [
+            task.to_string(),
+            format!("{frames:?}"),
+            rpc.task(id).await.to_string(),
+            rpc.inspect(id).await.to_string(),
+            listed.to_string(),
+        ];
+        for answer in answers {
+            assert!(!answer.contains("canary"), "{text} leaks: {answer}");
+        }
+    }
+    // The store is read by people who are not the log's readers.
+    mesh.stop().await.unwrap();
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        let found = bytes.windows(6).any(|w| w == b"canary");
+        assert!(!found, "the secret is in the store");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_cannot_be_read_names_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
+    for (script, line, part) in [
+        ("say a\n\nslep 2s; say b", "line 3:", "slep 2s"),
+        ("chunk a; sleep 2", "line 1:", "sleep 2"),
+        ("say a\nfail NO_SUCH_REASON", "line 2:", "fail NO_SUCH_REASON"),
+        ("say a\nsay b\nsay c\ndata {\"a\": }", "line 4:", "data"),
+        ("chunk \"never closed", "line 1:", "never closed"),
+    ] {
+        let task = rpc.send(script).await;
+        assert_eq!(task::state(&task), FAILED, "{script}");
+        let failure = &task["metadata"]["faultline.dev/failure"];
+        assert_eq!(failure["reason"], "INVALID_ARGUMENT", "{failure}");
+        let text = failure["publicMessage"].as_str().unwrap();
+        assert!(text.contains(line) && text.contains(part), "{text}");
+        assert_eq!(failure["violations"][0]["field"], "message.parts[0].text", "{failure}");
+        assert_eq!(task["metadata"]["error_param"], "message.parts[0].text");
+        assert!(task.get("artifacts").is_none(), "nothing runs of a script that cannot: {task}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_is_not_a_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
+    let task = rpc.send("say looking; reject not my kind of work").await;
+    assert_eq!(task::state(&task), REJECTED);
+    assert_eq!(task::text(&task["status"]["message"]), "not my kind of work");
+    assert!(task.get("metadata").is_none(), "{task}");
+    assert_eq!(rpc.task(task::id(&task)).await, task);
+    assert!(rpc.inspect(task::id(&task)).await.get("failure").is_none());
+}

@@ -1,0 +1,124 @@
+//! Workers that die with their tasks: tried again as often as allowed, then failed for good.
+
+use std::time::Duration;
+
+use faultline_tests::{
+    Cluster, Plan, Rpc,
+    rpc::message,
+    task::{self, COMPLETED, FAILED, Fold},
+    until,
+};
+use serde_json::{Value, json};
+
+const LONG: Duration = Duration::from_secs(40);
+
+/// A grace short enough for a test, and heartbeats long enough for a busy machine.
+fn plan() -> Plan {
+    Plan::default().with("reattach_grace_ms = 300")
+}
+
+/// Keeps workers there: whoever dies is started again, until the future is done.
+async fn with_restarts<T>(cluster: &mut Cluster, work: impl Future<Output = T>) -> T {
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            ended = cluster.workers[0].ended(LONG) => {
+                assert!(ended.is_some(), "nobody ended within {LONG:?}");
+                cluster.workers[0].restart().await;
+            }
+        }
+    }
+}
+
+fn outcomes(inspected: &Value) -> Vec<&str> {
+    let attempts = inspected["attempts"].as_array().expect("there were attempts");
+    attempts.iter().map(|a| a["outcome"].as_str().expect("each has an outcome")).collect()
+}
+
+async fn check_lost(rpc: &Rpc, task: &Value, attempts: usize) {
+    let id = task::id(task);
+    assert_eq!(task::state(task), FAILED, "{task}");
+    let failure = &task["metadata"]["faultline.dev/failure"];
+    assert_eq!(failure["reason"], "WORKER_LOST", "{failure}");
+    assert_eq!(failure["code"], 14, "{failure}");
+    assert_eq!(failure["taskId"], id, "{failure}");
+    assert_eq!(failure["origin"]["agent"], "script", "{failure}");
+    assert_eq!(failure["origin"]["service"], "coordinator", "{failure}");
+    let inspected = rpc.inspect(id).await;
+    assert_eq!(outcomes(&inspected), vec!["OUTCOME_WORKER_LOST"; attempts], "{inspected}");
+    let numbers = inspected["attempts"].as_array().expect("checked").iter();
+    let numbers: Vec<_> = numbers.map(|a| a["number"].as_u64()).collect();
+    assert_eq!(numbers, (1..=attempts as u64).map(Some).collect::<Vec<_>>());
+    let spent = inspected["failure"]["retriesSpent"].as_u64().unwrap_or(0);
+    assert_eq!(spent, attempts as u64 - 1, "{inspected}");
+    assert_eq!(task["metadata"]["faultline.dev/failure"], inspected["failure"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_kills_its_workers_ends_after_three() {
+    let mut cluster = plan().start().await;
+    let rpc = cluster.rpc().agent("script");
+    let (trace_id, header) = crate::trace();
+    let traced = rpc.header("traceparent", header);
+    let task = with_restarts(&mut cluster, traced.send("chunk a; abort")).await;
+    check_lost(&rpc, &task, 3).await;
+    assert_eq!(task["metadata"]["faultline.dev/failure"]["traceId"], trace_id.as_str());
+    assert_eq!(rpc.task(task::id(&task)).await, task);
+    // The next worker is not haunted by it.
+    cluster.workers[0].ended(Duration::ZERO).await;
+    let alive = until("a worker serves again", LONG, async || {
+        let workers = rpc.mesh("Workers", json!({})).await;
+        let attached = workers["workers"].as_array()?.iter().any(|w| w["attached"] == true);
+        attached.then_some(())
+    });
+    with_restarts(&mut cluster, alive).await;
+    assert_eq!(task::state(&rpc.send("chunk well").await), COMPLETED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_may_be_configured_to_fail_at_the_first_loss() {
+    let plan = plan().with("agents.script.on_worker_lost = \"fail\"");
+    let mut cluster = plan.start().await;
+    let rpc = cluster.rpc().agent("script");
+    let stream = rpc.stream("SendStreamingMessage", message("chunk a; abort")).await.unwrap();
+    let frames = with_restarts(&mut cluster, stream.all()).await;
+    let last = &frames[frames.len() - 1].body["statusUpdate"];
+    assert_eq!(task::state(last), FAILED);
+    assert_eq!(last["metadata"]["faultline.dev/failure"]["reason"], "WORKER_LOST");
+    let task = rpc.task(last["taskId"].as_str().unwrap()).await;
+    check_lost(&rpc, &task, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_worker_costs_one_retry_and_no_text() {
+    let mut cluster = plan().workers(&["echo,script", "echo,script"]).start().await;
+    let rpc = cluster.rpc().agent("script");
+    let script = "chunk a; sleep 50ms; chunk b; say here; sleep 3s; chunk c; sleep 10ms; chunk d";
+    let mut stream = rpc.stream("SendStreamingMessage", message(script)).await.unwrap();
+    let mut frames = Vec::new();
+    loop {
+        let frame = stream.next().await.unwrap().expect("the task still runs");
+        let said = task::text(&frame.body["statusUpdate"]["status"]["message"]);
+        frames.push(frame);
+        if said == "here" {
+            break;
+        }
+    }
+    let id = task::id(&frames[0].body["task"]).to_owned();
+    let holder = rpc.inspect(&id).await["attempts"][0]["worker"].clone();
+    let workers = rpc.mesh("Workers", json!({})).await;
+    let workers = workers["workers"].as_array().unwrap().iter();
+    let holder = workers.clone().find(|w| w["id"] == holder).expect("its worker is attached");
+    let pid = holder["name"].as_str().unwrap().rsplit('-').next().unwrap().to_owned();
+    let at = cluster.workers.iter().position(|w| w.id().to_string() == pid);
+    cluster.workers[at.expect("a worker is named by its process")].kill().await;
+    frames.extend(stream.all().await);
+    let fold = Fold::of(&frames);
+    assert_eq!(fold.finals(), [COMPLETED]);
+    assert_eq!(fold.artifacts["output"], "abcd");
+    let task = rpc.task(&id).await;
+    assert_eq!(task::artifacts(&task)["output"], "abcd");
+    let inspected = rpc.inspect(&id).await;
+    assert_eq!(outcomes(&inspected), ["OUTCOME_WORKER_LOST", "OUTCOME_ENDED"], "{inspected}");
+}

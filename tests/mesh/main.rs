@@ -1,0 +1,3 @@
+//! Placeholder of the mesh tests.
+
+faultline_tests::role!();

@@ -1,0 +1,156 @@
+//! One process of the mesh, which can be killed and started again as it was. The process is this
+//! test executable itself, so what runs is what was just compiled.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs::{File, OpenOptions},
+    io::{Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use faultline_chassis::config::Environment;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// The command line of a role, as a JSON array.
+const ARGS: &str = "FAULTLINE_TEST_ARGS";
+/// How long a process may take until it serves. A gateway waits for its coordinator meanwhile.
+const START: Duration = Duration::from_secs(30);
+/// How much of a log is shown when a test fails.
+const TAIL_BYTES: u64 = 16 * 1024;
+
+/// Becomes what the harness asked for, if it did.
+pub fn play_role() {
+    let Ok(args) = env::var(ARGS) else { return };
+    let args: Vec<String> = serde_json::from_str(&args).expect("the harness writes JSON");
+    // Only what is on the command line counts: a developer's own settings must not change a test.
+    let exit = faultline::run(args.into_iter().map(OsString::from), &Environment::new());
+    std::process::exit(exit.number().into());
+}
+
+/// Killed when dropped; its log is shown if the test fails.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    args: Vec<String>,
+    dir: PathBuf,
+    child: Child,
+    ready: String,
+}
+
+impl Process {
+    /// Starts `faultline ARGS` in `dir` and waits until it says that it is ready.
+    pub async fn start(dir: &Path, name: &str, args: &[&str]) -> Self {
+        let args: Vec<String> =
+            ["faultline"].iter().chain(args).map(|a| (*a).to_owned()).collect();
+        let (child, ready) = spawn(dir, name, &args).await;
+        Self { name: name.to_owned(), args, dir: dir.to_owned(), child, ready }
+    }
+
+    /// What it said when it was ready, after the word itself: its address, if it has one.
+    pub fn ready(&self) -> &str {
+        &self.ready
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id().expect("asked only while it runs")
+    }
+
+    /// `kill -9`, and starts it again as it was.
+    pub async fn kill_and_restart(&mut self) {
+        self.kill().await;
+        self.restart().await;
+    }
+
+    /// `kill -9`. Returns when it is gone.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.expect("a child can be killed");
+    }
+
+    /// Starts it again, with the same arguments and so on the same address.
+    pub async fn restart(&mut self) {
+        let (child, ready) = spawn(&self.dir, &self.name, &self.args).await;
+        (self.child, self.ready) = (child, ready);
+    }
+
+    /// Asks it to leave.
+    pub async fn terminate(&self) {
+        // A shell can always send signals; no crate for one system call.
+        let command = format!("kill -TERM {}", self.id());
+        let sent = Command::new("sh").args(["-c", &command]).status().await;
+        assert!(sent.is_ok_and(|s| s.success()), "{} takes a signal", self.name);
+    }
+
+    /// How it ended, or nothing if it still runs after that time.
+    pub async fn ended(&mut self, within: Duration) -> Option<ExitStatus> {
+        timeout(within, self.child.wait()).await.ok().map(|s| s.expect("a child can be awaited"))
+    }
+
+    pub fn log(&self) -> String {
+        let path = log_path(&self.dir, &self.name);
+        let mut text = Vec::new();
+        if let Ok(mut file) = File::open(path) {
+            let length = file.metadata().map_or(0, |m| m.len());
+            let _ = file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)));
+            let _ = file.read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of {}:\n{}", self.name, self.log());
+        }
+    }
+}
+
+fn log_path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.log"))
+}
+
+async fn spawn(dir: &Path, name: &str, args: &[String]) -> (Child, String) {
+    let log = log_path(dir, name);
+    let log = OpenOptions::new().create(true).append(true).open(log).expect("a log can be kept");
+    let mut command = Command::new(env::current_exe().expect("a test knows its executable"));
+    for (variable, _) in env::vars_os() {
+        if variable.to_string_lossy().starts_with("FAULTLINE_") {
+            command.env_remove(variable);
+        }
+    }
+    let mut child = command
+        .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+        .env(ARGS, serde_json::to_string(args).expect("strings are JSON"))
+        .env("NO_COLOR", "1")
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .expect("a test can start itself");
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let mut lines = BufReader::new(stdout).lines();
+    let ready = async {
+        while let Ok(Some(line)) = lines.next_line().await {
+            // The test runner may have begun the line.
+            if let Some(at) = line.find("ready") {
+                return Some(line[at + "ready".len()..].trim().to_owned());
+            }
+        }
+        None
+    };
+    let ready = match timeout(START, ready).await {
+        Ok(Some(ready)) => ready,
+        Ok(None) => panic!("{name} ended before it was ready"),
+        Err(_) => panic!("{name} was not ready within {START:?}"),
+    };
+    (child, ready)
+}

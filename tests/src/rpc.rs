@@ -1,0 +1,281 @@
+//! A JSON-RPC client that hides nothing: one connection a call, no retry, answers as plain JSON,
+//! streams as they came with the number of each event.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Longer than anything a test waits for on purpose.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+pub struct Rpc {
+    address: SocketAddr,
+    path: String,
+    headers: Vec<(&'static str, String)>,
+    patience: Duration,
+}
+
+/// An answer as it came.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|e| panic!("every body is JSON, not {:?}: {e}", self.body))
+    }
+}
+
+/// What a call came to: its result, or the error object.
+pub type Outcome = Result<Value, Value>;
+
+impl Rpc {
+    pub fn at(address: SocketAddr) -> Self {
+        Self { address, path: "/".to_owned(), headers: Vec::new(), patience: PATIENCE }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn agent(&self, name: &str) -> Self {
+        Self { path: format!("/agents/{name}"), ..self.clone() }
+    }
+
+    pub fn path(&self, path: &str) -> Self {
+        Self { path: path.to_owned(), ..self.clone() }
+    }
+
+    pub fn header(&self, name: &'static str, value: impl ToString) -> Self {
+        let mut with = self.clone();
+        with.headers.push((name, value.to_string()));
+        with
+    }
+
+    pub fn within(&self, patience: Duration) -> Self {
+        Self { patience, ..self.clone() }
+    }
+
+    // What may go wrong on the way.
+
+    pub async fn request(&self, request: Request<Full<Bytes>>) -> io::Result<Reply> {
+        let whole = async {
+            let (response, _connection) = self.open(request).await?;
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+            Ok(Reply { status: head.status, headers: head.headers, body })
+        };
+        timeout(self.patience, whole).await?
+    }
+
+    pub async fn try_post(&self, body: impl Into<Bytes>) -> io::Result<Reply> {
+        self.request(self.build(body.into())).await
+    }
+
+    pub async fn try_call(&self, method: &str, params: Value) -> io::Result<Outcome> {
+        Ok(outcome(self.try_post(envelope(method, params)).await?.json()))
+    }
+
+    pub async fn try_stream(
+        &self,
+        method: &str,
+        params: Value,
+    ) -> io::Result<Result<Frames, Value>> {
+        let opened = self.open(self.build(envelope(method, params).into()));
+        let (response, connection) = timeout(self.patience, opened).await??;
+        let kind = response.headers().get("content-type").map(|v| v.as_bytes().to_vec());
+        if kind.as_deref() == Some(b"text/event-stream") {
+            let (body, patience) = (response.into_body(), self.patience);
+            return Ok(Ok(Frames { body, patience, buffer: Vec::new(), _connection: connection }));
+        }
+        let body = response.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+        let answer = serde_json::from_slice(&body).map_err(io::Error::other)?;
+        Ok(Err(outcome(answer).expect_err("a stream that is none is an error")))
+    }
+
+    // What must not.
+
+    pub async fn post(&self, body: impl Into<Bytes>) -> Reply {
+        self.try_post(body).await.expect("the gateway answers")
+    }
+
+    pub async fn get(&self) -> Reply {
+        let request = Request::get(&self.path).header("host", self.address.to_string());
+        let request = request.body(Full::default()).expect("a request can be built");
+        self.request(request).await.expect("the gateway answers")
+    }
+
+    pub async fn call(&self, method: &str, params: Value) -> Outcome {
+        self.try_call(method, params).await.expect("the gateway answers")
+    }
+
+    pub async fn stream(&self, method: &str, params: Value) -> Result<Frames, Value> {
+        self.try_stream(method, params).await.expect("the gateway answers")
+    }
+
+    /// Sends a text and gives the task that it became.
+    pub async fn send(&self, text: &str) -> Value {
+        let sent = self.call("SendMessage", message(text)).await;
+        sent.unwrap_or_else(|e| panic!("'{text}' is refused: {e}"))["task"].clone()
+    }
+
+    /// Sends a text and gives the task as soon as there is one.
+    pub async fn send_immediately(&self, text: &str) -> Value {
+        let mut params = message(text);
+        params["configuration"] = json!({"returnImmediately": true});
+        let sent = self.call("SendMessage", params).await;
+        sent.unwrap_or_else(|e| panic!("'{text}' is refused: {e}"))["task"].clone()
+    }
+
+    pub async fn task(&self, id: &str) -> Value {
+        let found = self.call("GetTask", json!({"id": id})).await;
+        found.unwrap_or_else(|e| panic!("task {id} is not there: {e}"))
+    }
+
+    /// One method of the operators' view.
+    pub async fn mesh(&self, method: &str, request: Value) -> Value {
+        let reply = self.path(&format!("/mesh/{method}")).post(request.to_string()).await;
+        assert_eq!(reply.status, 200, "{method}: {:?}", reply.body);
+        reply.json()
+    }
+
+    pub async fn inspect(&self, id: &str) -> Value {
+        self.mesh("Inspect", json!({"taskId": id})).await
+    }
+
+    // The wire.
+
+    fn build(&self, body: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::post(&self.path)
+            .header("host", self.address.to_string())
+            .header("content-type", "application/json")
+            .header("a2a-version", "1.0");
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        request.body(Full::new(body)).expect("a request can be built")
+    }
+
+    async fn open(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> io::Result<(Response<Incoming>, AbortOnDropHandle<()>)> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(io::Error::other)?;
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+            // What becomes of the connection is seen by whoever reads from it.
+            let _ = connection.await;
+        }));
+        let response = sender.send_request(request).await.map_err(io::Error::other)?;
+        Ok((response, connection))
+    }
+}
+
+pub fn envelope(method: &str, params: Value) -> String {
+    json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).to_string()
+}
+
+fn outcome(mut answer: Value) -> Outcome {
+    assert_eq!(answer["jsonrpc"], "2.0", "{answer}");
+    match answer.get_mut("error") {
+        Some(error) => Err(error.take()),
+        None => Ok(answer["result"].take()),
+    }
+}
+
+/// The parameters of a send: one message with one text.
+pub fn message(text: &str) -> Value {
+    let id = format!("{:032x}", rand::random::<u128>());
+    json!({"message": {"messageId": id, "role": "ROLE_USER", "parts": [{"text": text}]}})
+}
+
+/// The same, as an answer to a task that waits.
+pub fn answer(task_id: &str, text: &str) -> Value {
+    let mut params = message(text);
+    params["message"]["taskId"] = task_id.into();
+    params
+}
+
+/// One event of a stream: its number, and what it says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frame {
+    pub id: Option<u64>,
+    pub body: Value,
+}
+
+/// How a stream ended that should have gone on.
+#[derive(Clone, Debug)]
+pub enum Broken {
+    /// Without a word.
+    Cut(String),
+    /// With an error as its last event.
+    Told(Value),
+}
+
+/// The events of one connection, in the order they came.
+pub struct Frames {
+    body: Incoming,
+    buffer: Vec<u8>,
+    patience: Duration,
+    _connection: AbortOnDropHandle<()>,
+}
+
+impl Frames {
+    /// The next event; nothing when the server has ended the stream.
+    pub async fn next(&mut self) -> Result<Option<Frame>, Broken> {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|w| w == b"\n\n") {
+                let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                match read(&event)? {
+                    Some(frame) => return Ok(Some(frame)),
+                    None => continue,
+                }
+            }
+            match timeout(self.patience, self.body.frame()).await {
+                Err(_) => return Err(Broken::Cut("silence".to_owned())),
+                Ok(Some(Err(error))) => return Err(Broken::Cut(error.to_string())),
+                Ok(None) if self.buffer.is_empty() => return Ok(None),
+                Ok(None) => return Err(Broken::Cut("in the middle of an event".to_owned())),
+                Ok(Some(Ok(frame))) => {
+                    self.buffer.extend_from_slice(frame.data_ref().map_or(&[][..], |d| d));
+                }
+            }
+        }
+    }
+
+    /// Everything to the end.
+    pub async fn all(mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await.expect("the stream ends in order") {
+            frames.push(frame);
+        }
+        frames
+    }
+}
+
+/// One event; nothing for a comment, which only keeps the connection alive.
+fn read(event: &[u8]) -> Result<Option<Frame>, Broken> {
+    let text = std::str::from_utf8(event).expect("a stream is UTF-8");
+    let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+    let Some(data) = field("data:") else { return Ok(None) };
+    let id = field("id:").map(|id| id.parse().expect("the id of an event is a number"));
+    let answer: Value = serde_json::from_str(data).expect("an event is JSON");
+    match outcome(answer) {
+        Ok(body) => Ok(Some(Frame { id, body })),
+        Err(error) => Err(Broken::Told(error)),
+    }
+}
