@@ -211,6 +211,14 @@ impl Failure {
         self
     }
 
+    /// Names the worker at the birthplace.
+    pub fn with_origin_worker(mut self, worker: &str) -> Self {
+        if let Some(origin) = &mut self.record.origin {
+            worker.clone_into(&mut origin.worker);
+        }
+        self
+    }
+
     /// Passes through a hop: the hop puts itself in front, everything born at the origin stays.
     pub fn wrap(mut self, agent: &str, task_id: &str, context_id: &str) -> Self {
         let hop = self.record.hop + 1;

@@ -1,6 +1,6 @@
 //! What survives the wire, and what a hostile peer can do to it.
 
-use proptest::prelude::*;
+use proptest::prelude::{any as anything, prop, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 use crate::v1::Origin;
@@ -92,8 +92,8 @@ fn a_record_that_contradicts_the_code_is_not_believed() {
 proptest! {
     #[test]
     fn hostile_details_never_panic_or_hide_the_code(
-        code in 1..=16i32, bytes in prop::collection::vec(any::<u8>(), 0..600),
-        flip in any::<usize>(), with in any::<u8>(),
+        code in 1..=16i32, bytes in prop::collection::vec(anything::<u8>(), 0..600),
+        flip in anything::<usize>(), with in anything::<u8>(),
     ) {
         let code = Code::from_i32(code);
         let noise = Status::with_details(code, "m", bytes.into());

@@ -115,7 +115,8 @@ async fn worker(dir: &Path, name: &str, hub: SocketAddr, agents: &str, slots: u3
 /// takes the ports of outgoing connections.
 pub fn free_address() -> SocketAddr {
     for _ in 0..1000 {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, rand::rng().random_range(12_000..32_000)));
+        let address =
+            SocketAddr::from((Ipv4Addr::LOCALHOST, rand::rng().random_range(12_000..32_000)));
         if TcpListener::bind(address).is_ok() {
             return address;
         }

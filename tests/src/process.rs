@@ -47,8 +47,7 @@ pub struct Process {
 impl Process {
     /// Starts `faultline ARGS` in `dir` and waits until it says that it is ready.
     pub async fn start(dir: &Path, name: &str, args: &[&str]) -> Self {
-        let args: Vec<String> =
-            ["faultline"].iter().chain(args).map(|a| (*a).to_owned()).collect();
+        let args: Vec<String> = ["faultline"].iter().chain(args).map(|a| (*a).to_owned()).collect();
         let (child, ready) = spawn(dir, name, &args).await;
         Self { name: name.to_owned(), args, dir: dir.to_owned(), child, ready }
     }

@@ -1,5 +1,6 @@
 //! What a caller really sees when things go wrong on the wire, over real sockets: what tonic
 //! reports wrongly must come out right, and nothing a peer sends may panic.
+#![allow(clippy::unwrap_used)]
 
 use std::{net::SocketAddr, pin::Pin, time::Duration};
 

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use faultline_chassis::limits;
 use faultline_proto::{
+    Failure,
     a2a::{
         self, CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse,
         SendMessageResponse, TaskState, send_message_response::Payload,
     },
     id::TaskId,
+    reason,
+    v1::Plane,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -85,7 +88,8 @@ impl Core {
         let refused = self.change(|state| {
             state.check_open()?;
             let Some(live) = state.live.get_mut(&id) else { return Ok(false) };
-            let body = match live.task.decide_cancel() {
+            let failure = live.task.complete_failure(cancelled(), "coordinator");
+            let body = match live.task.decide_cancel(failure) {
                 Ok(body) => body,
                 Err(Refused::Final) => {
                     return Err(Error::NotCancelable { id, state: live.task.state });
@@ -153,6 +157,13 @@ impl Core {
             events
         }))
     }
+}
+
+fn cancelled() -> Failure {
+    Failure::new(&reason::CANCELLED)
+        .because("cancelled by the caller")
+        .with_error_type("cancelled")
+        .with_plane(Plane::Execution)
 }
 
 /// A page token is the place of the last task shown, so inserts do not move it.

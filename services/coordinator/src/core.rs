@@ -70,7 +70,7 @@ struct Queue {
 }
 
 pub(crate) enum Effect {
-    Tell(WorkerId, ToWorker),
+    Tell(WorkerId, Box<ToWorker>),
     /// The same, and the attempt counts as handed over.
     Assign(WorkerId, Box<v1::Assign>),
     Ack(WorkerId, Ack),
@@ -223,7 +223,7 @@ impl State {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Tell(worker, message) => self.tell(worker, message),
+            Effect::Tell(worker, message) => self.tell(worker, *message),
             Effect::Assign(worker, assign) => {
                 if let Ok(id) = assign.task_id.parse::<TaskId>()
                     && let Some(live) = self.live.get_mut(&id)

@@ -81,7 +81,8 @@ impl State {
         effects: &mut Vec<Effect>,
     ) -> Option<Event> {
         let live = self.live.get_mut(&id)?;
-        let body = live.task.decide_assign(&worker_id.to_string()).ok()?;
+        let name = self.registry.workers.get(&worker_id).map_or("", |w| w.name.as_str());
+        let body = live.task.decide_assign(&worker_id.to_string(), name).ok()?;
         let event = live.task.apply_now(body, now);
         live.acked = 0;
         live.assigned = false;
@@ -142,7 +143,7 @@ impl State {
     fn send_answer(&mut self, id: TaskId, worker: WorkerId) {
         let Some(answer) = self.live.get(&id).and_then(last_answer) else { return };
         let body = Some(to_worker::Body::Answer(answer));
-        self.after_commit(Effect::Tell(worker, ToWorker { body }));
+        self.after_commit(Effect::Tell(worker, Box::new(ToWorker { body })));
     }
 
     /// Somebody answered. The task goes on where it waits, or somewhere else if that is gone.
@@ -201,7 +202,7 @@ impl State {
             let (task_id, attempt) = (id.to_string(), live.task.attempt);
             let cancel = Cancel { task_id, attempt, initiator: initiator.to_owned() };
             let body = Some(to_worker::Body::Cancel(cancel));
-            effects.push(Effect::Tell(worker, ToWorker { body }));
+            effects.push(Effect::Tell(worker, Box::new(ToWorker { body })));
         }
         let from = live.task.version;
         live.task.version += 1;

@@ -9,7 +9,7 @@ use crate::store::{ReadError, sqlite};
 /// Why a coordinator cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen { address: std::net::SocketAddr, source: std::io::Error },
     #[error("'{0}' is not a store (say sqlite:PATH)")]
     StoreUrl(String),

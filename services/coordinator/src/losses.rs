@@ -134,5 +134,6 @@ fn worker_lost(task: &Task, losses_max: u32) -> Failure {
         .because(text)
         .with_plane(v1::Plane::Execution)
         .with_retries_spent(task.losses);
-    task.complete_failure(failure, "coordinator")
+    let worker = task.attempts.last().map_or("", |attempt| attempt.worker.as_str());
+    task.complete_failure(failure, "worker").with_origin_worker(worker)
 }

@@ -3,6 +3,7 @@
 
 use faultline_proto::{
     Failure,
+    a2a::{Message, part::Content},
     id::{TaskId, WorkerId},
     reason,
     v1::{self, Ack, Cancel, Event, Report, ToWorker, report, to_worker},
@@ -67,6 +68,14 @@ impl State {
                     highest = number;
                     break;
                 }
+                Ok(Verdict::Rejected(message)) => {
+                    live.task.reported = number;
+                    highest = number;
+                    agent_ended = true;
+                    let failure = rejected(live, &message);
+                    let body = live.task.reject(*message, failure);
+                    events.push(live.task.apply_now(body, now));
+                }
                 Ok(Verdict::TooLarge) => {
                     live.task.reported = number;
                     highest = number;
@@ -98,7 +107,7 @@ impl State {
             let before = Before { version: from, was_waiting, reported, agent_ended };
             if live.task.is_final() && !agent_ended {
                 let cancel = ToWorker { body: Some(to_worker::Body::Cancel(fenced(live))) };
-                effects.push(Effect::Tell(worker, cancel));
+                effects.push(Effect::Tell(worker, Box::new(cancel)));
             }
             self.settle_run(worker, id, before, events, effects, now);
         }
@@ -181,6 +190,17 @@ struct Before {
 fn fenced(live: &Live) -> Cancel {
     let (task_id, attempt) = (live.task.id.to_string(), live.task.attempt);
     Cancel { task_id, attempt, initiator: "fenced".to_owned() }
+}
+
+fn rejected(live: &Live, message: &Message) -> Failure {
+    let text = message.parts.iter().find_map(|part| match &part.content {
+        Some(Content::Text(text)) => Some(text.as_str()),
+        _ => None,
+    });
+    let failure = Failure::new(&reason::TASK_REJECTED)
+        .because(text.unwrap_or(reason::TASK_REJECTED.title))
+        .with_plane(v1::Plane::Execution);
+    live.task.complete_failure(failure, "worker")
 }
 
 /// Only an agent that said so may answer with a bare message: for others a task was promised.

@@ -93,7 +93,7 @@ impl Core {
             if let Err(error) = state.answer(id, message, now(), Vec::new()) {
                 return Some((done, error));
             }
-            let Some(live) = state.live.get_mut(&id) else { return None };
+            let live = state.live.get_mut(&id)?;
             if options.immediately {
                 let task = task_response(live.task.to_a2a(options.history, true));
                 state.after_commit(Effect::Answer(done, Box::new(task)));
@@ -204,7 +204,7 @@ impl Core {
         let core = Arc::clone(self);
         match answer.map_err(Error::from)? {
             SendMessageResponse { payload: Some(Payload::Message(m)) } => {
-                Ok(Subscription::message(core, m))
+                Ok(Subscription::message(core, id, m))
             }
             _ => Ok(Subscription::started(core, id, snapshot.unwrap_or_default(), events)),
         }
@@ -215,10 +215,15 @@ impl Core {
         request: SendMessageRequest,
     ) -> Result<Subscription, Error> {
         let (id, message, _) = self.addressed(request).await?;
-        // Watch from before the answer, so that nothing it causes is missed.
+        // The first frame is the task with the answer in it, so wait until that is durable.
+        let (done, durable) = oneshot::channel();
+        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        let nothing = Box::new(SendMessageResponse::default());
+        let effects = vec![Effect::Answer(done, nothing)];
+        self.change(|state| state.answer(id, message, now(), effects))?;
+        durable.await.unwrap_or_else(|_| Err(Error::Leaving.into()))?;
         let mut subscription = self.subscribe_id(id, None).await?;
         subscription.closes_at_question();
-        self.change(|state| state.answer(id, message, now(), Vec::new()))?;
         Ok(subscription)
     }
 }

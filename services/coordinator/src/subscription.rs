@@ -19,7 +19,7 @@ const PAGE: usize = 256;
 
 pub(crate) struct Subscription {
     core: Arc<Core>,
-    id: Option<TaskId>,
+    id: TaskId,
     context_id: String,
     /// The last event shown, or contained in the snapshot.
     seq: u64,
@@ -37,11 +37,11 @@ enum Source {
 
 impl Subscription {
     /// The whole answer is one message.
-    pub(crate) fn message(core: Arc<Core>, message: a2a::Message) -> Self {
+    pub(crate) fn message(core: Arc<Core>, id: TaskId, message: a2a::Message) -> Self {
         let frame = frame(0, Payload::Message(message));
         let (ready, source) = (VecDeque::from([frame]), Source::Over);
         let context_id = String::new();
-        Self { core, id: None, context_id, seq: 0, ready, source, until_question: true }
+        Self { core, id, context_id, seq: 0, ready, source, until_question: true }
     }
 
     /// A task that was just submitted, watched since.
@@ -53,7 +53,7 @@ impl Subscription {
     ) -> Self {
         Self {
             core,
-            id: Some(id),
+            id,
             context_id: task.context_id.clone(),
             seq: 1,
             ready: VecDeque::from([frame(1, Payload::Task(task))]),
@@ -69,7 +69,7 @@ impl Subscription {
         after: Option<u64>,
         events: Option<mpsc::Receiver<Seen>>,
     ) -> Self {
-        let (id, context_id, seq) = (Some(task.id), task.context_id.clone(), task.seq);
+        let (id, context_id, seq) = (task.id, task.context_id.clone(), task.seq);
         match after {
             Some(after) => Self {
                 core,
@@ -122,9 +122,8 @@ impl Subscription {
         if seq <= self.seq {
             return;
         }
-        let Some(task_id) = self.id else { return };
         self.seq = seq;
-        let ids = Ids { task_id, context_id: &self.context_id };
+        let ids = Ids { task_id: self.id, context_id: &self.context_id };
         if let Some(response) = ids.frame(event) {
             self.ready.push_back(Frame { seq, response: Some(response) });
         }
@@ -140,14 +139,12 @@ impl Subscription {
 
     /// We were too slow, or the store failed. Start again behind what we have.
     fn rejoin(&mut self) -> Result<(), Error> {
-        let Some(id) = self.id else { return Ok(self.source = Source::Over) };
-        self.source = Source::Replay(self.core.watch(id)?);
+        self.source = Source::Replay(self.core.watch(self.id)?);
         Ok(())
     }
 
     async fn replay(&mut self) -> Result<(), Error> {
-        let Some(id) = self.id else { return Ok(self.source = Source::Over) };
-        let stored = self.core.store.events(id, self.seq, PAGE).await?;
+        let stored = self.core.store.events(self.id, self.seq, PAGE).await?;
         let last_page = stored.len() < PAGE;
         for event in stored {
             let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };

@@ -82,6 +82,8 @@ pub(crate) enum Verdict {
     Events(Vec<event::Body>),
     /// The whole answer is this message; the task never was.
     BareMessage(Box<Message>),
+    /// The agent declines with this message; the caller ends it.
+    Rejected(Box<Message>),
     /// The task would hold more than one task may; the caller ends it.
     TooLarge,
 }
@@ -152,11 +154,12 @@ impl Task {
 
     // Deciding.
 
-    pub(crate) fn decide_assign(&self, worker: &str) -> Result<event::Body, Refused> {
+    pub(crate) fn decide_assign(&self, id: &str, name: &str) -> Result<event::Body, Refused> {
         match self.state {
             TaskState::Submitted | TaskState::Working if self.worker.is_empty() => {
-                let (attempt, worker) = (self.attempt + 1, worker.to_owned());
-                Ok(event::Body::Assigned(Assigned { attempt, worker }))
+                let (worker, worker_name) = (id.to_owned(), name.to_owned());
+                let attempt = self.attempt + 1;
+                Ok(event::Body::Assigned(Assigned { attempt, worker, worker_name }))
             }
             _ if self.is_final() => Err(Refused::Final),
             _ => Err(Refused::Busy),
@@ -176,10 +179,11 @@ impl Task {
         Ok(event::Body::Answered(AnswerGiven { key, message: Some(message) }))
     }
 
-    pub(crate) fn decide_cancel(&self) -> Result<event::Body, Refused> {
+    /// Stopped from outside; the failure says by whom.
+    pub(crate) fn decide_cancel(&self, failure: Failure) -> Result<event::Body, Refused> {
         match self.is_final() {
             true => Err(Refused::Final),
-            false => Ok(ended(TaskState::Canceled, None, None)),
+            false => Ok(ended(TaskState::Canceled, None, Some(failure))),
         }
     }
 
@@ -209,6 +213,12 @@ impl Task {
     fn after_loss(&self, lost: event::Body) -> Vec<event::Body> {
         let resent = self.artifacts.rewound().into_iter().map(event::Body::Artifact);
         std::iter::once(lost).chain(resent).collect()
+    }
+
+    /// The agent declined; its message carries the failure as every final message does.
+    pub(crate) fn reject(&self, mut message: Message, failure: Failure) -> event::Body {
+        message.metadata = Some(failure.to_metadata(TaskState::Rejected));
+        ended(TaskState::Rejected, Some(message), Some(failure))
     }
 
     pub(crate) fn decide_fail(&self, failure: Failure) -> Result<event::Body, Refused> {
@@ -276,9 +286,7 @@ impl Task {
                 let failure = self.complete_failure(Failure::from_record(record), "worker");
                 one(ended(TaskState::Failed, None, Some(failure)))
             }
-            Body::Rejected(message) => {
-                one(ended(TaskState::Rejected, Some(self.signed(message)), None))
-            }
+            Body::Rejected(message) => Ok(Verdict::Rejected(Box::new(self.signed(message)))),
             Body::Message(message) if self.reported == 0 && self.attempts.len() == 1 => {
                 Ok(Verdict::BareMessage(Box::new(message)))
             }
@@ -360,7 +368,8 @@ impl Task {
         self.worker.clone_from(&assigned.worker);
         self.attempts.push(v1::Attempt {
             number: assigned.attempt,
-            worker: assigned.worker.clone(),
+            worker: assigned.worker_name.clone(),
+            worker_id: assigned.worker.clone(),
             started: Some(timestamp(at)),
             ended: None,
             outcome: Outcome::Running as i32,

@@ -26,7 +26,7 @@ fn act(task: &mut Task, body: event::Body) {
 
 fn working() -> Task {
     let mut task = submitted();
-    let body = task.decide_assign(WORKER).unwrap();
+    let body = task.decide_assign(WORKER, "w-1").unwrap();
     act(&mut task, body);
     task
 }
@@ -46,6 +46,11 @@ fn take(task: &mut Task, body: report::Body) -> bool {
             bodies.into_iter().for_each(|body| act(task, body));
             true
         }
+        Ok(Verdict::Rejected(message)) => {
+            let body = task.reject(*message, Failure::new(&reason::TASK_REJECTED));
+            act(task, body);
+            true
+        }
         Ok(Verdict::BareMessage(_) | Verdict::TooLarge) | Err(_) => false,
     }
 }
@@ -62,6 +67,10 @@ fn ask(kind: interrupt::Kind) -> report::Body {
 
 fn failed() -> report::Body {
     report::Body::Failed(Failure::new(&reason::ABORTED).into_record())
+}
+
+fn stop() -> Failure {
+    Failure::new(&reason::CANCELLED)
 }
 
 fn text_of(task: &Task, id: &str) -> Option<String> {
@@ -83,7 +92,7 @@ fn in_state(state: TaskState) -> Task {
         Failed => take(&mut task, failed()),
         Rejected => take(&mut task, report::Body::Rejected(text_message("no".into()))),
         Canceled => {
-            let body = task.decide_cancel().unwrap();
+            let body = task.decide_cancel(stop()).unwrap();
             act(&mut task, body);
             true
         }
@@ -115,12 +124,12 @@ fn every_transition_is_in_the_table_and_no_other() {
         for command in 0..9 {
             let mut task = in_state(state);
             let done = match command {
-                0 => task.decide_assign("w").map(|b| act(&mut task, b)).is_ok(),
+                0 => task.decide_assign("w", "w").map(|b| act(&mut task, b)).is_ok(),
                 1 => {
                     let answer = task.decide_answer(text_message("y".into()));
                     answer.map(|b| act(&mut task, b)).is_ok()
                 }
-                2 => task.decide_cancel().map(|b| act(&mut task, b)).is_ok(),
+                2 => task.decide_cancel(stop()).map(|b| act(&mut task, b)).is_ok(),
                 3 => {
                     let lost = task.decide_lose(3, |_| Failure::new(&reason::WORKER_LOST));
                     lost.map(|bs| bs.into_iter().for_each(|b| act(&mut task, b))).is_ok()
@@ -169,7 +178,7 @@ fn losses_end_a_task_only_when_there_were_enough() {
         assert_eq!(task.losses, loss);
         if loss < 3 {
             assert_eq!((task.state, task.worker.as_str()), (TaskState::Working, ""));
-            let body = task.decide_assign(WORKER).unwrap();
+            let body = task.decide_assign(WORKER, "w-1").unwrap();
             act(&mut task, body);
             assert_eq!((task.attempt, task.reported), (loss + 1, 0));
         }
@@ -208,7 +217,7 @@ fn a_lost_attempt_leaves_only_what_was_checkpointed() {
     assert_eq!(text_of(&task, "kept").as_deref(), Some("ab"));
     assert_eq!(text_of(&task, "same").as_deref(), Some("s"));
     assert_eq!(text_of(&task, "stray"), None);
-    let body = task.decide_assign(WORKER).unwrap();
+    let body = task.decide_assign(WORKER, "w-1").unwrap();
     act(&mut task, body);
     take(&mut task, chunk("kept", "d", true));
     take(&mut task, chunk("stray", "y", true));
@@ -297,11 +306,11 @@ proptest! {
         for step in steps {
             let before = task.clone();
             let bodies = match step {
-                Step::Assign => task.decide_assign(WORKER).map(|b| vec![b]).unwrap_or_default(),
+                Step::Assign => task.decide_assign(WORKER, "w-1").map(|b| vec![b]).unwrap_or_default(),
                 Step::Answer => {
                     task.decide_answer(text_message("y".into())).map(|b| vec![b]).unwrap_or_default()
                 }
-                Step::Cancel => task.decide_cancel().map(|b| vec![b]).unwrap_or_default(),
+                Step::Cancel => task.decide_cancel(stop()).map(|b| vec![b]).unwrap_or_default(),
                 Step::Lose => task
                     .decide_lose(3, |_| Failure::new(&reason::WORKER_LOST))
                     .unwrap_or_default(),

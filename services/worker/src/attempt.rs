@@ -90,6 +90,8 @@ struct State {
     dropped: Option<Dropped>,
     answers: HashMap<String, a2a::Message>,
     asks: u32,
+    /// The agent waits for an answer, and nothing else.
+    asking: bool,
     reply: Option<a2a::Message>,
 }
 
@@ -221,11 +223,18 @@ impl Attempt {
     }
 
     pub(crate) async fn answered(&self, key: &str) -> Result<a2a::Message, Error> {
+        self.state.lock().asking = true;
         let answered = self.until(|state| match state.told_to_stop() {
             true => Some(Err(Error::stopped())),
             false => state.answers.get(key).cloned().map(Ok),
         });
-        answered.await
+        let answered = answered.await;
+        self.state.lock().asking = false;
+        answered
+    }
+
+    pub(crate) fn is_asking(&self) -> bool {
+        self.state.lock().asking
     }
 
     pub(crate) fn set_reply(&self, message: a2a::Message) {

@@ -203,6 +203,13 @@ impl Desk {
         self.until(|state| state.held.is_empty()).await;
     }
 
+    /// Hands back what only waits for people: it can wait without us.
+    pub(crate) fn release_asking(&self) {
+        for attempt in self.state.lock().held.values().filter(|a| a.is_asking()) {
+            attempt.drop_agent(Dropped::Released);
+        }
+    }
+
     /// Drops every agent that still runs and hands its task back.
     pub(crate) fn release(&self) {
         let mut state = self.state.lock();

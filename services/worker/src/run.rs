@@ -156,17 +156,7 @@ fn failed(attempt: &Attempt, failure: Failure) -> Body {
             .with_task(attempt.task_id(), &attempt.context_id)
             .with_trace(trace_id.as_str(), span_id)
             .born_at(origin);
-        tracing::warn!(
-            failure.id = %failure.id,
-            task.id = %attempt.key.task_id,
-            trace.id = %trace_id,
-            agent = %hosted.name,
-            attempt = attempt.key.attempt,
-            reason = %failure.reason,
-            detail = failure.private().map(|p| p.for_log()),
-            "task failed: {}",
-            failure.public_message
-        );
+        log(attempt, &failure);
         failure
     };
     let span = Span::current();
@@ -179,6 +169,30 @@ fn failed(attempt: &Attempt, failure: Failure) -> Body {
         record.violations.clear();
     }
     Body::Failed(record)
+}
+
+/// The one line about it. What the caller was not told needs somebody to look; the rest is a
+/// business of agent and caller.
+fn log(attempt: &Attempt, failure: &Failure) {
+    macro_rules! line {
+        ($level:ident, $($detail:tt)*) => {
+            tracing::$level!(
+                failure.id = %failure.id,
+                task.id = %attempt.key.task_id,
+                trace.id = %failure.trace_id,
+                agent = %attempt.hosted.name,
+                attempt = attempt.key.attempt,
+                reason = %failure.reason,
+                $($detail)*
+                "task failed: {}",
+                failure.public_message
+            )
+        };
+    }
+    match failure.private() {
+        Some(private) => line!(warn, detail = private.for_log(),),
+        None => line!(debug,),
+    }
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

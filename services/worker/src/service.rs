@@ -17,6 +17,8 @@ const NAME_BYTES_MAX: usize = 63;
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the coordinator may take to close its half of the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Between two looks for attempts that only wait for people, while leaving.
+const ASKING_LOOK: Duration = Duration::from_millis(100);
 
 /// Where a worker attaches and what it offers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -172,7 +174,13 @@ impl Service {
         self.desk.outbox.leave();
         let finished = async {
             self.desk.fence().await;
-            self.desk.idle().await;
+            loop {
+                self.desk.release_asking();
+                // Agents that go on may come to ask yet.
+                if timeout(ASKING_LOOK, self.desk.idle()).await.is_ok() {
+                    break;
+                }
+            }
         };
         if timeout(self.patience, finished).await.is_err() {
             self.desk.release();

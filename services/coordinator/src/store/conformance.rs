@@ -41,7 +41,7 @@ impl Life {
 }
 
 fn assigned() -> event::Body {
-    event::Body::Assigned(Assigned { attempt: 1, worker: "w".into() })
+    event::Body::Assigned(Assigned { attempt: 1, worker: "w".into(), worker_name: "w-1".into() })
 }
 
 fn completed() -> event::Body {
@@ -182,7 +182,7 @@ pub(super) async fn recovery_finds_what_has_not_ended(store: &dyn Store) {
 
 pub(super) async fn agents_are_remembered_as_last_offered(store: &dyn Store) {
     let offer = |max_attempts| AgentOffer { name: "x".into(), max_attempts, ..Default::default() };
-    let writes = [1, 2].map(|n| Write::Offer { offer: offer(n), at: 1 });
+    let writes = [1, 2].map(|n| Write::Offer { offer: Box::new(offer(n)), at: 1 });
     commit(store, writes.into()).await;
     assert_eq!(store.agents().await.unwrap(), [offer(2)]);
 }

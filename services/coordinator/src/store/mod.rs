@@ -95,7 +95,7 @@ pub(crate) enum Write {
     /// A report came after the end.
     CountLate { id: TaskId },
     /// An agent and how it was last offered.
-    Offer { offer: AgentOffer, at: Millis },
+    Offer { offer: Box<AgentOffer>, at: Millis },
 }
 
 /// What became of one write.

@@ -3,6 +3,7 @@
 mod connect;
 
 mod answer;
+mod bench;
 mod cancel;
 mod config;
 mod coordinator;
@@ -35,6 +36,9 @@ pub(crate) enum Command {
     Gateway(gateway::Args),
     Worker(worker::Args),
     Config(config::Args),
+    Bench(bench::Args),
+    #[command(hide = true)]
+    BenchRole(bench::RoleArgs),
 }
 
 impl Command {
@@ -52,6 +56,8 @@ impl Command {
             Command::Gateway(args) => args.run(env),
             Command::Worker(args) => args.run(env),
             Command::Config(args) => args.run(env),
+            Command::Bench(args) => args.run(),
+            Command::BenchRole(args) => args.run(),
         }
     }
 }

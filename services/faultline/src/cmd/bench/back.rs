@@ -37,13 +37,9 @@ fn echo(assign: Assign) -> Vec<Report> {
     let Assign { task_id, attempt, message, .. } = assign;
     let artifact = Some(artifact(message.unwrap_or_default()));
     let chunk = ArtifactChunk { artifact, append: false, last_chunk: true };
-    let bodies = [
-        report::Body::Artifact(chunk),
-        report::Body::Completed(Completed::default()),
-    ];
-    let report = |(number, body)| {
-        Report { task_id: task_id.clone(), attempt, number, body: Some(body) }
-    };
+    let bodies = [report::Body::Artifact(chunk), report::Body::Completed(Completed::default())];
+    let report =
+        |(number, body)| Report { task_id: task_id.clone(), attempt, number, body: Some(body) };
     (1..).zip(bodies).map(report).collect()
 }
 

@@ -38,19 +38,19 @@ impl Chain {
         let store = format!("sqlite:{}", dir.join("db").display());
         let coordinator = coordinator(dir, "127.0.0.1:0", &store).await?;
         let to = format!("http://{}", coordinator.address);
-        let args = ["worker", "--coordinator", &to, "--agents", "echo"];
+        let args = ["service", "worker", "--coordinator", &to, "--agents", "echo"];
         let worker = Process::start(dir, "worker", &args).await?;
-        let args = ["gateway", "--listen", "127.0.0.1:0", "--coordinator", &to];
+        let args = ["service", "gateway", "--listen", "127.0.0.1:0", "--coordinator", &to];
         let gateway = Process::start(dir, "gateway", &args).await?;
         Self::new(vec![coordinator, worker, gateway])
     }
 
     /// The same hops and nothing else.
     pub(super) async fn bare(dir: &Path) -> anyhow::Result<Self> {
-        let middle = Process::start(dir, "middle", &["bench-role", "middle"]).await?;
-        let args = ["bench-role", "back", "--to", &middle.address];
+        let middle = Process::start(dir, "middle", &["middle"]).await?;
+        let args = ["back", "--to", &middle.address];
         let back = Process::start(dir, "back", &args).await?;
-        let args = ["bench-role", "front", "--to", &middle.address];
+        let args = ["front", "--to", &middle.address];
         let front = Process::start(dir, "front", &args).await?;
         Self::new(vec![middle, back, front])
     }
@@ -61,8 +61,8 @@ impl Chain {
             Hop::Unary => ("unary", "middle-unary", "front-unary"),
             Hop::Link => ("link", "middle-link", "front-link"),
         };
-        let middle = Process::start(dir, middle, &["bench-role", "middle", "--at-once"]).await?;
-        let args = ["bench-role", "front", "--to", &middle.address, "--hop", name];
+        let middle = Process::start(dir, middle, &["middle", "--at-once"]).await?;
+        let args = ["front", "--to", &middle.address, "--hop", name];
         let front = Process::start(dir, front, &args).await?;
         Self::new(vec![middle, front])
     }
@@ -91,7 +91,7 @@ impl Chain {
 }
 
 pub(super) async fn coordinator(dir: &Path, listen: &str, store: &str) -> anyhow::Result<Process> {
-    let args = ["coordinator", "--listen", listen, "--store", store];
+    let args = ["service", "coordinator", "--listen", listen, "--store", store];
     Process::start(dir, "coordinator", &args).await
 }
 

@@ -76,9 +76,8 @@ fn text(disk: Fsync, points: &[Point], answers: &[Answers]) -> String {
         let (method, mesh, bare) = (shape.method(), describe(of_mesh), describe(of_bare));
         let _ = writeln!(out, "{method}: the mesh answers {mesh}, the bare chain {bare}");
     }
-    let head = [
-        "", "conc", "mesh rps", "p50", "p99", "CPU", "bare rps", "p50", "p99", "CPU", "mesh/bare",
-    ];
+    let head =
+        ["", "conc", "mesh rps", "p50", "p99", "CPU", "bare rps", "p50", "p99", "CPU", "mesh/bare"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for point in points {
         let mut row = vec![point.shape.name().to_owned(), point.concurrency.to_string()];

@@ -21,9 +21,7 @@ use axum::{
 };
 use faultline_chassis::{Drain, client::Channel, limits, server};
 use faultline_proto::{
-    a2a::{
-        SendMessageRequest, SendMessageResponse, a2a_service_client::A2aServiceClient,
-    },
+    a2a::{SendMessageRequest, SendMessageResponse, a2a_service_client::A2aServiceClient},
     json::{self, ProtoJson},
     v1::{Call, Caller, Reply, call, link_client::LinkClient, reply},
 };

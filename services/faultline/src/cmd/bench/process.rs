@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{self, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -18,21 +19,24 @@ use tokio::{
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// What /proc counts CPU time in: Linux shows everybody 100 ticks a second.
 const TICK: Duration = Duration::from_millis(10);
+/// How long a killed process may take to be gone, in looks and the pause between them.
+const REAP_LOOKS: u32 = 400;
+const REAP_PAUSE: Duration = Duration::from_millis(5);
 /// How much of a log is shown when a process does not start.
 const LOG_BYTES: usize = 2000;
 
-/// Killed when dropped.
+/// Killed when dropped, and by itself when the bench dies without a chance to.
 pub(super) struct Process {
     child: Child,
     pid: u32,
     /// What followed `ready`: an address, or nothing.
     pub(super) address: String,
-    /// Held open: a process that prints must not die of it, and a role that reads ends with us.
+    /// Held open: a process must not die of what it prints, and it ends when its stdin does.
     _pipes: (BufReader<ChildStdout>, Option<ChildStdin>),
 }
 
 impl Process {
-    /// Starts this binary with `args` and waits for the line that says that it serves.
+    /// Starts a role of this binary and waits for the line that says that it serves.
     pub(super) async fn start(dir: &Path, name: &str, args: &[&str]) -> anyhow::Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let mut command = Command::new(std::env::current_exe()?);
@@ -41,6 +45,7 @@ impl Process {
             command.env_remove(key);
         }
         let mut child = command
+            .arg("bench-role")
             .args(args)
             .current_dir(dir)
             .stdin(Stdio::piped())
@@ -85,6 +90,20 @@ impl Process {
     /// `kill -9`, and waits until it is gone.
     pub(super) async fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().await.context("cannot kill a process of ours")
+    }
+}
+
+/// Waits for its end, also where nothing is polled any more: the directory of its files goes next,
+/// and what nobody waits for stays behind as a zombie.
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.start_kill();
+        for _ in 0..REAP_LOOKS {
+            match self.child.try_wait() {
+                Ok(None) => thread::sleep(REAP_PAUSE),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
     }
 }
 

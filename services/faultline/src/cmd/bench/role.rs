@@ -1,7 +1,9 @@
-//! `faultline bench-role`: the processes of the bare chain. Hidden, because nobody but the bench
-//! has a use for them. They run on the same kind of runtime as the services they stand for.
+//! `faultline bench-role`: the processes that the bench starts. Hidden, because nobody but the
+//! bench has a use for them. Those of the bare chain run on the same kind of runtime as the
+//! services they stand for, and all of them end with the bench.
 
 use std::{
+    ffi::OsString,
     io::{Read, stdin},
     process, thread,
 };
@@ -10,7 +12,7 @@ use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 
 use super::{back, front, middle};
-use crate::{exit::Exit, role};
+use crate::{config, exit::Exit, role};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +22,7 @@ Examples:
 
 Prints `ready ADDRESS` on stdout and ends when its stdin does.";
 
-/// One process of the bare chain that `faultline bench` measures against.
+/// One process of `faultline bench`: a service, or what stands for it in the bare chain.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -30,6 +32,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Role {
+    /// A service of the mesh, as its own command starts it.
+    Service {
+        /// That command.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
     /// HTTP and JSON, as the gateway.
     Front {
         /// The middle.
@@ -65,14 +73,18 @@ pub(super) enum Hop {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         end_with_the_bench();
-        role::runtime(1).context("no runtime")?.block_on(async {
-            match self.role {
-                Role::Front { to, hop } => front::serve(&to, hop).await,
-                Role::Middle { at_once } => middle::serve(at_once).await,
-                Role::Back { to } => back::serve(&to).await,
+        let runtime = role::runtime(1).context("no runtime")?;
+        let served = match self.role {
+            Role::Service { command } => {
+                drop(runtime);
+                let args = [OsString::from("faultline")].into_iter().chain(command);
+                return Ok(crate::run(args, &config::environment()));
             }
-        })?;
-        Ok(Exit::OK)
+            Role::Front { to, hop } => runtime.block_on(front::serve(&to, hop)),
+            Role::Middle { at_once } => runtime.block_on(middle::serve(at_once)),
+            Role::Back { to } => runtime.block_on(back::serve(&to)),
+        };
+        served.map(|()| Exit::OK)
     }
 }
 

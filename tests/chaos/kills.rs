@@ -1,0 +1,113 @@
+//! `kill -9` of whatever it is, at any moment, under load.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use faultline_tests::{Cluster, Plan};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    clients::{Client, Kind},
+    history, setting,
+};
+
+const LOAD: [(Kind, usize); 5] = [
+    (Kind::Blocking, 3),
+    (Kind::Streaming, 4),
+    (Kind::Polling, 2),
+    (Kind::Answering, 2),
+    (Kind::Canceling, 1),
+];
+/// How long the clients may take to finish what they have begun.
+const FINISH: Duration = Duration::from_secs(90);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Victim {
+    /// First: the others need it to come back.
+    Coordinator,
+    Gateway,
+    Worker(usize),
+}
+
+/// One round: how long nothing happens, then who dies.
+#[derive(Debug)]
+struct Round {
+    after: Duration,
+    victims: Vec<Victim>,
+}
+
+/// Mostly one at a time; sometimes several die together, as when a machine does.
+fn plan(rng: &mut StdRng, rounds: u64) -> Vec<Round> {
+    let all = [Victim::Coordinator, Victim::Gateway, Victim::Worker(0), Victim::Worker(1)];
+    let round = |_| {
+        let after = Duration::from_millis(rng.random_range(50..700));
+        let count = if rng.random_bool(0.2) { rng.random_range(2..=4) } else { 1 };
+        let mut victims: Vec<_> = all.choose_multiple(rng, count).copied().collect();
+        victims.sort();
+        Round { after, victims }
+    };
+    (0..rounds).map(round).collect()
+}
+
+async fn kill(cluster: &mut Cluster, victims: &[Victim]) {
+    for victim in victims {
+        match victim {
+            Victim::Coordinator => cluster.coordinator.kill().await,
+            Victim::Gateway => cluster.gateways[0].kill().await,
+            Victim::Worker(at) => cluster.workers[*at].kill().await,
+        }
+    }
+    for victim in victims {
+        match victim {
+            Victim::Coordinator => cluster.coordinator.restart().await,
+            Victim::Gateway => cluster.gateways[0].restart().await,
+            Victim::Worker(at) => cluster.workers[*at].restart().await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_doubled_or_stuck_whoever_is_killed() {
+    let _turn = crate::turn().await;
+    let rounds = setting("FAULTLINE_ROUNDS").unwrap_or(10);
+    let seed = setting("FAULTLINE_SEED").unwrap_or_else(rand::random);
+    eprintln!("FAULTLINE_ROUNDS={rounds} FAULTLINE_SEED={seed}");
+    let start = Instant::now();
+    // Short, so that a lost worker is found out within a round; and attempts enough for all.
+    let plan_of_mesh = Plan::default()
+        .workers(&["echo,script", "echo,script"])
+        .with("reattach_grace_ms = 400")
+        .with("heartbeat_ms = 200")
+        .with("max_attempts = 50");
+    let mut cluster = plan_of_mesh.start().await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let kinds = LOAD.iter().flat_map(|(kind, count)| std::iter::repeat_n(*kind, *count));
+    let clients: Vec<_> = kinds
+        .enumerate()
+        .map(|(name, kind)| {
+            let client = Client::new(kind, name, cluster.rpc(), seed);
+            tokio::spawn(client.run(Arc::clone(&stop)))
+        })
+        .collect();
+    for round in plan(&mut StdRng::seed_from_u64(seed), rounds) {
+        sleep(round.after).await;
+        assert!(!clients.iter().any(|c| c.is_finished()), "a client has given up");
+        kill(&mut cluster, &round.victims).await;
+    }
+    // All alive again: what is under way comes to its end.
+    stop.store(true, Relaxed);
+    let mut records = Vec::new();
+    for client in clients {
+        let ended = timeout(FINISH, client).await.expect("no client is stuck");
+        records.extend(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
+    }
+    let summary = history::check(&cluster.rpc(), &records).await;
+    eprintln!("{rounds} rounds in {:.1?}: {summary:?}", start.elapsed());
+    assert!(summary.tasks > 0 && summary.events > 0, "there was load: {summary:?}");
+}
