@@ -33,6 +33,8 @@ enum Victim {
     Coordinator,
     Gateway,
     Worker(usize),
+    /// Nobody dies, but everybody loses the coordinator for a moment.
+    Wire,
 }
 
 /// One round: how long nothing happens, then who dies.
@@ -44,7 +46,8 @@ struct Round {
 
 /// Mostly one at a time; sometimes several die together, as when a machine does.
 fn plan(rng: &mut StdRng, rounds: u64) -> Vec<Round> {
-    let all = [Victim::Coordinator, Victim::Gateway, Victim::Worker(0), Victim::Worker(1)];
+    let all =
+        [Victim::Coordinator, Victim::Gateway, Victim::Worker(0), Victim::Worker(1), Victim::Wire];
     let round = |_| {
         let after = Duration::from_millis(rng.random_range(50..700));
         let count = if rng.random_bool(0.2) { rng.random_range(2..=4) } else { 1 };
@@ -61,6 +64,7 @@ async fn kill(cluster: &mut Cluster, victims: &[Victim]) {
             Victim::Coordinator => cluster.coordinator.kill().await,
             Victim::Gateway => cluster.gateways[0].kill().await,
             Victim::Worker(at) => cluster.workers[*at].kill().await,
+            Victim::Wire => cluster.wire.cut(),
         }
     }
     for victim in victims {
@@ -68,6 +72,7 @@ async fn kill(cluster: &mut Cluster, victims: &[Victim]) {
             Victim::Coordinator => cluster.coordinator.restart().await,
             Victim::Gateway => cluster.gateways[0].restart().await,
             Victim::Worker(at) => cluster.workers[*at].restart().await,
+            Victim::Wire => {}
         }
     }
 }

@@ -102,7 +102,7 @@ async fn clients_that_die_in_mid_request_cost_nobody_else_an_answer() {
     let deaths = deaths.load(Relaxed);
     eprintln!("{deaths} clients died; {served} requests were served, the slowest in {longest:?}");
     assert!(deaths > 4 * CONNECTIONS, "that was no storm: {deaths}");
-    assert!(served > 10 * BEHAVED, "that was no service: {served}");
+    assert!(served > BEHAVED, "that was no service: {served}");
     // Tasks belong to the store and not to a connection: the abandoned ones end like all others.
     until("the abandoned tasks have ended", Duration::from_secs(60), async || {
         let workers = rpc.mesh("Workers", json!({})).await;

@@ -118,14 +118,23 @@ async fn a_script_that_cannot_be_read_names_its_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejection_is_not_a_failure() {
+async fn a_rejection_says_why_and_is_no_failed_task() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
-    let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
+    let (trace_id, header) = crate::trace();
+    let rpc = Rpc::at(mesh.gateway_addr()).agent("script").header("traceparent", header);
     let task = rpc.send("say looking; reject not my kind of work").await;
     assert_eq!(task::state(&task), REJECTED);
-    assert_eq!(task::text(&task["status"]["message"]), "not my kind of work");
-    assert!(task.get("metadata").is_none(), "{task}");
+    let message = &task["status"]["message"];
+    assert_eq!(task::text(message), "not my kind of work");
+    for metadata in [&task["metadata"], &message["metadata"]] {
+        let failure = &metadata["faultline.dev/failure"];
+        assert_eq!(failure["reason"], "TASK_REJECTED", "{failure}");
+        assert_eq!(failure["publicMessage"], "not my kind of work", "{failure}");
+        assert_eq!(failure["traceId"], trace_id.as_str(), "{failure}");
+        assert_eq!(metadata["task_state"], "rejected", "{metadata}");
+    }
     assert_eq!(rpc.task(task::id(&task)).await, task);
-    assert!(rpc.inspect(task::id(&task)).await.get("failure").is_none());
+    let inspected = rpc.inspect(task::id(&task)).await;
+    assert_eq!(inspected["failure"], task["metadata"]["faultline.dev/failure"]);
 }

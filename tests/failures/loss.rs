@@ -44,8 +44,10 @@ async fn check_lost(rpc: &Rpc, task: &Value, attempts: usize) {
     assert_eq!(failure["code"], 14, "{failure}");
     assert_eq!(failure["taskId"], id, "{failure}");
     assert_eq!(failure["origin"]["agent"], "script", "{failure}");
-    assert_eq!(failure["origin"]["service"], "coordinator", "{failure}");
+    assert_eq!(failure["origin"]["service"], "worker", "{failure}");
     let inspected = rpc.inspect(id).await;
+    let last = &inspected["attempts"][attempts - 1];
+    assert_eq!(failure["origin"]["worker"], last["worker"], "it says whose log to read: {failure}");
     assert_eq!(outcomes(&inspected), vec!["OUTCOME_WORKER_LOST"; attempts], "{inspected}");
     let numbers = inspected["attempts"].as_array().expect("checked").iter();
     let numbers: Vec<_> = numbers.map(|a| a["number"].as_u64()).collect();
@@ -107,10 +109,7 @@ async fn a_dead_worker_costs_one_retry_and_no_text() {
     }
     let id = task::id(&frames[0].body["task"]).to_owned();
     let holder = rpc.inspect(&id).await["attempts"][0]["worker"].clone();
-    let workers = rpc.mesh("Workers", json!({})).await;
-    let workers = workers["workers"].as_array().unwrap().iter();
-    let holder = workers.clone().find(|w| w["id"] == holder).expect("its worker is attached");
-    let pid = holder["name"].as_str().unwrap().rsplit('-').next().unwrap().to_owned();
+    let pid = holder.as_str().unwrap().rsplit('-').next().unwrap().to_owned();
     let at = cluster.workers.iter().position(|w| w.id().to_string() == pid);
     cluster.workers[at.expect("a worker is named by its process")].kill().await;
     frames.extend(stream.all().await);

@@ -9,7 +9,7 @@ use std::{
 use rand::Rng;
 use tempfile::TempDir;
 
-use crate::{Process, Rpc};
+use crate::{Process, Rpc, Wire};
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -61,7 +61,8 @@ pub struct Cluster {
     pub gateways: Vec<Process>,
     pub workers: Vec<Process>,
     pub addresses: Vec<SocketAddr>,
-    pub hub: SocketAddr,
+    /// Between the coordinator and everybody else.
+    pub wire: Wire,
     /// Last, so that processes are gone before their files are.
     pub dir: TempDir,
 }
@@ -76,6 +77,8 @@ impl Cluster {
         let listen = hub.to_string();
         let args = ["coordinator", "--listen", &listen, "--store", &store];
         let coordinator = Process::start(path, "coordinator", &args).await;
+        let wire = Wire::to(hub).await;
+        let hub = wire.address;
         let addresses: Vec<_> = (0..plan.gateways).map(|_| free_address()).collect();
         let mut gateways = Vec::new();
         for (n, address) in addresses.iter().enumerate() {
@@ -85,7 +88,7 @@ impl Cluster {
         for (n, agents) in plan.workers.iter().enumerate() {
             workers.push(worker(path, &format!("worker-{n}"), hub, agents, plan.slots).await);
         }
-        Self { coordinator, gateways, workers, addresses, hub, dir }
+        Self { coordinator, gateways, workers, addresses, wire, dir }
     }
 
     /// A client of the first gateway.
@@ -96,7 +99,7 @@ impl Cluster {
     /// One more worker.
     pub async fn add_worker(&mut self, agents: &str, slots: u32) {
         let name = format!("worker-{}", self.workers.len());
-        self.workers.push(worker(self.dir.path(), &name, self.hub, agents, slots).await);
+        self.workers.push(worker(self.dir.path(), &name, self.wire.address, agents, slots).await);
     }
 }
 

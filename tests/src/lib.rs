@@ -11,11 +11,13 @@ pub mod raw;
 pub mod rpc;
 pub mod task;
 pub mod wait;
+pub mod wire;
 
 pub use cluster::{Cluster, Plan};
 pub use process::Process;
 pub use rpc::{Broken, Frame, Frames, Rpc};
 pub use wait::until;
+pub use wire::Wire;
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{net::TcpSocket, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Longer than anything a test waits for on purpose.
@@ -21,6 +21,7 @@ pub struct Rpc {
     path: String,
     headers: Vec<(&'static str, String)>,
     patience: Duration,
+    receive_bytes: Option<u32>,
 }
 
 /// An answer as it came.
@@ -43,7 +44,8 @@ pub type Outcome = Result<Value, Value>;
 
 impl Rpc {
     pub fn at(address: SocketAddr) -> Self {
-        Self { address, path: "/".to_owned(), headers: Vec::new(), patience: PATIENCE }
+        let (path, headers) = ("/".to_owned(), Vec::new());
+        Self { address, path, headers, patience: PATIENCE, receive_bytes: None }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -66,6 +68,11 @@ impl Rpc {
 
     pub fn within(&self, patience: Duration) -> Self {
         Self { patience, ..self.clone() }
+    }
+
+    /// The system keeps next to nothing for this client, so the server feels when it does not read.
+    pub fn with_small_buffer(&self) -> Self {
+        Self { receive_bytes: Some(4096), ..self.clone() }
     }
 
     // What may go wrong on the way.
@@ -172,7 +179,11 @@ impl Rpc {
         &self,
         request: Request<Full<Bytes>>,
     ) -> io::Result<(Response<Incoming>, AbortOnDropHandle<()>)> {
-        let stream = TcpStream::connect(self.address).await?;
+        let socket = TcpSocket::new_v4()?;
+        if let Some(bytes) = self.receive_bytes {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        let stream = socket.connect(self.address).await?;
         stream.set_nodelay(true)?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(io::Error::other)?;

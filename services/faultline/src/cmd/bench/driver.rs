@@ -22,14 +22,19 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 const TEXT: &str = "The quick brown fox jumps over the lazy dog, and the lazy dog, which has seen \
     this before in every type specimen since the Boston Journal of 1885, does not even bother to \
     open an eye for it.";
+/// Always the same: a message id alone makes nothing a repeat.
+const MESSAGE_ID: &str = "01980000-0000-7000-8000-000000000001";
 /// What every answer has to contain.
 const COMPLETED: &str = "TASK_STATE_COMPLETED";
 
 /// The bytes of one request, the same for every connection.
 pub(super) fn request(shape: Shape) -> Arc<[u8]> {
     let method = shape.method();
+    let message = format!(
+        r#"{{"messageId":"{MESSAGE_ID}","role":"ROLE_USER","parts":[{{"text":"{TEXT}"}}]}}"#
+    );
     let body = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"message":{{"messageId":"01980000-0000-7000-8000-000000000001","role":"ROLE_USER","parts":[{{"text":"{TEXT}"}}]}}}}}}"#
+        r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"message":{message}}}}}"#
     );
     let head = format!(
         "POST /agents/echo HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\

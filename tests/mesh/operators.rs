@@ -1,0 +1,96 @@
+//! What operators and strangers find out: agent cards, agents, workers, and what became of a task.
+
+use faultline_tests::{
+    rpc::answer,
+    task::{self, COMPLETED},
+};
+use serde_json::json;
+
+use crate::start;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_agent_has_a_card_and_the_root_has_that_of_the_default() {
+    let up = start().await;
+    let url = up.mesh.url();
+    let card = async |path: &str| up.rpc.path(path).get().await;
+    for (path, name, at) in [
+        ("/.well-known/agent-card.json", "echo", format!("{url}/")),
+        ("/agents/echo/.well-known/agent-card.json", "echo", format!("{url}/agents/echo")),
+        ("/agents/script/.well-known/agent-card.json", "script", format!("{url}/agents/script")),
+    ] {
+        let reply = card(path).await;
+        assert_eq!((reply.status.as_u16(), &reply.headers["content-type"]), (200, &json_type()));
+        let card = reply.json();
+        assert_eq!(card["name"], name, "{card}");
+        let interface = &card["supportedInterfaces"][0];
+        assert_eq!(interface["url"], at, "{card}");
+        assert_eq!(interface["protocolBinding"], "JSONRPC", "{card}");
+        assert_eq!(interface["protocolVersion"], "1.0", "{card}");
+        assert!(interface.get("tenant").is_none(), "{card}");
+        assert_eq!(card["capabilities"]["streaming"], true, "{card}");
+        assert!(card["skills"].as_array().is_some_and(|s| !s.is_empty()), "{card}");
+        // The address on the card is one that works.
+        let path = at.strip_prefix(&url).unwrap();
+        assert_eq!(task::state(&up.rpc.path(path).send("chunk x").await), COMPLETED);
+    }
+    let missing = card("/agents/nobody/.well-known/agent-card.json").await;
+    assert_eq!(missing.status, 404);
+    assert_eq!(missing.json()["error"]["status"], "NOT_FOUND");
+}
+
+fn json_type() -> http::HeaderValue {
+    http::HeaderValue::from_static("application/json")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_see_agents_workers_and_queues() {
+    let up = start().await;
+    let waiting = up.script.send("ask \"well?\"").await;
+    let running = up.script.send_immediately("say busy; sleep 60s").await;
+    let agents = up.rpc.mesh("Agents", json!({})).await;
+    let names: Vec<_> = agents["agents"].as_array().unwrap().iter().map(|a| &a["name"]).collect();
+    assert_eq!(names, ["echo", "script"]);
+    let echo = &agents["agents"][0];
+    assert_eq!((&echo["isDefault"], &echo["workers"]), (&json!(true), &json!(1)), "{echo}");
+    let script = &agents["agents"][1];
+    assert_eq!((&script["computing"], &script["waiting"]), (&json!(1), &json!(1)), "{script}");
+    let only = up.rpc.mesh("Agents", json!({"name": "script"})).await;
+    assert_eq!(only["agents"].as_array().map(Vec::len), Some(1), "{only}");
+    let workers = up.rpc.mesh("Workers", json!({})).await;
+    let worker = &workers["workers"][0];
+    assert_eq!((&worker["name"], &worker["slots"]), (&json!("local"), &json!(64)), "{worker}");
+    assert_eq!((&worker["attached"], &worker["used"]), (&json!(true), &json!(1)), "{worker}");
+    assert_eq!(worker["agents"], json!(["echo", "script"]), "{worker}");
+    let inspected = up.rpc.inspect(task::id(&running)).await;
+    assert_eq!(inspected["attempts"][0]["outcome"], "OUTCOME_RUNNING", "{inspected}");
+    assert_eq!(inspected["attempts"][0]["workerId"], worker["id"], "{inspected}");
+    assert_eq!(inspected["attempts"][0]["worker"], "local", "{inspected}");
+    assert!(inspected["created"].as_str().is_some_and(|t| t.ends_with('Z')), "{inspected}");
+    let inspected = up.rpc.inspect(task::id(&waiting)).await;
+    assert_eq!(inspected["interrupt"]["prompt"], "well?", "{inspected}");
+    up.script.call("SendMessage", answer(task::id(&waiting), "x")).await.unwrap();
+    let agents = up.rpc.mesh("Agents", json!({"name": "script"})).await;
+    assert_eq!(agents["agents"][0]["waiting"].as_u64().unwrap_or(0), 0, "{agents}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_operators_ask_wrongly_is_refused_in_json() {
+    let up = start().await;
+    let post = async |path: &str, body: &'static str| up.rpc.path(path).post(body).await;
+    let reply = post("/mesh/Nothing", "{}").await;
+    assert_eq!((reply.status.as_u16(), &reply.json()["error"]["code"]), (404, &json!(404)));
+    let reply = post("/mesh/Inspect", r#"{"taskId":"nobody"}"#).await;
+    assert_eq!(reply.status, 404);
+    assert_eq!(reply.json()["error"]["details"][0]["reason"], "TASK_NOT_FOUND");
+    let reply = post("/mesh/Inspect", r#"{"taskId":7}"#).await;
+    assert_eq!(reply.status, 400);
+    let reply = post("/mesh/Agents", "nonsense").await;
+    assert_eq!(reply.status, 400);
+    let reply = post("/mesh/Agents", "").await;
+    assert_eq!(reply.status, 200, "an empty body is an empty request");
+    let reply = up.rpc.path("/mesh/Agents").get().await;
+    assert_eq!((reply.status.as_u16(), &reply.headers["allow"]), (405, &"POST".parse().unwrap()));
+    let reply = up.rpc.path("/nowhere").get().await;
+    assert_eq!((reply.status.as_u16(), &reply.json()["error"]["code"]), (404, &json!(404)));
+    assert_eq!(up.rpc.path("/healthz").get().await.status, 200);
+}
