@@ -41,7 +41,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut config = prost_build::Config::new();
     // Ordered maps: the same message is the same bytes and the same JSON every time.
-    config.enable_type_names().bytes([".faultline.v1"]).btree_map(["."]);
+    config
+        .enable_type_names()
+        // The large and rare answers: every reply is moved, and should not be their size.
+        .boxed(".faultline.v1.Reply.body.inspect")
+        .boxed(".faultline.v1.Reply.body.failure")
+        .boxed(".faultline.v1.Reply.body.task")
+        .bytes([".faultline.v1"])
+        .btree_map(["."]);
     // Without `connect`: nobody dials except through `chassis::client`.
     tonic_prost_build::configure()
         .build_transport(false)

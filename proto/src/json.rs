@@ -39,7 +39,7 @@ pub trait ProtoJson: Sized {
     }
 }
 
-/// A message that prints as an object of its fields. Implemented by generated code only.
+/// A message that prints as an object of its fields. Implemented by generated code.
 pub trait ProtoMessage: Default {
     /// The JSON names, in the order of declaration.
     const FIELDS: &'static [&'static str];
@@ -55,6 +55,28 @@ pub trait ProtoMessage: Default {
     ) -> Result<(), D::Error>;
 
     fn write_fields(&self, out: &mut Vec<u8>);
+}
+
+/// Large members of a oneof are boxed, which makes no difference to their JSON.
+impl<M: ProtoMessage> ProtoMessage for Box<M> {
+    const FIELDS: &'static [&'static str] = M::FIELDS;
+
+    fn field(name: &str) -> Option<usize> {
+        M::field(name)
+    }
+
+    fn read_field<'de, D: Deserializer<'de>>(
+        &mut self,
+        field: usize,
+        input: D,
+        trail: &Trail,
+    ) -> Result<(), D::Error> {
+        (**self).read_field(field, input, trail)
+    }
+
+    fn write_fields(&self, out: &mut Vec<u8>) {
+        (**self).write_fields(out);
+    }
 }
 
 /// An enum of the contract; its fields are plain numbers in Rust. Implemented by generated code.

@@ -9,7 +9,10 @@ use opentelemetry_sdk::{
     trace::{InMemorySpanExporter, SdkTracerProvider},
 };
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt,
+    EnvFilter, Layer, Registry,
+    filter::{FilterExt, Targets},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
 };
 
 /// Target of the spans that stand for one hop each: `info_span!(target: HOP, …)`.
@@ -53,19 +56,30 @@ pub fn start(options: Options) -> Result<Telemetry, Error> {
     let filter = options.filter.as_deref().unwrap_or("info,opentelemetry=warn");
     let filter = EnvFilter::try_new(filter)
         .map_err(|source| Error::Filter { filter: filter.to_owned(), source })?;
+    let registry = tracing_subscriber::registry();
+    let done = match &provider {
+        Some(provider) => {
+            registry.with(span_layer(provider)).with(log_layer(filter, options.json)).try_init()
+        }
+        None => registry.with(log_layer(filter, options.json)).try_init(),
+    };
+    done.map_err(|_| Error::Twice)?;
+    Ok(Telemetry { provider })
+}
+
+fn log_layer<S>(filter: EnvFilter, json: bool) -> impl Layer<S>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a> + Send + Sync,
+{
     let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let text = match options.json {
+    let text = match json {
         true => text.json().flatten_event(true).boxed(),
         false => text.with_ansi(ansi && std::env::var_os("NO_COLOR").is_none()).boxed(),
     };
-    // The filter of the log must not see hop spans, or they would be made for nobody.
+    // The log must not ask for hop spans, or they would be made for nobody.
     let not_hops = Targets::new().with_default(tracing::Level::TRACE).with_target(HOP, OFF);
-    let logs = text.with_filter(filter).with_filter(not_hops);
-    let spans = provider.as_ref().map(span_layer);
-    let done = tracing_subscriber::registry().with(spans).with(logs).try_init();
-    done.map_err(|_| Error::Twice)?;
-    Ok(Telemetry { provider })
+    text.with_filter(not_hops.and(filter))
 }
 
 const OFF: tracing_subscriber::filter::LevelFilter = tracing_subscriber::filter::LevelFilter::OFF;

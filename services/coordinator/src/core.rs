@@ -38,7 +38,7 @@ pub(crate) struct Core {
 }
 
 pub(crate) struct State {
-    pub(crate) live: HashMap<TaskId, Live>,
+    pub(crate) live: HashMap<TaskId, Box<Live>>,
     pub(crate) registry: Registry,
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,

@@ -57,7 +57,7 @@ impl State {
         let mut effects = Vec::new();
         then(&mut live, &mut effects);
         let mut events = vec![first];
-        self.live.insert(id, live);
+        self.live.insert(id, Box::new(live));
         match self.registry.choose(&agent) {
             Some(worker) => events.extend(self.hand_over(id, worker, now, &mut effects)),
             None => self.enqueue(id, &agent, now),

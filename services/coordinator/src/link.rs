@@ -127,7 +127,8 @@ impl Line {
             }
             call::Body::Get(request) => {
                 let core = Arc::clone(&self.core);
-                let work = async move { core.get(request).await.map(reply::Body::Task) };
+                let work =
+                    async move { core.get(request).await.map(Box::new).map(reply::Body::Task) };
                 self.spawn(id, serve_span("GetTask", &asked).0, work);
             }
             call::Body::List(request) => {
@@ -137,12 +138,15 @@ impl Line {
             }
             call::Body::Cancel(request) => {
                 let core = Arc::clone(&self.core);
-                let work = async move { core.cancel(request).await.map(reply::Body::Task) };
+                let work =
+                    async move { core.cancel(request).await.map(Box::new).map(reply::Body::Task) };
                 self.spawn(id, serve_span("CancelTask", &asked).0, work);
             }
             call::Body::Inspect(request) => {
                 let core = Arc::clone(&self.core);
-                let work = async move { core.inspect(request).await.map(reply::Body::Inspect) };
+                let work = async move {
+                    core.inspect(request).await.map(Box::new).map(reply::Body::Inspect)
+                };
                 self.spawn(id, Span::none(), work);
             }
             call::Body::Agents(request) => {
@@ -219,7 +223,7 @@ impl Line {
                     let detail = private.for_log();
                     tracing::warn!(failure = %failure.id, reason = failure.reason, detail, "refused");
                 }
-                reply::Body::Failure(failure.into_record())
+                reply::Body::Failure(Box::new(failure.into_record()))
             }
         };
         // Called under the core's lock: whoever reads the calls of this stream hangs up.

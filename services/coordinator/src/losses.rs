@@ -70,7 +70,7 @@ impl State {
         let (id, agent) = (task.id, task.agent.clone());
         let (waiting, attempt) = (is_waiting(task.state), task.attempt);
         let worker = task.worker.parse::<WorkerId>().ok();
-        self.live.insert(id, Live::new(task));
+        self.live.insert(id, Box::new(Live::new(task)));
         if waiting {
             self.count_waiting(&agent, 1);
         }

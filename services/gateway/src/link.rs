@@ -248,7 +248,7 @@ impl Shared {
             let sender = state.post(dropped(reply.id));
             drop(state);
             wake(sender);
-            finish(waiter, reply::Body::Failure(broken().into_record()));
+            finish(waiter, reply::Body::Failure(Box::new(broken().into_record())));
         }
     }
 
@@ -292,7 +292,7 @@ fn finish(waiter: Option<Waiter>, last: reply::Body) {
     match (waiter, last) {
         (None, _) | (Some(Waiter::Many(_)), reply::Body::End(_)) => {}
         (Some(waiter), reply::Body::Failure(record)) => {
-            let mut failure = Failure::from_record(record);
+            let mut failure = Failure::from_record(*record);
             if failure.origin.is_none() {
                 let service = "coordinator".to_owned();
                 failure = failure.born_at(Origin { service, ..Origin::default() });

@@ -27,7 +27,7 @@ pub(crate) const STEPS: &[&str] = &["
         late INTEGER NOT NULL DEFAULT 0
     ) WITHOUT ROWID;
     CREATE INDEX tasks_by_status ON tasks (status_ms, id);
-    CREATE INDEX tasks_by_context ON tasks (context_id, status_ms, id);
+    CREATE INDEX tasks_by_context ON tasks (context_id);
     -- Submitted, working and waiting: few, whatever the size of the table.
     CREATE INDEX tasks_alive ON tasks (state) WHERE state IN (1, 2, 6, 8);
     CREATE TABLE events (

@@ -155,7 +155,9 @@ impl Session {
         match call.body.unwrap() {
             call::Body::Send(request) => self.send(id, &request),
             call::Body::Stream(request) => self.stream(id, &request),
-            call::Body::Get(request) => self.reply(id, reply::Body::Task(task(&request.id))),
+            call::Body::Get(request) => {
+                self.reply(id, reply::Body::Task(Box::new(task(&request.id))))
+            }
             call::Body::Cancel(request) => {
                 self.reply(
                     id,
@@ -187,7 +189,7 @@ impl Session {
             call::Body::Inspect(request) => {
                 let task = Some(task(&request.task_id));
                 let inspect = InspectResponse { task, ..InspectResponse::default() };
-                self.reply(id, reply::Body::Inspect(inspect));
+                self.reply(id, reply::Body::Inspect(Box::new(inspect)));
             }
             call::Body::Credit(frames) => {
                 if let Some(events) = self.streams.get_mut(&id) {
@@ -206,7 +208,7 @@ impl Session {
             ["unknown"] => {
                 let mut record = Failure::new(&reason::UNAVAILABLE).into_record();
                 record.reason = "FROM_THE_FUTURE".to_owned();
-                self.reply(id, reply::Body::Failure(record));
+                self.reply(id, reply::Body::Failure(Box::new(record)));
             }
             ["mixup"] => self.reply(id, reply::Body::Workers(WorkersResponse::default())),
             ["message"] => {
@@ -280,7 +282,7 @@ fn frame(seq: u64) -> reply::Body {
 }
 
 fn failure(failure: Failure) -> reply::Body {
-    reply::Body::Failure(failure.into_record())
+    reply::Body::Failure(Box::new(failure.into_record()))
 }
 
 /// A failure with everything in it.
