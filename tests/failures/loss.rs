@@ -121,3 +121,34 @@ async fn a_dead_worker_costs_one_retry_and_no_text() {
     let inspected = rpc.inspect(&id).await;
     assert_eq!(outcomes(&inspected), ["OUTCOME_WORKER_LOST", "OUTCOME_ENDED"], "{inspected}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wire_that_breaks_again_and_again_costs_no_attempt_and_no_text() {
+    // Everybody lives, so everybody comes back in time and goes on where it was.
+    let cluster = Plan::default().start().await;
+    let rpc = cluster.rpc().agent("script");
+    let script: String = (0..1200).map(|n| format!("chunk \"{n} \"; sleep 2ms\n")).collect();
+    let expected: String = (0..1200).map(|n| format!("{n} ")).collect();
+    let ids: Vec<_> = futures::future::join_all((0..4).map(|_| rpc.send_immediately(&script)))
+        .await
+        .iter()
+        .map(|task| task::id(task).to_owned())
+        .collect();
+    let ended = until("all tasks have ended", LONG, async || {
+        // Between two looks: each cut takes what is under way on the wire along.
+        cluster.wire.cut();
+        let mut ended = Vec::new();
+        for id in &ids {
+            // The gateway is on the same wire, and may say so.
+            let task = rpc.call("GetTask", json!({"id": id})).await.ok()?;
+            ended.extend(Some(task).filter(|task| task::is_final(task::state(task))));
+        }
+        (ended.len() == ids.len()).then_some(ended)
+    });
+    for task in ended.await {
+        assert_eq!(task::state(&task), COMPLETED, "{}", task["metadata"]);
+        assert_eq!(task::artifacts(&task)["output"], expected);
+        let inspected = rpc.inspect(task::id(&task)).await;
+        assert_eq!(outcomes(&inspected), ["OUTCOME_ENDED"], "{}", inspected["attempts"]);
+    }
+}

@@ -1,12 +1,16 @@
 //! Much at once, and readers who take their time.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 use faultline_tests::{
-    Rpc,
+    Frame, Rpc,
     rpc::message,
     task::{self, COMPLETED, Fold},
     until,
+    wait::SOON,
 };
 use serde_json::json;
 use tokio::time::timeout;
@@ -42,21 +46,47 @@ fn task_text(task: &serde_json::Value, artifact: &str) -> String {
     task::artifacts(task).remove(artifact).unwrap_or_default()
 }
 
+const EVENTS: u64 = 4000;
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_sleeps_through_thousands_of_events_reads_each_once() {
+async fn readers_who_sleep_or_lag_read_each_event_once_and_hold_nobody_up() {
     let up = start().await;
     // More than every buffer on the way may hold, in a script that is still small enough.
     let chunk = "x".repeat(900);
-    let script: String = (0..4000).map(|n| format!("chunk \"{n:04} {chunk}\"\n")).collect();
+    let script: String = (0..EVENTS).map(|n| format!("chunk \"{n:04} {chunk}\"\n")).collect();
     let script = format!("say begin; sleep 50ms\n{script}");
-    let begun =
-        up.script.with_small_buffer().stream("SendStreamingMessage", message(&script)).await;
+    let params = message(&script);
+    let begun = up.script.with_small_buffer().stream("SendStreamingMessage", params).await;
     let mut sleepy = begun.unwrap();
     let first = sleepy.next().await.unwrap().expect("the task");
     let id = task::id(&first.body["task"]).to_owned();
+    let subscribe = async |rpc: Rpc| {
+        let rpc = rpc.header("last-event-id", first.id.expect("a number"));
+        rpc.stream("SubscribeToTask", json!({"id": id})).await.unwrap()
+    };
+    // What the one who keeps up has seen: the others go by it.
+    let seen = AtomicU64::new(0);
     let awake = async {
-        let rpc = up.rpc.header("last-event-id", first.id.unwrap());
-        rpc.stream("SubscribeToTask", json!({"id": id})).await.unwrap().all().await
+        let (mut frames, mut read) = (subscribe(up.rpc.clone()).await, Vec::new());
+        while let Some(frame) = frames.next().await.unwrap() {
+            seen.store(frame.id.expect("a number"), Relaxed);
+            read.push(frame);
+        }
+        seen.store(u64::MAX, Relaxed);
+        read
+    };
+    let lagging = async {
+        let (mut frames, mut read) = (subscribe(up.rpc.with_small_buffer()).await, Vec::new());
+        while let Some(frame) = frames.next().await.unwrap() {
+            read.push(frame);
+            // Behind by more than is kept for it, then quicker than what comes, and so on.
+            if read.len() % 400 == 0 {
+                let far = read.len() as u64 + 800;
+                until("it is far behind", SOON, async || (seen.load(Relaxed) >= far).then_some(()))
+                    .await;
+            }
+        }
+        read
     };
     let others = async {
         for n in 0..50 {
@@ -64,26 +94,25 @@ async fn a_reader_that_sleeps_through_thousands_of_events_reads_each_once() {
             assert_eq!(task::state(&sent.expect("others are not held up")), COMPLETED);
         }
     };
-    let (awake, ()) = tokio::join!(awake, others);
-    until("the task has ended while nobody read", Duration::from_secs(60), async || {
-        let task = rpc_task_state(&up.rpc, &id).await;
-        (task == COMPLETED).then_some(())
-    })
-    .await;
-    let read = sleepy.all().await;
-    let ids: Vec<_> = read.iter().map(|f| f.id.expect("every event has a number")).collect();
+    let (awake, lagging, ()) = tokio::join!(awake, lagging, others);
+    // It is over, and only now does the sleeper go on.
+    let mut slept = Vec::new();
+    while let Some(frame) = sleepy.next().await.unwrap() {
+        slept.push(frame);
+    }
+    let ids: Vec<_> = awake.iter().map(|f| f.id.expect("every event has a number")).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "each once and in order");
-    assert!(read.len() >= 4000, "{}", read.len());
-    assert_eq!(read, awake, "both have read the same");
-    let mut fold = Fold::default();
-    fold.add(&first);
-    read.iter().for_each(|frame| fold.add(frame));
+    assert!(ids.len() as u64 > EVENTS, "{}", ids.len());
+    assert_same(&awake, &lagging, "lagging");
+    assert_same(&awake, &slept, "sleepy");
+    let fold = Fold::of(std::iter::once(&first).chain(&slept));
     let stored = up.rpc.task(&id).await;
     assert_eq!(fold.artifacts, task::artifacts(&stored));
-    assert_eq!(fold.artifacts["output"].len(), 4000 * (chunk.len() + 5));
+    assert_eq!(fold.artifacts["output"].len() as u64, EVENTS * (chunk.len() as u64 + 5));
 }
 
-async fn rpc_task_state(rpc: &Rpc, id: &str) -> String {
-    let task = rpc.call("GetTask", json!({"id": id})).await.expect("the task is there");
-    task::state(&task).to_owned()
+/// Without showing thousands of events when it is not so.
+fn assert_same(all: &[Frame], read: &[Frame], who: &str) {
+    let differs = all.iter().zip(read).position(|(a, b)| a != b);
+    assert_eq!((all.len(), None), (read.len(), differs), "the {who} reader has read the same");
 }

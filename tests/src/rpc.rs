@@ -105,7 +105,8 @@ impl Rpc {
         let kind = response.headers().get("content-type").map(|v| v.as_bytes().to_vec());
         if kind.as_deref() == Some(b"text/event-stream") {
             let (body, patience) = (response.into_body(), self.patience);
-            return Ok(Ok(Frames { body, patience, buffer: Vec::new(), _connection: connection }));
+            let (buffer, _connection) = (Vec::new(), connection);
+            return Ok(Ok(Frames { body, patience, buffer, searched: 0, _connection }));
         }
         let body = response.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
         let answer = serde_json::from_slice(&body).map_err(io::Error::other)?;
@@ -241,6 +242,8 @@ pub enum Broken {
 pub struct Frames {
     body: Incoming,
     buffer: Vec<u8>,
+    /// So much of the buffer has no end of an event in it.
+    searched: usize,
     patience: Duration,
     _connection: AbortOnDropHandle<()>,
 }
@@ -249,13 +252,16 @@ impl Frames {
     /// The next event; nothing when the server has ended the stream.
     pub async fn next(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
-            if let Some(end) = self.buffer.windows(2).position(|w| w == b"\n\n") {
-                let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
+            let rest = &self.buffer[self.searched..];
+            if let Some(end) = rest.windows(2).position(|w| w == b"\n\n") {
+                let event: Vec<u8> = self.buffer.drain(..self.searched + end + 2).collect();
+                self.searched = 0;
                 match read(&event)? {
                     Some(frame) => return Ok(Some(frame)),
                     None => continue,
                 }
             }
+            self.searched = self.buffer.len().saturating_sub(1);
             match timeout(self.patience, self.body.frame()).await {
                 Err(_) => return Err(Broken::Cut("silence".to_owned())),
                 Ok(Some(Err(error))) => return Err(Broken::Cut(error.to_string())),

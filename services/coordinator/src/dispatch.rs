@@ -141,7 +141,7 @@ impl State {
 
     /// Tells the worker of an answered task the answer, after whatever is queued is durable.
     fn send_answer(&mut self, id: TaskId, worker: WorkerId) {
-        let Some(answer) = self.live.get(&id).and_then(last_answer) else { return };
+        let Some(answer) = self.live.get(&id).and_then(|live| last_answer(live)) else { return };
         let body = Some(to_worker::Body::Answer(answer));
         self.after_commit(Effect::Tell(worker, Box::new(ToWorker { body })));
     }

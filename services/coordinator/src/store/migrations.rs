@@ -28,8 +28,10 @@ pub(crate) const STEPS: &[&str] = &["
     ) WITHOUT ROWID;
     CREATE INDEX tasks_by_status ON tasks (status_ms, id);
     CREATE INDEX tasks_by_context ON tasks (context_id);
-    -- Submitted, working and waiting: few, whatever the size of the table.
-    CREATE INDEX tasks_alive ON tasks (state) WHERE state IN (1, 2, 6, 8);
+    -- Submitted, working and waiting: few, whatever the size of the table. Not `state IN (…)`,
+    -- for which every update would build a temporary table to look it up in.
+    CREATE INDEX tasks_alive ON tasks (state)
+        WHERE state = 1 OR state = 2 OR state = 6 OR state = 8;
     CREATE TABLE events (
         task_id BLOB NOT NULL,
         seq INTEGER NOT NULL,

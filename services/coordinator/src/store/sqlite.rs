@@ -20,7 +20,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
-    read::{COLUMNS, Readers, events, fold, list, row, unavailable},
+    read::{ALIVE, COLUMNS, Readers, events, fold, list, row, unavailable},
     write::{Batch, write_loop},
 };
 use super::{
@@ -124,8 +124,8 @@ fn new_lease(connection: &Connection) -> rusqlite::Result<i64> {
     let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     connection.execute(&format!("INSERT INTO leases (started_ms) VALUES ({now})"), [])?;
     let lease = connection.last_insert_rowid();
-    connection
-        .execute("UPDATE tasks SET owner = ?1 WHERE state IN (1, 2, 6, 8)", params![lease])?;
+    let sql = format!("UPDATE tasks SET owner = ?1 WHERE {ALIVE}");
+    connection.execute(&sql, params![lease])?;
     Ok(lease)
 }
 
@@ -166,7 +166,7 @@ impl Store for Sqlite {
     fn recover(&self) -> Reading<'_, Vec<Task>> {
         self.read(move |c| {
             let tx = c.unchecked_transaction().map_err(unavailable)?;
-            let sql = format!("SELECT {COLUMNS} FROM tasks WHERE state IN (1, 2, 6, 8)");
+            let sql = format!("SELECT {COLUMNS} FROM tasks WHERE {ALIVE}");
             let rows = tx
                 .prepare(&sql)
                 .and_then(|mut s| s.query_map([], row)?.collect::<Result<Vec<_>, _>>())

@@ -17,6 +17,9 @@ use crate::task::Task;
 /// Reader connections kept for reuse; more are opened when more read at once.
 const READERS_KEPT: usize = 4;
 
+/// In the words of the index over just these, which SQLite takes only then.
+pub(super) const ALIVE: &str = "state = 1 OR state = 2 OR state = 6 OR state = 8";
+
 pub(super) const COLUMNS: &str =
     "id, agent, context_id, state, version, seq, attempt, reported, worker,
     created_ms, status_ms";
