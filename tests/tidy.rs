@@ -162,8 +162,17 @@ fn nothing_is_left_unfinished_or_skipped() {
 #[test]
 fn the_root_holds_only_what_belongs_there() {
     let allowed = [
-        "Cargo.toml", "Cargo.lock", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE",
-        "proto", "services", "deploy", "tests", "docs",
+        "Cargo.toml",
+        "Cargo.lock",
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "proto",
+        "services",
+        "deploy",
+        "tests",
+        "docs",
     ];
     for path in files("") {
         let relative = path.strip_prefix(root()).expect("below the root").to_owned();

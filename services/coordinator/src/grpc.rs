@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status, metadata::MetadataMap};
 use crate::{
     core::Core,
     error::Error,
-    link::{record, serve_span},
+    link::{log_private, record, serve_span},
     subscription::Subscription,
 };
 
@@ -48,10 +48,7 @@ fn asked(metadata: &MetadataMap) -> Asked {
 
 fn refused(error: impl Into<Failure>) -> Status {
     let failure = error.into();
-    if let Some(private) = failure.private() {
-        let detail = private.for_log();
-        tracing::warn!(failure = %failure.id, reason = failure.reason, detail, "refused");
-    }
+    log_private(&failure);
     failure.into()
 }
 

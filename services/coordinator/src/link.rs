@@ -219,10 +219,7 @@ impl Line {
         let body = match answer {
             Ok(body) => body,
             Err(failure) => {
-                if let Some(private) = failure.private() {
-                    let detail = private.for_log();
-                    tracing::warn!(failure = %failure.id, reason = failure.reason, detail, "refused");
-                }
+                log_private(&failure);
                 reply::Body::Failure(Box::new(failure.into_record()))
             }
         };
@@ -274,6 +271,14 @@ pub(crate) fn serve_span(method: &'static str, asked: &v1::Caller) -> (Span, Cal
     let trace = TraceContext::from_header(Some(&asked.traceparent)).enter(&span);
     let patience = (asked.timeout_ms > 0).then(|| Duration::from_millis(asked.timeout_ms.into()));
     (span, Caller { traceparent: trace.to_string(), patience, call: None })
+}
+
+/// What the caller is not told must be found somewhere: here, under the failure's id.
+pub(crate) fn log_private(failure: &Failure) {
+    if let Some(private) = failure.private() {
+        let detail = private.for_log();
+        tracing::warn!(failure = %failure.id, reason = failure.reason, detail, "refused");
+    }
 }
 
 pub(crate) fn record(span: &Span, failure: Option<&Failure>) {

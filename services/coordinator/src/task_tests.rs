@@ -299,18 +299,18 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn any_life_replays_to_the_same_task_and_ends_once(steps in prop::collection::vec(step(), 0..60)) {
+    fn any_life_replays_to_the_same_task_and_ends_once(
+        steps in prop::collection::vec(step(), 0..60),
+    ) {
         let mut task = submitted();
         let mut log = vec![Task::submit(
             task.id, "a", "c".into(), text_message("hi".into()), "00-1-2-01".into(), NOW).1];
         for step in steps {
             let before = task.clone();
             let bodies = match step {
-                Step::Assign => task.decide_assign(WORKER, "w-1").map(|b| vec![b]).unwrap_or_default(),
-                Step::Answer => {
-                    task.decide_answer(text_message("y".into())).map(|b| vec![b]).unwrap_or_default()
-                }
-                Step::Cancel => task.decide_cancel(stop()).map(|b| vec![b]).unwrap_or_default(),
+                Step::Assign => task.decide_assign(WORKER, "w-1").into_iter().collect(),
+                Step::Answer => task.decide_answer(text_message("y".into())).into_iter().collect(),
+                Step::Cancel => task.decide_cancel(stop()).into_iter().collect(),
                 Step::Lose => task
                     .decide_lose(3, |_| Failure::new(&reason::WORKER_LOST))
                     .unwrap_or_default(),
