@@ -12,7 +12,10 @@ use serde_json::json;
 use crate::start;
 
 /// As the README has it, byte for byte.
-const README: &str = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"tenant":"echo","message":{"messageId":"m1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#;
+const README: &str = concat!(
+    r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"tenant":"echo","#,
+    r#""message":{"messageId":"m1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#,
+);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_request_of_the_readme_is_answered_by_faultline_up() {

@@ -82,8 +82,22 @@ struct Line {
     replies: mpsc::Sender<Reply>,
     /// The gateway does not read its answers.
     stuck: Notify,
-    /// Credit of each open stream; a closed semaphore is a stream that nobody reads any more.
-    streams: Mutex<HashMap<u64, Arc<Semaphore>>>,
+    streams: Mutex<HashMap<u64, Arc<Reader>>>,
+}
+
+/// Who reads one open stream, as far as we know.
+struct Reader {
+    /// How many frames may be sent ahead.
+    credit: Semaphore,
+    /// Nobody reads it any more.
+    gone: Notify,
+}
+
+impl Reader {
+    fn leave(&self) {
+        self.credit.close();
+        self.gone.notify_one();
+    }
 }
 
 impl Line {
@@ -93,8 +107,8 @@ impl Line {
         let asked = call.caller.unwrap_or_default();
         match body {
             call::Body::Credit(frames) => {
-                if let Some(credit) = self.streams().get(&id) {
-                    credit.add_permits(frames.min(limits::STREAM_CREDIT) as usize);
+                if let Some(reader) = self.streams().get(&id) {
+                    reader.credit.add_permits(frames.min(limits::STREAM_CREDIT) as usize);
                 }
             }
             call::Body::Drop(_) => self.drop_call(id),
@@ -179,11 +193,12 @@ impl Line {
         open: impl Future<Output = Result<Subscription, Error>> + Send + 'static,
     ) {
         let line = Arc::clone(self);
-        let credit = Arc::new(Semaphore::new(limits::STREAM_CREDIT as usize));
-        self.streams().insert(id, Arc::clone(&credit));
+        let credit = Semaphore::new(limits::STREAM_CREDIT as usize);
+        let reader = Arc::new(Reader { credit, gone: Notify::new() });
+        self.streams().insert(id, Arc::clone(&reader));
         tokio::spawn(async move {
             let ended = match open.await {
-                Ok(subscription) => line.pump(id, subscription, &credit).await,
+                Ok(subscription) => line.pump(id, subscription, &reader).await,
                 Err(error) => Err(error),
             };
             line.streams().remove(&id);
@@ -198,15 +213,15 @@ impl Line {
         &self,
         id: u64,
         mut subscription: Subscription,
-        credit: &Semaphore,
+        reader: &Reader,
     ) -> Result<(), Error> {
         loop {
             let frame = tokio::select! {
                 frame = subscription.next() => frame?,
-                () = closed(credit) => return Ok(()),
+                () = reader.gone.notified() => return Ok(()),
             };
             let Some(frame) = frame else { return Ok(()) };
-            match credit.acquire().await {
+            match reader.credit.acquire().await {
                 Ok(permit) => permit.forget(),
                 Err(_) => return Ok(()),
             }
@@ -230,28 +245,22 @@ impl Line {
     }
 
     fn drop_call(&self, id: u64) {
-        if let Some(credit) = self.streams().remove(&id) {
-            credit.close();
+        if let Some(reader) = self.streams().remove(&id) {
+            reader.leave();
         }
         drop(self.core.lock().forget_call((self.id, id)));
     }
 
     fn hang_up(&self) {
         self.core.lock().forget_link(self.id);
-        for (_, credit) in self.streams().drain() {
-            credit.close();
+        for (_, reader) in self.streams().drain() {
+            reader.leave();
         }
     }
 
-    fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Semaphore>>> {
+    fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Reader>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns when nobody reads any more. Semaphores cannot be asked without taking, so it asks for
-/// more than anybody will ever give.
-async fn closed(credit: &Semaphore) {
-    let _ = credit.acquire_many(Semaphore::MAX_PERMITS.min(u32::MAX as usize) as u32).await;
 }
 
 /// The span of one call at this hop, and the caller as the operations see it.
