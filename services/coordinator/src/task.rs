@@ -2,6 +2,7 @@
 //! `decide_*` looks at the task and says what happens or why not; `apply` makes it so. Replaying
 //! stored events goes through the same `apply`, so memory and store cannot disagree.
 
+use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
     a2a::{self, Message, TaskState},
@@ -253,6 +254,11 @@ impl Task {
         let one = |body| Ok(Verdict::Events(vec![body]));
         match body {
             Body::Started(_) => Ok(Verdict::Events(Vec::new())),
+            Body::Artifact(_) | Body::Status(_) | Body::Checkpoint(_)
+                if self.seq >= limits::TASK_EVENTS_MAX =>
+            {
+                Ok(Verdict::TooLarge)
+            }
             Body::Status(message) => {
                 one(event::Body::Status(StatusChanged { message: Some(self.signed(message)) }))
             }
@@ -273,6 +279,9 @@ impl Task {
                     }
                     Err(TooLarge) => Ok(Verdict::TooLarge),
                 }
+            }
+            Body::Checkpoint(state) if state.len() > limits::CHECKPOINT_BYTES_MAX => {
+                Ok(Verdict::TooLarge)
             }
             Body::Checkpoint(state) => one(event::Body::Checkpointed(Checkpointed { state })),
             Body::Ask(mut interrupt) => {
