@@ -8,6 +8,8 @@ use faultline_tests::{
     Plan, Rpc, in_process,
     rpc::message,
     task::{self, COMPLETED, FAILED, REJECTED},
+    until,
+    wait::SOON,
 };
 use faultline_worker::{Agent, Config, Context, Error, Offer, Worker, reason};
 use serde_json::json;
@@ -91,6 +93,59 @@ async fn what_an_agent_did_not_mean_to_say_is_not_said() {
         let found = bytes.windows(6).any(|w| w == b"canary");
         assert!(!found, "the secret is in the store");
     }
+}
+
+/// Writes more than a task may hold: one artifact that is too large, or too many of them.
+struct Greedy;
+
+impl Agent for Greedy {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let many = cx.text() == "many";
+        for n in 0..2000 {
+            match many {
+                true => cx.artifact(format!("a{n}"), "x").await?,
+                false => cx.append("large", "x".repeat(1024 * 1024)).await?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_never_stops_writing_is_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let offer = Offer::new("greedy", Greedy);
+    mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
+    let rpc = Rpc::at(mesh.gateway_addr());
+    for what in ["many", "large"] {
+        let mut params = message(what);
+        params["tenant"] = "greedy".into();
+        params["configuration"] = json!({"returnImmediately": true});
+        let sent = rpc.call("SendMessage", params).await.unwrap();
+        let id = task::id(&sent["task"]).to_owned();
+        let ended = until("the task has ended", SOON, async || {
+            // A whole page of such tasks would be too much, so artifacts are left out.
+            let listed = rpc.call("ListTasks", json!({"tenant": "greedy"})).await.unwrap();
+            let tasks = listed["tasks"].as_array()?.iter();
+            tasks
+                .clone()
+                .find(|t| t["id"] == id.as_str() && task::is_final(task::state(t)))
+                .cloned()
+        })
+        .await;
+        assert_eq!(task::state(&ended), FAILED, "{what}");
+        let failure = &ended["metadata"]["faultline.dev/failure"];
+        assert_eq!(failure["reason"], "TASK_TOO_LARGE", "{failure}");
+        assert_eq!(failure["origin"]["agent"], "greedy", "{failure}");
+    }
+    let held = until("its slots are free again", SOON, async || {
+        let workers = rpc.mesh("Workers", json!({})).await;
+        let used = workers["workers"].as_array()?.iter().map(|w| w["used"].as_u64().unwrap_or(0));
+        (used.sum::<u64>() == 0).then_some(())
+    });
+    held.await;
+    assert_eq!(task::state(&rpc.send("hello").await), COMPLETED);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -123,6 +123,28 @@ async fn a_dead_worker_costs_one_retry_and_no_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_nobody_takes_fails_when_its_patience_ends() {
+    let mut cluster = plan().with("wait_for_worker_ms = 2000").start().await;
+    let rpc = cluster.rpc().agent("script");
+    cluster.workers[0].kill().await;
+    until("the worker is known to be gone", LONG, async || {
+        let agents = rpc.mesh("Agents", json!({"name": "script"})).await;
+        (agents["agents"][0]["workers"].as_u64().unwrap_or(0) == 0).then_some(())
+    })
+    .await;
+    let task = rpc.send("chunk a").await;
+    assert_eq!(task::state(&task), FAILED, "it was a known agent, so there is a task");
+    let failure = &task["metadata"]["faultline.dev/failure"];
+    assert_eq!(failure["reason"], "AGENT_UNAVAILABLE", "{failure}");
+    assert_eq!(failure["origin"]["service"], "coordinator", "{failure}");
+    assert_eq!(rpc.task(task::id(&task)).await, task);
+    // One who comes in time takes what waits.
+    let waiting = rpc.send("chunk b");
+    let (task, ()) = tokio::join!(waiting, cluster.workers[0].restart());
+    assert_eq!(task::state(&task), COMPLETED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wire_that_breaks_again_and_again_costs_no_attempt_and_no_text() {
     // Everybody lives, so everybody comes back in time and goes on where it was.
     let cluster = Plan::default().start().await;
