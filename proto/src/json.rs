@@ -17,7 +17,7 @@ use std::str;
 use prost_types::Struct;
 use serde::Deserializer;
 
-pub use error::{Error, Kind, Trail};
+pub use error::{Error, Kind, Trail, VALUE_DEPTH_MAX};
 pub use value::{value_from_json, value_to_json};
 
 #[allow(clippy::all, deprecated, unused_variables)]

@@ -10,7 +10,7 @@ use serde::de;
 
 /// How deep a Value may nest. A level costs up to three of the hundred that prost is willing to
 /// decode, and what was read here must be readable again after a trip through the mesh.
-const MAX_NESTING: u32 = 24;
+pub const VALUE_DEPTH_MAX: usize = 24;
 
 /// The longest piece of somebody's input that is quoted back at them.
 const MAX_QUOTE: usize = 64;
@@ -67,7 +67,7 @@ impl std::error::Error for Error {}
 pub struct Trail {
     steps: RefCell<Vec<Step>>,
     refusal: RefCell<Option<String>>,
-    nesting: Cell<u32>,
+    nesting: Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -82,13 +82,13 @@ impl Trail {
         Trail {
             steps: RefCell::default(),
             refusal: RefCell::default(),
-            nesting: Cell::new(MAX_NESTING),
+            nesting: Cell::new(VALUE_DEPTH_MAX),
         }
     }
 
     pub(super) fn unbounded() -> Self {
         let trail = Trail::bounded();
-        trail.nesting.set(u32::MAX);
+        trail.nesting.set(usize::MAX);
         trail
     }
 
@@ -123,7 +123,7 @@ impl Trail {
     pub(super) fn enter<E: de::Error>(&self) -> Result<(), E> {
         match self.nesting.get().checked_sub(1) {
             Some(left) => self.nesting.set(left),
-            None => return Err(self.refuse(format!("nested deeper than {MAX_NESTING} levels"))),
+            None => return Err(self.refuse(format!("nested deeper than {VALUE_DEPTH_MAX} levels"))),
         }
         Ok(())
     }

@@ -8,8 +8,9 @@ use std::time::Duration;
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// One HTTP request body: a message at its limit, doubled by base64 and escapes.
 pub const BODY_BYTES_MAX: usize = 9 * 1024 * 1024;
-/// `data` and metadata. Protobuf nests three messages per level and prost stops at 100.
-pub const DATA_DEPTH_MAX: usize = 24;
+/// `data` and metadata: what ProtoJSON reads. Protobuf nests three messages per level and prost
+/// stops at 100.
+pub const DATA_DEPTH_MAX: usize = faultline_proto::json::VALUE_DEPTH_MAX;
 /// Client-made strings that become keys: context ids, message ids.
 pub const KEY_BYTES_MAX: usize = 256;
 

@@ -41,7 +41,9 @@ pub enum OpenError {
 }
 
 pub(crate) struct Sqlite {
-    writer: mpsc::Sender<Batch>,
+    /// Until it is dropped; the writer ends with it.
+    writer: Option<mpsc::Sender<Batch>>,
+    thread: Option<thread::JoinHandle<()>>,
     readers: Arc<Readers>,
     _lock: File,
 }
@@ -60,12 +62,13 @@ impl Sqlite {
         let lease = new_lease(&connection).map_err(sqlite)?;
         let (writer, queue) = mpsc::channel(1);
         let file = |source| OpenError::File { path: path.to_owned(), source };
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || write_loop(connection, lease, queue))
             .map_err(file)?;
         let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
-        Ok(Self { writer, readers: Arc::new(readers), _lock: lock })
+        let (writer, thread) = (Some(writer), Some(thread));
+        Ok(Self { writer, thread, readers: Arc::new(readers), _lock: lock })
     }
 
     fn read<T: Send + 'static>(
@@ -78,6 +81,16 @@ impl Sqlite {
             done.unwrap_or_else(|e| Err(ReadError::Unavailable(e.to_string())))
         }
         .boxed()
+    }
+}
+
+/// Waits for the writer to close the database, so that the lock goes only after that.
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        self.writer = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -133,7 +146,9 @@ impl Store for Sqlite {
     fn commit(&self, writes: Vec<Write>) -> oneshot::Receiver<Written> {
         let (done, written) = oneshot::channel();
         // A dropped sender answers the receiver; there is room for the one batch under way.
-        let _ = self.writer.try_send(Batch { writes, done });
+        if let Some(writer) = &self.writer {
+            let _ = writer.try_send(Batch { writes, done });
+        }
         written
     }
 
