@@ -18,6 +18,10 @@ pub const KEY_BYTES_MAX: usize = 256;
 
 /// All artifacts of one task together, encoded.
 pub const TASK_ARTIFACT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// All messages of one task together, encoded: each attempt is given them again.
+pub const TASK_MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Artifacts on one page of a list, encoded. The page ends early above it.
+pub const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Different artifacts of one task.
 pub const TASK_ARTIFACTS_MAX: usize = 1024;
 /// Events of one task. A chunk is an event, so this bounds a stream that never ends.
@@ -50,6 +54,10 @@ pub const SUBSCRIBER_EVENTS_MAX: usize = 256;
 pub const STREAM_CREDIT: u32 = 128;
 /// Calls of one gateway that run at the same time.
 pub const LINK_CALLS_MAX: usize = 16_384;
+/// Frames of all streams of one gateway that wait to be written; the streams wait for room.
+pub const LINK_FRAMES_MAX: usize = 1024;
+/// What is left free in a gRPC message for what is put around its content.
+pub const ENVELOPE_BYTES: usize = 64 * 1024;
 /// Tasks that wait for a slot, per agent.
 pub const AGENT_QUEUE_MAX: usize = 10_000;
 /// Reports an agent may be ahead of their acknowledgements before it has to wait.
@@ -75,7 +83,8 @@ pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
 pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Between two heartbeats of a worker; three missed ones are a dead worker.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How long a worker without a stream keeps its tasks.
-pub const REATTACH_GRACE: Duration = Duration::from_secs(5);
+/// How long a worker without a stream keeps its tasks. More than it takes to find out that an
+/// address is dead and to try the next.
+pub const REATTACH_GRACE: Duration = Duration::from_secs(10);
 /// From the first signal to the end of the process.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

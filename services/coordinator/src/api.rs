@@ -97,7 +97,8 @@ impl Core {
                 Err(_) => return Err(Error::Busy(id)),
             };
             let done: Done = Box::new(move |answer| drop(done.send(answer)));
-            live.waiters.push(Waiter { until: Until::Settled, call: None, history: None, done });
+            let (until, call, history, alarm) = (Until::Settled, None, None, None);
+            live.waiters.push(Waiter { until, call, history, done, _alarm: alarm });
             state.end(id, body, "user", now(), Vec::new());
             Ok(true)
         })?;
@@ -149,7 +150,7 @@ impl Core {
     /// Confirmed events from now on; `None`: the task has ended.
     pub(crate) fn watch(&self, id: TaskId) -> Result<Option<mpsc::Receiver<Seen>>, Error> {
         let mut state = self.lock();
-        state.check_open()?;
+        state.check_served()?;
         Ok(state.live.get_mut(&id).map(|live| {
             let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
             live.watchers.retain(|w| !w.is_closed());

@@ -41,6 +41,10 @@ impl Artifacts {
         self.entries.into_iter().map(|e| e.artifact).collect()
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn find(&self, id: &str) -> Option<usize> {
         self.entries.iter().position(|e| e.artifact.artifact_id == id)
     }
@@ -49,8 +53,11 @@ impl Artifacts {
     /// not there replaces.
     pub(crate) fn admit(&self, write: &ArtifactWritten) -> Result<bool, TooLarge> {
         let artifact = write.artifact.as_ref();
-        let exists = artifact.and_then(|a| self.find(&a.artifact_id)).is_some();
-        let grown = self.bytes + artifact.map_or(0, Message::encoded_len);
+        let found = artifact.and_then(|a| self.find(&a.artifact_id));
+        let exists = found.is_some();
+        let replaced = found.filter(|_| !write.append).map(|at| &self.entries[at].artifact);
+        let kept = self.bytes.saturating_sub(replaced.map_or(0, Message::encoded_len));
+        let grown = kept + artifact.map_or(0, Message::encoded_len);
         let full = !exists && self.entries.len() >= limits::TASK_ARTIFACTS_MAX;
         match grown > limits::TASK_ARTIFACT_BYTES_MAX || full {
             true => Err(TooLarge),

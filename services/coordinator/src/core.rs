@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use crate::{
     Config,
     error::Error,
-    live::{CallKey, Done, Live, Until, message_response},
+    live::{CallKey, Done, Live, Waiter, task_response},
     registry::{Registry, Worker},
     store::{Row, Store, Write, WriteError, Written, encode},
     task::{Millis, is_waiting},
@@ -43,6 +43,8 @@ pub(crate) struct State {
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
     queue: Queue,
+    /// A batch is with the store, or confirmed and not yet shown.
+    busy: bool,
     /// No call is taken: the store failed and is being read again, or the service is leaving.
     closed: Option<Closed>,
     next_session: u64,
@@ -74,12 +76,7 @@ pub(crate) enum Effect {
     /// The same, and the attempt counts as handed over.
     Assign(WorkerId, Box<v1::Assign>),
     Ack(WorkerId, Ack),
-    /// A report of the current attempt was its first: whoever waits to know the kind of answer
-    /// knows it now.
-    FirstReport(TaskId),
     Answer(Done, Box<SendMessageResponse>),
-    /// The answer is a message and the task never was.
-    Vanish(TaskId, Box<faultline_proto::a2a::Message>),
 }
 
 pub(crate) fn now() -> Millis {
@@ -94,6 +91,7 @@ impl State {
             registry: Registry::default(),
             calls: HashMap::new(),
             queue: Queue::default(),
+            busy: false,
             closed: None,
             next_session: 1,
         }
@@ -107,6 +105,14 @@ impl State {
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match self.closed {
             None if self.queue.writes.len() >= limits::STORE_QUEUE_MAX => Err(Error::Overloaded),
+            None => Ok(()),
+            Some(_) => self.check_served(),
+        }
+    }
+
+    /// The same for those who only read, whatever waits to be written.
+    pub(crate) fn check_served(&self) -> Result<(), Error> {
+        match self.closed {
             None => Ok(()),
             Some(Closed::StoreFailed) => Err(Error::Store { detail: "recovering".to_owned() }),
             Some(Closed::Leaving) => Err(Error::Leaving),
@@ -146,11 +152,21 @@ impl State {
     }
 
     /// Puts the waiter of a call away; `None`: it was answered already.
-    pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<Done> {
+    pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<Waiter> {
         let id = self.calls.remove(&call)?;
         let waiters = &mut self.live.get_mut(&id)?.waiters;
         let at = waiters.iter().position(|w| w.call == Some(call))?;
-        Some(waiters.swap_remove(at).done)
+        Some(waiters.swap_remove(at))
+    }
+
+    /// A caller's patience ended. It was told of the task, so the task must stay.
+    pub(crate) fn end_patience(&mut self, call: CallKey) -> Option<(TaskId, Done)> {
+        let id = *self.calls.get(&call)?;
+        let waiter = self.forget_call(call)?;
+        if let Some(live) = self.live.get_mut(&id) {
+            live.may_vanish = false;
+        }
+        Some((id, waiter.done))
     }
 
     /// Nobody listens on this link any more.
@@ -200,8 +216,11 @@ impl State {
                 live.finish();
             }
         } else if is_waiting(live.task.state) {
-            for call in live.answer(Until::Settled) {
-                self.calls.remove(&call);
+            let waiters = std::mem::take(&mut live.waiters);
+            let answer = |history| task_response(live.task.to_a2a(history, true));
+            for waiter in waiters {
+                waiter.call.map(|call| self.calls.remove(&call));
+                (waiter.done)(Ok(answer(waiter.history)));
             }
         }
     }
@@ -215,7 +234,7 @@ impl State {
         }
     }
 
-    fn drop_calls(&mut self, live: &Live) {
+    pub(crate) fn drop_calls(&mut self, live: &Live) {
         for call in live.waiters.iter().filter_map(|w| w.call) {
             self.calls.remove(&call);
         }
@@ -225,11 +244,15 @@ impl State {
         match effect {
             Effect::Tell(worker, message) => self.tell(worker, *message),
             Effect::Assign(worker, assign) => {
-                if let Ok(id) = assign.task_id.parse::<TaskId>()
-                    && let Some(live) = self.live.get_mut(&id)
-                    && live.task.attempt == assign.attempt
-                {
+                let Ok(id) = assign.task_id.parse::<TaskId>() else { return };
+                let live = self.live.get_mut(&id);
+                if let Some(live) = live.filter(|l| l.task.attempt == assign.attempt) {
                     live.assigned = true;
+                }
+                // Lost meanwhile, and given to another: nobody would stop it here.
+                let worker_runs = self.registry.workers.get(&worker);
+                if !worker_runs.is_some_and(|w| w.runs(id, assign.attempt)) {
+                    return;
                 }
                 self.tell(worker, ToWorker { body: Some(to_worker::Body::Assign(*assign)) });
             }
@@ -237,22 +260,7 @@ impl State {
                 let body = to_worker::Body::Acks(Acks { acks: vec![ack] });
                 self.tell(worker, ToWorker { body: Some(body) });
             }
-            Effect::FirstReport(id) => {
-                let live = self.live.get_mut(&id);
-                let answered = live.map(|live| live.answer(Until::FirstReport));
-                for call in answered.into_iter().flatten() {
-                    self.calls.remove(&call);
-                }
-            }
             Effect::Answer(done, response) => done(Ok(*response)),
-            Effect::Vanish(id, message) => {
-                if let Some(live) = self.live.remove(&id) {
-                    self.drop_calls(&live);
-                    for waiter in live.waiters {
-                        (waiter.done)(Ok(message_response((*message).clone())));
-                    }
-                }
-            }
         }
     }
 
@@ -261,7 +269,7 @@ impl State {
         let told = self.registry.workers.get(&id).is_some_and(|w| w.tell(message));
         if !told && self.registry.workers.get(&id).is_some_and(Worker::is_attached) {
             tracing::warn!(worker = %id, "the worker's stream is stuck and was cut");
-            self.registry.detach(id, now());
+            self.registry.detach(id);
         }
     }
 }
@@ -288,7 +296,11 @@ impl Core {
     /// Waits until nothing is on its way to the store, but not for ever.
     pub(crate) async fn flushed(&self) {
         for _ in 0..200 {
-            if self.lock().queue.followups.is_empty() {
+            let idle = {
+                let state = self.lock();
+                state.queue.followups.is_empty() && !state.busy
+            };
+            if idle {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -324,9 +336,9 @@ impl Core {
         loop {
             let Queue { writes, followups } = self.take_batch();
             if followups.is_empty() {
-                match confirmed.is_empty() {
-                    true => self.work.notified().await,
-                    false => self.lock().publish(std::mem::take(&mut confirmed)),
+                self.lock().publish(std::mem::take(&mut confirmed));
+                if self.rest() {
+                    self.work.notified().await;
                 }
                 continue;
             }
@@ -344,9 +356,18 @@ impl Core {
         }
     }
 
+    /// Nothing is under way. False: something has just come in.
+    fn rest(&self) -> bool {
+        let mut state = self.lock();
+        state.busy = false;
+        state.queue.followups.is_empty()
+    }
+
     fn take_batch(&self) -> Queue {
         let batch = {
-            let queue = &mut self.lock().queue;
+            let mut state = self.lock();
+            state.busy = true;
+            let queue = &mut state.queue;
             let count = queue.followups.len().min(limits::STORE_BATCH_MAX);
             let followups: Vec<_> = queue.followups.drain(..count).collect();
             let writes = followups.iter().filter(|f| f.wrote).count();
@@ -365,7 +386,7 @@ impl Core {
             let mut state = self.lock();
             let old = std::mem::replace(&mut *state, State::new());
             state.next_session = old.next_session;
-            state.closed = Some(Closed::StoreFailed);
+            state.closed = old.closed.or(Some(Closed::StoreFailed));
             (old.queue, old.live)
         };
         for effect in lost.into_iter().chain(queue.followups).flat_map(|f| f.effects) {
@@ -393,7 +414,7 @@ impl Core {
             for task in tasks {
                 state.remember(task, now);
             }
-            state.closed = None;
+            state.closed = state.closed.filter(|why| *why == Closed::Leaving);
         });
         Ok(())
     }

@@ -7,6 +7,7 @@ use faultline_proto::{
     id::{TaskId, WorkerId},
     v1::{Answer, Answered, Assign, Cancel, Event, ToWorker, event, to_worker},
 };
+use tokio::time::Instant;
 use tracing::{Span, info_span};
 
 use crate::{
@@ -50,25 +51,26 @@ impl State {
         then: impl FnOnce(&mut Live, &mut Vec<Effect>),
     ) -> TaskId {
         let id = TaskId::new();
-        let NewTask { agent, context_id, message, traceparent, .. } = new;
+        let NewTask { agent, context_id, message, traceparent, may_message } = new;
         let (task, first) = Task::submit(id, &agent, context_id, message, traceparent, now);
         let mut live = Live::new(task);
         live.published = 0;
+        live.may_vanish = may_message;
         let mut effects = Vec::new();
         then(&mut live, &mut effects);
         let mut events = vec![first];
         self.live.insert(id, Box::new(live));
         match self.registry.choose(&agent) {
             Some(worker) => events.extend(self.hand_over(id, worker, now, &mut effects)),
-            None => self.enqueue(id, &agent, now),
+            None => self.enqueue(id, &agent),
         }
         self.commit(id, 0, events, effects);
         id
     }
 
-    pub(crate) fn enqueue(&mut self, id: TaskId, agent: &str, now: Millis) {
+    pub(crate) fn enqueue(&mut self, id: TaskId, agent: &str) {
         if let Some(agent) = self.registry.agents.get_mut(agent) {
-            agent.queue.push_back((id, now));
+            agent.queue.push_back((id, Instant::now()));
         }
     }
 
@@ -133,7 +135,7 @@ impl State {
             Some(worker) => self.assign(id, worker, now),
             None => {
                 if let Some(agent) = self.registry.agents.get_mut(&agent) {
-                    agent.queue.push_front((id, now));
+                    agent.queue.push_front((id, Instant::now()));
                 }
             }
         }

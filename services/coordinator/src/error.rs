@@ -44,6 +44,8 @@ pub(crate) enum Error {
     PatienceEnded(TaskId),
     #[error("the store is unavailable")]
     Store { detail: String },
+    #[error("{0}")]
+    TooLarge(&'static str),
     #[error("the coordinator is leaving")]
     Leaving,
     /// Already said in full elsewhere.
@@ -95,6 +97,7 @@ impl From<Error> for Failure {
             Error::Store { detail } => Failure::new(&reason::STORE_UNAVAILABLE)
                 .privately(detail)
                 .with_retry_after(Duration::from_secs(1)),
+            Error::TooLarge(_) => Failure::new(&reason::CONTENT_TOO_LARGE).because(text),
             Error::Leaving => Failure::new(&reason::UNAVAILABLE)
                 .because(text)
                 .with_retry_after(Duration::from_secs(1)),

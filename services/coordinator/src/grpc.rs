@@ -183,7 +183,7 @@ impl Mesh for Doors {
         &self,
         request: Request<AgentsRequest>,
     ) -> Result<Response<AgentsResponse>, Status> {
-        Ok(Response::new(self.core.agents(&request.into_inner())))
+        Ok(Response::new(self.core.agents(&request.into_inner()).map_err(refused)?))
     }
 
     async fn workers(

@@ -63,7 +63,7 @@ impl Hub for HubService {
         tokio::spawn(async move {
             let why = listen(&core, id, session, &mut incoming).await;
             tracing::info!(worker = %id, name, why, "a worker's stream ended");
-            core.change(|state| state.detach(id, session, now()));
+            core.change(|state| state.detach(id, session));
         });
         let answers = futures::StreamExt::map(ReceiverStream::new(messages), Ok);
         Ok(Response::new(Box::pin(answers)))
@@ -164,7 +164,7 @@ impl State {
         now: Millis,
     ) -> u64 {
         let session = self.session();
-        self.registry.detach(id, now);
+        self.registry.detach(id);
         self.take_offers(&hello.agents, now);
         let worker = self.registry.workers.entry(id).or_insert_with(|| Worker::remembered(now));
         worker.name = hello.name;
@@ -207,7 +207,6 @@ impl State {
                 Some(live) => {
                     let (task_id, attempt) = (held.task_id.clone(), held.attempt);
                     welcome.resume.push(Ack { task_id, attempt, number: live.acked });
-                    again.extend(last_answer(live).map(to_worker::Body::Answer));
                 }
                 None => welcome.forget.push(held.clone()),
             }
@@ -224,8 +223,14 @@ impl State {
                         0 => again.push(to_worker::Body::Assign(assign_message(live))),
                         _ => forgotten.push(task),
                     }
+                    // An answer may be on its way to it, or lost with the stream: it is given
+                    // again, when there is a slot and once it is durable.
+                    let answered = held && computing && last_answer(live).is_some();
                     if let Some(worker) = self.registry.workers.get_mut(&id) {
-                        worker.start(task, attempt, computing);
+                        worker.start(task, attempt, computing && !answered);
+                        if answered {
+                            worker.resuming.push_back(task);
+                        }
                     }
                 }
                 // It ended meanwhile; the worker was told, or is told now, to forget it.
@@ -250,9 +255,9 @@ impl State {
         })
     }
 
-    fn detach(&mut self, id: WorkerId, session: u64, now: Millis) {
+    fn detach(&mut self, id: WorkerId, session: u64) {
         if self.is_session(id, session) {
-            self.registry.detach(id, now);
+            self.registry.detach(id);
             let idle = self.registry.workers.get(&id).is_some_and(|w| w.running().next().is_none());
             if idle {
                 self.registry.workers.remove(&id);

@@ -167,6 +167,8 @@ impl Service {
         let leaving = async {
             drain.signalled().await;
             health.set_not_serving::<A2aServiceServer<Doors>>().await;
+            // Workers that we cut off ourselves are not lost.
+            sweeper.abort();
             core.change(|state| {
                 state.close(Closed::Leaving);
                 state.say_goodbye();
@@ -176,7 +178,6 @@ impl Service {
         let serving = server::serve(listener, router, drain.clone(), Duration::from_millis(500));
         tokio::join!(leaving, serving);
         core.flushed().await;
-        sweeper.abort();
         writer.abort();
         let _ = tokio::join!(sweeper, writer);
         core.released().await;

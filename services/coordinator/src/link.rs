@@ -17,9 +17,11 @@ use faultline_proto::{
     Failure,
     v1::{self, Call, End, Reply, call, link_server::Link, reply},
 };
-use futures::Stream;
+use futures::{Stream, StreamExt, stream};
+use prost::Message;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Span, info_span};
 
@@ -47,21 +49,26 @@ impl Link for LinkService {
         request: Request<Streaming<Call>>,
     ) -> Result<Response<ReplyStream>, Status> {
         let mut incoming = request.into_inner();
-        let (replies, outgoing) = mpsc::channel(limits::OUTBOX_MAX);
+        // One place for the answer of each call that a gateway may have under way, so that an
+        // answer never waits; frames of streams wait in a queue of their own.
+        let (replies, answers) = mpsc::channel(limits::LINK_CALLS_MAX);
+        let (frames, streamed) = mpsc::channel(limits::LINK_FRAMES_MAX);
         let line = Arc::new(Line {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             core: Arc::clone(&self.core),
             replies,
-            stuck: Notify::new(),
+            frames,
+            cut: CancellationToken::new(),
             streams: Mutex::default(),
         });
+        let cut = line.cut.clone().cancelled_owned();
         tokio::spawn(async move {
             loop {
                 line.core.room().await;
                 let call = tokio::select! {
                     call = incoming.message() => call,
                     () = line.replies.closed() => break,
-                    () = line.stuck.notified() => break,
+                    () = line.cut.cancelled() => break,
                 };
                 match call {
                     Ok(Some(call)) => line.take(call),
@@ -70,8 +77,9 @@ impl Link for LinkService {
             }
             line.hang_up();
         });
-        let answers = futures::StreamExt::map(ReceiverStream::new(outgoing), Ok);
-        Ok(Response::new(Box::pin(answers)))
+        let merged = stream::select(ReceiverStream::new(answers), ReceiverStream::new(streamed));
+        // Nothing may leave after something was lost, or a reader would resume behind the loss.
+        Ok(Response::new(Box::pin(merged.map(Ok).take_until(cut))))
     }
 }
 
@@ -80,8 +88,9 @@ struct Line {
     id: u64,
     core: Arc<Core>,
     replies: mpsc::Sender<Reply>,
-    /// The gateway does not read its answers.
-    stuck: Notify,
+    frames: mpsc::Sender<Reply>,
+    /// The stream is over, whoever still holds the line.
+    cut: CancellationToken,
     streams: Mutex<HashMap<u64, Arc<Reader>>>,
 }
 
@@ -164,7 +173,8 @@ impl Line {
                 self.spawn(id, Span::none(), work);
             }
             call::Body::Agents(request) => {
-                self.reply(id, Ok(reply::Body::Agents(self.core.agents(&request))));
+                let agents = self.core.agents(&request).map(reply::Body::Agents);
+                self.reply(id, agents.map_err(Failure::from));
             }
             call::Body::Workers(_) => {
                 self.reply(id, Ok(reply::Body::Workers(self.core.workers())));
@@ -204,7 +214,7 @@ impl Line {
             line.streams().remove(&id);
             let answer = ended.map(|()| reply::Body::End(End {})).map_err(Failure::from);
             record(&span, answer.as_ref().err());
-            line.reply(id, answer);
+            line.send_frame(id, line.body(answer), &reader).await;
         });
     }
 
@@ -225,23 +235,45 @@ impl Line {
                 Ok(permit) => permit.forget(),
                 Err(_) => return Ok(()),
             }
-            self.reply(id, Ok(reply::Body::Frame(frame)));
+            self.send_frame(id, reply::Body::Frame(frame), reader).await;
         }
     }
 
-    /// Puts an answer on the stream. A gateway that does not read its stream loses it.
-    fn reply(&self, id: u64, answer: Result<reply::Body, Failure>) {
-        let body = match answer {
-            Ok(body) => body,
-            Err(failure) => {
-                log_private(&failure);
-                reply::Body::Failure(Box::new(failure.into_record()))
-            }
-        };
-        // Called under the core's lock: whoever reads the calls of this stream hangs up.
-        if self.replies.try_send(Reply { id, body: Some(body) }).is_err() {
-            self.stuck.notify_one();
+    async fn send_frame(&self, id: u64, body: reply::Body, reader: &Reader) {
+        tokio::select! {
+            _ = self.frames.send(Reply { id, body: Some(body) }) => {}
+            () = reader.gone.notified() => {}
+            () = self.cut.cancelled() => {}
         }
+    }
+
+    /// Puts an answer on the stream, now: it may be called under the core's lock. A gateway that
+    /// has more calls under way than it may loses its stream.
+    fn reply(&self, id: u64, answer: Result<reply::Body, Failure>) {
+        let body = Some(self.body(answer));
+        if self.replies.try_send(Reply { id, body }).is_err() {
+            self.cut.cancel();
+        }
+    }
+
+    /// What is sent of an answer. One that is larger than a message may be would end the stream
+    /// for every other call, so it is refused instead.
+    fn body(&self, answer: Result<reply::Body, Failure>) -> reply::Body {
+        let bytes = match &answer {
+            Ok(reply::Body::Sent(sent)) => sent.encoded_len(),
+            Ok(reply::Body::Task(task)) => task.encoded_len(),
+            Ok(reply::Body::List(list)) => list.encoded_len(),
+            Ok(reply::Body::Inspect(inspect)) => inspect.encoded_len(),
+            _ => 0,
+        };
+        let answer = match bytes > limits::GRPC_BYTES_MAX - limits::ENVELOPE_BYTES {
+            true => Err(Error::TooLarge("the answer is too large to send: ask for less").into()),
+            false => answer,
+        };
+        answer.unwrap_or_else(|failure| {
+            log_private(&failure);
+            reply::Body::Failure(Box::new(failure.into_record()))
+        })
     }
 
     fn drop_call(&self, id: u64) {
@@ -252,6 +284,7 @@ impl Line {
     }
 
     fn hang_up(&self) {
+        self.cut.cancel();
         self.core.lock().forget_link(self.id);
         for (_, reader) in self.streams().drain() {
             reader.leave();

@@ -8,7 +8,7 @@ use faultline_proto::{
     a2a::{self, SendMessageResponse, send_message_response::Payload},
     v1::Event,
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::AbortHandle};
 use tracing::Span;
 
 use crate::task::Task;
@@ -21,6 +21,8 @@ pub(crate) struct Live {
     pub(crate) acked: u32,
     /// The assignment of the current attempt was put on the worker's stream.
     pub(crate) assigned: bool,
+    /// The answer may still turn out to be a bare message: nobody was told of a task.
+    pub(crate) may_vanish: bool,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
     /// Of the current attempt, from its assignment to its end.
@@ -41,6 +43,17 @@ pub(crate) struct Waiter {
     pub(crate) call: Option<CallKey>,
     pub(crate) history: Option<i32>,
     pub(crate) done: Done,
+    /// Goes off when the caller's patience ends.
+    pub(crate) _alarm: Option<Alarm>,
+}
+
+/// A task that is stopped when nobody needs it any more.
+pub(crate) struct Alarm(pub(crate) AbortHandle);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// A call of one link: link and call id.
@@ -63,6 +76,7 @@ impl Live {
             acked: task.reported,
             assigned: !task.worker.is_empty(),
             task,
+            may_vanish: false,
             watchers: Vec::new(),
             waiters: Vec::new(),
             span: Span::none(),
@@ -87,18 +101,13 @@ impl Live {
         self.published == self.task.seq
     }
 
-    /// Answers those who waited for this with the task as it is, and says which calls they were.
-    pub(crate) fn answer(&mut self, reached: Until) -> Vec<CallKey> {
-        let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiters)
+    /// Takes out those who only waited for the first report.
+    pub(crate) fn take_first_waiters(&mut self) -> Vec<Waiter> {
+        let (first, later) = std::mem::take(&mut self.waiters)
             .into_iter()
-            .partition(|w| reached == Until::Settled || w.until == Until::FirstReport);
+            .partition(|waiter| waiter.until == Until::FirstReport);
         self.waiters = later;
-        let calls = due.iter().filter_map(|w| w.call).collect();
-        for waiter in due {
-            let task = self.task.to_a2a(waiter.history, true);
-            (waiter.done)(Ok(task_response(task)));
-        }
-        calls
+        first
     }
 
     /// Answers everybody with the final task. The last one gets it without a copy.

@@ -1,6 +1,8 @@
 //! What happens when workers are not there: tasks that lost theirs are tried elsewhere or fail,
 //! tasks read from the store wait for theirs, and tasks that nobody takes are given up.
 
+use std::time::Duration;
+
 use faultline_proto::{
     Failure,
     id::{TaskId, WorkerId},
@@ -80,25 +82,26 @@ impl State {
                     self.registry.workers.entry(worker).or_insert_with(|| Worker::remembered(now));
                 worker.start(id, attempt, !waiting);
             }
-            None if !waiting => self.enqueue(id, &agent, now),
+            None if !waiting => self.enqueue(id, &agent),
             None => {}
         }
     }
 
-    /// Streams that broke longer ago than the grace period.
-    pub(crate) fn overdue(&self, before: Millis) -> Vec<WorkerId> {
+    /// Workers whose stream broke longer ago than the grace period.
+    pub(crate) fn overdue(&self, grace: Duration) -> Vec<WorkerId> {
         let gone = self.registry.workers.iter().filter(|(_, worker)| match worker.link {
-            Presence::Gone { since } => since <= before,
+            Presence::Gone { since } => since.elapsed() >= grace,
             Presence::Attached { .. } => false,
         });
         gone.map(|(id, _)| *id).collect()
     }
 
-    /// Fails what has waited since before `before` for an agent that nobody offers any more.
-    pub(crate) fn give_up_waiting(&mut self, before: Millis, now: Millis) {
+    /// Fails what has waited too long for an agent that nobody offers any more.
+    pub(crate) fn give_up_waiting(&mut self, patience: Duration, now: Millis) {
         let mut stale = Vec::new();
         for agent in self.registry.agents.values().filter(|a| a.workers.is_empty()) {
-            stale.extend(agent.queue.iter().filter(|(_, since)| *since <= before).map(|q| q.0));
+            let waited = agent.queue.iter().filter(|(_, since)| since.elapsed() >= patience);
+            stale.extend(waited.map(|(id, _)| *id));
         }
         for id in stale {
             let Some(live) = self.live.get(&id) else { continue };

@@ -9,8 +9,9 @@ use faultline_proto::{
 use crate::{core::Core, error::Error, registry::Worker, task::timestamp};
 
 impl Core {
-    pub(crate) fn agents(&self, request: &AgentsRequest) -> AgentsResponse {
+    pub(crate) fn agents(&self, request: &AgentsRequest) -> Result<AgentsResponse, Error> {
         let state = self.lock();
+        state.check_served()?;
         let default = self.default_agent(&state);
         let wanted = |name: &str| request.name.is_empty() || request.name == name;
         let agents = state.registry.agents.iter().filter(|(name, _)| wanted(name));
@@ -32,7 +33,7 @@ impl Core {
                 is_default: default.as_deref() == Some(name),
             }
         });
-        AgentsResponse { agents: agents.collect() }
+        Ok(AgentsResponse { agents: agents.collect() })
     }
 
     pub(crate) fn workers(&self) -> WorkersResponse {

@@ -7,7 +7,7 @@ use faultline_proto::{
     id::{TaskId, WorkerId},
     v1::{AgentOffer, ToWorker},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use crate::task::Millis;
 
@@ -22,7 +22,7 @@ pub(crate) struct Agent {
     /// Attached workers that offer it. The choice rotates.
     pub(crate) workers: VecDeque<WorkerId>,
     /// Tasks that wait for a slot, the longest wait first, with since when.
-    pub(crate) queue: VecDeque<(TaskId, Millis)>,
+    pub(crate) queue: VecDeque<(TaskId, Instant)>,
     /// Tasks that wait for somebody's answer.
     pub(crate) waiting: u32,
 }
@@ -51,8 +51,14 @@ pub(crate) struct Running {
 
 /// A worker's stream, or since when it has none.
 pub(crate) enum Presence {
-    Attached { session: u64, outbox: mpsc::Sender<ToWorker> },
-    Gone { since: Millis },
+    Attached {
+        session: u64,
+        outbox: mpsc::Sender<ToWorker>,
+    },
+    /// By a clock that does not jump.
+    Gone {
+        since: Instant,
+    },
 }
 
 impl Worker {
@@ -64,7 +70,7 @@ impl Worker {
             slots: 0,
             since,
             draining: false,
-            link: Presence::Gone { since },
+            link: Presence::Gone { since: Instant::now() },
             running: HashMap::new(),
             used: 0,
             resuming: VecDeque::new(),
@@ -182,9 +188,9 @@ impl Registry {
     }
 
     /// Its stream is gone; what it runs stays its own for the grace period.
-    pub(crate) fn detach(&mut self, id: WorkerId, now: Millis) {
+    pub(crate) fn detach(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.get_mut(&id) {
-            worker.link = Presence::Gone { since: now };
+            worker.link = Presence::Gone { since: Instant::now() };
             for name in &worker.agents {
                 if let Some(agent) = self.agents.get_mut(name) {
                     agent.workers.retain(|w| *w != id);

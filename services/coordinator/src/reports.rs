@@ -12,7 +12,7 @@ use faultline_proto::{
 use crate::{
     core::{Effect, State},
     dispatch::close_span,
-    live::Live,
+    live::{Live, message_response, task_response},
     store::Write,
     task::{Millis, Refused, Verdict, is_waiting},
 };
@@ -34,15 +34,14 @@ impl State {
 
     fn report_run(&mut self, worker: WorkerId, id: TaskId, run: Vec<Report>, now: Millis) {
         let name = worker.to_string();
-        let agents = &self.registry.agents;
         let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else {
             run.iter().for_each(|report| self.late(worker, id, Brief::of(report)));
             return;
         };
         let (from, was_waiting) = (live.task.version, is_waiting(live.task.state));
         let reported_before = live.task.reported;
-        let may_message =
-            agents.get(&live.task.agent).is_some_and(|a| a.offer.may_answer_with_message);
+        // Only while somebody waits who was told of no task.
+        let may_message = live.may_vanish && !live.waiters.is_empty();
         let mut events = Vec::new();
         let mut late = Vec::new();
         let mut vanished = None;
@@ -99,7 +98,7 @@ impl State {
             effects.push(Effect::Ack(worker, ack));
         }
         if let Some(message) = vanished {
-            effects.push(Effect::Vanish(id, message));
+            self.vanish(id, &message, &mut effects);
             self.commit_write(Write::Erase { id, from }, effects);
             self.finish_on(worker, id);
         } else {
@@ -112,6 +111,16 @@ impl State {
             self.settle_run(worker, id, before, events, effects, now);
         }
         late.into_iter().for_each(|brief| self.late(worker, id, brief));
+    }
+
+    /// The answer is a message: the task leaves memory now and the store with this step.
+    fn vanish(&mut self, id: TaskId, message: &Message, effects: &mut Vec<Effect>) {
+        let Some(live) = self.live.remove(&id) else { return };
+        self.drop_calls(&live);
+        for waiter in live.waiters {
+            let answer = Box::new(message_response(message.clone()));
+            effects.push(Effect::Answer(waiter.done, answer));
+        }
     }
 
     /// Queues the step that a run of reports made, and moves slots and queues accordingly.
@@ -135,8 +144,13 @@ impl State {
         if over {
             close_span(live);
         }
-        if before.reported == 0 && !over {
-            effects.push(Effect::FirstReport(id));
+        live.may_vanish = false;
+        // As it is in this very step, which is durable when they hear of it.
+        let first = if over { Vec::new() } else { live.take_first_waiters() };
+        for waiter in first {
+            waiter.call.map(|call| self.calls.remove(&call));
+            let task = task_response(live.task.to_a2a(waiter.history, true));
+            effects.push(Effect::Answer(waiter.done, Box::new(task)));
         }
         self.commit(id, before.version, events, effects);
         if before.agent_ended {
@@ -147,6 +161,12 @@ impl State {
             && let Some(worker) = self.registry.workers.get_mut(&worker)
         {
             worker.pause(id);
+        } else if before.was_waiting
+            && !waiting
+            && let Some(worker) = self.registry.workers.get_mut(&worker)
+        {
+            // The agent took its question back and goes on, slot or no slot.
+            worker.go_on(id);
         }
         self.count_waiting(&agent, i32::from(waiting) - i32::from(before.was_waiting));
         if homeless && !over && !waiting {

@@ -8,13 +8,14 @@ use faultline_proto::{
     a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
     id::TaskId,
 };
+use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     core::{Core, Effect, State, now},
     dispatch::NewTask,
     error::Error,
-    live::{CallKey, Done, Until, Waiter, task_response},
+    live::{Alarm, CallKey, Done, Until, Waiter, task_response},
     subscription::Subscription,
 };
 
@@ -50,6 +51,7 @@ impl Core {
                     call: caller.call,
                     history: options.history,
                     done,
+                    _alarm: self.alarm(&caller),
                 }),
                 false => {
                     let task = live.task.to_a2a(options.history, true);
@@ -59,24 +61,25 @@ impl Core {
             if let Some(call) = caller.call.filter(|_| waits) {
                 state.calls.insert(call, id);
             }
-            Ok(id)
+            Ok(())
         });
-        match (sent, caller.patience.zip(caller.call)) {
-            (Err((done, error)), _) => done(Err(error.into())),
-            (Ok(id), Some((patience, call))) => self.end_patience(id, call, patience),
-            (Ok(_), None) => {}
+        if let Err((done, error)) = sent {
+            done(Err(error.into()));
         }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.
-    fn end_patience(self: &Arc<Self>, id: TaskId, call: CallKey, patience: Duration) {
+    fn alarm(self: &Arc<Self>, caller: &Caller) -> Option<Alarm> {
+        let (patience, call) = caller.patience.zip(caller.call)?;
         let core = Arc::clone(self);
-        tokio::spawn(async move {
+        let ringing = tokio::spawn(async move {
             tokio::time::sleep(patience).await;
-            if let Some(done) = core.lock().forget_call(call) {
+            let ended = core.lock().end_patience(call);
+            if let Some((id, done)) = ended {
                 done(Err(Error::PatienceEnded(id).into()));
             }
         });
+        Some(Alarm(ringing.abort_handle()))
     }
 
     async fn send_answer_to(
@@ -100,16 +103,26 @@ impl Core {
                 return None;
             }
             let (until, history) = (Until::Settled, options.history);
-            live.waiters.push(Waiter { until, call: caller.call, history, done });
+            let (call, alarm) = (caller.call, self.alarm(&caller));
+            live.waiters.push(Waiter { until, call, history, done, _alarm: alarm });
             if let Some(call) = caller.call {
                 state.calls.insert(call, id);
             }
             None
         });
-        match (refused, caller.patience.zip(caller.call)) {
-            (Some((done, error)), _) => done(Err(error.into())),
-            (None, Some((patience, call))) => self.end_patience(id, call, patience),
-            (None, None) => {}
+        if let Some((done, error)) = refused {
+            let error = self.ended_meanwhile(error).await;
+            done(Err(error.into()));
+        }
+    }
+
+    /// A task that was there when we read it and not when we answered it has ended in between.
+    async fn ended_meanwhile(&self, error: Error) -> Error {
+        let Error::TaskNotFound(id) = error else { return error };
+        match self.visible(&id, "").await {
+            Ok(task) if task.is_final() => Error::Ended { id: task.id, state: task.state },
+            Ok(task) => Error::Busy(task.id),
+            Err(error) => error,
         }
     }
 
@@ -128,6 +141,10 @@ impl Core {
         if task.is_final() {
             return Err(Error::Ended { id: task.id, state: task.state });
         }
+        if task.message_bytes() + check_size(&message)? > limits::TASK_MESSAGE_BYTES_MAX {
+            let text = "the messages of this task are too many: start a new one in its context";
+            return Err(Error::TooLarge(text));
+        }
         Ok((task.id, message, options))
     }
 
@@ -137,8 +154,10 @@ impl Core {
         request: SendMessageRequest,
         caller: &Caller,
     ) -> Result<(NewTask, Options), Error> {
+        state.check_open()?;
         let options = Options::of(&request);
         let message = request.message.unwrap_or_default();
+        check_size(&message)?;
         let agent = match request.tenant.as_str() {
             "" => self.default_agent(state).ok_or(Error::NoDefaultAgent)?,
             tenant => tenant.to_owned(),
@@ -193,6 +212,7 @@ impl Core {
                         call: None,
                         history: None,
                         done,
+                        _alarm: None,
                     }),
                     false => effects.push(Effect::Answer(done, Box::new(task_response(task)))),
                 }
@@ -220,7 +240,9 @@ impl Core {
         let done: Done = Box::new(move |answer| drop(done.send(answer)));
         let nothing = Box::new(SendMessageResponse::default());
         let effects = vec![Effect::Answer(done, nothing)];
-        self.change(|state| state.answer(id, message, now(), effects))?;
+        if let Err(error) = self.change(|state| state.answer(id, message, now(), effects)) {
+            return Err(self.ended_meanwhile(error).await);
+        }
         durable.await.unwrap_or_else(|_| Err(Error::Leaving.into()))?;
         let mut subscription = self.subscribe_id(id, None).await?;
         subscription.closes_at_question();
@@ -247,5 +269,15 @@ impl Options {
             immediately: configuration.is_some_and(|c| c.return_immediately),
             history: configuration.and_then(|c| c.history_length),
         }
+    }
+}
+
+/// The gateway checks this too, but is not the only door.
+fn check_size(message: &a2a::Message) -> Result<usize, Error> {
+    match message.encoded_len() {
+        bytes if bytes > limits::MESSAGE_BYTES_MAX => {
+            Err(Error::TooLarge("the message is over 4 MiB: send a URL instead of the content"))
+        }
+        bytes => Ok(bytes),
     }
 }

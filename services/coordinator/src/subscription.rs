@@ -99,6 +99,10 @@ impl Subscription {
     /// Ends also where the task asks for input, as a streaming send does.
     pub(crate) fn closes_at_question(&mut self) {
         self.until_question = true;
+        let asks = |frame: &Frame| frame.response.as_ref().is_some_and(asks_for_input);
+        if self.ready.iter().any(asks) {
+            self.source = Source::Over;
+        }
     }
 
     /// The next frame; `None`: that was all.
@@ -170,10 +174,10 @@ fn frame(seq: u64, payload: Payload) -> Frame {
 }
 
 fn asks_for_input(response: &StreamResponse) -> bool {
-    match &response.payload {
-        Some(Payload::StatusUpdate(update)) => {
-            update.status.as_ref().is_some_and(|s| s.state() == TaskState::InputRequired)
-        }
-        _ => false,
-    }
+    let status = match &response.payload {
+        Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
+        Some(Payload::Task(task)) => task.status.as_ref(),
+        _ => None,
+    };
+    status.is_some_and(|s| s.state() == TaskState::InputRequired)
 }

@@ -13,13 +13,13 @@ pub(crate) async fn run(core: Arc<Core>) {
     loop {
         tick.tick().await;
         let now = now();
-        let grace = i64::try_from(core.config.reattach_grace_ms).unwrap_or(i64::MAX);
-        let patience = i64::try_from(core.config.wait_for_worker_ms).unwrap_or(i64::MAX);
+        let grace = Duration::from_millis(core.config.reattach_grace_ms);
+        let patience = Duration::from_millis(core.config.wait_for_worker_ms);
         core.change(|state| {
-            for worker in state.overdue(now.saturating_sub(grace)) {
+            for worker in state.overdue(grace) {
                 state.lose(worker, &core.config, now);
             }
-            state.give_up_waiting(now.saturating_sub(patience), now);
+            state.give_up_waiting(patience, now);
         });
     }
 }

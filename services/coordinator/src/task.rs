@@ -148,6 +148,16 @@ impl Task {
         is_final(self.state)
     }
 
+    /// What its messages weigh.
+    pub(crate) fn message_bytes(&self) -> usize {
+        self.history.iter().map(prost::Message::encoded_len).sum()
+    }
+
+    /// What its artifacts weigh.
+    pub(crate) fn artifact_bytes(&self) -> usize {
+        self.artifacts.bytes()
+    }
+
     /// The message that started it.
     pub(crate) fn message(&self) -> Option<&Message> {
         self.history.first()
@@ -240,13 +250,21 @@ impl Task {
         if report.number != self.reported + 1 {
             return Err(Refused::Nonsense("a report before this one is missing"));
         }
-        if is_waiting(self.state) && !matches!(report.body, Some(report::Body::Released(_))) {
-            return Err(Refused::Nonsense("the agent reported while it waited for an answer"));
-        }
         let Some(body) = report.body else {
             return Err(Refused::Nonsense("the report is empty or of an unknown kind"));
         };
-        self.judge(body)
+        let withdraws = matches!(
+            body,
+            report::Body::Started(_) | report::Body::Artifact(_) | report::Body::Checkpoint(_)
+        );
+        match self.judge(body)? {
+            // An agent that goes on without the answer has taken its question back.
+            Verdict::Events(mut events) if withdraws && is_waiting(self.state) => {
+                events.insert(0, event::Body::Status(StatusChanged { message: None }));
+                Ok(Verdict::Events(events))
+            }
+            verdict => Ok(verdict),
+        }
     }
 
     fn judge(&self, body: report::Body) -> Result<Verdict, Refused> {
@@ -337,6 +355,7 @@ impl Task {
             }
             Some(event::Body::Assigned(assigned)) => self.apply_assigned(assigned, at),
             Some(event::Body::Status(status)) => {
+                self.pending = None;
                 self.enter(TaskState::Working, status.message.clone(), at);
             }
             Some(event::Body::Artifact(write)) => self.artifacts.write(write),

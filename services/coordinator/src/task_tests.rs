@@ -112,8 +112,8 @@ fn every_transition_is_in_the_table_and_no_other() {
     let table = [
         (Submitted, "W-X------"),
         (Working, "--X=WICF="),
-        (InputRequired, "-WX=----="),
-        (AuthRequired, "-WX=----="),
+        (InputRequired, "-WX=W=CF="),
+        (AuthRequired, "-WX=WICF="),
         (Completed, "---------"),
         (Failed, "---------"),
         (Canceled, "---------"),

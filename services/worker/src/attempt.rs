@@ -135,6 +135,17 @@ impl State {
     }
 }
 
+/// A question that is open. Dropped by an agent that does not wait for the answer, it is taken
+/// back by whatever the agent reports next.
+struct Asking<'a>(&'a Attempt);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().asking = false;
+        self.0.changed.notify_waiters();
+    }
+}
+
 impl Attempt {
     pub(crate) fn new(
         key: Key,
@@ -180,11 +191,14 @@ impl Attempt {
     /// Makes a report once the attempt is not too far ahead of its acknowledgements.
     pub(crate) async fn report(&self, body: Body) -> Result<(), Error> {
         let mut body = Some(body);
+        let asks = matches!(body, Some(Body::Ask(_)));
         let made = self.until(|state| {
             if state.told_to_stop() {
                 return Some(Err(Error::stopped()));
             }
-            state.has_room().then(|| {
+            // A task that waits says nothing, so what else the agent does waits for the answer.
+            (state.has_room() && !state.asking).then(|| {
+                state.asking = asks;
                 self.make(state, body.take());
                 // From a task that the agent spawned, perhaps, which nobody uncorks.
                 if !state.corked {
@@ -223,14 +237,12 @@ impl Attempt {
     }
 
     pub(crate) async fn answered(&self, key: &str) -> Result<a2a::Message, Error> {
-        self.state.lock().asking = true;
+        let _asking = Asking(self);
         let answered = self.until(|state| match state.told_to_stop() {
             true => Some(Err(Error::stopped())),
             false => state.answers.get(key).cloned().map(Ok),
         });
-        let answered = answered.await;
-        self.state.lock().asking = false;
-        answered
+        answered.await
     }
 
     pub(crate) fn is_asking(&self) -> bool {

@@ -61,8 +61,8 @@ impl Question {
     }
 
     /// Names the question within its task. The same key in a later attempt gets the stored answer
-    /// instead of asking again. Without one, questions are counted, so give keys when several are
-    /// asked at the same time or in an order that may change.
+    /// instead of asking again. Without one, questions are counted, so give keys when their order
+    /// may change. Several at the same time are put one after the other.
     pub fn key(self, key: impl Into<String>) -> Self {
         Self { key: Some(key.into()), ..self }
     }

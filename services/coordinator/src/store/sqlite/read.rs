@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskState, id::TaskId, v1};
 use prost::Message;
 use rusqlite::{Connection, OpenFlags, params};
@@ -119,10 +120,19 @@ pub(super) fn list(c: &Connection, filter: &Filter) -> Result<Page, ReadError> {
         .prepare_cached(&sql)
         .and_then(|mut s| s.query_map(&*named(&values), row)?.collect::<Result<Vec<_>, _>>())
         .map_err(unavailable)?;
-    let more = rows.len() > filter.limit;
+    let mut more = rows.len() > filter.limit;
     rows.truncate(filter.limit);
-    let tasks = rows.into_iter().map(|row| fold(c, row, filter.artifacts));
-    Ok(Page { tasks: tasks.collect::<Result<_, _>>()?, more, total })
+    let (count, mut bytes, mut tasks) = (rows.len(), 0, Vec::new());
+    for row in rows {
+        let task = fold(c, row, filter.artifacts)?;
+        bytes += task.artifact_bytes();
+        tasks.push(task);
+        if bytes > limits::PAGE_BYTES_MAX {
+            more |= tasks.len() < count;
+            break;
+        }
+    }
+    Ok(Page { tasks, more, total })
 }
 
 fn named<'a>(
