@@ -4,6 +4,7 @@
 mod leaving;
 mod load;
 mod operators;
+mod promises;
 mod questions;
 mod send;
 mod streams;

@@ -4,6 +4,7 @@
 
 mod artifact;
 mod frame;
+mod judge;
 mod task;
 
 mod core;

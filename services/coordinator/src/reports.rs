@@ -12,9 +12,10 @@ use faultline_proto::{
 use crate::{
     core::{Effect, State},
     dispatch::close_span,
+    judge::Verdict,
     live::{Live, message_response, task_response},
     store::Write,
-    task::{Millis, Refused, Verdict, is_waiting},
+    task::{Millis, Refused, is_waiting},
 };
 
 impl State {

@@ -8,7 +8,7 @@ use faultline_proto::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::text_message;
+use crate::{frame::text_message, judge::Verdict};
 use faultline_proto::v1::interrupt;
 
 const NOW: Millis = 1_700_000_000_000;
