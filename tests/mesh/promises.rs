@@ -48,9 +48,10 @@ impl Agent for Odd {
 }
 
 async fn with_odd(dir: &tempfile::TempDir) -> (Mesh, Rpc) {
-    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mut mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let offer = Offer::new("odd", Odd);
-    mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
+    let attached = mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await;
+    attached.expect("the worker attaches");
     let rpc = Rpc::at(mesh.gateway_addr()).agent("odd");
     (mesh, rpc)
 }
