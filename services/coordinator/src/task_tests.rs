@@ -3,7 +3,7 @@
 use faultline_proto::{
     a2a::{Artifact, Part, part::Content},
     reason,
-    v1::{ArtifactChunk, Completed, Released, Started, Stopped},
+    v1::{ArtifactChunk, Completed, Released, Report, Started, Stopped, report},
 };
 use proptest::prelude::*;
 
