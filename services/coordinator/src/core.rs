@@ -185,16 +185,10 @@ impl State {
                 self.publish_task(id, first, events);
             }
             for effect in followup.effects {
-                match effect {
-                    // One message a worker, however many reports the batch held.
-                    Effect::Ack(worker, ack) => {
-                        self.note_acked(&ack);
-                        acks.entry(worker).or_default().push(ack);
-                    }
-                    effect => self.perform(effect),
-                }
+                self.perform(effect, &mut acks);
             }
         }
+        // One message a worker, however many reports the batch held.
         for (worker, acks) in acks {
             let body = to_worker::Body::Acks(Acks { acks });
             self.tell(worker, ToWorker { body: Some(body) });
@@ -240,7 +234,7 @@ impl State {
         }
     }
 
-    fn perform(&mut self, effect: Effect) {
+    fn perform(&mut self, effect: Effect, acks: &mut HashMap<WorkerId, Vec<Ack>>) {
         match effect {
             Effect::Tell(worker, message) => self.tell(worker, *message),
             Effect::Assign(worker, assign) => {
@@ -257,8 +251,8 @@ impl State {
                 self.tell(worker, ToWorker { body: Some(to_worker::Body::Assign(*assign)) });
             }
             Effect::Ack(worker, ack) => {
-                let body = to_worker::Body::Acks(Acks { acks: vec![ack] });
-                self.tell(worker, ToWorker { body: Some(body) });
+                self.note_acked(&ack);
+                acks.entry(worker).or_default().push(ack);
             }
             Effect::Answer(done, response) => done(Ok(*response)),
         }
@@ -280,8 +274,7 @@ impl Core {
         Self { state: Mutex::new(State::new()), store, config, work, room }
     }
 
-    /// The lock, for a moment. Whoever queues a write calls [`Core::wake`] afterwards; `change`
-    /// does both.
+    /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -427,3 +420,7 @@ fn failure_of(written: Option<Written>, expected: usize) -> Option<WriteError> {
         _ => Some(gone()),
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

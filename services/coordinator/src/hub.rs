@@ -143,7 +143,7 @@ fn refuse(field: &str, what: impl Into<String>) -> Failure {
 }
 
 impl Core {
-    fn welcome(&self) -> Welcome {
+    pub(crate) fn welcome(&self) -> Welcome {
         Welcome {
             heartbeat_ms: u32::try_from(self.config.heartbeat_ms).unwrap_or(u32::MAX),
             grace_ms: u32::try_from(self.config.reattach_grace_ms).unwrap_or(u32::MAX),
@@ -155,7 +155,7 @@ impl Core {
 
 impl State {
     /// A worker says hello, for the first time or again.
-    fn attach(
+    pub(crate) fn attach(
         &mut self,
         id: WorkerId,
         hello: Hello,

@@ -1,0 +1,192 @@
+//! A store that fails in the middle: nobody is told what is not so, and after it works again
+//! everything that was acknowledged goes on.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use faultline_proto::{
+    a2a::{self, SendMessageRequest, TaskState, part::Content, send_message_response::Payload},
+    v1::{AgentOffer, Completed, Held, Hello, Report, Welcome, report},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+
+use super::*;
+use crate::{
+    send::Caller,
+    store::{Filter, Page, ReadError, Reading, Stored, StoredEvent, sqlite::Sqlite},
+};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// SQLite with a disk that can be full.
+struct Flaky {
+    inner: Sqlite,
+    is_full: Arc<AtomicBool>,
+}
+
+impl Store for Flaky {
+    fn commit(&self, batch: Vec<Write>) -> oneshot::Receiver<Written> {
+        if !self.is_full.load(SeqCst) {
+            return self.inner.commit(batch);
+        }
+        let (done, written) = oneshot::channel();
+        let full = || Err(WriteError::Unavailable("disk full".to_owned()));
+        let _ = done.send(batch.iter().map(|_| full()).collect());
+        written
+    }
+
+    fn task(&self, id: TaskId) -> Reading<'_, Option<Stored>> {
+        self.inner.task(id)
+    }
+
+    fn events(&self, id: TaskId, after: u64, limit: usize) -> Reading<'_, Vec<StoredEvent>> {
+        self.inner.events(id, after, limit)
+    }
+
+    fn list(&self, filter: Filter) -> Reading<'_, Page> {
+        self.inner.list(filter)
+    }
+
+    fn recover(&self) -> Reading<'_, Vec<crate::task::Task>> {
+        match self.is_full.load(SeqCst) {
+            true => Box::pin(async { Err(ReadError::Unavailable("still full".to_owned())) }),
+            false => self.inner.recover(),
+        }
+    }
+
+    fn agents(&self) -> Reading<'_, Vec<AgentOffer>> {
+        self.inner.agents()
+    }
+}
+
+struct Bench {
+    core: Arc<Core>,
+    is_full: Arc<AtomicBool>,
+    worker: WorkerId,
+    _dir: tempfile::TempDir,
+}
+
+fn bench() -> Bench {
+    let dir = tempfile::tempdir().unwrap();
+    let is_full = Arc::new(AtomicBool::new(false));
+    let inner = Sqlite::open(&dir.path().join("t.db")).unwrap();
+    let store = Flaky { inner, is_full: Arc::clone(&is_full) };
+    let core = Arc::new(Core::new(Box::new(store), Config::default()));
+    let writer = Arc::clone(&core);
+    tokio::spawn(async move { writer.write().await });
+    Bench { core, is_full, worker: WorkerId::new(), _dir: dir }
+}
+
+impl Bench {
+    /// Attaches once the coordinator takes workers; the welcome comes first.
+    async fn attach(&self, held: Vec<Held>) -> (mpsc::Receiver<ToWorker>, Welcome) {
+        let agents = vec![AgentOffer { name: "a".into(), ..AgentOffer::default() }];
+        let attached = timeout(SOON, async {
+            loop {
+                let (outbox, messages) = mpsc::channel(64);
+                let (agents, held) = (agents.clone(), held.clone());
+                let hello = Hello { agents, held, slots: 4, ..Hello::default() };
+                let taken = self.core.change(|state| {
+                    state.check_open()?;
+                    Ok::<_, Error>(state.attach(
+                        self.worker,
+                        hello,
+                        outbox,
+                        self.core.welcome(),
+                        now(),
+                    ))
+                });
+                match taken {
+                    Ok(_) => return messages,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        });
+        let mut messages = attached.await.expect("workers are taken");
+        match next(&mut messages).await {
+            Some(to_worker::Body::Welcome(welcome)) => (messages, welcome),
+            other => panic!("a welcome, not {other:?}"),
+        }
+    }
+
+    fn send(&self) -> oneshot::Receiver<Result<SendMessageResponse, Failure>> {
+        let content = Some(Content::Text("hi".into()));
+        let parts = vec![a2a::Part { content, ..a2a::Part::default() }];
+        let message = Some(a2a::Message { parts, ..a2a::Message::default() });
+        let request =
+            SendMessageRequest { tenant: "a".into(), message, ..SendMessageRequest::default() };
+        let (done, answer) = oneshot::channel();
+        let done: Done = Box::new(move |sent| drop(done.send(sent)));
+        self.core.send(request, Caller::default(), done);
+        answer
+    }
+
+    fn complete(&self, assign: &v1::Assign) {
+        let report = Report {
+            task_id: assign.task_id.clone(),
+            attempt: assign.attempt,
+            number: 1,
+            body: Some(report::Body::Completed(Completed::default())),
+        };
+        self.core.change(|state| state.reports(self.worker, vec![report], now()));
+    }
+}
+
+async fn next(messages: &mut mpsc::Receiver<ToWorker>) -> Option<to_worker::Body> {
+    timeout(SOON, messages.recv()).await.expect("a message in time")?.body
+}
+
+async fn assignment(messages: &mut mpsc::Receiver<ToWorker>) -> v1::Assign {
+    match next(messages).await {
+        Some(to_worker::Body::Assign(assign)) => assign,
+        other => panic!("an assignment, not {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_stored_is_refused_and_never_assigned() {
+    let bench = bench();
+    let (mut messages, _) = bench.attach(Vec::new()).await;
+    bench.is_full.store(true, SeqCst);
+    let failure = bench.send().await.unwrap().unwrap_err();
+    assert_eq!((failure.reason.as_str(), failure.may_retry()), ("STORE_UNAVAILABLE", true));
+    assert_eq!(next(&mut messages).await, None, "the stream ends, and nothing was assigned");
+    let failure = bench.send().await.unwrap().unwrap_err();
+    assert_eq!(failure.reason, "STORE_UNAVAILABLE", "nobody is let in meanwhile");
+    bench.is_full.store(false, SeqCst);
+    let (mut messages, _) = bench.attach(Vec::new()).await;
+    let answer = bench.send();
+    let assign = assignment(&mut messages).await;
+    bench.complete(&assign);
+    let sent = timeout(SOON, answer).await.unwrap().unwrap().unwrap();
+    let Some(Payload::Task(task)) = sent.payload else { panic!("a task") };
+    assert_eq!(task.status.unwrap().state(), TaskState::Completed);
+}
+
+#[tokio::test]
+async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
+    let bench = bench();
+    let (mut messages, _) = bench.attach(Vec::new()).await;
+    let answer = bench.send();
+    let assign = assignment(&mut messages).await;
+    bench.is_full.store(true, SeqCst);
+    bench.complete(&assign);
+    let failure = timeout(SOON, answer).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(failure.reason, "STORE_UNAVAILABLE", "the caller is not told of an end");
+    assert_eq!(next(&mut messages).await, None, "and the worker gets no acknowledgement");
+    bench.is_full.store(false, SeqCst);
+    let held = Held { task_id: assign.task_id.clone(), attempt: assign.attempt };
+    let (mut messages, welcome) = bench.attach(vec![held]).await;
+    let resumed: Vec<_> = welcome.resume.iter().map(|ack| (&ack.task_id, ack.number)).collect();
+    assert_eq!(resumed, [(&assign.task_id, 0)], "go on, and resend everything");
+    bench.complete(&assign);
+    match next(&mut messages).await {
+        Some(to_worker::Body::Acks(acks)) => assert_eq!(acks.acks[0].number, 1),
+        other => panic!("an acknowledgement, not {other:?}"),
+    }
+    let id = assign.task_id.parse().unwrap();
+    let stored = bench.core.store.task(id).await.unwrap().unwrap();
+    assert_eq!((stored.task.state, stored.task.attempt), (TaskState::Completed, 1));
+}
