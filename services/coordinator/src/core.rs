@@ -1,7 +1,6 @@
-//! The heart: everything in memory behind one lock, and the loop that makes it durable. A change
-//! is decided and applied in memory under the lock, queued for the store in the same breath, and
-//! shown to the world only after the store has confirmed it. The lock is never held across an
-//! await, and the queue keeps the order.
+//! The heart: everything in memory, behind one lock. A change is decided and applied under the
+//! lock, queued for the store in the same breath, and shown to the world only after `writer` has
+//! seen it confirmed. The lock is never held across an await, and the queue keeps the order.
 
 use std::{
     collections::HashMap,
@@ -11,7 +10,6 @@ use std::{
 
 use faultline_chassis::limits;
 use faultline_proto::{
-    Failure,
     a2a::SendMessageResponse,
     id::{TaskId, WorkerId},
     v1::{self, Ack, Acks, Event, ToWorker, to_worker},
@@ -23,7 +21,7 @@ use crate::{
     error::Error,
     live::{CallKey, Done, Live, Waiter, task_response},
     registry::{Registry, Worker},
-    store::{Row, Store, Write, WriteError, Written, encode},
+    store::{Row, Store, Write, encode},
     task::{Millis, is_waiting},
 };
 
@@ -32,9 +30,9 @@ pub(crate) struct Core {
     pub(crate) store: Box<dyn Store>,
     pub(crate) config: Config,
     /// There is something to write.
-    work: Notify,
+    pub(crate) work: Notify,
     /// The queue to the store has shrunk.
-    room: Notify,
+    pub(crate) room: Notify,
 }
 
 pub(crate) struct State {
@@ -42,12 +40,12 @@ pub(crate) struct State {
     pub(crate) registry: Registry,
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
-    queue: Queue,
+    pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
-    busy: bool,
+    pub(crate) busy: bool,
     /// No call is taken: the store failed and is being read again, or the service is leaving.
-    closed: Option<Closed>,
-    next_session: u64,
+    pub(crate) closed: Option<Closed>,
+    pub(crate) next_session: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,18 +55,18 @@ pub(crate) enum Closed {
 }
 
 /// What follows once a write, and everything queued before it, is durable.
-struct Followup {
+pub(crate) struct Followup {
     /// False: it only waits for what was queued before it.
-    wrote: bool,
+    pub(crate) wrote: bool,
     /// The task and its new events, for watchers.
-    task: Option<(TaskId, u64, Vec<Event>)>,
-    effects: Vec<Effect>,
+    pub(crate) task: Option<(TaskId, u64, Vec<Event>)>,
+    pub(crate) effects: Vec<Effect>,
 }
 
 #[derive(Default)]
-struct Queue {
-    writes: Vec<Write>,
-    followups: Vec<Followup>,
+pub(crate) struct Queue {
+    pub(crate) writes: Vec<Write>,
+    pub(crate) followups: Vec<Followup>,
 }
 
 pub(crate) enum Effect {
@@ -85,7 +83,7 @@ pub(crate) fn now() -> Millis {
 }
 
 impl State {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             live: HashMap::new(),
             registry: Registry::default(),
@@ -178,7 +176,7 @@ impl State {
     }
 
     /// Shows the world what the store has confirmed.
-    fn publish(&mut self, confirmed: Vec<Followup>) {
+    pub(crate) fn publish(&mut self, confirmed: Vec<Followup>) {
         let mut acks: HashMap<WorkerId, Vec<Ack>> = HashMap::new();
         for followup in confirmed {
             if let Some((id, first, events)) = followup.task {
@@ -286,20 +284,6 @@ impl Core {
         done
     }
 
-    /// Waits until nothing is on its way to the store, but not for ever.
-    pub(crate) async fn flushed(&self) {
-        for _ in 0..200 {
-            let idle = {
-                let state = self.lock();
-                state.queue.followups.is_empty() && !state.busy
-            };
-            if idle {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
     /// Waits until the streams that were cut have noticed, so that the store is closed when the
     /// service returns and another may open it.
     pub(crate) async fn released(self: Arc<Self>) {
@@ -321,106 +305,4 @@ impl Core {
             room.await;
         }
     }
-
-    /// Group commit: whatever waits is committed at once, and while the disk works on it the
-    /// batch before is published. Never returns.
-    pub(crate) async fn write(&self) {
-        let mut confirmed = Vec::new();
-        loop {
-            let Queue { writes, followups } = self.take_batch();
-            if followups.is_empty() {
-                self.lock().publish(std::mem::take(&mut confirmed));
-                if self.rest() {
-                    self.work.notified().await;
-                }
-                continue;
-            }
-            let expected = writes.len();
-            let answer = (expected > 0).then(|| self.store.commit(writes));
-            self.lock().publish(std::mem::take(&mut confirmed));
-            let failed = match answer {
-                Some(answer) => failure_of(answer.await.ok(), expected),
-                None => None,
-            };
-            match failed {
-                None => confirmed = followups,
-                Some(error) => self.recover_from(error, followups).await,
-            }
-        }
-    }
-
-    /// Nothing is under way. False: something has just come in.
-    fn rest(&self) -> bool {
-        let mut state = self.lock();
-        state.busy = false;
-        state.queue.followups.is_empty()
-    }
-
-    fn take_batch(&self) -> Queue {
-        let batch = {
-            let mut state = self.lock();
-            state.busy = true;
-            let queue = &mut state.queue;
-            let count = queue.followups.len().min(limits::STORE_BATCH_MAX);
-            let followups: Vec<_> = queue.followups.drain(..count).collect();
-            let writes = followups.iter().filter(|f| f.wrote).count();
-            Queue { writes: queue.writes.drain(..writes).collect(), followups }
-        };
-        self.room.notify_waiters();
-        batch
-    }
-
-    /// The store did not take a batch. Memory is ahead of it and cannot be trusted: everybody who
-    /// waits is told, and the store is read again as after a restart.
-    async fn recover_from(&self, error: WriteError, lost: Vec<Followup>) {
-        tracing::error!(%error, "the store failed; reading it again");
-        let failure = Failure::from(Error::Store { detail: error.to_string() });
-        let (queue, live) = {
-            let mut state = self.lock();
-            let old = std::mem::replace(&mut *state, State::new());
-            state.next_session = old.next_session;
-            state.closed = old.closed.or(Some(Closed::StoreFailed));
-            (old.queue, old.live)
-        };
-        for effect in lost.into_iter().chain(queue.followups).flat_map(|f| f.effects) {
-            if let Effect::Answer(done, _) = effect {
-                done(Err(failure.clone()));
-            }
-        }
-        for waiter in live.into_values().flat_map(|live| live.waiters) {
-            (waiter.done)(Err(failure.clone()));
-        }
-        while let Err(error) = self.recover().await {
-            tracing::error!(%error, "the store cannot be read");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-
-    /// Reads every task that has not ended, and opens the door.
-    pub(crate) async fn recover(&self) -> Result<(), Error> {
-        let (tasks, offers) = (self.store.recover().await?, self.store.agents().await?);
-        let now = now();
-        self.change(|state| {
-            for offer in offers {
-                state.registry.offer(offer);
-            }
-            for task in tasks {
-                state.remember(task, now);
-            }
-            state.closed = state.closed.filter(|why| *why == Closed::Leaving);
-        });
-        Ok(())
-    }
 }
-
-fn failure_of(written: Option<Written>, expected: usize) -> Option<WriteError> {
-    let gone = || WriteError::Unavailable("the store's writer is gone".to_owned());
-    match written {
-        Some(written) if written.len() == expected => written.into_iter().find_map(Result::err),
-        _ => Some(gone()),
-    }
-}
-
-#[cfg(test)]
-#[path = "core_tests.rs"]
-mod tests;

@@ -1,6 +1,7 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
-//! `core` makes it durable, `dispatch` brings it to workers, `reports` and `losses` take it back,
-//! `send`, `api` and `mesh` are what callers may ask, and `hub`, `link` and `grpc` are the doors.
+//! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
+//! `losses` take it back; `send`, `api` and `mesh` are what callers may ask, and `hub`, `link` and
+//! `grpc` are the doors.
 
 mod artifact;
 mod frame;
@@ -15,6 +16,7 @@ mod registry;
 mod reports;
 mod store;
 mod sweep;
+mod writer;
 
 mod api;
 mod mesh;

@@ -1,11 +1,18 @@
 //! A store that fails in the middle: nobody is told what is not so, and after it works again
 //! everything that was acknowledged goes on.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use faultline_proto::{
-    a2a::{self, SendMessageRequest, TaskState, part::Content, send_message_response::Payload},
-    v1::{AgentOffer, Completed, Held, Hello, Report, Welcome, report},
+    a2a::{
+        self, SendMessageRequest, SendMessageResponse, TaskState, part::Content,
+        send_message_response::Payload,
+    },
+    id::TaskId,
+    v1::{self, AgentOffer, Completed, Held, Hello, Report, ToWorker, Welcome, report, to_worker},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -14,8 +21,10 @@ use tokio::{
 
 use super::*;
 use crate::{
+    Config,
+    live::Done,
     send::Caller,
-    store::{Filter, Page, ReadError, Reading, Stored, StoredEvent, sqlite::Sqlite},
+    store::{Filter, Page, ReadError, Reading, Store, Stored, StoredEvent, Write, sqlite::Sqlite},
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -24,10 +33,23 @@ const SOON: Duration = Duration::from_secs(10);
 struct Flaky {
     inner: Sqlite,
     is_full: Arc<AtomicBool>,
+    /// The next insert finds that somebody was quicker.
+    is_beaten: Arc<AtomicBool>,
 }
 
 impl Store for Flaky {
     fn commit(&self, batch: Vec<Write>) -> oneshot::Receiver<Written> {
+        let inserts = batch.iter().any(|write| matches!(write, Write::Insert { .. }));
+        if inserts && self.is_beaten.swap(false, SeqCst) {
+            let (done, written) = oneshot::channel();
+            let beaten = |write: &Write| matches!(write, Write::Insert { .. });
+            let results = batch.iter().map(|write| match beaten(write) {
+                true => Err(WriteError::Conflict),
+                false => Ok(()),
+            });
+            let _ = done.send(results.collect());
+            return written;
+        }
         if !self.is_full.load(SeqCst) {
             return self.inner.commit(batch);
         }
@@ -64,6 +86,7 @@ impl Store for Flaky {
 struct Bench {
     core: Arc<Core>,
     is_full: Arc<AtomicBool>,
+    is_beaten: Arc<AtomicBool>,
     worker: WorkerId,
     _dir: tempfile::TempDir,
 }
@@ -71,12 +94,14 @@ struct Bench {
 fn bench() -> Bench {
     let dir = tempfile::tempdir().unwrap();
     let is_full = Arc::new(AtomicBool::new(false));
+    let is_beaten = Arc::new(AtomicBool::new(false));
     let inner = Sqlite::open(&dir.path().join("t.db")).unwrap();
-    let store = Flaky { inner, is_full: Arc::clone(&is_full) };
+    let (full, beaten) = (Arc::clone(&is_full), Arc::clone(&is_beaten));
+    let store = Flaky { inner, is_full: full, is_beaten: beaten };
     let core = Arc::new(Core::new(Box::new(store), Config::default()));
     let writer = Arc::clone(&core);
     tokio::spawn(async move { writer.write().await });
-    Bench { core, is_full, worker: WorkerId::new(), _dir: dir }
+    Bench { core, is_full, is_beaten, worker: WorkerId::new(), _dir: dir }
 }
 
 impl Bench {
@@ -189,4 +214,25 @@ async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
     let id = assign.task_id.parse().unwrap();
     let stored = bench.core.store.task(id).await.unwrap().unwrap();
     assert_eq!((stored.task.state, stored.task.attempt), (TaskState::Completed, 1));
+}
+
+#[tokio::test]
+async fn a_step_that_lost_a_race_fails_alone() {
+    let bench = bench();
+    let (mut messages, _) = bench.attach(Vec::new()).await;
+    let first = bench.send();
+    let running = assignment(&mut messages).await;
+    bench.is_beaten.store(true, SeqCst);
+    let failure = timeout(SOON, bench.send()).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((failure.reason.as_str(), failure.may_retry()), ("ABORTED", true));
+    bench.complete(&running);
+    let sent = timeout(SOON, first).await.unwrap().unwrap().unwrap();
+    let Some(Payload::Task(task)) = sent.payload else { panic!("a task") };
+    assert_eq!(task.status.unwrap().state(), TaskState::Completed, "others are not disturbed");
+    match next(&mut messages).await {
+        Some(to_worker::Body::Acks(_)) => {}
+        other => panic!("what lost was never assigned: {other:?}"),
+    }
+    let used = bench.core.lock().registry.workers[&bench.worker].used();
+    assert_eq!(used, 0, "and holds no slot");
 }

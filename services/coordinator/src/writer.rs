@@ -1,0 +1,174 @@
+//! The loop that makes it durable, and what happens when the store does not take it: a batch that
+//! cannot be written is forgotten by everybody, a step that lost a race only by its own task.
+
+use std::time::Duration;
+
+use faultline_chassis::limits;
+use faultline_proto::{Failure, id::WorkerId, reason};
+
+use crate::{
+    core::{Closed, Core, Effect, Followup, Queue, State, now},
+    error::Error,
+    live::Waiter,
+    store::{WriteError, Written},
+};
+
+impl Core {
+    /// Group commit: whatever waits is committed at once, and while the disk works on it the
+    /// batch before is published. Never returns.
+    pub(crate) async fn write(&self) {
+        let mut confirmed = Vec::new();
+        loop {
+            let Queue { writes, followups } = self.take_batch();
+            if followups.is_empty() {
+                self.lock().publish(std::mem::take(&mut confirmed));
+                if self.rest() {
+                    self.work.notified().await;
+                }
+                continue;
+            }
+            let expected = writes.len();
+            let answer = (expected > 0).then(|| self.store.commit(writes));
+            self.lock().publish(std::mem::take(&mut confirmed));
+            let written = match answer {
+                Some(answer) => answer.await.unwrap_or_default(),
+                None => Written::new(),
+            };
+            if let Some(error) = failure_of(&written, expected) {
+                self.recover_from(error, followups).await;
+                continue;
+            }
+            let mut written = written.into_iter();
+            for followup in followups {
+                match !followup.wrote || written.next() == Some(Ok(())) {
+                    true => confirmed.push(followup),
+                    false => self.abandon(followup).await,
+                }
+            }
+        }
+    }
+
+    /// Somebody else moved this task first: our step never was. Only who waits for it is told,
+    /// and the task is read again.
+    async fn abandon(&self, refused: Followup) {
+        let failure = Failure::new(&reason::ABORTED)
+            .because("the task was changed elsewhere at the same moment")
+            .with_retryable(true);
+        answer_all(refused.effects, Vec::new(), &failure);
+        let Some((id, ..)) = refused.task else { return };
+        let live = self.change(|state| {
+            let live = state.live.remove(&id)?;
+            state.drop_calls(&live);
+            if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
+                state.finish_on(worker, id);
+            }
+            Some(live)
+        });
+        tracing::warn!(task = %id, "a step lost a race and was undone");
+        answer_all(Vec::new(), live.map_or_else(Vec::new, |live| live.waiters), &failure);
+        match self.store.task(id).await {
+            Ok(Some(stored)) if !stored.task.is_final() => {
+                self.change(|state| state.remember(stored.task, now()));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(task = %id, %error, "cannot be read again"),
+        }
+    }
+
+    /// Nothing is under way. False: something has just come in.
+    fn rest(&self) -> bool {
+        let mut state = self.lock();
+        state.busy = false;
+        state.queue.followups.is_empty()
+    }
+
+    fn take_batch(&self) -> Queue {
+        let batch = {
+            let mut state = self.lock();
+            state.busy = true;
+            let queue = &mut state.queue;
+            let count = queue.followups.len().min(limits::STORE_BATCH_MAX);
+            let followups: Vec<_> = queue.followups.drain(..count).collect();
+            let writes = followups.iter().filter(|f| f.wrote).count();
+            Queue { writes: queue.writes.drain(..writes).collect(), followups }
+        };
+        self.room.notify_waiters();
+        batch
+    }
+
+    /// The store did not take a batch. Memory is ahead of it and cannot be trusted: everybody who
+    /// waits is told, and the store is read again as after a restart.
+    async fn recover_from(&self, error: WriteError, lost: Vec<Followup>) {
+        tracing::error!(%error, "the store failed; reading it again");
+        let failure = Failure::from(Error::Store { detail: error.to_string() });
+        let (queue, live) = {
+            let mut state = self.lock();
+            let old = std::mem::replace(&mut *state, State::new());
+            state.next_session = old.next_session;
+            state.closed = old.closed.or(Some(Closed::StoreFailed));
+            (old.queue, old.live)
+        };
+        let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();
+        let waiters = live.into_values().flat_map(|live| live.waiters).collect();
+        answer_all(effects, waiters, &failure);
+        while let Err(error) = self.recover().await {
+            tracing::error!(%error, "the store cannot be read");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Reads every task that has not ended, and opens the door.
+    pub(crate) async fn recover(&self) -> Result<(), Error> {
+        let (tasks, offers) = (self.store.recover().await?, self.store.agents().await?);
+        let now = now();
+        self.change(|state| {
+            for offer in offers {
+                state.registry.offer(offer);
+            }
+            for task in tasks {
+                state.remember(task, now);
+            }
+            state.closed = state.closed.filter(|why| *why == Closed::Leaving);
+        });
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way to the store, but not for ever.
+    pub(crate) async fn flushed(&self) {
+        for _ in 0..200 {
+            let idle = {
+                let state = self.lock();
+                state.queue.followups.is_empty() && !state.busy
+            };
+            if idle {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Tells everybody who waits for something that will not be.
+fn answer_all(effects: Vec<Effect>, waiters: Vec<Waiter>, failure: &Failure) {
+    for effect in effects {
+        if let Effect::Answer(done, _) = effect {
+            done(Err(failure.clone()));
+        }
+    }
+    for waiter in waiters {
+        (waiter.done)(Err(failure.clone()));
+    }
+}
+
+/// Why the whole batch is lost, if it is. A conflict is the business of its own write.
+fn failure_of(written: &Written, expected: usize) -> Option<WriteError> {
+    if written.len() != expected {
+        return Some(WriteError::Unavailable("the store's writer is gone".to_owned()));
+    }
+    let errors = written.iter().filter_map(|w| w.as_ref().err());
+    errors.filter(|e| **e != WriteError::Conflict).cloned().next()
+}
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;
