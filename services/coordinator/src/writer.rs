@@ -165,8 +165,8 @@ fn failure_of(written: &Written, expected: usize) -> Option<WriteError> {
     if written.len() != expected {
         return Some(WriteError::Unavailable("the store's writer is gone".to_owned()));
     }
-    let errors = written.iter().filter_map(|w| w.as_ref().err());
-    errors.filter(|e| **e != WriteError::Conflict).cloned().next()
+    let mut errors = written.iter().filter_map(|w| w.as_ref().err());
+    errors.find(|e| **e != WriteError::Conflict).cloned()
 }
 
 #[cfg(test)]
