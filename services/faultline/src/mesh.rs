@@ -1,7 +1,7 @@
 //! The whole mesh in one process: what `faultline up` runs, and what tests run against. Services
 //! still talk over sockets, so nothing works here that would not work apart.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
 use faultline_chassis::{Drain, limits};
@@ -80,7 +80,6 @@ impl Mesh {
     }
 
     async fn start_without_worker(config: Config) -> anyhow::Result<Self> {
-        make_room(&config.coordinator.store)?;
         let service = config.coordinator.bind().await.context(CannotStart("coordinator"))?;
         let hub_addr = service.addr();
         let drain = Drain::new();
@@ -213,14 +212,4 @@ impl Mesh {
             () = sleep(START_TIMEOUT) => bail!("no answer within {} s", START_TIMEOUT.as_secs()),
         }
     }
-}
-
-/// Makes the directory that a SQLite file is to be in.
-pub(crate) fn make_room(store: &str) -> anyhow::Result<()> {
-    let file = store.strip_prefix("sqlite:").map(Path::new);
-    let Some(directory) = file.and_then(Path::parent).filter(|d| !d.as_os_str().is_empty()) else {
-        return Ok(());
-    };
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make the directory '{}'", directory.display()))
 }

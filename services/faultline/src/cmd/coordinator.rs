@@ -9,7 +9,6 @@ use crate::{
     cmd::config::Source,
     config::Config,
     exit::{CannotStart, Exit},
-    mesh::make_room,
     role,
 };
 
@@ -44,7 +43,6 @@ impl Args {
         let mut coordinator = config.coordinator;
         coordinator.listen = self.listen.unwrap_or(coordinator.listen);
         coordinator.store = self.store.unwrap_or(coordinator.store);
-        make_room(&coordinator.store)?;
         role::serve(self.threads.into(), config.log, "faultline-coordinator", async |drain| {
             let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
             role::ready(&format!("ready {}", service.addr()))?;

@@ -92,11 +92,12 @@ pub(crate) fn card(task: &Task, paint: Paint) -> String {
     out
 }
 
-/// `faultline list`: a table with a head for people, bare lines with tabs for programs.
+/// `faultline list`: a table with a head for people, bare lines with tabs for programs. People get
+/// what fits a line of a terminal; programs get the context too.
 pub(crate) fn table(list: &ListTasksResponse, for_people: bool, paint: Paint) -> String {
     let mut rows = Vec::new();
     if for_people {
-        let head = ["TASK", "STATE", "SINCE", "CONTEXT", "SAYS"];
+        let head = ["TASK", "STATE", "SINCE", "SAYS"];
         rows.push(head.iter().map(|h| ((*h).to_owned(), paint.dim(h))).collect());
     }
     for task in &list.tasks {
@@ -106,13 +107,12 @@ pub(crate) fn table(list: &ListTasksResponse, for_people: bool, paint: Paint) ->
             Some(failure) => format!("{}: {}", failure.reason, failure.public_message),
             None => status.message.as_ref().map(text_of).unwrap_or_default(),
         };
-        rows.push(vec![
-            plain(line(&task.id)),
-            state_cell(status.state(), paint),
-            plain(since),
-            plain(line(&task.context_id)),
-            plain(short(&says, 60)),
-        ]);
+        let mut row = vec![plain(line(&task.id)), state_cell(status.state(), paint), plain(since)];
+        if !for_people {
+            row.push(plain(line(&task.context_id)));
+        }
+        row.push(plain(short(&says, if for_people { 32 } else { 60 })));
+        rows.push(row);
     }
     match for_people {
         true => columns(&rows),

@@ -117,8 +117,8 @@ fn a_list_is_a_table_for_people_and_tabs_for_programs() {
     assert_eq!(
         table(&list, true, Paint::plain()),
         format!(
-            "TASK  STATE   SINCE                     CONTEXT  SAYS\n\
-             t-1   failed  {since}  c-1      {says}\n"
+            "TASK  STATE   SINCE                     SAYS\n\
+             t-1   failed  {since}  AGENT_PANICKED: the agent panick…\n"
         )
     );
     let bare = format!("t-1\tfailed\t{since}\tc-1\t{says}\n");
