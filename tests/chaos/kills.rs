@@ -44,15 +44,18 @@ struct Round {
     victims: Vec<Victim>,
 }
 
-/// Mostly one at a time; sometimes several die together, as when a machine does.
+/// Mostly one at a time; sometimes several die together, as when a machine does. The first rounds
+/// see to it that nobody is spared, whatever the seed.
 fn plan(rng: &mut StdRng, rounds: u64) -> Vec<Round> {
     let all =
         [Victim::Coordinator, Victim::Gateway, Victim::Worker(0), Victim::Worker(1), Victim::Wire];
-    let round = |_| {
+    let round = |at: u64| {
         let after = Duration::from_millis(rng.random_range(50..700));
         let count = if rng.random_bool(0.2) { rng.random_range(2..=4) } else { 1 };
         let mut victims: Vec<_> = all.choose_multiple(rng, count).copied().collect();
+        victims.extend(all.get(at as usize));
         victims.sort();
+        victims.dedup();
         Round { after, victims }
     };
     (0..rounds).map(round).collect()
@@ -114,5 +117,7 @@ async fn nothing_acknowledged_is_lost_doubled_or_stuck_whoever_is_killed() {
     }
     let summary = history::check(&cluster.rpc(), &records).await;
     eprintln!("{rounds} rounds in {:.1?}: {summary:?}", start.elapsed());
-    assert!(summary.tasks > 0 && summary.events > 0, "there was load: {summary:?}");
+    assert!(summary.tasks > 0 && summary.events > 0, "there was no load: {summary:?}");
+    let chaos = summary.lost_attempts > 0 && summary.resumed_streams > 0;
+    assert!(chaos || rounds < 10, "there was no chaos: {summary:?}");
 }

@@ -58,6 +58,24 @@ async fn check_lost(rpc: &Rpc, task: &Value, attempts: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_failure_says_how_many_attempts_came_before_it() {
+    let mut cluster = plan().start().await;
+    let rpc = cluster.rpc().agent("script");
+    let sent = rpc.send_immediately("chunk a; sleep 1s; fail ABORTED").await;
+    cluster.workers[0].kill().await;
+    cluster.workers[0].restart().await;
+    let failed = until("the second attempt fails", LONG, async || {
+        let task = rpc.task(task::id(&sent)).await;
+        task::is_final(task::state(&task)).then_some(task)
+    })
+    .await;
+    let failure = &failed["metadata"]["faultline.dev/failure"];
+    assert_eq!((&failure["reason"], &failure["retriesSpent"]), (&json!("ABORTED"), &json!(1)));
+    let outcomes_seen = rpc.inspect(task::id(&sent)).await;
+    assert_eq!(outcomes(&outcomes_seen), ["OUTCOME_WORKER_LOST", "OUTCOME_ENDED"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_kills_its_workers_ends_after_three() {
     let mut cluster = plan().start().await;
     let rpc = cluster.rpc().agent("script");

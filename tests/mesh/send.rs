@@ -11,11 +11,16 @@ use serde_json::json;
 
 use crate::start;
 
-/// As the README has it, byte for byte.
+/// As the README has it, byte for byte; the test below compares.
 const README: &str = concat!(
     r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"tenant":"echo","#,
     r#""message":{"messageId":"m1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#,
 );
+
+#[test]
+fn the_request_tried_here_is_the_one_in_the_readme() {
+    assert!(include_str!("../../README.md").contains(README));
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_request_of_the_readme_is_answered_by_faultline_up() {

@@ -61,12 +61,6 @@ impl Process {
         self.child.id().expect("asked only while it runs")
     }
 
-    /// `kill -9`, and starts it again as it was.
-    pub async fn kill_and_restart(&mut self) {
-        self.kill().await;
-        self.restart().await;
-    }
-
     /// `kill -9`. Returns when it is gone.
     pub async fn kill(&mut self) {
         self.child.kill().await.expect("a child can be killed");

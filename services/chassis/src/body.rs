@@ -182,7 +182,7 @@ fn broken(side: Side, status: &Status) -> Failure {
 /// The peer died, cut the line or never was there. All of them may be tried again.
 pub(crate) fn unreachable_peer(detail: &str) -> Failure {
     Failure::new(&reason::UNAVAILABLE)
-        .because("the connection to the peer was lost")
+        .because("the peer cannot be reached, or the connection to it was lost")
         .privately(detail.to_owned())
         .with_plane(faultline_proto::v1::Plane::Transport)
 }

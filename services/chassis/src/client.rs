@@ -125,7 +125,9 @@ fn not_grpc(status: http::StatusCode) -> Failure {
         400..=599 => &reason::INTERNAL,
         _ => &reason::UNKNOWN,
     };
-    Failure::new(reason).because(format!("the peer answered HTTP {status}, not gRPC"))
+    Failure::new(reason).because(format!(
+        "the peer answered HTTP {status}, not gRPC: is this the address of a coordinator?"
+    ))
 }
 
 /// Why there is no answer. The channel keeps a clock of its own for `grpc-timeout` and may be
@@ -140,5 +142,7 @@ fn lost(error: &tonic::transport::Error) -> Failure {
         text = format!("{text}: {source}");
         next = source.source();
     }
+    // The text stays here: it is private, and a status carries none.
+    tracing::debug!(cause = text, "no answer from a peer");
     body::unreachable_peer(&text)
 }

@@ -18,18 +18,9 @@ impl Drain {
         self.0.cancel();
     }
 
-    pub fn started(&self) -> bool {
-        self.0.is_cancelled()
-    }
-
     /// Returns once it is time to leave; at once if it already is.
     pub async fn signalled(&self) {
         self.0.cancelled().await;
-    }
-
-    /// A drain that follows this one and can also be started alone.
-    pub fn child(&self) -> Self {
-        Self(self.0.child_token())
     }
 
     /// Runs `work`, but for at most `patience` after the signal. `None`: it was cut short.

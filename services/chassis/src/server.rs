@@ -6,7 +6,6 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     io,
-    net::SocketAddr,
     panic::AssertUnwindSafe,
     sync::Arc,
     task::{Context, Poll},
@@ -74,11 +73,7 @@ pub async fn serve(listener: TcpListener, router: Router, drain: Drain, patience
             if greeted.is_err() || stream.set_nodelay(true).is_err() {
                 return;
             }
-            let peer = stream.peer_addr().ok();
-            let service = service_fn(move |mut request: Request<hyper::body::Incoming>| {
-                if let Some(peer) = peer {
-                    request.extensions_mut().insert(Peer(peer));
-                }
+            let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 router.clone().oneshot(request)
             });
             let builder = builder();
@@ -94,10 +89,6 @@ pub async fn serve(listener: TcpListener, router: Router, drain: Drain, patience
     let _ = timeout(patience, graceful.shutdown()).await;
     patience_ended.cancel();
 }
-
-/// The address of the client, in a request's extensions.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
 
 /// Waits until the client has said enough to know which HTTP it speaks. Without this bound a
 /// client that sends a single `P` and then nothing would hold its connection for ever.

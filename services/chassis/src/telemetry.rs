@@ -2,10 +2,9 @@
 //! listens to it, so without an exporter a span costs next to nothing; trace ids exist all the
 //! same, because `chassis::trace` carries them.
 
-use opentelemetry::{KeyValue, global, trace::TracerProvider};
+use opentelemetry::{KeyValue, trace::TracerProvider};
 use opentelemetry_sdk::{
     Resource,
-    propagation::TraceContextPropagator,
     trace::{InMemorySpanExporter, SdkTracerProvider},
 };
 use tracing_subscriber::{
@@ -94,7 +93,6 @@ pub fn in_memory() -> Result<InMemorySpanExporter, Error> {
 }
 
 fn span_layer(provider: &SdkTracerProvider) -> impl Layer<Registry> + use<> {
-    global::set_text_map_propagator(TraceContextPropagator::new());
     let hops = Targets::new().with_target(HOP, tracing::Level::INFO);
     tracing_opentelemetry::layer().with_tracer(provider.tracer("faultline")).with_filter(hops)
 }

@@ -197,7 +197,7 @@ struct Envelope<'a> {
 /// What stands in the envelope: the result or the failure.
 pub(crate) fn read_envelope<A: ProtoJson>(json: &[u8]) -> Result<A, Failure> {
     let envelope: Envelope<'_> = serde_json::from_slice(json)
-        .map_err(|e| error::nonsense(format!("the server answered no JSON-RPC: {e}")))?;
+        .map_err(|e| error::nonsense(format!("what answers there is no gateway: {e}")))?;
     match (envelope.error, envelope.result) {
         (Some(error), _) => Err(error.into_failure()),
         (None, Some(result)) => json::from_str(result.get())

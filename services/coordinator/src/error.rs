@@ -9,7 +9,7 @@ use crate::store::{ReadError, sqlite};
 /// Why a coordinator cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {address} (port 0 takes any free one)")]
     Listen { address: std::net::SocketAddr, source: std::io::Error },
     #[error("'{0}' is not a store (say sqlite:PATH)")]
     StoreUrl(String),
@@ -22,7 +22,7 @@ pub enum StartError {
 /// Why a call is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("no agent '{0}' was ever offered here")]
+    #[error("no agent '{0}' was ever offered here; POST /mesh/Agents lists those that were")]
     AgentNotFound(String),
     #[error("no tenant was given and no default agent is set")]
     NoDefaultAgent,

@@ -1,5 +1,5 @@
 //! The workers' door: one stream each. This side reads what a worker says and keeps its presence;
-//! what it means is decided in `dispatch`.
+//! what it means is decided in `reports`.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
     task::{Millis, is_waiting},
 };
 
-/// Names that are paths of the gateway.
+/// Names kept free for paths of the gateway, of today and later.
 const RESERVED: &[&str] =
     &["agents", "tasks", "message", "v1", "mesh", "console", "metrics", "healthz"];
 

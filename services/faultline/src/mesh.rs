@@ -129,11 +129,6 @@ impl Mesh {
         worker.ended_by(Instant::now() + limits::DRAIN_TIMEOUT).await
     }
 
-    /// Cuts the last worker that was attached off in the middle of whatever it does.
-    pub fn kill_worker(&mut self) {
-        self.workers.pop();
-    }
-
     pub fn gateway_addr(&self) -> SocketAddr {
         self.gateway_addr
     }

@@ -346,7 +346,10 @@ fn not_json(text: String) -> Failure {
 
 fn no_such_method(name: &str) -> Failure {
     let name: String = name.chars().take(64).collect();
-    Failure::new(&reason::METHOD_NOT_FOUND).because(format!("no such method: '{name}'"))
+    Failure::new(&reason::METHOD_NOT_FOUND).because(format!(
+        "no such method: '{name}'; there are SendMessage, SendStreamingMessage, GetTask, \
+         ListTasks, CancelTask and SubscribeToTask"
+    ))
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ impl Default for Config {
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {address} (port 0 takes any free one)")]
     Listen { address: SocketAddr, source: io::Error },
     #[error(transparent)]
     Coordinator(#[from] BadAddress),

@@ -66,7 +66,8 @@ impl Context {
         text_of(&self.attempt.message)
     }
 
-    /// When the task's time is up; `None`: never.
+    /// When the task's time is up; `None`: never. Tasks have no deadline unless the coordinator
+    /// gives them one.
     pub fn deadline(&self) -> Option<SystemTime> {
         self.attempt.deadline
     }

@@ -82,7 +82,8 @@ impl Question {
         Self { schema, ..self }
     }
 
-    /// Nobody need answer after this much time.
+    /// Shown to people: nobody need answer after this much time. It does not end the question;
+    /// race [`ask`](crate::Context::ask) against a timer for that.
     pub fn expires_in(self, time: Duration) -> Self {
         Self { expires_in: Some(time), ..self }
     }

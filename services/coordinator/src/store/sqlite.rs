@@ -34,7 +34,7 @@ pub enum OpenError {
     Sqlite { path: PathBuf, source: rusqlite::Error },
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
-    #[error("{path} is in use by another coordinator")]
+    #[error("{path} is in use by another coordinator: stop that one, or name another store")]
     InUse { path: PathBuf },
     #[error("{path} was written by a newer faultline (schema {found}, this one knows {known})")]
     Newer { path: PathBuf, found: usize, known: usize },
@@ -95,13 +95,14 @@ impl Drop for Sqlite {
 }
 
 fn lock(path: &Path) -> Result<File, OpenError> {
-    let path = path.with_extension("lock");
-    let failed = |source| OpenError::File { path: path.clone(), source };
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    let failed = |source| OpenError::File { path: path.to_owned(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(beside);
     let file = file.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path }),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
 }

@@ -8,7 +8,7 @@ const EXAMPLES: &str = "\
 Examples:
   faultline cancel 0199a1b2-…";
 
-/// Cancel a task and everything it started.
+/// Cancel a task: its agent is told to stop.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -49,7 +49,15 @@ impl Connect {
 
     /// Tells a failure on stderr; its exit code.
     pub(crate) fn refuse(&self, failure: &Failure, headline: &str) -> anyhow::Result<Exit> {
-        self.refuse_doing(failure, headline, &chain::advice(failure))
+        // Nobody answered at all, so nobody but the user can do something.
+        let unreached = failure.plane() == Plane::Transport && failure.origin.is_none();
+        let advice = match unreached {
+            true => {
+                "start a mesh with `faultline up`, or name its gateway with --gateway URL".into()
+            }
+            false => chain::advice(failure),
+        };
+        self.refuse_doing(failure, headline, &advice)
     }
 
     /// The same with advice of one's own.
@@ -82,7 +90,7 @@ impl Connect {
             true => json::to_string(message),
             false => for_people(Paint::stdout()),
         };
-        if !text.ends_with('\n') {
+        if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
         let mut out = io::stdout().lock();

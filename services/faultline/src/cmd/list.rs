@@ -44,7 +44,11 @@ pub(crate) struct Args {
 fn state(word: &str) -> Result<TaskState, String> {
     let mut all = (1..=8).filter_map(|number| TaskState::try_from(number).ok());
     let wanted = word.to_ascii_lowercase().replace('_', "-");
-    all.find(|state| state_word(*state) == wanted).ok_or_else(|| "no such state".to_owned())
+    all.find(|state| state_word(*state) == wanted).ok_or_else(|| {
+        "say submitted, working, completed, failed, canceled, input-required, rejected or \
+         auth-required"
+            .to_owned()
+    })
 }
 
 impl Args {

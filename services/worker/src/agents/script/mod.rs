@@ -12,9 +12,6 @@ use crate::{Agent, Context, Error, Offer, Skill, reason};
 
 pub use parse::{Fail, Instruction, Script, ScriptError};
 
-/// The language for people, as Markdown.
-pub const LANGUAGE: &str = include_str!("language.md");
-
 struct Scripted;
 
 impl Agent for Scripted {
