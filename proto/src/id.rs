@@ -1,5 +1,5 @@
-//! Ids that the mesh makes. Both are UUIDv7, so they sort by the time they were made and rows that
-//! are written together lie together.
+//! Names. Ids that the mesh makes are UUIDv7, so they sort by the time they were made and rows that
+//! are written together lie together. Agents are named by people, within a rule.
 
 use std::{fmt, str::FromStr};
 
@@ -65,9 +65,64 @@ id!(
     WorkerId
 );
 
+/// Names kept free for paths of the gateway, of today and later.
+const RESERVED: [&str; 8] =
+    ["agents", "tasks", "message", "v1", "mesh", "console", "metrics", "healthz"];
+const AGENT_NAME_BYTES_MAX: usize = 63;
+
+/// Why a name cannot be an agent's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadAgentName {
+    Illegal(String),
+    Reserved(String),
+}
+
+impl fmt::Display for BadAgentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Illegal(name) => {
+                write!(f, "'{name}' cannot name an agent: it takes [a-z][a-z0-9-]{{0,62}}")
+            }
+            Self::Reserved(name) => {
+                write!(f, "'{name}' cannot name an agent: the gateway keeps it for its paths")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BadAgentName {}
+
+/// What fits a path and a label everywhere.
+pub fn check_agent_name(name: &str) -> Result<(), BadAgentName> {
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let fits = name.len() <= AGENT_NAME_BYTES_MAX
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.bytes().all(legal);
+    match (fits, RESERVED.contains(&name)) {
+        (false, _) => Err(BadAgentName::Illegal(name.to_owned())),
+        (true, true) => Err(BadAgentName::Reserved(name.to_owned())),
+        (true, false) => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agents_name_is_what_fits_a_path() {
+        let long = "a".repeat(AGENT_NAME_BYTES_MAX + 1);
+        for bad in ["", "1a", "-a", "Echo", "a_b", "é", &long] {
+            let illegal = Err(BadAgentName::Illegal(bad.to_owned()));
+            assert_eq!(check_agent_name(bad), illegal);
+        }
+        for name in RESERVED {
+            assert_eq!(check_agent_name(name), Err(BadAgentName::Reserved(name.to_owned())));
+        }
+        for good in ["a", "my-agent-2", &long[1..]] {
+            assert_eq!(check_agent_name(good), Ok(()));
+        }
+    }
 
     #[test]
     fn an_id_reads_back_in_its_one_spelling_only() {

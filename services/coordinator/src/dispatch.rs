@@ -54,6 +54,7 @@ impl State {
         let NewTask { agent, context_id, message, traceparent, may_message } = new;
         let (task, first) = Task::submit(id, &agent, context_id, message, traceparent, now);
         let mut live = Live::new(task);
+        // Not even its first event is with the store yet.
         live.published = 0;
         live.may_vanish = may_message;
         let mut effects = Vec::new();

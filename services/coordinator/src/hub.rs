@@ -6,7 +6,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
-    id::{TaskId, WorkerId},
+    id::{TaskId, WorkerId, check_agent_name},
     reason,
     v1::{
         Ack, AgentOffer, Drain, FromWorker, Heartbeat, Held, Hello, ToWorker, Welcome, from_worker,
@@ -25,10 +25,6 @@ use crate::{
     store::Write,
     task::{Millis, is_waiting},
 };
-
-/// Names kept free for paths of the gateway, of today and later.
-const RESERVED: &[&str] =
-    &["agents", "tasks", "message", "v1", "mesh", "console", "metrics", "healthz"];
 
 pub(crate) struct HubService {
     pub(crate) core: Arc<Core>,
@@ -119,18 +115,8 @@ fn check(hello: &Hello) -> Result<WorkerId, Failure> {
         return Err(refuse("hello.agents", "offer at least one agent"));
     }
     for offer in &hello.agents {
-        let mut chars = offer.name.chars();
-        let legal = chars.next().is_some_and(|c| c.is_ascii_lowercase())
-            && offer.name.len() <= 63
-            && chars.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-        if !legal {
-            let what = format!("'{}' does not match [a-z][a-z0-9-]{{0,62}}", offer.name);
-            return Err(refuse("hello.agents.name", what));
-        }
-        if RESERVED.contains(&offer.name.as_str()) {
-            let what = format!("'{}' is reserved, choose another name", offer.name);
-            return Err(refuse("hello.agents.name", what));
-        }
+        let named = check_agent_name(&offer.name);
+        named.map_err(|bad| refuse("hello.agents.name", bad.to_string()))?;
     }
     Ok(id)
 }

@@ -17,6 +17,21 @@ use tokio::{
 
 use crate::{config::Log, exit::Exit};
 
+/// How many threads a role serves with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Threads {
+    /// Threads that serve; above 1 the work is shared among them.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+}
+
+impl Threads {
+    pub(crate) fn count(&self) -> usize {
+        self.threads.into()
+    }
+}
+
 /// Before this much time nobody wonders what a service waits for.
 const PATIENCE: Duration = Duration::from_secs(2);
 

@@ -6,6 +6,7 @@ use std::{error::Error as StdError, fmt, time::Duration};
 use faultline_chassis::client::BadAddress;
 use faultline_proto::{
     Failure,
+    id::BadAgentName,
     reason::{self, Reason},
 };
 
@@ -172,10 +173,8 @@ pub enum ServiceError {
     NoSlots,
     #[error("there is no built-in agent '{name}' (there are {known})")]
     NotBuiltIn { name: String, known: String },
-    #[error("'{name}' cannot name an agent: it takes [a-z][a-z0-9-]{{0,62}}")]
-    BadName { name: String },
-    #[error("'{name}' cannot name an agent: the gateway uses it in its paths")]
-    ReservedName { name: String },
+    #[error(transparent)]
+    BadName(#[from] BadAgentName),
     #[error("two agents are named '{name}'")]
     Twice { name: String },
     #[error("the coordinator refuses this worker")]

@@ -4,15 +4,12 @@
 use std::{collections::HashSet, time::Duration};
 
 use faultline_chassis::{Drain, client::Channel, limits};
+use faultline_proto::id::check_agent_name;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::{Offer, ServiceError, agents, attach, desk::Desk};
 
-/// Parts of the gateway's paths that no agent may be named after.
-const RESERVED: [&str; 8] =
-    ["agents", "tasks", "message", "v1", "mesh", "console", "metrics", "healthz"];
-const NAME_BYTES_MAX: usize = 63;
 /// How long attempts that were handed back may wait for their acknowledgement.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the coordinator may take to close its half of the connection.
@@ -101,7 +98,7 @@ impl Worker {
         }
         let mut seen = HashSet::new();
         for offer in &offers {
-            check_name(offer.name())?;
+            check_agent_name(offer.name())?;
             if !seen.insert(offer.name()) {
                 return Err(ServiceError::Twice { name: offer.name().to_owned() });
             }
@@ -110,20 +107,6 @@ impl Worker {
         let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
         Ok(Service { desk, coordinator: config.coordinator, patience })
     }
-}
-
-fn check_name(name: &str) -> Result<(), ServiceError> {
-    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let fits = name.len() <= NAME_BYTES_MAX
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.bytes().all(legal);
-    if !fits {
-        return Err(ServiceError::BadName { name: name.to_owned() });
-    }
-    if RESERVED.contains(&name) {
-        return Err(ServiceError::ReservedName { name: name.to_owned() });
-    }
-    Ok(())
 }
 
 /// The pod's name on Kubernetes.
@@ -236,19 +219,5 @@ mod tests {
         let address =
             Config { coordinator: "http://a b".into(), ..with_agents(&["echo"]) }.bind().await;
         assert!(matches!(address, Err(ServiceError::Address(_))));
-    }
-
-    #[test]
-    fn names_are_what_fits_a_path() {
-        let long = "a".repeat(NAME_BYTES_MAX + 1);
-        for bad in ["", "1a", "-a", "Echo", "a_b", "é", &long] {
-            assert!(matches!(check_name(bad), Err(ServiceError::BadName { .. })), "{bad}");
-        }
-        for reserved in RESERVED {
-            assert!(matches!(check_name(reserved), Err(ServiceError::ReservedName { .. })));
-        }
-        for good in ["a", "my-agent-2", &long[1..]] {
-            assert!(check_name(good).is_ok(), "{good}");
-        }
     }
 }

@@ -29,10 +29,8 @@ pub(crate) struct Args {
     /// Where tasks are kept [default: sqlite:faultline.db].
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Threads that serve; above 1 the work is shared among them.
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: u16,
+    #[command(flatten)]
+    threads: role::Threads,
     #[command(flatten)]
     source: Source,
 }
@@ -43,7 +41,7 @@ impl Args {
         let mut coordinator = config.coordinator;
         coordinator.listen = self.listen.unwrap_or(coordinator.listen);
         coordinator.store = self.store.unwrap_or(coordinator.store);
-        role::serve(self.threads.into(), config.log, "faultline-coordinator", async |drain| {
+        role::serve(self.threads.count(), config.log, "faultline-coordinator", async |drain| {
             let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
             role::ready(&format!("ready {}", service.addr()))?;
             Ok(service.run(drain).await?)

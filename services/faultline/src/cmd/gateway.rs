@@ -34,10 +34,8 @@ pub(crate) struct Args {
     /// What clients call this gateway, for agent cards [default: the address it listens on].
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
-    /// Threads that serve; above 1 the work is shared among them.
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: u16,
+    #[command(flatten)]
+    threads: role::Threads,
     #[command(flatten)]
     source: Source,
 }
@@ -49,7 +47,7 @@ impl Args {
         gateway.listen = self.listen.unwrap_or(gateway.listen);
         gateway.coordinator = self.coordinator.unwrap_or(gateway.coordinator);
         gateway.public_url = self.public_url.or(gateway.public_url);
-        role::serve(self.threads.into(), config.log, "faultline-gateway", async |drain| {
+        role::serve(self.threads.count(), config.log, "faultline-gateway", async |drain| {
             let what = format!("the coordinator at {}", gateway.coordinator);
             let service = gateway.bind().await.context(CannotStart("gateway"))?;
             let url = url(service.addr());

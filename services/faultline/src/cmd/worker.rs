@@ -37,10 +37,8 @@ pub(crate) struct Args {
     /// What people know this worker by [default: the host's name and the process id].
     #[arg(long)]
     name: Option<String>,
-    /// Threads that serve; above 1 the work is shared among them.
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=256))]
-    threads: u16,
+    #[command(flatten)]
+    threads: role::Threads,
     #[command(flatten)]
     source: Source,
 }
@@ -54,7 +52,7 @@ impl Args {
         worker.slots = self.slots.unwrap_or(worker.slots);
         let name = self.name.or(worker.name).unwrap_or_else(|| name(env));
         worker.name = Some(name.clone());
-        role::serve(self.threads.into(), config.log, "faultline-worker", async |drain| {
+        role::serve(self.threads.count(), config.log, "faultline-worker", async |drain| {
             let address = worker.coordinator.clone();
             let service = worker.bind().await.context(CannotStart("worker"))?;
             let announce = async {
