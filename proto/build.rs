@@ -47,6 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .boxed(".faultline.v1.Reply.body.inspect")
         .boxed(".faultline.v1.Reply.body.failure")
         .boxed(".faultline.v1.Reply.body.task")
+        .boxed(".faultline.v1.Reply.body.card")
+        .boxed(".faultline.v1.Reply.body.push")
         .bytes([".faultline.v1"])
         .btree_map(["."]);
     // Without `connect`: nobody dials except through `chassis::client`.

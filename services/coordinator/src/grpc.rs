@@ -43,7 +43,7 @@ type Frames = Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>
 
 fn asked(metadata: &MetadataMap) -> Asked {
     let traceparent = metadata.get(TRACEPARENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    Asked { traceparent: traceparent.to_owned(), timeout_ms: 0 }
+    Asked { traceparent: traceparent.to_owned(), timeout_ms: 0, ..Asked::default() }
 }
 
 fn refused(error: impl Into<Failure>) -> Status {

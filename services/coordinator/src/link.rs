@@ -14,7 +14,7 @@ use std::{
 
 use faultline_chassis::{TraceContext, limits, telemetry::HOP};
 use faultline_proto::{
-    Failure,
+    Failure, reason,
     v1::{self, Call, End, Reply, call, link_server::Link, reply},
 };
 use futures::{Stream, StreamExt, stream};
@@ -179,6 +179,15 @@ impl Line {
             call::Body::Workers(_) => {
                 self.reply(id, Ok(reply::Body::Workers(self.core.workers())));
             }
+            call::Body::CreatePush(_)
+            | call::Body::GetPush(_)
+            | call::Body::ListPush(_)
+            | call::Body::DeletePush(_) => {
+                self.reply(id, Err(Failure::new(&reason::PUSH_NOTIFICATION_NOT_SUPPORTED)));
+            }
+            call::Body::ExtendedCard(_) => {
+                self.reply(id, Err(Failure::new(&reason::UNSUPPORTED_OPERATION)));
+            }
         }
     }
 
@@ -241,7 +250,7 @@ impl Line {
 
     async fn send_frame(&self, id: u64, body: reply::Body, reader: &Reader) {
         tokio::select! {
-            _ = self.frames.send(Reply { id, body: Some(body) }) => {}
+            _ = self.frames.send(Reply { id, body: Some(body), extensions: Vec::new() }) => {}
             () = reader.gone.notified() => {}
             () = self.cut.cancelled() => {}
         }
@@ -251,7 +260,7 @@ impl Line {
     /// has more calls under way than it may loses its stream.
     fn reply(&self, id: u64, answer: Result<reply::Body, Failure>) {
         let body = Some(self.body(answer));
-        if self.replies.try_send(Reply { id, body }).is_err() {
+        if self.replies.try_send(Reply { id, body, extensions: Vec::new() }).is_err() {
             self.cut.cancel();
         }
     }

@@ -31,6 +31,7 @@ impl Core {
                 computing: computing as u32,
                 waiting: agent.waiting,
                 is_default: default.as_deref() == Some(name),
+                card_changed: None,
             }
         });
         Ok(AgentsResponse { agents: agents.collect() })
@@ -70,6 +71,7 @@ impl Core {
             failure: task.failure.clone().map(Failure::into_record),
             interrupt: task.pending.clone(),
             late_reports: stored.late,
+            principal: String::new(),
             task: Some(task.into_a2a(None)),
         })
     }

@@ -96,7 +96,11 @@ impl Task {
     ) -> (Self, Event) {
         message.task_id = id.to_string();
         message.context_id.clone_from(&context_id);
-        let body = event::Body::Submitted(Submitted { message: Some(message), traceparent });
+        let body = event::Body::Submitted(Submitted {
+            message: Some(message),
+            traceparent,
+            principal: String::new(),
+        });
         let mut task = Self::blank(id, agent.to_owned(), context_id, now);
         let event = task.apply_now(body, now);
         task.version = 1;

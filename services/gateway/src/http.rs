@@ -102,7 +102,7 @@ pub(crate) struct Exchange {
 impl Exchange {
     pub(crate) fn caller(&self, wait: Duration) -> Caller {
         let timeout_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        Caller { traceparent: self.trace.to_string(), timeout_ms }
+        Caller { traceparent: self.trace.to_string(), timeout_ms, ..Caller::default() }
     }
 
     /// A header that is text. What is not text is as good as absent, except that it is not empty.

@@ -216,6 +216,7 @@ impl Offer {
             may_answer_with_message: self.may_answer_with_message,
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
+            extended_card: None,
         };
         (offer, hosted)
     }

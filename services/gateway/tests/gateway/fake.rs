@@ -147,7 +147,7 @@ struct Events {
 
 impl Session {
     fn reply(&self, id: u64, body: reply::Body) {
-        drop(self.sender.try_send(Ok(Reply { id, body: Some(body) })));
+        drop(self.sender.try_send(Ok(Reply { id, body: Some(body), extensions: Vec::new() })));
     }
 
     fn handle(&mut self, call: Call) {

@@ -225,10 +225,11 @@ impl Link for Middle {
         tokio::spawn(async move {
             while let Ok(Some(call)) = calls.message().await {
                 let Some(call::Body::Send(request)) = call.body else { continue };
-                let sent = middle
-                    .send(request)
-                    .await
-                    .map(|sent| Reply { id: call.id, body: Some(reply::Body::Sent(sent)) });
+                let sent = middle.send(request).await.map(|sent| Reply {
+                    id: call.id,
+                    body: Some(reply::Body::Sent(sent)),
+                    extensions: Vec::new(),
+                });
                 if replies.send(sent).await.is_err() {
                     return;
                 }
