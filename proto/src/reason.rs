@@ -27,6 +27,22 @@ pub struct Reason {
     pub help: &'static str,
 }
 
+impl Reason {
+    /// The gRPC code and HTTP status of A2A 1.0.0, of which 1.0.1 changed six rows.
+    pub fn in_1_0_0(&self) -> (Code, u16) {
+        match self.name {
+            _ if self.domain != A2A => (self.code, self.http),
+            "TASK_NOT_CANCELABLE" => (self.code, 409),
+            "PUSH_NOTIFICATION_NOT_SUPPORTED"
+            | "UNSUPPORTED_OPERATION"
+            | "VERSION_NOT_SUPPORTED" => (Code::Unimplemented, self.http),
+            "CONTENT_TYPE_NOT_SUPPORTED" => (self.code, 415),
+            "INVALID_AGENT_RESPONSE" => (self.code, 502),
+            _ => (self.code, self.http),
+        }
+    }
+}
+
 /// May the same thing be tried again?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {

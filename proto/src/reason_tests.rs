@@ -96,3 +96,23 @@ fn our_reasons_stay_out_of_the_ranges_of_others() {
         assert!(shape || (-31016..=-31001).contains(&row.jsonrpc), "{}", row.name);
     }
 }
+
+#[test]
+fn six_rows_were_others_in_1_0_0() {
+    let changed: Vec<_> = TABLE
+        .iter()
+        .filter(|row| row.in_1_0_0() != (row.code, row.http))
+        .map(|row| (row.name, row.in_1_0_0()))
+        .collect();
+    assert_eq!(
+        changed,
+        [
+            ("TASK_NOT_CANCELABLE", (Code::FailedPrecondition, 409)),
+            ("PUSH_NOTIFICATION_NOT_SUPPORTED", (Code::Unimplemented, 400)),
+            ("UNSUPPORTED_OPERATION", (Code::Unimplemented, 400)),
+            ("CONTENT_TYPE_NOT_SUPPORTED", (Code::InvalidArgument, 415)),
+            ("INVALID_AGENT_RESPONSE", (Code::Internal, 502)),
+            ("VERSION_NOT_SUPPORTED", (Code::Unimplemented, 400)),
+        ]
+    );
+}

@@ -5,6 +5,7 @@ mod leaving;
 mod load;
 mod operators;
 mod promises;
+mod push;
 mod questions;
 mod send;
 mod streams;

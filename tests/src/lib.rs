@@ -6,14 +6,17 @@
 //! `role`, and a process of the mesh is that very test executable, told by a variable to be a role.
 
 pub mod cluster;
+pub mod door;
 pub mod process;
 pub mod raw;
 pub mod rpc;
 pub mod task;
 pub mod wait;
+pub mod webhook;
 pub mod wire;
 
 pub use cluster::{Cluster, Plan};
+pub use door::{Binding, Door};
 pub use process::Process;
 pub use rpc::{Broken, Frame, Frames, Rpc};
 pub use wait::until;

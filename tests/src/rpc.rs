@@ -44,6 +44,11 @@ pub type Outcome = Result<Value, Value>;
 
 impl Rpc {
     pub fn at(address: SocketAddr) -> Self {
+        Self::bare(address).header("a2a-version", "1.0")
+    }
+
+    /// One that does not even say which version it speaks.
+    pub fn bare(address: SocketAddr) -> Self {
         let (path, headers) = ("/".to_owned(), Vec::new());
         Self { address, path, headers, patience: PATIENCE, receive_bytes: None }
     }
@@ -102,15 +107,27 @@ impl Rpc {
     ) -> io::Result<Result<Frames, Value>> {
         let opened = self.open(self.build(envelope(method, params).into()));
         let (response, connection) = timeout(self.patience, opened).await??;
-        let kind = response.headers().get("content-type").map(|v| v.as_bytes().to_vec());
-        if kind.as_deref() == Some(b"text/event-stream") {
-            let (body, patience) = (response.into_body(), self.patience);
-            let (buffer, _connection) = (Vec::new(), connection);
-            return Ok(Ok(Frames { body, patience, buffer, searched: 0, _connection }));
+        if is_stream(&response) {
+            return Ok(Ok(Frames::of(response, connection, self.patience, outcome)));
         }
         let body = response.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
         let answer = serde_json::from_slice(&body).map_err(io::Error::other)?;
         Ok(Err(outcome(answer).expect_err("a stream that is none is an error")))
+    }
+
+    /// The events of an answer that has no envelope around each of them, or the answer that is no
+    /// stream.
+    pub async fn bare_stream(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> io::Result<Result<Frames, Reply>> {
+        let (response, connection) = timeout(self.patience, self.open(request)).await??;
+        if is_stream(&response) {
+            return Ok(Ok(Frames::of(response, connection, self.patience, bare)));
+        }
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+        Ok(Err(Reply { status: head.status, headers: head.headers, body }))
     }
 
     // What must not.
@@ -120,7 +137,10 @@ impl Rpc {
     }
 
     pub async fn get(&self) -> Reply {
-        let request = Request::get(&self.path).header("host", self.address.to_string());
+        let mut request = Request::get(&self.path).header("host", self.address.to_string());
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
         let request = request.body(Full::default()).expect("a request can be built");
         self.request(request).await.expect("the gateway answers")
     }
@@ -168,8 +188,7 @@ impl Rpc {
     fn build(&self, body: Bytes) -> Request<Full<Bytes>> {
         let mut request = Request::post(&self.path)
             .header("host", self.address.to_string())
-            .header("content-type", "application/json")
-            .header("a2a-version", "1.0");
+            .header("content-type", "application/json");
         for (name, value) in &self.headers {
             request = request.header(*name, value);
         }
@@ -209,6 +228,18 @@ fn outcome(mut answer: Value) -> Outcome {
     }
 }
 
+fn bare(mut event: Value) -> Outcome {
+    match event.get_mut("error") {
+        Some(error) => Err(error.take()),
+        None => Ok(event),
+    }
+}
+
+fn is_stream(response: &Response<Incoming>) -> bool {
+    let kind = response.headers().get("content-type");
+    kind.is_some_and(|kind| kind.as_bytes() == b"text/event-stream")
+}
+
 /// The parameters of a send: one message with one text.
 pub fn message(text: &str) -> Value {
     let id = format!("{:032x}", rand::random::<u128>());
@@ -245,10 +276,24 @@ pub struct Frames {
     /// So much of the buffer has no end of an event in it.
     searched: usize,
     patience: Duration,
+    /// Takes the envelope off an event.
+    open: fn(Value) -> Outcome,
+    pub headers: HeaderMap,
     _connection: AbortOnDropHandle<()>,
 }
 
 impl Frames {
+    fn of(
+        response: Response<Incoming>,
+        connection: AbortOnDropHandle<()>,
+        patience: Duration,
+        open: fn(Value) -> Outcome,
+    ) -> Self {
+        let (head, body) = response.into_parts();
+        let (buffer, searched, headers) = (Vec::new(), 0, head.headers);
+        Self { body, buffer, searched, patience, open, headers, _connection: connection }
+    }
+
     /// The next event; nothing when the server has ended the stream.
     pub async fn next(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
@@ -256,7 +301,7 @@ impl Frames {
             if let Some(end) = rest.windows(2).position(|w| w == b"\n\n") {
                 let event: Vec<u8> = self.buffer.drain(..self.searched + end + 2).collect();
                 self.searched = 0;
-                match read(&event)? {
+                match read(&event, self.open)? {
                     Some(frame) => return Ok(Some(frame)),
                     None => continue,
                 }
@@ -285,13 +330,13 @@ impl Frames {
 }
 
 /// One event; nothing for a comment, which only keeps the connection alive.
-fn read(event: &[u8]) -> Result<Option<Frame>, Broken> {
+fn read(event: &[u8], open: fn(Value) -> Outcome) -> Result<Option<Frame>, Broken> {
     let text = std::str::from_utf8(event).expect("a stream is UTF-8");
     let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
     let Some(data) = field("data:") else { return Ok(None) };
     let id = field("id:").map(|id| id.parse().expect("the id of an event is a number"));
     let answer: Value = serde_json::from_str(data).expect("an event is JSON");
-    match outcome(answer) {
+    match open(answer) {
         Ok(body) => Ok(Some(Frame { id, body })),
         Err(error) => Err(Broken::Told(error)),
     }

@@ -4,12 +4,18 @@
 
 use std::{
     convert::Infallible,
+    path::PathBuf,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use faultline_proto::{Failure, reason};
 use futures::{FutureExt, future::BoxFuture};
-use http::{HeaderValue, Request, Response, header::CONTENT_TYPE};
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tonic::{
     body::Body,
@@ -20,40 +26,116 @@ use tower::Service;
 use crate::{
     body::{self, GuardedBody, Side},
     deadline::{Timeouts, format_grpc_timeout},
+    dial::{self, Connector},
     limits,
+    secret::Secret,
+    tls::{self, Trust},
 };
+
+/// `[mesh]`: what every member of one mesh knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mesh {
+    /// What the coordinator asks of everybody who calls it. Default: nothing.
+    #[serde(skip_serializing)]
+    pub token: Option<Secret>,
+    /// PEM: the CA that issued the coordinator's certificate. Default: those the system trusts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+}
+
+impl Mesh {
+    /// How a member dials the coordinator at `address`.
+    pub fn dial(&self, address: &str) -> Dial {
+        Dial { address: address.to_owned(), ca: self.ca.clone(), token: self.token.clone() }
+    }
+}
+
+/// Whom to dial and how.
+#[derive(Clone, Debug, Default)]
+pub struct Dial {
+    /// `http://HOST:PORT`, `https://HOST:PORT` or just `HOST:PORT`.
+    pub address: String,
+    /// PEM: the only CA to trust. None: those the system trusts.
+    pub ca: Option<PathBuf>,
+    /// What every call says about who calls.
+    pub token: Option<Secret>,
+}
+
+/// Why a peer cannot be dialled at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotDial {
+    #[error("not an address to dial: '{0}' (say http://HOST:PORT or https://HOST:PORT)")]
+    Address(String),
+    #[error("no CA to verify '{address}' with")]
+    Ca { address: String, source: tls::Error },
+}
 
 /// A connection to one peer that comes back by itself after a break. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Channel {
     transport: Transport,
+    recipe: Arc<Recipe>,
 }
 
-/// The address cannot be dialled at all.
-#[derive(Debug, thiserror::Error)]
-#[error("not an address to dial: '{0}' (say http://HOST:PORT)")]
-pub struct BadAddress(String);
+/// All it takes to make a connection.
+#[derive(Debug)]
+struct Recipe {
+    endpoint: Endpoint,
+    connector: Connector,
+    authorization: Option<HeaderValue>,
+}
+
+impl Recipe {
+    fn transport(&self) -> Transport {
+        self.endpoint.connect_with_connector_lazy(self.connector.clone())
+    }
+}
 
 impl Channel {
     /// Prepares a connection; the first call makes it.
-    pub fn lazy(address: &str) -> Result<Self, BadAddress> {
+    pub fn lazy(dial: &Dial) -> Result<Self, CannotDial> {
+        let address = &dial.address;
         let url = match address.contains("://") {
-            true => address.to_owned(),
+            true => address.clone(),
             false => format!("http://{address}"),
         };
-        let endpoint = Endpoint::from_shared(url).map_err(|_| BadAddress(address.to_owned()))?;
-        let transport = endpoint
-            .connect_timeout(limits::CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
+        let uri = url.parse::<Uri>().ok().filter(|uri| {
+            let has_host = uri.host().is_some_and(|host| !host.is_empty());
+            has_host && matches!(uri.scheme_str(), Some("http" | "https"))
+        });
+        let uri = uri.ok_or_else(|| CannotDial::Address(address.clone()))?;
+        let endpoint = Endpoint::from(uri)
             .http2_keep_alive_interval(limits::PING_INTERVAL)
             .keep_alive_timeout(limits::PING_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
             .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
-            .http2_max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
-            .connect_lazy();
-        Ok(Self { transport })
+            .http2_max_header_list_size(limits::HEADER_LIST_BYTES_MAX);
+        let trust = Trust::with_ca(dial.ca.as_deref());
+        let trust = trust.map_err(|source| CannotDial::Ca { address: address.clone(), source })?;
+        let connector = Connector::new(trust).http2_only();
+        let authorization = dial.token.as_ref().map(bearer);
+        let recipe = Recipe { endpoint, connector, authorization };
+        Ok(Self { transport: recipe.transport(), recipe: Arc::new(recipe) })
     }
+
+    /// The same to a peer that asks for no token.
+    pub fn plain(address: &str) -> Result<Self, CannotDial> {
+        Self::lazy(&Mesh::default().dial(address))
+    }
+
+    /// A connection of its own to the same peer, for when this one may be dead without knowing.
+    pub fn anew(&self) -> Self {
+        Self { transport: self.recipe.transport(), recipe: Arc::clone(&self.recipe) }
+    }
+}
+
+fn bearer(token: &Secret) -> HeaderValue {
+    let text = format!("Bearer {}", token.reveal());
+    let mut value = HeaderValue::try_from(text).expect("a secret is visible ASCII");
+    value.set_sensitive(true);
+    value
 }
 
 impl Service<Request<Body>> for Channel {
@@ -72,6 +154,9 @@ impl Service<Request<Body>> for Channel {
             && let Ok(value) = HeaderValue::from_str(&format_grpc_timeout(total))
         {
             request.headers_mut().insert("grpc-timeout", value);
+        }
+        if let Some(value) = &self.recipe.authorization {
+            request.headers_mut().insert(AUTHORIZATION, value.clone());
         }
         let deadline = timeouts.total.map(|t| Instant::now() + t);
         let mut transport = self.transport.clone();
@@ -133,11 +218,16 @@ fn not_grpc(status: http::StatusCode) -> Failure {
 /// Why there is no answer. The channel keeps a clock of its own for `grpc-timeout` and may be
 /// quicker than ours.
 fn lost(error: &tonic::transport::Error) -> Failure {
+    use dial::Error::{NotTls, Untrusted};
     let mut text = error.to_string();
     let mut next = std::error::Error::source(error);
     while let Some(source) = next {
         if source.is::<tonic::TimeoutExpired>() {
             return body::expired();
+        }
+        // Whoever configured the address must learn of it, and it tells nothing but that.
+        if let Some(wrong @ (Untrusted { .. } | NotTls { .. })) = source.downcast_ref() {
+            return body::unreachable_peer(&text).because(wrong.to_string());
         }
         text = format!("{text}: {source}");
         next = source.source();

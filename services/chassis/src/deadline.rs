@@ -19,7 +19,7 @@ impl Timeouts {
 }
 
 /// Reads `grpc-timeout`: one to eight digits and a unit. Anything else counts as absent.
-pub(crate) fn parse_grpc_timeout(text: &str) -> Option<Duration> {
+pub fn parse_grpc_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;

@@ -3,17 +3,23 @@
 pub mod limits;
 
 pub mod client;
+pub mod dial;
+pub mod secret;
 pub mod server;
+pub mod tls;
 
 pub mod deadline;
 pub mod drain;
 pub mod trace;
 
 pub mod config;
+pub mod descriptors;
 pub mod telemetry;
 
 mod body;
 
+pub use client::Mesh;
 pub use deadline::Timeouts;
 pub use drain::Drain;
+pub use secret::Secret;
 pub use trace::TraceContext;

@@ -13,6 +13,13 @@ pub const BODY_BYTES_MAX: usize = 9 * 1024 * 1024;
 pub const DATA_DEPTH_MAX: usize = faultline_proto::json::VALUE_DEPTH_MAX;
 /// Client-made strings that become keys: context ids, message ids.
 pub const KEY_BYTES_MAX: usize = 256;
+/// Parts of one message.
+pub const PARTS_MAX: usize = 1024;
+/// Each metadata that comes with a message, encoded. It is stored and shown with the task.
+pub const METADATA_BYTES_MAX: usize = 64 * 1024;
+
+/// How long the key of a send is kept: a repeat later than that is a new send.
+pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
 // What a task may hold.
 
@@ -28,6 +35,21 @@ pub const TASK_ARTIFACTS_MAX: usize = 1024;
 pub const TASK_EVENTS_MAX: u64 = 1_000_000;
 /// What a worker may save to go on from.
 pub const CHECKPOINT_BYTES_MAX: usize = 1024 * 1024;
+
+// What a task may tell webhooks.
+
+/// Push configurations of one task.
+pub const PUSH_CONFIGS_MAX: usize = 16;
+/// The address of a webhook.
+pub const PUSH_URL_BYTES_MAX: usize = 2 * 1024;
+/// Its token, and its credentials: each goes into a header, which servers bound at 8 KiB.
+pub const PUSH_SECRET_BYTES_MAX: usize = 4 * 1024;
+/// Notifications on their way at the same time, to all webhooks…
+pub const PUSH_REQUESTS_MAX: usize = 256;
+/// …and to one host: a webhook that hangs must not take the places of those that do not.
+pub const PUSH_REQUESTS_PER_HOST_MAX: usize = 16;
+/// What is read of a webhook's answer, so that the connection can be used again.
+pub const PUSH_ANSWER_BYTES_MAX: usize = 16 * 1024;
 
 // Inside the mesh.
 
@@ -54,6 +76,8 @@ pub const SUBSCRIBER_EVENTS_MAX: usize = 256;
 pub const STREAM_CREDIT: u32 = 128;
 /// Calls of one gateway that run at the same time.
 pub const LINK_CALLS_MAX: usize = 16_384;
+/// Streams of one gateway that are open at the same time.
+pub const STREAMS_MAX: usize = 8192;
 /// Frames of all streams of one gateway that wait to be written; the streams wait for room.
 pub const LINK_FRAMES_MAX: usize = 1024;
 /// What is left free in a gRPC message for what is put around its content.
@@ -81,6 +105,12 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(5);
 pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two comments on an SSE stream that has nothing to say.
 pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Between two attempts to reach a webhook, at the most.
+pub const PUSH_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// The same when the webhook itself asks for a pause by `Retry-After`.
+pub const PUSH_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+/// How long a reader may take nothing of a stream while something waits for it.
+pub const READER_STALL: Duration = Duration::from_secs(60);
 /// Between two heartbeats of a worker; three missed ones are a dead worker.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long a worker without a stream keeps its tasks. More than it takes to find out that an

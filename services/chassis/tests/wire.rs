@@ -82,7 +82,7 @@ async fn serve(router: Router) -> (SocketAddr, Drain) {
 }
 
 fn mesh(addr: SocketAddr) -> MeshClient<Channel> {
-    MeshClient::new(Channel::lazy(&addr.to_string()).unwrap())
+    MeshClient::new(Channel::plain(&addr.to_string()).unwrap())
 }
 
 async fn ask(addr: SocketAddr, name: &str, timeouts: Timeouts) -> Result<(), Failure> {
@@ -134,7 +134,7 @@ async fn attach(addr: SocketAddr, timeouts: Timeouts, panics: bool) -> Streaming
     if panics {
         request.metadata_mut().insert("panic", "1".parse().unwrap());
     }
-    let mut client = HubClient::new(Channel::lazy(&addr.to_string()).unwrap());
+    let mut client = HubClient::new(Channel::plain(&addr.to_string()).unwrap());
     client.attach(request).await.unwrap().into_inner()
 }
 

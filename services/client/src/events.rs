@@ -1,5 +1,7 @@
 //! A stream of a task's events, as one connection delivers it.
 
+use std::time::Duration;
+
 use faultline_proto::{
     Failure,
     a2a::{StreamResponse, TaskState, stream_response::Payload},
@@ -7,19 +9,25 @@ use faultline_proto::{
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
+use tonic::Streaming;
 
 use crate::{
-    IDLE_TIMEOUT, error,
-    http::{ANSWER_BYTES_MAX, read_envelope},
-    outcome::is_final,
+    http::{ANSWER_BYTES_MAX, Form, read_frame},
+    outcome::{is_final, text_of_parts},
+    refusal,
     sse::{Frame, Parser},
 };
+
+/// Three missed keep-alives of a stream: it counts as broken.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// One event and its number in its task: what a later subscription may start after. Zero when the
 /// server gave none, as for a bare message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
+    /// The number of the event in its task, or zero.
     pub seq: u64,
+    /// What happened.
     pub response: StreamResponse,
 }
 
@@ -33,12 +41,26 @@ impl Event {
         }
     }
 
+    /// The task that it happened to; a bare message has none.
     pub fn task_id(&self) -> Option<&str> {
         match self.response.payload.as_ref()? {
             Payload::Task(task) => Some(&task.id),
             Payload::StatusUpdate(update) => Some(&update.task_id),
             Payload::ArtifactUpdate(update) => Some(&update.task_id),
             Payload::Message(_) => None,
+        }
+    }
+
+    /// What the agent says with it: the texts of its artifacts or of a bare message.
+    pub fn text(&self) -> String {
+        let text = |parts| text_of_parts(parts).concat();
+        match &self.response.payload {
+            Some(Payload::Task(task)) => task.artifacts.iter().map(|a| text(&a.parts)).collect(),
+            Some(Payload::ArtifactUpdate(update)) => {
+                update.artifact.as_ref().map(|a| text(&a.parts)).unwrap_or_default()
+            }
+            Some(Payload::Message(message)) => text(&message.parts),
+            Some(Payload::StatusUpdate(_)) | None => String::new(),
         }
     }
 
@@ -51,51 +73,71 @@ impl Event {
 
 /// The events of one connection. It ends with the connection; [`crate::Follow`] does not.
 #[derive(Debug)]
-pub struct Events {
-    body: Incoming,
-    parser: Parser,
-    ended: bool,
+pub struct Events(Source);
+
+#[derive(Debug)]
+enum Source {
+    Sse { body: Incoming, parser: Parser, form: Form },
+    Grpc(Box<Streaming<StreamResponse>>),
+    Ended,
 }
 
 impl Events {
-    pub(crate) fn new(body: Incoming) -> Self {
-        Self { body, parser: Parser::new(ANSWER_BYTES_MAX), ended: false }
+    pub(crate) fn sse(body: Incoming, form: Form) -> Self {
+        Self(Source::Sse { body, parser: Parser::new(ANSWER_BYTES_MAX), form })
+    }
+
+    pub(crate) fn grpc(stream: Streaming<StreamResponse>) -> Self {
+        Self(Source::Grpc(Box::new(stream)))
     }
 
     /// The next event; none after the stream was ended by the server. A failure is the last item.
     /// May be dropped and called again without losing anything.
     pub async fn next(&mut self) -> Option<Result<Event, Failure>> {
-        while !self.ended {
-            if let Some(frame) = self.parser.next() {
-                let event = read(&frame);
-                self.ended = event.is_err();
-                return Some(event);
-            }
-            match timeout(IDLE_TIMEOUT, self.body.frame()).await {
-                Ok(Some(Ok(frame))) => {
-                    let data = frame.data_ref().map_or(&[][..], |data| data);
-                    if self.parser.feed(data).is_err() {
-                        self.ended = true;
-                        return Some(Err(error::nonsense("an event of the stream is too large")));
-                    }
-                }
-                Ok(Some(Err(error))) => {
-                    self.ended = true;
-                    return Some(Err(error::transport("the stream broke off", &error)));
-                }
-                Ok(None) => self.ended = true,
-                Err(_) => {
-                    self.ended = true;
-                    let message = format!("the stream was silent for {} s", IDLE_TIMEOUT.as_secs());
-                    return Some(Err(error::lost(message)));
-                }
-            }
+        let next = match &mut self.0 {
+            Source::Ended => None,
+            Source::Sse { body, parser, form } => next_frame(body, parser, *form).await,
+            Source::Grpc(stream) => match stream.message().await {
+                Ok(response) => response.map(|response| Ok(Event { seq: 0, response })),
+                Err(status) => Some(Err(status.into())),
+            },
+        };
+        if !matches!(next, Some(Ok(_))) {
+            self.0 = Source::Ended;
         }
-        None
+        next
     }
 }
 
-fn read(frame: &Frame) -> Result<Event, Failure> {
+async fn next_frame(
+    body: &mut Incoming,
+    parser: &mut Parser,
+    form: Form,
+) -> Option<Result<Event, Failure>> {
+    loop {
+        if let Some(frame) = parser.next() {
+            return Some(read(&frame, form));
+        }
+        match timeout(IDLE_TIMEOUT, body.frame()).await {
+            Ok(Some(Ok(frame))) => {
+                let data = frame.data_ref().map_or(&[][..], |data| data);
+                if parser.feed(data).is_err() {
+                    return Some(Err(refusal::nonsense("an event of the stream is too large")));
+                }
+            }
+            Ok(Some(Err(error))) => {
+                return Some(Err(refusal::transport("the stream broke off", &error)));
+            }
+            Ok(None) => return None,
+            Err(_) => {
+                let message = format!("the stream was silent for {} s", IDLE_TIMEOUT.as_secs());
+                return Some(Err(refusal::lost(message)));
+            }
+        }
+    }
+}
+
+fn read(frame: &Frame, form: Form) -> Result<Event, Failure> {
     let seq = frame.id.as_ref().and_then(|id| id.parse().ok()).unwrap_or(0);
-    Ok(Event { seq, response: read_envelope(&frame.data)? })
+    Ok(Event { seq, response: read_frame(&frame.data, form)? })
 }

@@ -1,209 +1,383 @@
-//! A stream that outlives its connection. When one breaks, the next subscribes after the last
-//! event that was seen, so a gateway or coordinator may restart and every event still comes once.
+//! A stream that outlives its connection. When one breaks the next goes on after the last event
+//! that was told: by its number where the server gives numbers, else by comparing its snapshot with
+//! what was told. When streams bring nothing any more, the task is asked for how it stands.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use faultline_proto::Failure;
+use faultline_proto::{
+    Failure,
+    a2a::{Message, SendMessageRequest, StreamResponse, Task, TaskState, stream_response::Payload},
+    reason,
+};
 use tokio::time::{Instant, sleep_until};
-use tonic::Code;
 
 use crate::{
-    Client, error,
+    Answer, Client,
+    error::{Ended, Error},
     events::{Event, Events},
-    outcome::is_waiting,
+    outcome::{is_final, is_waiting},
+    refusal,
+    retry::{Fault, backoff},
+    view::View,
 };
 
-/// Connections in a row that brought nothing before the follower gives up: about 15 s.
-const TRIES_MAX: u32 = 9;
-const BACKOFF: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(3);
+/// The longest pause that a server may ask a follower for.
+const TOLD_MAX: Duration = Duration::from_secs(60);
 
-/// The events of one task, whatever happens to the connection.
+/// How a follower goes on when its stream breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reconnect {
+    /// Subscriptions in a row that bring nothing new before streams are given up.
+    pub max: u32,
+    /// Before the first of them; twice as long before each further one.
+    pub backoff: Duration,
+    /// The longest pause that is not asked for by the server.
+    pub backoff_max: Duration,
+    /// After that, how often the task is asked for how it stands. None: not at all.
+    pub poll: Option<Duration>,
+    /// How long nobody may answer these questions either, before the follower gives up.
+    pub patience: Duration,
+}
+
+impl Default for Reconnect {
+    fn default() -> Self {
+        Self {
+            max: 3,
+            backoff: Duration::from_millis(500),
+            backoff_max: Duration::from_secs(10),
+            poll: Some(Duration::from_secs(1)),
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The events of one task, each once, whatever happens to the connection.
 #[derive(Debug)]
 pub struct Follow {
     client: Client,
-    task_id: String,
-    events: Option<Events>,
-    progress: Progress,
-    resume_at: Option<Instant>,
-}
-
-/// What was seen, and so where to go on and when to stop. Without a connection, to be tested.
-#[derive(Debug, Default)]
-struct Progress {
+    /// What starts the task, while it is not known to have started and may be sent again.
+    resend: Option<SendMessageRequest>,
+    /// The message that answers a question: until the task has it, its question is the old one.
+    answer: Option<String>,
+    source: Source,
+    /// What was read and not yet handed out.
+    ready: VecDeque<Event>,
+    view: View,
+    message: Option<Message>,
     /// The number of the last event, zero when it had none.
     last: u64,
-    /// There was a connection: a server that never answered is no break to wait out.
-    connected: bool,
-    seen: bool,
-    ended: bool,
-    waiting: bool,
-    tries: u32,
+    /// Subscriptions since something new was told.
+    attempts: u32,
 }
 
-impl Progress {
-    /// Whether the event is new.
-    fn note(&mut self, event: &Event) -> bool {
-        if event.seq != 0 && event.seq <= self.last {
-            return false;
-        }
-        self.seen = true;
-        self.tries = 0;
-        self.last = event.seq.max(self.last);
-        self.ended = event.is_last();
-        self.waiting = event.state().map_or(self.waiting, is_waiting);
-        true
-    }
-
-    /// How long to wait before going on, or the failure when there is no going on.
-    fn broke(&mut self, failure: Failure) -> Result<Duration, Failure> {
-        self.tries += 1;
-        // Without numbers a second subscription would tell again what was told already.
-        let resumable = self.last > 0 || !self.seen;
-        let passing = failure.code() == Code::Unavailable || failure.may_retry();
-        if !self.connected || !resumable || !passing || self.tries > TRIES_MAX {
-            return Err(failure);
-        }
-        let backoff = BACKOFF.saturating_mul(1 << (self.tries - 1).min(16)).min(BACKOFF_MAX);
-        let jittered = backoff.mul_f64(rand::random_range(0.5..1.0));
-        let told = failure.retry_after().unwrap_or_default().min(BACKOFF_MAX * 10);
-        Ok(jittered.max(told))
-    }
+#[derive(Debug)]
+enum Source {
+    /// Nothing was asked yet.
+    Unopened,
+    Live {
+        events: Events,
+        /// Its first event may be a snapshot of what was told already.
+        is_fresh: bool,
+    },
+    Broken {
+        resume_at: Instant,
+    },
+    Polled {
+        next_at: Instant,
+        /// When somebody last answered.
+        answered: Instant,
+    },
+    Ended,
 }
 
 impl Follow {
-    pub(crate) fn sent(client: Client, events: Events) -> Self {
-        let progress = Progress { connected: true, ..Progress::default() };
-        Self { client, task_id: String::new(), events: Some(events), progress, resume_at: None }
+    fn new(client: Client, source: Source, view: View) -> Self {
+        Self {
+            client,
+            resend: None,
+            answer: None,
+            source,
+            ready: VecDeque::new(),
+            view,
+            message: None,
+            last: 0,
+            attempts: 0,
+        }
     }
 
+    /// What a send brings.
+    pub(crate) async fn sent(client: Client, request: SendMessageRequest) -> Result<Self, Error> {
+        let message = request.message.as_ref();
+        let answer = message.filter(|m| !m.task_id.is_empty()).map(|m| m.message_id.clone());
+        let mut follow = Self::new(client, Source::Ended, View::default());
+        follow.answer = answer;
+        if follow.client.streams() {
+            let events = follow.client.send_streaming(request.clone()).await?;
+            follow.source = Source::Live { events, is_fresh: false };
+            follow.resend = crate::draft::idempotency_key(&request).map(|_| request);
+            return Ok(follow);
+        }
+        let mut request = request;
+        request.configuration.get_or_insert_default().return_immediately = true;
+        match follow.client.send(request).await? {
+            Answer::Task(task) => {
+                follow.source = follow.poll_from_now();
+                follow.take_snapshot(task, 0);
+            }
+            Answer::Message(message) => {
+                let payload = Some(Payload::Message(message));
+                follow.tell(Event { seq: 0, response: StreamResponse { payload } });
+            }
+        }
+        Ok(follow)
+    }
+
+    /// A task that exists, from where it stands or from after one of its events.
     pub(crate) fn task(client: Client, id: &str, after: Option<u64>) -> Self {
+        let mut follow = Self::new(client, Source::Unopened, View::of(id));
         // Zero stands for the beginning, which is what a subscription without a number gives.
-        let progress = Progress { last: after.unwrap_or(0), ..Progress::default() };
-        Self { client, task_id: id.to_owned(), events: None, progress, resume_at: None }
+        follow.last = after.unwrap_or(0);
+        follow
     }
 
     /// Of the task that is followed; empty until its first event, and for a bare message.
     pub fn task_id(&self) -> &str {
-        &self.task_id
+        &self.view.task().id
+    }
+
+    /// The task as far as its events told, artifacts put together.
+    pub fn task_so_far(&self) -> &Task {
+        self.view.task()
     }
 
     /// The number of the last event: where another follower would go on.
     pub fn last_seq(&self) -> u64 {
-        self.progress.last
+        self.last
     }
 
-    /// The next event; none after the last. A failure ends it: either the server refuses, or it
+    /// The next event; none after the last. An error ends it: either the server refuses, or it
     /// stayed away too long. May be dropped and called again without losing anything.
-    pub async fn next(&mut self) -> Option<Result<Event, Failure>> {
+    pub async fn next(&mut self) -> Option<Result<Event, Error>> {
         loop {
-            let failure = match &mut self.events {
-                None if self.progress.ended => return None,
-                None => {
-                    if let Some(at) = self.resume_at {
-                        sleep_until(at).await;
-                    }
-                    let after = Some(self.progress.last).filter(|seq| *seq > 0);
-                    match self.client.subscribe(&self.task_id, after).await {
-                        Ok(events) => {
-                            self.progress.connected = true;
-                            self.events = Some(events);
-                            continue;
-                        }
-                        Err(failure) => failure,
-                    }
-                }
-                Some(events) => match events.next().await {
-                    Some(Ok(event)) if !self.progress.note(&event) => continue,
-                    Some(Ok(event)) => {
-                        if let Some(id) = event.task_id().filter(|_| self.task_id.is_empty()) {
-                            self.task_id = id.to_owned();
-                        }
-                        return Some(Ok(event));
-                    }
-                    // After the last event nothing is missed, however the connection ends.
-                    _ if self.progress.ended => return self.end(),
-                    Some(Err(failure)) => failure,
-                    // The server may end a stream where the task waits for its caller.
-                    None if self.progress.waiting => return self.end(),
-                    None => error::lost("the stream ended before its task did"),
-                },
-            };
-            self.events = None;
-            if self.task_id.is_empty() {
-                self.progress.ended = true;
-                return Some(Err(failure));
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Ok(event));
             }
-            match self.progress.broke(failure) {
-                Ok(pause) => self.resume_at = Some(Instant::now() + pause),
-                Err(failure) => {
-                    self.progress.ended = true;
-                    return Some(Err(failure));
-                }
+            if matches!(self.source, Source::Ended) {
+                return None;
+            }
+            if let Err(error) = self.advance().await {
+                self.source = Source::Ended;
+                return Some(Err(error));
             }
         }
     }
 
-    fn end(&mut self) -> Option<Result<Event, Failure>> {
-        self.events = None;
-        self.progress.ended = true;
-        None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use faultline_proto::{
-        a2a::{StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response},
-        reason,
-    };
-
-    use super::*;
-
-    fn status(seq: u64, state: TaskState) -> Event {
-        let status = Some(TaskStatus { state: state as i32, ..TaskStatus::default() });
-        let update = TaskStatusUpdateEvent { status, ..TaskStatusUpdateEvent::default() };
-        let payload = Some(stream_response::Payload::StatusUpdate(update));
-        Event { seq, response: StreamResponse { payload } }
+    /// To the end of the task, or to its first question: the answer, or how it ended otherwise.
+    pub async fn finish(self) -> Result<Answer, Error> {
+        self.drive(false).await
     }
 
-    #[test]
-    fn an_event_counts_once_and_the_final_one_ends_it() {
-        let mut progress = Progress::default();
-        assert!(progress.note(&status(1, TaskState::Working)));
-        assert!(progress.note(&status(2, TaskState::InputRequired)));
-        assert!(progress.waiting);
-        assert!(!progress.note(&status(2, TaskState::InputRequired)));
-        assert!(progress.note(&status(3, TaskState::Completed)));
-        assert!(progress.ended && !progress.waiting);
+    /// The same, where questions are answered by somebody else.
+    pub(crate) async fn finish_through_questions(self) -> Result<Answer, Error> {
+        self.drive(true).await
     }
 
-    #[test]
-    fn a_break_is_waited_out_longer_each_time_but_not_for_ever() {
-        let mut progress = Progress { last: 1, connected: true, ..Progress::default() };
-        let pauses: Vec<_> =
-            std::iter::from_fn(|| progress.broke(error::lost("x")).ok()).take(50).collect();
-        assert_eq!(pauses.len(), TRIES_MAX as usize);
-        assert!(pauses[0] <= BACKOFF && pauses[8] > BACKOFF_MAX / 3 && pauses[8] <= BACKOFF_MAX);
-        progress.note(&status(2, TaskState::Working));
-        assert!(progress.broke(error::lost("x")).is_ok());
+    async fn drive(mut self, through_questions: bool) -> Result<Answer, Error> {
+        while let Some(event) = self.next().await {
+            event?;
+            if self.ready.is_empty() && self.waits() && !through_questions {
+                break;
+            }
+        }
+        if let Some(message) = self.message {
+            return Ok(Answer::Message(message));
+        }
+        let told = self.view.into_task();
+        if Ended::of(&told).is_none() {
+            return Ok(Answer::Task(told));
+        }
+        // The whole story, with what was said before anybody listened.
+        let whole = self.client.task(&told.id).await.unwrap_or_else(|_| told.clone());
+        let ended = Ended::of(&whole).or_else(|| Ended::of(&told));
+        ended.map_or(Ok(Answer::Task(whole)), |ended| Err(ended.into()))
     }
 
-    #[test]
-    fn a_refusal_is_final_and_a_delay_is_kept() {
-        let mut progress = Progress { last: 1, connected: true, ..Progress::default() };
-        assert!(progress.broke(Failure::new(&reason::TASK_NOT_FOUND)).is_err());
-        let told = Failure::new(&reason::OVERLOADED).with_retry_after(Duration::from_secs(7));
-        assert_eq!(progress.broke(told).unwrap(), Duration::from_secs(7));
+    /// One step towards the next event.
+    async fn advance(&mut self) -> Result<(), Error> {
+        match &mut self.source {
+            Source::Ended => Ok(()),
+            Source::Unopened => self.open().await,
+            Source::Live { events, is_fresh } => {
+                let is_fresh = std::mem::take(is_fresh);
+                match events.next().await {
+                    Some(Ok(event)) => {
+                        self.take(event, is_fresh);
+                        Ok(())
+                    }
+                    Some(Err(failure)) => self.broke(Fault::lost(failure)),
+                    // The server may end a stream where the task waits for its caller.
+                    None if self.waits() => {
+                        self.source = Source::Ended;
+                        Ok(())
+                    }
+                    None => self
+                        .broke(Fault::lost(refusal::lost("the stream ended before its task did"))),
+                }
+            }
+            Source::Broken { resume_at } => {
+                sleep_until(*resume_at).await;
+                self.resume().await
+            }
+            Source::Polled { next_at, .. } => {
+                sleep_until(*next_at).await;
+                self.poll().await
+            }
+        }
     }
 
-    #[test]
-    fn a_server_that_never_was_or_gives_no_numbers_is_not_waited_for() {
-        let mut progress = Progress::default();
-        assert!(progress.broke(error::lost("x")).is_err());
-        progress.connected = true;
-        assert!(progress.broke(error::lost("x")).is_ok());
-        progress.note(&status(0, TaskState::Working));
-        assert!(progress.broke(error::lost("x")).is_err());
+    async fn open(&mut self) -> Result<(), Error> {
+        match self.client.subscribe(self.task_id(), self.after()).await {
+            Ok(events) => self.source = Source::Live { events, is_fresh: true },
+            Err(Error::Call(failure)) if failure.row() == &reason::UNSUPPORTED_OPERATION => {
+                self.source = self.poll_from_now();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn resume(&mut self) -> Result<(), Error> {
+        let opened = match (&self.resend, self.task_id()) {
+            (Some(request), "") => self.client.send_streaming_once(request.clone()).await,
+            (_, id) => self.client.subscribe_once(id, self.after()).await,
+        };
+        match opened {
+            Ok(events) => {
+                self.source = Source::Live { events, is_fresh: true };
+                Ok(())
+            }
+            Err(fault) => self.broke(fault),
+        }
+    }
+
+    /// Decides how to go on, or that there is no going on.
+    fn broke(&mut self, fault: Fault) -> Result<(), Error> {
+        let failure = fault.failure.clone();
+        let unknown = self.task_id().is_empty();
+        // The task has ended meanwhile, or the server gives no second stream: either way, ask.
+        if failure.row() == &reason::UNSUPPORTED_OPERATION && !unknown {
+            self.source = self.poll_from_now();
+            return Ok(());
+        }
+        if !fault.passes(true) || (unknown && self.resend.is_none()) {
+            return Err(failure.into());
+        }
+        let policy = self.client.reconnect;
+        if self.attempts < policy.max {
+            let pause = backoff(policy.backoff, policy.backoff_max, self.attempts);
+            let told = failure.retry_after().unwrap_or_default().min(TOLD_MAX);
+            self.attempts += 1;
+            self.source = Source::Broken { resume_at: Instant::now() + pause.max(told) };
+            return Ok(());
+        }
+        if unknown {
+            return Err(failure.into());
+        }
+        if policy.poll.is_none() {
+            return Err(self.lost(failure));
+        }
+        self.source = self.poll_from_now();
+        Ok(())
+    }
+
+    async fn poll(&mut self) -> Result<(), Error> {
+        let Source::Polled { answered, .. } = self.source else { return Ok(()) };
+        let policy = self.client.reconnect;
+        let next_at = |now: Instant| now + policy.poll.unwrap_or(Duration::from_secs(1));
+        match self.client.task_once(self.task_id()).await {
+            Ok(task) => {
+                let now = Instant::now();
+                self.source = Source::Polled { next_at: next_at(now), answered: now };
+                self.take_snapshot(task, 0);
+                // As a stream would end here.
+                if self.view.state() == TaskState::InputRequired && self.waits() {
+                    self.source = Source::Ended;
+                }
+                Ok(())
+            }
+            Err(fault) if !fault.passes(true) => Err(fault.failure.into()),
+            Err(fault) if answered.elapsed() >= policy.patience => Err(self.lost(fault.failure)),
+            Err(_) => {
+                self.source = Source::Polled { next_at: next_at(Instant::now()), answered };
+                Ok(())
+            }
+        }
+    }
+
+    fn poll_from_now(&self) -> Source {
+        let now = Instant::now();
+        Source::Polled { next_at: now, answered: now }
+    }
+
+    fn lost(&self, last: Failure) -> Error {
+        Error::Reconnect { task_id: self.task_id().to_owned(), attempts: self.attempts, last }
+    }
+
+    fn after(&self) -> Option<u64> {
+        Some(self.last).filter(|seq| *seq > 0)
+    }
+
+    /// The task waits for somebody, and not for the answer that is on its way.
+    fn waits(&self) -> bool {
+        is_waiting(self.view.state()) && self.answer.is_none()
+    }
+
+    fn take(&mut self, event: Event, is_fresh: bool) {
+        if let Some(Payload::Task(task)) = event.response.payload {
+            // A numbered server that was told where to go on sends none.
+            if is_fresh || event.seq == 0 || event.seq > self.last {
+                self.take_snapshot(task, event.seq);
+            }
+            return;
+        }
+        let is_old = match event.seq {
+            0 => self.view.repeats(&event.response),
+            seq => seq <= self.last,
+        };
+        if !is_old {
+            self.tell(event);
+        }
+    }
+
+    fn take_snapshot(&mut self, task: Task, seq: u64) {
+        let told = match self.view.is_empty() {
+            true => vec![StreamResponse { payload: Some(Payload::Task(task)) }],
+            false => self.view.news(&task),
+        };
+        for response in told {
+            self.tell(Event { seq, response });
+        }
+        self.last = seq.max(self.last);
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.view.apply(&event.response);
+        self.attempts = 0;
+        self.last = event.seq.max(self.last);
+        match &event.response.payload {
+            Some(Payload::Message(message)) => self.message = Some(message.clone()),
+            // Only a task that shows the answer in its history, or moves on, has taken it.
+            Some(Payload::Task(task)) => {
+                let taken = |id: &String| task.history.iter().any(|m| m.message_id == *id);
+                self.answer = self.answer.take().filter(|id| !taken(id));
+            }
+            Some(Payload::StatusUpdate(_)) => self.answer = None,
+            Some(Payload::ArtifactUpdate(_)) | None => {}
+        }
+        let is_last = event.is_last() || is_final(self.view.state());
+        self.ready.push_back(event);
+        if is_last {
+            self.source = Source::Ended;
+        }
     }
 }

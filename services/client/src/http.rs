@@ -1,34 +1,36 @@
-//! The wire: one POST per call over kept-alive connections, and the envelope around what it
-//! carries. Nothing is sent twice: a call whose fate is unknown is a failure that says so.
+//! HTTP: one request, one answer or one stream, over kept-alive connections. It knows the shape of
+//! A2A's JSON, with the envelope of JSON-RPC or without, and none of its operations.
 
-use std::{error::Error, time::Duration};
+use std::{
+    error::Error as StdError,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
-use faultline_chassis::{TraceContext, limits, trace::TRACEPARENT};
+use faultline_chassis::{dial::Connector, limits, tls::Trust};
 use faultline_proto::{
     Failure,
     json::{self, ProtoJson},
     reason,
 };
 use http::{
-    Request, Response, StatusCode, Uri,
-    header::{ACCEPT, CONTENT_TYPE},
-    uri::Scheme,
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER},
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
+    client::legacy,
     rt::{TokioExecutor, TokioTimer},
 };
-use prost_types::Struct;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use crate::{
-    error::{self, WireError},
     events::Events,
+    refusal::{self, WireError},
+    retry::Fault,
 };
 
 /// One answer, or one event of a stream: a whole task as JSON, where base64 and escapes make the
@@ -38,151 +40,155 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 2 * limits::TASK_ARTIFACT_BYTES_MAX;
 const IDLE_CONNECTIONS_MAX: usize = 64;
 /// How long they wait; well below what servers and proxies allow.
 const CONNECTION_IDLE: Duration = Duration::from_secs(30);
-/// A host that is gone without a word is found by the kernel after three of these.
-const TCP_KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-#[derive(Clone, Debug)]
-pub(crate) struct Transport {
-    http: legacy::Client<HttpConnector, Full<Bytes>>,
-    base: String,
+/// Whether messages stand in the envelope of JSON-RPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Enveloped,
+    Bare,
 }
 
-impl Transport {
-    pub(crate) fn new(url: &str) -> Result<Self, Failure> {
-        let base = url.trim_end_matches('/').to_owned();
-        let bad = |why: &str| {
-            let message = format!("not an address to call: '{url}' ({why})");
-            Failure::new(&reason::INVALID_ARGUMENT).because(message)
-        };
-        let uri: Uri = base.parse().map_err(|_| bad("say http://HOST:PORT"))?;
-        match uri.scheme() {
-            Some(scheme) if *scheme == Scheme::HTTP => {}
-            Some(scheme) if *scheme == Scheme::HTTPS => {
-                return Err(bad("this client speaks plain HTTP; end TLS in a proxy"));
-            }
-            _ => return Err(bad("say http://HOST:PORT")),
-        }
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(limits::CONNECT_TIMEOUT));
-        connector.set_nodelay(true);
-        connector.set_keepalive(Some(TCP_KEEP_ALIVE));
-        connector.set_keepalive_interval(Some(TCP_KEEP_ALIVE));
-        connector.set_keepalive_retries(Some(3));
-        let http = legacy::Client::builder(TokioExecutor::new())
+impl Form {
+    fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Form::Enveloped => "application/json",
+            Form::Bare => "application/a2a+json",
+        })
+    }
+}
+
+/// The connections of one client. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Http {
+    client: legacy::Client<Connector, Full<Bytes>>,
+}
+
+/// One request, ready to send.
+pub(crate) struct Exchange {
+    pub(crate) verb: Method,
+    pub(crate) url: String,
+    pub(crate) headers: HeaderMap,
+    /// None for a request that has none.
+    pub(crate) body: Option<Bytes>,
+    pub(crate) form: Form,
+    /// To the end of the answer; for a stream, to its headers.
+    pub(crate) patience: Option<Duration>,
+}
+
+/// One answer, whatever it says.
+pub(crate) struct Answered {
+    pub(crate) status: StatusCode,
+    retry_after: Option<Duration>,
+    pub(crate) body: Bytes,
+}
+
+impl Http {
+    pub(crate) fn new(trust: Trust) -> Self {
+        let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(CONNECTION_IDLE)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-            .build(connector);
-        Ok(Self { http, base })
+            .build(Connector::new(trust));
+        Self { client }
     }
 
-    pub(crate) async fn call<A: ProtoJson>(&self, call: Call) -> Result<A, Failure> {
-        let enveloped = call.enveloped;
-        let (status, body) = call
-            .bounded(async {
-                let response = self.post(&call, "application/json").await?;
-                let status = response.status();
-                Ok((status, whole(response.into_body()).await?))
-            })
-            .await?;
-        read_answer(status, &body, enveloped)
+    pub(crate) async fn call(&self, exchange: Exchange) -> Result<Answered, Fault> {
+        bounded(exchange.patience, async {
+            let response = self.request(exchange, "application/json").await?;
+            answered(response).await
+        })
+        .await
     }
 
-    pub(crate) async fn stream(&self, call: Call) -> Result<Events, Failure> {
-        call.bounded(async {
-            let response = self.post(&call, "text/event-stream").await?;
-            let status = response.status();
+    pub(crate) async fn stream(&self, exchange: Exchange) -> Result<Events, Fault> {
+        let form = exchange.form;
+        bounded(exchange.patience, async {
+            let response = self.request(exchange, "text/event-stream").await?;
             let kind = response.headers().get(CONTENT_TYPE);
             if kind.is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream")) {
-                return Ok(Events::new(response.into_body()));
+                return Ok(Events::sse(response.into_body(), form));
             }
             // A failure before the first event is no stream but a plain answer.
-            let body = whole(response.into_body()).await?;
-            match read_answer::<Struct>(status, &body, true) {
-                Err(failure) => Err(failure),
-                Ok(_) => Err(error::nonsense("the server answered a stream with one object")),
+            match answered(response).await?.read::<()>(form, true) {
+                Err(fault) => Err(fault),
+                Ok(()) => Err(Fault::lost(refusal::nonsense(
+                    "the server answered a stream with one object",
+                ))),
             }
         })
         .await
     }
 
-    async fn post(&self, call: &Call, accept: &str) -> Result<Response<Incoming>, Failure> {
-        let trace = call.trace.unwrap_or_else(TraceContext::root);
-        let mut request = Request::post(format!("{}{}", self.base, call.path))
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, accept)
-            .header("a2a-version", "1.0")
-            .header(TRACEPARENT, trace.to_string());
-        if let Some(seq) = call.after {
-            request = request.header("last-event-id", seq);
-        }
-        let request = request.body(Full::new(call.body.clone())).map_err(|error| {
-            Failure::new(&reason::INVALID_ARGUMENT)
-                .because("not a path")
-                .privately(error.to_string())
+    async fn request(
+        &self,
+        exchange: Exchange,
+        accept: &'static str,
+    ) -> Result<Response<Incoming>, Fault> {
+        let mut request = Request::new(Full::new(exchange.body.clone().unwrap_or_default()));
+        *request.method_mut() = exchange.verb;
+        *request.headers_mut() = exchange.headers;
+        *request.uri_mut() = exchange.url.parse().map_err(|_| {
+            let message = format!("not a URL: '{}'", exchange.url);
+            Fault::unsent(Failure::new(&reason::INVALID_ARGUMENT).because(message))
         })?;
-        self.http.request(request).await.map_err(|error| {
-            let message = match error.is_connect() {
-                true => "the server cannot be reached",
-                false => "the connection to the server was lost",
-            };
-            error::transport(message, &error)
+        // What bare messages are called is new enough that some servers know the general name only.
+        let accepted = match exchange.form {
+            Form::Bare if accept == "application/json" => "application/a2a+json, application/json",
+            _ => accept,
+        };
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accepted));
+        if exchange.body.is_some() {
+            request.headers_mut().insert(CONTENT_TYPE, exchange.form.content_type());
+        }
+        self.client.request(request).await.map_err(|error| match error.is_connect() {
+            true => Fault::unsent(refusal::transport("the server cannot be reached", &error)),
+            false => {
+                let message = "the connection to the server was lost";
+                Fault::lost(refusal::transport(message, &error))
+            }
         })
     }
 }
 
-/// One request, ready to send.
-pub(crate) struct Call {
-    path: String,
-    body: Bytes,
-    /// In the envelope of JSON-RPC, and so is the answer.
-    enveloped: bool,
-    trace: Option<TraceContext>,
-    patience: Option<Duration>,
-    after: Option<u64>,
-}
-
-impl Call {
-    pub(crate) fn rpc(
-        path: String,
-        method: &str,
-        params: &impl ProtoJson,
-        trace: Option<TraceContext>,
-    ) -> Self {
-        // One exchange carries one call, so its id has nothing to tell apart.
-        let mut body = br#"{"jsonrpc":"2.0","id":1,"method":""#.to_vec();
-        body.extend_from_slice(method.as_bytes());
-        body.extend_from_slice(br#"","params":"#);
-        json::write(params, &mut body);
-        body.push(b'}');
-        let body = body.into();
-        Self { path, body, enveloped: true, trace, patience: None, after: None }
+impl Answered {
+    /// The message, or what is known of the failure. A `mute` answer may be nothing at all.
+    pub(crate) fn read<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Fault> {
+        let error = envelope(&self.body).ok().and_then(|envelope| envelope.error);
+        let failure = match error {
+            Some(error) => error.into_failure(),
+            None if !self.status.is_success() => refusal::from_http(self.status),
+            None => return self.message(form, mute).map_err(Fault::lost),
+        };
+        Err(self.fault(failure))
     }
 
-    pub(crate) fn plain(
-        path: String,
-        request: &impl ProtoJson,
-        trace: Option<TraceContext>,
-    ) -> Self {
-        let body = json::to_vec(request).into();
-        Self { path, body, enveloped: false, trace, patience: None, after: None }
+    /// What a refusal says that was not asked for a message.
+    pub(crate) fn refused(&self) -> Fault {
+        self.fault(refusal::from_http(self.status))
     }
 
-    pub(crate) fn within(self, patience: Duration) -> Self {
-        Self { patience: Some(patience), ..self }
+    fn message<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Failure> {
+        match form {
+            _ if mute => json::from_str("{}").map_err(|e| refusal::nonsense(e.to_string())),
+            Form::Enveloped => read_frame(&self.body, form),
+            Form::Bare => read_bare(&self.body),
+        }
     }
 
-    pub(crate) fn after(self, seq: Option<u64>) -> Self {
-        Self { after: seq, ..self }
-    }
-
-    async fn bounded<T>(
-        &self,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        let Some(patience) = self.patience else { return work.await };
-        let silent = || error::lost(format!("the server was silent for {} s", patience.as_secs()));
-        timeout(patience, work).await.unwrap_or_else(|_| Err(silent()))
+    /// With the delay that stood in the header, if the details had none. What a server refuses for
+    /// being too busy, it did not do.
+    fn fault(&self, failure: Failure) -> Fault {
+        let too_busy = match self.status {
+            StatusCode::TOO_MANY_REQUESTS => true,
+            StatusCode::SERVICE_UNAVAILABLE => self.retry_after.is_some(),
+            _ => false,
+        };
+        let failure = match (failure.retry_after(), self.retry_after) {
+            (None, Some(delay)) => failure.with_retry_after(delay),
+            _ => failure,
+        };
+        let fault = Fault::from(failure);
+        Fault { harmless: fault.harmless || too_busy, ..fault }
     }
 }
 
@@ -194,49 +200,74 @@ struct Envelope<'a> {
     error: Option<WireError<'a>>,
 }
 
-/// What stands in the envelope: the result or the failure.
-pub(crate) fn read_envelope<A: ProtoJson>(json: &[u8]) -> Result<A, Failure> {
-    let envelope: Envelope<'_> = serde_json::from_slice(json)
-        .map_err(|e| error::nonsense(format!("what answers there is no gateway: {e}")))?;
+fn envelope(json: &[u8]) -> Result<Envelope<'_>, serde_json::Error> {
+    serde_json::from_slice(json)
+}
+
+/// One event of a stream, or one answer: the message or the failure.
+pub(crate) fn read_frame<A: ProtoJson>(json: &[u8], form: Form) -> Result<A, Failure> {
+    let envelope = match envelope(json) {
+        Ok(envelope) => envelope,
+        Err(error) => {
+            return Err(refusal::nonsense(format!("what answers there is no A2A: {error}")));
+        }
+    };
     match (envelope.error, envelope.result) {
         (Some(error), _) => Err(error.into_failure()),
-        (None, Some(result)) => json::from_str(result.get())
-            .map_err(|e| error::nonsense(format!("the server answered nonsense: {e}"))),
-        (None, None) => Err(error::nonsense("the server answered neither result nor error")),
+        (None, _) if form == Form::Bare => read_bare(json),
+        (None, Some(result)) => read_bare(result.get().as_bytes()),
+        (None, None) => Err(refusal::nonsense("the server answered neither result nor error")),
     }
 }
 
-fn read_answer<A: ProtoJson>(
-    status: StatusCode,
-    body: &[u8],
-    enveloped: bool,
-) -> Result<A, Failure> {
-    let error = serde_json::from_slice::<Envelope<'_>>(body).ok().and_then(|e| e.error);
-    match error {
-        Some(error) => Err(error.into_failure()),
-        None if !status.is_success() => Err(error::from_http(status)),
-        None if enveloped => read_envelope(body),
-        None => json::from_slice(body)
-            .map_err(|e| error::nonsense(format!("the server answered nonsense: {e}"))),
-    }
+fn read_bare<A: ProtoJson>(json: &[u8]) -> Result<A, Failure> {
+    json::from_slice(json)
+        .map_err(|e| refusal::nonsense(format!("the server answered nonsense: {e}")))
 }
 
-async fn whole(body: Incoming) -> Result<Bytes, Failure> {
-    let collected = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-    collected.map(|body| body.to_bytes()).map_err(|error| {
-        let error: &(dyn Error + 'static) = error.as_ref();
-        error::transport("the answer broke off", error)
-    })
+async fn answered(response: Response<Incoming>) -> Result<Answered, Fault> {
+    let status = response.status();
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(delay);
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| {
+        let error: &(dyn StdError + 'static) = error.as_ref();
+        Fault::lost(refusal::transport("the answer broke off", error))
+    })?;
+    Ok(Answered { status, retry_after, body: body.to_bytes() })
 }
 
-/// A name as one segment of a path.
-pub(crate) fn segment(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(byte.into()),
-            other => out.push_str(&format!("%{other:02X}")),
-        }
+/// `Retry-After`: seconds, or a date.
+fn delay(value: &HeaderValue) -> Option<Duration> {
+    let text = value.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
     }
-    out
+    let at = httpdate::parse_http_date(text).ok()?;
+    Some(at.duration_since(SystemTime::now()).unwrap_or_default())
+}
+
+async fn bounded<T>(
+    patience: Option<Duration>,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let Some(patience) = patience else { return work.await };
+    let silent = || {
+        let message = format!("the server was silent for {} s", patience.as_secs());
+        Fault::lost(refusal::lost(message))
+    };
+    timeout(patience, work).await.unwrap_or_else(|_| Err(silent()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let read = |text: &'static str| delay(&HeaderValue::from_static(text));
+        assert_eq!(read(" 7 "), Some(Duration::from_secs(7)));
+        assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
+        assert!(read("Fri, 31 Dec 9999 23:59:59 GMT") > Some(Duration::from_secs(1 << 30)));
+        assert_eq!((read("soon"), read("-1")), (None, None));
+    }
 }

@@ -1,141 +1,378 @@
-//! The A2A client: JSON-RPC over HTTP/1.1, errors as [`Failure`]s, streams that can be followed
-//! through a restart of whatever serves them. It knows no service of the mesh, only the protocol.
+//! An A2A client whose errors say what to do and whose streams survive a restart.
+//!
+//! It finds an agent by its card, speaks JSON-RPC, HTTP+JSON or gRPC with it, repeats what may be
+//! repeated, and follows a task through broken connections so that each event is told once. It
+//! knows no service of the mesh, only the protocol: any A2A 1.x server will do.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), faultline_proto::Failure> {
-//! use faultline_client::{Client, text};
+//! use faultline_client::{Client, Error, text};
 //!
-//! let echo = Client::new("http://127.0.0.1:8080")?.agent("echo");
-//! let mut events = echo.follow(text("hello")).await?;
-//! while let Some(event) = events.next().await {
-//!     println!("{:?}", event?.response);
+//! # async fn example() -> Result<(), Error> {
+//! let agent = Client::connect("https://agents.example.org/agents/echo").await?;
+//!
+//! // To the end, in one line.
+//! println!("{}", agent.run(text("hello")).await?.text());
+//!
+//! // Or event by event.
+//! let mut run = agent.follow(text("a long story")).await?;
+//! while let Some(event) = run.next().await {
+//!     print!("{}", event?.text());
 //! }
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! What can be said about a client before it is one is on [`Builder`]; what can go wrong is
+//! [`Error`].
 
+mod answer;
+mod builder;
+mod card;
+mod draft;
 mod error;
 mod events;
 mod follow;
+mod grpc;
 mod http;
+mod operation;
 mod outcome;
+mod refusal;
+mod retry;
 mod sse;
+mod transport;
+mod view;
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use faultline_chassis::TraceContext;
+use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use faultline_chassis::{TraceContext, trace::TRACEPARENT};
 use faultline_proto::{
-    Failure,
     a2a::{
-        CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Message, Part,
-        Role, SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest, Task, part::Content,
+        AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
+        GetTaskPushNotificationConfigRequest, GetTaskRequest,
+        ListTaskPushNotificationConfigsRequest, ListTaskPushNotificationConfigsResponse,
+        ListTasksRequest, ListTasksResponse, SendMessageRequest, SubscribeToTaskRequest, Task,
+        TaskPushNotificationConfig,
     },
-    json::ProtoJson,
+    json::{self, ProtoJson},
 };
 
+pub use answer::Answer;
+pub use builder::Builder;
+pub use card::{Binding, CardProblem};
+pub use draft::{Draft, text};
+pub use error::{Ended, Ending, Error};
 pub use events::{Event, Events};
-pub use follow::Follow;
+pub use follow::{Follow, Reconnect};
 pub use outcome::{failure_of, interrupt_of, is_final, is_waiting, text_of};
+pub use retry::Retry;
 
-use crate::http::{Call, Transport};
+use crate::{
+    http::{Exchange, Form, Http},
+    operation::{Operation, Request},
+    retry::Fault,
+    transport::Transport,
+};
 
-/// Calls that only read or sign off take no longer than this; a send takes as long as its task.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Three missed keep-alives of a stream: it counts as broken.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
-
-/// One A2A endpoint: the root of a server, or one of its agents. Cheap to clone; clones share
-/// their connections.
+/// One agent, or a server with several. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     transport: Transport,
-    /// Where JSON-RPC is posted, below the server's address.
-    path: String,
+    http: Http,
+    /// The server that the agent is on.
+    root: String,
+    /// In every request that names no other.
+    tenant: String,
+    headers: HeaderMap,
     trace: Option<TraceContext>,
+    card: Option<Arc<AgentCard>>,
+    retry: Retry,
+    reconnect: Reconnect,
 }
 
+/// How a client comes to be.
 impl Client {
-    /// Prepares a client for the server at an `http://` address; the first call connects.
-    pub fn new(url: &str) -> Result<Self, Failure> {
-        Ok(Self { transport: Transport::new(url)?, path: String::new(), trace: None })
+    /// Reads the card of the agent at `url` and chooses how to call it. The URL may be that of
+    /// the card, of the agent or of its server.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect().await
     }
 
-    /// The same server, but one agent of it.
+    /// A client of the agent at `url`, to be told more about.
+    ///
+    /// ```no_run
+    /// # use faultline_client::{Binding, Client, Error, Retry};
+    /// # async fn example(token: &str) -> Result<(), Error> {
+    /// let agent = Client::builder("https://agents.example.org/agents/echo")
+    ///     .bearer(token)
+    ///     .ca("ca.pem")
+    ///     .binding(Binding::Grpc)
+    ///     .retry(Retry::never())
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+
+    /// Calls `url` as it is, by JSON-RPC and without a card. The first call connects.
+    pub fn new(url: &str) -> Result<Self, Error> {
+        Self::builder(url).direct()
+    }
+
+    /// Another agent of the same faultline mesh, without its card.
     pub fn agent(&self, name: &str) -> Self {
-        Self { path: format!("/agents/{}", http::segment(name)), ..self.clone() }
+        let mut client = self.clone();
+        client.card = None;
+        match &mut client.transport {
+            Transport::JsonRpc { url, .. } | Transport::HttpJson { url, .. } => {
+                *url = format!("{}/agents/{}", self.root, operation::segment(name));
+            }
+            Transport::Grpc(_) => name.clone_into(&mut client.tenant),
+        }
+        client
     }
 
-    /// Every call in this trace; otherwise each call starts one of its own.
-    pub fn with_trace(self, trace: TraceContext) -> Self {
-        Self { trace: Some(trace), ..self }
+    /// With an extension that cannot be done without: an error, before anything is sent, unless
+    /// the agent's card lists it.
+    pub fn require_extension(mut self, uri: &str) -> Result<Self, Error> {
+        let capabilities = self.card.as_ref().and_then(|card| card.capabilities.as_ref());
+        if !capabilities.is_some_and(|c| c.extensions.iter().any(|e| e.uri == uri)) {
+            return Err(Error::ExtensionUnsupported { uri: uri.to_owned() });
+        }
+        builder::add_extension(&mut self.headers, uri);
+        Ok(self)
     }
 
-    /// Starts a task or continues one, and waits until it ends or asks. Never repeated by itself.
-    pub async fn send(&self, request: SendMessageRequest) -> Result<SendMessageResponse, Failure> {
-        self.transport.call(self.rpc("SendMessage", &request)).await
+    /// The card that the agent was found by, if it was.
+    pub fn card(&self) -> Option<&AgentCard> {
+        self.card.as_deref()
     }
 
-    /// The same, with each event as it happens.
-    pub async fn send_streaming(&self, request: SendMessageRequest) -> Result<Events, Failure> {
-        self.transport.stream(self.rpc("SendStreamingMessage", &request)).await
+    /// What calls travel on.
+    pub fn binding(&self) -> Binding {
+        match self.transport {
+            Transport::JsonRpc { .. } => Binding::JsonRpc,
+            Transport::HttpJson { .. } => Binding::HttpJson,
+            Transport::Grpc(_) => Binding::Grpc,
+        }
     }
 
-    pub async fn get_task(&self, request: GetTaskRequest) -> Result<Task, Failure> {
-        self.transport.call(self.rpc("GetTask", &request).within(ANSWER_TIMEOUT)).await
+    /// The card does not say that there are no streams.
+    fn streams(&self) -> bool {
+        self.card.as_ref().is_none_or(|card| {
+            card.capabilities.as_ref().is_some_and(|capabilities| capabilities.streaming())
+        })
+    }
+}
+
+/// Work, start to end.
+impl Client {
+    /// Sends a message and follows its task to the end: what came of it, or how it ended
+    /// otherwise, with all that was made until then. A question to the caller is such an end.
+    pub async fn run(&self, draft: impl Into<Draft>) -> Result<Answer, Error> {
+        self.follow(draft).await?.finish().await
     }
 
-    pub async fn list_tasks(
-        &self,
-        request: ListTasksRequest,
-    ) -> Result<ListTasksResponse, Failure> {
-        self.transport.call(self.rpc("ListTasks", &request).within(ANSWER_TIMEOUT)).await
+    /// Follows a task to its end, through questions that somebody else answers.
+    pub async fn wait(&self, task_id: &str) -> Result<Answer, Error> {
+        self.follow_task(task_id, None).finish_through_questions().await
     }
 
-    pub async fn cancel_task(&self, request: CancelTaskRequest) -> Result<Task, Failure> {
-        self.transport.call(self.rpc("CancelTask", &request).within(ANSWER_TIMEOUT)).await
+    /// Sends a message and gives each event of its task once, through breaks of the connection.
+    /// Where the agent has no streams, its task is asked for.
+    pub async fn follow(&self, draft: impl Into<Draft>) -> Result<Follow, Error> {
+        Follow::sent(self.clone(), draft.into().into()).await
     }
 
-    /// The task as it stands and then its events; with `after` exactly the events after that one.
-    pub async fn subscribe(&self, id: &str, after: Option<u64>) -> Result<Events, Failure> {
-        let request = SubscribeToTaskRequest { id: id.to_owned(), ..Default::default() };
-        let call = self.rpc("SubscribeToTask", &request).within(IDLE_TIMEOUT).after(after);
-        self.transport.stream(call).await
-    }
-
-    /// [`Client::send_streaming`] that goes on after a break: every event once.
-    pub async fn follow(&self, request: SendMessageRequest) -> Result<Follow, Failure> {
-        Ok(Follow::sent(self.clone(), self.send_streaming(request).await?))
-    }
-
-    /// [`Client::subscribe`] that goes on after a break: every event once.
+    /// The events of a task that exists, each once, through breaks of the connection: the task as
+    /// it stands and what follows, or exactly what follows the event `after`.
     pub fn follow_task(&self, id: &str, after: Option<u64>) -> Follow {
         Follow::task(self.clone(), id, after)
     }
 
-    /// One method of the operators' service, `faultline.v1.Mesh`.
-    pub async fn mesh<Q, A>(&self, method: &str, request: &Q) -> Result<A, Failure>
+    /// The task as it stands.
+    pub async fn task(&self, id: &str) -> Result<Task, Error> {
+        self.get_task(GetTaskRequest { id: id.to_owned(), ..Default::default() }).await
+    }
+
+    /// Asks the task to stop.
+    pub async fn cancel(&self, id: &str) -> Result<Task, Error> {
+        self.cancel_task(CancelTaskRequest { id: id.to_owned(), ..Default::default() }).await
+    }
+}
+
+/// The operations of A2A, one by one.
+impl Client {
+    /// Starts a task or continues one, and waits until it ends or asks. A task that failed is no
+    /// error here: [`Answer::ok`] makes it one.
+    pub async fn send(&self, draft: impl Into<Draft>) -> Result<Answer, Error> {
+        let response = self.call(operation::send(draft.into().into())).await?;
+        let empty = || refusal::nonsense("the server answered neither a task nor a message");
+        Answer::read(response).ok_or_else(|| empty().into())
+    }
+
+    /// The same, with each event of this one connection. [`Client::follow`] outlives it.
+    pub async fn send_streaming(&self, draft: impl Into<Draft>) -> Result<Events, Error> {
+        self.stream(operation::send_streaming(draft.into().into())).await
+    }
+
+    /// The task as it stands.
+    pub async fn get_task(&self, request: GetTaskRequest) -> Result<Task, Error> {
+        self.call(operation::get_task(request)).await
+    }
+
+    /// Tasks, the latest change first, a page at a time.
+    pub async fn list_tasks(&self, request: ListTasksRequest) -> Result<ListTasksResponse, Error> {
+        self.call(operation::list_tasks(request)).await
+    }
+
+    /// Asks the task to stop.
+    pub async fn cancel_task(&self, request: CancelTaskRequest) -> Result<Task, Error> {
+        self.call(operation::cancel_task(request)).await
+    }
+
+    /// The task as it stands and then its events on this one connection; with `after`, where the
+    /// server numbers events, exactly those after that one. [`Client::follow_task`] outlives it.
+    pub async fn subscribe(&self, id: &str, after: Option<u64>) -> Result<Events, Error> {
+        self.stream(operation::subscribe(subscription(id), after)).await
+    }
+
+    /// Adds a webhook to a task.
+    pub async fn create_push_config(
+        &self,
+        config: TaskPushNotificationConfig,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        self.call(operation::create_push(config)).await
+    }
+
+    /// One webhook of a task.
+    pub async fn get_push_config(
+        &self,
+        request: GetTaskPushNotificationConfigRequest,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        self.call(operation::get_push(request)).await
+    }
+
+    /// The webhooks of a task, a page at a time.
+    pub async fn list_push_configs(
+        &self,
+        request: ListTaskPushNotificationConfigsRequest,
+    ) -> Result<ListTaskPushNotificationConfigsResponse, Error> {
+        self.call(operation::list_pushes(request)).await
+    }
+
+    /// Removes a webhook; one that is not there is removed already.
+    pub async fn delete_push_config(
+        &self,
+        request: DeleteTaskPushNotificationConfigRequest,
+    ) -> Result<(), Error> {
+        self.call(operation::delete_push(request)).await
+    }
+
+    /// The card that the agent shows to callers it knows.
+    pub async fn extended_card(&self) -> Result<AgentCard, Error> {
+        self.call(operation::extended_card()).await
+    }
+
+    /// One method of the operators' service of a faultline mesh, `faultline.v1.Mesh`.
+    pub async fn mesh<Q, A>(&self, method: &str, request: &Q) -> Result<A, Error>
     where
         Q: ProtoJson,
         A: ProtoJson,
     {
-        let path = format!("/mesh/{}", http::segment(method));
-        let call = Call::plain(path, request, self.trace).within(ANSWER_TIMEOUT);
-        self.transport.call(call).await
-    }
-
-    fn rpc(&self, method: &str, request: &impl ProtoJson) -> Call {
-        Call::rpc(self.path.clone(), method, request, self.trace)
+        let exchange = Exchange {
+            verb: Method::POST,
+            url: format!("{}/mesh/{}", self.root, operation::segment(method)),
+            headers: self.headers(None, None),
+            body: Some(json::to_vec(request).into()),
+            // It is no A2A, so it goes by the general name of JSON.
+            form: Form::Enveloped,
+            patience: Some(operation::ANSWER_TIMEOUT),
+        };
+        let answered = self.http.call(exchange).await.map_err(|fault| fault.failure)?;
+        Ok(answered.read(Form::Bare, false).map_err(|fault| fault.failure)?)
     }
 }
 
-/// The request that starts a task with one text.
-pub fn text(text: impl Into<String>) -> SendMessageRequest {
-    let part = Part { content: Some(Content::Text(text.into())), ..Part::default() };
-    let message = Message {
-        message_id: faultline_proto::id::TaskId::new().to_string(),
-        role: Role::User as i32,
-        parts: vec![part],
-        ..Message::default()
-    };
-    SendMessageRequest { message: Some(message), ..SendMessageRequest::default() }
+/// Calls, repeated as the policy says or made once.
+impl Client {
+    async fn call<Q, A>(&self, operation: Operation<Q>) -> Result<A, Error>
+    where
+        Q: Request,
+        A: transport::Answer,
+    {
+        let mut attempts = self.retry.start();
+        loop {
+            let fault = match self.call_once(operation.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            match attempts.pause(&fault, operation.repeatable) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(fault.failure.into()),
+            }
+        }
+    }
+
+    async fn stream<Q: Request>(&self, operation: Operation<Q>) -> Result<Events, Error> {
+        let mut attempts = self.retry.start();
+        loop {
+            let fault = match self.stream_once(operation.clone()).await {
+                Ok(events) => return Ok(events),
+                Err(fault) => fault,
+            };
+            match attempts.pause(&fault, operation.repeatable) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(fault.failure.into()),
+            }
+        }
+    }
+
+    async fn call_once<Q, A>(&self, operation: Operation<Q>) -> Result<A, Fault>
+    where
+        Q: Request,
+        A: transport::Answer,
+    {
+        let headers = self.headers(operation.idempotency_key.as_deref(), operation.after);
+        self.transport.call(operation, &self.tenant, headers).await
+    }
+
+    async fn stream_once<Q: Request>(&self, operation: Operation<Q>) -> Result<Events, Fault> {
+        let headers = self.headers(operation.idempotency_key.as_deref(), operation.after);
+        self.transport.stream(operation, &self.tenant, headers).await
+    }
+
+    async fn task_once(&self, id: &str) -> Result<Task, Fault> {
+        let request = GetTaskRequest { id: id.to_owned(), ..Default::default() };
+        self.call_once(operation::get_task(request)).await
+    }
+
+    async fn subscribe_once(&self, id: &str, after: Option<u64>) -> Result<Events, Fault> {
+        self.stream_once(operation::subscribe(subscription(id), after)).await
+    }
+
+    async fn send_streaming_once(&self, request: SendMessageRequest) -> Result<Events, Fault> {
+        self.stream_once(operation::send_streaming(request)).await
+    }
+
+    fn headers(&self, idempotency_key: Option<&str>, after: Option<u64>) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        let trace = self.trace.unwrap_or_else(TraceContext::root).to_string();
+        let mut put = |name: &'static str, value: Option<&str>| {
+            if let Some(value) = value.and_then(|v| HeaderValue::from_str(v).ok()) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        };
+        put(TRACEPARENT, Some(&trace));
+        put("idempotency-key", idempotency_key);
+        put("last-event-id", after.map(|seq| seq.to_string()).as_deref());
+        headers
+    }
+}
+
+fn subscription(id: &str) -> SubscribeToTaskRequest {
+    SubscribeToTaskRequest { id: id.to_owned(), ..SubscribeToTaskRequest::default() }
 }

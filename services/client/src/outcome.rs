@@ -3,7 +3,7 @@
 
 use faultline_proto::{
     Failure,
-    a2a::{Message, TaskState, TaskStatus, part::Content},
+    a2a::{Message, Part, TaskState, TaskStatus, part::Content},
     reason,
     v1::{Interrupt, Plane},
 };
@@ -62,11 +62,16 @@ pub fn interrupt_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<In
 
 /// The texts of a message, one a line.
 pub fn text_of(message: &Message) -> String {
-    let texts = message.parts.iter().filter_map(|part| match &part.content {
+    text_of_parts(&message.parts).join("\n")
+}
+
+/// Those of the parts that are text.
+pub(crate) fn text_of_parts(parts: &[Part]) -> Vec<&str> {
+    let texts = parts.iter().filter_map(|part| match &part.content {
         Some(Content::Text(text)) => Some(text.as_str()),
         _ => None,
     });
-    texts.collect::<Vec<_>>().join("\n")
+    texts.collect()
 }
 
 /// Where a status may carry something: around it first, then in its message.

@@ -1,154 +1,59 @@
-//! The client against a server that is nothing but scripted bytes: what is sent, what breaks, and
-//! what is made of it.
+//! One call at a time: what is sent, what is made of the answer, and what is sent again.
 
-use std::sync::{Arc, Mutex};
+mod script;
 
-use faultline_client::{Client, text};
+use std::time::Duration;
+
+use faultline_client::{Answer, Binding, Client, Error, Retry, text};
 use faultline_proto::{
-    a2a::{GetTaskRequest, TaskState},
+    Failure,
+    a2a::{
+        DeleteTaskPushNotificationConfigRequest, ListTasksRequest, TaskPushNotificationConfig,
+        TaskState,
+    },
     reason,
     v1::{InspectRequest, InspectResponse, Plane},
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
+use script::{Server, answer, plain, result};
+use tokio::net::TcpListener;
 
-type Seen = Arc<Mutex<Vec<String>>>;
+const TASK: &str = r#"{"id":"t-1","status":{"state":3}}"#;
 
-/// Answers the n-th connection with the n-th script and closes it; keeps what was asked.
-async fn server(scripts: Vec<String>) -> (String, Seen) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback works");
-    let url = format!("http://{}", listener.local_addr().expect("loopback works"));
-    let seen = Seen::default();
-    let log = Arc::clone(&seen);
-    tokio::spawn(async move {
-        for script in scripts {
-            let (mut socket, _) = listener.accept().await.expect("loopback works");
-            let mut request = vec![0; 16 * 1024];
-            let mut len = 0;
-            // The body is small and comes right behind the headers.
-            while !request[..len].ends_with(b"}") {
-                len += socket.read(&mut request[len..]).await.expect("loopback works");
-            }
-            log.lock()
-                .expect("no test panics here")
-                .push(String::from_utf8_lossy(&request[..len]).into_owned());
-            socket.write_all(script.as_bytes()).await.expect("loopback works");
-        }
-    });
-    (url, seen)
+fn quick() -> Retry {
+    Retry { backoff: Duration::from_millis(10), ..Retry::default() }
 }
 
-fn plain(status: &str, body: &str) -> String {
-    format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
-}
-
-/// A chunked stream that breaks off unless `whole`.
-fn stream(events: &[(u64, &str)], whole: bool) -> String {
-    let mut out =
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-            .to_owned();
-    for (id, result) in events {
-        let data = format!(
-            "id: {id}\ndata: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{result}}}\n\n:\n\n"
-        );
-        out.push_str(&format!("{:x}\r\n{data}\r\n", data.len()));
-    }
-    if whole {
-        out.push_str("0\r\n\r\n");
-    }
-    out
-}
-
-const TASK: &str = r#"{"task":{"id":"t-1","status":{"state":"TASK_STATE_SUBMITTED"}}}"#;
-const WORKING: &str =
-    r#"{"statusUpdate":{"taskId":"t-1","status":{"state":"TASK_STATE_WORKING"}}}"#;
-const DONE: &str = r#"{"statusUpdate":{"taskId":"t-1","status":{"state":"TASK_STATE_COMPLETED"}}}"#;
-
-#[tokio::test]
-async fn a_follower_sees_each_event_once_through_a_break() {
-    let away = plain("503 Service Unavailable", "<html>");
-    let (url, seen) = server(vec![
-        stream(&[(1, TASK), (2, WORKING)], false),
-        away,
-        stream(&[(2, WORKING), (5, DONE)], true),
-    ])
-    .await;
-    let mut follow = Client::new(&url).unwrap().agent("echo").follow(text("hi")).await.unwrap();
-    let mut seqs = Vec::new();
-    while let Some(event) = follow.next().await {
-        seqs.push(event.unwrap().seq);
-    }
-    assert_eq!(seqs, [1, 2, 5]);
-    assert_eq!((follow.task_id(), follow.last_seq()), ("t-1", 5));
-    let seen = seen.lock().unwrap();
-    assert!(seen[0].starts_with("POST /agents/echo HTTP/1.1\r\n"), "{}", seen[0]);
-    assert!(seen[0].contains("\"method\":\"SendStreamingMessage\""));
-    assert!(seen[0].contains("a2a-version: 1.0\r\n") && seen[0].contains("traceparent: 00-"));
-    assert!(!seen[0].contains("last-event-id"));
-    for again in &seen[1..] {
-        assert!(again.contains("\"method\":\"SubscribeToTask\"") && again.contains("t-1"));
-        assert!(again.contains("last-event-id: 2\r\n"), "{again}");
-    }
-}
-
-#[tokio::test]
-async fn a_stream_that_breaks_before_its_first_event_is_not_sent_again() {
-    let (url, seen) = server(vec![stream(&[], false), stream(&[(1, DONE)], true)]).await;
-    let mut follow = Client::new(&url).unwrap().follow(text("hi")).await.unwrap();
-    let failure = follow.next().await.unwrap().unwrap_err();
-    assert_eq!(failure.row(), &reason::UNAVAILABLE);
-    assert_eq!(failure.plane(), Plane::Transport);
-    assert!(follow.next().await.is_none());
-    assert_eq!(seen.lock().unwrap().len(), 1);
-}
-
-#[tokio::test]
-async fn a_failure_in_or_instead_of_a_stream_is_a_failure() {
-    let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"gone"}}"#;
-    let inside = format!("data: {error}\n\n");
-    let inside = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{inside}",
-        inside.len()
-    );
-    let (url, _) = server(vec![plain("200 OK", error), inside]).await;
-    let client = Client::new(&url).unwrap();
-    let instead = client.subscribe("t-1", None).await.unwrap_err();
-    assert_eq!(instead.row(), &reason::TASK_NOT_FOUND);
-    let mut follow = client.follow_task("t-1", None);
-    assert_eq!(follow.next().await.unwrap().unwrap_err().row(), &reason::TASK_NOT_FOUND);
-    assert!(follow.next().await.is_none());
+fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> Failure {
+    Failure::from(result.unwrap_err())
 }
 
 #[tokio::test]
 async fn a_call_gives_the_message_or_what_is_known_of_the_failure() {
-    let task = r#"{"jsonrpc":"2.0","id":1,"result":{"id":"t-1","status":{"state":3}}}"#;
     let rest = r#"{"error":{"code":404,"status":"NOT_FOUND","message":"no such task"}}"#;
-    let (url, seen) = server(vec![
-        plain("200 OK", task),
+    let server = Server::start([
+        result(TASK),
         plain("502 Bad Gateway", "<html>"),
         plain("200 OK", "<html>"),
         plain("404 Not Found", rest),
         plain("200 OK", r#"{"agent":"echo"}"#),
     ])
     .await;
-    let client = Client::new(&format!("{url}/")).unwrap();
-    let get = || client.get_task(GetTaskRequest { id: "t-1".into(), ..Default::default() });
-    let task = get().await.unwrap();
+    let client = Client::builder(&format!("{}/", server.url));
+    let client = client.retry(Retry::never()).direct().unwrap();
+    let task = client.task("t-1").await.unwrap();
     assert_eq!(task.status.unwrap().state(), TaskState::Completed);
-    let proxy = get().await.unwrap_err();
+    let proxy = failure(client.task("t-1").await);
     assert_eq!((proxy.row(), proxy.foreign), (&reason::UNAVAILABLE, true));
-    assert_eq!(get().await.unwrap_err().row(), &reason::INTERNAL);
+    assert_eq!(failure(client.task("t-1").await).row(), &reason::INTERNAL);
     let inspect = InspectRequest { task_id: "t-1".into() };
-    let missing = client.mesh::<_, InspectResponse>("Inspect", &inspect).await.unwrap_err();
+    let missing = failure(client.mesh::<_, InspectResponse>("Inspect", &inspect).await);
     assert_eq!(
         (missing.row(), missing.public_message.as_str()),
         (&reason::NOT_FOUND, "no such task")
     );
     let found: InspectResponse = client.agent("x").mesh("Inspect", &inspect).await.unwrap();
     assert_eq!(found.agent, "echo");
-    let seen = seen.lock().unwrap();
+    let seen = server.seen();
     assert!(seen[0].starts_with("POST / HTTP/1.1\r\n"));
     assert!(seen[4].starts_with("POST /mesh/Inspect HTTP/1.1\r\n"));
     assert!(seen[4].ends_with("{\"taskId\":\"t-1\"}"));
@@ -157,11 +62,165 @@ async fn a_call_gives_the_message_or_what_is_known_of_the_failure() {
 #[tokio::test]
 async fn nobody_there_is_unavailable_and_says_why_in_private() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let client = Client::new(&format!("http://{closed}")).unwrap();
-    let failure = client.send(text("hi")).await.unwrap_err();
-    assert_eq!((failure.row(), failure.plane()), (&reason::UNAVAILABLE, Plane::Transport));
-    assert!(failure.private().unwrap().for_log().contains("refused"));
-    for bad in ["", "127.0.0.1:8080", "https://example.org", "http://a b", "ftp://x"] {
-        assert_eq!(Client::new(bad).unwrap_err().row(), &reason::INVALID_ARGUMENT, "{bad}");
+    let client = Client::builder(&format!("{closed}")).retry(quick()).direct().unwrap();
+    let failed = failure(client.send(text("hi")).await);
+    assert_eq!((failed.row(), failed.plane()), (&reason::UNAVAILABLE, Plane::Transport));
+    assert!(failed.private().unwrap().for_log().contains("refused"));
+    for bad in ["", "http://a b", "ftp://x", "http://"] {
+        assert_eq!(failure(Client::new(bad)).row(), &reason::INVALID_ARGUMENT, "{bad}");
     }
+    let odd = Client::builder("http://x").bearer("two\nlines").direct();
+    assert!(!failure(odd).public_message.contains("two"));
+}
+
+#[tokio::test]
+async fn what_is_told_about_a_client_goes_with_every_call() {
+    let server = Server::start([result(&format!(r#"{{"task":{TASK}}}"#)), result(TASK)]).await;
+    let client = Client::builder(&server.url)
+        .bearer("s3cret")
+        .header("x-team", "blue")
+        .extension("urn:one")
+        .extension("urn:two")
+        .direct()
+        .unwrap()
+        .agent("echo");
+    assert!(!format!("{client:?}").contains("s3cret"));
+    let sent = client.send(text("hi").idempotency_key("k-1")).await.unwrap();
+    assert!(matches!(sent, Answer::Task(_)));
+    client.cancel("t-1").await.unwrap();
+    for request in server.seen() {
+        for line in [
+            "POST /agents/echo HTTP/1.1",
+            "authorization: Bearer s3cret",
+            "x-team: blue",
+            "a2a-extensions: urn:one, urn:two",
+            "a2a-version: 1.0",
+            "content-type: application/json",
+            "traceparent: 00-",
+        ] {
+            assert!(request.contains(line), "{line} in {request}");
+        }
+    }
+    assert!(server.seen()[0].contains("idempotency-key: k-1\r\n"));
+    assert!(!server.seen()[1].contains("idempotency-key"));
+}
+
+#[tokio::test]
+async fn http_json_has_a_verb_and_a_route_for_everything() {
+    let task = plain("200 OK", TASK);
+    let server = Server::start([
+        plain("200 OK", r#"{"message":{"messageId":"m","parts":[{"text":"hello"}]}}"#),
+        task.clone(),
+        task,
+        plain("200 OK", r#"{"tasks":[],"nextPageToken":"","pageSize":5,"totalSize":0}"#),
+        plain("200 OK", r#"{"id":"p","taskId":"t/1","url":"http://hook"}"#),
+        "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned(),
+        plain("200 OK", r#"{"name":"known"}"#),
+    ])
+    .await;
+    let client = Client::builder(&server.url).binding(Binding::HttpJson).direct().unwrap();
+    assert_eq!(client.send("hi").await.unwrap().text(), "hello");
+    client.task("t/1").await.unwrap();
+    client.cancel("t/1").await.unwrap();
+    let request = ListTasksRequest {
+        tenant: "acme".to_owned(),
+        page_size: Some(5),
+        status: TaskState::InputRequired as i32,
+        ..ListTasksRequest::default()
+    };
+    client.list_tasks(request).await.unwrap();
+    let config = TaskPushNotificationConfig {
+        task_id: "t/1".to_owned(),
+        url: "http://hook".to_owned(),
+        ..TaskPushNotificationConfig::default()
+    };
+    assert_eq!(client.create_push_config(config).await.unwrap().id, "p");
+    let request = DeleteTaskPushNotificationConfigRequest {
+        task_id: "t/1".to_owned(),
+        id: "p".to_owned(),
+        ..DeleteTaskPushNotificationConfigRequest::default()
+    };
+    client.delete_push_config(request).await.unwrap();
+    assert_eq!(client.extended_card().await.unwrap().name, "known");
+    assert_eq!(
+        server.lines(),
+        [
+            "POST /message:send",
+            "GET /tasks/t%2F1",
+            "POST /tasks/t%2F1:cancel",
+            "GET /acme/tasks?status=TASK_STATE_INPUT_REQUIRED&pageSize=5",
+            "POST /tasks/t%2F1/pushNotificationConfigs",
+            "DELETE /tasks/t%2F1/pushNotificationConfigs/p",
+            "GET /extendedAgentCard",
+        ]
+    );
+    assert!(server.seen()[0].contains("content-type: application/a2a+json\r\n"));
+}
+
+#[tokio::test]
+async fn a_null_result_is_an_answer_where_there_is_nothing_to_say() {
+    let server = Server::start([result("null"), result("null")]).await;
+    let client = Client::new(&server.url).unwrap();
+    client.delete_push_config(Default::default()).await.unwrap();
+    assert_eq!(failure(client.task("t").await).row(), &reason::INTERNAL);
+}
+
+#[tokio::test]
+async fn a_delay_that_the_server_asks_for_is_waited_for() {
+    let info = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-31008,"message":"slow down","data":[
+        {"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"RATE_LIMITED",
+         "domain":"faultline.dev"},
+        {"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"0.3s"}]}}"#;
+    let server = Server::start([
+        answer("503 Service Unavailable", "retry-after: 1\r\n", "<html>"),
+        plain("200 OK", info),
+        result(&format!(r#"{{"task":{TASK}}}"#)),
+    ])
+    .await;
+    let client = Client::builder(&server.url).retry(quick()).direct().unwrap();
+    client.send("hi").await.unwrap();
+    let gaps = server.gaps();
+    assert_eq!(gaps.len(), 2);
+    assert!(gaps[0] >= Duration::from_secs(1), "{gaps:?}");
+    assert!((Duration::from_millis(300)..Duration::from_secs(1)).contains(&gaps[1]), "{gaps:?}");
+}
+
+#[tokio::test]
+async fn a_delay_longer_than_the_patience_is_told_and_not_waited_for() {
+    let busy = answer("429 Too Many Requests", "retry-after: 3600\r\n", "");
+    let server = Server::start([busy]).await;
+    let refused = failure(Client::new(&server.url).unwrap().task("t").await);
+    assert_eq!(refused.row(), &reason::RESOURCE_EXHAUSTED);
+    assert_eq!(refused.retry_after(), Some(Duration::from_secs(3600)));
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_send_whose_fate_is_unknown_is_repeated_with_a_key_only() {
+    let sent = result(&format!(r#"{{"task":{TASK}}}"#));
+    for (draft, calls) in [(text("hi"), 1), (text("hi").idempotent(), 2)] {
+        // The first connection is hung up on after the request was read.
+        let server = Server::start([String::new(), sent.clone()]).await;
+        let client = Client::builder(&server.url).retry(quick()).direct().unwrap();
+        assert_eq!(client.send(draft).await.is_ok(), calls == 2);
+        let seen = server.seen();
+        assert_eq!(seen.len(), calls);
+        let body = |request: &String| request.split("\r\n\r\n").nth(1).map(str::to_owned);
+        assert_eq!(body(&seen[0]), body(&seen[calls - 1]));
+    }
+    let server = Server::start([String::new(), result(TASK)]).await;
+    let client = Client::builder(&server.url).retry(quick()).direct().unwrap();
+    client.task("t-1").await.unwrap();
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn what_would_fail_again_is_not_repeated_and_what_may_pass_not_for_ever() {
+    let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"gone"}}"#;
+    let server = Server::start([plain("200 OK", error)]).await;
+    let client = Client::builder(&server.url).retry(quick()).direct().unwrap();
+    assert_eq!(failure(client.task("t").await).row(), &reason::TASK_NOT_FOUND);
+    assert_eq!(server.seen().len(), 1);
+    assert_eq!(failure(client.task("t").await).row(), &reason::UNAVAILABLE);
+    assert_eq!(server.seen().len(), 1 + 4);
 }

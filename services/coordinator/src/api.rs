@@ -7,42 +7,69 @@ use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
     a2a::{
-        self, CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse,
-        SendMessageResponse, TaskState, send_message_response::Payload,
+        self, AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest,
+        ListTasksRequest, ListTasksResponse, SendMessageResponse, SubscribeToTaskRequest,
+        TaskState, send_message_response::Payload,
     },
     id::TaskId,
     reason,
-    v1::Plane,
+    v1::{AgentOffer, Plane},
 };
+use prost_types::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    caller::Caller,
     core::{Core, now},
     error::Error,
+    gate,
     live::{Done, Seen, Until, Waiter},
-    store::{Cursor, Filter},
+    store::{Cursor, Filter, Scope},
     subscription::Subscription,
-    task::{Refused, Task, millis},
+    task::{Millis, Refused, Task, millis},
 };
 
 impl Core {
-    /// A stored task that the caller may see under this tenant.
-    pub(crate) async fn visible(&self, id: &str, tenant: &str) -> Result<Task, Error> {
+    /// A stored task that the caller may see under this tenant. Whatever else it is, it is not
+    /// found, in the same words as one that never was.
+    pub(crate) async fn visible(
+        &self,
+        id: &str,
+        tenant: &str,
+        caller: &Caller,
+    ) -> Result<Task, Error> {
         let not_found = || Error::TaskNotFound(id.to_owned());
         let task_id = id.parse::<TaskId>().map_err(|_| not_found())?;
-        let stored = self.store.task(task_id).await?.ok_or_else(not_found)?;
-        match tenant.is_empty() || stored.task.agent == tenant {
-            true => Ok(stored.task),
-            false => Err(not_found()),
+        let stored = self.store.task(task_id, caller.scope(tenant)).await?;
+        let task = stored.ok_or_else(not_found)?.task;
+        self.activate(caller, &task.agent);
+        Ok(task)
+    }
+
+    /// Notes which of the caller's extensions this agent has.
+    pub(crate) fn activate(&self, caller: &Caller, agent: &str) {
+        if caller.extensions.is_empty() {
+            return;
+        }
+        if let Some(agent) = self.lock().registry.agents.get(agent) {
+            caller.extensions.activate(&agent.offer);
         }
     }
 
-    pub(crate) async fn get(&self, request: GetTaskRequest) -> Result<a2a::Task, Error> {
-        let task = self.visible(&request.id, &request.tenant).await?;
+    pub(crate) async fn get(
+        &self,
+        request: GetTaskRequest,
+        caller: &Caller,
+    ) -> Result<a2a::Task, Error> {
+        let task = self.visible(&request.id, &request.tenant, caller).await?;
         Ok(task.into_a2a(request.history_length))
     }
 
-    pub(crate) async fn list(&self, request: ListTasksRequest) -> Result<ListTasksResponse, Error> {
+    pub(crate) async fn list(
+        &self,
+        request: ListTasksRequest,
+        caller: &Caller,
+    ) -> Result<ListTasksResponse, Error> {
         let limit = request.page_size.unwrap_or(50);
         if !(1..=100).contains(&limit) {
             return Err(Error::Invalid { field: "pageSize", what: "1 to 100".to_owned() });
@@ -55,16 +82,20 @@ impl Core {
             })?),
         };
         let some = |text: String| if text.is_empty() { None } else { Some(text) };
-        let state = match request.status() {
-            TaskState::Unspecified => None,
-            state => Some(state),
+        let state = match TaskState::try_from(request.status) {
+            Ok(TaskState::Unspecified) => None,
+            Ok(state) => Some(state),
+            Err(_) => {
+                let what = "a state of a task, such as TASK_STATE_WORKING".to_owned();
+                return Err(Error::Invalid { field: "status", what });
+            }
         };
         let artifacts = request.include_artifacts.unwrap_or(false);
         let filter = Filter {
-            agent: some(request.tenant),
+            scope: caller.scope(&request.tenant),
             context_id: some(request.context_id),
             state,
-            status_from: request.status_timestamp_after.as_ref().map(millis),
+            status_from: request.status_timestamp_after.as_ref().map(millis_up),
             after,
             limit: limit as usize,
             artifacts,
@@ -78,8 +109,12 @@ impl Core {
         Ok(ListTasksResponse { tasks, next_page_token, page_size: limit, total_size })
     }
 
-    pub(crate) async fn cancel(&self, request: CancelTaskRequest) -> Result<a2a::Task, Error> {
-        let task = self.visible(&request.id, &request.tenant).await?;
+    pub(crate) async fn cancel(
+        &self,
+        request: CancelTaskRequest,
+        caller: &Caller,
+    ) -> Result<a2a::Task, Error> {
+        let task = self.visible(&request.id, &request.tenant, caller).await?;
         let id = task.id;
         if task.is_final() {
             return Err(Error::NotCancelable { id, state: task.state });
@@ -104,7 +139,7 @@ impl Core {
         })?;
         if !refused {
             // It ended between our look at the store and our look at memory.
-            let task = self.visible(&request.id, &request.tenant).await?;
+            let task = self.visible(&request.id, &request.tenant, caller).await?;
             return Err(Error::NotCancelable { id, state: task.state });
         }
         match answer.await {
@@ -116,11 +151,12 @@ impl Core {
 
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
-        id: &str,
-        tenant: &str,
+        request: &SubscribeToTaskRequest,
         after: Option<u64>,
+        caller: &Caller,
     ) -> Result<Subscription, Error> {
-        let task = self.visible(id, tenant).await?;
+        let task = self.visible(&request.id, &request.tenant, caller).await?;
+        self.offer(&task.agent, gate::check_streaming)?;
         if let Some(after) = after.filter(|n| *n > task.seq) {
             let what = format!(
                 "event {after} does not exist, the last one is {}; leave the header out to start \
@@ -143,8 +179,32 @@ impl Core {
         // Watch first, read then: what happens in between comes twice and is dropped once.
         let events = self.watch(id)?;
         let not_found = || Error::TaskNotFound(id.to_string());
-        let task = self.store.task(id).await?.ok_or_else(not_found)?.task;
+        let task = self.store.task(id, Scope::default()).await?.ok_or_else(not_found)?.task;
         Ok(Subscription::joined(Arc::clone(self), task, after, events))
+    }
+
+    /// What callers with credentials are shown of an agent.
+    pub(crate) fn extended_card(
+        &self,
+        request: &GetExtendedAgentCardRequest,
+        caller: &Caller,
+    ) -> Result<AgentCard, Error> {
+        let agent = self.addressee(&self.lock(), &request.tenant, caller)?;
+        self.offer(&agent, gate::extended_card)
+    }
+
+    /// Looks at what was last offered under a name.
+    pub(crate) fn offer<T>(
+        &self,
+        agent: &str,
+        look: impl FnOnce(&AgentOffer) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let state = self.lock();
+        state.check_served()?;
+        match state.registry.agents.get(agent) {
+            Some(agent) => look(&agent.offer),
+            None => Err(Error::AgentNotFound(agent.to_owned())),
+        }
     }
 
     /// Confirmed events from now on; `None`: the task has ended.
@@ -165,6 +225,11 @@ fn cancelled() -> Failure {
         .because("cancelled by the caller")
         .with_error_type("cancelled")
         .with_plane(Plane::Execution)
+}
+
+/// The first millisecond that is not before this time.
+fn millis_up(time: &Timestamp) -> Millis {
+    millis(time) + Millis::from(time.nanos % 1_000_000 > 0)
 }
 
 /// A page token is the place of the last task shown, so inserts do not move it.

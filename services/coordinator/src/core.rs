@@ -19,9 +19,11 @@ use tokio::sync::Notify;
 use crate::{
     Config,
     error::Error,
+    keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
+    push::{Courier, Deliveries},
     registry::{Registry, Worker},
-    store::{Row, Store, Write, encode},
+    store::{Extras, Row, Store, Write, encode},
     task::{Millis, is_waiting},
 };
 
@@ -29,6 +31,8 @@ pub(crate) struct Core {
     state: Mutex<State>,
     pub(crate) store: Box<dyn Store>,
     pub(crate) config: Config,
+    pub(crate) claims: Claims,
+    pub(crate) courier: Courier,
     /// There is something to write.
     pub(crate) work: Notify,
     /// The queue to the store has shrunk.
@@ -40,6 +44,7 @@ pub(crate) struct State {
     pub(crate) registry: Registry,
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
+    pub(crate) deliveries: Deliveries,
     pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
     pub(crate) busy: bool,
@@ -75,6 +80,8 @@ pub(crate) enum Effect {
     Assign(WorkerId, Box<v1::Assign>),
     Ack(WorkerId, Ack),
     Answer(Done, Box<SendMessageResponse>),
+    /// Under the lock, so it must be quick and must not ask for it.
+    Run(Box<dyn FnOnce() + Send>),
 }
 
 pub(crate) fn now() -> Millis {
@@ -88,6 +95,7 @@ impl State {
             live: HashMap::new(),
             registry: Registry::default(),
             calls: HashMap::new(),
+            deliveries: Deliveries::default(),
             queue: Queue::default(),
             busy: false,
             closed: None,
@@ -123,13 +131,25 @@ impl State {
 
     /// Queues the step that `task` has just taken from version `from`; 0: it is new.
     pub(crate) fn commit(&mut self, id: TaskId, from: u64, events: Vec<Event>, then: Vec<Effect>) {
+        self.commit_with(id, from, events, None, then);
+    }
+
+    /// The same, with what must be durable together with it.
+    pub(crate) fn commit_with(
+        &mut self,
+        id: TaskId,
+        from: u64,
+        events: Vec<Event>,
+        with: Option<Box<Extras>>,
+        then: Vec<Effect>,
+    ) {
         let Some(live) = self.live.get(&id) else { return };
         let first = live.task.seq + 1 - events.len() as u64;
         let stored = (first..).zip(&events).map(|(seq, event)| encode(seq, event)).collect();
         let row = Row::from(&live.task);
         let write = match from {
-            0 => Write::Insert { row, events: stored },
-            from => Write::Advance { from, row, events: stored },
+            0 => Write::Insert { row, events: stored, with },
+            from => Write::Advance { from, row, events: stored, with },
         };
         self.queue.writes.push(write);
         self.queue.followups.push(Followup {
@@ -253,6 +273,7 @@ impl State {
                 acks.entry(worker).or_default().push(ack);
             }
             Effect::Answer(done, response) => done(Ok(*response)),
+            Effect::Run(work) => work(),
         }
     }
 
@@ -269,7 +290,9 @@ impl State {
 impl Core {
     pub(crate) fn new(store: Box<dyn Store>, config: Config) -> Self {
         let (work, room) = (Notify::new(), Notify::new());
-        Self { state: Mutex::new(State::new()), store, config, work, room }
+        let courier = Courier::new(config.push.clone());
+        let (state, claims) = (Mutex::new(State::new()), Claims::default());
+        Self { state, store, config, claims, courier, work, room }
     }
 
     /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].

@@ -13,12 +13,17 @@ use tracing::{Span, info_span};
 use crate::{
     core::{Effect, State},
     error::Error,
+    keys::Claim,
     live::Live,
-    task::{Millis, Refused, Task, is_waiting},
+    registry::Agent,
+    store::{Extras, PushKey},
+    task::{Millis, Task, is_waiting},
 };
 
 /// A new task on its way in.
 pub(crate) struct NewTask {
+    pub(crate) id: TaskId,
+    pub(crate) principal: String,
     pub(crate) agent: String,
     pub(crate) context_id: String,
     pub(crate) message: Message,
@@ -27,10 +32,64 @@ pub(crate) struct NewTask {
     pub(crate) may_message: bool,
 }
 
+/// What a send does, decided and not yet done.
+pub(crate) struct Decided {
+    pub(crate) step: Step,
+    /// What becomes durable with it.
+    pub(crate) with: Option<Box<Extras>>,
+    /// Let go once that is so.
+    pub(crate) claim: Option<Claim>,
+}
+
+impl Decided {
+    /// What is to be delivered once that is so.
+    pub(crate) fn push_keys(&self) -> Vec<PushKey> {
+        let pushes = self.with.iter().flat_map(|with| &with.pushes);
+        pushes.map(|row| row.key.clone()).collect()
+    }
+}
+
+pub(crate) enum Step {
+    Start(Box<NewTask>),
+    /// Of a task that waits.
+    Answer(TaskId, Box<event::Body>),
+}
+
+impl Step {
+    pub(crate) fn task_id(&self) -> TaskId {
+        match self {
+            Step::Start(new) => new.id,
+            Step::Answer(id, _) => *id,
+        }
+    }
+
+    /// The answer may turn out to be a bare message.
+    pub(crate) fn may_message(&self) -> bool {
+        matches!(self, Step::Start(new) if new.may_message)
+    }
+}
+
 impl State {
-    /// May a task for this agent come in? Also says whether the answer may be a bare message.
-    pub(crate) fn admit(&self, agent: &str) -> Result<bool, Error> {
-        self.check_open()?;
+    /// Does what was decided, under the same lock. The effects that `then` adds follow the commit.
+    pub(crate) fn take(
+        &mut self,
+        decided: Decided,
+        now: Millis,
+        then: impl FnOnce(&mut Live, &mut Vec<Effect>),
+    ) {
+        let Decided { step, with, claim } = decided;
+        let then = |live: &mut Live, effects: &mut Vec<Effect>| {
+            effects.extend(claim.map(|claim| Effect::Run(Box::new(move || drop(claim)))));
+            then(live, effects);
+        };
+        match step {
+            Step::Start(new) => self.submit(*new, with, now, then),
+            Step::Answer(id, body) => self.answer(id, *body, with, now, then),
+        }
+    }
+
+    /// May a task for this agent come in?
+    pub(crate) fn admit(&self, agent: &str) -> Result<&Agent, Error> {
         let Some(found) = self.registry.agents.get(agent) else {
             return Err(Error::AgentNotFound(agent.to_owned()));
         };
@@ -38,25 +97,27 @@ impl State {
             waiting if waiting >= limits::AGENT_QUEUE_MAX => {
                 Err(Error::QueueFull { agent: agent.to_owned(), waiting })
             }
-            _ => Ok(found.offer.may_answer_with_message),
+            _ => Ok(found),
         }
     }
 
-    /// Takes an admitted task in, with a worker at once if one is free: one commit for both. The
-    /// effects follow that commit.
-    pub(crate) fn submit(
+    /// Takes an admitted task in, with a worker at once if one is free: one commit for both.
+    fn submit(
         &mut self,
         new: NewTask,
+        with: Option<Box<Extras>>,
         now: Millis,
         then: impl FnOnce(&mut Live, &mut Vec<Effect>),
-    ) -> TaskId {
-        let id = TaskId::new();
-        let NewTask { agent, context_id, message, traceparent, may_message } = new;
-        let (task, first) = Task::submit(id, &agent, context_id, message, traceparent, now);
+    ) {
+        let NewTask { id, principal, agent, context_id, message, traceparent, may_message } = new;
+        let (task, first) =
+            Task::submit(id, principal, &agent, context_id, message, traceparent, now);
         let mut live = Live::new(task);
         // Not even its first event is with the store yet.
         live.published = 0;
         live.may_vanish = may_message;
+        let key = with.as_ref().filter(|_| may_message).and_then(|with| with.key.clone());
+        live.key = key.map(Box::new);
         let mut effects = Vec::new();
         then(&mut live, &mut effects);
         let mut events = vec![first];
@@ -65,8 +126,7 @@ impl State {
             Some(worker) => events.extend(self.hand_over(id, worker, now, &mut effects)),
             None => self.enqueue(id, &agent),
         }
-        self.commit(id, 0, events, effects);
-        id
+        self.commit_with(id, 0, events, with, effects);
     }
 
     pub(crate) fn enqueue(&mut self, id: TaskId, agent: &str) {
@@ -150,26 +210,22 @@ impl State {
     }
 
     /// Somebody answered. The task goes on where it waits, or somewhere else if that is gone.
-    pub(crate) fn answer(
+    fn answer(
         &mut self,
         id: TaskId,
-        message: Message,
+        body: event::Body,
+        with: Option<Box<Extras>>,
         now: Millis,
-        effects: Vec<Effect>,
-    ) -> Result<(), Error> {
-        self.check_open()?;
-        let Some(live) = self.live.get_mut(&id) else {
-            return Err(Error::TaskNotFound(id.to_string()));
-        };
-        let body = live.task.decide_answer(message).map_err(|refused| match refused {
-            Refused::Final => Error::Ended { id, state: live.task.state },
-            _ => Error::Busy(id),
-        })?;
+        then: impl FnOnce(&mut Live, &mut Vec<Effect>),
+    ) {
+        let Some(live) = self.live.get_mut(&id) else { return };
         let from = live.task.version;
         live.task.version += 1;
         let event = live.task.apply_now(body, now);
+        let mut effects = Vec::new();
+        then(live, &mut effects);
         let (agent, worker) = (live.task.agent.clone(), live.task.worker.parse::<WorkerId>().ok());
-        self.commit(id, from, vec![event], effects);
+        self.commit_with(id, from, vec![event], with, effects);
         self.count_waiting(&agent, -1);
         match worker {
             Some(worker_id) => {
@@ -180,7 +236,6 @@ impl State {
             }
             None => self.place(id, now),
         }
-        Ok(())
     }
 
     pub(crate) fn count_waiting(&mut self, agent: &str, by: i32) {

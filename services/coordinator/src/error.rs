@@ -9,8 +9,13 @@ use crate::store::{ReadError, sqlite};
 /// Why a coordinator cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("cannot listen on {address} (port 0 takes any free one)")]
-    Listen { address: std::net::SocketAddr, source: std::io::Error },
+    #[error(transparent)]
+    Listen(#[from] faultline_chassis::server::BindError),
+    #[error(
+        "{0} can be reached from other machines, and nobody is asked for a token: configure \
+         `token` in [mesh], listen on 127.0.0.1, or say --insecure"
+    )]
+    Exposed(std::net::SocketAddr),
     #[error("'{0}' is not a store (say sqlite:PATH)")]
     StoreUrl(String),
     #[error(transparent)]
@@ -24,15 +29,46 @@ pub enum StartError {
 pub(crate) enum Error {
     #[error("no agent '{0}' was ever offered here; POST /mesh/Agents lists those that were")]
     AgentNotFound(String),
+    #[error("this caller may not use agent '{0}'; the operator says which it may")]
+    Denied(String),
+    #[error("no worker offers agent '{0}' now")]
+    AgentUnavailable(String),
+    #[error(
+        "agent '{0}' does not stream, as its card says: send without streaming and read the task"
+    )]
+    NoStreaming(String),
+    #[error("agent '{0}' does not notify, as its card says: follow the stream or read the task")]
+    NoPush(String),
+    #[error("agent '{agent}' requires the extension {uri}: declare it in A2A-Extensions")]
+    ExtensionRequired { agent: String, uri: String },
+    #[error(
+        "part {at} is '{media_type}', which agent '{agent}' does not take; its card lists what it \
+         does"
+    )]
+    ContentType { agent: String, at: usize, media_type: String },
+    #[error("agent '{0}' has no extended card, as its card says")]
+    NoExtendedCard(String),
+    #[error("agent '{0}' offers an extended card and has none")]
+    ExtendedCardMissing(String),
+    #[error(
+        "the idempotency key '{0}' was used for something else: repeat exactly what was sent \
+         with it, or use a new key"
+    )]
+    KeyReused(String),
     #[error("no tenant was given and no default agent is set")]
     NoDefaultAgent,
     #[error("task '{0}' not found")]
     TaskNotFound(String),
+    #[error("task {task} has no push configuration '{id}'")]
+    PushNotFound { task: TaskId, id: String },
     #[error("task {id} has ended ({})", state_word(*state))]
     NotCancelable { id: TaskId, state: TaskState },
     #[error("task {id} has ended ({}): start a new one in the same context", state_word(*state))]
     Ended { id: TaskId, state: TaskState },
-    #[error("task {0} is at work and did not ask for input")]
+    #[error(
+        "task {0} is at work and did not ask for input: wait until it asks or ends, cancel it, or \
+         start another in its context"
+    )]
     Busy(TaskId),
     #[error("{field}: {what}")]
     Invalid { field: &'static str, what: String },
@@ -70,10 +106,38 @@ impl From<Error> for Failure {
         let text = error.to_string();
         match error {
             Error::AgentNotFound(_) => Failure::new(&reason::AGENT_NOT_FOUND).because(text),
+            Error::Denied(_) => Failure::new(&reason::PERMISSION_DENIED).because(text),
+            Error::AgentUnavailable(_) => Failure::new(&reason::AGENT_UNAVAILABLE)
+                .because(text)
+                .with_retryable(true)
+                .with_retry_after(Duration::from_secs(1)),
+            Error::NoStreaming(_) | Error::NoExtendedCard(_) => {
+                Failure::new(&reason::UNSUPPORTED_OPERATION).because(text)
+            }
+            Error::NoPush(_) => {
+                Failure::new(&reason::PUSH_NOTIFICATION_NOT_SUPPORTED).because(text)
+            }
+            Error::ExtensionRequired { .. } => {
+                Failure::new(&reason::EXTENSION_SUPPORT_REQUIRED).because(text)
+            }
+            Error::ContentType { at, .. } => {
+                Failure::new(&reason::CONTENT_TYPE_NOT_SUPPORTED).because(text).with_violation(
+                    format!("message.parts[{at}].mediaType"),
+                    "use a media type that the agent's card lists",
+                )
+            }
+            Error::ExtendedCardMissing(_) => {
+                Failure::new(&reason::EXTENDED_AGENT_CARD_NOT_CONFIGURED).because(text)
+            }
+            Error::KeyReused(_) => Failure::new(&reason::ALREADY_EXISTS)
+                .because(text)
+                .with_violation("Idempotency-Key", "use a new key for another message"),
             Error::NoDefaultAgent => Failure::new(&reason::INVALID_PARAMS)
                 .because(text)
                 .with_violation("tenant", "name an agent, or post to /agents/{agent}"),
-            Error::TaskNotFound(_) => Failure::new(&reason::TASK_NOT_FOUND).because(text),
+            Error::TaskNotFound(_) | Error::PushNotFound { .. } => {
+                Failure::new(&reason::TASK_NOT_FOUND).because(text)
+            }
             Error::NotCancelable { id, .. } => {
                 Failure::new(&reason::TASK_NOT_CANCELABLE).because(text).with_task(id, "")
             }

@@ -14,7 +14,6 @@ use faultline_proto::{
         StreamResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
         a2a_service_server::A2aService,
     },
-    reason,
     v1::{
         AgentsRequest, AgentsResponse, Caller as Asked, InspectRequest, InspectResponse,
         WorkersRequest, WorkersResponse, mesh_server::Mesh,
@@ -25,6 +24,7 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
 use crate::{
+    caller::Caller,
     core::Core,
     error::Error,
     link::{log_private, record, serve_span},
@@ -33,6 +33,12 @@ use crate::{
 
 /// Names the last event a subscriber has seen, as `Last-Event-ID` does over HTTP.
 const LAST_EVENT_ID: &str = "last-event-id";
+/// Whose call it is, where a peer calls for somebody.
+const PRINCIPAL: &str = "faultline-principal";
+/// Makes a send safe to repeat.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// URIs of A2A extensions, separated by commas.
+const EXTENSIONS: &str = "a2a-extensions";
 
 #[derive(Clone)]
 pub(crate) struct Doors {
@@ -41,25 +47,34 @@ pub(crate) struct Doors {
 
 type Frames = Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>;
 
+/// Who comes through this door has the mesh's token, so what it says of itself is believed.
 fn asked(metadata: &MetadataMap) -> Asked {
-    let traceparent = metadata.get(TRACEPARENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    Asked { traceparent: traceparent.to_owned(), timeout_ms: 0, ..Asked::default() }
+    let text = |name: &str| metadata.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let declared = metadata.get_all(EXTENSIONS).iter().filter_map(|v| v.to_str().ok());
+    let uris = declared.flat_map(|list| list.split(',')).map(str::trim);
+    Asked {
+        traceparent: text(TRACEPARENT).to_owned(),
+        principal: text(PRINCIPAL).to_owned(),
+        idempotency_key: text(IDEMPOTENCY_KEY).to_owned(),
+        extensions: uris.filter(|uri| !uri.is_empty()).map(str::to_owned).collect(),
+        ..Asked::default()
+    }
+}
+
+/// The answer, with the extensions that are in force.
+fn respond<T>(answer: T, caller: &Caller) -> Response<T> {
+    let mut response = Response::new(answer);
+    let active = caller.extensions.active().join(",");
+    if let Some(value) = (!active.is_empty()).then(|| active.parse().ok()).flatten() {
+        response.metadata_mut().insert(EXTENSIONS, value);
+    }
+    response
 }
 
 fn refused(error: impl Into<Failure>) -> Status {
     let failure = error.into();
     log_private(&failure);
     failure.into()
-}
-
-fn not_offered(what: &str) -> Status {
-    Failure::new(&reason::UNSUPPORTED_OPERATION)
-        .because(format!("{what} is not offered by this mesh"))
-        .into()
-}
-
-fn no_push() -> Status {
-    Failure::new(&reason::PUSH_NOTIFICATION_NOT_SUPPORTED).into()
 }
 
 fn frames(subscription: Subscription) -> Frames {
@@ -87,40 +102,46 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (span, caller) = serve_span("SendMessage", &asked(request.metadata()));
+        let (span, caller) = serve_span("SendMessage", asked(request.metadata()));
         let (done, answer) = oneshot::channel();
         let done = Box::new(move |sent| drop(done.send(sent)));
-        self.core.send(request.into_inner(), caller, done);
+        self.core.send(request.into_inner(), caller.clone(), done);
         let answer = answer.await.unwrap_or_else(|_| Err(Error::Leaving.into()));
         record(&span, answer.as_ref().err());
-        Ok(Response::new(answer.map_err(refused)?))
+        Ok(respond(answer.map_err(refused)?, &caller))
     }
 
     async fn send_streaming_message(
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<Frames>, Status> {
-        let (_span, caller) = serve_span("SendStreamingMessage", &asked(request.metadata()));
-        let subscription = self.core.stream(request.into_inner(), caller).await.map_err(refused)?;
-        Ok(Response::new(frames(subscription)))
+        let (_span, caller) = serve_span("SendStreamingMessage", asked(request.metadata()));
+        let subscription = self.core.stream(request.into_inner(), &caller).await;
+        Ok(respond(frames(subscription.map_err(refused)?), &caller))
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        Ok(Response::new(self.core.get(request.into_inner()).await.map_err(refused)?))
+        let caller = Caller::from(asked(request.metadata()));
+        let task = self.core.get(request.into_inner(), &caller).await;
+        Ok(respond(task.map_err(refused)?, &caller))
     }
 
     async fn list_tasks(
         &self,
         request: Request<ListTasksRequest>,
     ) -> Result<Response<ListTasksResponse>, Status> {
-        Ok(Response::new(self.core.list(request.into_inner()).await.map_err(refused)?))
+        let caller = Caller::from(asked(request.metadata()));
+        let list = self.core.list(request.into_inner(), &caller).await;
+        Ok(Response::new(list.map_err(refused)?))
     }
 
     async fn cancel_task(
         &self,
         request: Request<CancelTaskRequest>,
     ) -> Result<Response<Task>, Status> {
-        Ok(Response::new(self.core.cancel(request.into_inner()).await.map_err(refused)?))
+        let caller = Caller::from(asked(request.metadata()));
+        let task = self.core.cancel(request.into_inner(), &caller).await;
+        Ok(respond(task.map_err(refused)?, &caller))
     }
 
     async fn subscribe_to_task(
@@ -136,44 +157,54 @@ impl A2aService for Doors {
                 })?)
             }
         };
-        let request = request.into_inner();
-        let subscribed = self.core.subscribe(&request.id, &request.tenant, after).await;
-        Ok(Response::new(frames(subscribed.map_err(refused)?)))
+        let caller = Caller::from(asked(request.metadata()));
+        let subscribed = self.core.subscribe(&request.into_inner(), after, &caller).await;
+        Ok(respond(frames(subscribed.map_err(refused)?), &caller))
     }
 
     async fn create_task_push_notification_config(
         &self,
-        _: Request<TaskPushNotificationConfig>,
+        request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        Err(no_push())
+        let caller = Caller::from(asked(request.metadata()));
+        let made = self.core.create_push(request.into_inner(), &caller).await;
+        Ok(respond(made.map_err(refused)?, &caller))
     }
 
     async fn get_task_push_notification_config(
         &self,
-        _: Request<GetTaskPushNotificationConfigRequest>,
+        request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        Err(no_push())
+        let caller = Caller::from(asked(request.metadata()));
+        let config = self.core.get_push(request.into_inner(), &caller).await;
+        Ok(respond(config.map_err(refused)?, &caller))
     }
 
     async fn list_task_push_notification_configs(
         &self,
-        _: Request<ListTaskPushNotificationConfigsRequest>,
+        request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        Err(no_push())
+        let caller = Caller::from(asked(request.metadata()));
+        let list = self.core.list_push(request.into_inner(), &caller).await;
+        Ok(respond(list.map_err(refused)?, &caller))
     }
 
     async fn delete_task_push_notification_config(
         &self,
-        _: Request<DeleteTaskPushNotificationConfigRequest>,
+        request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<()>, Status> {
-        Err(no_push())
+        let caller = Caller::from(asked(request.metadata()));
+        let deleted = self.core.delete_push(request.into_inner(), &caller).await;
+        Ok(respond(deleted.map_err(refused)?, &caller))
     }
 
     async fn get_extended_agent_card(
         &self,
-        _: Request<GetExtendedAgentCardRequest>,
+        request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        Err(not_offered("an extended agent card"))
+        let caller = Caller::from(asked(request.metadata()));
+        let card = self.core.extended_card(&request.into_inner(), &caller);
+        Ok(Response::new(card.map_err(refused)?))
     }
 }
 
@@ -197,6 +228,9 @@ impl Mesh for Doors {
         &self,
         request: Request<InspectRequest>,
     ) -> Result<Response<InspectResponse>, Status> {
-        Ok(Response::new(self.core.inspect(request.into_inner()).await.map_err(refused)?))
+        // The mesh's token is an operator's.
+        let caller = Asked { operates: true, ..asked(request.metadata()) }.into();
+        let inspected = self.core.inspect(request.into_inner(), &caller).await;
+        Ok(Response::new(inspected.map_err(refused)?))
     }
 }

@@ -172,7 +172,7 @@ impl State {
 
     fn take_offers(&mut self, offers: &[AgentOffer], now: Millis) {
         for offer in offers {
-            if self.registry.offer(offer.clone()) {
+            if self.registry.offer(offer.clone(), now) {
                 let write = Write::Offer { offer: Box::new(offer.clone()), at: now };
                 self.commit_write(write, Vec::new());
             }

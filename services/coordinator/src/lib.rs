@@ -1,7 +1,7 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
-//! `losses` take it back; `send`, `api` and `mesh` are what callers may ask, and `hub`, `link` and
-//! `grpc` are the doors.
+//! `losses` take it back; `send`, `repeat`, `api` and `mesh` are what callers may ask, within what
+//! `caller` and `gate` allow; `hub`, `link` and `grpc` are the doors.
 
 mod artifact;
 mod frame;
@@ -19,7 +19,12 @@ mod sweep;
 mod writer;
 
 mod api;
+mod caller;
+mod gate;
+mod keys;
 mod mesh;
+mod push;
+mod repeat;
 mod send;
 mod subscription;
 
@@ -29,15 +34,23 @@ mod link;
 
 mod error;
 
+#[cfg(test)]
+mod principal_tests;
+#[cfg(test)]
+mod testing;
+
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use faultline_chassis::{Drain, limits, server};
+use faultline_chassis::{
+    Drain, Mesh, Secret, limits,
+    server::{self, Listener},
+    tls,
+};
 use faultline_proto::{
     a2a::a2a_service_server::A2aServiceServer,
     v1::{hub_server::HubServer, link_server::LinkServer, mesh_server::MeshServer},
 };
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
 use tonic::service::Routes;
 
 use crate::{
@@ -48,6 +61,7 @@ use crate::{
 };
 
 pub use error::StartError as Error;
+pub use push::Push;
 pub use store::fill::fill;
 
 /// How a coordinator runs.
@@ -69,6 +83,15 @@ pub struct Config {
     pub heartbeat_ms: u64,
     /// How long a task waits for a worker that offers its agent before it fails.
     pub wait_for_worker_ms: u64,
+    /// The certificate to serve with. Default: no TLS.
+    pub tls: Option<tls::Files>,
+    /// Whether everybody who reaches a port beyond this machine may attach. Default: false.
+    pub insecure: bool,
+    /// What gateways and workers are asked for. Default: nothing.
+    #[serde(skip)]
+    pub mesh: Mesh,
+    /// How webhooks are called.
+    pub push: Push,
     /// What differs for one agent, by name.
     pub agents: BTreeMap<String, AgentPolicy>,
 }
@@ -101,6 +124,10 @@ impl Default for Config {
             reattach_grace_ms: limits::REATTACH_GRACE.as_millis() as u64,
             heartbeat_ms: limits::HEARTBEAT.as_millis() as u64,
             wait_for_worker_ms: 60_000,
+            tls: None,
+            insecure: false,
+            mesh: Mesh::default(),
+            push: Push::default(),
             agents: BTreeMap::new(),
         }
     }
@@ -108,37 +135,38 @@ impl Default for Config {
 
 /// Bound and recovered, not yet serving.
 pub struct Service {
-    listener: TcpListener,
-    addr: SocketAddr,
+    listener: Listener,
+    token: Option<Secret>,
     core: Arc<Core>,
 }
 
 impl Config {
     /// Opens the store, reads back what has not ended, and binds the socket.
     pub async fn bind(self) -> Result<Service, Error> {
-        let address = self.listen;
+        if !self.listen.ip().is_loopback() && self.mesh.token.is_none() && !self.insecure {
+            return Err(Error::Exposed(self.listen));
+        }
         let Some(path) = self.store.strip_prefix("sqlite:").filter(|p| !p.is_empty()) else {
             return Err(Error::StoreUrl(self.store));
         };
         let store = store::sqlite::Sqlite::open(Path::new(path))?;
-        let listening = |source| Error::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(listening)?;
-        let addr = listener.local_addr().map_err(listening)?;
+        let listener = Listener::bind(self.listen, self.tls.as_ref()).await?;
+        let token = self.mesh.token.clone();
         let core = Arc::new(Core::new(Box::new(store), self));
         core.recover().await.map_err(|e| Error::Recover(e.to_string()))?;
-        Ok(Service { listener, addr, core })
+        Ok(Service { listener, token, core })
     }
 }
 
 impl Service {
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        self.listener.addr()
     }
 
     /// Serves until drained. Tasks that run go on in their workers, which come back to the next
     /// coordinator on the same store.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
-        let Self { listener, core, .. } = self;
+        let Self { listener, token, core } = self;
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<A2aServiceServer<Doors>>().await;
         let doors = Doors { core: Arc::clone(&core) };
@@ -160,8 +188,9 @@ impl Service {
                     .max_encoding_message_size(bytes),
             )
             .add_service(MeshServer::new(doors).max_encoding_message_size(bytes));
+        let router = routes.prepare().into_axum_router();
         // The guard stands outermost: it must see the panics and clocks of everything inside.
-        let router = routes.prepare().into_axum_router().layer(server::GuardLayer);
+        let router = router.layer(server::TokenLayer::new(token)).layer(server::GuardLayer);
         let writer = tokio::spawn({
             let core = Arc::clone(&core);
             async move { core.write().await }
@@ -175,6 +204,7 @@ impl Service {
             core.change(|state| {
                 state.close(Closed::Leaving);
                 state.say_goodbye();
+                state.deliveries.stop_all();
             });
         };
         // Long-lived streams never finish by themselves, so patience here is only for calls.

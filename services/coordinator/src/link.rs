@@ -9,13 +9,12 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use faultline_chassis::{TraceContext, limits, telemetry::HOP};
 use faultline_proto::{
-    Failure, reason,
-    v1::{self, Call, End, Reply, call, link_server::Link, reply},
+    Failure,
+    v1::{self, Call, Deleted, End, Reply, call, link_server::Link, reply},
 };
 use futures::{Stream, StreamExt, stream};
 use prost::Message;
@@ -25,7 +24,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Span, info_span};
 
-use crate::{core::Core, error::Error, send::Caller, subscription::Subscription};
+use crate::{
+    caller::{Caller, Extensions},
+    core::Core,
+    error::Error,
+    subscription::Subscription,
+};
 
 pub(crate) struct LinkService {
     pub(crate) core: Arc<Core>,
@@ -122,86 +126,110 @@ impl Line {
             }
             call::Body::Drop(_) => self.drop_call(id),
             call::Body::Send(request) => {
-                let (span, mut caller) = serve_span("SendMessage", &asked);
+                let (span, mut caller) = serve_span("SendMessage", asked);
                 caller.call = Some((self.id, id));
-                let line = Arc::clone(self);
+                let (line, extensions) = (Arc::clone(self), caller.extensions.clone());
                 self.core.send(
                     request,
                     caller,
                     Box::new(move |answer| {
                         record(&span, answer.as_ref().err());
-                        line.reply(id, answer.map(reply::Body::Sent));
+                        line.reply(id, answer.map(reply::Body::Sent), extensions.active());
                     }),
                 );
             }
             call::Body::Stream(request) => {
-                let (span, caller) = serve_span("SendStreamingMessage", &asked);
-                let line = Arc::clone(self);
-                self.open_stream(id, span, async move { line.core.stream(request, caller).await });
+                let (span, caller) = serve_span("SendStreamingMessage", asked);
+                let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
+                let open = async move { core.stream(request, &caller).await };
+                self.open_stream(id, span, extensions, open);
             }
             call::Body::Subscribe(subscribe) => {
-                let (span, _) = serve_span("SubscribeToTask", &asked);
-                let line = Arc::clone(self);
-                self.open_stream(id, span, async move {
+                let (span, caller) = serve_span("SubscribeToTask", asked);
+                let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
+                self.open_stream(id, span, extensions, async move {
                     let request = subscribe.request.unwrap_or_default();
-                    let after = subscribe.after;
-                    line.core.subscribe(&request.id, &request.tenant, after).await
+                    core.subscribe(&request, subscribe.after, &caller).await
                 });
             }
             call::Body::Get(request) => {
-                let core = Arc::clone(&self.core);
-                let work =
-                    async move { core.get(request).await.map(Box::new).map(reply::Body::Task) };
-                self.spawn(id, serve_span("GetTask", &asked).0, work);
+                let (span, caller) = serve_span("GetTask", asked);
+                self.spawn(id, span, caller, |core, caller| async move {
+                    core.get(request, &caller).await.map(Box::new).map(reply::Body::Task)
+                });
             }
             call::Body::List(request) => {
-                let core = Arc::clone(&self.core);
-                let work = async move { core.list(request).await.map(reply::Body::List) };
-                self.spawn(id, serve_span("ListTasks", &asked).0, work);
+                let (span, caller) = serve_span("ListTasks", asked);
+                self.spawn(id, span, caller, |core, caller| async move {
+                    core.list(request, &caller).await.map(reply::Body::List)
+                });
             }
             call::Body::Cancel(request) => {
-                let core = Arc::clone(&self.core);
-                let work =
-                    async move { core.cancel(request).await.map(Box::new).map(reply::Body::Task) };
-                self.spawn(id, serve_span("CancelTask", &asked).0, work);
+                let (span, caller) = serve_span("CancelTask", asked);
+                self.spawn(id, span, caller, |core, caller| async move {
+                    core.cancel(request, &caller).await.map(Box::new).map(reply::Body::Task)
+                });
             }
             call::Body::Inspect(request) => {
-                let core = Arc::clone(&self.core);
-                let work = async move {
-                    core.inspect(request).await.map(Box::new).map(reply::Body::Inspect)
-                };
-                self.spawn(id, Span::none(), work);
+                self.spawn(id, Span::none(), asked.into(), |core, caller| async move {
+                    core.inspect(request, &caller).await.map(Box::new).map(reply::Body::Inspect)
+                });
             }
             call::Body::Agents(request) => {
                 let agents = self.core.agents(&request).map(reply::Body::Agents);
-                self.reply(id, agents.map_err(Failure::from));
+                self.reply(id, agents.map_err(Failure::from), Vec::new());
             }
             call::Body::Workers(_) => {
-                self.reply(id, Ok(reply::Body::Workers(self.core.workers())));
+                self.reply(id, Ok(reply::Body::Workers(self.core.workers())), Vec::new());
             }
-            call::Body::CreatePush(_)
-            | call::Body::GetPush(_)
-            | call::Body::ListPush(_)
-            | call::Body::DeletePush(_) => {
-                self.reply(id, Err(Failure::new(&reason::PUSH_NOTIFICATION_NOT_SUPPORTED)));
+            call::Body::CreatePush(config) => {
+                let (span, caller) = serve_span("CreateTaskPushNotificationConfig", asked);
+                self.spawn(id, span, caller, |core, caller| async move {
+                    core.create_push(config, &caller).await.map(Box::new).map(reply::Body::Push)
+                });
             }
-            call::Body::ExtendedCard(_) => {
-                self.reply(id, Err(Failure::new(&reason::UNSUPPORTED_OPERATION)));
+            call::Body::GetPush(request) => {
+                let (span, caller) = serve_span("GetTaskPushNotificationConfig", asked);
+                self.spawn(id, span, caller, |core, caller| async move {
+                    core.get_push(request, &caller).await.map(Box::new).map(reply::Body::Push)
+                });
+            }
+            call::Body::ListPush(request) => {
+                let (span, caller) = serve_span("ListTaskPushNotificationConfigs", asked);
+                self.spawn(id, span, caller, |core, caller| async move {
+                    core.list_push(request, &caller).await.map(reply::Body::Pushes)
+                });
+            }
+            call::Body::DeletePush(request) => {
+                let (span, caller) = serve_span("DeleteTaskPushNotificationConfig", asked);
+                self.spawn(id, span, caller, |core, caller| async move {
+                    let deleted = core.delete_push(request, &caller).await;
+                    deleted.map(|()| reply::Body::Deleted(Deleted {}))
+                });
+            }
+            call::Body::ExtendedCard(request) => {
+                let card = self.core.extended_card(&request, &asked.into());
+                let card = card.map(Box::new).map(reply::Body::Card).map_err(Failure::from);
+                self.reply(id, card, Vec::new());
             }
         }
     }
 
-    fn spawn(
+    fn spawn<W>(
         self: &Arc<Self>,
         id: u64,
         span: Span,
-        work: impl Future<Output = Result<reply::Body, Error>> + Send + 'static,
-    ) {
-        let line = Arc::clone(self);
+        caller: Caller,
+        work: impl FnOnce(Arc<Core>, Caller) -> W,
+    ) where
+        W: Future<Output = Result<reply::Body, Error>> + Send + 'static,
+    {
+        let (line, extensions) = (Arc::clone(self), caller.extensions.clone());
+        let work = work(Arc::clone(&self.core), caller);
         tokio::spawn(async move {
             let answer = work.await.map_err(Failure::from);
             record(&span, answer.as_ref().err());
-            line.reply(id, answer);
+            line.reply(id, answer, extensions.active());
         });
     }
 
@@ -209,6 +237,7 @@ impl Line {
         self: &Arc<Self>,
         id: u64,
         span: Span,
+        extensions: Extensions,
         open: impl Future<Output = Result<Subscription, Error>> + Send + 'static,
     ) {
         let line = Arc::clone(self);
@@ -217,23 +246,27 @@ impl Line {
         self.streams().insert(id, Arc::clone(&reader));
         tokio::spawn(async move {
             let ended = match open.await {
-                Ok(subscription) => line.pump(id, subscription, &reader).await,
+                Ok(subscription) => line.pump(id, subscription, &reader, extensions).await,
                 Err(error) => Err(error),
             };
             line.streams().remove(&id);
             let answer = ended.map(|()| reply::Body::End(End {})).map_err(Failure::from);
             record(&span, answer.as_ref().err());
-            line.send_frame(id, line.body(answer), &reader).await;
+            let last = Reply { id, body: Some(line.body(answer)), extensions: Vec::new() };
+            line.send_frame(last, &reader).await;
         });
     }
 
-    /// Sends frames as fast as the reader gives credit, until the end or until nobody reads.
+    /// Sends frames as fast as the reader gives credit, until the end or until nobody reads. What
+    /// waits here for credit is bounded; a reader that is stuck is the gateway's to end.
     async fn pump(
         &self,
         id: u64,
         mut subscription: Subscription,
         reader: &Reader,
+        extensions: Extensions,
     ) -> Result<(), Error> {
+        let mut extensions = extensions.active();
         loop {
             let frame = tokio::select! {
                 frame = subscription.next() => frame?,
@@ -244,13 +277,14 @@ impl Line {
                 Ok(permit) => permit.forget(),
                 Err(_) => return Ok(()),
             }
-            self.send_frame(id, reply::Body::Frame(frame), reader).await;
+            let (body, extensions) = (reply::Body::Frame(frame), std::mem::take(&mut extensions));
+            self.send_frame(Reply { id, body: Some(body), extensions }, reader).await;
         }
     }
 
-    async fn send_frame(&self, id: u64, body: reply::Body, reader: &Reader) {
+    async fn send_frame(&self, frame: Reply, reader: &Reader) {
         tokio::select! {
-            _ = self.frames.send(Reply { id, body: Some(body), extensions: Vec::new() }) => {}
+            _ = self.frames.send(frame) => {}
             () = reader.gone.notified() => {}
             () = self.cut.cancelled() => {}
         }
@@ -258,9 +292,9 @@ impl Line {
 
     /// Puts an answer on the stream, now: it may be called under the core's lock. A gateway that
     /// has more calls under way than it may loses its stream.
-    fn reply(&self, id: u64, answer: Result<reply::Body, Failure>) {
+    fn reply(&self, id: u64, answer: Result<reply::Body, Failure>, extensions: Vec<String>) {
         let body = Some(self.body(answer));
-        if self.replies.try_send(Reply { id, body, extensions: Vec::new() }).is_err() {
+        if self.replies.try_send(Reply { id, body, extensions }).is_err() {
             self.cut.cancel();
         }
     }
@@ -306,7 +340,7 @@ impl Line {
 }
 
 /// The span of one call at this hop, and the caller as the operations see it.
-pub(crate) fn serve_span(method: &'static str, asked: &v1::Caller) -> (Span, Caller) {
+pub(crate) fn serve_span(method: &'static str, asked: v1::Caller) -> (Span, Caller) {
     let span = info_span!(
         target: HOP,
         parent: None,
@@ -320,8 +354,7 @@ pub(crate) fn serve_span(method: &'static str, asked: &v1::Caller) -> (Span, Cal
         a2a.method.name = method,
     );
     let trace = TraceContext::from_header(Some(&asked.traceparent)).enter(&span);
-    let patience = (asked.timeout_ms > 0).then(|| Duration::from_millis(asked.timeout_ms.into()));
-    (span, Caller { traceparent: trace.to_string(), patience, call: None })
+    (span, Caller { traceparent: trace.to_string(), ..asked.into() })
 }
 
 /// What the caller is not told must be found somewhere: here, under the failure's id.

@@ -11,7 +11,7 @@ use faultline_proto::{
 use tokio::{sync::mpsc, task::AbortHandle};
 use tracing::Span;
 
-use crate::task::Task;
+use crate::{store::KeyRow, task::Task};
 
 pub(crate) struct Live {
     pub(crate) task: Task,
@@ -23,6 +23,8 @@ pub(crate) struct Live {
     pub(crate) assigned: bool,
     /// The answer may still turn out to be a bare message: nobody was told of a task.
     pub(crate) may_vanish: bool,
+    /// Under which it was sent, for as long as it may vanish: the key keeps the message then.
+    pub(crate) key: Option<Box<KeyRow>>,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
     /// Of the current attempt, from its assignment to its end.
@@ -77,6 +79,7 @@ impl Live {
             assigned: !task.worker.is_empty(),
             task,
             may_vanish: false,
+            key: None,
             watchers: Vec::new(),
             waiters: Vec::new(),
             span: Span::none(),

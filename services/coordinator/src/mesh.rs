@@ -6,7 +6,9 @@ use faultline_proto::{
     v1::{self, AgentsRequest, AgentsResponse, InspectRequest, InspectResponse, WorkersResponse},
 };
 
-use crate::{core::Core, error::Error, registry::Worker, task::timestamp};
+use crate::{
+    caller::Caller, core::Core, error::Error, registry::Worker, store::Scope, task::timestamp,
+};
 
 impl Core {
     pub(crate) fn agents(&self, request: &AgentsRequest) -> Result<AgentsResponse, Error> {
@@ -31,7 +33,7 @@ impl Core {
                 computing: computing as u32,
                 waiting: agent.waiting,
                 is_default: default.as_deref() == Some(name),
-                card_changed: None,
+                card_changed: Some(timestamp(agent.changed)),
             }
         });
         Ok(AgentsResponse { agents: agents.collect() })
@@ -58,10 +60,16 @@ impl Core {
         WorkersResponse { workers }
     }
 
-    pub(crate) async fn inspect(&self, request: InspectRequest) -> Result<InspectResponse, Error> {
+    /// One's own task; anybody's for an operator.
+    pub(crate) async fn inspect(
+        &self,
+        request: InspectRequest,
+        caller: &Caller,
+    ) -> Result<InspectResponse, Error> {
         let not_found = || Error::TaskNotFound(request.task_id.clone());
         let id = request.task_id.parse::<TaskId>().map_err(|_| not_found())?;
-        let stored = self.store.task(id).await?.ok_or_else(not_found)?;
+        let scope = if caller.operates { Scope::default() } else { caller.scope("") };
+        let stored = self.store.task(id, scope).await?.ok_or_else(not_found)?;
         let task = stored.task;
         Ok(InspectResponse {
             agent: task.agent.clone(),
@@ -71,7 +79,7 @@ impl Core {
             failure: task.failure.clone().map(Failure::into_record),
             interrupt: task.pending.clone(),
             late_reports: stored.late,
-            principal: String::new(),
+            principal: task.principal.clone(),
             task: Some(task.into_a2a(None)),
         })
     }

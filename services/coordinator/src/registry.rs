@@ -19,6 +19,8 @@ pub(crate) struct Registry {
 
 pub(crate) struct Agent {
     pub(crate) offer: AgentOffer,
+    /// Since when the offer is what it is.
+    pub(crate) changed: Millis,
     /// Attached workers that offer it. The choice rotates.
     pub(crate) workers: VecDeque<WorkerId>,
     /// Tasks that wait for a slot, the longest wait first, with since when.
@@ -140,16 +142,18 @@ impl Worker {
 
 impl Registry {
     /// Takes note of an agent. True: it is new or has changed.
-    pub(crate) fn offer(&mut self, offer: AgentOffer) -> bool {
+    pub(crate) fn offer(&mut self, offer: AgentOffer, at: Millis) -> bool {
         match self.agents.get_mut(&offer.name) {
             Some(agent) if agent.offer == offer => false,
             Some(agent) => {
                 agent.offer = offer;
+                agent.changed = at;
                 true
             }
             None => {
                 let agent = Agent {
                     offer: offer.clone(),
+                    changed: at,
                     workers: VecDeque::new(),
                     queue: VecDeque::new(),
                     waiting: 0,

@@ -8,13 +8,14 @@ use faultline_proto::{
     reason,
     v1::{self, Ack, Cancel, Event, Report, ToWorker, report, to_worker},
 };
+use prost::Message as _;
 
 use crate::{
     core::{Effect, State},
     dispatch::close_span,
     judge::Verdict,
     live::{Live, message_response, task_response},
-    store::Write,
+    store::{KeyRow, Write},
     task::{Millis, Refused, is_waiting},
 };
 
@@ -99,8 +100,8 @@ impl State {
             effects.push(Effect::Ack(worker, ack));
         }
         if let Some(message) = vanished {
-            self.vanish(id, &message, &mut effects);
-            self.commit_write(Write::Erase { id, from }, effects);
+            let key = self.vanish(id, &message, &mut effects);
+            self.commit_write(Write::Erase { id, from, key }, effects);
             self.finish_on(worker, id);
         } else {
             let reported = reported_before;
@@ -114,14 +115,25 @@ impl State {
         late.into_iter().for_each(|brief| self.late(worker, id, brief));
     }
 
-    /// The answer is a message: the task leaves memory now and the store with this step.
-    fn vanish(&mut self, id: TaskId, message: &Message, effects: &mut Vec<Effect>) {
-        let Some(live) = self.live.remove(&id) else { return };
+    /// The answer is a message: the task leaves memory now and the store with this step. Its key
+    /// stays, with the message.
+    fn vanish(
+        &mut self,
+        id: TaskId,
+        message: &Message,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Box<KeyRow>> {
+        let mut live = self.live.remove(&id)?;
         self.drop_calls(&live);
+        let mut key = live.key.take();
+        if let Some(key) = &mut key {
+            key.reply = Some(message.encode_to_vec().into());
+        }
         for waiter in live.waiters {
             let answer = Box::new(message_response(message.clone()));
             effects.push(Effect::Answer(waiter.done, answer));
         }
+        key
     }
 
     /// Queues the step that a run of reports made, and moves slots and queues accordingly.
@@ -146,6 +158,7 @@ impl State {
             close_span(live);
         }
         live.may_vanish = false;
+        live.key = None;
         // As it is in this very step, which is durable when they hear of it.
         let first = if over { Vec::new() } else { live.take_first_waiters() };
         for waiter in first {

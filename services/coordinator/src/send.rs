@@ -1,58 +1,99 @@
 //! Sending: a message starts a task or answers one that waits, and the caller waits for the end,
-//! for the beginning, or follows. Neither door is known here; both use it.
+//! for the beginning, or follows. No door is known here; all use it. What a send that was seen
+//! before comes to is in `repeat`.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use faultline_chassis::limits;
 use faultline_proto::{
-    a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
+    a2a::{
+        self, SendMessageRequest, SendMessageResponse, TaskPushNotificationConfig,
+        send_message_response::Payload,
+    },
     id::TaskId,
+    v1::AgentOffer,
 };
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    caller::Caller,
     core::{Core, Effect, State, now},
-    dispatch::NewTask,
+    dispatch::{Decided, NewTask, Step},
     error::Error,
-    live::{Alarm, CallKey, Done, Until, Waiter, task_response},
+    gate,
+    keys::Claim,
+    live::{Alarm, Done, Until, Waiter, task_response},
+    push,
+    repeat::Found,
+    store::{Extras, Scope},
     subscription::Subscription,
+    task::{Refused, Task},
 };
 
-/// What the edge knows of a call, whatever it asks for.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Caller {
-    /// Of the hop that serves the call: what a new task is filed under.
-    pub(crate) traceparent: String,
-    /// How long the caller waits.
-    pub(crate) patience: Option<Duration>,
-    /// For a caller that may give up.
-    pub(crate) call: Option<CallKey>,
+/// A send after everything that takes time has been looked up.
+pub(crate) struct Sending {
+    pub(crate) request: SendMessageRequest,
+    /// What it answers; `None`: it starts a task.
+    pub(crate) task: Option<Box<Task>>,
+    /// Its key, if it brought one that was not seen before.
+    pub(crate) claim: Option<Claim>,
+    /// Whom to notify, if it said so.
+    pub(crate) push: Option<TaskPushNotificationConfig>,
 }
 
 impl Core {
     /// Answers through `done`, now or later. Blocks nobody.
     pub(crate) fn send(self: &Arc<Self>, request: SendMessageRequest, caller: Caller, done: Done) {
-        let continues = request.message.as_ref().is_some_and(|m| !m.task_id.is_empty());
-        if continues {
+        let names_key = !caller.idempotency_key.is_empty();
+        if !task_id(&request).is_empty() || names_key || push_of(&request).is_some() {
             let core = Arc::clone(self);
-            tokio::spawn(async move { core.send_answer_to(request, caller, done).await });
+            tokio::spawn(async move { core.send_looked_up(request, caller, done).await });
             return;
         }
-        let sent = self.change(|state| {
-            let (new, options) = match self.new_task(state, request, &caller) {
-                Ok(new) => new,
+        let sending = Sending { request, task: None, claim: None, push: None };
+        if let Err((done, error)) = self.send_now(sending, &caller, done) {
+            done(Err(error.into()));
+        }
+    }
+
+    async fn send_looked_up(
+        self: Arc<Self>,
+        request: SendMessageRequest,
+        caller: Caller,
+        done: Done,
+    ) {
+        let options = Options::of(&request);
+        match self.look_up(request, &caller).await {
+            Ok(Found::Again(key)) => self.send_again(key, options, &caller, done).await,
+            Ok(Found::First(sending)) => {
+                if let Err((done, error)) = self.send_now(*sending, &caller, done) {
+                    let error = self.ended_meanwhile(error).await;
+                    done(Err(error.into()));
+                }
+            }
+            Err(error) => done(Err(error.into())),
+        }
+    }
+
+    /// Takes it in and sees to it that the caller is answered.
+    fn send_now(
+        self: &Arc<Self>,
+        sending: Sending,
+        caller: &Caller,
+        done: Done,
+    ) -> Result<(), (Done, Error)> {
+        let options = Options::of(&sending.request);
+        self.change(|state| {
+            let decided = match self.decide(state, sending, caller, false) {
+                Ok(decided) => decided,
                 Err(error) => return Err((done, error)),
             };
-            let waits = !options.immediately || new.may_message;
-            let id = state.submit(new, now(), |live, effects| match waits {
-                true => live.waiters.push(Waiter {
-                    until: options.until(),
-                    call: caller.call,
-                    history: options.history,
-                    done,
-                    _alarm: self.alarm(&caller),
-                }),
+            let id = decided.step.task_id();
+            let waits = !options.immediately || decided.step.may_message();
+            let pushes = decided.push_keys();
+            state.take(decided, now(), |live, effects| match waits {
+                true => live.waiters.push(self.waiter(options.until(), options, caller, done)),
                 false => {
                     let task = live.task.to_a2a(options.history, true);
                     effects.push(Effect::Answer(done, Box::new(task_response(task))));
@@ -61,19 +102,28 @@ impl Core {
             if let Some(call) = caller.call.filter(|_| waits) {
                 state.calls.insert(call, id);
             }
+            self.deliver_after_commit(state, pushes);
             Ok(())
-        });
-        if let Err((done, error)) = sent {
-            done(Err(error.into()));
-        }
+        })
+    }
+
+    pub(crate) fn waiter(
+        self: &Arc<Self>,
+        until: Until,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) -> Waiter {
+        let history = options.history;
+        Waiter { until, call: caller.call, history, done, _alarm: self.alarm(caller) }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.
     fn alarm(self: &Arc<Self>, caller: &Caller) -> Option<Alarm> {
-        let (patience, call) = caller.patience.zip(caller.call)?;
+        let (deadline, call) = caller.deadline.zip(caller.call)?;
         let core = Arc::clone(self);
         let ringing = tokio::spawn(async move {
-            tokio::time::sleep(patience).await;
+            tokio::time::sleep_until(deadline).await;
             let ended = core.lock().end_patience(call);
             if let Some((id, done)) = ended {
                 done(Err(Error::PatienceEnded(id).into()));
@@ -82,86 +132,61 @@ impl Core {
         Some(Alarm(ringing.abort_handle()))
     }
 
-    async fn send_answer_to(
-        self: Arc<Self>,
-        request: SendMessageRequest,
-        caller: Caller,
-        done: Done,
-    ) {
-        let (id, message, options) = match self.addressed(request).await {
-            Ok(found) => found,
-            Err(error) => return done(Err(error.into())),
-        };
-        let refused = self.change(|state| {
-            if let Err(error) = state.answer(id, message, now(), Vec::new()) {
-                return Some((done, error));
-            }
-            let live = state.live.get_mut(&id)?;
-            if options.immediately {
-                let task = task_response(live.task.to_a2a(options.history, true));
-                state.after_commit(Effect::Answer(done, Box::new(task)));
-                return None;
-            }
-            let (until, history) = (Until::Settled, options.history);
-            let (call, alarm) = (caller.call, self.alarm(&caller));
-            live.waiters.push(Waiter { until, call, history, done, _alarm: alarm });
-            if let Some(call) = caller.call {
-                state.calls.insert(call, id);
-            }
-            None
-        });
-        if let Some((done, error)) = refused {
-            let error = self.ended_meanwhile(error).await;
-            done(Err(error.into()));
-        }
-    }
-
     /// A task that was there when we read it and not when we answered it has ended in between.
     async fn ended_meanwhile(&self, error: Error) -> Error {
-        let Error::TaskNotFound(id) = error else { return error };
-        match self.visible(&id, "").await {
-            Ok(task) if task.is_final() => Error::Ended { id: task.id, state: task.state },
-            Ok(task) => Error::Busy(task.id),
-            Err(error) => error,
+        let Error::TaskNotFound(id) = &error else { return error };
+        let Ok(task_id) = id.parse::<TaskId>() else { return error };
+        match self.store.task(task_id, Scope::default()).await {
+            Ok(Some(stored)) if stored.task.is_final() => {
+                Error::Ended { id: task_id, state: stored.task.state }
+            }
+            Ok(Some(_)) => Error::Busy(task_id),
+            Ok(None) => error,
+            Err(failed) => failed.into(),
         }
     }
 
-    /// The task a message is for, checked against what else the message says.
-    async fn addressed(
+    /// What a send comes to. Whatever may refuse it is here; nothing has changed yet.
+    fn decide(
         &self,
-        request: SendMessageRequest,
-    ) -> Result<(TaskId, a2a::Message, Options), Error> {
-        let options = Options::of(&request);
-        let message = request.message.unwrap_or_default();
-        let task = self.visible(&message.task_id, &request.tenant).await?;
-        if !message.context_id.is_empty() && message.context_id != task.context_id {
-            let what = format!("the task belongs to context '{}'", task.context_id);
-            return Err(Error::Invalid { field: "message.contextId", what });
-        }
-        if task.is_final() {
-            return Err(Error::Ended { id: task.id, state: task.state });
-        }
-        if task.message_bytes() + check_size(&message)? > limits::TASK_MESSAGE_BYTES_MAX {
-            let text = "the messages of this task are too many: start a new one in its context";
-            return Err(Error::TooLarge(text));
-        }
-        Ok((task.id, message, options))
+        state: &State,
+        sending: Sending,
+        caller: &Caller,
+        streams: bool,
+    ) -> Result<Decided, Error> {
+        state.check_open()?;
+        let Sending { request, task, claim, push } = sending;
+        let step = match task {
+            None => Step::Start(Box::new(self.new_task(state, request, caller, streams)?)),
+            Some(task) => answer(state, &task, request, caller, streams)?,
+        };
+        let key = claim.as_ref().map(|claim| claim.row(step.task_id(), now()));
+        let push = push.map(|config| {
+            // A new task has no events yet: its notifications begin with the first.
+            let seq = state.live.get(&step.task_id()).map_or(0, |live| live.task.seq);
+            push::row(step.task_id(), config, seq)
+        });
+        let extras = Extras { key, pushes: push.into_iter().collect() };
+        let with = (extras != Extras::default()).then(|| Box::new(extras));
+        Ok(Decided { step, with, claim })
     }
 
     fn new_task(
         &self,
         state: &State,
-        request: SendMessageRequest,
+        mut request: SendMessageRequest,
         caller: &Caller,
-    ) -> Result<(NewTask, Options), Error> {
-        state.check_open()?;
-        let options = Options::of(&request);
-        let message = request.message.unwrap_or_default();
+        streams: bool,
+    ) -> Result<NewTask, Error> {
+        let agent = self.addressee(state, &request.tenant, caller)?;
+        let found = state.admit(&agent)?;
+        check_gates(&found.offer, &request, caller, streams)?;
+        if found.workers.is_empty() && self.config.wait_for_worker_ms == 0 {
+            return Err(Error::AgentUnavailable(agent));
+        }
+        let notifies = push_of(&request).is_some();
+        let message = request.message.take().unwrap_or_default();
         check_size(&message)?;
-        let agent = match request.tenant.as_str() {
-            "" => self.default_agent(state).ok_or(Error::NoDefaultAgent)?,
-            tenant => tenant.to_owned(),
-        };
         let context_id = match message.context_id.as_str() {
             "" => uuid::Uuid::now_v7().to_string(),
             given if given.len() > limits::KEY_BYTES_MAX => {
@@ -170,9 +195,31 @@ impl Core {
             }
             given => given.to_owned(),
         };
-        let may_message = state.admit(&agent)?;
-        let traceparent = caller.traceparent.clone();
-        Ok((NewTask { agent, context_id, message, traceparent, may_message }, options))
+        Ok(NewTask {
+            id: TaskId::new(),
+            principal: caller.principal.clone(),
+            context_id,
+            message,
+            traceparent: caller.traceparent.clone(),
+            // Whoever wants to hear of the task is given one.
+            may_message: found.offer.may_answer_with_message && !notifies,
+            agent,
+        })
+    }
+
+    /// The agent that a message to this tenant starts a task of, if the caller may use it.
+    pub(crate) fn addressee(
+        &self,
+        state: &State,
+        tenant: &str,
+        caller: &Caller,
+    ) -> Result<String, Error> {
+        let agent = match tenant {
+            "" => self.default_agent(state).ok_or(Error::NoDefaultAgent)?,
+            tenant => tenant.to_owned(),
+        };
+        caller.check_agent(&agent)?;
+        Ok(agent)
     }
 
     /// What a message to nobody in particular goes to: what is set, or the only one there is.
@@ -189,21 +236,33 @@ impl Core {
     pub(crate) async fn stream(
         self: &Arc<Self>,
         request: SendMessageRequest,
-        caller: Caller,
+        caller: &Caller,
     ) -> Result<Subscription, Error> {
-        let continues = request.message.as_ref().is_some_and(|m| !m.task_id.is_empty());
-        if continues {
-            return self.stream_answer(request).await;
+        match self.look_up(request, caller).await? {
+            Found::Again(key) => self.stream_again(key, caller).await,
+            Found::First(sending) => match self.stream_now(*sending, caller).await {
+                Ok(subscription) => Ok(subscription),
+                Err(error) => Err(self.ended_meanwhile(error).await),
+            },
         }
+    }
+
+    async fn stream_now(
+        self: &Arc<Self>,
+        sending: Sending,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let options = Options::of(&sending.request);
         let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
         let (done, first) = oneshot::channel();
-        let submitted = self.change(|state| {
-            let (new, _) = self.new_task(state, request, &caller)?;
-            let may_message = new.may_message;
-            let mut snapshot = None;
-            let id = state.submit(new, now(), |live, effects| {
-                let task = live.task.to_a2a(None, true);
-                snapshot = Some(task.clone());
+        let (id, seq, snapshot) = self.change(|state| {
+            let decided = self.decide(state, sending, caller, true)?;
+            let (id, may_message) = (decided.step.task_id(), decided.step.may_message());
+            let pushes = decided.push_keys();
+            let (mut seq, mut snapshot) = (0, a2a::Task::default());
+            state.take(decided, now(), |live, effects| {
+                let task = live.task.to_a2a(options.history, true);
+                (seq, snapshot) = (live.task.seq, task.clone());
                 live.watchers.push(watcher);
                 let done: Done = Box::new(move |answer| drop(done.send(answer)));
                 match may_message {
@@ -217,44 +276,83 @@ impl Core {
                     false => effects.push(Effect::Answer(done, Box::new(task_response(task)))),
                 }
             });
-            Ok::<_, Error>((id, snapshot))
-        });
-        let (id, snapshot) = submitted?;
+            self.deliver_after_commit(state, pushes);
+            Ok::<_, Error>((id, seq, snapshot))
+        })?;
         let answer = first.await.unwrap_or_else(|_| Err(Error::Leaving.into()));
         let core = Arc::clone(self);
         match answer.map_err(Error::from)? {
             SendMessageResponse { payload: Some(Payload::Message(m)) } => {
                 Ok(Subscription::message(core, id, m))
             }
-            _ => Ok(Subscription::started(core, id, snapshot.unwrap_or_default(), events)),
+            _ => Ok(Subscription::started(core, id, seq, snapshot, events)),
         }
     }
+}
 
-    async fn stream_answer(
-        self: &Arc<Self>,
-        request: SendMessageRequest,
-    ) -> Result<Subscription, Error> {
-        let (id, message, _) = self.addressed(request).await?;
-        // The first frame is the task with the answer in it, so wait until that is durable.
-        let (done, durable) = oneshot::channel();
-        let done: Done = Box::new(move |answer| drop(done.send(answer)));
-        let nothing = Box::new(SendMessageResponse::default());
-        let effects = vec![Effect::Answer(done, nothing)];
-        if let Err(error) = self.change(|state| state.answer(id, message, now(), effects)) {
-            return Err(self.ended_meanwhile(error).await);
-        }
-        durable.await.unwrap_or_else(|_| Err(Error::Leaving.into()))?;
-        let mut subscription = self.subscribe_id(id, None).await?;
-        subscription.closes_at_question();
-        Ok(subscription)
+/// A message for a task that exists, checked against what else it says.
+fn answer(
+    state: &State,
+    task: &Task,
+    request: SendMessageRequest,
+    caller: &Caller,
+    streams: bool,
+) -> Result<Step, Error> {
+    let id = task.id;
+    if let Some(agent) = state.registry.agents.get(&task.agent) {
+        check_gates(&agent.offer, &request, caller, streams)?;
     }
+    let message = request.message.unwrap_or_default();
+    if !message.context_id.is_empty() && message.context_id != task.context_id {
+        let what = format!("the task belongs to context '{}'", task.context_id);
+        return Err(Error::Invalid { field: "message.contextId", what });
+    }
+    if task.is_final() {
+        return Err(Error::Ended { id, state: task.state });
+    }
+    if task.message_bytes() + check_size(&message)? > limits::TASK_MESSAGE_BYTES_MAX {
+        let text = "the messages of this task are too many: start a new one in its context";
+        return Err(Error::TooLarge(text));
+    }
+    let Some(live) = state.live.get(&id) else {
+        return Err(Error::TaskNotFound(id.to_string()));
+    };
+    let body = live.task.decide_answer(message).map_err(|refused| match refused {
+        Refused::Final => Error::Ended { id, state: live.task.state },
+        _ => Error::Busy(id),
+    })?;
+    Ok(Step::Answer(id, Box::new(body)))
+}
+
+fn check_gates(
+    offer: &AgentOffer,
+    request: &SendMessageRequest,
+    caller: &Caller,
+    streams: bool,
+) -> Result<(), Error> {
+    if streams {
+        gate::check_streaming(offer)?;
+    }
+    gate::check_send(offer, request, caller.extensions.uris())?;
+    caller.extensions.activate(offer);
+    Ok(())
+}
+
+/// The task that a message is for; empty: a new one.
+pub(crate) fn task_id(request: &SendMessageRequest) -> &str {
+    request.message.as_ref().map_or("", |message| &message.task_id)
+}
+
+/// Whom a send asks to notify.
+pub(crate) fn push_of(request: &SendMessageRequest) -> Option<&TaskPushNotificationConfig> {
+    request.configuration.as_ref()?.task_push_notification_config.as_ref()
 }
 
 /// What a send asks for beside the message.
 #[derive(Clone, Copy, Debug)]
-struct Options {
-    immediately: bool,
-    history: Option<i32>,
+pub(crate) struct Options {
+    pub(crate) immediately: bool,
+    pub(crate) history: Option<i32>,
 }
 
 impl Options {

@@ -44,10 +44,11 @@ impl Subscription {
         Self { core, id, context_id, seq: 0, ready, source, until_question: true }
     }
 
-    /// A task that was just submitted, watched since.
+    /// A task that was just started or answered, as it was at event `seq`, watched since.
     pub(crate) fn started(
         core: Arc<Core>,
         id: TaskId,
+        seq: u64,
         task: a2a::Task,
         events: mpsc::Receiver<Seen>,
     ) -> Self {
@@ -55,8 +56,8 @@ impl Subscription {
             core,
             id,
             context_id: task.context_id.clone(),
-            seq: 1,
-            ready: VecDeque::from([frame(1, Payload::Task(task))]),
+            seq,
+            ready: VecDeque::from([frame(seq, Payload::Task(task))]),
             source: Source::Live(events),
             until_question: true,
         }

@@ -1,15 +1,27 @@
-//! What happens because time passes: workers that did not come back, tasks that nobody takes.
+//! What happens because time passes: workers that did not come back, tasks that nobody takes,
+//! keys that have expired.
 
 use std::{sync::Arc, time::Duration};
 
-use crate::core::{Core, now};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::{
+    core::{Core, now},
+    repeat::kept,
+    store::Write,
+};
 
 /// How late the sweep may be.
 const TICK: Duration = Duration::from_millis(100);
+/// Between two looks for expired keys. Late ones do no harm: they are not found any more.
+const KEYS_TICK: Duration = Duration::from_secs(10);
+/// Keys forgotten in one commit, so that nobody waits long for it.
+const KEYS_AT_ONCE: usize = 1000;
 
 pub(crate) async fn run(core: Arc<Core>) {
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut keys_due = Instant::now();
     loop {
         tick.tick().await;
         let now = now();
@@ -21,5 +33,29 @@ pub(crate) async fn run(core: Arc<Core>) {
             }
             state.give_up_waiting(patience, now);
         });
+        if keys_due <= Instant::now() {
+            // More than one commit takes are taken by the ticks that follow.
+            let all = core.forget_keys().await;
+            keys_due = Instant::now() + if all { KEYS_TICK } else { TICK };
+        }
+    }
+}
+
+impl Core {
+    /// Forgets keys that have expired. False: there may be more.
+    pub(crate) async fn forget_keys(&self) -> bool {
+        let before = now() - kept();
+        match self.store.oldest_key().await {
+            Ok(Some(oldest)) if oldest < before => {
+                let write = Write::ForgetKeys { before, limit: KEYS_AT_ONCE };
+                self.change(|state| state.commit_write(write, Vec::new()));
+                false
+            }
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(%error, "expired keys were not looked for");
+                true
+            }
+        }
     }
 }

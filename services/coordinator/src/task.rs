@@ -18,6 +18,10 @@ use crate::{
     frame::{Ids, waiting_state},
 };
 
+/// Whose tasks are those of a caller that nobody has named: a mesh without tokens has only this
+/// one. The schema says the same of tasks that are older than principals.
+pub(crate) const LOCAL: &str = "local";
+
 /// Milliseconds since 1970.
 pub(crate) type Millis = i64;
 
@@ -32,6 +36,8 @@ pub(crate) fn millis(time: &Timestamp) -> Millis {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {
     pub(crate) id: TaskId,
+    /// Whose it is.
+    pub(crate) principal: String,
     pub(crate) context_id: String,
     pub(crate) agent: String,
     pub(crate) state: TaskState,
@@ -88,6 +94,7 @@ impl Task {
     /// A new task and its first event.
     pub(crate) fn submit(
         id: TaskId,
+        principal: String,
         agent: &str,
         context_id: String,
         mut message: Message,
@@ -96,11 +103,8 @@ impl Task {
     ) -> (Self, Event) {
         message.task_id = id.to_string();
         message.context_id.clone_from(&context_id);
-        let body = event::Body::Submitted(Submitted {
-            message: Some(message),
-            traceparent,
-            principal: String::new(),
-        });
+        let body =
+            event::Body::Submitted(Submitted { message: Some(message), traceparent, principal });
         let mut task = Self::blank(id, agent.to_owned(), context_id, now);
         let event = task.apply_now(body, now);
         task.version = 1;
@@ -111,6 +115,7 @@ impl Task {
     pub(crate) fn blank(id: TaskId, agent: String, context_id: String, created: Millis) -> Self {
         Self {
             id,
+            principal: String::new(),
             context_id,
             agent,
             state: TaskState::Submitted,
@@ -246,6 +251,10 @@ impl Task {
         self.seq += 1;
         match &event.body {
             Some(event::Body::Submitted(submitted)) => {
+                self.principal = match submitted.principal.as_str() {
+                    "" => LOCAL.to_owned(),
+                    principal => principal.to_owned(),
+                };
                 self.traceparent.clone_from(&submitted.traceparent);
                 self.history.extend(submitted.message.clone());
                 self.enter(TaskState::Submitted, None, at);

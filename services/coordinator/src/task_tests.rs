@@ -16,7 +16,16 @@ const WORKER: &str = "0199aaaa-0000-7000-8000-000000000001";
 
 fn submitted() -> Task {
     let id = TaskId::from_bytes([7; 16]);
-    Task::submit(id, "a", "c".into(), text_message("hi".into()), "00-1-2-01".into(), NOW).0
+    Task::submit(
+        id,
+        LOCAL.into(),
+        "a",
+        "c".into(),
+        text_message("hi".into()),
+        "00-1-2-01".into(),
+        NOW,
+    )
+    .0
 }
 
 fn act(task: &mut Task, body: event::Body) {
@@ -304,7 +313,7 @@ proptest! {
     ) {
         let mut task = submitted();
         let mut log = vec![Task::submit(
-            task.id, "a", "c".into(), text_message("hi".into()), "00-1-2-01".into(), NOW).1];
+            task.id, LOCAL.into(), "a", "c".into(), text_message("hi".into()), "00-1-2-01".into(), NOW).1];
         for step in steps {
             let before = task.clone();
             let bodies = match step {

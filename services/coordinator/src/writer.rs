@@ -1,7 +1,7 @@
 //! The loop that makes it durable, and what happens when the store does not take it: a batch that
 //! cannot be written is forgotten by everybody, a step that lost a race only by its own task.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use faultline_chassis::limits;
 use faultline_proto::{Failure, id::WorkerId, reason};
@@ -10,13 +10,13 @@ use crate::{
     core::{Closed, Core, Effect, Followup, Queue, State, now},
     error::Error,
     live::Waiter,
-    store::{WriteError, Written},
+    store::{Scope, WriteError, Written},
 };
 
 impl Core {
     /// Group commit: whatever waits is committed at once, and while the disk works on it the
     /// batch before is published. Never returns.
-    pub(crate) async fn write(&self) {
+    pub(crate) async fn write(self: &Arc<Self>) {
         let mut confirmed = Vec::new();
         loop {
             let Queue { writes, followups } = self.take_batch();
@@ -66,7 +66,7 @@ impl Core {
         });
         tracing::warn!(task = %id, "a step lost a race and was undone");
         answer_all(Vec::new(), live.map_or_else(Vec::new, |live| live.waiters), &failure);
-        match self.store.task(id).await {
+        match self.store.task(id, Scope::default()).await {
             Ok(Some(stored)) if !stored.task.is_final() => {
                 self.change(|state| state.remember(stored.task, now()));
             }
@@ -98,7 +98,7 @@ impl Core {
 
     /// The store did not take a batch. Memory is ahead of it and cannot be trusted: everybody who
     /// waits is told, and the store is read again as after a restart.
-    async fn recover_from(&self, error: WriteError, lost: Vec<Followup>) {
+    async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<Followup>) {
         tracing::error!(%error, "the store failed; reading it again");
         let failure = Failure::from(Error::Store { detail: error.to_string() });
         let (queue, live) = {
@@ -118,16 +118,18 @@ impl Core {
     }
 
     /// Reads every task that has not ended, and opens the door.
-    pub(crate) async fn recover(&self) -> Result<(), Error> {
+    pub(crate) async fn recover(self: &Arc<Self>) -> Result<(), Error> {
         let (tasks, offers) = (self.store.recover().await?, self.store.agents().await?);
+        let unfinished = self.store.unfinished_pushes().await?;
         let now = now();
         self.change(|state| {
-            for offer in offers {
-                state.registry.offer(offer);
+            for (offer, changed) in offers {
+                state.registry.offer(offer, changed);
             }
             for task in tasks {
                 state.remember(task, now);
             }
+            self.deliver_unfinished(state, unfinished);
             state.closed = state.closed.filter(|why| *why == Closed::Leaving);
         });
         Ok(())

@@ -22,9 +22,13 @@ use tokio::{
 use super::*;
 use crate::{
     Config,
+    caller::Caller,
     live::Done,
-    send::Caller,
-    store::{Filter, Page, ReadError, Reading, Store, Stored, StoredEvent, Write, sqlite::Sqlite},
+    store::{
+        Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Store, Stored,
+        StoredEvent, Write, sqlite::Sqlite,
+    },
+    task::Millis,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -59,8 +63,8 @@ impl Store for Flaky {
         written
     }
 
-    fn task(&self, id: TaskId) -> Reading<'_, Option<Stored>> {
-        self.inner.task(id)
+    fn task(&self, id: TaskId, scope: Scope) -> Reading<'_, Option<Stored>> {
+        self.inner.task(id, scope)
     }
 
     fn events(&self, id: TaskId, after: u64, limit: usize) -> Reading<'_, Vec<StoredEvent>> {
@@ -78,8 +82,28 @@ impl Store for Flaky {
         }
     }
 
-    fn agents(&self) -> Reading<'_, Vec<AgentOffer>> {
+    fn agents(&self) -> Reading<'_, Vec<(AgentOffer, Millis)>> {
         self.inner.agents()
+    }
+
+    fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>> {
+        self.inner.key(name, since)
+    }
+
+    fn oldest_key(&self) -> Reading<'_, Option<Millis>> {
+        self.inner.oldest_key()
+    }
+
+    fn push(&self, key: PushKey) -> Reading<'_, Option<PushRow>> {
+        self.inner.push(key)
+    }
+
+    fn pushes(&self, task: TaskId, after: String, limit: usize) -> Reading<'_, Vec<PushRow>> {
+        self.inner.pushes(task, after, limit)
+    }
+
+    fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>> {
+        self.inner.unfinished_pushes()
     }
 }
 
@@ -212,7 +236,7 @@ async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
         other => panic!("an acknowledgement, not {other:?}"),
     }
     let id = assign.task_id.parse().unwrap();
-    let stored = bench.core.store.task(id).await.unwrap().unwrap();
+    let stored = bench.core.store.task(id, Scope::default()).await.unwrap().unwrap();
     assert_eq!((stored.task.state, stored.task.attempt), (TaskState::Completed, 1));
 }
 

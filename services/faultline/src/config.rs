@@ -1,4 +1,4 @@
-//! Everything that can be configured, as one tree: a section per service and one for the log.
+//! Everything that can be configured, as one tree: a section per service, and what they share.
 //! Defaults, then `faultline.toml`, then `FAULTLINE_SECTION__KEY`; flags are laid on top by the
 //! commands.
 
@@ -8,9 +8,11 @@ use std::{
 };
 
 use faultline_chassis::{
+    Mesh,
     config::{self, Environment, Error, File},
     telemetry,
 };
+use faultline_gateway::Auth;
 use serde::{Deserialize, Serialize};
 
 /// Read from the working directory when no other file is named.
@@ -23,6 +25,10 @@ pub struct Config {
     pub gateway: faultline_gateway::Config,
     pub coordinator: faultline_coordinator::Config,
     pub worker: faultline_worker::Config,
+    /// What all services of one mesh know.
+    pub mesh: Mesh,
+    /// Who may call the gateway.
+    pub auth: Auth,
     pub log: Log,
 }
 
@@ -43,25 +49,34 @@ pub struct Log {
 impl Default for Config {
     fn default() -> Self {
         let coordinator = faultline_coordinator::Config::default();
-        let hub = url(coordinator.listen);
+        let hub = url(coordinator.listen, false);
         let agents = vec!["echo".to_owned(), "script".to_owned()];
         Self {
             gateway: faultline_gateway::Config { coordinator: hub.clone(), ..Default::default() },
             worker: faultline_worker::Config { coordinator: hub, agents, ..Default::default() },
             coordinator,
+            mesh: Mesh::default(),
+            auth: Auth::default(),
             log: Log::default(),
         }
     }
 }
 
 impl Config {
-    /// What `faultline up` starts from: all in one process, the store in a directory of its own.
+    /// What `faultline up` starts from: all in one process and for this machine only, webhooks
+    /// included; the store in a directory of its own.
     pub fn local(data: &Path) -> Self {
         let mut config = Self::default();
+        config.coordinator.push.allow_private = true;
         config.coordinator.store = store_in(data);
         config.coordinator.default_agent = Some("echo".to_owned());
         config.worker.name = Some("local".to_owned());
         config
+    }
+
+    /// Whether only this machine can reach it.
+    pub(crate) fn is_local(&self) -> bool {
+        self.gateway.listen.ip().is_loopback() && self.coordinator.listen.ip().is_loopback()
     }
 
     /// On whatever ports are free.
@@ -77,7 +92,16 @@ impl Config {
         let text = path.map(config::read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
         let file = text.as_ref().map(|text| File { name: &name, text });
-        config::load(&self, file, &with_short_names(env))
+        config::load(&self, file, &with_short_names(env)).map(Self::shared)
+    }
+
+    /// Gives every service what it needs of the sections that belong to none.
+    pub(crate) fn shared(mut self) -> Self {
+        self.gateway.auth = self.auth.clone();
+        self.gateway.mesh = self.mesh.clone();
+        self.coordinator.mesh = self.mesh.clone();
+        self.worker.mesh = self.mesh.clone();
+        self
     }
 }
 
@@ -116,12 +140,13 @@ pub fn environment() -> Environment {
 }
 
 /// How to reach what listens on an address: a wildcard cannot be dialled.
-pub(crate) fn url(listens: SocketAddr) -> String {
+pub(crate) fn url(listens: SocketAddr, tls: bool) -> String {
     let ip = match listens.ip() {
         ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(ip, listens.port()))
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, listens.port()))
 }
 
 /// The store below a data directory.
@@ -136,10 +161,10 @@ mod tests {
     #[test]
     fn the_services_find_each_other_by_default() {
         let config = Config::default();
-        assert_eq!(config.gateway.coordinator, url(config.coordinator.listen));
-        assert_eq!(config.worker.coordinator, url(config.coordinator.listen));
-        assert_eq!(url("0.0.0.0:9".parse().unwrap()), "http://127.0.0.1:9");
-        assert_eq!(url("[::1]:9".parse().unwrap()), "http://[::1]:9");
+        assert_eq!(config.gateway.coordinator, url(config.coordinator.listen, false));
+        assert_eq!(config.worker.coordinator, url(config.coordinator.listen, false));
+        assert_eq!(url("0.0.0.0:9".parse().unwrap(), false), "http://127.0.0.1:9");
+        assert_eq!(url("[::1]:9".parse().unwrap(), true), "https://[::1]:9");
     }
 
     #[test]
@@ -147,6 +172,33 @@ mod tests {
         let config = Config::local(Path::new("/tmp/x")).on_free_ports();
         let text = toml::to_string_pretty(&config).unwrap();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn what_is_shared_reaches_every_service_and_secrets_are_not_printed() {
+        let env: Environment = [
+            ("FAULTLINE_MESH__TOKEN", "hunter2"),
+            ("FAULTLINE_MESH__CA", "ca.pem"),
+            ("FAULTLINE_GATEWAY__TLS__CERT", "cert.pem"),
+            ("FAULTLINE_GATEWAY__TLS__KEY", "key.pem"),
+            ("FAULTLINE_AUTH__TOKEN", "[{ sha256 = 'abc', principal = 'acme' }]"),
+        ]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into();
+        let config = config::load(&Config::default(), None, &env).unwrap().shared();
+        for mesh in [&config.gateway.mesh, &config.coordinator.mesh, &config.worker.mesh] {
+            assert_eq!(mesh, &config.mesh);
+            assert_eq!(mesh.token.as_ref().unwrap().reveal(), "hunter2");
+        }
+        assert_eq!(config.gateway.auth.token[0].principal, "acme");
+        let tls = config.gateway.tls.as_ref().unwrap();
+        assert_eq!(
+            (tls.cert.as_path(), tls.key.as_path()),
+            (Path::new("cert.pem"), Path::new("key.pem"))
+        );
+        let printed = toml::to_string_pretty(&config).unwrap();
+        assert!(printed.contains("ca.pem") && !printed.contains("hunter2"), "{printed}");
+        assert!(!format!("{config:?}").contains("hunter2"));
     }
 
     #[test]

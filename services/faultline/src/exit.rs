@@ -2,7 +2,7 @@
 
 use std::{fmt, io, process::ExitCode};
 
-use faultline_chassis::{config, telemetry};
+use faultline_chassis::{config, telemetry, tls};
 use faultline_proto::{Failure, a2a::TaskState, reason::Reason};
 use tonic::Code;
 
@@ -92,7 +92,9 @@ impl Exit {
         let is_config = |e: &(dyn std::error::Error + 'static)| {
             e.is::<config::Error>() || e.is::<telemetry::Error>()
         };
+        let is_files = |e: &(dyn std::error::Error + 'static)| e.is::<tls::Error>();
         match error.downcast_ref::<CannotStart>() {
+            Some(_) if error.chain().any(is_files) => Exit::CONFIG,
             // The configuration may be fine, but an address is taken or a disk away.
             Some(_) if error.chain().any(|e| e.is::<io::Error>()) => Exit::UNAVAILABLE,
             Some(_) => Exit::CONFIG,
@@ -167,6 +169,9 @@ mod tests {
         assert_eq!(Exit::of_state(TaskState::AuthRequired), Exit::WAITING);
         let start = |error: anyhow::Error| Exit::of_error(&error.context(CannotStart("gateway")));
         assert_eq!(start(anyhow::anyhow!("no such agent")), Exit::CONFIG);
-        assert_eq!(start(io::Error::from(io::ErrorKind::AddrInUse).into()), Exit::UNAVAILABLE);
+        let io = |kind| io::Error::from(kind);
+        assert_eq!(start(io(io::ErrorKind::AddrInUse).into()), Exit::UNAVAILABLE);
+        let (path, source) = ("key.pem".into(), io(io::ErrorKind::NotFound));
+        assert_eq!(start(tls::Error::Unreadable { path, source }.into()), Exit::CONFIG);
     }
 }

@@ -3,11 +3,11 @@
 
 use std::io::{self, Stdout, Write};
 
-use faultline_client::{Client, Follow, failure_of, is_final, is_waiting, text_of};
+use faultline_client::{Error, Follow, failure_of, is_final, is_waiting, text_of};
 use faultline_proto::{
     Failure,
-    a2a::{GetTaskRequest, StreamResponse, TaskState, TaskStatus, stream_response::Payload},
-    json, reason,
+    a2a::{StreamResponse, TaskState, TaskStatus, stream_response::Payload},
+    json,
 };
 use prost_types::Struct;
 use tokio::{
@@ -30,7 +30,6 @@ use crate::{
 
 /// What is to be followed.
 pub(crate) struct Following<'a> {
-    pub(crate) client: Client,
     /// The message that answers a question: until the task has it, its question is the old one.
     pub(crate) answer: Option<String>,
     /// What is said of a call that fails.
@@ -41,40 +40,24 @@ pub(crate) struct Following<'a> {
 pub(crate) async fn follow(
     connect: &Connect,
     following: Following<'_>,
-    open: impl Future<Output = Result<Follow, Failure>>,
+    open: impl Future<Output = Result<Follow, Error>>,
 ) -> anyhow::Result<Exit> {
-    let Following { client, answer, headline } = following;
+    let Following { answer, headline } = following;
     let mut session = Session::new(connect.json, answer)?;
     let mut events = match session.wait(open).await {
         Some(Ok(events)) => events,
-        Some(Err(failure)) => return session.refused(connect, &failure, headline),
+        Some(Err(error)) => return session.refused(connect, error, headline),
         None => return session.left(),
     };
     while !session.is_over() {
         match session.wait(events.next()).await {
             Some(Some(Ok(event))) => session.show(&event.response)?,
-            Some(Some(Err(failure))) => {
-                match final_task(&client, events.task_id(), &failure).await {
-                    Some(ended) => session.show(&ended)?,
-                    None => return session.refused(connect, &failure, headline),
-                }
-            }
+            Some(Some(Err(error))) => return session.refused(connect, error, headline),
             Some(None) => break,
             None => return session.left(),
         }
     }
     session.conclude()
-}
-
-/// A task that had ended before it could be subscribed to, as it is.
-async fn final_task(client: &Client, id: &str, failure: &Failure) -> Option<StreamResponse> {
-    if failure.row() != &reason::UNSUPPORTED_OPERATION || id.is_empty() {
-        return None;
-    }
-    let request = GetTaskRequest { id: id.to_owned(), ..GetTaskRequest::default() };
-    let task = client.get_task(request).await.ok()?;
-    let ended = task.status.as_ref().is_some_and(|status| is_final(status.state()));
-    ended.then_some(StreamResponse { payload: Some(Payload::Task(task)) })
 }
 
 /// What was seen of the task, and where it is shown.
@@ -209,17 +192,18 @@ impl Session {
     fn refused(
         mut self,
         connect: &Connect,
-        failure: &Failure,
+        error: Error,
         headline: &str,
     ) -> anyhow::Result<Exit> {
         self.close()?;
         if self.task_id.is_empty() {
-            return connect.refuse(failure, headline);
+            return connect.refuse(error, headline);
         }
         // Sending again would start the work a second time.
         let id = line(&self.task_id);
         let headline = format!("task {id} is out of sight");
-        connect.refuse_doing(failure, &headline, &format!("faultline watch {id}: it may go on"))
+        let failure = Failure::from(error);
+        connect.refuse_doing(&failure, &headline, &format!("faultline watch {id}: it may go on"))
     }
 
     /// Ctrl-C ends the following, not the task.

@@ -4,12 +4,14 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
-use faultline_chassis::{Drain, limits};
+use faultline_chassis::{Drain, Mesh as Shared, Timeouts, client::Channel, limits};
 use faultline_client::Client;
-use faultline_proto::v1::{WorkersRequest, WorkersResponse};
+use faultline_gateway::Readiness;
+use faultline_proto::v1::{WorkersRequest, WorkersResponse, mesh_client::MeshClient};
 use faultline_worker::Worker;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
+use tonic::Request;
 
 use crate::{
     config::{Config, url},
@@ -20,6 +22,7 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at whether it answers.
 const LOOK: Duration = Duration::from_millis(10);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long open requests may go on without any worker before the coordinator ends them.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
@@ -30,8 +33,14 @@ pub struct Mesh {
     gateway: Running,
     coordinator: Running,
     workers: Vec<Running>,
+    readiness: Readiness,
+    url: String,
+    hub_url: String,
     gateway_addr: SocketAddr,
     hub_addr: SocketAddr,
+    shared: Shared,
+    /// Asks the coordinator itself: a gateway may want a token that nobody here has.
+    operator: MeshClient<Channel>,
     client: Client,
 }
 
@@ -80,20 +89,37 @@ impl Mesh {
     }
 
     async fn start_without_worker(config: Config) -> anyhow::Result<Self> {
-        let service = config.coordinator.bind().await.context(CannotStart("coordinator"))?;
+        let Config { coordinator, gateway, mesh: shared, .. } = config.shared();
+        let tls = coordinator.tls.is_some();
+        let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
         let hub_addr = service.addr();
+        let hub_url = url(hub_addr, tls);
         let drain = Drain::new();
         let coordinator = Running::spawn("the coordinator", drain.clone(), service.run(drain));
 
-        let gateway = faultline_gateway::Config { coordinator: url(hub_addr), ..config.gateway };
+        let gateway = faultline_gateway::Config { coordinator: hub_url.clone(), ..gateway };
+        let tls = gateway.tls.is_some();
         let service = gateway.bind().await.context(CannotStart("gateway"))?;
-        let gateway_addr = service.addr();
+        let (gateway_addr, readiness) = (service.addr(), service.readiness());
         let drain = Drain::new();
         let gateway = Running::spawn("the gateway", drain.clone(), service.run(drain));
 
-        let client = Client::new(&url(gateway_addr))?;
-        let workers = Vec::new();
-        let mut mesh = Self { gateway, coordinator, workers, gateway_addr, hub_addr, client };
+        let url = url(gateway_addr, tls);
+        let operator = MeshClient::new(Channel::lazy(&shared.dial(&hub_url))?);
+        let client = Client::new(&url)?;
+        let mut mesh = Self {
+            gateway,
+            coordinator,
+            workers: Vec::new(),
+            readiness,
+            url,
+            hub_url,
+            gateway_addr,
+            hub_addr,
+            shared,
+            operator,
+            client,
+        };
         mesh.until(|_| true).await?;
         Ok(mesh)
     }
@@ -108,7 +134,8 @@ impl Mesh {
     ) -> anyhow::Result<()> {
         let name = config.name.clone().unwrap_or_else(|| format!("w-{}", self.workers.len() + 1));
         let config = faultline_worker::Config {
-            coordinator: url(self.hub_addr),
+            coordinator: self.hub_url.clone(),
+            mesh: self.shared.clone(),
             name: Some(name.clone()),
             ..config
         };
@@ -140,7 +167,7 @@ impl Mesh {
 
     /// The gateway's address as a client writes it.
     pub fn url(&self) -> String {
-        url(self.gateway_addr)
+        self.url.clone()
     }
 
     /// A client of this mesh.
@@ -190,12 +217,13 @@ impl Mesh {
 
     /// Waits until the mesh, asked from outside, looks as it should.
     async fn until(&mut self, is_so: impl Fn(&WorkersResponse) -> bool) -> anyhow::Result<()> {
-        let client = self.client.clone();
+        let (mut operator, readiness) = (self.operator.clone(), self.readiness.clone());
         let looking = async {
             loop {
-                let seen: Result<WorkersResponse, _> =
-                    client.mesh("Workers", &WorkersRequest::default()).await;
-                if seen.as_ref().is_ok_and(&is_so) {
+                let mut request = Request::new(WorkersRequest {});
+                request.extensions_mut().insert(Timeouts::total(LOOK_TIMEOUT));
+                let seen = operator.workers(request).await;
+                if readiness.is_ready() && seen.is_ok_and(|seen| is_so(seen.get_ref())) {
                     return;
                 }
                 sleep(LOOK).await;

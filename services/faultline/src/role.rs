@@ -3,12 +3,13 @@
 
 use std::{
     io::{self, Write},
+    path::PathBuf,
     process,
     time::Duration,
 };
 
 use anyhow::Context;
-use faultline_chassis::{Drain, limits, telemetry};
+use faultline_chassis::{Drain, descriptors, limits, telemetry, tls};
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
@@ -29,6 +30,30 @@ pub(crate) struct Threads {
 impl Threads {
     pub(crate) fn count(&self) -> usize {
         self.threads.into()
+    }
+}
+
+/// What a listener shows and whom it lets in.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Guard {
+    /// The certificate to serve with, a PEM file [default: no TLS].
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Serve other machines without asking anybody for a token.
+    #[arg(long)]
+    insecure: bool,
+}
+
+impl Guard {
+    /// Lays the flags over what was configured.
+    pub(crate) fn over(self, tls: &mut Option<tls::Files>, insecure: &mut bool) {
+        if let (Some(cert), Some(key)) = (self.tls_cert, self.tls_key) {
+            *tls = Some(tls::Files { cert, key });
+        }
+        *insecure |= self.insecure;
     }
 }
 
@@ -57,6 +82,7 @@ where
 {
     runtime(threads).context("no runtime")?.block_on(async {
         let telemetry = telemetry::start(log.options(service))?;
+        descriptors::raise_limit();
         let drain = Drain::new();
         watch_signals(drain.clone())?;
         let patience = limits::DRAIN_TIMEOUT + Duration::from_millis(500);

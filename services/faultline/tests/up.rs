@@ -6,9 +6,9 @@ use std::{
 };
 
 use faultline::{Config, Mesh};
-use faultline_client::{failure_of, text};
+use faultline_client::{Answer, failure_of, text};
 use faultline_proto::{
-    a2a::{Task, TaskState, send_message_response::Payload},
+    a2a::{Task, TaskState},
     reason,
 };
 use faultline_worker::{Agent, Context, Error, Offer, Worker};
@@ -16,8 +16,8 @@ use tempfile::TempDir;
 
 async fn send(mesh: &Mesh, agent: &str, words: &str) -> Task {
     let sent = mesh.client().agent(agent).send(text(words)).await.expect("the call runs");
-    match sent.payload {
-        Some(Payload::Task(task)) => task,
+    match sent {
+        Answer::Task(task) => task,
         other => panic!("no task: {other:?}"),
     }
 }
@@ -58,9 +58,7 @@ async fn what_was_stored_is_there_after_a_restart() {
     let before = send(&mesh, "echo", "hello").await;
     mesh.stop().await.unwrap();
     let mesh = Mesh::start(config).await.unwrap();
-    let request =
-        faultline_proto::a2a::GetTaskRequest { id: before.id.clone(), ..Default::default() };
-    let after = mesh.client().get_task(request).await.unwrap();
+    let after = mesh.client().task(&before.id).await.unwrap();
     assert_eq!(after, before);
     mesh.stop().await.unwrap();
 }

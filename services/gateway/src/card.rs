@@ -1,108 +1,101 @@
-//! Agent cards: what an agent says of itself, with the addresses only the gateway knows. It owns
-//! the public name of this gateway.
+//! Agent cards: what an agent says of itself, with what only the gateway knows: where it is
+//! reached, how callers are known, and a signature.
 
-use std::{net::SocketAddr, time::Duration};
+mod conditional;
+mod public;
+
+use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
 use faultline_proto::{
     Failure,
-    a2a::AgentInterface,
+    a2a::{
+        AgentCapabilities, AgentCard, AgentInterface, AgentSkill, HttpAuthSecurityScheme,
+        SecurityRequirement, SecurityScheme, StringList, security_scheme::Scheme,
+    },
     json, reason,
     v1::{Agent, AgentsRequest, call, reply},
 };
-use http::{
-    HeaderValue, Response, Uri,
-    header::{CACHE_CONTROL, HOST},
-    request::Parts,
-    uri::Authority,
-};
+use http::{HeaderValue, Response, request::Parts};
 
-use crate::{
-    error::Refused,
-    http::{self as surface, Exchange},
-    validate,
-};
+use self::conditional::Keeping;
+pub(crate) use self::public::{Public, is_grpc_address};
+use crate::{error::Refused, http::Exchange, sign::Signer, v03, validate};
 
 /// A card changes when a worker with another one attaches, which is rare.
-const CACHE: HeaderValue = HeaderValue::from_static("public, max-age=60");
+const PUBLIC: HeaderValue = HeaderValue::from_static("public, max-age=60");
+const PRIVATE: HeaderValue = HeaderValue::from_static("private, max-age=60");
+const VERSION: &str = "1.0";
+/// The name of our security scheme on a card.
+const BEARER: &str = "bearer";
+/// For an agent that does not say what it reads or writes.
+const ANYTHING: &str = "*/*";
 
-/// What clients call this gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Public {
-    /// Without a slash at its end.
-    Url(String),
-    /// Bound to every address: whatever the client found us by, else this.
-    AsAsked(SocketAddr),
+/// What this gateway adds to every card.
+pub(crate) struct Cards {
+    pub(crate) public: Public,
+    /// Where gRPC clients dial, if cards should say so.
+    pub(crate) grpc: Option<String>,
+    pub(crate) signer: Option<Signer>,
+    /// Callers need a token.
+    pub(crate) secured: bool,
+    /// Clients of A2A 0.3 find what they look for, too.
+    pub(crate) v03: bool,
+    /// When this gateway started: what it adds is as old as that.
+    pub(crate) since: SystemTime,
 }
 
-impl Public {
-    /// The refused text is given back.
-    pub(crate) fn new(url: Option<String>, bound: SocketAddr) -> Result<Self, String> {
-        let Some(url) = url else {
-            return Ok(match bound.ip().is_unspecified() {
-                true => Public::AsAsked(bound),
-                false => Public::Url(format!("http://{bound}")),
-            });
-        };
-        let parsed = url.parse::<Uri>().ok();
-        let web = parsed.as_ref().and_then(Uri::scheme_str);
-        let plain = parsed.as_ref().is_some_and(|u| u.host().is_some() && u.query().is_none());
-        match web {
-            Some("http" | "https") if plain => {
-                Ok(Public::Url(url.trim_end_matches('/').to_owned()))
-            }
-            _ => Err(url),
-        }
-    }
-
-    fn url(&self, head: &Parts) -> String {
-        let bound = match self {
-            Public::Url(url) => return url.clone(),
-            Public::AsAsked(bound) => bound,
-        };
-        // HTTP/2 has the host in the URI. What is no host is not put into a card.
-        let header = || head.headers.get(HOST)?.to_str().ok()?.parse::<Authority>().ok();
-        let asked = head.uri.authority().cloned().or_else(header);
-        match asked.filter(|host| !host.host().is_empty() && !host.as_str().contains('@')) {
-            Some(host) => format!("http://{host}"),
-            None => format!("http://{bound}"),
-        }
-    }
-}
-
-/// The card of one agent, or of the one that serves the root.
+/// The public card of one agent, or of the one that serves the root.
 pub(crate) async fn answer(
     exchange: &Exchange,
     name: Option<&str>,
 ) -> Result<Response<Body>, Refused> {
-    let request = AgentsRequest { name: name.unwrap_or_default().to_owned() };
-    let caller = exchange.caller(Duration::ZERO);
-    let agents = match exchange.gateway.link.call(caller, call::Body::Agents(request)).await? {
-        reply::Body::Agents(response) => response.agents,
-        _ => return Err(validate::wrong_answer().into()),
-    };
-    let meant = |agent: &Agent| name.map_or(agent.is_default, |name| agent.name == name);
-    let Some(agent) = agents.into_iter().find(meant) else {
-        return Err(not_found(name).into());
-    };
-    let public = exchange.gateway.public.url(&exchange.head);
-    let url = match name {
-        Some(name) => format!("{public}/agents/{name}"),
-        None => format!("{public}/"),
-    };
+    let agent = find(exchange, name).await?;
+    let cards = &exchange.gateway.cards;
+    let changed = agent.card_changed.and_then(|time| SystemTime::try_from(time).ok());
     let mut card = agent.card.unwrap_or_default();
     if card.name.is_empty() {
         card.name = agent.name;
     }
-    card.supported_interfaces = vec![AgentInterface {
-        url,
-        protocol_binding: "JSONRPC".to_owned(),
-        protocol_version: "1.0".to_owned(),
-        ..AgentInterface::default()
-    }];
-    let mut response = surface::json(json::to_vec(&card).into());
-    response.headers_mut().insert(CACHE_CONTROL, CACHE);
-    Ok(response)
+    let keeping = Keeping {
+        control: PUBLIC,
+        vary: cards.public.is_as_asked().then_some(HeaderValue::from_static("host")),
+        changed: changed.map(|changed| changed.max(cards.since)),
+    };
+    let body = cards.print(&cards.complete(&exchange.head, name, card));
+    Ok(conditional::answer(&exchange.head, body, keeping))
+}
+
+/// The extended card of an agent, or of the one that serves the root, as any binding sends it.
+pub(crate) fn extended(exchange: &Exchange, name: Option<&str>, card: AgentCard) -> AgentCard {
+    exchange.gateway.cards.complete(&exchange.head, name, card)
+}
+
+/// The same as the answer to a GET, which its caller may keep and nobody else.
+pub(crate) fn extended_answer(
+    exchange: &Exchange,
+    name: Option<&str>,
+    card: AgentCard,
+) -> Response<Body> {
+    let cards = &exchange.gateway.cards;
+    let vary = match cards.public.is_as_asked() {
+        true => "authorization, host",
+        false => "authorization",
+    };
+    let vary = Some(HeaderValue::from_static(vary));
+    let body = cards.print(&extended(exchange, name, card));
+    conditional::answer(&exchange.head, body, Keeping { control: PRIVATE, vary, changed: None })
+}
+
+async fn find(exchange: &Exchange, name: Option<&str>) -> Result<Agent, Failure> {
+    let request = AgentsRequest { name: name.unwrap_or_default().to_owned() };
+    let caller = exchange.caller(Duration::ZERO);
+    let agents = match exchange.gateway.link.call(caller, call::Body::Agents(request)).await? {
+        reply::Body::Agents(response) => response.agents,
+        _ => return Err(validate::wrong_answer()),
+    };
+    let meant = |agent: &Agent| name.map_or(agent.is_default, |name| agent.name == name);
+    agents.into_iter().find(meant).ok_or_else(|| not_found(name))
 }
 
 fn not_found(name: Option<&str>) -> Failure {
@@ -118,33 +111,100 @@ fn not_found(name: Option<&str>) -> Failure {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn head(host: &str) -> Parts {
-        http::Request::get("/").header(HOST, host).body(()).unwrap().into_parts().0
+impl Cards {
+    fn complete(&self, head: &Parts, name: Option<&str>, mut card: AgentCard) -> AgentCard {
+        fill(&mut card);
+        card.supported_interfaces = self.interfaces(head, name);
+        if self.secured {
+            secure(&mut card);
+        }
+        // What somebody signed before is no longer what is sent.
+        card.signatures.clear();
+        card.signatures = self.signer.as_ref().map_or_else(Vec::new, |signer| signer.sign(&card));
+        card
     }
 
-    #[test]
-    fn a_card_names_the_address_the_client_can_use() {
-        let local: SocketAddr = "127.0.0.1:8080".parse().unwrap();
-        let every: SocketAddr = "0.0.0.0:8080".parse().unwrap();
-        let public = |url: Option<&str>, bound| Public::new(url.map(str::to_owned), bound).unwrap();
-        let asked = head("mesh.example:99");
-        assert_eq!(public(Some("https://a.example/x/"), every).url(&asked), "https://a.example/x");
-        assert_eq!(public(None, local).url(&asked), "http://127.0.0.1:8080");
-        assert_eq!(public(None, every).url(&asked), "http://mesh.example:99");
-        for bad in ["a b", "", "x@y", "a/b"] {
-            assert_eq!(public(None, every).url(&head(bad)), "http://0.0.0.0:8080", "{bad}");
+    /// The first is the one that clients prefer.
+    fn interfaces(&self, head: &Parts, name: Option<&str>) -> Vec<AgentInterface> {
+        let public = self.public.url(head);
+        let (rpc, rest) = match name {
+            Some(name) => (format!("{public}/agents/{name}"), format!("{public}/agents/{name}")),
+            None => (format!("{public}/"), public),
+        };
+        let interface = |url, binding: &str, tenant: &str| AgentInterface {
+            url,
+            protocol_binding: binding.to_owned(),
+            tenant: tenant.to_owned(),
+            protocol_version: VERSION.to_owned(),
+        };
+        let mut interfaces = vec![interface(rpc, "JSONRPC", ""), interface(rest, "HTTP+JSON", "")];
+        // One address for all agents: there the tenant tells them apart.
+        let grpc = self.grpc.clone();
+        interfaces.extend(grpc.map(|url| interface(url, "GRPC", name.unwrap_or_default())));
+        if self.v03 {
+            interfaces.extend(v03::interfaces(&interfaces));
+        }
+        interfaces
+    }
+
+    /// As JSON. What 0.3 looks for stands beside it, outside of what is signed: a client of 1.0
+    /// does not see it, so it cannot verify it either.
+    fn print(&self, card: &AgentCard) -> Vec<u8> {
+        let new = json::to_vec(card);
+        if !self.v03 {
+            return new;
+        }
+        let parsed = serde_json::from_slice(&new).expect("ProtoJSON is JSON");
+        serde_json::to_vec(&v03::card(parsed)).expect("a JSON value is JSON")
+    }
+}
+
+/// Gives every field that A2A requires something to say, whatever the worker left out: clients
+/// rely on them, and verifiers disagree on whether an empty one is signed.
+fn fill(card: &mut AgentCard) {
+    let name = card.name.clone();
+    or(&mut card.description, &name);
+    or(&mut card.version, "1.0.0");
+    or_one(&mut card.default_input_modes, ANYTHING);
+    or_one(&mut card.default_output_modes, ANYTHING);
+    let capabilities = card.capabilities.get_or_insert_with(AgentCapabilities::default);
+    capabilities.streaming.get_or_insert(false);
+    if card.skills.is_empty() {
+        card.skills.push(AgentSkill { id: name.clone(), ..AgentSkill::default() });
+    }
+    for skill in &mut card.skills {
+        or(&mut skill.id, &name);
+        let id = skill.id.clone();
+        or(&mut skill.name, &id);
+        or(&mut skill.description, &card.description);
+        or_one(&mut skill.tags, &name);
+        if skill.input_modes.is_empty() {
+            skill.input_modes.clone_from(&card.default_input_modes);
+        }
+        if skill.output_modes.is_empty() {
+            skill.output_modes.clone_from(&card.default_output_modes);
         }
     }
+}
 
-    #[test]
-    fn a_public_url_must_be_one() {
-        let bound: SocketAddr = "127.0.0.1:8080".parse().unwrap();
-        for bad in ["", "example.com", "ftp://example.com", "http://", "http://x?y=1"] {
-            assert!(Public::new(Some(bad.to_owned()), bound).is_err(), "{bad}");
-        }
+fn or(field: &mut String, otherwise: &str) {
+    if field.is_empty() {
+        otherwise.clone_into(field);
     }
+}
+
+fn or_one(field: &mut Vec<String>, otherwise: &str) {
+    if field.is_empty() {
+        field.push(otherwise.to_owned());
+    }
+}
+
+/// Says that callers need a token. The scopes are those a client needs to do all it can.
+fn secure(card: &mut AgentCard) {
+    let scheme = HttpAuthSecurityScheme { scheme: "Bearer".to_owned(), ..Default::default() };
+    let scheme = SecurityScheme { scheme: Some(Scheme::HttpAuthSecurityScheme(scheme)) };
+    card.security_schemes.insert(BEARER.to_owned(), scheme);
+    let scopes = StringList { list: vec!["send".to_owned(), "read".to_owned()] };
+    let schemes = [(BEARER.to_owned(), scopes)].into_iter().collect();
+    card.security_requirements.push(SecurityRequirement { schemes });
 }

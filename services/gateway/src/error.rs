@@ -1,5 +1,5 @@
-//! A failure becomes an answer here, and only here: as a JSON-RPC error, or as the `error` object
-//! of the plain HTTP endpoints. This is also where it is logged, once. It decides nothing: numbers
+//! A failure becomes an answer here, and only here: as a JSON-RPC error, as the `error` object of
+//! REST, or as a gRPC status. This is also where it is logged, once. It decides nothing: numbers
 //! and statuses come from the table.
 
 use std::{collections::BTreeMap, io::Write};
@@ -10,19 +10,21 @@ use faultline_proto::{
     Failure, json,
     reason::{self, Actor},
     status::{bad_request, error_info},
-    v1::Origin,
+    v1::{self, Origin},
 };
 use http::{
     HeaderValue, Response, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER},
+    header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
-use serde::Serialize;
-use tonic::Code;
+use serde::{Deserialize, Serialize};
+use tonic::{Code, Status};
 use tracing::Span;
 
-use crate::jsonrpc::Id;
+use crate::{jsonrpc::Id, v03, version::Version};
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// How a caller says who it is (RFC 6750).
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"faultline\"");
 
 /// A failure on its way out, with the HTTP status where the usual one would not do.
 pub(crate) struct Refused {
@@ -42,36 +44,106 @@ impl Refused {
     }
 }
 
-/// The answer to a JSON-RPC request. The error is in the body; HTTP went well, unless the request
-/// was turned away before it was read.
-pub(crate) fn rpc(refused: Refused, id: &Id, trace: &TraceContext) -> Response<Body> {
-    let failure = complete(refused.failure, trace);
-    let too_large = failure.row() == &reason::CONTENT_TOO_LARGE;
-    let usual = if too_large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::OK };
-    let mut body = Vec::with_capacity(1024);
-    write_rpc(&failure, id, &mut body);
-    respond(refused.status.unwrap_or(usual), &failure, body)
+/// What a failure needs to become an answer.
+#[derive(Clone, Copy)]
+pub(crate) struct Reporter {
+    pub(crate) trace: TraceContext,
+    pub(crate) table: ErrorTable,
 }
 
-/// The same as one more frame of a stream that has begun.
-pub(crate) fn rpc_frame(failure: Failure, id: &Id, trace: &TraceContext, out: &mut Vec<u8>) {
-    write_rpc(&complete(failure, trace), id, out);
+/// Which edition of A2A's error table HTTP and gRPC answers follow: 1.0.1 changed six rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub enum ErrorTable {
+    #[serde(rename = "1.0.0")]
+    V1_0_0,
+    #[default]
+    #[serde(rename = "1.0.1")]
+    V1_0_1,
 }
 
-/// The answer of everything that is not JSON-RPC.
-pub(crate) fn plain(refused: Refused, trace: &TraceContext) -> Response<Body> {
-    let failure = complete(refused.failure, trace);
-    let usual = StatusCode::from_u16(failure.row().http).unwrap_or(StatusCode::BAD_GATEWAY);
-    let status = refused.status.unwrap_or(usual);
-    let mut body = Vec::with_capacity(1024);
+impl Reporter {
+    /// The answer to a JSON-RPC request. The error is in the body; HTTP went well, unless the
+    /// request was turned away before it was read, or the caller was.
+    pub(crate) fn rpc(&self, refused: Refused, id: &Id) -> Response<Body> {
+        let failure = self.complete(refused.failure);
+        let usual = match failure.code() {
+            Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Code::PermissionDenied => StatusCode::FORBIDDEN,
+            _ if failure.row() == &reason::CONTENT_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::OK,
+        };
+        let mut body = Vec::with_capacity(1024);
+        write_rpc(&failure, id, &mut body);
+        respond(refused.status.unwrap_or(usual), &failure, body)
+    }
+
+    /// The same as one more frame of a stream that has begun.
+    pub(crate) fn write_rpc(&self, failure: Failure, id: &Id, out: &mut Vec<u8>) {
+        write_rpc(&self.complete(failure), id, out);
+    }
+
+    /// The answer of everything that is not JSON-RPC.
+    pub(crate) fn plain(&self, refused: Refused, version: Version) -> Response<Body> {
+        let failure = self.complete(refused.failure);
+        let status = refused.status.unwrap_or_else(|| self.http(&failure));
+        let mut body = Vec::with_capacity(1024);
+        write_plain(&failure, status, version, &mut body);
+        respond(status, &failure, body)
+    }
+
+    pub(crate) fn write_plain(&self, failure: Failure, version: Version, out: &mut Vec<u8>) {
+        let failure = self.complete(failure);
+        write_plain(&failure, self.http(&failure), version, out);
+    }
+
+    /// The answer to a gRPC call.
+    pub(crate) fn status(&self, failure: Failure) -> Status {
+        Status::from(self.complete(failure))
+    }
+
+    fn http(&self, failure: &Failure) -> StatusCode {
+        let row = failure.row();
+        let number = match self.table {
+            ErrorTable::V1_0_0 => row.in_1_0_0().1,
+            ErrorTable::V1_0_1 => row.http,
+        };
+        StatusCode::from_u16(number).unwrap_or(StatusCode::BAD_GATEWAY)
+    }
+
+    /// Gives a failure of our own its birthplace and trace, writes the one line about it, and
+    /// gives it the code that the client's table has for it.
+    fn complete(&self, mut failure: Failure) -> Failure {
+        if failure.trace_id.is_empty() {
+            failure = failure.with_trace(self.trace.trace_id(), self.trace.span_id());
+        }
+        if failure.origin.is_none() {
+            let origin = Origin { service: "gateway".to_owned(), ..Origin::default() };
+            failure = failure.born_at(origin);
+        }
+        log(&failure);
+        if self.table == ErrorTable::V1_0_0 {
+            let (code, _) = failure.row().in_1_0_0();
+            failure =
+                Failure::from_record(v1::Failure { code: code as i32, ..failure.into_record() });
+        }
+        failure
+    }
+}
+
+fn write_plain(failure: &Failure, status: StatusCode, version: Version, out: &mut Vec<u8>) {
+    let start = out.len();
     let name = reason::code_name(failure.code());
-    put(&mut body, format_args!(r#"{{"error":{{"code":{},"status":"{name}""#, status.as_u16()));
-    body.extend_from_slice(br#","message":"#);
-    put_json(&mut body, &failure.public_message);
-    body.extend_from_slice(br#","details":"#);
-    write_details(&failure, &mut body);
-    body.extend_from_slice(b"}}");
-    respond(status, &failure, body)
+    put(out, format_args!(r#"{{"error":{{"code":{},"status":"{name}""#, status.as_u16()));
+    out.extend_from_slice(br#","message":"#);
+    put_json(out, &failure.public_message);
+    out.extend_from_slice(br#","details":"#);
+    write_details(failure, out);
+    out.extend_from_slice(b"}}");
+    if version == Version::V03 {
+        let new = serde_json::from_slice(&out[start..]).expect("what was just written is JSON");
+        out.truncate(start);
+        put_json(out, &v03::rest::error(failure.row().jsonrpc, new));
+    }
 }
 
 fn respond(status: StatusCode, failure: &Failure, body: Vec<u8>) -> Response<Body> {
@@ -83,19 +155,10 @@ fn respond(status: StatusCode, failure: &Failure, body: Vec<u8>) -> Response<Bod
         let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
+    }
     response
-}
-
-/// Gives a failure of our own its birthplace and trace, and writes the one line about it.
-fn complete(mut failure: Failure, trace: &TraceContext) -> Failure {
-    if failure.trace_id.is_empty() {
-        failure = failure.with_trace(trace.trace_id(), trace.span_id());
-    }
-    if failure.origin.is_none() {
-        failure = failure.born_at(Origin { service: "gateway".to_owned(), ..Origin::default() });
-    }
-    log(&failure);
-    failure
 }
 
 fn log(failure: &Failure) {

@@ -1,27 +1,55 @@
 //! The front door of the mesh: the only service that speaks HTTP and JSON. It turns requests into
 //! calls to the coordinator and answers back into JSON; it holds no task and stores nothing.
 
+mod auth;
+mod body;
 mod card;
 mod error;
+mod form;
+mod grpc;
 mod http;
 mod jsonrpc;
 mod link;
 mod mesh;
+mod operation;
+mod rest;
+mod route;
+mod sign;
 mod sse;
+mod v03;
 mod validate;
+mod version;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
+use axum::Router;
 use faultline_chassis::{
-    Drain,
-    client::{BadAddress, Channel},
-    limits, server,
+    Drain, Mesh,
+    client::{CannotDial, Channel},
+    limits,
+    server::{self, BindError, Listener},
+    tls,
 };
 use serde::{Deserialize, Serialize};
-use tokio::{net::TcpListener, time::sleep};
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{card::Public, link::Link};
+pub use crate::{
+    auth::{Auth, BadToken, Scope, Token, Wrong},
+    error::ErrorTable,
+    sign::BadKey,
+};
+use crate::{
+    auth::Callers,
+    card::{Cards, Public},
+    link::Link,
+    sign::Signer,
+};
 
 /// How long before the end of a drain open calls are ended, so that their last words get out.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -36,6 +64,28 @@ pub struct Config {
     /// What clients call this gateway, as agent cards should say it. Default: the address it
     /// listens on, or the request's Host header when that is a wildcard.
     pub public_url: Option<String>,
+    /// Where clients reach gRPC, as agent cards should say it: a host and a port. Default: cards
+    /// do not list it.
+    pub public_grpc: Option<String>,
+    /// Which edition of A2A's error table answers follow, "1.0.1" or "1.0.0". Default: 1.0.1.
+    pub a2a_error_table: ErrorTable,
+    /// Whether clients of A2A 0.3 are served too. Default: true.
+    pub serve_v03: bool,
+    /// What agent cards are signed with: a PEM file with a PKCS#8 key of EC P-256 or Ed25519.
+    /// Default: they are not signed.
+    pub card_key: Option<PathBuf>,
+    /// The name under which verifiers find the public half of `card_key`.
+    pub card_key_id: Option<String>,
+    /// The certificate to serve with. Default: no TLS.
+    pub tls: Option<tls::Files>,
+    /// Whether everybody who reaches a port beyond this machine may call. Default: false.
+    pub insecure: bool,
+    /// What the coordinator asks for. Default: nothing.
+    #[serde(skip)]
+    pub mesh: Mesh,
+    /// Who may call. Default: everybody, as `local`.
+    #[serde(skip)]
+    pub auth: Auth,
 }
 
 impl Default for Config {
@@ -44,6 +94,15 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             coordinator: "http://127.0.0.1:8081".to_owned(),
             public_url: None,
+            public_grpc: None,
+            a2a_error_table: ErrorTable::default(),
+            serve_v03: true,
+            card_key: None,
+            card_key_id: None,
+            tls: None,
+            insecure: false,
+            mesh: Mesh::default(),
+            auth: Auth::default(),
         }
     }
 }
@@ -51,45 +110,85 @@ impl Default for Config {
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot listen on {address} (port 0 takes any free one)")]
-    Listen { address: SocketAddr, source: io::Error },
     #[error(transparent)]
-    Coordinator(#[from] BadAddress),
+    Listen(#[from] BindError),
+    #[error(
+        "{0} can be reached from other machines, and nobody is asked who they are: configure \
+         [[auth.token]], listen on 127.0.0.1, or say --insecure"
+    )]
+    Exposed(SocketAddr),
+    #[error(transparent)]
+    Coordinator(#[from] CannotDial),
     #[error("not a public URL: '{0}' (say http://HOST or https://HOST/PATH)")]
     PublicUrl(String),
+    #[error("not a public gRPC address: '{0}' (say HOST:PORT)")]
+    PublicGrpc(String),
+    #[error(transparent)]
+    CardKey(#[from] BadKey),
+    #[error(transparent)]
+    Token(#[from] BadToken),
 }
 
 /// Bound, but not serving yet.
 pub struct Service {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
+    link: Link,
     coordinator: Channel,
-    public: Public,
+    cards: Cards,
+    callers: Callers,
+    error_table: ErrorTable,
 }
 
 impl Config {
     /// Opens the socket; no traffic yet.
     pub async fn bind(self) -> Result<Service, Error> {
-        let coordinator = Channel::lazy(&self.coordinator)?;
-        let listen = |source| Error::Listen { address: self.listen, source };
-        let listener = TcpListener::bind(self.listen).await.map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
-        let public = Public::new(self.public_url, address).map_err(Error::PublicUrl)?;
-        Ok(Service { listener, address, coordinator, public })
+        let callers = Callers::new(&self.auth)?;
+        let signer = Signer::load(self.card_key.as_deref(), self.card_key_id.as_deref())?;
+        if let Some(bad) = self.public_grpc.as_ref().filter(|text| !card::is_grpc_address(text)) {
+            return Err(Error::PublicGrpc(bad.clone()));
+        }
+        if !self.listen.ip().is_loopback() && self.auth.token.is_empty() && !self.insecure {
+            return Err(Error::Exposed(self.listen));
+        }
+        let coordinator = Channel::lazy(&self.mesh.dial(&self.coordinator))?;
+        let listener = Listener::bind(self.listen, self.tls.as_ref()).await?;
+        let public = Public::new(self.public_url, listener.addr(), self.tls.is_some()).map_err(Error::PublicUrl)?;
+        let cards = Cards {
+            public,
+            grpc: self.public_grpc,
+            signer,
+            secured: callers.are_known(),
+            v03: self.serve_v03,
+            since: SystemTime::now(),
+        };
+        let (link, error_table) = (Link::new(), self.a2a_error_table);
+        Ok(Service { listener, link, coordinator, cards, callers, error_table })
     }
 }
 
 impl Service {
     /// The address it listens on, with the port it really got.
     pub fn addr(&self) -> SocketAddr {
-        self.address
+        self.listener.addr()
+    }
+
+    /// To be asked while it runs.
+    pub fn readiness(&self) -> Readiness {
+        Readiness(self.link.clone())
     }
 
     /// Serves until drained.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
-        let link = Link::new();
+        let link = self.link;
         let _connection = AbortOnDropHandle::new(tokio::spawn(link.clone().run(self.coordinator)));
-        let gateway = Gateway { link: link.clone(), public: self.public };
+        let _watch = AbortOnDropHandle::new(tokio::spawn(link.clone().watch_readers()));
+        let gateway = Gateway {
+            link: link.clone(),
+            grpc: grpc::router(&link),
+            cards: self.cards,
+            callers: self.callers,
+            error_table: self.error_table,
+        };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
             drain.signalled().await;
@@ -105,8 +204,21 @@ impl Service {
     }
 }
 
+/// Whether a gateway is of use: it is once it has reached the coordinator.
+#[derive(Clone)]
+pub struct Readiness(Link);
+
+impl Readiness {
+    pub fn is_ready(&self) -> bool {
+        self.0.is_up()
+    }
+}
+
 /// What every request shares.
 struct Gateway {
     link: Link,
-    public: Public,
+    grpc: Router,
+    cards: Cards,
+    callers: Callers,
+    error_table: ErrorTable,
 }

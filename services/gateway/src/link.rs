@@ -20,18 +20,17 @@ use faultline_chassis::{client::Channel, limits};
 use faultline_proto::{
     Failure, reason,
     v1::{
-        Call, Caller, Drop as Dropped, Frame, Origin, Plane, Reply, call, link_client::LinkClient,
-        reply,
+        Call, Caller, Drop as Dropped, Origin, Plane, Reply, call, link_client::LinkClient, reply,
     },
 };
 use futures::Stream;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::timeout,
+    sync::{Semaphore, mpsc, oneshot, watch},
+    time::{Instant, timeout},
 };
 
 pub(crate) use frames::FrameStream;
-use frames::Ticket;
+use frames::{Reader, Ticket};
 
 /// How long a call waits for a connection before it fails: long enough for a coordinator that
 /// restarts, short enough for a caller that would rather go elsewhere.
@@ -54,6 +53,8 @@ struct Shared {
     is_up: AtomicBool,
     /// For those who wait for a connection.
     ups: watch::Sender<bool>,
+    /// One permit for each stream that may be open.
+    streams: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -70,9 +71,15 @@ struct State {
     sender: Option<Waker>,
 }
 
+/// What came back, and the extensions that are in force for the call.
+pub(crate) struct Answer {
+    pub(crate) body: reply::Body,
+    pub(crate) extensions: Vec<String>,
+}
+
 enum Waiter {
-    One(oneshot::Sender<Result<reply::Body, Failure>>),
-    Many(mpsc::Sender<Result<Frame, Failure>>),
+    One(oneshot::Sender<Result<Answer, Failure>>),
+    Many(Reader),
 }
 
 impl Link {
@@ -82,6 +89,7 @@ impl Link {
             state: Mutex::default(),
             is_up: AtomicBool::new(false),
             ups: watch::Sender::new(false),
+            streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -91,17 +99,22 @@ impl Link {
     }
 
     /// A call with one answer. Dropped before its end, it tells the coordinator so.
-    pub(crate) async fn call(
-        &self,
-        caller: Caller,
-        body: call::Body,
-    ) -> Result<reply::Body, Failure> {
+    pub(crate) async fn ask(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
         self.ready().await?;
         let (sender, receiver) = oneshot::channel();
         let mut ticket = self.register(caller, body, Waiter::One(sender))?;
         let answer = receiver.await;
         ticket.is_open = false;
         answer.unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// The same where there are no extensions.
+    pub(crate) async fn call(
+        &self,
+        caller: Caller,
+        body: call::Body,
+    ) -> Result<reply::Body, Failure> {
+        Ok(self.ask(caller, body).await?.body)
     }
 
     /// A call with many answers.
@@ -111,9 +124,11 @@ impl Link {
         body: call::Body,
     ) -> Result<FrameStream, Failure> {
         self.ready().await?;
+        let place = Arc::clone(&self.shared.streams).try_acquire_owned();
+        let place = place.map_err(|_| overloaded("too many streams are open at this gateway"))?;
         let (sender, frames) = mpsc::channel(FRAMES_AHEAD_MAX);
-        let ticket = self.register(caller, body, Waiter::Many(sender))?;
-        Ok(FrameStream::new(frames, ticket))
+        let ticket = self.register(caller, body, Waiter::Many(Reader::new(sender)))?;
+        Ok(FrameStream::new(frames, ticket, place))
     }
 
     async fn ready(&self) -> Result<(), Failure> {
@@ -180,6 +195,19 @@ impl Link {
         }
     }
 
+    /// Ends streams whose readers are stuck, for as long as it is polled.
+    pub(crate) async fn watch_readers(self) {
+        loop {
+            tokio::time::sleep(limits::READER_STALL / 12).await;
+            self.shared.end_stuck(Instant::now());
+        }
+    }
+
+    /// Whether there is a connection, and whenever that changes.
+    pub(crate) fn ups(&self) -> watch::Receiver<bool> {
+        self.shared.ups.subscribe()
+    }
+
     /// Ends every call with a failure that says the gateway leaves, and takes no more.
     pub(crate) fn leave(&self) {
         self.shared.lock().is_leaving = true;
@@ -222,33 +250,47 @@ impl Shared {
 
     /// Hands one reply to whoever waits for it. One for an unknown id is late: its reader left.
     fn deliver(&self, reply: Reply) {
-        let Some(body) = reply.body else { return };
+        let Reply { id, body: Some(body), extensions } = reply else { return };
         let mut state = self.lock();
         let frame = match body {
             reply::Body::Frame(frame) => frame,
             last => {
-                let waiter = state.waiting.remove(&reply.id);
+                let waiter = state.waiting.remove(&id);
                 drop(state);
-                return finish(waiter, last);
+                return finish(waiter, last, extensions);
             }
         };
-        let refused = match state.waiting.get(&reply.id) {
-            // Sent under the lock: a clone of the sender would cost more than the send. One place
-            // is left free for the failure that may end it.
-            Some(Waiter::Many(frames)) => {
-                frames.capacity() < 2 || frames.try_send(Ok(frame)).is_err()
-            }
+        let refused = match state.waiting.get_mut(&id) {
+            // Sent under the lock: a clone of the sender would cost more than the send.
+            Some(Waiter::Many(reader)) => !reader.takes(frame, extensions),
             Some(Waiter::One(_)) => true,
             None => false,
         };
         if refused {
             // Either its reader is just leaving and will say so itself, or the coordinator sent
             // what nobody asked for. The second ends this call, and only this one.
-            let waiter = state.waiting.remove(&reply.id);
-            let sender = state.post(dropped(reply.id));
+            let waiter = state.waiting.remove(&id);
+            let sender = state.post(dropped(id));
             drop(state);
             wake(sender);
-            finish(waiter, reply::Body::Failure(Box::new(broken().into_record())));
+            waiter.into_iter().for_each(|waiter| fail(waiter, broken()));
+        }
+    }
+
+    /// Ends the streams that nobody has read for too long although something waits in them. The
+    /// failure is the last thing their readers find, should they come back.
+    fn end_stuck(&self, now: Instant) {
+        let mut state = self.lock();
+        let stuck = |_: &u64, waiter: &mut Waiter| match waiter {
+            Waiter::Many(reader) => reader.is_stuck(now),
+            Waiter::One(_) => false,
+        };
+        let ended: Vec<_> = state.waiting.extract_if(stuck).collect();
+        let senders: Vec<_> = ended.iter().map(|(id, _)| state.post(dropped(*id))).collect();
+        drop(state);
+        senders.into_iter().for_each(wake);
+        for (_, waiter) in ended {
+            fail(waiter, stuck_reader());
         }
     }
 
@@ -288,7 +330,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-fn finish(waiter: Option<Waiter>, last: reply::Body) {
+fn finish(waiter: Option<Waiter>, last: reply::Body, extensions: Vec<String>) {
     match (waiter, last) {
         (None, _) | (Some(Waiter::Many(_)), reply::Body::End(_)) => {}
         (Some(waiter), reply::Body::Failure(record)) => {
@@ -301,7 +343,7 @@ fn finish(waiter: Option<Waiter>, last: reply::Body) {
         }
         (Some(Waiter::One(sender)), last) => {
             // The caller may have left in this very moment; then nobody minds.
-            let _ = sender.send(Ok(last));
+            let _ = sender.send(Ok(Answer { body: last, extensions }));
         }
         (Some(waiter @ Waiter::Many(_)), _) => fail(waiter, broken()),
     }
@@ -310,7 +352,7 @@ fn finish(waiter: Option<Waiter>, last: reply::Body) {
 fn fail(waiter: Waiter, failure: Failure) {
     match waiter {
         Waiter::One(sender) => drop(sender.send(Err(failure))),
-        Waiter::Many(frames) => drop(frames.try_send(Err(failure))),
+        Waiter::Many(reader) => reader.fail(failure),
     }
 }
 
@@ -369,6 +411,14 @@ fn transport(text: &str) -> Failure {
 
 fn overloaded(text: &str) -> Failure {
     Failure::new(&reason::OVERLOADED).because(text).with_retry_after(Duration::from_secs(1))
+}
+
+fn stuck_reader() -> Failure {
+    let seconds = limits::READER_STALL.as_secs();
+    overloaded("").because(format!(
+        "nothing of this stream was read for {seconds} s, so it ends here; the task goes on: \
+         resume with SubscribeToTask and Last-Event-ID"
+    ))
 }
 
 fn broken() -> Failure {

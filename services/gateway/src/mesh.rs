@@ -13,6 +13,8 @@ use faultline_proto::{
 use http::Response;
 
 use crate::{
+    auth::Scope,
+    body,
     error::Refused,
     http::{self as surface, Exchange},
     validate,
@@ -21,12 +23,16 @@ use crate::{
 pub(crate) async fn answer(
     exchange: &Exchange,
     method: &str,
-    body: &[u8],
+    body: Body,
 ) -> Result<Response<Body>, Refused> {
+    // One's own task is there to be read; what everybody does is for operators.
+    let needed = if method == "Inspect" { Scope::Read } else { Scope::Operate };
+    exchange.may(needed)?;
+    let body = body::read_json(&exchange.head, body).await?;
     let call = match method {
-        "Agents" => call::Body::Agents(request(body)?),
-        "Workers" => call::Body::Workers(request(body)?),
-        "Inspect" => call::Body::Inspect(request(body)?),
+        "Agents" => call::Body::Agents(request(&body)?),
+        "Workers" => call::Body::Workers(request(&body)?),
+        "Inspect" => call::Body::Inspect(request(&body)?),
         _ => {
             let failure = Failure::new(&reason::METHOD_NOT_FOUND)
                 .because("no such method: there are Agents, Workers and Inspect");

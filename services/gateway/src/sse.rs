@@ -7,16 +7,12 @@ use std::{
     io::Write,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
-use faultline_chassis::{TraceContext, limits};
-use faultline_proto::{
-    Failure,
-    v1::{Frame, call},
-};
+use faultline_chassis::limits;
+use faultline_proto::{Failure, v1::Frame};
 use http::{
     HeaderName, HeaderValue, Response,
     header::{CACHE_CONTROL, CONTENT_TYPE},
@@ -25,10 +21,11 @@ use tokio::time::{Instant, Sleep, sleep};
 use tracing::Span;
 
 use crate::{
-    error,
+    error::Reporter,
+    form::{self, Form},
     http::Exchange,
-    jsonrpc::{self, Id},
     link::FrameStream,
+    operation::Admitted,
 };
 
 /// Events that are ready together leave together, up to about so many bytes.
@@ -39,32 +36,33 @@ const KEEP_ALIVE: &[u8] = b":\n\n";
 /// not for ever: proxies want to see headers.
 pub(crate) async fn answer(
     exchange: &Exchange,
-    call: call::Body,
-    id: Id,
+    call: Admitted,
+    form: &Form,
 ) -> Result<Response<Body>, Failure> {
-    let mut frames = exchange.gateway.link.stream(exchange.caller(Duration::ZERO), call).await?;
+    let mut frames = exchange.gateway.link.stream(call.caller, call.call).await?;
     let mut idle = Box::pin(sleep(limits::SSE_KEEP_ALIVE));
     let first = tokio::select! {
         biased;
         first = frames.next() => Some(first),
         () = &mut idle => None,
     };
-    let (first, frames) = match first {
-        Some(Some(Err(failure))) => return Err(failure),
-        Some(Some(Ok(frame))) => (Some(frame), Some(frames)),
-        Some(None) => (None, None),
-        None => (None, Some(frames)),
-    };
-    let (span, trace) = (exchange.span.clone(), exchange.trace);
-    let events = Events { first, frames, id, idle, heard: Instant::now(), span, trace };
-    let mut response = Response::new(Body::new(events));
+    let mut response = Response::new(());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Buffering proxies would hold events back until there are enough of them.
     let buffering = HeaderName::from_static("x-accel-buffering");
     headers.insert(buffering, HeaderValue::from_static("no"));
-    Ok(response)
+    form::put_extensions(frames.extensions(), headers);
+    let (first, frames) = match first {
+        Some(Some(Err(failure))) => return Err(failure),
+        Some(Some(Ok(frame))) => (Some(frame), Some(frames)),
+        Some(None) => (None, None),
+        None => (None, Some(frames)),
+    };
+    let (span, report, form) = (exchange.span.clone(), exchange.reporter(), form.clone());
+    let events = Events { first, frames, form, idle, heard: Instant::now(), span, report };
+    Ok(response.map(|()| Body::new(events)))
 }
 
 /// The body of a stream. Dropped with the connection, it takes its call along.
@@ -72,12 +70,12 @@ struct Events {
     first: Option<Frame>,
     /// None once the last event is written.
     frames: Option<FrameStream>,
-    id: Id,
+    form: Form,
     idle: Pin<Box<Sleep>>,
     heard: Instant,
     /// Open for as long as the stream is.
     span: Span,
-    trace: TraceContext,
+    report: Reporter,
 }
 
 impl Events {
@@ -98,9 +96,7 @@ impl Events {
             match item {
                 Some(Ok(frame)) => self.write(frame, &mut out),
                 Some(Err(failure)) => {
-                    out.extend_from_slice(b"data: ");
-                    error::rpc_frame(failure, &self.id, &self.trace, &mut out);
-                    out.extend_from_slice(b"\n\n");
+                    self.form.write_failure(failure, &self.report, &mut out);
                     self.frames = None;
                 }
                 None => {
@@ -116,9 +112,7 @@ impl Events {
         if frame.seq > 0 {
             writeln!(out, "id: {}", frame.seq).expect("a Vec takes everything");
         }
-        out.extend_from_slice(b"data: ");
-        jsonrpc::write_result(&self.id, &frame.response.unwrap_or_default(), out);
-        out.extend_from_slice(b"\n\n");
+        self.form.write_event(&frame.response.unwrap_or_default(), out);
     }
 
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -5,14 +5,22 @@
 use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
-    a2a::{ListTasksRequest, Message, Role, SendMessageRequest},
+    a2a::{
+        DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
+        ListTasksRequest, Message, Role, SendMessageRequest, TaskPushNotificationConfig,
+    },
     json::{self, Kind},
     reason,
+    v1::call,
 };
 use prost::Message as _;
+use prost_types::Struct;
 
 /// Wrong fields named in one answer; a list of a million bad parts is not echoed.
 const VIOLATIONS_MAX: usize = 16;
+/// How deep a body may nest.
+const NESTING_MAX: usize = 128;
+const PAGE_SIZE_MAX: i32 = 100;
 
 /// Collects what is wrong, so that the caller hears of everything at once.
 #[derive(Default)]
@@ -34,6 +42,18 @@ impl Violations {
     fn key(&mut self, field: &str, text: &str) {
         if text.len() > limits::KEY_BYTES_MAX {
             self.add(field, format!("must be at most {} bytes long", limits::KEY_BYTES_MAX));
+        }
+    }
+
+    fn id(&mut self, field: &str, text: &str) {
+        self.required(field, text);
+        self.key(field, text);
+    }
+
+    fn metadata(&mut self, field: &str, metadata: Option<&Struct>) {
+        let most = limits::METADATA_BYTES_MAX;
+        if metadata.is_some_and(|metadata| metadata.encoded_len() > most) {
+            self.add(field, format!("must be at most {most} bytes inside the mesh"));
         }
     }
 
@@ -62,16 +82,67 @@ pub(crate) fn violation(field: &str, description: &str) -> Failure {
         .with_violation(field, description)
 }
 
-pub(crate) fn send(request: &SendMessageRequest) -> Result<(), Failure> {
+pub(crate) fn call(call: &call::Body) -> Result<(), Failure> {
     let mut wrong = Violations::default();
+    match call {
+        call::Body::Send(request) | call::Body::Stream(request) => {
+            send(request, &mut wrong);
+            wrong.done()?;
+            return size(request);
+        }
+        call::Body::Get(request) => {
+            wrong.required("id", &request.id);
+            wrong.not_negative("historyLength", request.history_length);
+        }
+        call::Body::List(request) => list(request, &mut wrong),
+        call::Body::Cancel(request) => {
+            wrong.required("id", &request.id);
+            wrong.metadata("metadata", request.metadata.as_ref());
+        }
+        call::Body::Subscribe(subscribe) => {
+            wrong.required("id", subscribe.request.as_ref().map_or("", |request| &request.id));
+        }
+        call::Body::CreatePush(config) => {
+            wrong.required("taskId", &config.task_id);
+            push("", config, &mut wrong);
+        }
+        call::Body::GetPush(GetTaskPushNotificationConfigRequest { task_id, id, .. })
+        | call::Body::DeletePush(DeleteTaskPushNotificationConfigRequest { task_id, id, .. }) => {
+            wrong.required("taskId", task_id);
+            wrong.required("id", id);
+        }
+        call::Body::ListPush(request) => {
+            wrong.required("taskId", &request.task_id);
+            // Zero is not set here: the field has no presence of its own.
+            if !(0..=PAGE_SIZE_MAX).contains(&request.page_size) {
+                wrong.add("pageSize", "must be from 1 to 100");
+            }
+        }
+        call::Body::ExtendedCard(request) => wrong.key("tenant", &request.tenant),
+        call::Body::Agents(_)
+        | call::Body::Workers(_)
+        | call::Body::Inspect(_)
+        | call::Body::Credit(_)
+        | call::Body::Drop(_) => {}
+    }
+    wrong.done()
+}
+
+fn send(request: &SendMessageRequest, wrong: &mut Violations) {
     match &request.message {
-        Some(sent) => message(sent, &mut wrong),
+        Some(sent) => message(sent, wrong),
         None => wrong.add("message", "is required"),
     }
-    let history_length = request.configuration.as_ref().and_then(|c| c.history_length);
-    wrong.not_negative("configuration.historyLength", history_length);
+    wrong.metadata("metadata", request.metadata.as_ref());
     wrong.key("tenant", &request.tenant);
-    wrong.done()?;
+    let Some(configuration) = &request.configuration else { return };
+    wrong.not_negative("configuration.historyLength", configuration.history_length);
+    if let Some(config) = &configuration.task_push_notification_config {
+        push("configuration.taskPushNotificationConfig.", config, wrong);
+    }
+}
+
+fn size(request: &SendMessageRequest) -> Result<(), Failure> {
     match request.encoded_len() {
         0..=limits::MESSAGE_BYTES_MAX => Ok(()),
         bytes => Err(Failure::new(&reason::CONTENT_TOO_LARGE).because(format!(
@@ -83,48 +154,106 @@ pub(crate) fn send(request: &SendMessageRequest) -> Result<(), Failure> {
 }
 
 fn message(message: &Message, wrong: &mut Violations) {
-    wrong.required("message.messageId", &message.message_id);
-    wrong.key("message.messageId", &message.message_id);
+    wrong.id("message.messageId", &message.message_id);
     wrong.key("message.contextId", &message.context_id);
     wrong.key("message.taskId", &message.task_id);
     if !matches!(message.role(), Role::User | Role::Agent) {
         wrong.add("message.role", "must be ROLE_USER or ROLE_AGENT");
     }
-    if message.parts.is_empty() {
-        wrong.add("message.parts", "must have at least one part");
+    wrong.metadata("message.metadata", message.metadata.as_ref());
+    match message.parts.len() {
+        0 => wrong.add("message.parts", "must have at least one part"),
+        1..=limits::PARTS_MAX => {}
+        _ => wrong.add("message.parts", format!("must be at most {} parts", limits::PARTS_MAX)),
     }
     for (i, part) in message.parts.iter().enumerate() {
         if part.content.is_none() {
             let description = "must have one of text, raw, url or data";
             wrong.add(format!("message.parts[{i}]"), description);
         }
+        if part.metadata.is_some() {
+            wrong.metadata(&format!("message.parts[{i}].metadata"), part.metadata.as_ref());
+        }
     }
 }
 
-/// A request that names one task.
-pub(crate) fn task(id: &str, history_length: Option<i32>) -> Result<(), Failure> {
-    let mut wrong = Violations::default();
-    wrong.required("id", id);
-    wrong.not_negative("historyLength", history_length);
-    wrong.done()
+/// Where a task's news are pushed to. Whether that place may be reached is the coordinator's to
+/// know.
+fn push(at: &str, config: &TaskPushNotificationConfig, wrong: &mut Violations) {
+    wrong.key(&format!("{at}id"), &config.id);
+    wrong.required(&format!("{at}url"), &config.url);
+    let bounds = [
+        ("url", config.url.len(), limits::PUSH_URL_BYTES_MAX),
+        ("token", config.token.len(), limits::PUSH_SECRET_BYTES_MAX),
+    ];
+    for (field, length, most) in bounds {
+        if length > most {
+            wrong.add(format!("{at}{field}"), format!("must be at most {most} bytes long"));
+        }
+    }
+    if let Some(authentication) = &config.authentication {
+        wrong.required(&format!("{at}authentication.scheme"), &authentication.scheme);
+    }
 }
 
-pub(crate) fn list(request: &ListTasksRequest) -> Result<(), Failure> {
-    let mut wrong = Violations::default();
+fn list(request: &ListTasksRequest, wrong: &mut Violations) {
     wrong.key("tenant", &request.tenant);
     wrong.key("contextId", &request.context_id);
     wrong.not_negative("historyLength", request.history_length);
-    if request.page_size.is_some_and(|size| !(1..=100).contains(&size)) {
+    if request.page_size.is_some_and(|size| !(1..=PAGE_SIZE_MAX).contains(&size)) {
         wrong.add("pageSize", "must be from 1 to 100");
     }
+}
+
+/// A key that is there must say something, and is bounded as all keys are.
+pub(crate) fn idempotency_key(field: &str, key: &str) -> Result<(), Failure> {
+    let mut wrong = Violations::default();
+    wrong.required(field, key);
+    wrong.key(field, key);
     wrong.done()
+}
+
+/// What nests too deep is not even parsed: readers of ours and others stop there, some by crashing.
+pub(crate) fn depth(json: &[u8]) -> Result<(), Failure> {
+    match nests_too_deep(json) {
+        true => Err(not_json(&format!("nested deeper than {NESTING_MAX} levels"))),
+        false => Ok(()),
+    }
+}
+
+/// Counted before anything is parsed, as fields that are skipped are not counted by the parser.
+fn nests_too_deep(body: &[u8]) -> bool {
+    let opens = |byte: &u8| matches!(byte, b'{' | b'[');
+    // Nearly always there are not even so many brackets, and that is quick to see.
+    if body.iter().filter(|byte| opens(byte)).count() <= NESTING_MAX {
+        return false;
+    }
+    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > NESTING_MAX {
+            return true;
+        }
+    }
+    false
+}
+
+pub(crate) fn not_json(text: &str) -> Failure {
+    Failure::new(&reason::JSON_PARSE).because(format!("invalid JSON payload: {text}"))
 }
 
 /// JSON that is not the message it should be.
 pub(crate) fn not_the_message(error: &json::Error) -> Failure {
     match error.kind() {
-        Kind::Syntax => Failure::new(&reason::JSON_PARSE)
-            .because(format!("invalid JSON payload: {}", error.description())),
+        Kind::Syntax => not_json(error.description()),
         Kind::Shape => violation(named(error.path()), error.description()),
     }
 }
@@ -151,6 +280,8 @@ pub(crate) fn wrong_answer() -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use faultline_proto::a2a::GetTaskRequest;
+
     use super::*;
 
     #[test]
@@ -170,8 +301,8 @@ mod tests {
     #[test]
     fn everything_wrong_is_said_at_once() {
         let message = Message { parts: vec![Default::default()], ..Message::default() };
-        let failure = send(&SendMessageRequest { message: Some(message), ..Default::default() });
-        let failure = failure.unwrap_err();
+        let request = SendMessageRequest { message: Some(message), ..Default::default() };
+        let failure = call(&call::Body::Send(request)).unwrap_err();
         let fields: Vec<_> = failure.violations.iter().map(|v| v.field.as_str()).collect();
         assert_eq!(fields, ["message.messageId", "message.role", "message.parts[0]"]);
         assert!(failure.public_message.contains("message.role must be ROLE_USER"));
@@ -179,10 +310,26 @@ mod tests {
 
     #[test]
     fn bounds_are_those_that_are_written_down() {
-        let list = |page_size| list(&ListTasksRequest { page_size, ..Default::default() });
+        let list = |page_size| {
+            call(&call::Body::List(ListTasksRequest { page_size, ..Default::default() }))
+        };
         assert!(list(None).is_ok() && list(Some(1)).is_ok() && list(Some(100)).is_ok());
         assert!(list(Some(0)).is_err() && list(Some(101)).is_err() && list(Some(-1)).is_err());
-        assert!(task("x", Some(0)).is_ok());
-        assert!(task("x", Some(-1)).is_err() && task("", None).is_err());
+        let get = |id: &str, history_length| {
+            let id = id.to_owned();
+            call(&call::Body::Get(GetTaskRequest { id, history_length, ..Default::default() }))
+        };
+        assert!(get("x", Some(0)).is_ok());
+        assert!(get("x", Some(-1)).is_err() && get("", None).is_err());
+    }
+
+    #[test]
+    fn depth_is_counted_outside_of_strings_only() {
+        let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        assert!(!nests_too_deep(nested(128).as_bytes()));
+        assert!(nests_too_deep(nested(129).as_bytes()));
+        assert!(nests_too_deep("[".repeat(5000).as_bytes()));
+        assert!(!nests_too_deep(format!("\"{}\\\"{{\"", "[".repeat(5000)).as_bytes()));
+        assert!(!nests_too_deep("[]".repeat(5000).as_bytes()));
     }
 }

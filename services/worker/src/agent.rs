@@ -80,6 +80,8 @@ pub enum OnWorkerLost {
 pub struct Offer {
     name: String,
     card: a2a::AgentCard,
+    /// What only the extended card lists; without any there is none.
+    extended_skills: Vec<a2a::AgentSkill>,
     may_answer_with_message: bool,
     on_worker_lost: OnWorkerLost,
     max_attempts: u32,
@@ -90,17 +92,10 @@ impl Offer {
     /// Offers `agent` as `name`, which is part of its address: `[a-z][a-z0-9-]{0,62}`.
     pub fn new(name: impl Into<String>, agent: impl Agent) -> Self {
         let name = name.into();
-        let extension = a2a::AgentExtension {
-            uri: FAILURE_EXTENSION.to_owned(),
-            description: "Failed tasks carry their whole failure in the metadata".to_owned(),
-            required: false,
-            params: None,
-        };
         let capabilities = a2a::AgentCapabilities {
             streaming: Some(true),
-            push_notifications: Some(false),
-            extensions: vec![extension],
-            extended_agent_card: None,
+            push_notifications: Some(true),
+            ..a2a::AgentCapabilities::default()
         };
         let card = a2a::AgentCard {
             name: name.clone(),
@@ -111,14 +106,17 @@ impl Offer {
             default_output_modes: vec![TEXT.to_owned()],
             ..a2a::AgentCard::default()
         };
-        Self {
+        let offer = Self {
             name,
             card,
+            extended_skills: Vec::new(),
             may_answer_with_message: false,
             on_worker_lost: OnWorkerLost::default(),
             max_attempts: 0,
             agent: Box::new(agent),
-        }
+        };
+        let extension = "Failed tasks carry their whole failure in the metadata";
+        offer.extension(FAILURE_EXTENSION, extension, false)
     }
 
     /// What the agent is for, in a sentence.
@@ -136,6 +134,71 @@ impl Offer {
     /// One thing the agent can do. Without any, the agent's description becomes its one skill.
     pub fn skill(mut self, skill: Skill) -> Self {
         self.card.skills.push(skill.0);
+        self
+    }
+
+    /// One thing the agent can do that only callers with credentials are told of. It gives the
+    /// agent an extended card: all the public one says, and these skills.
+    pub fn extended_skill(mut self, skill: Skill) -> Self {
+        self.extended_skills.push(skill.0);
+        self
+    }
+
+    /// Whether callers may follow a task as it goes. They may unless said.
+    pub fn streaming(mut self, offered: bool) -> Self {
+        self.capabilities().streaming = Some(offered);
+        self
+    }
+
+    /// Whether callers may have the news of a task pushed to them. They may unless said.
+    pub fn push_notifications(mut self, offered: bool) -> Self {
+        self.capabilities().push_notifications = Some(offered);
+        self
+    }
+
+    /// An extension of A2A that the agent speaks. A caller that does not declare one that is
+    /// required is refused.
+    pub fn extension(
+        mut self,
+        uri: impl Into<String>,
+        description: impl Into<String>,
+        required: bool,
+    ) -> Self {
+        let (uri, description) = (uri.into(), description.into());
+        let extension = a2a::AgentExtension { uri, description, required, params: None };
+        self.capabilities().extensions.push(extension);
+        self
+    }
+
+    /// Who runs the agent, and where to read about them.
+    pub fn provider(mut self, organization: impl Into<String>, url: impl Into<String>) -> Self {
+        let (organization, url) = (organization.into(), url.into());
+        self.card.provider = Some(a2a::AgentProvider { organization, url });
+        self
+    }
+
+    /// Where to read about the agent.
+    pub fn documentation(mut self, url: impl Into<String>) -> Self {
+        self.card.documentation_url = Some(url.into());
+        self
+    }
+
+    /// A picture of the agent.
+    pub fn icon(mut self, url: impl Into<String>) -> Self {
+        self.card.icon_url = Some(url.into());
+        self
+    }
+
+    /// All media types that the agent reads, instead of `text/plain`. A message with a part of
+    /// another type is refused; `image/*` and `*/*` stand for many.
+    pub fn input_modes(mut self, types: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.card.default_input_modes = types.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// All media types that the agent writes, instead of `text/plain`.
+    pub fn output_modes(mut self, types: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.card.default_output_modes = types.into_iter().map(Into::into).collect();
         self
     }
 
@@ -181,24 +244,24 @@ impl Offer {
         &self.name
     }
 
+    fn capabilities(&mut self) -> &mut a2a::AgentCapabilities {
+        self.card.capabilities.get_or_insert_default()
+    }
+
     /// The half for the coordinator and the half that stays.
     pub(crate) fn split(mut self, worker: &str) -> (v1::AgentOffer, Hosted) {
         if self.card.skills.is_empty() {
             let skill = Skill::new(&self.name, &self.name, &self.card.description);
             self.card.skills.push(skill.0);
         }
-        // A2A requires all of these, and an empty list is left out of JSON.
-        for skill in &mut self.card.skills {
-            if skill.tags.is_empty() {
-                skill.tags.push(self.name.clone());
-            }
-            if skill.input_modes.is_empty() {
-                skill.input_modes.clone_from(&self.card.default_input_modes);
-            }
-            if skill.output_modes.is_empty() {
-                skill.output_modes.clone_from(&self.card.default_output_modes);
-            }
+        if !self.extended_skills.is_empty() {
+            self.capabilities().extended_agent_card = Some(true);
         }
+        let extended_card = (!self.extended_skills.is_empty()).then(|| {
+            let mut card = self.card.clone();
+            card.skills.append(&mut self.extended_skills);
+            completed(card, &self.name)
+        });
         let on_worker_lost = match self.on_worker_lost {
             OnWorkerLost::Retry => agent_offer::OnWorkerLost::Retry,
             OnWorkerLost::Fail => agent_offer::OnWorkerLost::Fail,
@@ -211,15 +274,31 @@ impl Offer {
             agent: self.agent,
         };
         let offer = v1::AgentOffer {
+            card: Some(completed(self.card, &self.name)),
             name: self.name,
-            card: Some(self.card),
             may_answer_with_message: self.may_answer_with_message,
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
-            extended_card: None,
+            extended_card,
         };
         (offer, hosted)
     }
+}
+
+/// A2A requires all of these of a skill, and an empty list is left out of JSON.
+fn completed(mut card: a2a::AgentCard, name: &str) -> a2a::AgentCard {
+    for skill in &mut card.skills {
+        if skill.tags.is_empty() {
+            skill.tags.push(name.to_owned());
+        }
+        if skill.input_modes.is_empty() {
+            skill.input_modes.clone_from(&card.default_input_modes);
+        }
+        if skill.output_modes.is_empty() {
+            skill.output_modes.clone_from(&card.default_output_modes);
+        }
+    }
+    card
 }
 
 /// One thing an agent can do, as its card lists it.
@@ -286,7 +365,8 @@ mod tests {
         assert_eq!(card.default_input_modes, ["text/plain"]);
         let capabilities = card.capabilities.unwrap();
         assert_eq!(capabilities.streaming, Some(true));
-        assert_eq!(capabilities.push_notifications, Some(false));
+        assert_eq!(capabilities.push_notifications, Some(true));
+        assert_eq!(capabilities.extended_agent_card, None);
         assert_eq!(capabilities.extensions[0].uri, FAILURE_EXTENSION);
         let skill = &card.skills[0];
         assert!(!skill.id.is_empty() && !skill.name.is_empty() && !skill.description.is_empty());
@@ -294,5 +374,48 @@ mod tests {
         assert_eq!(skill.input_modes, ["text/plain"]);
         assert_eq!(skill.output_modes, ["text/plain"]);
         assert!(card.supported_interfaces.is_empty(), "the gateway's to fill in");
+        assert_eq!(offer.extended_card, None);
+    }
+
+    #[test]
+    fn a_card_says_what_its_offer_said() {
+        let (offer, _) = Offer::new("nothing", Nothing)
+            .streaming(false)
+            .push_notifications(false)
+            .extension("urn:x", "An extension", true)
+            .provider("Acme", "https://acme.example")
+            .documentation("https://acme.example/docs")
+            .icon("https://acme.example/icon.png")
+            .input_modes(["image/*"])
+            .output_modes(["text/plain", "image/png"])
+            .split("w");
+        let card = offer.card.unwrap();
+        let capabilities = card.capabilities.unwrap();
+        assert_eq!(capabilities.streaming, Some(false));
+        assert_eq!(capabilities.push_notifications, Some(false));
+        let extension = &capabilities.extensions[1];
+        assert_eq!((extension.uri.as_str(), extension.required), ("urn:x", true));
+        assert_eq!(card.provider.unwrap().organization, "Acme");
+        assert_eq!(card.documentation_url.unwrap(), "https://acme.example/docs");
+        assert_eq!(card.icon_url.unwrap(), "https://acme.example/icon.png");
+        assert_eq!(card.default_input_modes, ["image/*"]);
+        assert_eq!(card.skills[0].output_modes, ["text/plain", "image/png"]);
+    }
+
+    #[test]
+    fn an_extended_card_is_the_public_one_with_more_skills() {
+        let (offer, _) = Offer::new("nothing", Nothing)
+            .extended_skill(Skill::new("secret", "Secret", "Only for some").reads("text/html"))
+            .description("Does nothing")
+            .split("w");
+        let (card, mut extended) = (offer.card.unwrap(), offer.extended_card.unwrap());
+        assert_eq!(card.capabilities.as_ref().unwrap().extended_agent_card, Some(true));
+        let ids: Vec<_> = extended.skills.iter().map(|s| s.id.as_str()).collect();
+        assert_eq!(ids, ["nothing", "secret"]);
+        assert_eq!(extended.skills[1].tags, ["nothing"]);
+        assert_eq!(extended.skills[1].input_modes, ["text/html"]);
+        assert_eq!(extended.skills[1].output_modes, ["text/plain"]);
+        extended.skills.pop();
+        assert_eq!(extended, card);
     }
 }

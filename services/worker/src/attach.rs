@@ -24,11 +24,15 @@ const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// Stays attached, through any number of connections, until the outbox is finished.
-pub(crate) async fn stay(desk: &Desk, address: &str) -> Result<(), ServiceError> {
+pub(crate) async fn stay(
+    desk: &Desk,
+    address: &str,
+    coordinator: &Channel,
+) -> Result<(), ServiceError> {
     let mut ever_welcome = false;
     let mut backoff = BACKOFF_MIN;
     loop {
-        let (welcomed, lost) = attach(desk, Channel::lazy(address)?).await;
+        let (welcomed, lost) = attach(desk, coordinator.anew()).await;
         desk.parted();
         if desk.outbox.finished() {
             return Ok(());
@@ -38,7 +42,8 @@ pub(crate) async fn stay(desk: &Desk, address: &str) -> Result<(), ServiceError>
             backoff = BACKOFF_MIN;
         }
         // What the coordinator calls wrong the first time will be wrong every time.
-        if !ever_welcome && lost.code() == Code::InvalidArgument {
+        let is_final = matches!(lost.code(), Code::InvalidArgument | Code::Unauthenticated);
+        if !ever_welcome && is_final {
             return Err(ServiceError::Refused(lost));
         }
         if backoff == BACKOFF_MIN {

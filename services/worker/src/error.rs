@@ -3,7 +3,7 @@
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
-use faultline_chassis::client::BadAddress;
+use faultline_chassis::client::CannotDial;
 use faultline_proto::{
     Failure,
     id::BadAgentName,
@@ -166,7 +166,7 @@ fn chain(error: &dyn StdError) -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     #[error(transparent)]
-    Address(#[from] BadAddress),
+    Address(#[from] CannotDial),
     #[error("no agents to run: name built-in ones in `agents` or offer your own")]
     NoAgents,
     #[error("`slots` is 0: the worker could never run anything")]

@@ -50,6 +50,7 @@ pub use agent::{Agent, Offer, OnWorkerLost, Skill};
 pub use content::Content;
 pub use context::Context;
 pub use error::{Error, ServiceError};
+pub use faultline_chassis::{Mesh, Secret};
 pub use faultline_proto::{a2a, id::TaskId, reason};
 pub use question::{Answer, Question};
 pub use service::{Config, Service, Worker};

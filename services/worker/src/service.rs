@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use faultline_chassis::{Drain, client::Channel, limits};
+use faultline_chassis::{Drain, Mesh, client::Channel, limits};
 use faultline_proto::id::check_agent_name;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -29,6 +29,9 @@ pub struct Config {
     pub slots: u32,
     /// What people know the worker by. Default: the host's name.
     pub name: Option<String>,
+    /// What the coordinator asks for. Default: nothing.
+    #[serde(skip)]
+    pub mesh: Mesh,
 }
 
 impl Default for Config {
@@ -38,6 +41,7 @@ impl Default for Config {
             agents: Vec::new(),
             slots: 64,
             name: None,
+            mesh: Mesh::default(),
         }
     }
 }
@@ -81,8 +85,7 @@ impl Worker {
     /// Checks everything that can be checked without the coordinator.
     pub async fn bind(self) -> Result<Service, ServiceError> {
         let Self { config, mut offers } = self;
-        // Dialled anew for every attach; here only to know that it can be.
-        Channel::lazy(&config.coordinator)?;
+        let coordinator = Channel::lazy(&config.mesh.dial(&config.coordinator))?;
         if config.slots == 0 {
             return Err(ServiceError::NoSlots);
         }
@@ -105,7 +108,7 @@ impl Worker {
         }
         let desk = Desk::new(config.name.unwrap_or_else(host_name), config.slots, offers);
         let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
-        Ok(Service { desk, coordinator: config.coordinator, patience })
+        Ok(Service { desk, address: config.coordinator, coordinator, patience })
     }
 }
 
@@ -120,7 +123,8 @@ fn host_name() -> String {
 /// A worker that is ready to run.
 pub struct Service {
     desk: Desk,
-    coordinator: String,
+    address: String,
+    coordinator: Channel,
     /// How long running attempts may go on after the signal to leave.
     pub(crate) patience: Duration,
 }
@@ -129,7 +133,7 @@ impl Service {
     /// Attaches to the coordinator and works, through any number of broken connections, until
     /// drained. Then running attempts may finish for a while, and what is left is handed back.
     pub async fn run(self, drain: Drain) -> Result<(), ServiceError> {
-        let staying = attach::stay(&self.desk, &self.coordinator);
+        let staying = attach::stay(&self.desk, &self.address, &self.coordinator);
         tokio::pin!(staying);
         tokio::select! {
             ended = &mut staying => return ended,

@@ -6,8 +6,11 @@ use faultline_proto::{
     v1::{AgentOffer, ArtifactWritten, Assigned, Ended, Event, event},
 };
 
-use super::{Cursor, Filter, Row, Store, Write, WriteError, encode};
-use crate::task::{Millis, Task};
+use super::{
+    Cursor, Extras, Filter, KeyName, KeyRow, Row, Scope, Store, Write, WriteError, encode,
+    push_conformance::*,
+};
+use crate::task::{LOCAL, Millis, Task};
 
 /// A task and its events, stepped by hand.
 struct Life {
@@ -17,15 +20,27 @@ struct Life {
 
 impl Life {
     fn insert(agent: &str, context: &str, now: Millis) -> (Self, Write) {
+        Self::insert_of(LOCAL, agent, context, now)
+    }
+
+    fn insert_of(whose: &str, agent: &str, context: &str, now: Millis) -> (Self, Write) {
         let content = Some(Content::Text("hi".into()));
         let message = Message {
             message_id: "m".into(),
             parts: vec![Part { content, ..Part::default() }],
             ..Message::default()
         };
-        let (task, event) =
-            Task::submit(TaskId::new(), agent, context.into(), message, "00-t-s-01".into(), now);
-        let write = Write::Insert { row: Row::from(&task), events: vec![encode(1, &event)] };
+        let (task, event) = Task::submit(
+            TaskId::new(),
+            whose.into(),
+            agent,
+            context.into(),
+            message,
+            "00-t-s-01".into(),
+            now,
+        );
+        let events = vec![encode(1, &event)];
+        let write = Write::Insert { row: Row::from(&task), events, with: None };
         (Self { task, now }, write)
     }
 
@@ -36,7 +51,7 @@ impl Life {
         let events: Vec<Event> =
             bodies.into_iter().map(|b| self.task.apply_now(b, self.now)).collect();
         let events = (first..).zip(&events).map(|(seq, e)| encode(seq, e)).collect();
-        Write::Advance { from, row: Row::from(&self.task), events }
+        Write::Advance { from, row: Row::from(&self.task), events, with: None }
     }
 }
 
@@ -67,9 +82,9 @@ pub(super) async fn a_task_reads_back_as_it_was_written(store: &dyn Store) {
     let (mut life, insert) = Life::insert("echo", "c", 1000);
     let step = life.advance(vec![assigned(), artifact("x"), artifact("y"), completed()]);
     assert_eq!(commit(store, vec![insert, step]).await, [Ok(()), Ok(())]);
-    let stored = store.task(life.task.id).await.unwrap().unwrap();
+    let stored = store.task(life.task.id, Scope::default()).await.unwrap().unwrap();
     assert_eq!(stored.task, life.task);
-    assert!(store.task(TaskId::new()).await.unwrap().is_none());
+    assert!(store.task(TaskId::new(), Scope::default()).await.unwrap().is_none());
 }
 
 pub(super) async fn of_two_transitions_from_one_version_the_first_wins(store: &dyn Store) {
@@ -87,8 +102,11 @@ pub(super) async fn of_two_transitions_from_one_version_the_first_wins(store: &d
         [Ok(()), Ok(()), conflict(), conflict(), Ok(()), Ok(())],
         "a refused write fails alone"
     );
-    assert_eq!(store.task(life.task.id).await.unwrap().unwrap().task, life.task);
-    assert_eq!(store.task(other.task.id).await.unwrap().unwrap().task, other.task);
+    assert_eq!(store.task(life.task.id, Scope::default()).await.unwrap().unwrap().task, life.task);
+    assert_eq!(
+        store.task(other.task.id, Scope::default()).await.unwrap().unwrap().task,
+        other.task
+    );
 }
 
 pub(super) async fn events_are_read_from_any_place(store: &dyn Store) {
@@ -105,11 +123,11 @@ pub(super) async fn events_are_read_from_any_place(store: &dyn Store) {
 pub(super) async fn an_erased_task_never_was(store: &dyn Store) {
     let (life, insert) = Life::insert("echo", "c", 1000);
     let (id, from) = (life.task.id, life.task.version);
-    let wrong = Write::Erase { id, from: from + 1 };
-    let right = Write::Erase { id, from };
+    let wrong = Write::Erase { id, from: from + 1, key: None };
+    let right = Write::Erase { id, from, key: None };
     let expected = [Ok(()), Err(WriteError::Conflict), Ok(())];
     assert_eq!(commit(store, vec![insert, wrong, right]).await, expected);
-    assert!(store.task(id).await.unwrap().is_none());
+    assert!(store.task(id, Scope::default()).await.unwrap().is_none());
     assert!(store.events(id, 0, 10).await.unwrap().is_empty());
 }
 
@@ -117,7 +135,7 @@ pub(super) async fn late_reports_are_counted(store: &dyn Store) {
     let (life, insert) = Life::insert("echo", "c", 1000);
     let id = life.task.id;
     commit(store, vec![insert, Write::CountLate { id }, Write::CountLate { id }]).await;
-    assert_eq!(store.task(id).await.unwrap().unwrap().late, 2);
+    assert_eq!(store.task(id, Scope::default()).await.unwrap().unwrap().late, 2);
 }
 
 pub(super) async fn a_list_is_filtered_ordered_and_paged(store: &dyn Store) {
@@ -150,7 +168,8 @@ pub(super) async fn a_list_is_filtered_ordered_and_paged(store: &dyn Store) {
     expected.sort_by(|a, b| b.cmp(a));
     assert_eq!(seen, expected.iter().map(|e| e.1).collect::<Vec<_>>());
 
-    let odd = Filter { agent: Some("odd".into()), limit: 100, ..Filter::default() };
+    let scope = Scope { agent: Some("odd".into()), ..Scope::default() };
+    let odd = Filter { scope, limit: 100, ..Filter::default() };
     assert_eq!(store.list(odd).await.unwrap().total, 12);
     let done = Filter { state: Some(TaskState::Completed), limit: 2, ..Filter::default() };
     let page = store.list(done.clone()).await.unwrap();
@@ -182,9 +201,99 @@ pub(super) async fn recovery_finds_what_has_not_ended(store: &dyn Store) {
 
 pub(super) async fn agents_are_remembered_as_last_offered(store: &dyn Store) {
     let offer = |max_attempts| AgentOffer { name: "x".into(), max_attempts, ..Default::default() };
-    let writes = [1, 2].map(|n| Write::Offer { offer: Box::new(offer(n)), at: 1 });
+    let writes = [1, 2].map(|n| Write::Offer { offer: Box::new(offer(n)), at: n.into() });
     commit(store, writes.into()).await;
-    assert_eq!(store.agents().await.unwrap(), [offer(2)]);
+    assert_eq!(store.agents().await.unwrap(), [(offer(2), 2)]);
+}
+
+pub(super) async fn what_is_out_of_scope_is_not_there(store: &dyn Store) {
+    let mut ids = Vec::new();
+    for (whose, agent) in [("ann", "echo"), ("ann", "sum"), ("ben", "echo"), ("ben", "sum")] {
+        let (life, insert) = Life::insert_of(whose, agent, "shared", 1000);
+        commit(store, vec![insert]).await;
+        ids.push(life.task.id);
+    }
+    let scope = |agent: Option<&str>, agents: &[&str]| Scope {
+        principal: Some("ann".into()),
+        agent: agent.map(str::to_owned),
+        agents: agents.iter().map(|a| (*a).to_owned()).collect(),
+    };
+    let cases = [
+        (Scope::default(), vec![0, 1, 2, 3]),
+        (scope(None, &[]), vec![0, 1]),
+        (scope(Some("sum"), &[]), vec![1]),
+        (scope(None, &["echo"]), vec![0]),
+        (scope(None, &["echo", "sum", "x"]), vec![0, 1]),
+        (scope(Some("sum"), &["echo"]), vec![]),
+    ];
+    for (scope, expected) in cases {
+        let context_id = Some("shared".to_owned());
+        let filter = Filter { scope: scope.clone(), context_id, limit: 100, ..Filter::default() };
+        let page = store.list(filter).await.unwrap();
+        let mut listed: Vec<_> = page.tasks.iter().map(|t| t.id).collect();
+        listed.sort();
+        let expected: Vec<_> = expected.into_iter().map(|n: usize| ids[n]).collect();
+        assert_eq!((&listed, page.total), (&expected, expected.len()), "{scope:?}");
+        for id in &ids {
+            let found = store.task(*id, scope.clone()).await.unwrap();
+            assert_eq!(found.is_some(), expected.contains(id), "{scope:?}");
+        }
+    }
+}
+
+fn key(key: &str, task_id: TaskId, created: Millis) -> KeyRow {
+    let name = KeyName { principal: LOCAL.into(), agent: "echo".into(), key: key.into() };
+    KeyRow { name, task_id, digest: [7; 32], reply: None, created }
+}
+
+fn with_key(write: Write, key: KeyRow) -> Write {
+    let with = Some(Box::new(Extras { key: Some(key), ..Extras::default() }));
+    match write {
+        Write::Insert { row, events, .. } => Write::Insert { row, events, with },
+        Write::Advance { from, row, events, .. } => Write::Advance { from, row, events, with },
+        other => other,
+    }
+}
+
+pub(super) async fn a_key_is_written_with_its_step_or_not_at_all(store: &dyn Store) {
+    let (mut life, insert) = Life::insert("echo", "c", 1000);
+    let mut rival = Life { task: life.task.clone(), now: 1000 };
+    let id = life.task.id;
+    let first = with_key(insert, key("first", id, 1000));
+    let won = with_key(life.advance(vec![assigned()]), key("won", id, 1001));
+    let lost = with_key(rival.advance(vec![completed()]), key("lost", id, 1001));
+    commit(store, vec![first, won, lost]).await;
+    let found = async |name: &str, since| store.key(key(name, id, 0).name, since).await.unwrap();
+    assert_eq!(found("first", 1000).await, Some(key("first", id, 1000)));
+    assert_eq!(found("won", 0).await, Some(key("won", id, 1001)));
+    assert_eq!(found("lost", 0).await, None, "its step was refused");
+    assert_eq!(found("first", 1001).await, None, "it is older than that");
+    let other = KeyName { principal: "ann".into(), ..key("first", id, 0).name };
+    assert_eq!(store.key(other, 0).await.unwrap(), None, "a key is its principal's");
+}
+
+pub(super) async fn a_key_keeps_the_message_of_an_erased_task(store: &dyn Store) {
+    let (life, insert) = Life::insert("echo", "c", 1000);
+    let (id, from) = (life.task.id, life.task.version);
+    let told = KeyRow { reply: Some("hello".into()), ..key("k", id, 1000) };
+    let erase = Write::Erase { id, from, key: Some(Box::new(told.clone())) };
+    commit(store, vec![with_key(insert, key("k", id, 1000)), erase]).await;
+    assert_eq!(store.key(told.name.clone(), 0).await.unwrap(), Some(told));
+}
+
+pub(super) async fn old_keys_are_forgotten_in_batches(store: &dyn Store) {
+    assert_eq!(store.oldest_key().await.unwrap(), None);
+    for n in 0..5 {
+        let (life, insert) = Life::insert("echo", "c", 1000);
+        let key = key(&n.to_string(), life.task.id, 1000 + n);
+        commit(store, vec![with_key(insert, key)]).await;
+    }
+    let mut left = Vec::new();
+    for _ in 0..3 {
+        commit(store, vec![Write::ForgetKeys { before: 1004, limit: 2 }]).await;
+        left.push(store.oldest_key().await.unwrap().unwrap());
+    }
+    assert_eq!(left, [1002, 1004, 1004], "two at once, and none that is young enough");
 }
 
 macro_rules! suite {
@@ -215,5 +324,12 @@ mod on_sqlite {
         a_list_is_filtered_ordered_and_paged
         recovery_finds_what_has_not_ended
         agents_are_remembered_as_last_offered
+        what_is_out_of_scope_is_not_there
+        a_key_is_written_with_its_step_or_not_at_all
+        a_key_keeps_the_message_of_an_erased_task
+        old_keys_are_forgotten_in_batches
+        pushes_come_with_a_task_and_go_with_it
+        a_push_keeps_its_place
+        pushes_are_paged_bounded_and_deleted
     }
 }

@@ -9,7 +9,11 @@ use faultline_proto::{
 };
 
 use super::{Row, Store, Write, sqlite::Sqlite};
-use crate::{core::now, error::StartError, task::Task};
+use crate::{
+    core::now,
+    error::StartError,
+    task::{LOCAL, Task},
+};
 
 const BATCH: usize = 1000;
 
@@ -40,8 +44,15 @@ fn finished() -> Write {
         ..Message::default()
     };
     let at = now();
-    let (mut task, first) =
-        Task::submit(TaskId::new(), "echo", "bench".to_owned(), message, String::new(), at);
+    let (mut task, first) = Task::submit(
+        TaskId::new(),
+        LOCAL.to_owned(),
+        "echo",
+        "bench".to_owned(),
+        message,
+        String::new(),
+        at,
+    );
     let artifact = Artifact { artifact_id: "echo".to_owned(), parts, ..Artifact::default() };
     let bodies = [
         event::Body::Artifact(ArtifactWritten { artifact: Some(artifact), ..Default::default() }),
@@ -50,5 +61,5 @@ fn finished() -> Write {
     let mut events = vec![first];
     events.extend(bodies.map(|body| task.apply_now(body, at)));
     let events = (1..).zip(&events).map(|(seq, event)| super::encode(seq, event)).collect();
-    Write::Insert { row: Row::from(&task), events }
+    Write::Insert { row: Row::from(&task), events, with: None }
 }

@@ -39,4 +39,31 @@ pub(crate) const STEPS: &[&str] = &["
         body BLOB NOT NULL,
         PRIMARY KEY (task_id, seq)
     ) WITHOUT ROWID;
+", "
+    ALTER TABLE tasks ADD COLUMN principal TEXT NOT NULL DEFAULT 'local';
+    DROP INDEX tasks_by_status;
+    DROP INDEX tasks_by_context;
+    -- Nobody lists but their own. Agent and state are here so that counting stays in the index.
+    CREATE INDEX tasks_by_principal ON tasks (principal, status_ms, id, agent, state);
+    CREATE INDEX tasks_by_context ON tasks (principal, context_id);
+    CREATE TABLE keys (
+        principal TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        key TEXT NOT NULL,
+        task_id BLOB NOT NULL,
+        digest BLOB NOT NULL,
+        reply BLOB,
+        created_ms INTEGER NOT NULL,
+        PRIMARY KEY (principal, agent, key)
+    ) WITHOUT ROWID;
+    CREATE INDEX keys_by_age ON keys (created_ms);
+    CREATE TABLE pushes (
+        task_id BLOB NOT NULL,
+        id TEXT NOT NULL,
+        config BLOB NOT NULL,
+        sent_seq INTEGER NOT NULL,
+        done INTEGER NOT NULL,
+        PRIMARY KEY (task_id, id)
+    ) WITHOUT ROWID;
+    CREATE INDEX pushes_unfinished ON pushes (done) WHERE done = 0;
 "];

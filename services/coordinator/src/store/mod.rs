@@ -2,10 +2,13 @@
 //! transition means; it decides only which of two that race comes first.
 
 pub(crate) mod fill;
+mod push;
 pub(crate) mod sqlite;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod push_conformance;
 
 mod migrations;
 
@@ -19,12 +22,14 @@ use futures::future::BoxFuture;
 use prost::Message;
 use tokio::sync::oneshot;
 
+pub(crate) use self::push::{PushKey, PushRow, PushWrite};
 use crate::task::{Millis, Task};
 
 /// The columns of a task: what is queried, compared or must survive beside the events.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) id: TaskId,
+    pub(crate) principal: String,
     pub(crate) agent: String,
     pub(crate) context_id: String,
     pub(crate) state: TaskState,
@@ -41,6 +46,7 @@ impl From<&Task> for Row {
     fn from(task: &Task) -> Self {
         Self {
             id: task.id,
+            principal: task.principal.clone(),
             agent: task.agent.clone(),
             context_id: task.context_id.clone(),
             state: task.state,
@@ -87,16 +93,50 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Write {
     /// A task that was not there.
-    Insert { row: Row, events: Vec<StoredEvent> },
+    Insert { row: Row, events: Vec<StoredEvent>, with: Option<Box<Extras>> },
     /// From exactly this version to the row's.
-    Advance { from: u64, row: Row, events: Vec<StoredEvent> },
-    /// It was answered by a bare message: the task never was.
-    Erase { id: TaskId, from: u64 },
+    Advance { from: u64, row: Row, events: Vec<StoredEvent>, with: Option<Box<Extras>> },
+    /// It was answered by a bare message: the task never was. A key remembers the message.
+    Erase { id: TaskId, from: u64, key: Option<Box<KeyRow>> },
     /// A report came after the end.
     CountLate { id: TaskId },
     /// An agent and how it was last offered.
     Offer { offer: Box<AgentOffer>, at: Millis },
+    /// Keys of sends that are older than this, so many at once.
+    ForgetKeys { before: Millis, limit: usize },
+    /// A push configuration of a task.
+    Push(PushWrite),
 }
+
+/// What is written together with a step of a task, or not at all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Extras {
+    pub(crate) key: Option<KeyRow>,
+    pub(crate) pushes: Vec<PushRow>,
+}
+
+/// What makes a send safe to repeat: the same name means the same send.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct KeyName {
+    pub(crate) principal: String,
+    pub(crate) agent: String,
+    pub(crate) key: String,
+}
+
+/// A send that was taken under a key, and what came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KeyRow {
+    pub(crate) name: KeyName,
+    pub(crate) task_id: TaskId,
+    /// Of what was sent: the same key with something else is a mistake.
+    pub(crate) digest: Digest,
+    /// The bare message it was answered with, encoded; `None`: the answer is the task.
+    pub(crate) reply: Option<Bytes>,
+    pub(crate) created: Millis,
+}
+
+/// SHA-256.
+pub(crate) type Digest = [u8; 32];
 
 /// What became of one write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -119,10 +159,29 @@ pub(crate) enum ReadError {
     Damaged { id: TaskId, what: String },
 }
 
+/// Whose tasks, and of which agents. What is outside is not there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Scope {
+    /// `None`: everybody's.
+    pub(crate) principal: Option<String>,
+    /// Only this one's.
+    pub(crate) agent: Option<String>,
+    /// Only these agents'; empty: every agent's.
+    pub(crate) agents: Vec<String>,
+}
+
+impl Scope {
+    pub(crate) fn contains(&self, row: &Row) -> bool {
+        self.principal.as_ref().is_none_or(|p| *p == row.principal)
+            && self.agent.as_ref().is_none_or(|a| *a == row.agent)
+            && (self.agents.is_empty() || self.agents.contains(&row.agent))
+    }
+}
+
 /// Which tasks, and from where on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Filter {
-    pub(crate) agent: Option<String>,
+    pub(crate) scope: Scope,
     pub(crate) context_id: Option<String>,
     pub(crate) state: Option<TaskState>,
     pub(crate) status_from: Option<Millis>,
@@ -162,8 +221,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// way at a time: the caller waits for the answer before it sends the next.
     fn commit(&self, batch: Vec<Write>) -> oneshot::Receiver<Written>;
 
-    /// One task, folded from its events.
-    fn task(&self, id: TaskId) -> Reading<'_, Option<Stored>>;
+    /// One task, folded from its events. One out of scope costs and tells as much as none.
+    fn task(&self, id: TaskId, scope: Scope) -> Reading<'_, Option<Stored>>;
 
     /// The events of a task after `seq`, in order, at most `limit`.
     fn events(&self, id: TaskId, after: u64, limit: usize) -> Reading<'_, Vec<StoredEvent>>;
@@ -173,6 +232,20 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Every task that has not ended. They now belong to this start of the coordinator.
     fn recover(&self) -> Reading<'_, Vec<Task>>;
 
-    /// Every agent that was ever offered.
-    fn agents(&self) -> Reading<'_, Vec<AgentOffer>>;
+    /// Every agent that was ever offered, as it was last, with since when.
+    fn agents(&self) -> Reading<'_, Vec<(AgentOffer, Millis)>>;
+
+    /// What was sent under a key, unless that is longer ago.
+    fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>>;
+
+    /// When the oldest key that is kept was used.
+    fn oldest_key(&self) -> Reading<'_, Option<Millis>>;
+
+    fn push(&self, key: PushKey) -> Reading<'_, Option<PushRow>>;
+
+    /// The push configurations of a task by id, after this one, at most `limit`.
+    fn pushes(&self, task: TaskId, after: String, limit: usize) -> Reading<'_, Vec<PushRow>>;
+
+    /// Every push configuration that still has something to send.
+    fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>>;
 }

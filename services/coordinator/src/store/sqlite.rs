@@ -2,6 +2,7 @@
 //! returns; readers have connections of their own and never wait for it. A lock file keeps a
 //! second coordinator out of the same data.
 
+mod push;
 mod read;
 mod write;
 
@@ -20,13 +21,14 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
-    read::{ALIVE, COLUMNS, Readers, events, fold, list, row, unavailable},
+    read::{ALIVE, COLUMNS, Readers, events, fold, key, list, row, unavailable},
     write::{Batch, write_loop},
 };
 use super::{
-    Filter, Page, ReadError, Reading, Store, Stored, StoredEvent, Write, Written, migrations::STEPS,
+    Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Scope, Store, Stored,
+    StoredEvent, Write, Written, migrations::STEPS,
 };
-use crate::task::Task;
+use crate::task::{Millis, Task};
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -153,16 +155,18 @@ impl Store for Sqlite {
         written
     }
 
-    fn task(&self, id: TaskId) -> Reading<'_, Option<Stored>> {
+    fn task(&self, id: TaskId, scope: Scope) -> Reading<'_, Option<Stored>> {
         self.read(move |c| {
             let tx = c.unchecked_transaction().map_err(unavailable)?;
             let found = tx
                 .prepare_cached(&format!("SELECT {COLUMNS}, late FROM tasks WHERE id = ?1"))
                 .and_then(|mut s| {
-                    s.query_row(params![id.as_bytes()], |r| Ok((row(r)?, r.get::<_, u32>(11)?)))
+                    s.query_row(params![id.as_bytes()], |r| Ok((row(r)?, r.get::<_, u32>(12)?)))
                         .optional()
                 })
                 .map_err(unavailable)?;
+            // Before its events are read, or the time taken would tell that it is there.
+            let found = found.filter(|(row, _)| scope.contains(row));
             let Some((row, late)) = found else { return Ok(None) };
             Ok(Some(Stored { task: fold(&tx, row, true)?, late }))
         })
@@ -191,17 +195,43 @@ impl Store for Sqlite {
         })
     }
 
-    fn agents(&self) -> Reading<'_, Vec<v1::AgentOffer>> {
+    fn agents(&self) -> Reading<'_, Vec<(v1::AgentOffer, Millis)>> {
         self.read(move |c| {
-            let blobs = c
-                .prepare("SELECT offer FROM agents ORDER BY name")
+            let rows = c
+                .prepare("SELECT offer, seen_ms FROM agents ORDER BY name")
                 .and_then(|mut s| {
-                    s.query_map([], |r| r.get::<_, Vec<u8>>(0))?.collect::<Result<Vec<_>, _>>()
+                    let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, Vec<u8>>(0)?, r.get(1)?));
+                    s.query_map([], row)?.collect::<Result<Vec<_>, _>>()
                 })
                 .map_err(unavailable)?;
-            let offers = blobs.iter().map(|b| v1::AgentOffer::decode(b.as_slice()));
+            let offers = rows.into_iter().map(|(blob, seen)| {
+                v1::AgentOffer::decode(blob.as_slice()).map(|offer| (offer, seen))
+            });
             offers.collect::<Result<_, _>>().map_err(|e| ReadError::Unavailable(e.to_string()))
         })
+    }
+
+    fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>> {
+        self.read(move |c| key(c, name, since).map_err(unavailable))
+    }
+
+    fn oldest_key(&self) -> Reading<'_, Option<Millis>> {
+        self.read(move |c| {
+            let oldest = "SELECT MIN(created_ms) FROM keys";
+            c.query_row(oldest, [], |r| r.get(0)).map_err(unavailable)
+        })
+    }
+
+    fn push(&self, key: PushKey) -> Reading<'_, Option<PushRow>> {
+        self.read(move |c| push::one(c, &key))
+    }
+
+    fn pushes(&self, task: TaskId, after: String, limit: usize) -> Reading<'_, Vec<PushRow>> {
+        self.read(move |c| push::page(c, task, &after, limit))
+    }
+
+    fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>> {
+        self.read(push::unfinished)
     }
 }
 

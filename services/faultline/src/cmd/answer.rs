@@ -28,16 +28,13 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
-        let mut request = text(text_or_stdin(self.text)?);
-        if let Some(message) = &mut request.message {
-            message.task_id = self.task.clone();
-        }
+        let draft = text(text_or_stdin(self.text)?).to_task(&self.task).idempotent();
         let headline = format!("answer to task {} failed", self.task);
         let connect = self.connect;
         connect.run(async |client| {
-            let answer = request.message.as_ref().map(|message| message.message_id.clone());
-            let following = Following { client: client.clone(), answer, headline: &headline };
-            follow(&connect, following, client.follow(request)).await
+            let answer = Some(draft.message_id().to_owned());
+            let following = Following { answer, headline: &headline };
+            follow(&connect, following, client.follow(draft)).await
         })
     }
 }

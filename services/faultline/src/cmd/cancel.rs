@@ -1,6 +1,6 @@
 //! `faultline cancel`: asks a task to stop.
 
-use faultline_proto::{a2a::CancelTaskRequest, failure::state_word};
+use faultline_proto::failure::state_word;
 
 use crate::{cmd::connect::Connect, exit::Exit};
 
@@ -22,12 +22,10 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let connect = self.connect;
         connect.run(async |client| {
-            let request = CancelTaskRequest { id: self.task.clone(), ..Default::default() };
-            let task = match client.cancel_task(request).await {
+            let task = match client.cancel(&self.task).await {
                 Ok(task) => task,
-                Err(failure) => {
-                    return connect
-                        .refuse(&failure, &format!("cancel of task {} failed", self.task));
+                Err(error) => {
+                    return connect.refuse(error, &format!("cancel of task {} failed", self.task));
                 }
             };
             connect.print(&task, |_| {

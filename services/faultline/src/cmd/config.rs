@@ -17,7 +17,7 @@ Examples:
 
 A key is looked up in this order: its flag, FAULTLINE_SECTION__KEY in the environment, the
 configuration file, its default. `faultline up` has two defaults of its own: a store below
-its --data directory, and echo as the default agent.";
+its --data directory, and echo as the default agent. Secrets are not printed.";
 
 const HEAD: &str = "\
 # The configuration of faultline in force. Every key may also be set in the environment, as

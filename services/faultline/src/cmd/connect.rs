@@ -1,10 +1,14 @@
 //! What the commands that call a gateway share: where it is, how to print, how a failure is told.
 
-use std::io::{self, Read, Write};
+use std::{
+    io::{self, Read, Write},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::Context;
 use faultline_chassis::TraceContext;
-use faultline_client::Client;
+use faultline_client::{Client, Error, Reconnect};
 use faultline_proto::{
     Failure,
     json::{self, ProtoJson},
@@ -19,7 +23,7 @@ use crate::{
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Connect {
-    /// The gateway to call.
+    /// The gateway to call; HOST:PORT alone is http.
     #[arg(
         long,
         value_name = "URL",
@@ -27,11 +31,39 @@ pub(crate) struct Connect {
         default_value = "http://127.0.0.1:8080"
     )]
     gateway: String,
+    /// Who calls: a bearer token. Rather set the variable, where other users do not see it.
+    #[arg(long, value_name = "TOKEN", env = "FAULTLINE_TOKEN", hide_env_values = true)]
+    token: Option<Token>,
+    /// PEM: the CA to trust instead of those that the system trusts.
+    #[arg(long, value_name = "FILE", env = "FAULTLINE_CA")]
+    ca: Option<PathBuf>,
     /// Print ProtoJSON: one object, or one a line where there are several. Failures are one
     /// object on stderr.
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// It is not shown, whoever prints the arguments.
+#[derive(Clone)]
+struct Token(String);
+
+impl std::str::FromStr for Token {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+/// A person rather waits for a mesh that restarts than reads that it did.
+const RECONNECTS_MAX: u32 = 8;
+const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(3);
 
 impl Connect {
     /// Runs `work` with a client whose calls are one trace.
@@ -40,24 +72,42 @@ impl Connect {
         W: Future<Output = anyhow::Result<Exit>>,
     {
         role::runtime(1).context("no runtime")?.block_on(async {
-            match Client::new(&self.gateway) {
-                Ok(client) => work(client.with_trace(TraceContext::root())).await,
-                Err(failure) => self.refuse(&failure, "the call cannot be made"),
+            match self.client() {
+                Ok(client) => work(client).await,
+                Err(error) => self.refuse(error, "the call cannot be made"),
             }
         })
     }
 
-    /// Tells a failure on stderr; its exit code.
-    pub(crate) fn refuse(&self, failure: &Failure, headline: &str) -> anyhow::Result<Exit> {
+    fn client(&self) -> Result<Client, Error> {
+        let mut builder = Client::builder(&self.gateway).trace(TraceContext::root()).reconnect(
+            Reconnect {
+                max: RECONNECTS_MAX,
+                backoff_max: RECONNECT_BACKOFF_MAX,
+                ..Reconnect::default()
+            },
+        );
+        if let Some(token) = &self.token {
+            builder = builder.bearer(&token.0);
+        }
+        if let Some(ca) = &self.ca {
+            builder = builder.ca(ca);
+        }
+        builder.direct()
+    }
+
+    /// Tells what went wrong on stderr; its exit code.
+    pub(crate) fn refuse(&self, error: Error, headline: &str) -> anyhow::Result<Exit> {
+        let failure = Failure::from(error);
         // Nobody answered at all, so nobody but the user can do something.
         let unreached = failure.plane() == Plane::Transport && failure.origin.is_none();
         let advice = match unreached {
             true => {
                 "start a mesh with `faultline up`, or name its gateway with --gateway URL".into()
             }
-            false => chain::advice(failure),
+            false => chain::advice(&failure),
         };
-        self.refuse_doing(failure, headline, &advice)
+        self.refuse_doing(&failure, headline, &advice)
     }
 
     /// The same with advice of one's own.

@@ -15,7 +15,8 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   faultline coordinator
-  faultline coordinator --listen 0.0.0.0:8081 --store sqlite:/var/lib/faultline/tasks.db
+  FAULTLINE_MESH__TOKEN=… faultline coordinator --listen 0.0.0.0:8081 \
+    --store sqlite:/var/lib/faultline/tasks.db --tls-cert cert.pem --tls-key key.pem
 
 Prints `ready HOST:PORT` on stdout once it serves.";
 
@@ -30,6 +31,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
+    guard: role::Guard,
+    #[command(flatten)]
     threads: role::Threads,
     #[command(flatten)]
     source: Source,
@@ -40,6 +43,7 @@ impl Args {
         let config = self.source.load(Config::default(), env)?;
         let mut coordinator = config.coordinator;
         coordinator.listen = self.listen.unwrap_or(coordinator.listen);
+        self.guard.over(&mut coordinator.tls, &mut coordinator.insecure);
         coordinator.store = self.store.unwrap_or(coordinator.store);
         role::serve(self.threads.count(), config.log, "faultline-coordinator", async |drain| {
             let service = coordinator.bind().await.context(CannotStart("coordinator"))?;

@@ -57,8 +57,8 @@ impl Args {
                     self.connect.print(&found, |paint| task::history(&found, paint))?;
                     Ok(Exit::OK)
                 }
-                Err(failure) => {
-                    self.connect.refuse(&failure, &format!("explain of task {what} failed"))
+                Err(error) => {
+                    self.connect.refuse(error, &format!("explain of task {what} failed"))
                 }
             }
         })

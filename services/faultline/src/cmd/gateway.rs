@@ -4,8 +4,6 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use faultline_chassis::config::Environment;
-use faultline_client::Client;
-use faultline_proto::v1::{AgentsRequest, AgentsResponse};
 
 use crate::{
     cmd::config::Source,
@@ -19,7 +17,7 @@ Examples:
   faultline gateway --coordinator http://127.0.0.1:8081
   faultline gateway --listen 0.0.0.0:8080 --public-url https://agents.example.org
 
-Prints `ready http://HOST:PORT` on stdout once it answers, which takes a coordinator.";
+Prints `ready http://HOST:PORT` on stdout, or https, once it answers, which takes a coordinator.";
 
 /// Run a gateway: A2A over HTTP for clients. It keeps nothing, so run as many as you like.
 #[derive(Debug, clap::Args)]
@@ -35,6 +33,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     #[command(flatten)]
+    guard: role::Guard,
+    #[command(flatten)]
     threads: role::Threads,
     #[command(flatten)]
     source: Source,
@@ -45,20 +45,17 @@ impl Args {
         let config = self.source.load(Config::default(), env)?;
         let mut gateway = config.gateway;
         gateway.listen = self.listen.unwrap_or(gateway.listen);
+        self.guard.over(&mut gateway.tls, &mut gateway.insecure);
         gateway.coordinator = self.coordinator.unwrap_or(gateway.coordinator);
         gateway.public_url = self.public_url.or(gateway.public_url);
         role::serve(self.threads.count(), config.log, "faultline-gateway", async |drain| {
             let what = format!("the coordinator at {}", gateway.coordinator);
+            let tls = gateway.tls.is_some();
             let service = gateway.bind().await.context(CannotStart("gateway"))?;
-            let url = url(service.addr());
-            let client = Client::new(&url)?;
+            let (addr, readiness) = (service.addr(), service.readiness());
             let announce = async {
-                let answers = async || {
-                    let agents = client.mesh("Agents", &AgentsRequest::default()).await;
-                    agents.is_ok_and(|_: AgentsResponse| true)
-                };
-                if role::until(&drain, &what, answers).await {
-                    role::ready(&format!("ready {url}"))?;
+                if role::until(&drain, &what, async || readiness.is_ready()).await {
+                    role::ready(&format!("ready {}", url(addr, tls)))?;
                 }
                 anyhow::Ok(())
             };

@@ -1,7 +1,5 @@
 //! `faultline get`: one task as it stands.
 
-use faultline_proto::a2a::GetTaskRequest;
-
 use crate::{cmd::connect::Connect, exit::Exit, output::task};
 
 const EXAMPLES: &str = "\
@@ -23,11 +21,10 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let connect = self.connect;
         connect.run(async |client| {
-            let request = GetTaskRequest { id: self.task.clone(), ..GetTaskRequest::default() };
-            match client.get_task(request).await {
+            match client.task(&self.task).await {
                 Ok(task) => connect.print(&task, |paint| task::card(&task, paint))?,
-                Err(failure) => {
-                    return connect.refuse(&failure, &format!("get of task {} failed", self.task));
+                Err(error) => {
+                    return connect.refuse(error, &format!("get of task {} failed", self.task));
                 }
             }
             Ok(Exit::OK)

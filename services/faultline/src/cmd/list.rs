@@ -2,9 +2,8 @@
 
 use std::io::{IsTerminal, stdout};
 
-use faultline_client::Client;
+use faultline_client::{Client, Error};
 use faultline_proto::{
-    Failure,
     a2a::{ListTasksRequest, ListTasksResponse, TaskState},
     failure::state_word,
 };
@@ -57,7 +56,7 @@ impl Args {
         connect.run(async |client| {
             let list = match self.pages(&client).await {
                 Ok(list) => list,
-                Err(failure) => return connect.refuse(&failure, "list failed"),
+                Err(error) => return connect.refuse(error, "list failed"),
             };
             let for_people = stdout().is_terminal();
             connect.print(&list, |paint| match list.tasks.is_empty() {
@@ -72,7 +71,7 @@ impl Args {
     }
 
     /// As many pages as the limit needs, as one.
-    async fn pages(&self, client: &Client) -> Result<ListTasksResponse, Failure> {
+    async fn pages(&self, client: &Client) -> Result<ListTasksResponse, Error> {
         let limit = self.limit as usize;
         let mut request = ListTasksRequest {
             context_id: self.context.clone().unwrap_or_default(),

@@ -1,10 +1,7 @@
 //! `faultline send`: starts a task and follows it to its end.
 
-use faultline_client::{Client, text};
-use faultline_proto::{
-    a2a::{SendMessageConfiguration, SendMessageRequest, send_message_response::Payload},
-    json,
-};
+use faultline_client::{Answer, Client, Draft, text};
+use faultline_proto::a2a::SendMessageResponse;
 
 use crate::{
     cmd::connect::{Connect, text_or_stdin},
@@ -40,20 +37,20 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
-        let mut request = text(text_or_stdin(self.text)?);
-        if let (Some(message), Some(context)) = (&mut request.message, self.context) {
-            message.context_id = context;
+        // With a key, a gateway that restarts in the wrong moment does not start it twice.
+        let mut draft = text(text_or_stdin(self.text)?).idempotent();
+        if let Some(context) = self.context {
+            draft = draft.in_context(context);
         }
         let headline = format!("send to {} failed", self.agent);
         let connect = self.connect;
         connect.run(async |client| {
             let agent = client.agent(&self.agent);
             match self.no_wait {
-                true => submit(&connect, agent, request, &headline).await,
+                true => submit(&connect, agent, draft, &headline).await,
                 false => {
-                    let client = agent.clone();
-                    let following = Following { client, answer: None, headline: &headline };
-                    follow(&connect, following, agent.follow(request)).await
+                    let following = Following { answer: None, headline: &headline };
+                    follow(&connect, following, agent.follow(draft)).await
                 }
             }
         })
@@ -63,21 +60,17 @@ impl Args {
 async fn submit(
     connect: &Connect,
     agent: Client,
-    mut request: SendMessageRequest,
+    draft: Draft,
     headline: &str,
 ) -> anyhow::Result<Exit> {
-    request.configuration = Some(SendMessageConfiguration {
-        return_immediately: true,
-        ..SendMessageConfiguration::default()
-    });
-    let sent = match agent.send(request).await {
-        Ok(sent) => sent,
-        Err(failure) => return connect.refuse(&failure, headline),
+    let answer = match agent.send(draft.return_immediately()).await {
+        Ok(answer) => answer,
+        Err(error) => return connect.refuse(error, headline),
     };
-    connect.print(&sent, |_| match &sent.payload {
-        Some(Payload::Task(task)) => task.id.clone(),
-        Some(Payload::Message(message)) => faultline_client::text_of(message),
-        None => json::to_string(&sent),
-    })?;
+    let text = match &answer {
+        Answer::Task(task) => task.id.clone(),
+        Answer::Message(_) => answer.text(),
+    };
+    connect.print(&SendMessageResponse::from(answer), |_| text)?;
     Ok(Exit::OK)
 }

@@ -41,31 +41,50 @@ pub(crate) struct Args {
     /// Where tasks are kept, in faultline.db below it [default: .faultline].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Serve other machines without asking anybody for a token.
+    #[arg(long)]
+    insecure: bool,
     #[command(flatten)]
     source: Source,
 }
 
 impl Args {
     pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
-        let mut config = self.source.load(Config::local(Path::new(DATA)), env)?;
-        config.gateway.listen = self.listen.unwrap_or(config.gateway.listen);
-        config.coordinator.listen = self.hub.unwrap_or(config.coordinator.listen);
-        if let Some(data) = &self.data {
-            config.coordinator.store = store_in(data);
+        let mut config = self.over(Config::local(Path::new(DATA)), env)?;
+        if !config.is_local() {
+            // Whoever reaches it from outside must not reach this network through its webhooks,
+            // unless the configuration itself says so.
+            let mut defaults = Config::local(Path::new(DATA));
+            defaults.coordinator.push.allow_private = false;
+            config = self.over(defaults, env)?;
         }
         let log = config.log.clone();
         role::serve(0, log, "faultline", |drain| run(config, drain))
+    }
+
+    /// Everything that is configured, laid over `defaults`.
+    fn over(&self, defaults: Config, env: &Environment) -> anyhow::Result<Config> {
+        let mut config = self.source.load(defaults, env)?;
+        config.gateway.listen = self.listen.unwrap_or(config.gateway.listen);
+        config.coordinator.listen = self.hub.unwrap_or(config.coordinator.listen);
+        config.gateway.insecure |= self.insecure;
+        config.coordinator.insecure |= self.insecure;
+        if let Some(data) = &self.data {
+            config.coordinator.store = store_in(data);
+        }
+        Ok(config)
     }
 }
 
 async fn run(config: Config, drain: Drain) -> anyhow::Result<()> {
     let store = config.coordinator.store.clone();
+    let keys = keys(&config);
     let mut mesh = tokio::select! {
         mesh = Mesh::start(config) => mesh?,
         () = drain.signalled() => return Ok(()),
     };
     role::ready(&format!("ready {}", mesh.url()))?;
-    eprint!("{}", welcome(&mesh, &store, Paint::stderr()));
+    eprint!("{}", welcome(&mesh, &store, &keys, Paint::stderr()));
     tokio::select! {
         error = mesh.failed() => return Err(error),
         () = drain.signalled() => {}
@@ -73,8 +92,27 @@ async fn run(config: Config, drain: Drain) -> anyhow::Result<()> {
     mesh.stop().await
 }
 
+/// What callers of a guarded mesh need: to be set first, and flags for curl.
+fn keys(config: &Config) -> (String, String) {
+    let (mut exports, mut flags) = (String::new(), String::new());
+    if config.gateway.tls.is_some() {
+        exports += "  export FAULTLINE_CA=…     # the file of the CA that issued its certificate\n";
+        flags += " --cacert \"$FAULTLINE_CA\"";
+    }
+    if !config.auth.token.is_empty() {
+        exports += "  export FAULTLINE_TOKEN=…  # one whose digest is in [[auth.token]]\n";
+        flags += " -H \"Authorization: Bearer $FAULTLINE_TOKEN\"";
+    }
+    (exports, flags)
+}
+
 /// Where everything is, and what to try next.
-fn welcome(mesh: &Mesh, store: &str, paint: Paint) -> String {
+fn welcome(
+    mesh: &Mesh,
+    store: &str,
+    (exports, curl_flags): &(String, String),
+    paint: Paint,
+) -> String {
     let url = mesh.url();
     let flag = match url.as_str() {
         "http://127.0.0.1:8080" => String::new(),
@@ -92,9 +130,9 @@ fn welcome(mesh: &Mesh, store: &str, paint: Paint) -> String {
   {}  {store}
 
 Try, in another terminal:
-  faultline send{flag} echo \"hello\"
+{exports}  faultline send{flag} echo \"hello\"
   faultline send{flag} script 'fail RATE_LIMITED text=\"slow down\" retry_after=2s'
-  curl -s {url}/agents/echo -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
+  curl -s{curl_flags} {url}/agents/echo -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
     -d '{request}'
 
 ",

@@ -27,7 +27,7 @@ impl Args {
         let connect = self.connect;
         connect.run(async |client| {
             let events = client.follow_task(&self.task, None);
-            let following = Following { client, answer: None, headline: &headline };
+            let following = Following { answer: None, headline: &headline };
             follow(&connect, following, async { Ok(events) }).await
         })
     }

@@ -3,7 +3,11 @@
 use std::{process, time::Duration};
 
 use anyhow::Context;
-use faultline_chassis::{Timeouts, client::Channel, config::Environment};
+use faultline_chassis::{
+    Timeouts,
+    client::{Channel, Dial},
+    config::Environment,
+};
 use faultline_proto::v1::{WorkersRequest, mesh_client::MeshClient};
 use tonic::Request;
 
@@ -53,11 +57,11 @@ impl Args {
         let name = self.name.or(worker.name).unwrap_or_else(|| name(env));
         worker.name = Some(name.clone());
         role::serve(self.threads.count(), config.log, "faultline-worker", async |drain| {
-            let address = worker.coordinator.clone();
+            let dial = worker.mesh.dial(&worker.coordinator);
             let service = worker.bind().await.context(CannotStart("worker"))?;
             let announce = async {
-                let what = format!("the coordinator at {address}");
-                if role::until(&drain, &what, || is_attached(&address, &name)).await {
+                let what = format!("the coordinator at {}", dial.address);
+                if role::until(&drain, &what, || is_attached(&dial, &name)).await {
                     role::ready("ready")?;
                 }
                 anyhow::Ok(())
@@ -86,8 +90,8 @@ fn name(env: &Environment) -> String {
 }
 
 /// Whether the coordinator has a worker of this name.
-async fn is_attached(address: &str, name: &str) -> bool {
-    let Ok(channel) = Channel::lazy(address) else { return false };
+async fn is_attached(dial: &Dial, name: &str) -> bool {
+    let Ok(channel) = Channel::lazy(dial) else { return false };
     let mut request = Request::new(WorkersRequest {});
     request.extensions_mut().insert(Timeouts::total(Duration::from_secs(2)));
     let seen = MeshClient::new(channel).workers(request).await;

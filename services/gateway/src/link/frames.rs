@@ -12,7 +12,10 @@ use faultline_proto::{
     Failure,
     v1::{Call, Frame, call},
 };
-use tokio::sync::mpsc;
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::Instant,
+};
 
 use super::{Shared, dropped, wake};
 
@@ -20,17 +23,69 @@ use super::{Shared, dropped, wake};
 /// neither runs dry nor gets a message per frame.
 const CREDIT_BATCH: u32 = limits::STREAM_CREDIT / 4;
 
+/// One frame, with the extensions that are in force, which the first one says.
+type Item = Result<(Frame, Vec<String>), Failure>;
+
+/// The link's side of one stream.
+pub(super) struct Reader {
+    frames: mpsc::Sender<Item>,
+    sent: usize,
+    /// How many frames the reader had taken when it was last looked at, and when it last moved.
+    taken: usize,
+    moved: Instant,
+}
+
+impl Reader {
+    pub(super) fn new(frames: mpsc::Sender<Item>) -> Self {
+        Self { frames, sent: 0, taken: 0, moved: Instant::now() }
+    }
+
+    /// Hands a frame on, if there is room. One place is left free for the failure that may end it.
+    pub(super) fn takes(&mut self, frame: Frame, extensions: Vec<String>) -> bool {
+        let took =
+            self.frames.capacity() >= 2 && self.frames.try_send(Ok((frame, extensions))).is_ok();
+        self.sent += usize::from(took);
+        took
+    }
+
+    pub(super) fn fail(self, failure: Failure) {
+        // A reader that is gone needs no last word.
+        drop(self.frames.try_send(Err(failure)));
+    }
+
+    /// Whether frames wait and none was taken for too long.
+    pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
+        let waiting = self.frames.max_capacity() - self.frames.capacity();
+        let taken = self.sent - waiting;
+        if waiting == 0 || taken != self.taken {
+            (self.taken, self.moved) = (taken, now);
+        }
+        now.duration_since(self.moved) >= limits::READER_STALL
+    }
+}
+
 /// The answers of one call, in order. After a failure or the end comes nothing more.
 pub(crate) struct FrameStream {
-    frames: mpsc::Receiver<Result<Frame, Failure>>,
+    frames: mpsc::Receiver<Item>,
     ticket: Ticket,
     /// Not yet given back as credit.
     taken: u32,
+    extensions: Vec<String>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl FrameStream {
-    pub(super) fn new(frames: mpsc::Receiver<Result<Frame, Failure>>, ticket: Ticket) -> Self {
-        Self { frames, ticket, taken: 0 }
+    pub(super) fn new(
+        frames: mpsc::Receiver<Item>,
+        ticket: Ticket,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        Self { frames, ticket, taken: 0, extensions: Vec::new(), _place: place }
+    }
+
+    /// The extensions in force. Known once the first frame is here.
+    pub(crate) fn extensions(&self) -> &[String] {
+        &self.extensions
     }
 
     pub(crate) async fn next(&mut self) -> Option<Result<Frame, Failure>> {
@@ -41,11 +96,23 @@ impl FrameStream {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame, Failure>>> {
-        let item = std::task::ready!(self.frames.poll_recv(cx));
-        match &item {
-            Some(Ok(_)) => self.taken += 1,
-            Some(Err(_)) | None => self.ticket.is_open = false,
-        }
+        let item = match std::task::ready!(self.frames.poll_recv(cx)) {
+            Some(Ok((frame, extensions))) => {
+                if !extensions.is_empty() {
+                    self.extensions = extensions;
+                }
+                self.taken += 1;
+                Some(Ok(frame))
+            }
+            Some(Err(failure)) => {
+                self.ticket.is_open = false;
+                Some(Err(failure))
+            }
+            None => {
+                self.ticket.is_open = false;
+                None
+            }
+        };
         if self.taken == CREDIT_BATCH {
             self.ticket.give_credit(mem::take(&mut self.taken));
         }

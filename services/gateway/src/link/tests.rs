@@ -1,7 +1,7 @@
 //! The bounds, which no test over sockets reaches in reasonable time. The rest is in tests/.
 
 use super::*;
-use faultline_proto::v1::WorkersRequest;
+use faultline_proto::v1::{Frame, WorkersRequest};
 
 fn up() -> Link {
     let link = Link::new();
@@ -13,13 +13,23 @@ async fn open(link: &Link) -> Result<FrameStream, Failure> {
     link.stream(Caller::default(), call::Body::Workers(WorkersRequest {})).await
 }
 
+/// A call with one answer that nobody waits for.
+fn call(link: &Link) -> Result<Ticket, Failure> {
+    let waiter = Waiter::One(oneshot::channel().0);
+    link.register(Caller::default(), call::Body::Workers(WorkersRequest {}), waiter)
+}
+
+fn reply(id: u64, body: reply::Body) -> Reply {
+    Reply { id, body: Some(body), extensions: Vec::new() }
+}
+
 #[tokio::test]
 async fn a_coordinator_that_does_not_read_is_not_sent_ever_more() {
     let link = up();
     let mut held = Vec::new();
     let refused = loop {
-        match open(&link).await {
-            Ok(stream) => held.push(stream),
+        match call(&link) {
+            Ok(ticket) => held.push(ticket),
             Err(failure) => break failure,
         }
     };
@@ -38,15 +48,66 @@ async fn calls_under_way_are_counted_and_a_free_place_is_used() {
     let mut held = Vec::new();
     let refused = loop {
         link.shared.lock().outbox.clear();
-        match open(&link).await {
-            Ok(stream) => held.push(stream),
+        match call(&link) {
+            Ok(ticket) => held.push(ticket),
             Err(failure) => break failure,
         }
     };
     assert_eq!((held.len(), refused.reason.as_str()), (limits::LINK_CALLS_MAX, "OVERLOADED"));
     held.pop();
     link.shared.lock().outbox.clear();
+    assert!(call(&link).is_ok());
+}
+
+#[tokio::test]
+async fn streams_are_counted_and_a_free_place_is_used() {
+    let link = up();
+    let mut held = Vec::new();
+    let refused = loop {
+        link.shared.lock().outbox.clear();
+        match open(&link).await {
+            Ok(stream) => held.push(stream),
+            Err(failure) => break failure,
+        }
+    };
+    assert_eq!((held.len(), refused.reason.as_str()), (limits::STREAMS_MAX, "OVERLOADED"));
+    assert!(refused.public_message.contains("streams"), "{refused}");
+    assert!(call(&link).is_ok(), "only streams are full");
+    held.pop();
     assert!(open(&link).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_nothing_is_let_go_with_a_last_word() {
+    let link = up();
+    let frame = || reply::Body::Frame(Frame::default());
+    let mut slow = open(&link).await.unwrap();
+    let slow_id = link.shared.lock().last_id;
+    let _idle = open(&link).await.unwrap();
+    let mut dripping = open(&link).await.unwrap();
+    let dripping_id = link.shared.lock().last_id;
+    for _ in 0..3 {
+        link.shared.deliver(reply(slow_id, frame()));
+        link.shared.deliver(reply(dripping_id, frame()));
+    }
+    let start = Instant::now();
+    for half in 0..4 {
+        link.shared.end_stuck(start + limits::READER_STALL / 2 * half);
+        if half < 2 {
+            assert!(dripping.next().await.unwrap().is_ok());
+        }
+    }
+    {
+        let state = link.shared.lock();
+        assert_eq!(state.waiting.len(), 2, "the idle one and the one that still reads");
+        assert!(state.outbox.iter().any(|call| *call == dropped(slow_id)));
+    }
+    for _ in 0..3 {
+        assert!(slow.next().await.unwrap().is_ok());
+    }
+    let last = slow.next().await.unwrap().unwrap_err();
+    assert!(last.public_message.contains("Last-Event-ID"), "{last}");
+    assert!(slow.next().await.is_none());
 }
 
 #[tokio::test]
@@ -72,10 +133,10 @@ async fn a_late_reply_hits_nobody() {
     let id = link.shared.lock().last_id;
     drop(stream);
     let mut next = open(&link).await.unwrap();
-    link.shared.deliver(Reply { id, body: Some(reply::Body::Frame(Frame::default())) });
-    link.shared.deliver(Reply { id: 999, body: Some(reply::Body::End(Default::default())) });
-    link.shared.deliver(Reply { id, body: None });
-    let end = reply::Body::End(Default::default());
-    link.shared.deliver(Reply { id: id + 1, body: Some(end) });
+    let end = || reply::Body::End(Default::default());
+    link.shared.deliver(reply(id, reply::Body::Frame(Frame::default())));
+    link.shared.deliver(reply(999, end()));
+    link.shared.deliver(Reply { id, ..Reply::default() });
+    link.shared.deliver(reply(id + 1, end()));
     assert!(next.next().await.is_none());
 }

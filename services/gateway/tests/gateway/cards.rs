@@ -1,28 +1,248 @@
 //! Cards, the operators' view and health.
 
-use http::StatusCode;
-use serde_json::json;
+use std::{net::SocketAddr, time::Duration};
 
-use crate::{Mesh, fake::agent};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL};
+use faultline_gateway::{Auth, Config, Error, Token};
+use faultline_proto::{a2a::AgentCardSignature, v1::Agent};
+use http::{HeaderMap, StatusCode};
+use ring::{
+    rand::SystemRandom,
+    signature::{
+        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
+        UnparsedPublicKey,
+    },
+};
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use crate::{Mesh, client::Client, fake::agent};
 
 const CARD: &str = "/.well-known/agent-card.json";
+/// `printf %s secret | sha256sum`.
+const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+
+fn interface(url: &str, binding: &str, version: &str) -> Value {
+    json!({"url": url, "protocolBinding": binding, "protocolVersion": version})
+}
+
+fn auth() -> Auth {
+    let token = json!({"token": [{"sha256": SECRET, "principal": "acme"}]});
+    serde_json::from_value(token).unwrap()
+}
 
 #[tokio::test]
 async fn a_card_says_where_its_agent_is() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let public = format!("http://{}", mesh.address);
-    for (path, name, url) in [
-        (CARD.to_owned(), "echo", format!("{public}/")),
-        (format!("/agents/plan{CARD}"), "plan", format!("{public}/agents/plan")),
+    let plan = format!("{public}/agents/plan");
+    for (path, name, rpc, rest) in [
+        (CARD.to_owned(), "echo", format!("{public}/"), public.clone()),
+        (format!("/agents/plan{CARD}"), "plan", plan.clone(), plan),
     ] {
         let card = client.ask("GET", &path, &[], "").await;
         assert_eq!(card.status, StatusCode::OK);
         assert_eq!(card.body["name"], name);
-        let interface =
-            json!([{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]);
-        assert_eq!(card.body["supportedInterfaces"], interface);
+        let interfaces = json!([
+            interface(&rpc, "JSONRPC", "1.0"),
+            interface(&rest, "HTTP+JSON", "1.0"),
+            interface(&rpc, "JSONRPC", "0.3"),
+            interface(&rest, "HTTP+JSON", "0.3"),
+        ]);
+        assert_eq!(card.body["supportedInterfaces"], interfaces);
+        assert_eq!(card.body["url"], rpc, "for clients of 0.3");
     }
+}
+
+#[tokio::test]
+async fn a_card_lists_grpc_where_it_is_configured_and_the_old_version_where_it_is_served() {
+    let mesh = Mesh::start_with(|config| {
+        config.public_url = Some("https://agents.example.org/".to_owned());
+        config.public_grpc = Some("agents.example.org:443".to_owned());
+        config.serve_v03 = false;
+    })
+    .await;
+    let card = mesh.client().await.ask("GET", &format!("/agents/plan{CARD}"), &[], "").await.body;
+    let url = "https://agents.example.org/agents/plan";
+    let mut grpc = interface("agents.example.org:443", "GRPC", "1.0");
+    grpc["tenant"] = json!("plan");
+    let interfaces =
+        json!([interface(url, "JSONRPC", "1.0"), interface(url, "HTTP+JSON", "1.0"), grpc]);
+    assert_eq!(card["supportedInterfaces"], interfaces);
+    assert_eq!(card.get("url"), None);
+}
+
+#[tokio::test]
+async fn every_required_field_of_a_card_says_something() {
+    let mesh = Mesh::start().await;
+    let card = mesh.client().await.ask("GET", CARD, &[], "").await.body;
+    assert_eq!(card["description"], "echo");
+    assert_eq!(card["version"], "1.0.0");
+    assert_eq!(card["capabilities"], json!({"streaming": false}));
+    assert_eq!(card["defaultInputModes"], json!(["*/*"]));
+    let skill = json!({
+        "id": "echo", "name": "echo", "description": "echo", "tags": ["echo"],
+        "inputModes": ["*/*"], "outputModes": ["*/*"],
+    });
+    assert_eq!(card["skills"], json!([skill]));
+}
+
+async fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap) {
+    let response = client.send("GET", path, headers, "").await;
+    (response.status().as_u16(), response.headers().clone())
+}
+
+fn changed_at(seconds: u64) -> Agent {
+    let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds);
+    Agent { card_changed: Some(time.into()), ..agent("echo", true) }
+}
+
+#[tokio::test]
+async fn who_has_the_current_card_is_not_sent_it_again() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    // Later than the start of the gateway, which dates all older cards.
+    mesh.fake.offer(vec![changed_at(4_000_000_000)]);
+    let (status, first) = get(&mut client, CARD, &[]).await;
+    assert_eq!((status, &first["cache-control"]), (200, &"public, max-age=60".parse().unwrap()));
+    assert_eq!(first["last-modified"], "Tue, 02 Oct 2096 07:06:40 GMT");
+    assert!(!first.contains_key("vary"), "the address is fixed");
+    let tag = first["etag"].to_str().unwrap();
+    let date = first["last-modified"].to_str().unwrap();
+    for condition in [("if-none-match", tag), ("if-modified-since", date)] {
+        let (status, headers) = get(&mut client, CARD, &[condition]).await;
+        assert_eq!(status, 304, "{condition:?}");
+        for name in ["etag", "last-modified", "cache-control"] {
+            assert_eq!(headers[name], first[name], "{condition:?}");
+        }
+    }
+    let mut other = changed_at(4_000_000_001);
+    other.card.as_mut().unwrap().description = "another".to_owned();
+    mesh.fake.offer(vec![other]);
+    for condition in [("if-none-match", tag), ("if-modified-since", date)] {
+        let (status, headers) = get(&mut client, CARD, &[condition]).await;
+        assert_eq!(status, 200, "{condition:?}");
+        assert_ne!(headers["etag"], first["etag"]);
+    }
+}
+
+#[tokio::test]
+async fn a_card_is_never_older_than_its_gateway() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    mesh.fake.offer(vec![changed_at(1_000_000_000)]);
+    // What the gateway adds may be new although the worker's card is not.
+    let known = [("if-modified-since", "Sun, 09 Sep 2001 01:46:40 GMT")];
+    assert_eq!(get(&mut client, CARD, &known).await.0, 200);
+    mesh.fake.offer(vec![agent("echo", true)]);
+    let (_, headers) = get(&mut client, CARD, &known).await;
+    assert!(!headers.contains_key("last-modified"), "nobody knows when it changed");
+}
+
+#[tokio::test]
+async fn behind_every_address_the_card_has_the_one_that_was_asked() {
+    let mesh = Mesh::start_with(|config| {
+        config.listen = SocketAddr::from(([0, 0, 0, 0], 0));
+        config.insecure = true;
+    })
+    .await;
+    let mut client = mesh.client().await;
+    let card = client.ask("GET", CARD, &[], "").await;
+    assert_eq!(card.body["supportedInterfaces"][0]["url"], "http://test/");
+    assert_eq!(card.headers["vary"], "host");
+}
+
+#[tokio::test]
+async fn a_card_says_that_callers_need_a_token_and_needs_none_itself() {
+    let mesh = Mesh::start_with(|config| config.auth = auth()).await;
+    let card = mesh.client().await.ask("GET", CARD, &[], "").await.body;
+    assert_eq!(card["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"], "Bearer");
+    let required = json!([{"schemes": {"bearer": {"list": ["send", "read"]}}}]);
+    assert_eq!(card["securityRequirements"], required);
+}
+
+/// A key as a file, and its public half.
+fn key() -> (NamedTempFile, Vec<u8>) {
+    let (algorithm, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+    let der = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
+    let pair = EcdsaKeyPair::from_pkcs8(algorithm, der.as_ref(), &random).unwrap();
+    let text = base64::engine::general_purpose::STANDARD.encode(&der);
+    let pem = format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n");
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), pem).unwrap();
+    (file, pair.public_key().as_ref().to_vec())
+}
+
+#[tokio::test]
+async fn a_signed_card_verifies_and_stays_the_same() {
+    let (file, public) = key();
+    let mesh = Mesh::start_with(|config| {
+        config.card_key = Some(file.path().to_owned());
+        config.card_key_id = Some("k-1".to_owned());
+        config.auth = auth();
+        config.serve_v03 = false;
+    })
+    .await;
+    let mut client = mesh.client().await;
+    let mut signed_before = agent("echo", true);
+    signed_before.card.as_mut().unwrap().signatures.push(AgentCardSignature::default());
+    mesh.fake.offer(vec![signed_before]);
+    let first = client.ask("GET", CARD, &[], "").await;
+    let again = client.ask("GET", CARD, &[], "").await;
+    assert_eq!(first.headers["etag"], again.headers["etag"]);
+    let mut card = first.body;
+    let signatures = card.as_object_mut().unwrap().remove("signatures").unwrap();
+    assert_eq!(signatures.as_array().unwrap().len(), 1, "nothing is empty, so one fits all");
+    let protected = signatures[0]["protected"].as_str().unwrap();
+    let header = BASE64URL.decode(protected).unwrap();
+    assert_eq!(header, br#"{"alg":"ES256","kid":"k-1","typ":"JOSE"}"#);
+    // Sorted and dense, which is canonical for a card of plain ASCII.
+    let input = format!("{protected}.{}", BASE64URL.encode(card.to_string()));
+    let signature = BASE64URL.decode(signatures[0]["signature"].as_str().unwrap()).unwrap();
+    let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public);
+    assert!(key.verify(input.as_bytes(), &signature).is_ok());
+}
+
+const BEARER: (&str, &str) = ("authorization", "Bearer secret");
+
+#[tokio::test]
+async fn an_extended_card_is_complete_and_for_its_caller_only() {
+    let mesh = Mesh::start_with(|config| config.auth = auth()).await;
+    let mut client = mesh.client().await;
+    let version = ("a2a-version", "1.0");
+    let (path, public) = ("/agents/plan/extendedAgentCard", format!("http://{}", mesh.address));
+    let card = client.ask("GET", path, &[version, BEARER], "").await;
+    assert_eq!(card.status, StatusCode::OK, "{card:?}");
+    assert_eq!(card.body["supportedInterfaces"][0]["url"], format!("{public}/agents/plan"));
+    assert!(card.body["securitySchemes"]["bearer"].is_object());
+    assert_eq!(card.headers["cache-control"], "private, max-age=60");
+    assert_eq!(card.headers["vary"], "authorization");
+    let tag = ("if-none-match", card.headers["etag"].to_str().unwrap());
+    assert_eq!(get(&mut client, path, &[version, BEARER, tag]).await.0, 304);
+    assert_eq!(get(&mut client, path, &[version, tag]).await.0, 401, "only with credentials");
+}
+
+#[tokio::test]
+async fn what_cannot_be_on_a_card_stops_the_start() {
+    let refused = async |change: fn(&mut Config)| {
+        let mut config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
+        change(&mut config);
+        config.bind().await.err().unwrap()
+    };
+    let grpc = refused(|c| c.public_grpc = Some("https://x:1".to_owned())).await;
+    assert!(matches!(grpc, Error::PublicGrpc(text) if text == "https://x:1"));
+    let key = refused(|c| {
+        c.card_key = Some("/no/such.pem".into());
+        c.card_key_id = Some("k".to_owned());
+    });
+    assert!(key.await.to_string().contains("/no/such.pem"));
+    let token = refused(|c| {
+        let (sha256, principal) = ("secret".to_owned(), "acme".to_owned());
+        c.auth.token = vec![Token { sha256, principal, agents: Vec::new(), scopes: Vec::new() }];
+    });
+    let token = token.await.to_string();
+    assert!(token.contains("auth.token[0]") && !token.contains("secret"), "{token}");
 }
 
 #[tokio::test]
@@ -41,7 +261,7 @@ async fn a_card_that_is_not_there_is_404_with_advice() {
     }
     let posted = client.ask("POST", CARD, &[], "{}").await;
     assert_eq!(posted.status, StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(posted.headers["allow"], "GET");
+    assert_eq!(posted.headers["allow"], "GET, HEAD");
 }
 
 #[tokio::test]

@@ -40,9 +40,19 @@ impl Answer {
         self.body["error"]["message"].as_str().unwrap_or_else(|| panic!("no error: {self:?}"))
     }
 
+    /// The details, where JSON-RPC and where REST has them.
+    pub(crate) fn details(&self) -> &Value {
+        let error = &self.body["error"];
+        if error["data"].is_array() { &error["data"] } else { &error["details"] }
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        detail(self.details(), "google.rpc.ErrorInfo")["reason"].as_str().unwrap()
+    }
+
     /// The fields of the BadRequest.
     pub(crate) fn fields(&self) -> Vec<&str> {
-        let violations = detail(&self.body["error"]["data"], "google.rpc.BadRequest");
+        let violations = detail(self.details(), "google.rpc.BadRequest");
         let violations = violations["fieldViolations"].as_array();
         violations.unwrap().iter().map(|v| v["field"].as_str().unwrap()).collect()
     }
@@ -72,6 +82,10 @@ impl Client {
         body: impl Into<Bytes>,
     ) -> http::Response<Incoming> {
         let mut request = Request::builder().method(method).uri(path).header("host", "test");
+        // Said unless a test says something else of it.
+        if !headers.iter().any(|(name, _)| *name == "a2a-version") {
+            request = request.header("a2a-version", "1.0");
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -90,7 +104,8 @@ impl Client {
     ) -> Answer {
         let response = self.send(method, path, headers, body).await;
         let (head, body) = response.into_parts();
-        assert_eq!(head.headers["content-type"], "application/json");
+        let kind = &head.headers["content-type"];
+        assert!(kind == "application/json" || kind == "application/a2a+json", "{kind:?}");
         let bytes = soon("the body", body.collect()).await.unwrap().to_bytes();
         let body = serde_json::from_slice(&bytes).unwrap();
         Answer { status: head.status, headers: head.headers, body }
@@ -111,13 +126,7 @@ impl Client {
         method: &str,
         params: Value,
     ) -> Events {
-        let response = self.send("POST", "/", headers, request(method, params)).await;
-        let (head, body) = response.into_parts();
-        assert_eq!(head.status, StatusCode::OK);
-        assert_eq!(head.headers["content-type"], "text/event-stream");
-        assert_eq!(head.headers["cache-control"], "no-store");
-        assert_eq!(head.headers["x-accel-buffering"], "no");
-        Events { body, unread: String::new() }
+        Events::of(self.send("POST", "/", headers, request(method, params)).await)
     }
 
     pub(crate) async fn until_healthy(&mut self) {
@@ -147,11 +156,27 @@ pub(crate) struct Events {
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
-    Data { id: Option<u64>, data: Value },
+    Data {
+        id: Option<u64>,
+        data: Value,
+    },
+    /// One that says that it is an error.
+    Failure {
+        data: Value,
+    },
     Comment,
 }
 
 impl Events {
+    pub(crate) fn of(response: http::Response<Incoming>) -> Self {
+        let (head, body) = response.into_parts();
+        assert_eq!(head.status, StatusCode::OK);
+        assert_eq!(head.headers["content-type"], "text/event-stream");
+        assert_eq!(head.headers["cache-control"], "no-store");
+        assert_eq!(head.headers["x-accel-buffering"], "no");
+        Events { body, unread: String::new() }
+    }
+
     /// The next event or comment; none at an orderly end.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         while !self.unread.contains("\n\n") {
@@ -170,15 +195,16 @@ impl Events {
         if event.starts_with(':') {
             return Some(Event::Comment);
         }
-        let (mut id, mut data) = (None, Value::Null);
+        let (mut id, mut data, mut is_failure) = (None, Value::Null, false);
         for line in event.lines() {
             match line.split_once(": ").unwrap() {
                 ("id", number) => id = Some(number.parse().unwrap()),
                 ("data", text) => data = serde_json::from_str(text).unwrap(),
+                ("event", "error") => is_failure = true,
                 other => panic!("unknown field {other:?}"),
             }
         }
-        Some(Event::Data { id, data })
+        Some(if is_failure { Event::Failure { data } } else { Event::Data { id, data } })
     }
 
     pub(crate) async fn next_data(&mut self) -> (Option<u64>, Value) {
@@ -195,6 +221,7 @@ impl Events {
             match event {
                 Event::Data { id, .. } => numbers.push(id.unwrap()),
                 Event::Comment => {}
+                Event::Failure { data } => panic!("{data}"),
             }
         }
         numbers

@@ -10,13 +10,13 @@ use std::{
 use faultline_proto::{
     Failure,
     a2a::{
-        AgentCard, ListTasksResponse, Message, SendMessageRequest, SendMessageResponse,
-        StreamResponse, Task, TaskState, TaskStatus, part::Content, send_message_response,
-        stream_response,
+        AgentCard, ListTaskPushNotificationConfigsResponse, ListTasksResponse, Message,
+        SendMessageRequest, SendMessageResponse, StreamResponse, Task, TaskPushNotificationConfig,
+        TaskState, TaskStatus, part::Content, send_message_response, stream_response,
     },
     reason,
     v1::{
-        self, Agent, AgentsResponse, Call, End, Frame, InspectResponse, Reply, Worker,
+        self, Agent, AgentsResponse, Call, Deleted, End, Frame, InspectResponse, Reply, Worker,
         WorkersResponse, call,
         link_server::{Link, LinkServer},
         reply,
@@ -117,7 +117,9 @@ impl Link for Part {
     ) -> Result<Response<Self::OpenStream>, Status> {
         let (sender, receiver) = mpsc::channel(100_000);
         let cut = self.cut.lock().unwrap().clone();
-        let mut session = Session { part: self.clone(), sender, streams: HashMap::new() };
+        let part = self.clone();
+        let (streams, active) = (HashMap::new(), HashMap::new());
+        let mut session = Session { part, sender, streams, active };
         let mut calls = request.into_inner();
         tokio::spawn(async move {
             let serve = async {
@@ -136,6 +138,8 @@ struct Session {
     part: Part,
     sender: mpsc::Sender<Result<Reply, Status>>,
     streams: HashMap<u64, Events>,
+    /// What the first reply to a call says of its extensions.
+    active: HashMap<u64, Vec<String>>,
 }
 
 /// A stream that counts from `next` to `last`.
@@ -146,12 +150,16 @@ struct Events {
 }
 
 impl Session {
-    fn reply(&self, id: u64, body: reply::Body) {
-        drop(self.sender.try_send(Ok(Reply { id, body: Some(body), extensions: Vec::new() })));
+    fn reply(&mut self, id: u64, body: reply::Body) {
+        let extensions = self.active.remove(&id).unwrap_or_default();
+        drop(self.sender.try_send(Ok(Reply { id, body: Some(body), extensions })));
     }
 
     fn handle(&mut self, call: Call) {
         let id = call.id;
+        let mut declared = call.caller.map(|caller| caller.extensions).unwrap_or_default();
+        declared.retain(|uri| uri.contains("known"));
+        self.active.insert(id, declared);
         match call.body.unwrap() {
             call::Body::Send(request) => self.send(id, &request),
             call::Body::Stream(request) => self.stream(id, &request),
@@ -191,6 +199,28 @@ impl Session {
                 let inspect = InspectResponse { task, ..InspectResponse::default() };
                 self.reply(id, reply::Body::Inspect(Box::new(inspect)));
             }
+            call::Body::CreatePush(mut config) => {
+                config.id = "p-1".to_owned();
+                self.reply(id, reply::Body::Push(Box::new(config)));
+            }
+            call::Body::GetPush(request) => {
+                let config = TaskPushNotificationConfig {
+                    id: request.id,
+                    task_id: request.task_id,
+                    url: "https://hook.example".to_owned(),
+                    ..TaskPushNotificationConfig::default()
+                };
+                self.reply(id, reply::Body::Push(Box::new(config)));
+            }
+            call::Body::ListPush(_) => {
+                let configs = ListTaskPushNotificationConfigsResponse::default();
+                self.reply(id, reply::Body::Pushes(configs));
+            }
+            call::Body::DeletePush(_) => self.reply(id, reply::Body::Deleted(Deleted {})),
+            call::Body::ExtendedCard(request) => {
+                let card = AgentCard { name: request.tenant, ..AgentCard::default() };
+                self.reply(id, reply::Body::Card(Box::new(card)));
+            }
             call::Body::Credit(frames) => {
                 if let Some(events) = self.streams.get_mut(&id) {
                     events.credit += u64::from(frames);
@@ -201,10 +231,11 @@ impl Session {
         self.pump(id);
     }
 
-    fn send(&self, id: u64, request: &SendMessageRequest) {
+    fn send(&mut self, id: u64, request: &SendMessageRequest) {
         match words(request).as_slice() {
             ["hang", ..] => {}
             ["fail"] => self.reply(id, failure(rich())),
+            ["error", name] => self.reply(id, failure(fixed(name))),
             ["unknown"] => {
                 let mut record = Failure::new(&reason::UNAVAILABLE).into_record();
                 record.reason = "FROM_THE_FUTURE".to_owned();
@@ -283,6 +314,17 @@ fn frame(seq: u64) -> reply::Body {
 
 fn failure(failure: Failure) -> reply::Body {
     reply::Body::Failure(Box::new(failure.into_record()))
+}
+
+/// A failure that is the same every time.
+fn fixed(name: &str) -> Failure {
+    let failure = Failure::new(reason::named(name).unwrap()).with_trace("t", "s");
+    Failure::from_record(v1::Failure {
+        id: "f-1".to_owned(),
+        time: None,
+        origin: Some(v1::Origin { service: "fake".to_owned(), ..v1::Origin::default() }),
+        ..failure.into_record()
+    })
 }
 
 /// A failure with everything in it.

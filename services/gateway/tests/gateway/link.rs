@@ -104,7 +104,10 @@ async fn a_client_that_leaves_is_dropped_at_the_coordinator() {
 
 fn raw(method: &str, text: &str) -> String {
     let body = request(method, message(text));
-    format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    let length = body.len();
+    format!(
+        "POST / HTTP/1.1\r\nhost: x\r\na2a-version: 1.0\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
 }
 
 fn hanging(calls: &[Call]) -> usize {
@@ -157,7 +160,7 @@ async fn a_gateway_that_leaves_says_goodbye_on_open_streams() {
         match events.next().await {
             Some(Event::Data { data, .. }) => break data,
             Some(Event::Comment) => {}
-            None => panic!("no last word"),
+            other => panic!("no last word: {other:?}"),
         }
     };
     assert_eq!(last["error"]["code"], -31014);

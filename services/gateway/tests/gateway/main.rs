@@ -7,11 +7,16 @@
 mod client;
 mod fake;
 
+mod callers;
 mod cards;
 mod envelope;
+mod errors;
+mod grpc;
 mod link;
 mod malformed;
+mod rest;
 mod streams;
+mod versions;
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -40,12 +45,23 @@ impl Mesh {
         mesh
     }
 
+    async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        let mesh = Self::configured(Fake::start().await, change).await;
+        mesh.client().await.until_healthy().await;
+        mesh
+    }
+
     async fn in_front_of(fake: Fake) -> Self {
-        let config = Config {
+        Self::configured(fake, |_| {}).await
+    }
+
+    async fn configured(fake: Fake, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             coordinator: format!("http://{}", fake.address()),
             ..Config::default()
         };
+        change(&mut config);
         let service = config.bind().await.unwrap();
         let (address, drain) = (service.addr(), Drain::new());
         let running = tokio::spawn({

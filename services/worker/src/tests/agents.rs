@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use faultline_chassis::limits;
-use faultline_proto::v1::{self, report::Body, to_worker};
+use faultline_proto::{
+    id::TaskId,
+    v1::{self, report::Body, to_worker},
+};
 use futures::StreamExt;
 use prost::Message;
 use tokio::time::Instant;
@@ -48,6 +51,27 @@ fn failed(body: Option<&Body>) -> &v1::Failure {
         Some(Body::Failed(failure)) => failure,
         other => panic!("not failed: {other:?}"),
     }
+}
+
+#[tokio::test]
+async fn an_echo_is_all_that_was_sent() {
+    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let sent = Content::from("a")
+        .and(serde_json::json!({"b": 1}))
+        .and(Content::file("c.png", "image/png", vec![1, 2, 3]))
+        .and(Content::url("https://example.org/d.pdf", "application/pdf"))
+        .and("e");
+    let task = Task { id: TaskId::new(), attempt: 1, agent: "echo".into(), text: String::new() };
+    let mut assign = task.assign();
+    assign.message.as_mut().unwrap().parts = sent.0.clone();
+    wire.say(to_worker::Body::Assign(assign)).await;
+    let reports = wire.reports().await;
+    let Some(Body::Artifact(chunk)) = &reports[0].body else { panic!("{reports:?}") };
+    assert_eq!(chunk.artifact.as_ref().unwrap().parts, sent.0);
+    let echo = wire.hello.agents.iter().find(|a| a.name == "echo").unwrap();
+    let card = echo.card.as_ref().unwrap();
+    assert!(card.default_input_modes.contains(&"*/*".to_owned()), "it takes anything");
+    assert_eq!(card.default_output_modes, card.default_input_modes);
 }
 
 #[tokio::test]

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskState, id::TaskId, v1};
 use prost::Message;
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter, types::Value};
 
-use super::super::{Filter, Kind, Page, ReadError, Row, StoredEvent};
-use crate::task::Task;
+use super::super::{Filter, KeyName, KeyRow, Kind, Page, ReadError, Row, StoredEvent};
+use crate::task::{Millis, Task};
 
 /// Reader connections kept for reuse; more are opened when more read at once.
 const READERS_KEPT: usize = 4;
@@ -23,7 +23,7 @@ pub(super) const ALIVE: &str = "state = 1 OR state = 2 OR state = 6 OR state = 8
 
 pub(super) const COLUMNS: &str =
     "id, agent, context_id, state, version, seq, attempt, reported, worker,
-    created_ms, status_ms";
+    created_ms, status_ms, principal";
 
 pub(super) fn row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row {
@@ -38,6 +38,7 @@ pub(super) fn row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         worker: r.get(8)?,
         created: r.get(9)?,
         status_at: r.get(10)?,
+        principal: r.get(11)?,
     })
 }
 
@@ -83,42 +84,45 @@ pub(super) fn fold(c: &Connection, row: Row, all: bool) -> Result<Task, ReadErro
     Ok(task)
 }
 
+pub(super) fn key(
+    c: &Connection,
+    name: KeyName,
+    since: Millis,
+) -> rusqlite::Result<Option<KeyRow>> {
+    let sql = "SELECT task_id, digest, reply, created_ms FROM keys
+        WHERE principal = ?1 AND agent = ?2 AND key = ?3 AND created_ms >= ?4";
+    let mut statement = c.prepare_cached(sql)?;
+    let wanted = params![name.principal, name.agent, name.key, since];
+    let found = statement.query_row(wanted, |r| {
+        let (task_id, digest) = (TaskId::from_bytes(r.get(0)?), r.get(1)?);
+        Ok((task_id, digest, r.get::<_, Option<Vec<u8>>>(2)?, r.get(3)?))
+    });
+    Ok(found.optional()?.map(|(task_id, digest, reply, created)| KeyRow {
+        name,
+        task_id,
+        digest,
+        reply: reply.map(Bytes::from),
+        created,
+    }))
+}
+
 pub(super) fn list(c: &Connection, filter: &Filter) -> Result<Page, ReadError> {
-    let mut wheres = vec!["1 = 1"];
-    let mut values: Vec<(&str, Box<dyn rusqlite::ToSql>)> = Vec::new();
-    if let Some(agent) = &filter.agent {
-        wheres.push("agent = :agent");
-        values.push((":agent", Box::new(agent.clone())));
-    }
-    if let Some(context) = &filter.context_id {
-        wheres.push("context_id = :context");
-        values.push((":context", Box::new(context.clone())));
-    }
-    if let Some(state) = filter.state {
-        wheres.push("state = :state");
-        values.push((":state", Box::new(state as i32)));
-    }
-    if let Some(from) = filter.status_from {
-        wheres.push("status_ms >= :from");
-        values.push((":from", Box::new(from)));
-    }
-    let total = {
-        let sql = format!("SELECT COUNT(*) FROM tasks WHERE {}", wheres.join(" AND "));
-        query_one(c, &sql, &values).map_err(unavailable)?
-    };
+    let mut wanted = Conditions::of(filter);
+    let sql = format!("SELECT COUNT(*) FROM tasks WHERE {}", wanted.sql());
+    let total = c
+        .prepare_cached(&sql)
+        .and_then(|mut s| s.query_row(params_from_iter(&wanted.values), |r| r.get(0)))
+        .map_err(unavailable)?;
     if let Some(cursor) = filter.after {
-        wheres.push("(status_ms, id) < (:after_ms, :after_id)");
-        values.push((":after_ms", Box::new(cursor.status_at)));
-        values.push((":after_id", Box::new(*cursor.id.as_bytes())));
+        wanted.add("(status_ms, id) < (?, ?)", cursor.status_at);
+        wanted.values.push(Value::from(cursor.id.as_bytes().to_vec()));
     }
-    let sql = format!(
-        "SELECT {COLUMNS} FROM tasks WHERE {} ORDER BY status_ms DESC, id DESC LIMIT {}",
-        wheres.join(" AND "),
-        filter.limit + 1
-    );
+    let sql = page_sql(filter, &wanted);
     let mut rows = c
         .prepare_cached(&sql)
-        .and_then(|mut s| s.query_map(&*named(&values), row)?.collect::<Result<Vec<_>, _>>())
+        .and_then(|mut s| {
+            s.query_map(params_from_iter(&wanted.values), row)?.collect::<Result<Vec<_>, _>>()
+        })
         .map_err(unavailable)?;
     let mut more = rows.len() > filter.limit;
     rows.truncate(filter.limit);
@@ -135,18 +139,66 @@ pub(super) fn list(c: &Connection, filter: &Filter) -> Result<Page, ReadError> {
     Ok(Page { tasks, more, total })
 }
 
-fn named<'a>(
-    values: &'a [(&'a str, Box<dyn rusqlite::ToSql>)],
-) -> Vec<(&'a str, &'a dyn rusqlite::ToSql)> {
-    values.iter().map(|(name, value)| (*name, value.as_ref())).collect()
+/// One page, and one task more if there is one. First the ids, for which looking into an index is
+/// enough; then the rows of just those. A context is small, whatever SQLite may think of it.
+fn page_sql(filter: &Filter, wanted: &Conditions) -> String {
+    let source = match (&filter.scope.principal, &filter.context_id) {
+        (Some(_), Some(_)) => "tasks INDEXED BY tasks_by_context",
+        _ => "tasks",
+    };
+    let (wanted, limit) = (wanted.sql(), filter.limit + 1);
+    format!(
+        "SELECT {COLUMNS} FROM (SELECT id AS found FROM {source} WHERE {wanted}
+            ORDER BY status_ms DESC, id DESC LIMIT {limit})
+         JOIN tasks ON id = found ORDER BY status_ms DESC, id DESC"
+    )
 }
 
-fn query_one(
-    c: &Connection,
-    sql: &str,
-    values: &[(&str, Box<dyn rusqlite::ToSql>)],
-) -> rusqlite::Result<usize> {
-    c.prepare_cached(sql)?.query_row(&*named(values), |r| r.get(0))
+/// What a task must fulfil, with a value for each `?`.
+#[derive(Default)]
+struct Conditions {
+    wheres: Vec<String>,
+    values: Vec<Value>,
+}
+
+impl Conditions {
+    fn of(filter: &Filter) -> Self {
+        let mut wanted = Self::default();
+        let Filter { scope, context_id, state, status_from, .. } = filter;
+        if let Some(principal) = &scope.principal {
+            wanted.add("principal = ?", principal.clone());
+        }
+        if let Some(agent) = &scope.agent {
+            wanted.add("agent = ?", agent.clone());
+        }
+        if !scope.agents.is_empty() {
+            let marks = vec!["?"; scope.agents.len()].join(", ");
+            wanted.wheres.push(format!("agent IN ({marks})"));
+            wanted.values.extend(scope.agents.iter().cloned().map(Value::from));
+        }
+        if let Some(context) = context_id {
+            wanted.add("context_id = ?", context.clone());
+        }
+        if let Some(state) = *state {
+            wanted.add("state = ?", state as i32);
+        }
+        if let Some(from) = *status_from {
+            wanted.add("status_ms >= ?", from);
+        }
+        wanted
+    }
+
+    fn add(&mut self, condition: &str, value: impl Into<Value>) {
+        self.wheres.push(condition.to_owned());
+        self.values.push(value.into());
+    }
+
+    fn sql(&self) -> String {
+        match self.wheres.is_empty() {
+            true => "TRUE".to_owned(),
+            false => self.wheres.join(" AND "),
+        }
+    }
 }
 
 pub(super) fn unavailable(error: rusqlite::Error) -> ReadError {
@@ -183,5 +235,40 @@ impl Readers {
         connection.busy_timeout(Duration::from_secs(5))?;
         connection.set_prepared_statement_cache_capacity(32);
         Ok(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::super::Scope, *};
+    use crate::store::migrations::STEPS;
+
+    fn plan(filter: &Filter) -> String {
+        let c = Connection::open_in_memory().unwrap();
+        STEPS.iter().for_each(|step| c.execute_batch(step).unwrap());
+        let wanted = Conditions::of(filter);
+        let sql = format!("EXPLAIN QUERY PLAN {}", page_sql(filter, &wanted));
+        let mut statement = c.prepare(&sql).unwrap();
+        let steps = statement.query_map(params_from_iter(&wanted.values), |r| r.get(3)).unwrap();
+        steps.collect::<Result<Vec<String>, _>>().unwrap().join("\n")
+    }
+
+    #[test]
+    fn a_list_reads_only_what_it_shows() {
+        let principal = Some("ann".to_owned());
+        let own = Scope { principal: principal.clone(), ..Scope::default() };
+        let agents = vec!["a".to_owned(), "b".to_owned()];
+        let some = Scope { principal, agent: Some("a".into()), agents };
+        let by_time = "SEARCH tasks USING COVERING INDEX tasks_by_principal (principal=?";
+        for scope in [own.clone(), some] {
+            let state = Some(TaskState::Working);
+            let filter = Filter { scope, state, limit: 50, ..Filter::default() };
+            assert!(plan(&filter).contains(by_time), "{}", plan(&filter));
+            let recent = Filter { status_from: Some(1), ..filter };
+            assert!(plan(&recent).contains(by_time), "{}", plan(&recent));
+        }
+        let context = Filter { scope: own, context_id: Some("c".into()), ..Filter::default() };
+        let by_context = "USING INDEX tasks_by_context (principal=? AND context_id=?)";
+        assert!(plan(&context).contains(by_context), "{}", plan(&context));
     }
 }

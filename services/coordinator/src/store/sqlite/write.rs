@@ -5,7 +5,10 @@ use prost::Message;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{Row, StoredEvent, Write, WriteError, Written};
+use super::{
+    super::{Extras, KeyRow, Row, StoredEvent, Write, WriteError, Written},
+    push,
+};
 
 pub(super) struct Batch {
     pub(super) writes: Vec<Write>,
@@ -41,21 +44,25 @@ fn commit(
 
 fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<bool> {
     match write {
-        Write::Insert { row, events } => {
+        Write::Insert { row, events, with } => {
             let applied = insert(tx, lease, &row)?;
-            append(tx, applied, row.id, events)
+            append(tx, applied, row.id, events)?;
+            add_extras(tx, applied, with)
         }
-        Write::Advance { from, row, events } => {
+        Write::Advance { from, row, events, with } => {
             let applied = advance(tx, lease, from, &row)?;
-            append(tx, applied, row.id, events)
+            append(tx, applied, row.id, events)?;
+            add_extras(tx, applied, with)
         }
-        Write::Erase { id, from } => {
+        Write::Erase { id, from, key } => {
             let erased = tx
                 .prepare_cached("DELETE FROM tasks WHERE id = ?1 AND version = ?2 AND owner = ?3")?
                 .execute(params![id.as_bytes(), from, lease])?;
             if erased == 1 {
                 tx.prepare_cached("DELETE FROM events WHERE task_id = ?1")?
                     .execute(params![id.as_bytes()])?;
+                push::erase(tx, id)?;
+                key.map_or(Ok(()), |key| put_key(tx, &key))?;
             }
             Ok(erased == 1)
         }
@@ -70,13 +77,20 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
             tx.prepare_cached(sql)?.execute(params![offer.name, offer.encode_to_vec(), at])?;
             Ok(true)
         }
+        Write::ForgetKeys { before, limit } => {
+            let sql = "DELETE FROM keys WHERE (principal, agent, key) IN
+                (SELECT principal, agent, key FROM keys WHERE created_ms < ?1 LIMIT ?2)";
+            tx.prepare_cached(sql)?.execute(params![before, limit])?;
+            Ok(true)
+        }
+        Write::Push(write) => push::apply(tx, write),
     }
 }
 
 fn insert(tx: &Transaction<'_>, lease: i64, row: &Row) -> rusqlite::Result<bool> {
     let sql = "INSERT OR IGNORE INTO tasks (id, agent, context_id, state, version, owner, seq,
-            attempt, reported, worker, created_ms, status_ms)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+            attempt, reported, worker, created_ms, status_ms, principal)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
     let inserted = tx.prepare_cached(sql)?.execute(params![
         row.id.as_bytes(),
         row.agent,
@@ -90,6 +104,7 @@ fn insert(tx: &Transaction<'_>, lease: i64, row: &Row) -> rusqlite::Result<bool>
         row.worker,
         row.created,
         row.status_at,
+        row.principal,
     ])?;
     Ok(inserted == 1)
 }
@@ -118,7 +133,7 @@ fn append(
     applied: bool,
     id: TaskId,
     events: Vec<StoredEvent>,
-) -> rusqlite::Result<bool> {
+) -> rusqlite::Result<()> {
     if applied && !events.is_empty() {
         let sql = "INSERT INTO events (task_id, seq, kind, body) VALUES (?1, ?2, ?3, ?4)";
         let mut statement = tx.prepare_cached(sql)?;
@@ -127,5 +142,34 @@ fn append(
             statement.execute(params![id.as_bytes(), event.seq, kind, &event.body[..]])?;
         }
     }
+    Ok(())
+}
+
+fn add_extras(
+    tx: &Transaction<'_>,
+    applied: bool,
+    with: Option<Box<Extras>>,
+) -> rusqlite::Result<bool> {
+    if let Some(extras) = with.filter(|_| applied) {
+        extras.key.map_or(Ok(()), |key| put_key(tx, &key))?;
+        extras.pushes.iter().try_for_each(|row| push::set(tx, row))?;
+    }
     Ok(applied)
+}
+
+/// One that is there already has expired, or is told its reply.
+fn put_key(tx: &Transaction<'_>, row: &KeyRow) -> rusqlite::Result<()> {
+    let sql = "INSERT OR REPLACE INTO keys
+            (principal, agent, key, task_id, digest, reply, created_ms)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    tx.prepare_cached(sql)?.execute(params![
+        row.name.principal,
+        row.name.agent,
+        row.name.key,
+        row.task_id.as_bytes(),
+        row.digest,
+        row.reply.as_deref(),
+        row.created,
+    ])?;
+    Ok(())
 }

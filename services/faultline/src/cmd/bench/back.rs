@@ -21,7 +21,7 @@ pub(super) async fn serve(to: &str) -> anyhow::Result<()> {
     let said = stream::poll_fn(move |cx| {
         receiver.poll_recv(cx).map(|body| Some(FromWorker { body: Some(body?) }))
     });
-    let attached = HubClient::new(Channel::lazy(to)?).attach(said).await;
+    let attached = HubClient::new(Channel::plain(to)?).attach(said).await;
     let mut heard = attached.context("cannot attach")?.into_inner();
     ready("ready")?;
     while let Some(message) = heard.message().await? {

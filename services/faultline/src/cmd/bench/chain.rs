@@ -33,12 +33,12 @@ impl Chain {
         Ok(Self { address, processes })
     }
 
-    /// The mesh itself, its store in `dir`.
-    pub(super) async fn mesh(dir: &Path) -> anyhow::Result<Self> {
+    /// The mesh itself, its store in `dir`, with these agents.
+    pub(super) async fn mesh(dir: &Path, agents: &str) -> anyhow::Result<Self> {
         let store = format!("sqlite:{}", dir.join("db").display());
         let coordinator = coordinator(dir, "127.0.0.1:0", &store).await?;
         let to = format!("http://{}", coordinator.address);
-        let args = ["service", "worker", "--coordinator", &to, "--agents", "echo"];
+        let args = ["service", "worker", "--coordinator", &to, "--agents", agents];
         let worker = Process::start(dir, "worker", &args).await?;
         let args = ["service", "gateway", "--listen", "127.0.0.1:0", "--coordinator", &to];
         let gateway = Process::start(dir, "gateway", &args).await?;
@@ -75,6 +75,12 @@ impl Chain {
     /// The coordinator of a mesh.
     pub(super) fn coordinator_mut(&mut self) -> anyhow::Result<&mut Process> {
         self.processes.first_mut().context("a chain of nothing")
+    }
+
+    /// Resident bytes of its servers, in the order of the chain.
+    pub(super) fn memory(&self) -> anyhow::Result<Vec<u64>> {
+        let bytes = self.processes.iter().map(Process::memory).collect::<Option<_>>();
+        bytes.context("no /proc to read memory from")
     }
 
     fn cpu(&self) -> Option<Duration> {

@@ -37,7 +37,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Report> {
     progress("measuring the disk");
     let disk = fsync(scratch.path())?;
     progress("starting the mesh and the bare chain");
-    let mesh = Chain::mesh(scratch.path()).await?;
+    let mesh = Chain::mesh(scratch.path(), "echo").await?;
     let bare = Chain::bare(scratch.path()).await?;
     let mut points = Vec::new();
     let mut answers = Vec::new();

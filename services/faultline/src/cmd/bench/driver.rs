@@ -38,7 +38,7 @@ pub(super) fn request(shape: Shape) -> Arc<[u8]> {
     );
     let head = format!(
         "POST /agents/echo HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n",
+         a2a-version: 1.0\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     (head + &body).into_bytes().into()

@@ -38,7 +38,7 @@ use super::role::Hop;
 use crate::role::ready;
 
 pub(super) async fn serve(to: &str, hop: Hop) -> anyhow::Result<()> {
-    let channel = Channel::lazy(to)?;
+    let channel = Channel::plain(to)?;
     let link = match hop {
         Hop::Unary => None,
         Hop::Link => Some(Link::open(channel.clone()).await?),

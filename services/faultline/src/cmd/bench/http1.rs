@@ -17,6 +17,8 @@ pub(super) struct Connection {
     raw: Vec<u8>,
     /// Its body, when it came in chunks.
     joined: Vec<u8>,
+    /// Where the next chunk begins.
+    at: usize,
 }
 
 /// What stands in the head of an answer.
@@ -31,19 +33,12 @@ impl Connection {
     pub(super) async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, raw: Vec::with_capacity(2 * READ_BYTES), joined: Vec::new() })
+        Ok(Self { stream, raw: Vec::with_capacity(2 * READ_BYTES), joined: Vec::new(), at: 0 })
     }
 
     /// Sends one request and reads the whole answer: its status and its body.
     pub(super) async fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(u16, &[u8])> {
-        self.raw.clear();
-        self.stream.write_all(request).await?;
-        let (head, start) = loop {
-            self.read().await?;
-            if let Some(end) = find(&self.raw, b"\r\n\r\n") {
-                break (parse_head(&self.raw[..end])?, end + 4);
-            }
-        };
+        let (head, start) = self.send(request).await?;
         let body = match head.length {
             Some(length) => {
                 while self.raw.len() < start + length {
@@ -52,22 +47,54 @@ impl Connection {
                 &self.raw[start..start + length]
             }
             None => {
-                self.join_chunks(start).await?;
+                self.at = start;
+                while self.next_chunk().await? {}
                 &self.joined
             }
         };
         Ok((head.status, body))
     }
 
-    async fn join_chunks(&mut self, mut at: usize) -> anyhow::Result<()> {
+    /// Sends one request and reads its answer, a stream, up to the first chunk.
+    pub(super) async fn begin(&mut self, request: &[u8]) -> anyhow::Result<()> {
+        let (head, start) = self.send(request).await?;
+        self.at = start;
+        if head.status != 200 || head.length.is_some() {
+            bail!("no stream: {}", String::from_utf8_lossy(&self.raw));
+        }
+        self.next_chunk().await?;
+        Ok(())
+    }
+
+    /// Everything that came after the first chunk, to the end of the stream.
+    pub(super) async fn finish(&mut self) -> anyhow::Result<&[u8]> {
         self.joined.clear();
+        while self.next_chunk().await? {}
+        Ok(&self.joined)
+    }
+
+    async fn send(&mut self, request: &[u8]) -> anyhow::Result<(Head, usize)> {
+        self.raw.clear();
+        self.joined.clear();
+        self.stream.write_all(request).await?;
         loop {
-            match chunk(&self.raw, at)? {
+            self.read().await?;
+            if let Some(end) = find(&self.raw, b"\r\n\r\n") {
+                return Ok((parse_head(&self.raw[..end])?, end + 4));
+            }
+        }
+    }
+
+    /// One more chunk of the body; false: that was its end.
+    async fn next_chunk(&mut self) -> anyhow::Result<bool> {
+        loop {
+            match chunk(&self.raw, self.at)? {
                 None => self.read().await?,
-                Some(chunk) if chunk.is_empty() => return Ok(()),
+                Some(chunk) if chunk.is_empty() => return Ok(false),
                 Some(chunk) => {
-                    at = chunk.end + 2;
+                    self.at = chunk.end + 2;
                     self.joined.extend_from_slice(&self.raw[chunk]);
+                    return Ok(true);
                 }
             }
         }

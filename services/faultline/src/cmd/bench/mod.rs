@@ -6,6 +6,7 @@ mod compare;
 mod hop;
 mod json;
 mod recovery;
+mod streams;
 
 mod chain;
 mod disk;
@@ -41,6 +42,7 @@ Examples:
   faultline bench --concurrency 64      only that one
   faultline bench json                  what ProtoJSON costs
   faultline bench recovery              memory and restart with many stored tasks
+  faultline bench streams               many subscribers, and what an idle one costs
   faultline bench hop --json            two ways from the gateway to the coordinator";
 
 /// Measure the mesh on this machine, against a bare chain of the same hops.
@@ -71,6 +73,8 @@ enum Section {
     Json,
     /// Memory with many stored tasks, and the time to serve again after kill -9.
     Recovery,
+    /// 2,000 subscribers of 200 tasks: whether all see the same, and what an idle one costs.
+    Streams,
     /// Gateway to coordinator: a unary call per request, or one long-lived stream for all.
     Hop,
 }
@@ -139,6 +143,7 @@ impl Args {
             None => compare::run(self).await,
             Some(Section::Json) => Ok(json::run()),
             Some(Section::Recovery) => recovery::run().await,
+            Some(Section::Streams) => streams::run().await,
             Some(Section::Hop) => hop::run(self).await,
         }
     }

@@ -70,7 +70,7 @@ struct Restart {
 async fn restarts(dir: &Path) -> anyhow::Result<Vec<Restart>> {
     let request = request(Shape::Send);
     let store = format!("sqlite:{}", dir.join("db").display());
-    let mut mesh = Chain::mesh(dir).await?;
+    let mut mesh = Chain::mesh(dir, "echo").await?;
     mesh.first_answer(&request).await?;
     let mut restarts = Vec::new();
     for kill in 0..KILLS {

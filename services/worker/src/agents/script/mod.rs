@@ -40,5 +40,41 @@ pub fn offer() -> Offer {
                 .writes("application/json"),
         )
         .writes("application/json")
+        .extended_skill(reference())
         .may_answer_with_message()
+}
+
+/// The language, one example an instruction. It kills workers and hangs for ever on demand, so it
+/// is not for everybody to read.
+fn reference() -> Skill {
+    let skill = Skill::new("reference", "Reference", include_str!("language.md"));
+    EXAMPLES.iter().fold(skill.tag("test"), |skill, example| skill.example(*example))
+}
+
+const EXAMPLES: [&str; 13] = [
+    "say \"half way\"",
+    "chunk some; chunk more",
+    "artifact report \"all of it\"",
+    "data {\"total\": 3}",
+    "sleep 200ms",
+    "ask \"Which one?\"; chunk $answer",
+    "auth https://accounts.example.org/connect",
+    "message hello",
+    "reject \"not my job\"",
+    "fail RATE_LIMITED code=40401 text=\"slow down\" retry_after=2s times=1",
+    "panic",
+    "sleep 1s; abort",
+    "hang",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_example_can_be_read() {
+        for example in EXAMPLES {
+            assert!(example.parse::<Script>().is_ok(), "{example}");
+        }
+    }
 }

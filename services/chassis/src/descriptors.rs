@@ -1,0 +1,23 @@
+//! How many files and sockets the process may have open. Systems start with a soft limit for the
+//! sake of programs that cannot count beyond it; every connection here takes one.
+
+/// Raises the soft limit to the hard one.
+pub fn raise_limit() {
+    match rlimit::increase_nofile_limit(rlimit::INFINITY) {
+        Ok(limit) => tracing::debug!(limit, "open files and sockets are bounded"),
+        Err(error) => tracing::debug!(%error, "the limit of open files stays as it was"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rlimit::Resource;
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        let (soft, hard) = Resource::NOFILE.get().unwrap();
+        Resource::NOFILE.set(soft.min(hard - 1), hard).unwrap();
+        super::raise_limit();
+        assert_eq!(Resource::NOFILE.get().unwrap(), (hard, hard));
+    }
+}

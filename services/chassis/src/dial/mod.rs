@@ -1,0 +1,350 @@
+//! Dialling: names to addresses, TCP, and TLS where the URL says https. Every connection that
+//! leaves a process is made here, whether gRPC inside the mesh or HTTP to the world outside it.
+
+mod public;
+
+use std::{
+    error::Error as StdError,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{FutureExt, future::BoxFuture};
+use http::{Uri, uri::Scheme};
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection, HttpConnector, dns::Name},
+    rt::TokioIo,
+};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::either::Either;
+use tower::Service;
+
+use crate::{
+    limits,
+    tls::{self, Trust},
+};
+
+/// Idle time after which the system asks whether the peer's machine still lives.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("'{0}' names no host to dial")]
+    NoHost(Uri),
+    #[error("{} may not be dialled", .0.host)]
+    Forbidden(#[from] Forbidden),
+    #[error("cannot connect to {host}")]
+    Connect { host: String, source: Box<dyn StdError + Send + Sync> },
+    #[error("no connection to {host} within {} s", limits::CONNECT_TIMEOUT.as_secs())]
+    Slow { host: String },
+    #[error("the certificate of {host} cannot be trusted: {problem}")]
+    Untrusted { host: String, problem: String },
+    #[error("{host} does not speak TLS (if it should not, write http:// instead of https://)")]
+    NotTls { host: String },
+    #[error("no TLS with {host}")]
+    Handshake { host: String, source: io::Error },
+}
+
+/// The address is one that only this machine or this network may reach.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{host}' is {address}, which is not a public address")]
+pub struct Forbidden {
+    pub host: String,
+    pub address: IpAddr,
+}
+
+impl Forbidden {
+    /// Finds it among the causes of an error, whatever was put around it on its way up.
+    pub fn within<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+/// Why a host is no target.
+#[derive(Debug, thiserror::Error)]
+pub enum BadTarget {
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
+    #[error("'{host}' has no address")]
+    Unknown { host: String, source: io::Error },
+}
+
+/// Whether `host` may be dialled by a [`Connector::public_only`], as its name resolves now.
+pub async fn check_public(host: &str, port: u16) -> Result<(), BadTarget> {
+    let host = bare(host);
+    match (Resolver { public_only: true }).resolve(host, port).await {
+        Ok(_) => Ok(()),
+        Err(Unresolved::Forbidden(forbidden)) => Err(forbidden.into()),
+        Err(Unresolved::Io(source)) => Err(BadTarget::Unknown { host: host.to_owned(), source }),
+    }
+}
+
+/// Makes connections, for `hyper_util`'s client and tonic's channel alike. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    trust: Trust,
+    protocols: &'static [&'static [u8]],
+    public_only: bool,
+    /// Made at the first https: whoever never dials one need not have certificates.
+    tls: Arc<OnceLock<Arc<ClientConfig>>>,
+}
+
+impl Connector {
+    /// Dials any address; where TLS lets peers choose, it offers HTTP/2 and HTTP/1.1.
+    pub fn new(trust: Trust) -> Self {
+        let protocols = &[tls::H2, tls::HTTP1];
+        Self { trust, protocols, public_only: false, tls: Arc::default() }
+    }
+
+    /// Offers HTTP/2 only, as gRPC needs it.
+    pub fn http2_only(self) -> Self {
+        Self { protocols: &[tls::H2], tls: Arc::default(), ..self }
+    }
+
+    /// Offers HTTP/1.1 only.
+    pub fn http1_only(self) -> Self {
+        Self { protocols: &[tls::HTTP1], tls: Arc::default(), ..self }
+    }
+
+    /// Refuses every address that is not on the public internet, with [`Forbidden`]. The address
+    /// that was checked is the one that is dialled: a name that changes its mind gains nothing.
+    pub fn public_only(self) -> Self {
+        Self { public_only: true, ..self }
+    }
+
+    async fn connect(self, uri: Uri) -> Result<TokioIo<Stream>, Error> {
+        let host = uri.host().map(bare).ok_or_else(|| Error::NoHost(uri.clone()))?.to_owned();
+        let connecting = async {
+            let tcp = self.tcp(&host, &uri).await?;
+            match uri.scheme() == Some(&Scheme::HTTPS) {
+                true => self.encrypt(host.clone(), tcp).await,
+                false => Ok(Stream(Either::Left(tcp))),
+            }
+        };
+        match timeout(limits::CONNECT_TIMEOUT, connecting).await {
+            Ok(connected) => connected.map(TokioIo::new),
+            Err(_) => Err(Error::Slow { host }),
+        }
+    }
+
+    async fn tcp(&self, host: &str, uri: &Uri) -> Result<TcpStream, Error> {
+        let resolver = Resolver { public_only: self.public_only };
+        // The connector below does not ask a resolver about what is an address already.
+        if let Ok(address) = host.parse() {
+            resolver.check(host, address)?;
+        }
+        let mut tcp = HttpConnector::new_with_resolver(resolver);
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_connect_timeout(Some(limits::CONNECT_TIMEOUT));
+        let connected = tcp.call(uri.clone()).await;
+        connected.map(TokioIo::into_inner).map_err(|source| match Forbidden::within(&source) {
+            Some(forbidden) => forbidden.clone().into(),
+            None => Error::Connect { host: host.to_owned(), source: source.into() },
+        })
+    }
+
+    async fn encrypt(&self, host: String, tcp: TcpStream) -> Result<Stream, Error> {
+        let Ok(name) = ServerName::try_from(host.clone()) else {
+            let problem = "it could not be for a name like this".to_owned();
+            return Err(Error::Untrusted { host, problem });
+        };
+        let config = self.tls.get_or_init(|| Arc::new(self.trust.client(self.protocols)));
+        match TlsConnector::from(Arc::clone(config)).connect(name, tcp).await {
+            Ok(stream) => Ok(Stream(Either::Right(Box::new(stream)))),
+            Err(source) => Err(handshake_failed(host, source)),
+        }
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<TokioIo<Stream>, Error>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        self.clone().connect(uri).boxed()
+    }
+}
+
+/// An IPv6 address as it is, without the brackets of a URL.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+fn handshake_failed(host: String, source: io::Error) -> Error {
+    use rustls::{CertificateError as Bad, Error as Tls};
+    let inner = source.get_ref().and_then(|e| e.downcast_ref::<Tls>());
+    match inner {
+        // A CA that was made anew under its old name signs what the old one did not.
+        Some(Tls::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature)) => {
+            let problem = "it was not issued by a CA that is trusted here".to_owned();
+            Error::Untrusted { host, problem }
+        }
+        Some(Tls::InvalidCertificate(bad)) => Error::Untrusted { host, problem: bad.to_string() },
+        Some(Tls::InvalidMessage(_)) => Error::NotTls { host },
+        _ => Error::Handshake { host, source },
+    }
+}
+
+/// Names to addresses by the system's means, each address checked before anybody may dial it.
+#[derive(Clone, Copy, Debug)]
+struct Resolver {
+    public_only: bool,
+}
+
+impl Resolver {
+    /// One forbidden address refuses the name: nobody honest mixes them.
+    async fn resolve(self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
+        let found: Vec<_> = lookup_host((host, port)).await?.collect();
+        for address in &found {
+            self.check(host, address.ip())?;
+        }
+        Ok(found)
+    }
+
+    fn check(self, host: &str, address: IpAddr) -> Result<(), Forbidden> {
+        match !self.public_only || public::is_public(address) {
+            true => Ok(()),
+            false => Err(Forbidden { host: host.to_owned(), address }),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Unresolved {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("refused")]
+    Forbidden(#[from] Forbidden),
+}
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = Unresolved;
+    type Future = BoxFuture<'static, Result<Self::Response, Unresolved>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Unresolved>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let resolver = *self;
+        async move { Ok(resolver.resolve(name.as_str(), 0).await?.into_iter()) }.boxed()
+    }
+}
+
+/// One connection, encrypted or not.
+#[derive(Debug)]
+pub struct Stream(Either<TcpStream, Box<TlsStream<TcpStream>>>);
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        match &self.0 {
+            Either::Left(tcp) => tcp.connected(),
+            Either::Right(tls) => {
+                let (tcp, session) = tls.get_ref();
+                match session.alpn_protocol() == Some(tls::H2) {
+                    true => tcp.connected().negotiated_h2(),
+                    false => tcp.connected(),
+                }
+            }
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names, literals, and literals in the spellings that only the system's resolver knows.
+    const INSIDE: &[&str] =
+        &["localhost", "127.0.0.1", "127.1", "0x7f000001", "[::1]", "[::ffff:10.0.0.1]"];
+
+    #[tokio::test]
+    async fn what_is_not_public_is_refused_before_it_is_dialled() {
+        for host in INSIDE {
+            let checked = check_public(host, 80).await;
+            assert!(matches!(checked, Err(BadTarget::Forbidden(_))), "{host}: {checked:?}");
+            let uri: Uri = format!("http://{host}:9/").parse().unwrap();
+            let dialled = Connector::new(Trust::system()).public_only().call(uri).await;
+            let error = dialled.err().unwrap_or_else(|| panic!("{host} was dialled"));
+            assert!(Forbidden::within(&error).is_some(), "{host}: {error:?}");
+        }
+        assert!(check_public("8.8.8.8", 80).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn without_the_rule_the_same_address_is_only_closed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed = listener.local_addr().unwrap();
+        drop(listener);
+        let uri: Uri = format!("http://{closed}/").parse().unwrap();
+        let dialled = Connector::new(Trust::system()).call(uri).await;
+        assert!(matches!(dialled, Err(Error::Connect { .. })), "{dialled:?}");
+    }
+}

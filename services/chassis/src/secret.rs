@@ -1,0 +1,94 @@
+//! A secret that was configured. It can be shown to a peer on purpose and to nobody by accident: it
+//! prints as stars and is never serialised.
+
+use std::fmt;
+
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Deserializer, de};
+use subtle::ConstantTimeEq;
+
+/// A bearer token.
+#[derive(Clone)]
+pub struct Secret(String);
+
+/// The text cannot be sent as a bearer token. What the text is stays untold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a token is one or more visible ASCII characters, without spaces")]
+pub struct NotASecret;
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Result<Self, NotASecret> {
+        let text = text.into();
+        match !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic()) {
+            true => Ok(Self(text)),
+            false => Err(NotASecret),
+        }
+    }
+
+    /// The only way to read it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it was said. Digests are compared, so that the time it takes tells neither the
+    /// length nor how much was right.
+    pub fn is(&self, said: &[u8]) -> bool {
+        let digest = |bytes: &[u8]| digest(&SHA256, bytes);
+        digest(self.0.as_bytes()).as_ref().ct_eq(digest(said).as_ref()).into()
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.is(other.0.as_bytes())
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Serde's own error would quote a token that was written without its quotes.
+        let text = String::deserialize(deserializer).map_err(|_| de::Error::custom(NotASecret))?;
+        Self::new(text).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Config {
+        token: Secret,
+    }
+
+    #[test]
+    fn a_secret_is_read_and_not_shown() {
+        let config: Config = toml::from_str("token = 'hunter2'").unwrap();
+        assert_eq!(config.token.reveal(), "hunter2");
+        assert_eq!(format!("{config:?} {}", config.token), "Config { token: *** } ***");
+        assert!(config.token.is(b"hunter2"));
+        assert!(!config.token.is(b"hunter") && !config.token.is(b"hunter22"));
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused_without_being_quoted() {
+        for bad in ["''", "'two words'", "\"line\\n\"", "'schlüssel'", "424242", "['x']"] {
+            let error = toml::from_str::<Config>(&format!("token = {bad}")).unwrap_err();
+            assert_eq!(error.message(), NotASecret.to_string(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The first bytes of a connection. Until they say which HTTP follows, nobody else keeps the time:
+//! a client that sends a single `P` and then nothing would hold its connection for ever.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    time::timeout,
+};
+
+use crate::limits;
+
+/// What every HTTP/2 connection starts with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A stream whose first bytes were read ahead and are still to be had.
+pub(super) struct Greeted<S> {
+    inner: S,
+    head: [u8; PREFACE.len()],
+    /// What of `head` was read ahead, and what of that was taken.
+    len: usize,
+    taken: usize,
+}
+
+/// Waits, for a bounded time, until the client has said enough to know which HTTP it speaks.
+pub(super) async fn greet<S: AsyncRead + Unpin>(inner: S) -> io::Result<Greeted<S>> {
+    let mut greeted = Greeted { inner, head: [0; PREFACE.len()], len: 0, taken: 0 };
+    timeout(limits::HEADER_READ_TIMEOUT, greeted.listen()).await??;
+    Ok(greeted)
+}
+
+impl<S: AsyncRead + Unpin> Greeted<S> {
+    async fn listen(&mut self) -> io::Result<()> {
+        while self.len < PREFACE.len() && PREFACE.starts_with(&self.head[..self.len]) {
+            match self.inner.read(&mut self.head[self.len..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => self.len += n,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let ahead = &this.head[this.taken..this.len];
+        if ahead.is_empty() {
+            return Pin::new(&mut this.inner).poll_read(cx, buf);
+        }
+        let n = ahead.len().min(buf.remaining());
+        buf.put_slice(&ahead[..n]);
+        this.taken += n;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}

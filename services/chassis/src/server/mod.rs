@@ -1,0 +1,168 @@
+//! Serving. One accept loop for HTTP/1.1 and HTTP/2 on one port, encrypted or not, with the bounds
+//! that keep a slow or hostile client from costing more than its connection, and the layers that
+//! every gRPC service stands behind.
+
+mod greet;
+mod guard;
+mod stall;
+mod token;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use http::Request;
+use hyper::service::service_fn;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{either::Either, sync::CancellationToken};
+use tower::ServiceExt;
+
+use self::stall::Impatient;
+use crate::{drain::Drain, limits, tls};
+
+pub use guard::{Guard, GuardLayer};
+pub use token::{TokenGuard, TokenLayer};
+
+/// A socket that waits for clients, and what they must speak on it.
+pub struct Listener {
+    tcp: TcpListener,
+    tls: Option<TlsAcceptor>,
+}
+
+/// Why there is no listener.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("cannot listen on {address} (port 0 takes any free one)")]
+    Address { address: SocketAddr, source: io::Error },
+    #[error("TLS cannot be set up")]
+    Tls(#[from] tls::Error),
+}
+
+impl Listener {
+    /// Listens on `address`, with TLS if there are files for it.
+    pub async fn bind(address: SocketAddr, tls: Option<&tls::Files>) -> Result<Self, BindError> {
+        let tls = tls.map(tls::Files::acceptor).transpose()?;
+        let tcp = TcpListener::bind(address).await;
+        let tcp = tcp.map_err(|source| BindError::Address { address, source })?;
+        Ok(Self { tcp, tls })
+    }
+
+    /// The address it listens on, with the port it really got.
+    pub fn addr(&self) -> SocketAddr {
+        self.tcp.local_addr().expect("a socket that listens has an address")
+    }
+}
+
+/// Without TLS.
+impl From<TcpListener> for Listener {
+    fn from(tcp: TcpListener) -> Self {
+        Self { tcp, tls: None }
+    }
+}
+
+/// Serves `router` on `listener` until drained, then waits for open requests to finish, at most
+/// `patience`.
+pub async fn serve(
+    listener: impl Into<Listener>,
+    router: Router,
+    drain: Drain,
+    patience: Duration,
+) {
+    let Listener { tcp: listener, tls } = listener.into();
+    let permits = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
+    let graceful = GracefulShutdown::new();
+    let patience_ended = CancellationToken::new();
+    loop {
+        let permit = tokio::select! {
+            permit = Arc::clone(&permits).acquire_owned() => permit,
+            () = drain.signalled() => break,
+        };
+        let (stream, peer) = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of file handles, most likely: give others time to close some.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+            () = drain.signalled() => break,
+        };
+        let (router, watcher, drain) = (router.clone(), graceful.watcher(), drain.clone());
+        let (tls, patience_ended) = (tls.clone(), patience_ended.clone());
+        tokio::spawn(async move {
+            let _permit = permit;
+            let opened = tokio::select! {
+                opened = open(stream, tls) => opened,
+                () = drain.signalled() => return,
+            };
+            let stream = match opened {
+                Ok(stream) => stream,
+                Err(error) => return tracing::debug!(%peer, %error, "cut off before any request"),
+            };
+            let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+                router.clone().oneshot(request)
+            });
+            let builder = builder();
+            let stream = TokioIo::new(Impatient::new(stream));
+            let connection = builder.serve_connection(stream, service);
+            // An error here is the client's: a reset, a cut, a malformed request already answered.
+            tokio::select! {
+                ended = watcher.watch(connection) => if let Err(error) = ended {
+                    tracing::debug!(%peer, error, "a connection broke");
+                },
+                () = patience_ended.cancelled() => {}
+            }
+        });
+    }
+    drop(listener);
+    let _ = timeout(patience, graceful.shutdown()).await;
+    patience_ended.cancel();
+}
+
+/// What a client is heard on.
+type Stream = greet::Greeted<Either<TcpStream, Box<tokio_rustls::server::TlsStream<TcpStream>>>>;
+
+/// A connection up to the point where hyper keeps the time: encrypted if it must be, and far
+/// enough to know which HTTP the client speaks.
+async fn open(stream: TcpStream, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
+    stream.set_nodelay(true)?;
+    let stream = match tls {
+        Some(tls) => {
+            let shaken = timeout(limits::HEADER_READ_TIMEOUT, tls.accept(stream)).await?;
+            Either::Right(Box::new(shaken?))
+        }
+        None => Either::Left(stream),
+    };
+    greet::greet(stream).await
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits::HEADER_READ_TIMEOUT)
+        .max_buf_size(64 * 1024);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(limits::PING_INTERVAL)
+        .keep_alive_timeout(limits::PING_TIMEOUT)
+        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
+        .max_pending_accept_reset_streams(limits::PENDING_RESETS_MAX)
+        .max_local_error_reset_streams(limits::PENDING_RESETS_MAX)
+        .max_concurrent_streams(4096);
+    builder
+}

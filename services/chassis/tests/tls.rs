@@ -1,0 +1,266 @@
+//! TLS and the mesh's token over real sockets: what works, and what those who come without are
+//! told.
+#![allow(clippy::unwrap_used)]
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use axum::{Router, routing::get};
+use faultline_chassis::{
+    Drain, Secret,
+    client::{Channel, Dial},
+    dial::{self, Connector},
+    limits,
+    server::{self, Listener, TokenLayer},
+    tls::{Files, Trust},
+};
+use faultline_proto::{
+    Failure, reason,
+    v1::{
+        AgentsRequest, AgentsResponse, InspectRequest, InspectResponse, WorkersRequest,
+        WorkersResponse,
+        mesh_client::MeshClient,
+        mesh_server::{Mesh, MeshServer},
+    },
+};
+use futures::FutureExt;
+use http::{Uri, Version};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tonic::{Code, Request, Response, Status, service::Routes};
+use tower::ServiceExt;
+
+/// A certificate for this machine, its key, and the CA that issued it, each in a file.
+struct Identity {
+    dir: TempDir,
+}
+
+impl Identity {
+    fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let cert = CertificateParams::new(names).unwrap().signed_by(&key, &ca).unwrap();
+        std::fs::write(dir.path().join("ca.pem"), ca.pem()).unwrap();
+        std::fs::write(dir.path().join("cert.pem"), cert.pem()).unwrap();
+        std::fs::write(dir.path().join("key.pem"), key.serialize_pem()).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn files(&self) -> Files {
+        Files { cert: self.path("cert.pem"), key: self.path("key.pem") }
+    }
+
+    fn trust(&self) -> Trust {
+        Trust::with_ca(Some(&self.path("ca.pem"))).unwrap()
+    }
+}
+
+async fn serve(router: Router, tls: Option<&Files>) -> (SocketAddr, Drain) {
+    serve_at("127.0.0.1:0", router, tls).await
+}
+
+async fn serve_at(at: &str, router: Router, tls: Option<&Files>) -> (SocketAddr, Drain) {
+    let listener = Listener::bind(at.parse().unwrap(), tls).await.unwrap();
+    let (addr, drain) = (listener.addr(), Drain::new());
+    tokio::spawn(server::serve(listener, router, drain.clone(), Duration::from_millis(50)));
+    (addr, drain)
+}
+
+fn hello() -> Router {
+    Router::new().route("/", get(async || "hello"))
+}
+
+/// The version that was spoken.
+async fn fetch(connector: Connector, url: String) -> Result<Version, Box<dyn std::error::Error>> {
+    let client: Client<_, axum::body::Body> =
+        Client::builder(TokioExecutor::new()).build(connector);
+    let answer = client.get(url.parse()?).await?;
+    assert_eq!(answer.status(), 200);
+    Ok(answer.version())
+}
+
+async fn dial(connector: Connector, url: &str) -> Result<(), dial::Error> {
+    connector.oneshot(url.parse::<Uri>().unwrap()).await.map(drop)
+}
+
+#[tokio::test]
+async fn both_versions_of_http_are_spoken_over_tls() {
+    let ours = Identity::new();
+    let (addr, _drain) = serve(hello(), Some(&ours.files())).await;
+    let connector = || Connector::new(ours.trust());
+    for url in [format!("https://{addr}/"), format!("https://localhost:{}/", addr.port())] {
+        let any = fetch(connector(), url.clone()).await.unwrap();
+        assert_eq!(any, Version::HTTP_2, "the better one is chosen");
+        let old = fetch(connector().http1_only(), url).await.unwrap();
+        assert_eq!(old, Version::HTTP_11);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_ours_to_trust_is_refused_and_says_why() {
+    let (ours, other) = (Identity::new(), Identity::new());
+    let (addr, _drain) = serve(hello(), Some(&ours.files())).await;
+    let url = format!("https://{addr}/");
+    let refused = dial(Connector::new(other.trust()), &url).await.unwrap_err().to_string();
+    let said = "the certificate of 127.0.0.1 cannot be trusted: \
+                it was not issued by a CA that is trusted here";
+    assert_eq!(refused, said);
+    assert!(dial(Connector::new(Trust::system()), &url).await.is_err());
+
+    // The certificate is for 127.0.0.1 only.
+    let (elsewhere, _drain) = serve_at("127.0.0.2:0", hello(), Some(&ours.files())).await;
+    let url = format!("https://{elsewhere}/");
+    let refused = dial(Connector::new(ours.trust()), &url).await;
+    assert!(matches!(refused, Err(dial::Error::Untrusted { .. })), "{refused:?}");
+
+    // Also where gRPC would only say that nobody is there.
+    let address = format!("https://{addr}");
+    let channel = Channel::lazy(&Dial { address, ca: Some(other.path("ca.pem")), token: None });
+    let failure = agents(channel.unwrap()).await.unwrap_err();
+    assert_eq!((failure.code(), failure.public_message.as_str()), (Code::Unavailable, said));
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_named_with_what_is_wrong() {
+    let (ours, other) = (Identity::new(), Identity::new());
+    let said = |cert: PathBuf, key: PathBuf| {
+        let error = Files { cert, key }.acceptor().err().unwrap().to_string();
+        error.replace(&format!("{}/", ours.dir.path().display()), "")
+    };
+    let good = ours.files();
+    assert_eq!(said(ours.path("none.pem"), good.key.clone()), "cannot read 'none.pem'");
+    let swapped = said(good.key.clone(), good.cert.clone());
+    assert_eq!(swapped, "'key.pem' holds no certificate: it must be PEM and have one");
+    let no_key = said(good.cert.clone(), good.cert.clone());
+    assert_eq!(no_key, "'cert.pem' holds no private key: it must be PEM and have one");
+    let half = said(good.cert.clone(), PathBuf::new());
+    assert_eq!(half, "TLS needs both `cert` and `key`: name a PEM file each");
+    let foreign = said(good.cert, other.path("key.pem"));
+    assert!(foreign.contains("is not the key of 'cert.pem'"), "{foreign}");
+    std::fs::write(ours.path("torn.pem"), "-----BEGIN CERTIFICATE-----\nAAAA").unwrap();
+    let torn = Trust::with_ca(Some(&ours.path("torn.pem"))).unwrap_err().to_string();
+    assert!(torn.contains("torn.pem' is not good PEM: "), "{torn}");
+}
+
+#[tokio::test]
+async fn plain_http_on_a_tls_port_and_tls_on_a_plain_port_are_cut() {
+    let ours = Identity::new();
+    let (encrypted, _drain) = serve(hello(), Some(&ours.files())).await;
+    let mut stream = TcpStream::connect(encrypted).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let closed = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await;
+    assert!(closed.is_ok(), "the connection stays open");
+    assert!(!answer.starts_with(b"HTTP"));
+
+    let (plain, _drain) = serve(hello(), None).await;
+    let refused = dial(Connector::new(ours.trust()), &format!("https://{plain}/")).await;
+    assert!(matches!(refused, Err(dial::Error::NotTls { .. })), "{refused:?}");
+    assert!(fetch(Connector::new(ours.trust()), format!("http://{plain}/")).await.is_ok());
+}
+
+async fn is_cut(mut stream: impl AsyncRead + Unpin) -> bool {
+    let bound = limits::HEADER_READ_TIMEOUT + Duration::from_secs(5);
+    timeout(bound, stream.read_to_end(&mut Vec::new())).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_client_that_says_nothing_is_cut_before_its_handshake_and_after_it() {
+    let ours = Identity::new();
+    let (addr, _drain) = serve(hello(), Some(&ours.files())).await;
+    let silent = TcpStream::connect(addr).await.unwrap();
+    let mut waits = vec![is_cut(silent).boxed()];
+    for connector in [Connector::new(ours.trust()).http1_only(), Connector::new(ours.trust())] {
+        for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n"] {
+            let url: Uri = format!("https://{addr}/").parse().unwrap();
+            let mut stream = connector.clone().oneshot(url).await.unwrap().into_inner();
+            stream.write_all(said).await.unwrap();
+            stream.flush().await.unwrap();
+            waits.push(is_cut(stream).boxed());
+        }
+    }
+    let cut = futures::future::join_all(waits).await;
+    assert_eq!(cut, [true; 7], "one TCP, then three on HTTP/1.1 and three on HTTP/2");
+}
+
+struct Nobody;
+
+#[tonic::async_trait]
+impl Mesh for Nobody {
+    async fn agents(&self, _: Request<AgentsRequest>) -> Result<Response<AgentsResponse>, Status> {
+        Ok(Response::new(AgentsResponse::default()))
+    }
+
+    async fn workers(
+        &self,
+        _: Request<WorkersRequest>,
+    ) -> Result<Response<WorkersResponse>, Status> {
+        Ok(Response::new(WorkersResponse::default()))
+    }
+
+    async fn inspect(
+        &self,
+        _: Request<InspectRequest>,
+    ) -> Result<Response<InspectResponse>, Status> {
+        Ok(Response::new(InspectResponse::default()))
+    }
+}
+
+async fn agents(channel: Channel) -> Result<AgentsResponse, Failure> {
+    let answer = MeshClient::new(channel).agents(AgentsRequest::default()).await;
+    answer.map(Response::into_inner).map_err(Failure::from)
+}
+
+#[tokio::test]
+async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
+    let ours = Identity::new();
+    let secret = |text: &str| Some(Secret::new(text).unwrap());
+    let router = Routes::new(MeshServer::new(Nobody)).prepare().into_axum_router();
+    let health = Router::new().route("/grpc.health.v1.Health/Check", get(async || "open"));
+    let router = router.merge(health).layer(TokenLayer::new(secret("hunter2")));
+    let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;
+    let call = async |token| {
+        let ca = Some(ours.path("ca.pem"));
+        let dial = Dial { address: format!("https://{addr}"), ca, token };
+        agents(Channel::lazy(&dial).unwrap()).await
+    };
+    assert!(call(secret("hunter2")).await.is_ok());
+    for (token, problem) in [
+        (None, "the call carries no token: give both sides"),
+        (secret("hunter3"), "the token is not this mesh's: give both sides"),
+        (secret("hunter22"), "the token is not this mesh's: give both sides"),
+    ] {
+        let failure = call(token).await.unwrap_err();
+        assert_eq!(failure.row(), &reason::UNAUTHENTICATED);
+        assert!(failure.public_message.starts_with(problem), "{failure}");
+        assert!(failure.public_message.contains("FAULTLINE_MESH__TOKEN"), "{failure}");
+        assert!(!failure.id.is_empty(), "the details travel");
+    }
+    let probe = format!("https://{addr}/grpc.health.v1.Health/Check");
+    assert!(fetch(Connector::new(ours.trust()), probe).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_bad_dial_is_refused_before_anything_is_dialled() {
+    let said = |dial: Dial| Channel::lazy(&dial).unwrap_err().to_string();
+    let at = |address: &str| Dial { address: address.to_owned(), ..Dial::default() };
+    for bad in ["", "http://a b", "ftp://x:1", "unix:///tmp/x"] {
+        assert!(said(at(bad)).starts_with("not an address to dial: "), "{bad}");
+    }
+    let ca = Some(PathBuf::from("/nonexistent/ca.pem"));
+    let no_ca = said(Dial { ca, ..at("https://x:1") });
+    assert_eq!(no_ca, "no CA to verify 'https://x:1' with");
+}

@@ -1,0 +1,255 @@
+//! How a client is made: by an agent's card, or without one.
+
+use std::{path::PathBuf, sync::Arc};
+
+use faultline_chassis::{
+    TraceContext,
+    client::{Channel, Dial},
+    tls::Trust,
+};
+use faultline_proto::{Failure, a2a::AgentCard, json, reason};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Uri,
+    header::{ACCEPT, AUTHORIZATION},
+};
+
+use crate::{
+    Client,
+    card::{self, Binding, CardProblem, Interface},
+    error::Error,
+    follow::Reconnect,
+    grpc::Grpc,
+    http::{Exchange, Form, Http},
+    operation::ANSWER_TIMEOUT,
+    retry::Retry,
+    transport::Transport,
+};
+
+/// Names of A2A's service parameters.
+const VERSION: HeaderName = HeaderName::from_static("a2a-version");
+pub(crate) const EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
+
+/// Everything that may be said about a client before it is one. See [`Client::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    url: String,
+    binding: Option<Binding>,
+    ca: Option<PathBuf>,
+    headers: HeaderMap,
+    trace: Option<TraceContext>,
+    retry: Retry,
+    reconnect: Reconnect,
+    /// The first thing that was said wrongly.
+    problem: Option<Failure>,
+}
+
+impl Builder {
+    pub(crate) fn new(url: &str) -> Self {
+        let url = match url.contains("://") {
+            true => url.to_owned(),
+            false => format!("http://{url}"),
+        };
+        Self {
+            url: url.trim_end_matches('/').to_owned(),
+            binding: None,
+            ca: None,
+            headers: HeaderMap::new(),
+            trace: None,
+            retry: Retry::default(),
+            reconnect: Reconnect::default(),
+            problem: None,
+        }
+    }
+
+    /// This binding and no other. By default the card's first that is known, or JSON-RPC.
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.binding = Some(binding);
+        self
+    }
+
+    /// With this token in every call.
+    pub fn bearer(self, token: &str) -> Self {
+        self.credential(AUTHORIZATION, &format!("Bearer {token}"))
+    }
+
+    /// Trusting the certificates in this PEM file and no others. By default those that the system
+    /// trusts.
+    pub fn ca(mut self, path: impl Into<PathBuf>) -> Self {
+        self.ca = Some(path.into());
+        self
+    }
+
+    /// With this header in every call, such as an API key. Its value is never shown.
+    pub fn header(self, name: &str, value: &str) -> Self {
+        match name.parse() {
+            Ok(name) => self.credential(name, value),
+            Err(_) => self.wrong(format!("not the name of a header: '{name}'")),
+        }
+    }
+
+    /// With this extension, if the agent knows it. One that is needed:
+    /// [`Client::require_extension`].
+    pub fn extension(mut self, uri: &str) -> Self {
+        match HeaderValue::from_str(uri) {
+            Ok(_) => add_extension(&mut self.headers, uri),
+            Err(_) => return self.wrong(format!("not the URI of an extension: '{uri}'")),
+        }
+        self
+    }
+
+    /// Every call in this trace; otherwise each call starts one of its own.
+    pub fn trace(mut self, trace: TraceContext) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
+    /// How calls are repeated.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// How followers go on after a break.
+    pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
+        self.reconnect = reconnect;
+        self
+    }
+
+    /// Reads the agent's card and chooses how to call it. The URL is that of the card, of the
+    /// agent or of a server: unless it ends in `.json`, the card is well known below it.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let (http, url) = (self.http()?, card::card_url(&self.url));
+        let mut headers = self.headers.clone();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let attempts = &mut self.retry.start();
+        let answered = loop {
+            let exchange = Exchange {
+                verb: Method::GET,
+                url: url.clone(),
+                headers: headers.clone(),
+                body: None,
+                form: Form::Bare,
+                patience: Some(ANSWER_TIMEOUT),
+            };
+            let fault = match http.call(exchange).await {
+                Ok(answered) if answered.status.is_success() => break answered,
+                Ok(answered) => answered.refused(),
+                Err(fault) => fault,
+            };
+            match attempts.pause(&fault, true) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(fault.failure.into()),
+            }
+        };
+        match json::from_slice(&answered.body) {
+            Ok(card) => self.connect_by(card),
+            Err(error) => {
+                Err(Error::InvalidCard { url, problem: CardProblem::Unreadable(error.to_string()) })
+            }
+        }
+    }
+
+    /// Chooses how to call an agent by a card that is already at hand.
+    pub fn connect_by(self, card: AgentCard) -> Result<Client, Error> {
+        let secure = self.url.starts_with("https://");
+        let interface = card::choose(&card, self.binding, secure)
+            .map_err(|problem| Error::InvalidCard { url: card::card_url(&self.url), problem })?;
+        let root = origin(&interface.url);
+        self.build(interface, root, Some(card))
+    }
+
+    /// Calls the URL as it is, without a card. The first call connects.
+    pub fn direct(self) -> Result<Client, Error> {
+        let binding = self.binding.unwrap_or(Binding::JsonRpc);
+        let url = card::callable(&self.url, binding, false).map_err(|why| {
+            let message = format!("not an address to call: '{}' ({why})", self.url);
+            Failure::new(&reason::INVALID_ARGUMENT).because(message)
+        })?;
+        let root = url.clone();
+        let version = card::VERSION.to_owned();
+        self.build(Interface { binding, url, tenant: String::new(), version }, root, None)
+    }
+
+    fn build(
+        self,
+        interface: Interface,
+        root: String,
+        card: Option<AgentCard>,
+    ) -> Result<Client, Error> {
+        let (http, ca) = (self.http()?, self.ca.clone());
+        let transport = match interface.binding {
+            Binding::JsonRpc => Transport::JsonRpc { http: http.clone(), url: interface.url },
+            Binding::HttpJson => Transport::HttpJson { http: http.clone(), url: interface.url },
+            Binding::Grpc => {
+                // The token travels with the other headers.
+                let dial = Dial { address: interface.url, ca, ..Dial::default() };
+                let channel = Channel::lazy(&dial).map_err(|e| unusable(&e))?;
+                Transport::Grpc(Grpc::new(channel))
+            }
+        };
+        let mut headers = self.headers;
+        let version = HeaderValue::from_str(&interface.version);
+        headers.insert(VERSION, version.expect("a version is made of digits and dots"));
+        Ok(Client {
+            transport,
+            http,
+            root,
+            tenant: interface.tenant,
+            headers,
+            trace: self.trace,
+            card: card.map(Arc::new),
+            retry: self.retry,
+            reconnect: self.reconnect,
+        })
+    }
+
+    fn http(&self) -> Result<Http, Error> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone().into());
+        }
+        Ok(Http::new(Trust::with_ca(self.ca.as_deref()).map_err(|e| unusable(&e))?))
+    }
+
+    fn credential(mut self, name: HeaderName, value: &str) -> Self {
+        match HeaderValue::from_str(value) {
+            Ok(mut value) => {
+                value.set_sensitive(true);
+                self.headers.insert(name, value);
+                self
+            }
+            Err(_) => self.wrong(format!("the value of header '{name}' cannot be sent")),
+        }
+    }
+
+    fn wrong(mut self, message: String) -> Self {
+        let problem = || Failure::new(&reason::INVALID_ARGUMENT).because(message);
+        self.problem.get_or_insert_with(problem);
+        self
+    }
+}
+
+pub(crate) fn add_extension(headers: &mut HeaderMap, uri: &str) {
+    let known = headers.get(EXTENSIONS).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    if known.split(", ").any(|one| one == uri) {
+        return;
+    }
+    let all = if known.is_empty() { uri.to_owned() } else { format!("{known}, {uri}") };
+    if let Ok(value) = HeaderValue::from_str(&all) {
+        headers.insert(EXTENSIONS, value);
+    }
+}
+
+fn unusable(error: &(dyn std::error::Error + 'static)) -> Error {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let text: Vec<_> = causes.map(|error| error.to_string()).collect();
+    Failure::new(&reason::INVALID_ARGUMENT).because(text.join(": ")).into()
+}
+
+/// Scheme, host and port.
+fn origin(url: &str) -> String {
+    let uri: Option<Uri> = url.parse().ok();
+    let authority = uri.as_ref().and_then(|uri| uri.authority());
+    let scheme = uri.as_ref().and_then(|uri| uri.scheme_str()).unwrap_or("http");
+    authority.map(|authority| format!("{scheme}://{authority}")).unwrap_or_default()
+}

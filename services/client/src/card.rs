@@ -1,0 +1,258 @@
+//! An agent's card: where it is found, and which of its interfaces is called. Whatever is wrong
+//! with it is said before anything is sent.
+
+use std::fmt;
+
+use faultline_proto::a2a::{AgentCard, AgentInterface};
+use http::{Uri, uri::Scheme};
+
+/// Where the card of an agent, or of a whole origin, lies below its URL.
+const WELL_KNOWN: &str = "/.well-known/agent-card.json";
+/// The major version of A2A that is spoken here.
+const MAJOR: &str = "1";
+/// What is spoken with a server that says nothing.
+pub(crate) const VERSION: &str = "1.0";
+
+/// What a call travels on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// JSON-RPC 2.0 over HTTP.
+    JsonRpc,
+    /// Plain HTTP with JSON bodies.
+    HttpJson,
+    /// gRPC.
+    Grpc,
+}
+
+impl Binding {
+    /// All that are known, in the order of this client's liking.
+    pub const ALL: [Binding; 3] = [Binding::JsonRpc, Binding::HttpJson, Binding::Grpc];
+
+    /// As cards spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Binding::JsonRpc => "JSONRPC",
+            Binding::HttpJson => "HTTP+JSON",
+            Binding::Grpc => "GRPC",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|binding| binding.name().eq_ignore_ascii_case(name))
+    }
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why nothing can be called by a card.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CardProblem {
+    /// It is no JSON, or not the JSON of a card.
+    #[error("it is no card: {0}")]
+    Unreadable(String),
+    /// `supportedInterfaces` is absent or empty, as on a card of A2A 0.3.
+    #[error("it lists no supportedInterfaces")]
+    NoInterfaces,
+    /// None is JSONRPC, HTTP+JSON or GRPC, or the one that was asked for.
+    #[error("none of its interfaces is {wanted}: it lists {listed}")]
+    NoBinding {
+        /// What would have done.
+        wanted: String,
+        /// What the card has.
+        listed: String,
+    },
+    /// None is of A2A 1.x.
+    #[error("none of its interfaces speaks A2A {MAJOR}.x: it lists {listed}")]
+    NoVersion {
+        /// The versions on the card.
+        listed: String,
+    },
+    /// None has a URL that can be called.
+    #[error("none of its interfaces has a URL that can be called: {url} ({why})")]
+    NoUrl {
+        /// The last one tried.
+        url: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// The interface that is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) binding: Binding,
+    /// With a scheme and without a slash at the end.
+    pub(crate) url: String,
+    pub(crate) tenant: String,
+    /// Major and minor.
+    pub(crate) version: String,
+}
+
+/// Where the card lies: the URL itself if it is that of a JSON file, or else well known below it.
+pub(crate) fn card_url(url: &str) -> String {
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    match path.ends_with(".json") {
+        true => url.to_owned(),
+        false => format!("{}{WELL_KNOWN}", path.trim_end_matches('/')),
+    }
+}
+
+/// The first interface that can be called, in the card's order. `secure`: the card came encrypted,
+/// so nobody it names is called in the clear.
+pub(crate) fn choose(
+    card: &AgentCard,
+    wanted: Option<Binding>,
+    secure: bool,
+) -> Result<Interface, CardProblem> {
+    let all = &card.supported_interfaces;
+    if all.is_empty() {
+        return Err(CardProblem::NoInterfaces);
+    }
+    let fits = |binding: Binding| wanted.is_none_or(|wanted| wanted == binding);
+    let bound: Vec<_> = all
+        .iter()
+        .filter_map(|i| Binding::named(&i.protocol_binding).filter(|b| fits(*b)).map(|b| (b, i)))
+        .collect();
+    if bound.is_empty() {
+        let wanted = wanted.map_or("JSONRPC, HTTP+JSON or GRPC".to_owned(), |b| b.to_string());
+        return Err(CardProblem::NoBinding { wanted, listed: list(all, |i| &i.protocol_binding) });
+    }
+    let spoken: Vec<_> = bound.into_iter().filter_map(|(b, i)| Some((b, i, version(i)?))).collect();
+    if spoken.is_empty() {
+        return Err(CardProblem::NoVersion { listed: list(all, |i| &i.protocol_version) });
+    }
+    let mut problem = CardProblem::NoInterfaces;
+    for (binding, interface, version) in spoken {
+        match callable(&interface.url, binding, secure) {
+            Ok(url) => {
+                let tenant = interface.tenant.clone();
+                return Ok(Interface { binding, url, tenant, version });
+            }
+            Err(why) => {
+                problem = CardProblem::NoUrl { url: format!("'{}'", interface.url), why };
+            }
+        }
+    }
+    Err(problem)
+}
+
+fn list(all: &[AgentInterface], what: impl Fn(&AgentInterface) -> &String) -> String {
+    let names = all.iter().take(8).map(|i| format!("'{}'", what(i)));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// Major and minor of the interface, if it is a version that is spoken here.
+fn version(interface: &AgentInterface) -> Option<String> {
+    let text = match interface.protocol_version.trim() {
+        "" => VERSION,
+        text => text,
+    };
+    let mut numbers = text.split('.');
+    let (major, minor) = (numbers.next()?, numbers.next().unwrap_or("0"));
+    (major == MAJOR && minor.parse::<u16>().is_ok()).then(|| format!("{major}.{minor}"))
+}
+
+/// The URL with a scheme, which only gRPC may leave out.
+pub(crate) fn callable(url: &str, binding: Binding, secure: bool) -> Result<String, String> {
+    let url = match (binding, url.contains("://")) {
+        (Binding::Grpc, false) if secure => format!("https://{url}"),
+        (Binding::Grpc, false) => format!("http://{url}"),
+        _ => url.to_owned(),
+    };
+    let why = |text: &str| text.to_owned();
+    let uri: Uri = url.parse().map_err(|_| why("it is no URL"))?;
+    if uri.host().is_none_or(str::is_empty) {
+        return Err(why("it names no host"));
+    }
+    match uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTPS => {}
+        Some(scheme) if *scheme == Scheme::HTTP && !secure => {}
+        Some(scheme) if *scheme == Scheme::HTTP => {
+            return Err(why("the card came encrypted, and this would not be"));
+        }
+        Some(_) => return Err(why("its scheme is neither http nor https")),
+        None => return Err(why("it has no scheme")),
+    }
+    if uri.query().is_some() && binding != Binding::JsonRpc {
+        return Err(why("it has a query, below which there are no routes"));
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::json;
+
+    use super::*;
+
+    fn chosen(interfaces: &str, wanted: Option<Binding>) -> Result<Interface, CardProblem> {
+        let card = json::from_str(&format!(r#"{{"supportedInterfaces":[{interfaces}]}}"#));
+        choose(&card.unwrap(), wanted, false)
+    }
+
+    #[test]
+    fn the_first_interface_that_is_known_is_taken() {
+        let card = r#"{"url":"quic://x","protocolBinding":"urn:mine","protocolVersion":"1.0"},
+            {"url":"http://x/old","protocolBinding":"JSONRPC","protocolVersion":"0.3"},
+            {"url":"relative","protocolBinding":"JSONRPC","protocolVersion":"1.0"},
+            {"url":"http://x/v1/","protocolBinding":"HTTP+JSON","protocolVersion":"1.0.1",
+             "tenant":"acme"},
+            {"url":"x:443","protocolBinding":"GRPC","protocolVersion":"1.0"}"#;
+        let rest = chosen(card, None).unwrap();
+        assert_eq!((rest.binding, rest.url.as_str()), (Binding::HttpJson, "http://x/v1"));
+        assert_eq!((rest.tenant.as_str(), rest.version.as_str()), ("acme", "1.0"));
+        let grpc = chosen(card, Some(Binding::Grpc)).unwrap();
+        assert_eq!(grpc.url, "http://x:443");
+    }
+
+    #[test]
+    fn a_card_that_cannot_be_used_says_why() {
+        let one = |url: &str, binding: &str, version: &str| {
+            let fields = [("url", url), ("protocolBinding", binding), ("protocolVersion", version)];
+            let fields = fields.map(|(key, value)| format!(r#""{key}":"{value}""#));
+            chosen(&format!("{{{}}}", fields.join(",")), None).unwrap_err().to_string()
+        };
+        let cases = [
+            (chosen("", None).unwrap_err().to_string(), "it lists no supportedInterfaces"),
+            (one("http://x", "CARRIER-PIGEON", "1.0"), "it lists 'CARRIER-PIGEON'"),
+            (one("http://x", "JSONRPC", "0.3"), "speaks A2A 1.x: it lists '0.3'"),
+            (one("", "JSONRPC", "1.0"), "'' (it is no URL)"),
+            (one("/agents/x", "JSONRPC", "1.0"), "'/agents/x' (it names no host)"),
+            (one("ftp://x", "JSONRPC", "1.0"), "neither http nor https"),
+            (one("x:443", "HTTP+JSON", "1.0"), "it has no scheme"),
+            (one("http://x?a=b", "HTTP+JSON", "1.0"), "it has a query"),
+        ];
+        for (said, expected) in cases {
+            assert!(said.contains(expected), "{said}");
+        }
+        let card = r#"{"url":"http://x","protocolBinding":"JSONRPC","protocolVersion":"1.0"}"#;
+        let asked = chosen(card, Some(Binding::Grpc)).unwrap_err();
+        assert!(asked.to_string().contains("is GRPC: it lists 'JSONRPC'"), "{asked}");
+    }
+
+    #[test]
+    fn an_encrypted_card_leads_nowhere_unencrypted() {
+        let secure = |url, binding| callable(url, binding, true);
+        assert!(secure("http://x", Binding::JsonRpc).is_err());
+        assert_eq!(secure("https://x/", Binding::JsonRpc), Ok("https://x".to_owned()));
+        assert_eq!(secure("x:443", Binding::Grpc), Ok("https://x:443".to_owned()));
+    }
+
+    #[test]
+    fn a_card_is_a_file_or_well_known() {
+        let cases = [
+            ("http://x", "http://x/.well-known/agent-card.json"),
+            ("http://x/agents/echo/", "http://x/agents/echo/.well-known/agent-card.json"),
+            ("http://x/.well-known/agent-card.json", "http://x/.well-known/agent-card.json"),
+            ("http://x/cards/me.json?v=1", "http://x/cards/me.json?v=1"),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(card_url(given), expected);
+        }
+    }
+}

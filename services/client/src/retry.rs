@@ -1,0 +1,169 @@
+//! When a call is made again, and after how long. Only what cannot do harm twice is repeated.
+
+use std::time::Duration;
+
+use faultline_proto::{Failure, reason::Retry as Class};
+use tokio::time::Instant;
+use tonic::Code;
+
+/// How calls are repeated. Reads, cancels and deletes are repeated when the failure may pass; a
+/// send only when the failure proves that nothing ran, or when it has an idempotency key.
+///
+/// A delay that the server asks for, by `Retry-After` or `RetryInfo`, is kept. When it is longer
+/// than the time that is left the failure is returned at once, and still says how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Calls after the first.
+    pub max: u32,
+    /// Before the second call; twice as long before each further one.
+    pub backoff: Duration,
+    /// The longest pause that is not asked for by the server.
+    pub backoff_max: Duration,
+    /// For all calls and pauses together.
+    pub patience: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            max: 3,
+            backoff: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(5),
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Retry {
+    /// Every failure is the caller's to see.
+    pub fn never() -> Self {
+        Self { max: 0, ..Self::default() }
+    }
+
+    /// A clock for one call.
+    pub(crate) fn start(self) -> Attempts {
+        Attempts { retry: self, made: 0, until: Instant::now() + self.patience }
+    }
+}
+
+/// Twice as long each time, and up to a quarter longer still, so that those who broke off
+/// together do not come back together.
+pub(crate) fn backoff(first: Duration, max: Duration, attempt: u32) -> Duration {
+    let pause = first.saturating_mul(1 << attempt.min(16)).min(max);
+    pause.mul_f64(rand::random_range(1.0..1.25))
+}
+
+/// What is known of a failed call beyond its failure.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) failure: Failure,
+    /// The server cannot have acted: it was not reached, or it refused before it began.
+    pub(crate) harmless: bool,
+}
+
+impl From<Failure> for Fault {
+    /// A failure that the server put into words itself, before it did anything: what ran and
+    /// failed would have been answered with a task.
+    fn from(failure: Failure) -> Self {
+        let refused = matches!(failure.code(), Code::Unavailable | Code::ResourceExhausted);
+        let harmless = refused && !failure.foreign;
+        Self { failure, harmless }
+    }
+}
+
+impl Fault {
+    /// Nobody was reached.
+    pub(crate) fn unsent(failure: Failure) -> Self {
+        Self { failure, harmless: true }
+    }
+
+    /// What became of the call is not known.
+    pub(crate) fn lost(failure: Failure) -> Self {
+        Self { failure, harmless: false }
+    }
+
+    /// Whether the same call may go better later, and may be made.
+    pub(crate) fn passes(&self, repeatable: bool) -> bool {
+        if !repeatable && !self.harmless {
+            return false;
+        }
+        let class = match self.failure.row().retry {
+            Class::Yes | Class::Delay => true,
+            Class::Idempotent => repeatable,
+            Class::Never | Class::Enclosing | Class::Reauthenticate => false,
+        };
+        self.failure.retryable.unwrap_or(class)
+    }
+}
+
+pub(crate) struct Attempts {
+    retry: Retry,
+    made: u32,
+    until: Instant,
+}
+
+impl Attempts {
+    /// How long to wait before the next call; none when there is to be no next.
+    pub(crate) fn pause(&mut self, fault: &Fault, repeatable: bool) -> Option<Duration> {
+        if self.made >= self.retry.max || !fault.passes(repeatable) {
+            return None;
+        }
+        let pause = backoff(self.retry.backoff, self.retry.backoff_max, self.made);
+        let pause = pause.max(fault.failure.retry_after().unwrap_or_default());
+        self.made += 1;
+        (Instant::now() + pause <= self.until).then_some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::reason;
+
+    use super::*;
+    use crate::refusal;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_doubles_and_ends_after_the_last_try() {
+        let mut attempts = Retry::default().start();
+        let lost = || Fault::lost(refusal::lost("x"));
+        let pauses: Vec<_> = std::iter::from_fn(|| attempts.pause(&lost(), true)).take(9).collect();
+        assert_eq!(pauses.len(), 3);
+        for (pause, least) in pauses.iter().zip([200, 400, 800]) {
+            let least = Duration::from_millis(least);
+            assert!(*pause >= least && *pause < least.mul_f64(1.25), "{pause:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_delay_that_is_asked_for_is_kept_or_not_waited_for_at_all() {
+        let told = |s| {
+            let failure = Failure::new(&reason::RATE_LIMITED);
+            Fault::from(failure.with_retry_after(Duration::from_secs(s)))
+        };
+        let mut attempts = Retry::default().start();
+        assert_eq!(attempts.pause(&told(7), false), Some(Duration::from_secs(7)));
+        assert_eq!(attempts.pause(&told(61), false), None);
+    }
+
+    #[test]
+    fn a_send_is_repeated_only_when_nothing_can_have_happened() {
+        let retry = Retry { patience: Duration::from_secs(3600), ..Retry::default() };
+        let repeats = |fault: &Fault, repeatable| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async { retry.start().pause(fault, repeatable).is_some() })
+        };
+        let cases = [
+            (Fault::unsent(refusal::lost("x")), true, true),
+            (Fault::lost(refusal::lost("x")), false, true),
+            (Fault::from(Failure::new(&reason::RATE_LIMITED)), true, true),
+            (Fault::from(Failure::new(&reason::AGENT_UNAVAILABLE)), true, true),
+            (Fault::from(Failure::new(&reason::DEADLINE_EXCEEDED)), false, true),
+            (Fault::from(Failure::new(&reason::TASK_NOT_FOUND)), false, false),
+            (Fault::from(Failure::new(&reason::UNAVAILABLE).with_retryable(false)), false, false),
+        ];
+        for (fault, of_a_send, of_a_read) in cases {
+            assert_eq!(repeats(&fault, false), of_a_send, "{}", fault.failure);
+            assert_eq!(repeats(&fault, true), of_a_read, "{}", fault.failure);
+        }
+    }
+}

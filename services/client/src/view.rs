@@ -1,0 +1,255 @@
+//! The task as its events told it so far. From it two things follow: what a snapshot has that was
+//! not told yet, and what a server tells for the second time. It knows no connection.
+
+use faultline_proto::a2a::{
+    Artifact, Part, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus,
+    TaskStatusUpdateEvent, part::Content, stream_response::Payload,
+};
+use prost_types::Struct;
+
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    task: Task,
+}
+
+impl View {
+    /// For a task whose events were told to somebody else.
+    pub(crate) fn of(task_id: &str) -> Self {
+        Self { task: Task { id: task_id.to_owned(), ..Task::default() } }
+    }
+
+    pub(crate) fn task(&self) -> &Task {
+        &self.task
+    }
+
+    pub(crate) fn into_task(self) -> Task {
+        self.task
+    }
+
+    pub(crate) fn state(&self) -> TaskState {
+        self.task.status.as_ref().map(|status| status.state()).unwrap_or_default()
+    }
+
+    /// There is nothing yet to compare a snapshot with.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.task.status.is_none() && self.task.artifacts.is_empty()
+    }
+
+    pub(crate) fn apply(&mut self, response: &StreamResponse) {
+        match &response.payload {
+            Some(Payload::Task(task)) => self.task = task.clone(),
+            Some(Payload::StatusUpdate(update)) => {
+                self.name(&update.task_id, &update.context_id);
+                // What was said last is history once something else is said.
+                let said = self.task.status.take().and_then(|status| status.message);
+                let known = |id: &str| self.task.history.iter().any(|m| m.message_id == id);
+                self.task.history.extend(said.filter(|said| !known(&said.message_id)));
+                self.task.status = update.status.clone();
+                merge(&mut self.task.metadata, update.metadata.as_ref());
+            }
+            Some(Payload::ArtifactUpdate(update)) => {
+                self.name(&update.task_id, &update.context_id);
+                if let Some(artifact) = &update.artifact {
+                    self.keep(artifact, update.append);
+                }
+            }
+            Some(Payload::Message(_)) | None => {}
+        }
+    }
+
+    fn name(&mut self, task_id: &str, context_id: &str) {
+        if self.task.id.is_empty() {
+            task_id.clone_into(&mut self.task.id);
+        }
+        if self.task.context_id.is_empty() {
+            context_id.clone_into(&mut self.task.context_id);
+        }
+    }
+
+    fn keep(&mut self, artifact: &Artifact, append: bool) {
+        let known = self.task.artifacts.iter_mut().find(|a| a.artifact_id == artifact.artifact_id);
+        match known {
+            Some(known) if append => known.parts.extend(artifact.parts.iter().cloned()),
+            Some(known) => *known = artifact.clone(),
+            None => self.task.artifacts.push(artifact.clone()),
+        }
+    }
+
+    /// The same message in the same state, or the same artifact as a whole: a server without
+    /// numbers tells again what it told before.
+    pub(crate) fn repeats(&self, response: &StreamResponse) -> bool {
+        match &response.payload {
+            Some(Payload::StatusUpdate(update)) => {
+                let (Some(new), Some(old)) = (&update.status, &self.task.status) else {
+                    return false;
+                };
+                new.state == old.state && new.message.is_some() && is_same_message(new, old)
+            }
+            Some(Payload::ArtifactUpdate(update)) if !update.append => {
+                update.artifact.as_ref().is_some_and(|new| self.task.artifacts.contains(new))
+            }
+            _ => false,
+        }
+    }
+
+    /// What the snapshot has that was not told yet, as the events that would have told it.
+    pub(crate) fn news(&self, snapshot: &Task) -> Vec<StreamResponse> {
+        let mut news: Vec<_> = snapshot
+            .artifacts
+            .iter()
+            .filter_map(|new| {
+                let old = self.task.artifacts.iter().find(|a| a.artifact_id == new.artifact_id);
+                let (artifact, append) =
+                    old.map_or(Some((new.clone(), false)), |o| grown(o, new))?;
+                Some(Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
+                    task_id: snapshot.id.clone(),
+                    context_id: snapshot.context_id.clone(),
+                    artifact: Some(artifact),
+                    append,
+                    ..TaskArtifactUpdateEvent::default()
+                }))
+            })
+            .collect();
+        let changed = match (&self.task.status, &snapshot.status) {
+            (Some(old), Some(new)) => new.state != old.state || !is_same_message(new, old),
+            (old, new) => old.is_none() && new.is_some(),
+        };
+        if changed {
+            news.push(Payload::StatusUpdate(TaskStatusUpdateEvent {
+                task_id: snapshot.id.clone(),
+                context_id: snapshot.context_id.clone(),
+                status: snapshot.status.clone(),
+                metadata: snapshot.metadata.clone(),
+            }));
+        }
+        news.into_iter().map(|payload| StreamResponse { payload: Some(payload) }).collect()
+    }
+}
+
+fn is_same_message(new: &TaskStatus, old: &TaskStatus) -> bool {
+    let id = |status: &TaskStatus| status.message.as_ref().map(|m| m.message_id.clone());
+    id(new) == id(old)
+}
+
+fn merge(into: &mut Option<Struct>, metadata: Option<&Struct>) {
+    if let Some(metadata) = metadata {
+        let fields = metadata.fields.iter().map(|(key, value)| (key.clone(), value.clone()));
+        into.get_or_insert_with(Struct::default).fields.extend(fields);
+    }
+}
+
+/// What was added to an artifact, with `true`; or all of it, where it did not just grow.
+fn grown(old: &Artifact, new: &Artifact) -> Option<(Artifact, bool)> {
+    let added = |parts| Some((Artifact { parts, ..new.clone() }, true));
+    if let Some(rest) = new.parts.strip_prefix(old.parts.as_slice()) {
+        return if rest.is_empty() { None } else { added(rest.to_vec()) };
+    }
+    // A server may keep the chunks of a text as one part.
+    let (before, after) = (text(&old.parts), text(&new.parts));
+    match before.zip(after) {
+        Some((before, after)) if before == after => None,
+        Some((before, after)) if after.starts_with(&before) => {
+            let rest = after[before.len()..].to_owned();
+            added(vec![Part { content: Some(Content::Text(rest)), ..Part::default() }])
+        }
+        _ => Some((new.clone(), false)),
+    }
+}
+
+/// The whole text of parts that are nothing else.
+fn text(parts: &[Part]) -> Option<String> {
+    let texts = parts.iter().map(|part| match &part.content {
+        Some(Content::Text(text)) => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::json;
+
+    use super::*;
+
+    fn task(json: &str) -> Task {
+        json::from_str(json).unwrap()
+    }
+
+    fn told(before: &str, snapshot: &str) -> Vec<String> {
+        let mut view = View::default();
+        view.apply(&StreamResponse { payload: Some(Payload::Task(task(before))) });
+        let snapshot = task(snapshot);
+        let news = view.news(&snapshot);
+        news.iter().for_each(|event| view.apply(event));
+        assert_eq!(view.news(&snapshot), [], "told twice");
+        news.iter().map(json::to_string).collect()
+    }
+
+    fn artifact(parts: &str) -> String {
+        format!(
+            r#"{{"id":"t","status":{{"state":"TASK_STATE_WORKING"}},
+                "artifacts":[{{"artifactId":"a","parts":[{parts}]}}]}}"#
+        )
+    }
+
+    #[test]
+    fn a_snapshot_tells_only_what_was_added() {
+        let cut = artifact(r#"{"text":"one "},{"text":"tw"}"#);
+        let parts = told(&cut, &artifact(r#"{"text":"one "},{"text":"tw"},{"text":"o"}"#));
+        let merged = told(&cut, &artifact(r#"{"text":"one two"}"#));
+        assert_eq!(parts, merged);
+        assert_eq!(parts.len(), 1);
+        assert!(parts[0].contains(r#""parts":[{"text":"o"}]"#), "{}", parts[0]);
+        assert!(parts[0].contains(r#""append":true"#), "{}", parts[0]);
+        assert_eq!(told(&cut, &cut), [""; 0]);
+        assert_eq!(told(&cut, &artifact(r#"{"text":"one tw"}"#)), [""; 0]);
+    }
+
+    #[test]
+    fn what_did_not_just_grow_is_told_whole() {
+        let events = told(&artifact(r#"{"text":"one"}"#), &artifact(r#"{"text":"two"}"#));
+        assert!(events.len() == 1 && !events[0].contains("append"), "{events:?}");
+        let events = told(r#"{"id":"t"}"#, &artifact(r#"{"text":"one"}"#));
+        assert_eq!(events.len(), 2);
+    }
+
+    #[test]
+    fn a_status_is_news_by_its_state_or_its_message() {
+        let said = |state: &str, id: &str| {
+            format!(
+                r#"{{"id":"t","status":{{"state":"TASK_STATE_{state}",
+                    "message":{{"messageId":"{id}"}}}}}}"#
+            )
+        };
+        let working = said("WORKING", "m-1");
+        assert_eq!(told(&working, &working), [""; 0]);
+        assert_eq!(told(&working, &said("WORKING", "m-2")).len(), 1);
+        assert_eq!(told(&working, &said("COMPLETED", "m-1")).len(), 1);
+    }
+
+    #[test]
+    fn a_replay_is_known_by_the_ids_in_it() {
+        let mut view = View::default();
+        let read = |json: &str| json::from_str::<StreamResponse>(json).unwrap();
+        let said = read(
+            r#"{"statusUpdate":{"taskId":"t","status":{"state":"TASK_STATE_WORKING",
+                "message":{"messageId":"m"}}}}"#,
+        );
+        let made = read(
+            r#"{"artifactUpdate":{"taskId":"t","artifact":{"artifactId":"a",
+                "parts":[{"text":"x"}]}}}"#,
+        );
+        let more = read(
+            r#"{"artifactUpdate":{"taskId":"t","append":true,"artifact":{"artifactId":"a",
+                "parts":[{"text":"x"}]}}}"#,
+        );
+        for event in [&said, &made] {
+            assert!(!view.repeats(event));
+            view.apply(event);
+            assert!(view.repeats(event));
+        }
+        assert!(!view.repeats(&more), "the same words may be said twice");
+        view.apply(&more);
+        assert_eq!(view.task().artifacts[0].parts.len(), 2);
+    }
+}

@@ -1,0 +1,148 @@
+//! Finding an agent by its card, and what is said before any call when the card is of no use.
+
+mod script;
+
+use faultline_client::{Binding, CardProblem, Client, Error, Retry};
+use faultline_proto::{Failure, reason};
+use script::{Server, answer, plain, result};
+
+const TOOLS: &str = "urn:ag2:client-tools:v1";
+
+/// With fields of A2A 0.3 beside the new ones, as many cards have them.
+fn card(interfaces: &str, capabilities: &str) -> String {
+    let old = r#""protocolVersion":"0.3.0","url":"http://x/old""#;
+    let body = format!(
+        r#"{{"name":"x","supportedInterfaces":[{interfaces}],"capabilities":{capabilities},{old}}}"#
+    );
+    plain("200 OK", &body)
+}
+
+fn interface(url: &str, binding: &str, tenant: &str) -> String {
+    format!(
+        r#"{{"url":"{url}","protocolBinding":"{binding}","protocolVersion":"1.0.1",
+            "tenant":"{tenant}"}}"#
+    )
+}
+
+#[tokio::test]
+async fn the_card_says_where_and_how_and_for_whom() {
+    let agent = Server::start([
+        result(r#"{"id":"t-1"}"#),
+        plain("200 OK", r#"{"id":"t-1"}"#),
+        plain("200 OK", r#"{"id":"t-1"}"#),
+    ])
+    .await;
+    let url = |path: &str| format!("{}{path}", agent.url);
+    let interfaces = [
+        interface("carrier.example.org", "urn:pigeon", ""),
+        interface(&url("/rpc"), "JSONRPC", "acme"),
+        interface(&url("/rest/"), "HTTP+JSON", "acme"),
+    ]
+    .join(",");
+    let host = Server::start((0..3).map(|_| card(&interfaces, "{}"))).await;
+
+    let client = Client::connect(&format!("{}/agents/x/", host.url)).await.unwrap();
+    assert_eq!((client.binding(), client.card().unwrap().name.as_str()), (Binding::JsonRpc, "x"));
+    client.task("t-1").await.unwrap();
+    let rest = |path: &str| {
+        Client::builder(&format!("{}{path}", host.url)).bearer("s3cret").binding(Binding::HttpJson)
+    };
+    rest("").connect().await.unwrap().task("t-1").await.unwrap();
+    rest("/cards/x.json").connect().await.unwrap().cancel("t-1").await.unwrap();
+    assert_eq!(
+        host.lines(),
+        [
+            "GET /agents/x/.well-known/agent-card.json",
+            "GET /.well-known/agent-card.json",
+            "GET /cards/x.json",
+        ]
+    );
+    assert!(host.seen()[1].contains("authorization: Bearer s3cret\r\n"));
+    assert_eq!(
+        agent.lines(),
+        ["POST /rpc", "GET /rest/acme/tasks/t-1", "POST /rest/acme/tasks/t-1:cancel"]
+    );
+    assert!(agent.seen()[0].contains(r#""params":{"tenant":"acme","id":"t-1"}"#));
+    assert!(agent.seen().iter().all(|request| request.contains("a2a-version: 1.0\r\n")));
+}
+
+#[tokio::test]
+async fn a_card_that_is_of_no_use_is_refused_before_any_call() {
+    let cases = [
+        (card("", "{}"), "it lists no supportedInterfaces"),
+        (card(&interface("http://x", "urn:pigeon", ""), "{}"), "it lists 'urn:pigeon'"),
+        (card(&interface("not a url", "JSONRPC", ""), "{}"), "'not a url' (it is no URL)"),
+        (card(&interface("/rpc", "HTTP+JSON", ""), "{}"), "it names no host"),
+        (plain("200 OK", "<html>"), "it is no card"),
+        (plain("200 OK", r#"{"supportedInterfaces":7}"#), "it is no card"),
+    ];
+    for (script, expected) in cases {
+        let server = Server::start([script]).await;
+        let error = Client::connect(&server.url).await.unwrap_err();
+        assert!(matches!(error, Error::InvalidCard { .. }), "{error:?}");
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(error.to_string().contains("/.well-known/agent-card.json"), "{error}");
+        assert!(error.failure().is_none());
+        assert_eq!(Failure::from(error).row(), &reason::INVALID_ARGUMENT);
+        assert_eq!(server.seen().len(), 1);
+    }
+    let server = Server::start([card(&interface("http://x", "JSONRPC", ""), "{}")]).await;
+    let asked = Client::builder(&server.url).binding(Binding::Grpc).connect().await.unwrap_err();
+    let Error::InvalidCard { problem: CardProblem::NoBinding { wanted, .. }, .. } = asked else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(wanted, "GRPC");
+}
+
+#[tokio::test]
+async fn a_card_that_cannot_be_had_is_a_failed_call() {
+    let busy = answer("503 Service Unavailable", "retry-after: 0\r\n", "");
+    let good = card(&interface("http://x", "JSONRPC", ""), "{}");
+    let server = Server::start([plain("404 Not Found", ""), busy, good]).await;
+    let error = Client::connect(&server.url).await.unwrap_err();
+    assert_eq!(error.failure().unwrap().row(), &reason::NOT_FOUND);
+    Client::connect(&server.url).await.unwrap();
+    assert_eq!(server.seen().len(), 3);
+    let refused = Client::builder("http://127.0.0.1:1").retry(Retry::never()).connect().await;
+    assert_eq!(refused.unwrap_err().failure().unwrap().row(), &reason::UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn an_extension_that_is_needed_is_on_the_card_or_nothing_is_sent() {
+    let agent = Server::start([result(r#"{"id":"t-1"}"#)]).await;
+    let interface = interface(&agent.url, "JSONRPC", "");
+    let with = format!(r#"{{"extensions":[{{"uri":"{TOOLS}"}}]}}"#);
+    let host = Server::start([card(&interface, "{}"), card(&interface, &with)]).await;
+    let without = Client::connect(&host.url).await.unwrap().require_extension(TOOLS);
+    let error = without.unwrap_err();
+    assert!(matches!(&error, Error::ExtensionUnsupported { uri } if uri == TOOLS), "{error:?}");
+    let client = Client::connect(&host.url).await.unwrap().require_extension(TOOLS).unwrap();
+    assert_eq!(agent.seen().len(), 0);
+    client.task("t-1").await.unwrap();
+    assert!(agent.seen()[0].contains(&format!("a2a-extensions: {TOOLS}\r\n")));
+}
+
+#[tokio::test]
+async fn an_agent_without_streams_is_asked_how_its_task_stands() {
+    let task = |state: &str, text: &str| {
+        format!(
+            r#"{{"id":"t-1","status":{{"state":"TASK_STATE_{state}"}},
+                "artifacts":[{{"artifactId":"a","parts":[{{"text":"{text}"}}]}}]}}"#
+        )
+    };
+    let agent = Server::start([
+        result(&format!(r#"{{"task":{}}}"#, task("WORKING", "one"))),
+        result(&task("WORKING", "one two")),
+        result(&task("COMPLETED", "one two three")),
+    ])
+    .await;
+    let host = Server::start([card(&interface(&agent.url, "JSONRPC", ""), "{}")]).await;
+    let client = Client::connect(&host.url).await.unwrap();
+    let mut follow = client.follow("hi").await.unwrap();
+    let mut shown = String::new();
+    while let Some(event) = follow.next().await {
+        shown.push_str(&event.unwrap().text());
+    }
+    assert_eq!(shown, "one two three");
+    assert!(agent.seen()[0].contains(r#""returnImmediately":true"#));
+}

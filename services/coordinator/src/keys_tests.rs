@@ -1,0 +1,58 @@
+//! What counts as the same send, and who has a key when.
+
+use faultline_proto::a2a;
+use prost_types::{Value, value::Kind};
+
+use super::*;
+
+fn name(key: &str) -> KeyName {
+    KeyName { principal: "p".into(), agent: "a".into(), key: key.into() }
+}
+
+fn request(text: &str, metadata: &[(&str, &str)]) -> SendMessageRequest {
+    let content = Some(a2a::part::Content::Text(text.into()));
+    let parts = vec![a2a::Part { content, ..a2a::Part::default() }];
+    let value = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
+    let fields = metadata.iter().map(|(name, text)| ((*name).to_owned(), value(text)));
+    let metadata = Some(Struct { fields: fields.collect() });
+    let message = a2a::Message { parts, metadata: metadata.clone(), ..a2a::Message::default() };
+    SendMessageRequest { message: Some(message), metadata, ..SendMessageRequest::default() }
+}
+
+#[test]
+fn a_repeat_may_differ_in_what_belongs_to_the_call() {
+    let first = digest_of(&request("x", &[("a", "1"), ("b", "2")]));
+    let traced = [("b", "2"), ("faultline.dev/traceparent", "00-1-2-01"), ("a", "1")];
+    assert_eq!(first, digest_of(&request("x", &traced)));
+    let mut elsewhere = request("x", &[("a", "1"), ("b", "2")]);
+    elsewhere.tenant = "a".into();
+    assert_eq!(first, digest_of(&elsewhere), "the same agent under another address");
+    assert_ne!(first, digest_of(&request("y", &[("a", "1"), ("b", "2")])));
+    assert_ne!(first, digest_of(&request("x", &[("a", "1"), ("b", "3")])));
+}
+
+#[test]
+fn metadata_that_is_only_of_the_call_is_none_at_all() {
+    let mut bare = request("x", &[]);
+    bare.metadata = None;
+    bare.message.as_mut().unwrap().metadata = None;
+    let traced = request("x", &[("traceparent", "00-1-2-01")]);
+    assert_eq!(digest_of(&bare), digest_of(&traced));
+}
+
+#[tokio::test]
+async fn a_key_is_held_by_one_and_passed_on() {
+    let claims = Claims::default();
+    let first = claims.claim(name("k"), [1; 32]).await.unwrap();
+    let other = claims.claim(name("other"), [2; 32]).await;
+    assert!(other.is_ok(), "another key is another's");
+    let reused = claims.claim(name("k"), [2; 32]).await;
+    assert!(matches!(reused, Err(Error::KeyReused(key)) if key == "k"));
+    let second = claims.claim(name("k"), [1; 32]);
+    tokio::pin!(second);
+    assert!(futures::poll!(&mut second).is_pending(), "it is taken");
+    drop(first);
+    let second = second.await.unwrap();
+    drop(second);
+    assert!(claims.claim(name("k"), [2; 32]).await.is_ok(), "nobody has it now");
+}

@@ -1,0 +1,205 @@
+//! Delivery: one for each configuration that has something to send. It follows the task's events
+//! from its place in them, sends every status, and moves on only when the webhook has taken it.
+//! It may be stopped at any moment; what the webhook took last may then come once more.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use faultline_chassis::TraceContext;
+use faultline_proto::{
+    a2a::stream_response::Payload,
+    id::TaskId,
+    json,
+    v1::{Event, Frame, event},
+};
+use prost::Message;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    request::{Answer, Courier, pause},
+    target::Target,
+};
+use crate::{
+    core::{Closed, Core, Effect, State},
+    error::Error,
+    store::{PushKey, PushWrite, Write},
+    task::is_final,
+};
+
+/// Before a store that could not be read is asked again.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Who delivers at the moment. Whoever is taken out stops, and has no word any more in what is
+/// stored, so a configuration that was replaced or deleted is not touched by its old delivery.
+#[derive(Default)]
+pub(crate) struct Deliveries(HashMap<PushKey, Running>);
+
+struct Running(CancellationToken);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl Deliveries {
+    /// A place for a new delivery, instead of the one before.
+    fn enter(&mut self, key: PushKey) -> CancellationToken {
+        let stop = CancellationToken::new();
+        self.0.insert(key, Running(stop.clone()));
+        stop
+    }
+
+    pub(crate) fn stop(&mut self, key: &PushKey) {
+        self.0.remove(key);
+    }
+
+    pub(crate) fn stop_all(&mut self) {
+        self.0.clear();
+    }
+
+    /// Clears the place of a delivery that is over, unless it is another's by now.
+    fn leave(&mut self, key: &PushKey) {
+        if self.0.get(key).is_some_and(|running| running.0.is_cancelled()) {
+            self.0.remove(key);
+        }
+    }
+}
+
+impl Core {
+    /// Begins deliveries once everything queued so far, their configurations too, is durable.
+    pub(crate) fn deliver_after_commit(self: &Arc<Self>, state: &mut State, keys: Vec<PushKey>) {
+        for key in keys {
+            let start = self.delivery(state, key);
+            state.after_commit(Effect::Run(start));
+        }
+    }
+
+    /// Goes on with what the store says is unfinished.
+    pub(crate) fn deliver_unfinished(self: &Arc<Self>, state: &mut State, keys: Vec<PushKey>) {
+        if state.closed == Some(Closed::Leaving) {
+            return;
+        }
+        for key in keys {
+            self.delivery(state, key)();
+        }
+    }
+
+    fn delivery(self: &Arc<Self>, state: &mut State, key: PushKey) -> Box<dyn FnOnce() + Send> {
+        let (core, stop) = (Arc::clone(self), state.deliveries.enter(key.clone()));
+        Box::new(move || drop(tokio::spawn(core.deliver(key, stop))))
+    }
+
+    async fn deliver(self: Arc<Self>, key: PushKey, stop: CancellationToken) {
+        let delivering = async {
+            while let Err(error) = self.deliver_rest(&key, &stop).await {
+                tracing::debug!(task = %key.task, push = key.id, %error, "delivery has to wait");
+                sleep(STORE_PAUSE).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = delivering => {}
+        }
+        stop.cancel();
+        self.lock().deliveries.leave(&key);
+    }
+
+    /// Everything that is left to send, from the place that is stored.
+    async fn deliver_rest(
+        self: &Arc<Self>,
+        key: &PushKey,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        let Some(row) = self.store.push(key.clone()).await?.filter(|row| !row.done) else {
+            return Ok(());
+        };
+        let Ok(target) = Target::of(&row.config) else {
+            // Taken by an older version with other rules.
+            self.note_sent(key, stop, row.sent, true).await;
+            return Ok(());
+        };
+        let trace = self.trace_of(key.task).await?;
+        let mut events = self.subscribe_id(key.task, Some(row.sent)).await?;
+        let mut seq = row.sent;
+        while let Some(frame) = events.next().await? {
+            let Some((body, is_last)) = notification(&frame) else { continue };
+            let taken = self.courier.insist(&target, body, trace).await;
+            if let Err(why) = &taken {
+                let (task, push, host) = (key.task, &key.id, &target.host);
+                tracing::warn!(%task, push, host, why, "the webhook is given up");
+            } else {
+                seq = frame.seq;
+            }
+            let done = is_last || taken.is_err();
+            self.note_sent(key, stop, seq, done).await;
+            if done {
+                return Ok(());
+            }
+        }
+        // The task had ended before there was anything to send.
+        self.note_sent(key, stop, seq, true).await;
+        Ok(())
+    }
+
+    /// Not waited for: if it is lost with the process, the notification is sent again.
+    async fn note_sent(&self, key: &PushKey, stop: &CancellationToken, seq: u64, done: bool) {
+        self.room().await;
+        let sent = PushWrite::Sent { key: key.clone(), seq, done };
+        self.change(|state| {
+            if !stop.is_cancelled() {
+                state.commit_write(Write::Push(sent), Vec::new());
+            }
+        });
+    }
+
+    /// The trace that the task belongs to, from its first event.
+    async fn trace_of(&self, task: TaskId) -> Result<TraceContext, Error> {
+        let first = self.store.events(task, 0, 1).await?.into_iter().next();
+        let event = first.and_then(|stored| Event::decode(stored.body).ok());
+        let header = match event.and_then(|event| event.body) {
+            Some(event::Body::Submitted(submitted)) => submitted.traceparent,
+            _ => String::new(),
+        };
+        Ok(TraceContext::from_header(Some(&header)))
+    }
+}
+
+impl Courier {
+    /// Tries until it is taken, or says why that will not be.
+    async fn insist(
+        &self,
+        target: &Target,
+        body: Bytes,
+        trace: TraceContext,
+    ) -> Result<(), String> {
+        let (since, patience) = (Instant::now(), Duration::from_millis(self.rules.give_up_ms));
+        let first = Duration::from_millis(self.rules.pause_ms);
+        for tried in 1.. {
+            match self.post(target, body.clone(), trace).await {
+                Answer::Taken => break,
+                Answer::Never { why } => return Err(why),
+                Answer::NotNow { why, after } => {
+                    let own = pause(first, tried, rand::random());
+                    let pause = own.max(after.unwrap_or_default());
+                    tracing::debug!(host = target.host, tried, why, ?pause, "not taken");
+                    if since.elapsed() + pause > patience {
+                        return Err(why);
+                    }
+                    sleep(pause).await;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is sent of a frame, if it is a status, and whether it is the last one.
+fn notification(frame: &Frame) -> Option<(Bytes, bool)> {
+    let response = frame.response.as_ref()?;
+    let Some(Payload::StatusUpdate(update)) = &response.payload else { return None };
+    let is_last = update.status.as_ref().is_some_and(|status| is_final(status.state()));
+    Some((json::to_vec(response).into(), is_last))
+}

@@ -1,0 +1,219 @@
+//! What a task's owner may ask for: configurations are made, read, listed and deleted, by calls of
+//! their own or with a message. Each answer says what is durable.
+
+use std::sync::Arc;
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a::{
+        DeleteTaskPushNotificationConfigRequest as Delete,
+        GetTaskPushNotificationConfigRequest as Get,
+        ListTaskPushNotificationConfigsRequest as List, ListTaskPushNotificationConfigsResponse,
+        SendMessageRequest, TaskPushNotificationConfig,
+    },
+    id::TaskId,
+};
+use tokio::sync::oneshot;
+
+use super::target::{Target, invalid};
+use crate::{
+    caller::Caller,
+    core::{Core, Effect, State},
+    error::Error,
+    gate,
+    live::Done,
+    send::{push_of, task_id},
+    store::{PushKey, PushRow, PushWrite, Write},
+    task::Task,
+};
+
+const PAGE: i32 = 50;
+const PAGE_MAX: i32 = 100;
+
+impl Core {
+    /// Makes a configuration, or replaces the one of the same id. Statuses are sent from now on.
+    pub(crate) async fn create_push(
+        self: &Arc<Self>,
+        config: TaskPushNotificationConfig,
+        caller: &Caller,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        let task = self.pushed(&config.task_id, &config.tenant, caller).await?;
+        let config = self.check_push(config).await?;
+        self.check_push_count(task.id, &config.id).await?;
+        let mut row = row(task.id, config, task.seq);
+        let made = row.config.clone();
+        self.write_push(|state| {
+            match state.live.get_mut(&task.id) {
+                Some(live) => {
+                    // Whoever asks for its statuses was told of it, so it must stay.
+                    live.may_vanish = false;
+                    (row.sent, row.done) = (live.task.seq, live.task.is_final());
+                }
+                None => row.done = true,
+            }
+            PushWrite::Set(row)
+        })
+        .await?;
+        Ok(made)
+    }
+
+    pub(crate) async fn get_push(
+        &self,
+        request: Get,
+        caller: &Caller,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        let task = self.pushed(&request.task_id, &request.tenant, caller).await?;
+        let key = PushKey { task: task.id, id: request.id };
+        let missing = Error::PushNotFound { task: task.id, id: key.id.clone() };
+        self.store.push(key).await?.map(|row| row.config).ok_or(missing)
+    }
+
+    pub(crate) async fn list_push(
+        &self,
+        request: List,
+        caller: &Caller,
+    ) -> Result<ListTaskPushNotificationConfigsResponse, Error> {
+        let limit = match request.page_size {
+            0 => PAGE,
+            size if (1..=PAGE_MAX).contains(&size) => size,
+            _ => return Err(invalid("pageSize", format!("1 to {PAGE_MAX}"))),
+        } as usize;
+        let task = self.pushed(&request.task_id, &request.tenant, caller).await?;
+        // A page token is the last id shown, so it does not move when others come and go.
+        let mut rows = self.store.pushes(task.id, request.page_token, limit + 1).await?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let last = rows.last().filter(|_| more);
+        let next_page_token = last.map_or_else(String::new, |row| row.key.id.clone());
+        let configs = rows.into_iter().map(|row| row.config).collect();
+        Ok(ListTaskPushNotificationConfigsResponse { configs, next_page_token })
+    }
+
+    /// Deleting what is not there is fine; nothing is sent once this has returned, save what is on
+    /// its way.
+    pub(crate) async fn delete_push(
+        self: &Arc<Self>,
+        request: Delete,
+        caller: &Caller,
+    ) -> Result<(), Error> {
+        let task = self.pushed(&request.task_id, &request.tenant, caller).await?;
+        let key = PushKey { task: task.id, id: request.id };
+        self.write_push(|state| {
+            state.deliveries.stop(&key);
+            PushWrite::Delete(key)
+        })
+        .await
+    }
+
+    /// The configuration that came with a message, checked.
+    pub(crate) async fn inline_push(
+        &self,
+        request: &SendMessageRequest,
+        task: Option<&Task>,
+        caller: &Caller,
+    ) -> Result<Option<TaskPushNotificationConfig>, Error> {
+        let Some(config) = push_of(request).cloned() else { return Ok(None) };
+        let agent = match task {
+            Some(task) => task.agent.clone(),
+            None => self.addressee(&self.lock(), &request.tenant, caller)?,
+        };
+        self.check_offered(&agent)?;
+        if !config.task_id.is_empty() && config.task_id != task_id(request) {
+            let what = "leave it out: the configuration is for the task of the message";
+            return Err(inline(invalid("taskId", what)));
+        }
+        let config = self.check_push(config).await.map_err(inline)?;
+        if let Some(task) = task {
+            self.check_push_count(task.id, &config.id).await.map_err(inline)?;
+        }
+        Ok(Some(config))
+    }
+
+    /// Is there a place for one more? Said again by the store, if two come at once.
+    async fn check_push_count(&self, task: TaskId, id: &str) -> Result<(), Error> {
+        let most = limits::PUSH_CONFIGS_MAX;
+        let rows = self.store.pushes(task, String::new(), most).await?;
+        match rows.len() < most || rows.iter().any(|row| row.key.id == id) {
+            true => Ok(()),
+            false => {
+                let what = format!("the task has {most} configurations already: delete one");
+                Err(invalid("taskId", what))
+            }
+        }
+    }
+
+    /// A task of the caller's whose agent offers push notifications.
+    async fn pushed(&self, id: &str, tenant: &str, caller: &Caller) -> Result<Task, Error> {
+        let task = self.visible(id, tenant, caller).await?;
+        self.check_offered(&task.agent)?;
+        Ok(task)
+    }
+
+    fn check_offered(&self, agent: &str) -> Result<(), Error> {
+        let state = self.lock();
+        state.check_served()?;
+        match state.registry.agents.get(agent) {
+            Some(found) => gate::check_push(&found.offer),
+            None => Err(Error::AgentNotFound(agent.to_owned())),
+        }
+    }
+
+    /// One that can be delivered, with an id.
+    async fn check_push(
+        &self,
+        mut config: TaskPushNotificationConfig,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        Target::of(&config)?.check_reachable(&self.courier.rules).await?;
+        // It says under which address it was made, and that differs from client to client.
+        config.tenant.clear();
+        if config.id.is_empty() {
+            config.id = uuid::Uuid::now_v7().to_string();
+        }
+        Ok(config)
+    }
+
+    /// Queues a write, waits until it is durable, and delivers what it asks for.
+    async fn write_push(
+        self: &Arc<Self>,
+        decide: impl FnOnce(&mut State) -> PushWrite,
+    ) -> Result<(), Error> {
+        let (done, durable) = oneshot::channel();
+        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        self.change(|state| {
+            state.check_open()?;
+            let write = decide(state);
+            let set = match &write {
+                PushWrite::Set(row) => vec![row.key.clone()],
+                PushWrite::Sent { .. } | PushWrite::Delete(_) => Vec::new(),
+            };
+            state.commit_write(Write::Push(write), vec![Effect::Answer(done, Box::default())]);
+            self.deliver_after_commit(state, set);
+            Ok::<_, Error>(())
+        })?;
+        durable.await.unwrap_or_else(|_| Err(Error::Leaving.into()))?;
+        Ok(())
+    }
+}
+
+/// A configuration as it is stored, for what happens to the task after event `sent`.
+pub(crate) fn row(task: TaskId, mut config: TaskPushNotificationConfig, sent: u64) -> PushRow {
+    config.task_id = task.to_string();
+    let key = PushKey { task, id: config.id.clone() };
+    PushRow { key, config, sent, done: false }
+}
+
+/// The same complaint about a configuration inside a message.
+fn inline(error: Error) -> Error {
+    let Error::Invalid { field, what } = error else { return error };
+    let field = match field {
+        "id" => "configuration.taskPushNotificationConfig.id",
+        "taskId" => "configuration.taskPushNotificationConfig.taskId",
+        "token" => "configuration.taskPushNotificationConfig.token",
+        "authentication.scheme" => "configuration.taskPushNotificationConfig.authentication.scheme",
+        "authentication.credentials" => {
+            "configuration.taskPushNotificationConfig.authentication.credentials"
+        }
+        _ => "configuration.taskPushNotificationConfig.url",
+    };
+    Error::Invalid { field, what }
+}

@@ -1,0 +1,233 @@
+//! One notification on its way: the request, what the answer means, and how long to wait before
+//! the next attempt. Knows nothing of tasks.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use faultline_chassis::{
+    TraceContext,
+    dial::{Connector, Forbidden},
+    limits,
+    telemetry::HOP,
+    tls::Trust,
+    trace::TRACEPARENT,
+};
+use http::{
+    Request, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT},
+};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioTimer},
+};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+use tracing::{Span, field::Empty, info_span};
+
+use super::{Push, target::Target};
+
+/// What a webhook made of a notification.
+#[derive(Debug, PartialEq)]
+pub(super) enum Answer {
+    Taken,
+    /// To be tried again, after this long if it said so.
+    NotNow {
+        why: String,
+        after: Option<Duration>,
+    },
+    /// Nothing that is sent there will ever be taken.
+    Never {
+        why: String,
+    },
+}
+
+/// Carries notifications, so many at once.
+pub(crate) struct Courier {
+    pub(super) rules: Push,
+    client: Client<Connector, Full<Bytes>>,
+    places: Semaphore,
+    hosts: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+impl Courier {
+    pub(crate) fn new(rules: Push) -> Self {
+        let any = Connector::new(Trust::system());
+        let connector = if rules.allow_private { any } else { any.public_only() };
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(limits::PUSH_REQUESTS_PER_HOST_MAX)
+            .build(connector);
+        let places = Semaphore::new(limits::PUSH_REQUESTS_MAX);
+        Self { rules, client, places, hosts: Mutex::default() }
+    }
+
+    /// One attempt. Redirects are not followed: where they lead nobody has agreed to.
+    pub(super) async fn post(&self, target: &Target, body: Bytes, trace: TraceContext) -> Answer {
+        let host = self.host(&target.host);
+        // The host's place first: whoever waits for a slow host must not hold anybody else's.
+        let (Ok(_host), Ok(_place)) = (host.acquire().await, self.places.acquire().await) else {
+            return Answer::NotNow { why: "no place to send from".to_owned(), after: None };
+        };
+        let span = span(target);
+        let request = request(target, body, trace.enter(&span));
+        let (since, patience) = (Instant::now(), Duration::from_millis(self.rules.timeout_ms));
+        let answer = match timeout(patience, self.client.request(request)).await {
+            Err(_) => Answer::NotNow { why: "no answer in time".to_owned(), after: None },
+            Ok(Err(error)) => match Forbidden::within(&error) {
+                Some(forbidden) => Answer::Never { why: forbidden.to_string() },
+                None => Answer::NotNow { why: causes(&error), after: None },
+            },
+            Ok(Ok(response)) => {
+                span.record("http.response.status_code", response.status().as_u16());
+                let answer = read(&response);
+                // Only to leave the connection usable; what it says does not matter.
+                let rest = Limited::new(response.into_body(), limits::PUSH_ANSWER_BYTES_MAX);
+                let _ = timeout(patience.saturating_sub(since.elapsed()), rest.collect()).await;
+                answer
+            }
+        };
+        if let Answer::NotNow { why, .. } | Answer::Never { why } = &answer {
+            span.record("otel.status_code", "ERROR");
+            span.record("otel.status_description", why.as_str());
+        }
+        answer
+    }
+
+    fn host(&self, name: &str) -> Arc<Semaphore> {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = hosts.get(name).and_then(Weak::upgrade) {
+            return known;
+        }
+        hosts.retain(|_, places| places.strong_count() > 0);
+        let places = Arc::new(Semaphore::new(limits::PUSH_REQUESTS_PER_HOST_MAX));
+        hosts.insert(name.to_owned(), Arc::downgrade(&places));
+        places
+    }
+}
+
+fn span(target: &Target) -> Span {
+    info_span!(
+        target: HOP,
+        parent: None,
+        "push",
+        otel.name = "POST",
+        otel.kind = "client",
+        otel.status_code = Empty,
+        otel.status_description = Empty,
+        http.request.method = "POST",
+        http.response.status_code = Empty,
+        server.address = target.host.as_str(),
+    )
+}
+
+fn request(target: &Target, body: Bytes, trace: TraceContext) -> Request<Full<Bytes>> {
+    let mut request = Request::post(target.url.clone())
+        .header(CONTENT_TYPE, "application/a2a+json")
+        .header(USER_AGENT, concat!("faultline/", env!("CARGO_PKG_VERSION")))
+        .header("a2a-version", "1.0")
+        .header(TRACEPARENT, trace.to_string())
+        .body(Full::new(body))
+        .expect("these headers are good and the URL was read before");
+    request.headers_mut().extend(target.headers.clone());
+    request
+}
+
+fn read<B>(response: &Response<B>) -> Answer {
+    let status = response.status();
+    if status.is_success() {
+        return Answer::Taken;
+    }
+    let why = format!("it answered {status}");
+    if status == StatusCode::GONE {
+        return Answer::Never { why };
+    }
+    let seconds = response.headers().get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
+    let after = seconds.map(Duration::from_secs).map(|d| d.min(limits::PUSH_RETRY_AFTER_MAX));
+    Answer::NotNow { why, after }
+}
+
+/// How long before the next attempt, `tried` having failed so far. `luck` is between 0 and 1 and
+/// spreads those who failed together.
+pub(super) fn pause(first: Duration, tried: u32, luck: f64) -> Duration {
+    let doubled = first.saturating_mul(1 << tried.saturating_sub(1).min(30));
+    doubled.min(limits::PUSH_PAUSE_MAX).mul_f64(0.5 + luck / 2.0)
+}
+
+/// An error with its causes, on one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::a2a::TaskPushNotificationConfig;
+
+    use super::*;
+
+    fn answered(status: u16, retry_after: Option<&str>) -> Answer {
+        let mut response = Response::builder().status(status);
+        if let Some(value) = retry_after {
+            response = response.header(RETRY_AFTER, value);
+        }
+        read(&response.body(()).unwrap())
+    }
+
+    #[test]
+    fn any_2xx_is_taken_and_only_gone_is_for_ever() {
+        for status in [200, 202, 204, 299] {
+            assert_eq!(answered(status, None), Answer::Taken);
+        }
+        assert!(matches!(answered(410, None), Answer::Never { .. }));
+        for status in [301, 307, 400, 401, 404, 429, 500, 503] {
+            assert!(matches!(answered(status, None), Answer::NotNow { after: None, .. }));
+        }
+    }
+
+    #[test]
+    fn a_webhook_may_ask_for_time_but_not_for_ever() {
+        let after = |value| match answered(503, Some(value)) {
+            Answer::NotNow { after, .. } => after,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(after("7"), Some(Duration::from_secs(7)));
+        assert_eq!(after("999999"), Some(limits::PUSH_RETRY_AFTER_MAX));
+        assert_eq!(after("soon"), None);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_may_not_be_dialled_is_refused_for_ever() {
+        let config = TaskPushNotificationConfig {
+            url: "http://localhost:9/hook".to_owned(),
+            ..Default::default()
+        };
+        let target = Target::of(&config).unwrap();
+        let post = async |rules| {
+            Courier::new(rules).post(&target, Bytes::new(), TraceContext::root()).await
+        };
+        let refused = post(Push::default()).await;
+        assert!(matches!(refused, Answer::Never { .. }), "{refused:?}");
+        let allowed = post(Push { allow_private: true, ..Push::default() }).await;
+        assert!(matches!(allowed, Answer::NotNow { .. }), "nobody listens there: {allowed:?}");
+    }
+
+    #[test]
+    fn pauses_double_to_a_bound_and_spread() {
+        let second = Duration::from_secs(1);
+        let most = |tried| pause(second, tried, 1.0).as_millis();
+        assert_eq!([1, 2, 3, 7, 8, 4000].map(most), [1000, 2000, 4000, 60_000, 60_000, 60_000]);
+        assert_eq!(pause(second, 1, 0.0).as_millis(), 500);
+    }
+}

@@ -1,0 +1,110 @@
+//! Who may have configurations, on a coordinator in this process. What webhooks see of it is tried
+//! on whole meshes.
+
+use faultline_proto::{
+    a2a::{
+        AgentCapabilities, AgentCard, DeleteTaskPushNotificationConfigRequest as Delete,
+        GetTaskPushNotificationConfigRequest as Get,
+        ListTaskPushNotificationConfigsRequest as List, SendMessageConfiguration,
+        SendMessageRequest, TaskPushNotificationConfig,
+    },
+    v1::AgentOffer,
+};
+
+use super::Push;
+use crate::{
+    Config,
+    caller::Caller,
+    error::Error,
+    testing::{Bench, answering, at_once, principal, refusal_of, request, task_of},
+};
+
+/// An agent whose card says whether it notifies.
+fn offer(name: &str, push: bool) -> AgentOffer {
+    let capabilities = AgentCapabilities { push_notifications: Some(push), ..Default::default() };
+    let card = AgentCard { capabilities: Some(capabilities), ..AgentCard::default() };
+    AgentOffer { name: name.into(), card: Some(card), ..AgentOffer::default() }
+}
+
+async fn bench() -> Bench {
+    // Nobody listens where these point to, and nobody asks whether they may.
+    let push = Push { allow_private: true, ..Push::default() };
+    let config = Config { push, ..Config::default() };
+    let offers = vec![offer("loud", true), offer("quiet", false)];
+    Bench::start_in(tempfile::tempdir().unwrap(), config, offers).await
+}
+
+fn config(task_id: &str) -> TaskPushNotificationConfig {
+    TaskPushNotificationConfig {
+        id: "a".into(),
+        task_id: task_id.into(),
+        url: "http://127.0.0.1:9/".into(),
+        ..Default::default()
+    }
+}
+
+fn notifying(request: SendMessageRequest, task_id: &str) -> SendMessageRequest {
+    let task_push_notification_config = Some(config(task_id));
+    let return_immediately = true;
+    let configuration = SendMessageConfiguration {
+        task_push_notification_config,
+        return_immediately,
+        ..Default::default()
+    };
+    SendMessageRequest { configuration: Some(configuration), ..request }
+}
+
+/// What each of the four says.
+async fn tried(bench: &Bench, task_id: &str, caller: &Caller) -> Vec<Result<(), Error>> {
+    let (core, task_id, id) = (&bench.core, task_id.to_owned(), "a".to_owned());
+    let get = Get { task_id: task_id.clone(), id: id.clone(), ..Get::default() };
+    let list = List { task_id: task_id.clone(), ..List::default() };
+    let delete = Delete { task_id: task_id.clone(), id, ..Delete::default() };
+    vec![
+        core.create_push(config(&task_id), caller).await.map(drop),
+        core.get_push(get, caller).await.map(drop),
+        core.list_push(list, caller).await.map(drop),
+        core.delete_push(delete, caller).await,
+    ]
+}
+
+#[tokio::test]
+async fn nobody_finds_or_makes_one_for_a_task_of_somebody_else() {
+    let bench = bench().await;
+    let (ann, bob) = (principal("ann"), principal("bob"));
+    let task = task_of(bench.send(at_once(request("loud", "hi")), &ann)).await;
+    for refused in tried(&bench, &task.id, &bob).await {
+        assert!(matches!(refused, Err(Error::TaskNotFound(_))), "{refused:?}");
+    }
+    let answer = notifying(answering(request("", "hi"), &task.id), &task.id);
+    assert_eq!(refusal_of(bench.send(answer, &bob)).await.reason, "TASK_NOT_FOUND");
+    for done in tried(&bench, &task.id, &ann).await {
+        assert!(done.is_ok(), "{done:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_whose_card_does_not_offer_it_does_not_have_it() {
+    let bench = bench().await;
+    let ann = principal("ann");
+    let task = task_of(bench.send(at_once(request("quiet", "hi")), &ann)).await;
+    for refused in tried(&bench, &task.id, &ann).await {
+        assert!(matches!(refused, Err(Error::NoPush(_))), "{refused:?}");
+    }
+    let sent = bench.send(notifying(request("quiet", "hi"), ""), &ann);
+    assert_eq!(refusal_of(sent).await.reason, "PUSH_NOTIFICATION_NOT_SUPPORTED");
+}
+
+#[tokio::test]
+async fn a_configuration_inside_a_message_is_for_the_task_of_the_message() {
+    let bench = bench().await;
+    let ann = principal("ann");
+    let other = task_of(bench.send(at_once(request("loud", "hi")), &ann)).await;
+    let foreign = refusal_of(bench.send(notifying(request("loud", "hi"), &other.id), &ann)).await;
+    let record = format!("{:?}", foreign.into_record());
+    assert!(record.contains("configuration.taskPushNotificationConfig.taskId"), "{record}");
+    let task = task_of(bench.send(notifying(request("loud", "hi"), ""), &ann)).await;
+    let get = Get { task_id: task.id.clone(), id: "a".into(), ..Get::default() };
+    let made = bench.core.get_push(get, &ann).await.unwrap();
+    assert_eq!(made, config(&task.id));
+}

@@ -1,0 +1,200 @@
+//! Sends that were seen before: the same key brings the same task, or the same message. A repeat
+//! starts nothing, answers nothing and waits like the first.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
+    id::TaskId,
+};
+use prost::Message;
+use tokio::sync::oneshot;
+
+use crate::{
+    caller::Caller,
+    core::{Core, Effect, now},
+    error::Error,
+    keys::{Claim, digest_of},
+    live::{Done, Until, message_response, task_response},
+    send::{Options, Sending, task_id},
+    store::{KeyName, KeyRow, Scope},
+    subscription::Subscription,
+    task::{Millis, Task, is_waiting},
+};
+
+/// A send is the first of its kind, or one that was taken before.
+pub(crate) enum Found {
+    First(Box<Sending>),
+    Again(KeyRow),
+}
+
+/// What came of a send.
+enum Outcome {
+    Task(TaskId),
+    Message(a2a::Message),
+}
+
+impl Core {
+    /// Finds the task and the key that a send names. Asks nobody when it names neither.
+    pub(crate) async fn look_up(
+        &self,
+        request: SendMessageRequest,
+        caller: &Caller,
+    ) -> Result<Found, Error> {
+        caller.check_key()?;
+        if !request.tenant.is_empty() {
+            caller.check_agent(&request.tenant)?;
+        }
+        let task = match task_id(&request) {
+            "" => None,
+            id => Some(Box::new(self.visible(id, &request.tenant, caller).await?)),
+        };
+        if caller.idempotency_key.is_empty() {
+            return self.first(request, task, None, caller).await;
+        }
+        let agent = match &task {
+            Some(task) => task.agent.clone(),
+            None => self.addressee(&self.lock(), &request.tenant, caller)?,
+        };
+        self.activate(caller, &agent);
+        let (principal, key) = (caller.principal.clone(), caller.idempotency_key.clone());
+        let (name, digest) = (KeyName { principal, agent, key }, digest_of(&request));
+        let claim = self.claims.claim(name.clone(), digest).await?;
+        match self.store.key(name, now() - kept()).await? {
+            None => self.first(request, task, Some(claim), caller).await,
+            Some(row) if row.digest == digest => Ok(Found::Again(row)),
+            Some(row) => Err(Error::KeyReused(row.name.key)),
+        }
+    }
+
+    async fn first(
+        &self,
+        request: SendMessageRequest,
+        task: Option<Box<Task>>,
+        claim: Option<Claim>,
+        caller: &Caller,
+    ) -> Result<Found, Error> {
+        let push = self.inline_push(&request, task.as_deref(), caller).await?;
+        Ok(Found::First(Box::new(Sending { request, task, claim, push })))
+    }
+
+    pub(crate) async fn send_again(
+        self: &Arc<Self>,
+        key: KeyRow,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) {
+        match self.outcome(key, options, caller).await {
+            Ok(Outcome::Task(id)) => self.wait_for(id, options, caller, done).await,
+            Ok(Outcome::Message(message)) => done(Ok(message_response(message))),
+            Err(error) => done(Err(error.into())),
+        }
+    }
+
+    /// The task as it stands, then what follows; nothing follows an end.
+    pub(crate) async fn stream_again(
+        self: &Arc<Self>,
+        key: KeyRow,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let id = key.task_id;
+        let options = Options { immediately: false, history: None };
+        match self.outcome(key, options, caller).await? {
+            Outcome::Task(id) => {
+                let mut subscription = self.subscribe_id(id, None).await?;
+                subscription.closes_at_question();
+                Ok(subscription)
+            }
+            Outcome::Message(message) => Ok(Subscription::message(Arc::clone(self), id, message)),
+        }
+    }
+
+    /// Whether it is a task or a message, once that is known.
+    async fn outcome(
+        self: &Arc<Self>,
+        key: KeyRow,
+        options: Options,
+        caller: &Caller,
+    ) -> Result<Outcome, Error> {
+        if let Some(reply) = key.reply {
+            return decoded(reply);
+        }
+        let id = key.task_id;
+        let (done, answer) = oneshot::channel();
+        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        let known = self.change(|state| {
+            state.check_served()?;
+            match state.live.get_mut(&id) {
+                Some(live) if live.may_vanish => {
+                    let waiter = self.waiter(Until::FirstReport, options, caller, done);
+                    live.waiters.push(waiter);
+                    if let Some(call) = caller.call {
+                        state.calls.insert(call, id);
+                    }
+                    Ok::<_, Error>(false)
+                }
+                Some(_) => Ok(true),
+                // It has ended, or is leaving the store just now: see what is there after that.
+                None => {
+                    state.after_commit(Effect::Answer(done, Box::default()));
+                    Ok(false)
+                }
+            }
+        })?;
+        if known {
+            return Ok(Outcome::Task(id));
+        }
+        match answer.await.unwrap_or_else(|_| Err(Error::Leaving.into()))? {
+            SendMessageResponse { payload: Some(Payload::Message(message)) } => {
+                Ok(Outcome::Message(message))
+            }
+            SendMessageResponse { payload: Some(Payload::Task(_)) } => Ok(Outcome::Task(id)),
+            SendMessageResponse { payload: None } => {
+                let stored = self.store.key(key.name, key.created).await?;
+                let reply = stored.and_then(|key| key.reply);
+                reply.map_or(Ok(Outcome::Task(id)), decoded)
+            }
+        }
+    }
+
+    /// Answers with a task that was started before: at once, or when it has ended or asks.
+    async fn wait_for(self: &Arc<Self>, id: TaskId, options: Options, caller: &Caller, done: Done) {
+        let over = self.change(|state| {
+            let Some(live) = state.live.get_mut(&id) else { return Some(done) };
+            if options.immediately || is_waiting(live.task.state) {
+                let task = task_response(live.task.to_a2a(options.history, true));
+                state.after_commit(Effect::Answer(done, Box::new(task)));
+                return None;
+            }
+            live.waiters.push(self.waiter(Until::Settled, options, caller, done));
+            if let Some(call) = caller.call {
+                state.calls.insert(call, id);
+            }
+            None
+        });
+        let Some(done) = over else { return };
+        let found = self.store.task(id, Scope::default()).await.map_err(Error::from);
+        let found = found.and_then(|found| found.ok_or(Error::TaskNotFound(id.to_string())));
+        done(match found {
+            Ok(stored) => Ok(task_response(stored.task.into_a2a(options.history))),
+            Err(error) => Err(error.into()),
+        });
+    }
+}
+
+fn decoded(reply: Bytes) -> Result<Outcome, Error> {
+    let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
+    a2a::Message::decode(reply).map(Outcome::Message).map_err(damaged)
+}
+
+/// How long a key is kept.
+pub(crate) fn kept() -> Millis {
+    limits::IDEMPOTENCY_KEPT.as_millis() as Millis
+}
+
+#[cfg(test)]
+#[path = "repeat_tests.rs"]
+mod tests;

@@ -1,0 +1,179 @@
+//! A coordinator in this process for tests: a real store, and a worker that is played by hand.
+
+use std::{sync::Arc, time::Duration};
+
+use faultline_proto::{
+    Failure,
+    a2a::{
+        self, AgentCapabilities, AgentCard, SendMessageConfiguration, SendMessageRequest,
+        SendMessageResponse, part::Content, send_message_response::Payload,
+    },
+    id::WorkerId,
+    v1::{self, AgentOffer, Assign, Frame, Hello, Report, ToWorker, report, to_worker},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{
+    Config,
+    caller::Caller,
+    core::{Core, now},
+    live::Done,
+    store::{Filter, Write, sqlite::Sqlite},
+    subscription::Subscription,
+};
+
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+pub(crate) type Answer = oneshot::Receiver<Result<SendMessageResponse, Failure>>;
+
+pub(crate) struct Bench {
+    pub(crate) core: Arc<Core>,
+    pub(crate) worker: WorkerId,
+    pub(crate) messages: mpsc::Receiver<ToWorker>,
+    dir: tempfile::TempDir,
+    writer: JoinHandle<()>,
+}
+
+/// An agent whose card says that it streams.
+pub(crate) fn offer(name: &str) -> AgentOffer {
+    let capabilities = AgentCapabilities { streaming: Some(true), ..AgentCapabilities::default() };
+    let card = AgentCard { capabilities: Some(capabilities), ..AgentCard::default() };
+    AgentOffer { name: name.into(), card: Some(card), ..AgentOffer::default() }
+}
+
+pub(crate) fn principal(name: &str) -> Caller {
+    v1::Caller { principal: name.into(), ..v1::Caller::default() }.into()
+}
+
+pub(crate) fn keyed(name: &str, key: &str) -> Caller {
+    Caller { idempotency_key: key.into(), ..principal(name) }
+}
+
+pub(crate) fn request(agent: &str, text: &str) -> SendMessageRequest {
+    let part = a2a::Part { content: Some(Content::Text(text.into())), ..a2a::Part::default() };
+    let message = a2a::Message { parts: vec![part], ..a2a::Message::default() };
+    SendMessageRequest {
+        tenant: agent.into(),
+        message: Some(message),
+        ..SendMessageRequest::default()
+    }
+}
+
+pub(crate) fn at_once(request: SendMessageRequest) -> SendMessageRequest {
+    let now = SendMessageConfiguration { return_immediately: true, ..Default::default() };
+    SendMessageRequest { configuration: Some(now), ..request }
+}
+
+/// The same message as an answer to this task.
+pub(crate) fn answering(mut request: SendMessageRequest, task_id: &str) -> SendMessageRequest {
+    request.message.get_or_insert_default().task_id = task_id.into();
+    request
+}
+
+pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
+    timeout(SOON, work).await.expect("in time")
+}
+
+pub(crate) async fn task_of(answer: Answer) -> a2a::Task {
+    match soon(answer).await.unwrap().unwrap().payload {
+        Some(Payload::Task(task)) => task,
+        other => panic!("a task, not {other:?}"),
+    }
+}
+
+pub(crate) async fn refusal_of(answer: Answer) -> Failure {
+    soon(answer).await.unwrap().unwrap_err()
+}
+
+pub(crate) async fn frame_of(subscription: &mut Subscription) -> Option<Frame> {
+    soon(subscription.next()).await.unwrap()
+}
+
+impl Bench {
+    pub(crate) async fn start(offers: Vec<AgentOffer>) -> Self {
+        Self::start_with(Config::default(), offers).await
+    }
+
+    pub(crate) async fn start_with(config: Config, offers: Vec<AgentOffer>) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), config, offers).await
+    }
+
+    pub(crate) async fn start_in(
+        dir: tempfile::TempDir,
+        config: Config,
+        offers: Vec<AgentOffer>,
+    ) -> Self {
+        let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
+        let core = Arc::new(Core::new(Box::new(store), config));
+        core.recover().await.unwrap();
+        let writes = Arc::clone(&core);
+        let writer = tokio::spawn(async move { writes.write().await });
+        let (worker, (outbox, messages)) = (WorkerId::new(), mpsc::channel(64));
+        if !offers.is_empty() {
+            let hello = Hello { agents: offers, slots: 100, ..Hello::default() };
+            core.change(|state| state.attach(worker, hello, outbox, core.welcome(), now()));
+        }
+        Self { core, worker, messages, dir, writer }
+    }
+
+    /// Another coordinator on the same store, with what it offers.
+    pub(crate) async fn restart(self, offers: Vec<AgentOffer>) -> Self {
+        let Self { core, dir, writer, .. } = self;
+        core.flushed().await;
+        writer.abort();
+        let _ = writer.await;
+        let config = core.config.clone();
+        core.released().await;
+        Self::start_in(dir, config, offers).await
+    }
+
+    pub(crate) fn send(&self, request: SendMessageRequest, caller: &Caller) -> Answer {
+        let (done, answer) = oneshot::channel();
+        let done: Done = Box::new(move |sent| drop(done.send(sent)));
+        self.core.send(request, caller.clone(), done);
+        answer
+    }
+
+    /// What the worker is told next, beside greetings and acknowledgements.
+    pub(crate) async fn told(&mut self) -> to_worker::Body {
+        loop {
+            match soon(self.messages.recv()).await.and_then(|message| message.body) {
+                Some(to_worker::Body::Welcome(_) | to_worker::Body::Acks(_)) => {}
+                other => return other.expect("the worker's stream is open"),
+            }
+        }
+    }
+
+    pub(crate) async fn assigned(&mut self) -> Assign {
+        match self.told().await {
+            to_worker::Body::Assign(assign) => assign,
+            other => panic!("an assignment, not {other:?}"),
+        }
+    }
+
+    pub(crate) fn report(&self, assign: &Assign, number: u32, body: report::Body) {
+        let (task_id, attempt) = (assign.task_id.clone(), assign.attempt);
+        let report = Report { task_id, attempt, number, body: Some(body) };
+        self.core.change(|state| state.reports(self.worker, vec![report], now()));
+    }
+
+    pub(crate) fn complete(&self, assign: &Assign, number: u32) {
+        self.report(assign, number, report::Body::Completed(v1::Completed::default()));
+    }
+
+    /// Writes past everything else.
+    pub(crate) async fn write(&self, write: Write) {
+        self.core.change(|state| state.commit_write(write, Vec::new()));
+        self.core.flushed().await;
+    }
+
+    /// How many tasks there are, whoever they belong to.
+    pub(crate) async fn count(&self) -> usize {
+        let filter = Filter { limit: 1, ..Filter::default() };
+        self.core.store.list(filter).await.unwrap().total
+    }
+}

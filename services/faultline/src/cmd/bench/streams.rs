@@ -1,0 +1,191 @@
+//! Many subscribers: whether all of one task see the same events, how quickly, and how much memory
+//! a stream takes that has nothing to say.
+
+use std::{
+    fmt::Write,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    Report,
+    chain::Chain,
+    figures::{human, round},
+    http1::Connection,
+    process::Scratch,
+    progress,
+};
+
+const TASKS: usize = 200;
+const STREAMS: usize = 2000;
+/// Written by each task after its question is answered.
+const CHUNKS: usize = 20;
+/// What an idle stream may take in the gateway and the coordinator together.
+const IDLE_BYTES_MAX: u64 = 40 * 1024;
+/// Memory is read when a process has come to rest.
+const SETTLE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) async fn run() -> anyhow::Result<Report> {
+    faultline_chassis::descriptors::raise_limit();
+    let scratch = Scratch::new("streams")?;
+    let mesh = Chain::mesh(scratch.path(), "script").await?;
+    progress("starting tasks");
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        tasks.push(start_task(mesh.address).await?);
+    }
+    sleep(SETTLE).await;
+    let before = mesh.memory()?;
+    progress("subscribing");
+    let mut streams = Vec::new();
+    for n in 0..STREAMS {
+        let task = n % TASKS;
+        let mut connection = Connection::open(mesh.address).await.context("cannot connect")?;
+        let request = request("SubscribeToTask", &json!({ "id": tasks[task] }));
+        timeout(PATIENCE, connection.begin(&request)).await.context("no snapshot")??;
+        streams.push((task, connection));
+    }
+    sleep(SETTLE).await;
+    let after = mesh.memory()?;
+    progress("letting them all speak");
+    let start = Instant::now();
+    let readers = tokio::spawn(read_all(streams));
+    for task in &tasks {
+        answer(mesh.address, task).await?;
+    }
+    let seen = readers.await.context("the readers broke")??;
+    let elapsed = start.elapsed();
+    mesh.stop().await?;
+    report(&before, &after, &seen, elapsed)
+}
+
+/// A task that waits for its question to be answered; its id.
+async fn start_task(address: SocketAddr) -> anyhow::Result<String> {
+    let script = format!("ask \"go?\"\n{}", "chunk \"a piece of text \"\n".repeat(CHUNKS));
+    let answer = call(address, &message(&json!({ "parts": [{ "text": script }] }))).await?;
+    let id = answer["result"]["task"]["id"].as_str().map(str::to_owned);
+    id.with_context(|| format!("no task: {answer}"))
+}
+
+async fn answer(address: SocketAddr, task: &str) -> anyhow::Result<()> {
+    let params = json!({ "taskId": task, "parts": [{ "text": "go" }] });
+    let answer = call(address, &message(&params)).await?;
+    ensure!(answer["error"].is_null(), "an answer was refused: {answer}");
+    Ok(())
+}
+
+fn message(what: &Value) -> Vec<u8> {
+    let mut message = what.clone();
+    message["messageId"] = "m".into();
+    message["role"] = "ROLE_USER".into();
+    request("SendMessage", &json!({ "message": message }))
+}
+
+fn request(method: &str, params: &Value) -> Vec<u8> {
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+    let head = format!(
+        "POST /agents/script HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\
+         a2a-version: 1.0\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    (head + &body).into_bytes()
+}
+
+async fn call(address: SocketAddr, request: &[u8]) -> anyhow::Result<Value> {
+    let one = async {
+        let mut connection = Connection::open(address).await?;
+        let (_, body) = connection.exchange(request).await?;
+        Ok(serde_json::from_slice(body)?)
+    };
+    timeout(PATIENCE, one).await.context("no answer in time")?
+}
+
+/// Reads every stream to its end; what each task's first reader saw, and how many saw the same.
+async fn read_all(streams: Vec<(usize, Connection)>) -> anyhow::Result<Seen> {
+    let mut reading = JoinSet::new();
+    for (task, mut connection) in streams {
+        reading.spawn(async move {
+            let read = timeout(PATIENCE, connection.finish()).await.context("no end in time")?;
+            anyhow::Ok((task, events(read?)?))
+        });
+    }
+    let mut seen = Seen { of_task: vec![None; TASKS], events: 0, others: 0 };
+    while let Some(read) = reading.join_next().await {
+        let (task, events) = read.context("a reader broke")??;
+        seen.events += events.len();
+        match &seen.of_task[task] {
+            None => seen.of_task[task] = Some(events),
+            Some(first) if *first == events => {}
+            Some(_) => seen.others += 1,
+        }
+    }
+    Ok(seen)
+}
+
+struct Seen {
+    of_task: Vec<Option<Vec<String>>>,
+    events: usize,
+    /// Streams that saw something else than the first of their task.
+    others: u64,
+}
+
+/// The events of a stream, without the comments that keep it alive.
+fn events(body: &[u8]) -> anyhow::Result<Vec<String>> {
+    let text = std::str::from_utf8(body).context("a stream that is not text")?;
+    let events: Vec<String> =
+        text.split("\n\n").filter(|e| e.contains("data:")).map(str::to_owned).collect();
+    match events.last() {
+        Some(last) if last.contains("TASK_STATE_COMPLETED") => Ok(events),
+        last => bail!("a stream ended with {last:?}"),
+    }
+}
+
+fn report(
+    before: &[u64],
+    after: &[u64],
+    seen: &Seen,
+    elapsed: Duration,
+) -> anyhow::Result<Report> {
+    // The chain is coordinator, worker, gateway; a worker has nothing to do with subscribers.
+    let grown = |at: usize| after[at].saturating_sub(before[at]) / STREAMS as u64;
+    let (coordinator, gateway) = (grown(0), grown(2));
+    let idle = coordinator + gateway;
+    let per_second = seen.events as f64 / elapsed.as_secs_f64().max(1e-9);
+    let kib = |bytes: u64| round(bytes as f64 / 1024.0, 1);
+    let verdict = if idle <= IDLE_BYTES_MAX { "within" } else { "OVER" };
+    let mut text = String::new();
+    let _ = writeln!(text, "{STREAMS} subscribers of {TASKS} tasks over {STREAMS} connections");
+    let _ = writeln!(
+        text,
+        "  an idle stream takes {} KiB: gateway {}, coordinator {} ({verdict} the bound of {} KiB)",
+        kib(idle),
+        kib(gateway),
+        kib(coordinator),
+        IDLE_BYTES_MAX / 1024,
+    );
+    let _ = writeln!(
+        text,
+        "  {} events reached them in {}, {per_second:.0} a second; {} streams differed",
+        seen.events,
+        human(elapsed),
+        seen.others
+    );
+    let json = json!({
+        "streams": STREAMS,
+        "tasks": TASKS,
+        "idle_bytes": { "gateway": gateway, "coordinator": coordinator, "max": IDLE_BYTES_MAX },
+        "events": seen.events,
+        "events_per_second": round(per_second, 0),
+        "elapsed_ms": round(elapsed.as_secs_f64() * 1e3, 1),
+        "streams_that_differed": seen.others,
+    });
+    Ok(Report { text, json, failed: seen.others })
+}

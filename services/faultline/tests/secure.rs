@@ -1,0 +1,194 @@
+//! A mesh that strangers may reach: certificates, the mesh's token and bearer tokens, between real
+//! processes; and what those are told who come without.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+
+const ANY: &str = "127.0.0.1:0";
+/// SHA-256 of `hunter2`.
+const HUNTER2: &str = "f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7";
+
+/// A directory with a CA, a certificate for 127.0.0.1, and a configuration that uses them.
+fn directory() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    let mut params = CertificateParams::new([]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let cert = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let cert = cert.signed_by(&key, &ca).unwrap();
+    let config = format!(
+        "[gateway.tls]\ncert = 'cert.pem'\nkey = 'key.pem'\n\
+         [coordinator.tls]\ncert = 'cert.pem'\nkey = 'key.pem'\n\
+         [mesh]\nca = 'ca.pem'\n\
+         [[auth.token]]\nsha256 = '{HUNTER2}'\nprincipal = 'acme'\n"
+    );
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("ca.pem", &ca.pem());
+    write("cert.pem", &cert.pem());
+    write("key.pem", &key.serialize_pem());
+    write("faultline.toml", &config);
+    dir
+}
+
+fn faultline(dir: &Path, mesh_token: Option<&str>, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+    command.args(args).current_dir(dir).env("NO_COLOR", "1").stdin(Stdio::null());
+    if let Some(token) = mesh_token {
+        command.env("FAULTLINE_MESH__TOKEN", token);
+    }
+    command
+}
+
+fn run(mut command: Command) -> (i32, String, String) {
+    let output = command.output().expect("the binary runs");
+    let text = |bytes| String::from_utf8(bytes).expect("output is text");
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+/// A service that is not left behind when a test fails.
+struct Running(Child);
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// What follows `ready` on the one line it prints.
+    fn ready(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        match line.strip_prefix("ready") {
+            Some(rest) => rest.trim().to_owned(),
+            None => panic!("not ready: '{line}': {}", self.log_to_the_end()),
+        }
+    }
+
+    fn log_to_the_end(&mut self) -> String {
+        let mut log = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        log
+    }
+
+    /// The first line of its log that has `word` in it.
+    fn says(&mut self, word: &str) -> String {
+        let log = BufReader::new(self.0.stderr.take().unwrap());
+        let line = log.lines().map(Result::unwrap).find(|line| line.contains(word));
+        line.unwrap_or_else(|| panic!("it never said '{word}'"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_mesh_with_certificates_and_tokens_serves_those_who_have_them_and_tells_the_others_why() {
+    let dir = directory();
+    let dir = dir.path();
+    let token = Some("the-mesh-knows");
+    let mut coordinator = Running::start(faultline(dir, token, &["coordinator", "--listen", ANY]));
+    let hub = format!("https://{}", coordinator.ready());
+
+    let args = ["gateway", "--listen", ANY, "--coordinator", &hub];
+    let mut gateway = Running::start(faultline(dir, token, &args));
+    let args = ["worker", "--coordinator", &hub];
+    let mut worker = Running::start(faultline(dir, token, &args));
+    let url = gateway.ready();
+    assert!(url.starts_with("https://127.0.0.1:"), "{url}");
+    worker.ready();
+
+    let send = |more: &[&str]| {
+        run(faultline(dir, None, &[&["send", "--gateway", &url, "echo", "hello"], more].concat()))
+    };
+    let (code, out, err) = send(&["--ca", "ca.pem", "--token", "hunter2"]);
+    assert_eq!((code, out.as_str()), (0, "hello\n"), "{err}");
+    let (code, _, err) = send(&["--ca", "ca.pem", "--token", "hunter3"]);
+    assert_eq!(code, 77, "{err}");
+    let (code, _, err) = send(&["--token", "hunter2"]);
+    assert_eq!(code, 69, "a stranger's certificate: {err}");
+
+    // Workers cannot come in without, and leave; gateways go on trying, and say why.
+    for (token, told) in [
+        (None, "the call carries no token: give both sides the same `token` in [mesh]"),
+        (Some("guessed"), "the token is not this mesh's: give both sides the same `token`"),
+    ] {
+        let (code, _, err) = run(faultline(dir, token, &["worker", "--coordinator", &hub]));
+        assert_eq!(code, 77, "{err}");
+        assert!(err.contains(told), "{err}");
+        let args = ["gateway", "--listen", ANY, "--coordinator", &hub];
+        let mut stranger = Running::start(faultline(dir, token, &args));
+        let said = stranger.says("no connection to the coordinator");
+        assert!(said.contains(told), "{said}");
+    }
+    let plain = hub.replace("https", "http");
+    let mut stranger = Running::start(faultline(dir, token, &["worker", "--coordinator", &plain]));
+    stranger.says("not attached, trying again");
+    let mut stranger = faultline(dir, token, &["worker", "--coordinator", &hub]);
+    stranger.env("FAULTLINE_MESH__CA", "cert.pem");
+    let said = Running::start(stranger).says("not attached, trying again");
+    assert!(said.contains("the certificate of 127.0.0.1 cannot be trusted"), "{said}");
+}
+
+#[test]
+fn up_serves_with_certificates_and_tokens_too() {
+    let dir = directory();
+    let args = ["up", "--listen", ANY, "--hub", ANY];
+    let mut up = Running::start(faultline(dir.path(), Some("the-mesh-knows"), &args));
+    let url = up.ready();
+    assert!(url.starts_with("https://127.0.0.1:"), "{url}");
+    let send = ["send", "--gateway", &url, "--ca", "ca.pem", "--token", "hunter2", "echo", "hi"];
+    let (code, out, err) = run(faultline(dir.path(), None, &send));
+    assert_eq!((code, out.as_str()), (0, "hi\n"), "{err}");
+}
+
+#[test]
+fn nobody_is_served_from_other_machines_without_being_asked_who_they_are() {
+    let dir = TempDir::new().unwrap();
+    let everywhere = "0.0.0.0:0";
+    let refused = |args: &[&str], remedy: &str| {
+        let (code, out, err) = run(faultline(dir.path(), None, args));
+        assert_eq!((code, out.as_str()), (78, ""), "{args:?}: {err}");
+        assert!(err.contains("can be reached from other machines"), "{args:?}: {err}");
+        assert!(err.contains(remedy) && err.contains("--insecure"), "{args:?}: {err}");
+    };
+    refused(&["gateway", "--listen", everywhere], "[[auth.token]]");
+    refused(&["coordinator", "--listen", everywhere], "`token` in [mesh]");
+    refused(&["up", "--listen", everywhere, "--hub", ANY], "[[auth.token]]");
+    refused(&["up", "--listen", ANY, "--hub", everywhere], "`token` in [mesh]");
+
+    let (token, open) = (Some("the-mesh-knows"), &["coordinator", "--listen", everywhere][..]);
+    assert!(!Running::start(faultline(dir.path(), token, open)).ready().is_empty());
+    let insecure = [open, &["--insecure"]].concat();
+    assert!(!Running::start(faultline(dir.path(), None, &insecure)).ready().is_empty());
+    let up = ["up", "--listen", everywhere, "--hub", everywhere, "--insecure"];
+    assert!(!Running::start(faultline(dir.path(), None, &up)).ready().is_empty());
+}
+
+#[test]
+fn files_for_tls_that_are_not_there_are_a_mistake_of_the_configuration() {
+    let dir = TempDir::new().unwrap();
+    let flags = ["--tls-cert", "none.pem", "--tls-key", "none.pem"];
+    for role in ["gateway", "coordinator"] {
+        let args = [&[role, "--listen", ANY], &flags[..]].concat();
+        let (code, _, err) = run(faultline(dir.path(), None, &args));
+        assert_eq!(code, 78, "{role}: {err}");
+        assert!(err.contains("cannot read 'none.pem'"), "{role}: {err}");
+    }
+    let args = ["worker", "--coordinator", "https://127.0.0.1:1"];
+    let mut worker = faultline(dir.path(), None, &args);
+    worker.env("FAULTLINE_MESH__CA", "none.pem");
+    let (code, _, err) = run(worker);
+    assert_eq!(code, 78, "{err}");
+    assert!(err.contains("cannot read 'none.pem'"), "{err}");
+}

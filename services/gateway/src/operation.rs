@@ -1,0 +1,353 @@
+//! The eleven operations of A2A, each of them once. A binding gives the request of one; here it is
+//! addressed, checked and turned into a call to the coordinator. It knows no binding.
+
+use std::{mem, time::Duration};
+
+use faultline_chassis::deadline::parse_grpc_timeout;
+use faultline_proto::{
+    Failure,
+    a2a::SendMessageRequest,
+    json::{self, ProtoJson},
+    v1::{Caller, Subscribe, call, reply},
+};
+use prost_types::{Struct, value::Kind};
+
+use crate::{auth::Scope, card, http::Exchange, link::Answer, validate};
+
+const LAST_EVENT_ID: &str = "last-event-id";
+const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
+/// The same as metadata, for clients that cannot set headers.
+const IDEMPOTENCY_METADATA: &str = "faultline.dev/idempotencyKey";
+/// The longest wait a caller may ask for.
+const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Extensions that one request may declare. Every call carries them.
+const EXTENSIONS_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    SendMessage,
+    SendStreamingMessage,
+    GetTask,
+    ListTasks,
+    CancelTask,
+    SubscribeToTask,
+    CreateTaskPushNotificationConfig,
+    GetTaskPushNotificationConfig,
+    ListTaskPushNotificationConfigs,
+    GetExtendedAgentCard,
+    DeleteTaskPushNotificationConfig,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Operation; 11] = [
+        Operation::SendMessage,
+        Operation::SendStreamingMessage,
+        Operation::GetTask,
+        Operation::ListTasks,
+        Operation::CancelTask,
+        Operation::SubscribeToTask,
+        Operation::CreateTaskPushNotificationConfig,
+        Operation::GetTaskPushNotificationConfig,
+        Operation::ListTaskPushNotificationConfigs,
+        Operation::GetExtendedAgentCard,
+        Operation::DeleteTaskPushNotificationConfig,
+    ];
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|operation| operation.name() == name)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Operation::SendMessage => "SendMessage",
+            Operation::SendStreamingMessage => "SendStreamingMessage",
+            Operation::GetTask => "GetTask",
+            Operation::ListTasks => "ListTasks",
+            Operation::CancelTask => "CancelTask",
+            Operation::SubscribeToTask => "SubscribeToTask",
+            Operation::CreateTaskPushNotificationConfig => "CreateTaskPushNotificationConfig",
+            Operation::GetTaskPushNotificationConfig => "GetTaskPushNotificationConfig",
+            Operation::ListTaskPushNotificationConfigs => "ListTaskPushNotificationConfigs",
+            Operation::GetExtendedAgentCard => "GetExtendedAgentCard",
+            Operation::DeleteTaskPushNotificationConfig => "DeleteTaskPushNotificationConfig",
+        }
+    }
+
+    /// What a caller must be allowed to do.
+    pub(crate) fn scope(self) -> Scope {
+        match self {
+            Operation::SendMessage
+            | Operation::SendStreamingMessage
+            | Operation::CancelTask
+            | Operation::CreateTaskPushNotificationConfig
+            | Operation::DeleteTaskPushNotificationConfig => Scope::Send,
+            Operation::GetTask
+            | Operation::ListTasks
+            | Operation::SubscribeToTask
+            | Operation::GetTaskPushNotificationConfig
+            | Operation::ListTaskPushNotificationConfigs
+            | Operation::GetExtendedAgentCard => Scope::Read,
+        }
+    }
+
+    /// Whether many answers follow, or one.
+    pub(crate) fn streams(self) -> bool {
+        matches!(self, Operation::SendStreamingMessage | Operation::SubscribeToTask)
+    }
+
+    /// The call that a request in JSON asks for, not checked yet.
+    pub(crate) fn read(self, json: &str) -> Result<call::Body, Failure> {
+        Ok(match self {
+            Operation::SendMessage => call::Body::Send(parse(json)?),
+            Operation::SendStreamingMessage => call::Body::Stream(parse(json)?),
+            Operation::GetTask => call::Body::Get(parse(json)?),
+            Operation::ListTasks => call::Body::List(parse(json)?),
+            Operation::CancelTask => call::Body::Cancel(parse(json)?),
+            Operation::SubscribeToTask => {
+                call::Body::Subscribe(Subscribe { request: Some(parse(json)?), after: None })
+            }
+            Operation::CreateTaskPushNotificationConfig => call::Body::CreatePush(parse(json)?),
+            Operation::GetTaskPushNotificationConfig => call::Body::GetPush(parse(json)?),
+            Operation::ListTaskPushNotificationConfigs => call::Body::ListPush(parse(json)?),
+            Operation::GetExtendedAgentCard => call::Body::ExtendedCard(parse(json)?),
+            Operation::DeleteTaskPushNotificationConfig => call::Body::DeletePush(parse(json)?),
+        })
+    }
+}
+
+fn parse<T: ProtoJson>(json: &str) -> Result<T, Failure> {
+    json::from_str(json).map_err(|error| validate::not_the_message(&error))
+}
+
+/// A call that may be sent on.
+pub(crate) struct Admitted {
+    pub(crate) caller: Caller,
+    pub(crate) call: call::Body,
+}
+
+impl Admitted {
+    /// The agent whose extended card is asked for, unless it is the one at the root.
+    pub(crate) fn card_of(&self) -> Option<String> {
+        match &self.call {
+            call::Body::ExtendedCard(request) if !request.tenant.is_empty() => {
+                Some(request.tenant.clone())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Addresses a call to the agent of its path, if that names one, and checks everything that can be
+/// known without the coordinator.
+pub(crate) fn admit(
+    exchange: &Exchange,
+    agent: Option<&str>,
+    mut call: call::Body,
+) -> Result<Admitted, Failure> {
+    resume(exchange, &mut call)?;
+    validate::call(&call)?;
+    if let Some(tenant) = tenant(&mut call) {
+        address(tenant, agent)?;
+    }
+    let mut caller = exchange.caller(patience(exchange, &call));
+    if let call::Body::Send(request) | call::Body::Stream(request) = &call {
+        caller.idempotency_key = idempotency_key(exchange, request)?;
+    }
+    caller.extensions = extensions(exchange)?;
+    Ok(Admitted { caller, call })
+}
+
+/// Sends a call that has one answer. Only the gateway knows where an agent is reached, so it has
+/// to complete an extended card.
+pub(crate) async fn once(exchange: &Exchange, admitted: Admitted) -> Result<Answer, Failure> {
+    let agent = admitted.card_of();
+    let mut answer = exchange.gateway.link.ask(admitted.caller, admitted.call).await?;
+    if let reply::Body::Card(card) = &mut answer.body {
+        **card = card::extended(exchange, agent.as_deref(), mem::take(&mut **card));
+    }
+    Ok(answer)
+}
+
+/// Appends the JSON of an answer, if it is one to an operation.
+pub(crate) fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
+    match answer {
+        reply::Body::Sent(sent) => json::write(sent, out),
+        reply::Body::Task(task) => json::write(task, out),
+        reply::Body::List(list) => json::write(list, out),
+        reply::Body::Push(config) => json::write(config, out),
+        reply::Body::Pushes(configs) => json::write(configs, out),
+        reply::Body::Card(card) => json::write(card, out),
+        reply::Body::Deleted(_) => out.extend_from_slice(b"{}"),
+        reply::Body::Frame(_)
+        | reply::Body::Failure(_)
+        | reply::Body::End(_)
+        | reply::Body::Agents(_)
+        | reply::Body::Workers(_)
+        | reply::Body::Inspect(_) => return Err(validate::wrong_answer()),
+    }
+    Ok(())
+}
+
+fn tenant(call: &mut call::Body) -> Option<&mut String> {
+    Some(match call {
+        call::Body::Send(request) | call::Body::Stream(request) => &mut request.tenant,
+        call::Body::Get(request) => &mut request.tenant,
+        call::Body::List(request) => &mut request.tenant,
+        call::Body::Cancel(request) => &mut request.tenant,
+        call::Body::Subscribe(subscribe) => &mut subscribe.request.get_or_insert_default().tenant,
+        call::Body::CreatePush(config) => &mut config.tenant,
+        call::Body::GetPush(request) => &mut request.tenant,
+        call::Body::ListPush(request) => &mut request.tenant,
+        call::Body::DeletePush(request) => &mut request.tenant,
+        call::Body::ExtendedCard(request) => &mut request.tenant,
+        call::Body::Agents(_)
+        | call::Body::Workers(_)
+        | call::Body::Inspect(_)
+        | call::Body::Credit(_)
+        | call::Body::Drop(_) => return None,
+    })
+}
+
+/// The agent of the path is the tenant; a request that names another is mistaken about one.
+pub(crate) fn address(tenant: &mut String, agent: Option<&str>) -> Result<(), Failure> {
+    match agent {
+        None => Ok(()),
+        Some(agent) if tenant.is_empty() || tenant == agent => {
+            agent.clone_into(tenant);
+            Ok(())
+        }
+        Some(_) => Err(validate::violation("tenant", "is not the agent of the path")),
+    }
+}
+
+/// `Last-Event-ID` resumes a subscription, and goes with nothing else that streams.
+fn resume(exchange: &Exchange, call: &mut call::Body) -> Result<(), Failure> {
+    let Some(seen) = exchange.header(LAST_EVENT_ID) else { return Ok(()) };
+    match call {
+        call::Body::Subscribe(subscribe) => {
+            let number = seen.trim().parse().map_err(|_| {
+                let text = "must be the number of the last event seen, as its id: line gave it; \
+                            leave the header out to start from a snapshot";
+                validate::violation("Last-Event-ID", text)
+            })?;
+            subscribe.after = Some(number);
+            Ok(())
+        }
+        call::Body::Send(_) | call::Body::Stream(_) => {
+            let text = "does not go with a send: use SubscribeToTask to resume a stream";
+            Err(validate::violation("Last-Event-ID", text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How long the caller is willing to wait for a task to end. Zero is for as long as it takes.
+fn patience(exchange: &Exchange, call: &call::Body) -> Duration {
+    let call::Body::Send(request) = call else { return Duration::ZERO };
+    if request.configuration.as_ref().is_some_and(|c| c.return_immediately) {
+        return Duration::ZERO;
+    }
+    let grpc = exchange.header("grpc-timeout").and_then(parse_grpc_timeout);
+    // A little before the caller's own clock, so that it hears which task it waited for.
+    let grpc = grpc.map(|timeout| timeout.mul_f64(0.95).max(Duration::from_millis(1)));
+    let prefer = exchange.header("prefer").and_then(preferred_wait);
+    grpc.into_iter().chain(prefer).min().unwrap_or(Duration::ZERO)
+}
+
+/// `Prefer: wait=SECONDS`. A preference that cannot be read is no preference (RFC 7240).
+fn preferred_wait(header: &str) -> Option<Duration> {
+    let seconds = header.split(',').find_map(|preference| {
+        let (name, value) = preference.split_once('=')?;
+        let is_wait = name.trim().eq_ignore_ascii_case("wait");
+        is_wait.then(|| value.trim().trim_matches('"').parse::<u64>().ok())?
+    })?;
+    // Not zero, which would mean for ever.
+    Some(Duration::from_secs(seconds).clamp(Duration::from_millis(1), WAIT_MAX))
+}
+
+/// What makes a send safe to repeat: the header, or metadata of the message or of the request.
+fn idempotency_key(exchange: &Exchange, request: &SendMessageRequest) -> Result<String, Failure> {
+    let headers = exchange.head.headers.get_all(IDEMPOTENCY_KEY).iter();
+    // What is not text is empty, which is refused below.
+    let headers = headers.map(|key| (IDEMPOTENCY_KEY, key.to_str().unwrap_or("").trim()));
+    let message = request.message.as_ref().and_then(|message| message.metadata.as_ref());
+    let message = key_in(message, "message.metadata[\"faultline.dev/idempotencyKey\"]")?;
+    let request = key_in(request.metadata.as_ref(), "metadata[\"faultline.dev/idempotencyKey\"]")?;
+    let mut keys = headers.chain(message).chain(request);
+    let Some((field, key)) = keys.next() else { return Ok(String::new()) };
+    if let Some((other, _)) = keys.find(|(_, other)| *other != key) {
+        let text = format!("is not the same as {field}: send one key");
+        return Err(validate::violation(other, &text));
+    }
+    validate::idempotency_key(field, key)?;
+    Ok(key.to_owned())
+}
+
+fn key_in<'a>(
+    metadata: Option<&'a Struct>,
+    field: &'static str,
+) -> Result<Option<(&'static str, &'a str)>, Failure> {
+    let value = metadata.and_then(|metadata| metadata.fields.get(IDEMPOTENCY_METADATA));
+    match value.map(|value| &value.kind) {
+        None => Ok(None),
+        Some(Some(Kind::StringValue(key))) => Ok(Some((field, key))),
+        Some(_) => Err(validate::violation(field, "must be a string")),
+    }
+}
+
+/// What `A2A-Extensions` declares: URIs between commas, in one header or several.
+fn extensions(exchange: &Exchange) -> Result<Vec<String>, Failure> {
+    let mut declared = Vec::new();
+    for header in exchange.head.headers.get_all("a2a-extensions") {
+        let uris = header.to_str().unwrap_or("").split(',').map(str::trim);
+        for uri in uris.filter(|uri| !uri.is_empty()) {
+            if !declared.iter().any(|known| known == uri) {
+                declared.push(uri.to_owned());
+            }
+        }
+    }
+    match declared.len() {
+        0..=EXTENSIONS_MAX => Ok(declared),
+        _ => Err(validate::violation("A2A-Extensions", "must name at most 64 extensions")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_has_one_name() {
+        for operation in Operation::ALL {
+            assert_eq!(Operation::named(operation.name()), Some(operation));
+        }
+        assert_eq!(Operation::named("message/send"), None);
+    }
+
+    #[test]
+    fn a_tenant_and_a_path_must_agree() {
+        let set = |tenant: &str, agent| {
+            let mut tenant = tenant.to_owned();
+            address(&mut tenant, agent).map(|()| tenant).map_err(|f| f.violations[0].field.clone())
+        };
+        assert_eq!(set("", Some("echo")).as_deref(), Ok("echo"));
+        assert_eq!(set("echo", Some("echo")).as_deref(), Ok("echo"));
+        assert_eq!(set("x", None).as_deref(), Ok("x"));
+        assert_eq!(set("x", Some("echo")), Err("tenant".to_owned()));
+    }
+
+    #[test]
+    fn a_wait_that_cannot_be_read_is_no_preference() {
+        let seconds = Duration::from_secs;
+        for (header, wait) in [
+            ("wait=5", Some(seconds(5))),
+            ("respond-async, WAIT=\"7\"", Some(seconds(7))),
+            ("wait=0", Some(Duration::from_millis(1))),
+            ("wait=999999999", Some(WAIT_MAX)),
+            ("wait=soon", None),
+            ("wait", None),
+        ] {
+            assert_eq!(preferred_wait(header), wait, "{header}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Which version of A2A a request speaks: what `A2A-Version` says as a header, as gRPC metadata or
+//! as a parameter of the query. Nothing said means 0.3.
+
+use std::borrow::Cow;
+
+use faultline_proto::{Failure, reason};
+use percent_encoding::percent_decode_str;
+
+use crate::{http::Exchange, operation::Operation};
+
+const HEADER: &str = "a2a-version";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    V1,
+    V03,
+}
+
+impl Version {
+    pub(crate) fn of(exchange: &Exchange) -> Result<Self, Failure> {
+        let said = said(exchange);
+        read(&said).ok_or_else(|| not_supported(exchange, &said))
+    }
+}
+
+/// Refuses an operation in the form of 1.0 that was not said to be 1.0.
+pub(crate) fn must_be_1(
+    exchange: &Exchange,
+    version: Version,
+    operation: Operation,
+) -> Result<(), Failure> {
+    if version == Version::V1 {
+        return Ok(());
+    }
+    let operation = operation.name();
+    let text = match &*said(exchange) {
+        "" => format!(
+            "{operation} as it was sent is A2A 1.0: send the header A2A-Version: 1.0 (without it \
+             a request counts as 0.3)"
+        ),
+        said => format!(
+            "{operation} as it was sent is A2A 1.0, but A2A-Version says {said}: send \
+             A2A-Version: 1.0"
+        ),
+    };
+    Err(Failure::new(&reason::VERSION_NOT_SUPPORTED).because(text))
+}
+
+/// Refuses 0.3 where it is switched off.
+pub(crate) fn must_serve_v03(exchange: &Exchange) -> Result<(), Failure> {
+    match exchange.gateway.cards.v03 {
+        true => Ok(()),
+        false => Err(not_supported(exchange, "0.3")),
+    }
+}
+
+fn said(exchange: &Exchange) -> Cow<'_, str> {
+    let header = exchange.header(HEADER).map(str::trim).filter(|said| !said.is_empty());
+    header.map(Cow::Borrowed).or_else(|| in_query(exchange)).unwrap_or_default()
+}
+
+fn in_query(exchange: &Exchange) -> Option<Cow<'_, str>> {
+    let pairs = exchange.head.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(HEADER))?;
+    Some(percent_decode_str(value).decode_utf8_lossy())
+}
+
+/// Any 1.x is 1.0 to us, and a patch number never matters.
+fn read(said: &str) -> Option<Version> {
+    let mut numbers = said.split('.').map(|number| {
+        let digits = !number.is_empty() && number.len() < 4;
+        number.parse::<u16>().ok().filter(|_| digits && !number.starts_with('+'))
+    });
+    let (major, minor, patch) = (numbers.next(), numbers.next(), numbers.next());
+    let well_formed = minor != Some(None) && patch != Some(None) && numbers.next().is_none();
+    match (major.flatten(), minor.flatten()) {
+        _ if said.is_empty() => Some(Version::V03),
+        _ if !well_formed => None,
+        (Some(1), _) => Some(Version::V1),
+        (Some(0), Some(3)) => Some(Version::V03),
+        _ => None,
+    }
+}
+
+fn not_supported(exchange: &Exchange, said: &str) -> Failure {
+    let said: String = said.chars().take(32).collect();
+    let served = if exchange.gateway.cards.v03 { "1.0 or 0.3" } else { "1.0" };
+    Failure::new(&reason::VERSION_NOT_SUPPORTED).because(format!(
+        "A2A {said} is not served here: send the header A2A-Version with {served}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_major_and_minor() {
+        for v1 in ["1", "1.0", "1.0.1", "1.1", "1.27.3"] {
+            assert_eq!(read(v1), Some(Version::V1), "{v1}");
+        }
+        for v03 in ["", "0.3", "0.3.0", "0.3.26"] {
+            assert_eq!(read(v03), Some(Version::V03), "{v03}");
+        }
+        for other in
+            ["0", "0.2", "2", "2.0", "10", "abc", "1.", ".", "1.x", "1.0.0.0", "+1", "v1", "-1"]
+        {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}

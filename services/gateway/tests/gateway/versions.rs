@@ -1,0 +1,119 @@
+//! Which version of A2A is spoken, on every binding, and what old clients get.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::{
+    Mesh,
+    client::{Answer, Client, Events, request},
+};
+
+fn old_message(text: &str) -> Value {
+    let part = json!({"kind": "text", "text": text});
+    json!({"message": {"kind": "message", "messageId": "m-1", "role": "user", "parts": [part]}})
+}
+
+async fn rpc(client: &mut Client, version: &str, method: &str, params: Value) -> Answer {
+    client.ask("POST", "/", &[("a2a-version", version)], request(method, params)).await
+}
+
+#[tokio::test]
+async fn a_version_is_what_the_header_or_the_query_says() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    for version in ["1", "1.0", "1.0.1", "1.7", " 1.0 "] {
+        let answer = rpc(&mut client, version, "ListTasks", json!({})).await;
+        assert!(answer.body["result"].is_object(), "{version}: {answer:?}");
+        let answer = client.ask("GET", "/tasks", &[("a2a-version", version)], "").await;
+        assert_eq!(answer.status, StatusCode::OK, "{version}");
+    }
+    for version in ["2.0", "0.2", "abc", "1.x"] {
+        let answer = rpc(&mut client, version, "ListTasks", json!({})).await;
+        assert_eq!((answer.code(), answer.reason()), (-32009, "VERSION_NOT_SUPPORTED"));
+        let answer = client.ask("GET", "/tasks", &[("a2a-version", version)], "").await;
+        assert_eq!((answer.status.as_u16(), answer.reason()), (400, "VERSION_NOT_SUPPORTED"));
+        assert!(answer.message().contains("1.0 or 0.3"), "{answer:?}");
+    }
+    let nothing = [("a2a-version", "")];
+    let in_query = client.ask("GET", "/tasks?A2A-Version=1.0", &nothing, "").await;
+    assert_eq!(in_query.status, StatusCode::OK);
+    let body = request("ListTasks", json!({}));
+    let in_query = client.ask("POST", "/?a2a-version=1.0", &nothing, body).await;
+    assert!(in_query.body["result"].is_object());
+}
+
+#[tokio::test]
+async fn a_new_method_without_a_version_names_the_header() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    for version in ["", "0.3"] {
+        let answer = rpc(&mut client, version, "GetTask", json!({"id": "t"})).await;
+        assert_eq!(answer.code(), -32009, "{version}");
+        assert!(answer.message().contains("A2A-Version: 1.0"), "{answer:?}");
+        assert_eq!(answer.body["id"], 1);
+        let answer = client.ask("GET", "/tasks/t", &[("a2a-version", version)], "").await;
+        assert_eq!((answer.status.as_u16(), answer.reason()), (400, "VERSION_NOT_SUPPORTED"));
+        assert!(answer.message().contains("A2A-Version: 1.0"), "{answer:?}");
+    }
+    let old = rpc(&mut client, "1.0", "message/send", json!({})).await;
+    assert_eq!(old.code(), -32601);
+    assert!(old.message().contains("SendMessage"), "{old:?}");
+    assert_eq!(rpc(&mut client, "", "tasks/list", json!({})).await.code(), -32601);
+}
+
+#[tokio::test]
+async fn an_old_client_is_answered_in_its_own_words() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    for version in ["", "0.3", "0.3.0"] {
+        let sent = rpc(&mut client, version, "message/send", old_message("x")).await;
+        let task = &sent.body["result"];
+        assert_eq!(
+            (&task["kind"], &task["status"]["state"]),
+            (&json!("task"), &json!("completed"))
+        );
+        let got = rpc(&mut client, version, "tasks/get", json!({"id": "t-7"})).await;
+        assert_eq!(got.body["result"]["id"], "t-7");
+    }
+    let nothing = [("a2a-version", "")];
+    let mut events = client.events(&nothing, "message/stream", old_message("count 2")).await;
+    let (id, event) = events.next_data().await;
+    assert_eq!((id, &event["result"]["kind"]), (Some(1), &json!("task")));
+    assert_eq!(event["id"], 1);
+    assert_eq!(events.numbers().await, [2]);
+    let failed = rpc(&mut client, "", "tasks/cancel", json!({"id": "t-7"})).await;
+    assert_eq!(failed.code(), -32001);
+    let agent =
+        client.ask("POST", "/agents/echo", &nothing, request("message/send", old_message("x")));
+    assert_eq!(agent.await.body["result"]["id"], "echo");
+}
+
+#[tokio::test]
+async fn an_old_rest_client_has_its_own_paths() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    let nothing = [("a2a-version", "")];
+    let got = client.ask("GET", "/v1/tasks/t-7", &nothing, "").await;
+    assert_eq!((got.status, &got.body["id"]), (StatusCode::OK, &json!("t-7")), "{got:?}");
+    assert_eq!(got.headers["content-type"], "application/json");
+    let sent = json!({"request": {
+        "messageId": "m-1", "role": "ROLE_USER", "content": [{"text": "count 2"}],
+    }});
+    let stream = client.send("POST", "/v1/message:stream", &nothing, sent.to_string()).await;
+    assert_eq!(Events::of(stream).numbers().await, [1, 2]);
+    let failed = client.ask("POST", "/agents/echo/v1/tasks/t-7:cancel", &nothing, "").await;
+    assert_eq!((failed.status.as_u16(), &failed.body["code"]), (404, &json!(-32001)));
+    let torn = client.ask("GET", "/v1/tasks/t-7", &[("a2a-version", "1.0")], "").await;
+    assert_eq!((torn.status.as_u16(), torn.reason()), (400, "VERSION_NOT_SUPPORTED"));
+}
+
+#[tokio::test]
+async fn old_clients_can_be_turned_away() {
+    let mesh = Mesh::start_with(|config| config.serve_v03 = false).await;
+    let mut client = mesh.client().await;
+    let sent = rpc(&mut client, "", "message/send", old_message("x")).await;
+    assert_eq!(sent.code(), -32009);
+    assert!(!sent.message().contains("or 0.3"), "{sent:?}");
+    let got = client.ask("GET", "/v1/tasks/t-7", &[("a2a-version", "")], "").await;
+    assert_eq!((got.status.as_u16(), got.reason()), (400, "VERSION_NOT_SUPPORTED"));
+}

@@ -1,0 +1,271 @@
+//! Each error as each binding shows it: on a whole mesh where it can be provoked, and with a
+//! coordinator that fails as it is told for every reason there is. The table is written out here
+//! by hand, from the specification and not from the code.
+
+use std::net::SocketAddr;
+
+use faultline_chassis::Drain;
+use faultline_proto::{
+    Failure,
+    reason::{self, Reason},
+    v1::{
+        Call, Reply, call,
+        link_server::{Link, LinkServer},
+        reply,
+    },
+};
+use faultline_tests::{
+    Binding, Door,
+    door::Refusal,
+    rpc::{answer, message},
+    task, until,
+    wait::SOON,
+};
+use serde_json::json;
+use tokio::{net::TcpListener, sync::mpsc};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{agents::REQUIRED, on_every_binding, start};
+
+on_every_binding! {
+    the_errors_that_a_mesh_can_provoke
+    every_reason_is_shown_as_the_table_says
+    an_old_peer_is_shown_the_old_table
+    missing_fields_are_named
+}
+
+const A2A: &str = "a2a-protocol.org";
+const OURS: &str = "faultline.dev";
+
+/// Domain, reason, gRPC status, HTTP status, JSON-RPC number.
+type Row = (&'static str, &'static str, &'static str, u16, i64);
+
+const TABLE: &[Row] = &[
+    (A2A, "TASK_NOT_FOUND", "NOT_FOUND", 404, -32001),
+    (A2A, "TASK_NOT_CANCELABLE", "FAILED_PRECONDITION", 400, -32002),
+    (A2A, "PUSH_NOTIFICATION_NOT_SUPPORTED", "FAILED_PRECONDITION", 400, -32003),
+    (A2A, "UNSUPPORTED_OPERATION", "FAILED_PRECONDITION", 400, -32004),
+    (A2A, "CONTENT_TYPE_NOT_SUPPORTED", "INVALID_ARGUMENT", 400, -32005),
+    (A2A, "INVALID_AGENT_RESPONSE", "INTERNAL", 500, -32006),
+    (A2A, "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "FAILED_PRECONDITION", 400, -32007),
+    (A2A, "EXTENSION_SUPPORT_REQUIRED", "FAILED_PRECONDITION", 400, -32008),
+    (A2A, "VERSION_NOT_SUPPORTED", "FAILED_PRECONDITION", 400, -32009),
+    (A2A, "INVALID_REQUEST", "INVALID_ARGUMENT", 400, -32600),
+    (A2A, "METHOD_NOT_FOUND", "UNIMPLEMENTED", 404, -32601),
+    (A2A, "INVALID_PARAMS", "INVALID_ARGUMENT", 400, -32602),
+    (A2A, "INTERNAL_ERROR", "INTERNAL", 500, -32603),
+    (OURS, "CANCELLED", "CANCELLED", 499, -31001),
+    (OURS, "UNKNOWN", "UNKNOWN", 500, -31002),
+    (OURS, "INVALID_ARGUMENT", "INVALID_ARGUMENT", 400, -32602),
+    (OURS, "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED", 504, -31004),
+    (OURS, "NOT_FOUND", "NOT_FOUND", 404, -31005),
+    (OURS, "ALREADY_EXISTS", "ALREADY_EXISTS", 409, -31006),
+    (OURS, "PERMISSION_DENIED", "PERMISSION_DENIED", 403, -31007),
+    (OURS, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", 429, -31008),
+    (OURS, "FAILED_PRECONDITION", "FAILED_PRECONDITION", 400, -31009),
+    (OURS, "ABORTED", "ABORTED", 409, -31010),
+    (OURS, "OUT_OF_RANGE", "OUT_OF_RANGE", 400, -31011),
+    (OURS, "UNIMPLEMENTED", "UNIMPLEMENTED", 501, -31012),
+    (OURS, "INTERNAL", "INTERNAL", 500, -32603),
+    (OURS, "UNAVAILABLE", "UNAVAILABLE", 503, -31014),
+    (OURS, "DATA_LOSS", "DATA_LOSS", 500, -31015),
+    (OURS, "UNAUTHENTICATED", "UNAUTHENTICATED", 401, -31016),
+];
+
+/// What 1.0.0 had otherwise: reason, gRPC status, HTTP status.
+const OLD: &[(&str, &str, u16)] = &[
+    ("TASK_NOT_CANCELABLE", "FAILED_PRECONDITION", 409),
+    ("PUSH_NOTIFICATION_NOT_SUPPORTED", "UNIMPLEMENTED", 400),
+    ("UNSUPPORTED_OPERATION", "UNIMPLEMENTED", 400),
+    ("CONTENT_TYPE_NOT_SUPPORTED", "INVALID_ARGUMENT", 415),
+    ("INVALID_AGENT_RESPONSE", "INTERNAL", 502),
+    ("VERSION_NOT_SUPPORTED", "UNIMPLEMENTED", 400),
+];
+
+const ID: &str = "018f0000-0000-7000-8000-00000000000f";
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// Fails every call that asks for a task by the reason that the id names.
+struct Failing;
+
+fn failure(row: &'static Reason) -> Failure {
+    let mut record = Failure::new(row).because("as told").into_record();
+    (record.id, record.trace_id) = (ID.to_owned(), TRACE.to_owned());
+    record.span_id = "00f067aa0ba902b7".to_owned();
+    record.time = None;
+    Failure::from_record(record)
+}
+
+#[tonic::async_trait]
+impl Link for Failing {
+    type OpenStream = ReceiverStream<Result<Reply, Status>>;
+
+    async fn open(
+        &self,
+        request: Request<Streaming<Call>>,
+    ) -> Result<Response<Self::OpenStream>, Status> {
+        let (replies, stream) = mpsc::channel(16);
+        let mut calls = request.into_inner();
+        tokio::spawn(async move {
+            while let Ok(Some(Call { id, body, .. })) = calls.message().await {
+                let named = match body {
+                    Some(call::Body::Get(request)) => request.id,
+                    Some(call::Body::Subscribe(s)) => s.request.unwrap_or_default().id,
+                    _ => continue,
+                };
+                let row = reason::named(&named).expect("the id is a reason");
+                let body = reply::Body::Failure(Box::new(failure(row).into_record()));
+                let reply = Reply { id, body: Some(body), ..Reply::default() };
+                if replies.send(Ok(reply)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// A gateway in front of it.
+struct Front {
+    address: SocketAddr,
+    _serving: [AbortOnDropHandle<()>; 2],
+}
+
+async fn front(table: &str) -> Front {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hub = listener.local_addr().unwrap();
+    let server = tonic::transport::Server::builder().add_service(LinkServer::new(Failing));
+    let server = server.serve_with_incoming(TcpListenerStream::new(listener));
+    let server = AbortOnDropHandle::new(tokio::spawn(async move { server.await.unwrap() }));
+    let mut config = faultline::Config::default().gateway;
+    config.listen.set_port(0);
+    config.coordinator = format!("http://{hub}");
+    let table = serde_json::from_value(json!(table)).expect("a table of errors");
+    config.a2a_error_table = table;
+    let gateway = config.bind().await.expect("a gateway binds");
+    let address = gateway.addr();
+    let gateway = tokio::spawn(async move { gateway.run(Drain::new()).await.unwrap() });
+    let front = Front { address, _serving: [server, AbortOnDropHandle::new(gateway)] };
+    let rpc = faultline_tests::Rpc::at(address).path("/healthz");
+    until("the gateway has its coordinator", SOON, async || {
+        (rpc.get().await.status == 200).then_some(())
+    })
+    .await;
+    front
+}
+
+fn check(refusal: &Refusal, binding: Binding, row: &Row) {
+    let (domain, reason, status, http, jsonrpc) = *row;
+    assert_eq!(refusal.reason(), (domain, reason));
+    assert_eq!(refusal.message, "as told", "{reason}");
+    match binding {
+        Binding::JsonRpc => assert_eq!(refusal.jsonrpc, Some(jsonrpc), "{reason}"),
+        Binding::Rest => {
+            assert_eq!((refusal.http, refusal.status.as_deref()), (Some(http), Some(status)));
+        }
+        Binding::Grpc => assert_eq!(refusal.status.as_deref(), Some(status), "{reason}"),
+    }
+    let ours = refusal.detail("faultline.v1.Failure").expect("the whole record travels along");
+    assert_eq!((&ours["id"], &ours["reason"]), (&json!(ID), &json!(reason)));
+}
+
+async fn every_reason_is_shown_as_the_table_says(binding: Binding) {
+    let front = front("1.0.1").await;
+    let door = Door::new(binding, front.address);
+    for row in TABLE {
+        let refusal = door.call("GetTask", json!({"id": row.1})).await.expect_err(row.1);
+        check(&refusal, binding, row);
+        let refusal = door.stream("SubscribeToTask", json!({"id": row.1})).await.err();
+        check(&refusal.expect("a refused stream is a plain answer"), binding, row);
+    }
+    let generic = TABLE.iter().filter(|row| row.0 == OURS).count();
+    assert_eq!(generic, 16, "every code of gRPC but OK");
+}
+
+async fn an_old_peer_is_shown_the_old_table(binding: Binding) {
+    let front = front("1.0.0").await;
+    let door = Door::new(binding, front.address);
+    for (domain, reason, status, http, jsonrpc) in TABLE.iter().copied() {
+        let old = OLD.iter().find(|(name, ..)| *name == reason);
+        let (status, http) = old.map_or((status, http), |(_, status, http)| (*status, *http));
+        let refusal = door.call("GetTask", json!({"id": reason})).await.expect_err(reason);
+        check(&refusal, binding, &(domain, reason, status, http, jsonrpc));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_is_byte_for_byte_what_the_specification_shows() {
+    let front = front("1.0.1").await;
+    let rpc = faultline_tests::Rpc::at(front.address);
+    let details = format!(
+        r#"[{{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"TASK_NOT_FOUND","#,
+    ) + &format!(
+        r#""domain":"a2a-protocol.org","metadata":{{"failureId":"{ID}","hop":"0","#,
+    ) + &format!(r#""retryable":"false","traceId":"{TRACE}"}}}}"#);
+    let by_rpc =
+        rpc.post(faultline_tests::rpc::envelope("GetTask", json!({"id": "TASK_NOT_FOUND"})));
+    let by_rpc = String::from_utf8(by_rpc.await.body.to_vec()).unwrap();
+    let expected = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"error":{{"code":-32001,"message":"as told","data":{details}"#
+    );
+    assert!(by_rpc.starts_with(&expected), "{by_rpc}\n{expected}");
+    let by_rest = rpc.path("/tasks/TASK_NOT_FOUND").get().await;
+    assert_eq!(by_rest.headers["content-type"], "application/json");
+    let by_rest = String::from_utf8(by_rest.body.to_vec()).unwrap();
+    let head = r#"{"error":{"code":404,"status":"NOT_FOUND","message":"as told","details":"#;
+    let expected = format!("{head}{details}");
+    assert!(by_rest.starts_with(&expected), "{by_rest}\n{expected}");
+}
+
+async fn the_errors_that_a_mesh_can_provoke(binding: Binding) {
+    let up = start(binding).await;
+    let (echo, script) = (up.agent("echo"), up.agent("script"));
+    let is = |refusal: Refusal, reason: &str| {
+        assert_eq!(refusal.reason(), (A2A, reason), "{refusal:?}");
+    };
+    let ended = echo.call("SendMessage", message("x")).await.unwrap();
+    let id = task::id(&ended["task"]).to_owned();
+    is(up.door.call("GetTask", json!({"id": "x"})).await.unwrap_err(), "TASK_NOT_FOUND");
+    is(up.door.call("CancelTask", json!({"id": id})).await.unwrap_err(), "TASK_NOT_CANCELABLE");
+    let again = echo.call("SendMessage", answer(&id, "again")).await.unwrap_err();
+    is(again, "UNSUPPORTED_OPERATION");
+    let mut picture = message("");
+    picture["message"]["parts"] = json!([{"raw": "AAEC", "mediaType": "image/png"}]);
+    let refused = up.agent("texts-only").call("SendMessage", picture).await.unwrap_err();
+    is(refused, "CONTENT_TYPE_NOT_SUPPORTED");
+    let stamped = up.agent("stamped");
+    let refused = stamped.call("SendMessage", message("x")).await.unwrap_err();
+    assert!(refused.message.contains(REQUIRED), "it names the extension: {refused:?}");
+    is(refused, "EXTENSION_SUPPORT_REQUIRED");
+    let sent = stamped.header("a2a-extensions", REQUIRED).call("SendMessage", message("x")).await;
+    assert!(sent.is_ok(), "{sent:?}");
+    let tenant = json!({"id": id, "tenant": "script"});
+    if binding != Binding::Grpc {
+        let refused = echo.call("GetTask", tenant).await.unwrap_err();
+        assert_eq!(refused.fields(), ["tenant"], "{refused:?}");
+    }
+    drop(script);
+}
+
+async fn missing_fields_are_named(binding: Binding) {
+    let up = start(binding).await;
+    for (change, fields) in [
+        (json!({}), vec!["message"]),
+        (json!({"message": {}}), vec!["message.messageId", "message.role", "message.parts"]),
+        (
+            json!({"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{}]}}),
+            vec!["message.parts[0]"],
+        ),
+        (
+            json!({"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "x"}]},
+                "configuration": {"historyLength": -1}}),
+            vec!["configuration.historyLength"],
+        ),
+    ] {
+        let refused = up.agent("echo").call("SendMessage", change.clone()).await.unwrap_err();
+        assert_eq!(refused.reason(), (A2A, "INVALID_PARAMS"), "{change}");
+        assert_eq!(refused.fields(), fields, "{change}: {refused:?}");
+    }
+}

@@ -1,0 +1,90 @@
+//! Sends that are safe to repeat: by their key, and by nothing else.
+
+use faultline_tests::{
+    Binding,
+    rpc::{answer, message},
+    task::{self, COMPLETED},
+};
+use serde_json::json;
+
+use crate::{on_every_binding, start};
+
+on_every_binding! {
+    a_repeated_send_is_one_task
+    two_at_once_are_one_task
+    a_key_belongs_to_one_body
+    without_a_key_every_send_counts
+    an_answer_can_be_repeated_too
+}
+
+async fn a_repeated_send_is_one_task(binding: Binding) {
+    let up = start(binding).await;
+    let door = up.agent("script").header("idempotency-key", "k-1");
+    let params = message("chunk once");
+    let first = door.call("SendMessage", params.clone()).await.unwrap();
+    let again = door.call("SendMessage", params.clone()).await.unwrap();
+    assert_eq!(first, again);
+    let streamed = door.stream("SendStreamingMessage", params).await.unwrap().all().await;
+    assert_eq!(streamed[0]["task"]["id"], first["task"]["id"], "{streamed:?}");
+    let list = up.door.call("ListTasks", json!({})).await.unwrap();
+    assert_eq!(list["totalSize"], 1, "{list}");
+    // The key may also travel in the metadata of the message, where there are no headers.
+    let mut inside = message("chunk twice");
+    inside["message"]["metadata"] = json!({"faultline.dev/idempotencyKey": "k-2"});
+    let script = up.agent("script");
+    let first = script.call("SendMessage", inside.clone()).await.unwrap();
+    let again = script.call("SendMessage", inside).await.unwrap();
+    assert_eq!(first["task"]["id"], again["task"]["id"]);
+    let bare = up.agent("script").header("idempotency-key", "k-3");
+    let said = bare.call("SendMessage", message("message hi")).await.unwrap();
+    let params = json!({"message": said["message"]});
+    assert!(params["message"].is_object(), "{said}");
+}
+
+async fn two_at_once_are_one_task(binding: Binding) {
+    let up = start(binding).await;
+    let door = up.agent("script").header("idempotency-key", "at once");
+    let params = message("sleep 100ms; chunk once");
+    let calls = (0..8).map(|_| door.call("SendMessage", params.clone()));
+    let all = futures::future::join_all(calls).await;
+    let ids: Vec<_> = all.into_iter().map(|sent| sent.unwrap()["task"]["id"].clone()).collect();
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    let list = up.door.call("ListTasks", json!({})).await.unwrap();
+    assert_eq!(list["totalSize"], 1, "{list}");
+}
+
+async fn a_key_belongs_to_one_body(binding: Binding) {
+    let up = start(binding).await;
+    let door = up.agent("script").header("idempotency-key", "k");
+    door.call("SendMessage", message("chunk one")).await.unwrap();
+    let other = door.call("SendMessage", message("chunk two")).await.unwrap_err();
+    assert_eq!(other.reason(), ("faultline.dev", "ALREADY_EXISTS"), "{other:?}");
+    // Another agent is another scope.
+    let echo = up.agent("echo").header("idempotency-key", "k");
+    let sent = echo.call("SendMessage", message("three")).await.unwrap();
+    assert_eq!(task::state(&sent["task"]), COMPLETED);
+    let long = up.agent("echo").header("idempotency-key", "k".repeat(300));
+    let refused = long.call("SendMessage", message("four")).await.unwrap_err();
+    assert_eq!(refused.fields(), ["Idempotency-Key"], "{refused:?}");
+}
+
+async fn without_a_key_every_send_counts(binding: Binding) {
+    let up = start(binding).await;
+    let params = message("the same message id");
+    let first = up.agent("echo").call("SendMessage", params.clone()).await.unwrap();
+    let again = up.agent("echo").call("SendMessage", params).await.unwrap();
+    assert_ne!(first["task"]["id"], again["task"]["id"]);
+}
+
+async fn an_answer_can_be_repeated_too(binding: Binding) {
+    let up = start(binding).await;
+    let script = up.agent("script");
+    let asked = script.call("SendMessage", message("ask \"who?\"; chunk $answer")).await.unwrap();
+    let id = task::id(&asked["task"]).to_owned();
+    let params = answer(&id, "me");
+    let door = script.header("idempotency-key", "answer");
+    let first = door.call("SendMessage", params.clone()).await.unwrap();
+    let again = door.call("SendMessage", params).await.unwrap();
+    assert_eq!(first, again);
+    assert_eq!(task::artifacts(&again["task"])["output"], "me");
+}

@@ -1,0 +1,73 @@
+//! The three bindings of A2A are one protocol: every test here is written once and run on each of
+//! them, against a whole mesh.
+
+mod agents;
+mod answers;
+mod errors;
+mod idempotency;
+mod lists;
+mod principals;
+mod push;
+mod random;
+mod streams;
+mod versions;
+
+use faultline::{Config, Mesh};
+use faultline_tests::{Binding, Door, in_process};
+use faultline_worker::Worker;
+use tempfile::TempDir;
+
+/// Makes one test per binding of each function.
+macro_rules! on_every_binding {
+    ($($name:ident)*) => {$(
+        mod $name {
+            use faultline_tests::Binding;
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn by_json_rpc() {
+                super::$name(Binding::JsonRpc).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn by_rest() {
+                super::$name(Binding::Rest).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn by_grpc() {
+                super::$name(Binding::Grpc).await;
+            }
+        }
+    )*};
+}
+pub(crate) use on_every_binding;
+
+/// A mesh in this process and a door into it.
+struct Running {
+    mesh: Mesh,
+    door: Door,
+    _dir: TempDir,
+}
+
+impl Running {
+    /// The door of an agent.
+    fn agent(&self, name: &str) -> Door {
+        self.door.agent(name)
+    }
+}
+
+async fn start(binding: Binding) -> Running {
+    start_with(binding, |_| {}).await
+}
+
+/// With the agents echo and script, and the picky ones of [`agents`].
+async fn start_with(binding: Binding, change: impl FnOnce(&mut Config)) -> Running {
+    let dir = tempfile::tempdir().expect("there is room for a temporary directory");
+    let mut config = in_process(dir.path());
+    change(&mut config);
+    let mut mesh = Mesh::start(config).await.expect("a mesh starts");
+    let build = |config| agents::picky().into_iter().fold(Worker::new(config), Worker::offer);
+    mesh.attach(faultline_worker::Config::default(), build).await.expect("a worker attaches");
+    let door = Door::new(binding, mesh.gateway_addr());
+    Running { mesh, door, _dir: dir }
+}

@@ -1,0 +1,174 @@
+//! Two principals on one mesh: each operation of each binding is tried by one on the other's task.
+//! Nothing is seen, nothing is changed, and a task that is somebody else's looks exactly like one
+//! that never was.
+
+use faultline::Config;
+use faultline_gateway::{Scope, Token};
+use faultline_tests::{
+    Binding, Door,
+    door::Refusal,
+    rpc::{answer, message},
+    task::{self, COMPLETED, INPUT_REQUIRED},
+};
+use serde_json::{Value, json};
+
+use crate::{on_every_binding, start_with};
+
+on_every_binding! {
+    what_is_not_yours_is_not_there
+    who_does_not_say_who_they_are_is_refused
+    a_token_opens_what_it_was_made_for
+}
+
+const ALICE: &str = "alice-token";
+const BOB: &str = "bob-token";
+const READER: &str = "reader-token";
+
+/// `printf alice-token | sha256sum`, and so on.
+fn tokens(config: &mut Config) {
+    let token = |sha256: &str, principal: &str, agents: &[&str], scopes: &[Scope]| Token {
+        sha256: sha256.to_owned(),
+        principal: principal.to_owned(),
+        agents: agents.iter().map(|a| (*a).to_owned()).collect(),
+        scopes: scopes.to_vec(),
+    };
+    let both = [Scope::Send, Scope::Read];
+    let alice = "9c220f200955d76c0a38d308225e0ef10c5f971acaf2f8d1d8f732affa5bd1dc";
+    let bob = "97dd3707015dcf069cf73022ed7173b1165db6eff24b441cb57fd069a8c4e525";
+    let reader = "ba5005a40cf5212e4ac0190104cc127edab013294bb71279a975b27a80982d45";
+    config.auth.token = vec![
+        token(alice, "alice", &[], &both),
+        token(bob, "bob", &[], &both),
+        token(reader, "alice", &["echo"], &[Scope::Read]),
+    ];
+}
+
+const NOWHERE: &str = "018f0000-0000-7000-8000-000000000000";
+
+/// Every operation that names a task, with its parameters.
+fn on_task(id: &str) -> Vec<(&'static str, Value)> {
+    let webhook = "https://example.org/hook";
+    vec![
+        ("GetTask", json!({"id": id})),
+        ("CancelTask", json!({"id": id})),
+        ("SubscribeToTask", json!({"id": id})),
+        ("SendMessage", answer(id, "mine now")),
+        ("SendStreamingMessage", answer(id, "mine now")),
+        ("CreateTaskPushNotificationConfig", json!({"taskId": id, "url": webhook})),
+        ("GetTaskPushNotificationConfig", json!({"taskId": id, "id": "hook"})),
+        ("ListTaskPushNotificationConfigs", json!({"taskId": id})),
+        ("DeleteTaskPushNotificationConfig", json!({"taskId": id, "id": "hook"})),
+    ]
+}
+
+async fn refused(door: &Door, operation: &str, params: Value) -> Refusal {
+    let streams = matches!(operation, "SendStreamingMessage" | "SubscribeToTask");
+    let outcome = match streams {
+        true => door.stream(operation, params).await.map(|_| Value::Null),
+        false => door.call(operation, params).await,
+    };
+    outcome.expect_err(operation)
+}
+
+/// What a refusal says, but for the ids that differ by nature.
+fn said(refusal: &Refusal, id: &str) -> String {
+    let info = &refusal.details[0];
+    let text = format!(
+        "{:?} {:?} {:?} {} {} {}",
+        refusal.http,
+        refusal.jsonrpc,
+        refusal.status,
+        refusal.message,
+        info["reason"],
+        refusal.details.len()
+    );
+    text.replace(id, "ID")
+}
+
+async fn what_is_not_yours_is_not_there(binding: Binding) {
+    let up = start_with(binding, tokens).await;
+    let (alice, bob) = (up.agent("script").bearer(ALICE), up.agent("script").bearer(BOB));
+    let mut params = message("ask \"who?\"; chunk $answer");
+    params["message"]["contextId"] = "journey".into();
+    let asked = alice.call("SendMessage", params).await.unwrap();
+    let id = task::id(&asked["task"]).to_owned();
+    assert_eq!(task::state(&asked["task"]), INPUT_REQUIRED);
+    let hook = json!({"taskId": id, "id": "hook", "url": "http://127.0.0.1:9/hook"});
+    alice.call("CreateTaskPushNotificationConfig", hook).await.unwrap();
+
+    for (operation, params) in on_task(&id) {
+        let theirs = refused(&bob, operation, params).await;
+        let (_, nowhere) = on_task(NOWHERE).into_iter().find(|(o, _)| *o == operation).unwrap();
+        let nothing = refused(&bob, operation, nowhere).await;
+        assert_eq!(theirs.reason(), ("a2a-protocol.org", "TASK_NOT_FOUND"), "{operation}");
+        assert_eq!(said(&theirs, &id), said(&nothing, NOWHERE), "{operation}");
+    }
+    for params in [json!({}), json!({"contextId": "journey"})] {
+        let list = bob.call("ListTasks", params).await.unwrap();
+        assert_eq!(list["tasks"].as_array().map_or(0, Vec::len), 0, "{list}");
+        assert_eq!(list["totalSize"].as_i64().unwrap_or(0), 0, "{list}");
+    }
+    // The same context is another one to another principal.
+    let mut params = message("chunk mine");
+    params["message"]["contextId"] = "journey".into();
+    let own = bob.call("SendMessage", params).await.unwrap();
+    assert_eq!(task::state(&own["task"]), COMPLETED);
+    let list = bob.call("ListTasks", json!({"contextId": "journey"})).await.unwrap();
+    assert_eq!(list["totalSize"], 1, "{list}");
+
+    let after = alice.call("GetTask", json!({"id": id})).await.unwrap();
+    assert_eq!(after, asked["task"], "nothing has changed");
+    let configs = alice.call("ListTaskPushNotificationConfigs", json!({"taskId": id})).await;
+    assert_eq!(configs.unwrap()["configs"].as_array().map(Vec::len), Some(1));
+    let done = alice.call("SendMessage", answer(&id, "me")).await.unwrap();
+    assert_eq!(task::artifacts(&done["task"])["output"], "me");
+}
+
+async fn who_does_not_say_who_they_are_is_refused(binding: Binding) {
+    let up = start_with(binding, tokens).await;
+    for door in [up.door.clone(), up.door.bearer("wrong"), up.door.header("authorization", "x")] {
+        let mut all = on_task(NOWHERE);
+        all.push(("ListTasks", json!({})));
+        all.push(("GetExtendedAgentCard", json!({})));
+        for (operation, params) in all {
+            let refusal = refused(&door, operation, params).await;
+            assert_eq!(refusal.reason().1, "UNAUTHENTICATED_CALLER", "{operation}");
+            match binding {
+                Binding::Grpc => assert_eq!(refusal.status.as_deref(), Some("UNAUTHENTICATED")),
+                Binding::Rest => {
+                    assert_eq!(refusal.http, Some(401), "{operation}");
+                    let challenge = refusal.headers["www-authenticate"].to_str().unwrap();
+                    assert!(challenge.starts_with("Bearer"), "{challenge}");
+                }
+                Binding::JsonRpc => assert_eq!(refusal.jsonrpc, Some(-31016), "{operation}"),
+            }
+        }
+    }
+}
+
+async fn a_token_opens_what_it_was_made_for(binding: Binding) {
+    let up = start_with(binding, tokens).await;
+    let (alice, reader) = (up.door.bearer(ALICE), up.door.bearer(READER));
+    let echoed = alice.agent("echo").call("SendMessage", message("x")).await.unwrap();
+    let scripted = alice.agent("script").call("SendMessage", message("chunk x")).await.unwrap();
+    let (echoed, scripted) = (&echoed["task"], &scripted["task"]);
+    // The same principal by another token, which reads, and reads echo only.
+    let read = reader.call("GetTask", json!({"id": echoed["id"]})).await.unwrap();
+    assert_eq!(&read, echoed);
+    let hidden = reader.call("GetTask", json!({"id": scripted["id"]})).await.unwrap_err();
+    assert_eq!(hidden.reason().1, "TASK_NOT_FOUND", "{hidden:?}");
+    let list = reader.call("ListTasks", json!({})).await.unwrap();
+    assert_eq!((task::id(&list["tasks"][0]), &list["totalSize"]), (task::id(echoed), &json!(1)));
+    for (operation, params) in [
+        ("SendMessage", message("x")),
+        ("SendStreamingMessage", message("x")),
+        ("CancelTask", json!({"id": echoed["id"]})),
+    ] {
+        let refusal = refused(&reader.agent("echo"), operation, params).await;
+        assert_eq!(refusal.reason().1, "INSUFFICIENT_SCOPE", "{operation}");
+        assert!(refusal.message.contains("send"), "it names the scope: {refusal:?}");
+        if binding == Binding::Rest {
+            assert_eq!(refusal.http, Some(403), "{operation}");
+        }
+    }
+}

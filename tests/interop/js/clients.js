@@ -1,0 +1,96 @@
+// How the official JavaScript SDK's clients are made here, and the messages that checks send.
+
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+
+import { SendMessageRequest, TaskState, taskStateToJSON } from '@a2a-js/sdk';
+import {
+  ClientFactory, DefaultAgentCardResolver, JsonRpcTransportFactory, RestTransportFactory,
+} from '@a2a-js/sdk/client';
+import { GrpcTransportFactory } from '@a2a-js/sdk/client/grpc';
+import { isJsonRpcError, isRestError } from '@a2a-js/sdk/errors';
+import { isGrpcError } from '@a2a-js/sdk/errors/grpc';
+
+import { agentUrl } from './report.js';
+
+export const SDK = '@a2a-js/sdk 1.3.0';
+export const BINDINGS = ['JSONRPC', 'HTTP+JSON', 'GRPC'];
+
+const FACTORIES = {
+  JSONRPC: (options) => new JsonRpcTransportFactory(options),
+  'HTTP+JSON': (options) => new RestTransportFactory(options),
+  GRPC: () => new GrpcTransportFactory(),
+};
+const ERROR_OF_BINDING = { JSONRPC: isJsonRpcError, 'HTTP+JSON': isRestError, GRPC: isGrpcError };
+
+const FINAL = [
+  TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_CANCELED,
+  TaskState.TASK_STATE_REJECTED,
+];
+export const isFinal = (task) => FINAL.includes(task.status.state);
+export const state = (holder) => taskStateToJSON(holder.status.state);
+
+/** The resolver takes the URL for a directory only if it ends like one. */
+export const cardOf = (agent) => new DefaultAgentCardResolver().resolve(`${agentUrl(agent)}/`);
+
+/** Clients of one binding, chosen from the agent's card as an application would. */
+export class Clients {
+  constructor(binding) {
+    this.binding = binding;
+  }
+
+  /** A client of an agent. `claim` changes the card first, so that the SDK does not refuse by
+   * itself what the server must refuse; `fetchImpl` is the wire. */
+  async of(agent, { claim, fetchImpl, ...clientConfig } = {}) {
+    const card = await cardOf(agent);
+    claim?.(card.capabilities);
+    const transports = [FACTORIES[this.binding]({ fetchImpl })];
+    return new ClientFactory({ transports, clientConfig }).createFromAgentCard(card);
+  }
+
+  /** The call must fail with this class of the SDK, in the flavour of the binding. */
+  async throws(kind, call) {
+    let answer;
+    try {
+      answer = await call();
+    } catch (error) {
+      assert.ok(error instanceof kind, `${error.name} is no ${kind.name}: ${error.message}`);
+      const flavour = ERROR_OF_BINDING[this.binding](error);
+      assert.ok(flavour, `${error.name} is not of ${this.binding}`);
+      return error;
+    }
+    return assert.fail(`no ${kind.name} but an answer: ${JSON.stringify(answer)}`);
+  }
+}
+
+/** A request to send one message of one text; the rest in ProtoJSON. */
+export function message(text, { task, context, parts, ...configuration } = {}) {
+  return SendMessageRequest.fromJSON({
+    message: {
+      messageId: randomUUID(),
+      role: 'ROLE_USER',
+      parts: parts ?? [{ text }],
+      taskId: task,
+      contextId: context,
+    },
+    configuration,
+  });
+}
+
+export async function collect(stream) {
+  const events = [];
+  for await (const event of stream) events.push(event.payload);
+  return events;
+}
+
+export const text = (holder) =>
+  holder.parts.map(({ content }) => (content.$case === 'text' ? content.value : '')).join('');
+
+/** Waits in small steps until it is so. */
+export async function until(look) {
+  for (;;) {
+    const seen = await look();
+    if (seen) return seen;
+    await new Promise((wake) => setTimeout(wake, 20));
+  }
+}

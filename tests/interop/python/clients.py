@@ -1,0 +1,133 @@
+"""How the official Python SDK's clients are made here, and the messages that checks send."""
+
+import uuid
+
+import grpc
+import httpx
+
+from a2a.client import ClientCallContext, ClientConfig, ClientFactory
+from a2a.client.client import Client
+from a2a.types import a2a_pb2 as a2a
+
+from report import agent_url
+
+SDK = 'a2a-sdk 1.3.0'
+JSONRPC, REST, GRPC = 'JSONRPC', 'HTTP+JSON', 'GRPC'
+
+FINAL = {
+    a2a.TASK_STATE_COMPLETED,
+    a2a.TASK_STATE_FAILED,
+    a2a.TASK_STATE_CANCELED,
+    a2a.TASK_STATE_REJECTED,
+}
+
+
+class Damage(httpx.AsyncHTTPTransport):
+    """A wire that puts another body or header into whatever the SDK sends."""
+
+    def __init__(self, body=None, headers=None):
+        super().__init__()
+        self._body, self._headers = body, headers or {}
+
+    async def handle_async_request(self, request):
+        headers = {**request.headers, **self._headers}
+        headers.pop('content-length', None)
+        content = request.content if self._body is None else self._body
+        damaged = httpx.Request(
+            request.method, request.url, headers=headers, content=content,
+            extensions=request.extensions,
+        )
+        return await super().handle_async_request(damaged)
+
+
+class OtherVersion(grpc.aio.UnaryUnaryClientInterceptor):
+    """The same for gRPC: calls announce another version of A2A."""
+
+    def __init__(self, version):
+        self._version = version
+
+    async def intercept_unary_unary(self, continuation, details, request):
+        kept = [(k, v) for k, v in details.metadata or () if k != 'a2a-version']
+        metadata = grpc.aio.Metadata(*kept, ('a2a-version', self._version))
+        return await continuation(details._replace(metadata=metadata), request)
+
+
+class Clients:
+    """Clients of one binding, chosen from the agent's card as an application would."""
+
+    def __init__(self, binding):
+        self.binding = binding
+
+    async def of(
+        self, agent, *, streaming=True, polling=False, claim=None, damage=None, version=None,
+        verify=None, push=None,
+    ) -> Client:
+        """A client of an agent. `claim` changes the card first, so that the SDK does not refuse
+        by itself what the server must refuse."""
+        interceptors = [OtherVersion(version)] if version else []
+        if version:
+            damage = Damage(headers={'a2a-version': version})
+        factory = ClientFactory(ClientConfig(
+            streaming=streaming,
+            polling=polling,
+            httpx_client=httpx.AsyncClient(transport=damage, timeout=20),
+            grpc_channel_factory=lambda url: grpc.aio.insecure_channel(
+                url, interceptors=interceptors
+            ),
+            supported_protocol_bindings=[self.binding],
+            use_client_preference=True,
+            push_notification_config=push,
+        ))
+        if claim is None and damage is None:
+            return await factory.create_from_url(agent_url(agent), signature_verifier=verify)
+        card = await card_of(agent)
+        if claim:
+            claim(card.capabilities)
+        return factory.create(card)
+
+
+async def card_of(agent, verify=None):
+    from a2a.client import A2ACardResolver
+
+    async with httpx.AsyncClient() as http:
+        resolver = A2ACardResolver(http, agent_url(agent))
+        return await resolver.get_agent_card(signature_verifier=verify)
+
+
+def message(text='', *, task='', context='', parts=None, **configuration):
+    """A request to send one message of one text, or of the given parts."""
+    parts = [a2a.Part(text=text)] if parts is None else parts
+    return a2a.SendMessageRequest(
+        message=a2a.Message(
+            message_id=str(uuid.uuid4()),
+            role=a2a.ROLE_USER,
+            parts=parts,
+            task_id=task,
+            context_id=context,
+        ),
+        configuration=a2a.SendMessageConfiguration(**configuration),
+    )
+
+
+async def events(client, request, context=None):
+    return [event async for event in client.send_message(request, context=context)]
+
+
+async def send(client, request, context=None) -> a2a.Task:
+    """What a client that does not stream gets: one event with a task in it."""
+    (event,) = await events(client, request, context)
+    assert event.HasField('task'), event
+    return event.task
+
+
+def within(seconds=None, **parameters):
+    """What a caller may say of one call: its patience and its service parameters."""
+    return ClientCallContext(timeout=seconds, service_parameters=parameters or None)
+
+
+def texts(parts_of):
+    return ''.join(part.text for part in parts_of.parts)
+
+
+def state(holder):
+    return a2a.TaskState.Name(holder.status.state)

@@ -1,0 +1,173 @@
+//! The official Rust client against a mesh, on JSON-RPC and REST: one JSON line a check on stdout.
+
+mod errors;
+mod operations;
+mod webhook;
+
+use std::{future::Future, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
+
+use a2a::*;
+use a2a_client::{
+    A2AClient, A2AClientFactory, Transport, agent_card::AgentCardResolver,
+    middleware::CallInterceptor, transport::ServiceParams,
+};
+use async_trait::async_trait;
+use futures::StreamExt;
+
+const SDK: &str = "a2a-client-lf 0.2.9";
+/// Longer than any check waits on purpose; one that hangs has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub type Client = A2AClient<Box<dyn Transport>>;
+/// What is wrong, in words.
+pub type Checked = Result<(), String>;
+pub type Check = fn(Clients) -> Pin<Box<dyn Future<Output = Checked>>>;
+
+/// A check by its name, as the tables list them.
+#[macro_export]
+macro_rules! checks {
+    ($($name:literal => $check:path),+ $(,)?) => {
+        &[$(($name, |clients| Box::pin($check(clients)))),+]
+    };
+}
+
+/// Fails the check unless it holds.
+#[macro_export]
+macro_rules! ensure {
+    ($holds:expr, $($seen:tt)+) => {
+        if !$holds {
+            return Err(format!("not so: {}; seen: {}", stringify!($holds), format!($($seen)+)));
+        }
+    };
+}
+
+/// Clients of one binding, chosen from the agent's card as an application would.
+#[derive(Clone, Copy)]
+pub struct Clients(&'static str);
+
+/// Adds or replaces one service parameter of every call.
+struct Parameter(&'static str, &'static str);
+
+#[async_trait]
+impl CallInterceptor for Parameter {
+    async fn before(&self, _: &str, params: &mut ServiceParams) -> Result<(), A2AError> {
+        params.insert(self.0.to_owned(), vec![self.1.to_owned()]);
+        Ok(())
+    }
+}
+
+pub async fn card_of(agent: &str) -> Result<AgentCard, String> {
+    let url = std::env::var("FAULTLINE_URL").map_err(|_| "FAULTLINE_URL is not set")?;
+    let url = format!("{url}/agents/{agent}");
+    AgentCardResolver::new(None).resolve(&url).await.map_err(|e| e.to_string())
+}
+
+impl Clients {
+    pub fn binding(self) -> &'static str {
+        self.0
+    }
+
+    pub async fn of(self, agent: &str) -> Result<Client, String> {
+        self.build(agent, A2AClientFactory::builder()).await
+    }
+
+    /// The same with one service parameter in all calls.
+    pub async fn with(
+        self,
+        agent: &str,
+        name: &'static str,
+        value: &'static str,
+    ) -> Result<Client, String> {
+        let parameter = Arc::new(Parameter(name, value));
+        self.build(agent, A2AClientFactory::builder().with_interceptor(parameter)).await
+    }
+
+    async fn build(
+        self,
+        agent: &str,
+        builder: a2a_client::factory::A2AClientFactoryBuilder,
+    ) -> Result<Client, String> {
+        let mut card = card_of(agent).await?;
+        card.supported_interfaces.retain(|i| i.protocol_binding == self.0);
+        builder.build().create_from_card(&card).await.map_err(|e| e.to_string())
+    }
+}
+
+pub fn message(text: &str) -> SendMessageRequest {
+    let message = Message::new(Role::User, vec![Part::text(text)]);
+    SendMessageRequest { message, configuration: None, metadata: None, tenant: None }
+}
+
+/// One that does not wait for the task.
+pub fn at_once(text: &str) -> SendMessageRequest {
+    let configuration = SendMessageConfiguration {
+        accepted_output_modes: None,
+        task_push_notification_config: None,
+        history_length: None,
+        return_immediately: Some(true),
+    };
+    SendMessageRequest { configuration: Some(configuration), ..message(text) }
+}
+
+/// An answer to a task that waits.
+pub fn answer(task: &Task, text: &str) -> SendMessageRequest {
+    let mut request = message(text);
+    request.message.task_id = Some(task.id.clone());
+    request
+}
+
+pub async fn send(client: &Client, request: &SendMessageRequest) -> Result<Task, String> {
+    match client.send_message(request).await {
+        Ok(SendMessageResponse::Task(task)) => Ok(task),
+        other => Err(format!("no task: {other:?}")),
+    }
+}
+
+pub async fn get(client: &Client, id: &str) -> Result<Task, String> {
+    let request = GetTaskRequest { id: id.to_owned(), history_length: None, tenant: None };
+    client.get_task(&request).await.map_err(|e| e.to_string())
+}
+
+/// Looks at the task until it is in this state.
+pub async fn until(client: &Client, id: &str, state: TaskState) -> Result<Task, String> {
+    loop {
+        let task = get(client, id).await?;
+        if task.status.state == state {
+            return Ok(task);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub type Stream = futures::stream::BoxStream<'static, Result<StreamResponse, A2AError>>;
+
+/// Every event to the end, or the first error.
+pub async fn collect(stream: Result<Stream, A2AError>) -> Result<Vec<StreamResponse>, A2AError> {
+    let events: Vec<_> = stream?.collect().await;
+    events.into_iter().collect()
+}
+
+pub fn text(parts: &[Part]) -> String {
+    parts.iter().filter_map(Part::as_text).collect()
+}
+
+pub fn artifacts(task: &Task) -> Vec<String> {
+    task.artifacts.iter().flatten().map(|a| text(&a.parts)).collect()
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let mut all_well = true;
+    for binding in [TRANSPORT_PROTOCOL_JSONRPC, TRANSPORT_PROTOCOL_HTTP_JSON] {
+        for (name, check) in operations::CHECKS.iter().chain(errors::CHECKS) {
+            let ended = tokio::time::timeout(PATIENCE, check(Clients(binding))).await;
+            let why = ended.unwrap_or_else(|_| Err("it hangs".to_owned())).err();
+            all_well &= why.is_none();
+            let line = serde_json::json!({
+                "client": SDK, "binding": binding, "check": name, "ok": why.is_none(), "why": why,
+            });
+            println!("{line}");
+        }
+    }
+    if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

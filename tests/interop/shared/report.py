@@ -1,0 +1,53 @@
+"""One JSON line a check on stdout, so that a run shows what each client really did."""
+
+import asyncio
+import json
+import os
+import sys
+import traceback
+
+URL = os.environ['FAULTLINE_URL'].rstrip('/')
+# Longer than any check waits on purpose; one that hangs has failed.
+PATIENCE = 30
+
+
+def agent_url(agent):
+    return f'{URL}/agents/{agent}'
+
+
+class Report:
+    """The checks of one client on one binding."""
+
+    failed = 0
+
+    def __init__(self, client, binding):
+        self.client = client
+        self.binding = binding
+
+    async def run(self, check, run):
+        """Runs one check. What goes wrong is told with the check and does not stop the others."""
+        line = {'client': self.client, 'binding': self.binding, 'check': check, 'ok': True}
+        try:
+            await asyncio.wait_for(run, PATIENCE)
+        except Exception as error:  # noqa: BLE001: a check may fail in any way
+            Report.failed += 1
+            line['ok'] = False
+            line['why'] = f'{type(error).__name__}: {error}'
+            traceback.print_exc()
+        print(json.dumps(line), flush=True)
+
+
+async def raises(kind, call):
+    """The call must fail with exactly this type of the client's own; gives the exception."""
+    try:
+        answer = await call
+    except Exception as error:  # noqa: BLE001: looked at here
+        if type(error) is not kind:
+            raise AssertionError(f'{type(error).__name__} is no {kind.__name__}: {error}') from error
+        return error
+    raise AssertionError(f'no {kind.__name__} but an answer: {answer}')
+
+
+def leave():
+    """Ends the process as the checks went."""
+    sys.exit(1 if Report.failed else 0)
