@@ -100,7 +100,7 @@ fn third_parties_stay_where_they_belong() {
         ("clap", &["faultline"]),
         ("anyhow", &["faultline"]),
         ("axum", &["faultline-chassis", "faultline-gateway", "faultline"]),
-        ("tonic-health", &["faultline-coordinator"]),
+        ("tonic-health", &["faultline-coordinator", "faultline-gateway"]),
         ("opentelemetry-otlp", &["faultline-chassis"]),
     ];
     let edges = edges();

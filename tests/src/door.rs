@@ -423,8 +423,9 @@ fn detail(any: &prost_types::Any) -> Value {
         }
         "google.rpc.BadRequest" => {
             let bad = pb::BadRequest::decode(bytes).expect("a BadRequest");
-            let violation = |v: &pb::bad_request::FieldViolation| json!({"field": v.field, "description": v.description});
-            let all: Vec<_> = bad.field_violations.iter().map(violation).collect();
+            let all = bad.field_violations.iter();
+            let all = all.map(|v| json!({"field": v.field, "description": v.description}));
+            let all: Vec<_> = all.collect();
             json!({"fieldViolations": all})
         }
         "google.rpc.RetryInfo" => {

@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use faultline_proto::{Failure, reason};
@@ -95,6 +96,15 @@ impl Recipe {
 impl Channel {
     /// Prepares a connection; the first call makes it.
     pub fn lazy(dial: &Dial) -> Result<Self, CannotDial> {
+        Self::pinging(dial, limits::PING_INTERVAL)
+    }
+
+    /// The same to a server of another house, where frequent pings count as abuse.
+    pub fn to_stranger(dial: &Dial) -> Result<Self, CannotDial> {
+        Self::pinging(dial, limits::STRANGER_PING_INTERVAL)
+    }
+
+    fn pinging(dial: &Dial, interval: Duration) -> Result<Self, CannotDial> {
         let address = &dial.address;
         let url = match address.contains("://") {
             true => address.clone(),
@@ -106,7 +116,7 @@ impl Channel {
         });
         let uri = uri.ok_or_else(|| CannotDial::Address(address.clone()))?;
         let endpoint = Endpoint::from(uri)
-            .http2_keep_alive_interval(limits::PING_INTERVAL)
+            .http2_keep_alive_interval(interval)
             .keep_alive_timeout(limits::PING_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)

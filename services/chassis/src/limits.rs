@@ -101,6 +101,8 @@ pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
 pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two pings of an idle HTTP/2 connection inside the mesh.
 pub const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// The same outside it: common servers hang up on clients that ask more than every five minutes.
+pub const STRANGER_PING_INTERVAL: Duration = Duration::from_secs(330);
 /// How long a ping may stay unanswered before the peer counts as dead.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two comments on an SSE stream that has nothing to say.

@@ -8,10 +8,7 @@ use faultline_chassis::{
     tls::Trust,
 };
 use faultline_proto::{Failure, a2a::AgentCard, json, reason};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Uri,
-    header::{ACCEPT, AUTHORIZATION},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::AUTHORIZATION};
 
 use crate::{
     Client,
@@ -21,6 +18,7 @@ use crate::{
     grpc::Grpc,
     http::{Exchange, Form, Http},
     operation::ANSWER_TIMEOUT,
+    refusal,
     retry::Retry,
     transport::Transport,
 };
@@ -120,29 +118,19 @@ impl Builder {
     /// agent or of a server: unless it ends in `.json`, the card is well known below it.
     pub async fn connect(self) -> Result<Client, Error> {
         let (http, url) = (self.http()?, card::card_url(&self.url));
-        let mut headers = self.headers.clone();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        let attempts = &mut self.retry.start();
-        let answered = loop {
+        let read = || async {
             let exchange = Exchange {
                 verb: Method::GET,
                 url: url.clone(),
-                headers: headers.clone(),
+                headers: self.headers.clone(),
                 body: None,
                 form: Form::Bare,
                 patience: Some(ANSWER_TIMEOUT),
             };
-            let fault = match http.call(exchange).await {
-                Ok(answered) if answered.status.is_success() => break answered,
-                Ok(answered) => answered.refused(),
-                Err(fault) => fault,
-            };
-            match attempts.pause(&fault, true) {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return Err(fault.failure.into()),
-            }
+            http.call(exchange).await?.accepted()
         };
-        match json::from_slice(&answered.body) {
+        let card = self.retry.run(true, read).await?;
+        match json::from_slice(&card) {
             Ok(card) => self.connect_by(card),
             Err(error) => {
                 Err(Error::InvalidCard { url, problem: CardProblem::Unreadable(error.to_string()) })
@@ -184,7 +172,7 @@ impl Builder {
             Binding::Grpc => {
                 // The token travels with the other headers.
                 let dial = Dial { address: interface.url, ca, ..Dial::default() };
-                let channel = Channel::lazy(&dial).map_err(|e| unusable(&e))?;
+                let channel = Channel::to_stranger(&dial).map_err(|e| unusable(&e))?;
                 Transport::Grpc(Grpc::new(channel))
             }
         };
@@ -241,8 +229,7 @@ pub(crate) fn add_extension(headers: &mut HeaderMap, uri: &str) {
 }
 
 fn unusable(error: &(dyn std::error::Error + 'static)) -> Error {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let text: Vec<_> = causes.map(|error| error.to_string()).collect();
+    let text: Vec<_> = refusal::causes(error).map(|error| error.to_string()).collect();
     Failure::new(&reason::INVALID_ARGUMENT).because(text.join(": ")).into()
 }
 

@@ -49,6 +49,14 @@ pub(crate) enum Form {
 }
 
 impl Form {
+    /// What bare messages are called is so new that some servers know the general name only.
+    fn accept(self) -> &'static str {
+        match self {
+            Form::Enveloped => "application/json",
+            Form::Bare => "application/a2a+json, application/json",
+        }
+    }
+
     fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Form::Enveloped => "application/json",
@@ -77,9 +85,9 @@ pub(crate) struct Exchange {
 
 /// One answer, whatever it says.
 pub(crate) struct Answered {
-    pub(crate) status: StatusCode,
+    status: StatusCode,
     retry_after: Option<Duration>,
-    pub(crate) body: Bytes,
+    body: Bytes,
 }
 
 impl Http {
@@ -94,8 +102,8 @@ impl Http {
 
     pub(crate) async fn call(&self, exchange: Exchange) -> Result<Answered, Fault> {
         bounded(exchange.patience, async {
-            let response = self.request(exchange, "application/json").await?;
-            answered(response).await
+            let accept = exchange.form.accept();
+            answered(self.request(exchange, accept).await?).await
         })
         .await
     }
@@ -131,17 +139,12 @@ impl Http {
             let message = format!("not a URL: '{}'", exchange.url);
             Fault::unsent(Failure::new(&reason::INVALID_ARGUMENT).because(message))
         })?;
-        // What bare messages are called is new enough that some servers know the general name only.
-        let accepted = match exchange.form {
-            Form::Bare if accept == "application/json" => "application/a2a+json, application/json",
-            _ => accept,
-        };
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accepted));
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         if exchange.body.is_some() {
             request.headers_mut().insert(CONTENT_TYPE, exchange.form.content_type());
         }
         self.client.request(request).await.map_err(|error| match error.is_connect() {
-            true => Fault::unsent(refusal::transport("the server cannot be reached", &error)),
+            true => Fault::unsent(refusal::unreached(&error)),
             false => {
                 let message = "the connection to the server was lost";
                 Fault::lost(refusal::transport(message, &error))
@@ -162,9 +165,12 @@ impl Answered {
         Err(self.fault(failure))
     }
 
-    /// What a refusal says that was not asked for a message.
-    pub(crate) fn refused(&self) -> Fault {
-        self.fault(refusal::from_http(self.status))
+    /// The body as it is, unless it comes with a refusal.
+    pub(crate) fn accepted(self) -> Result<Bytes, Fault> {
+        match self.status.is_success() {
+            true => Ok(self.body),
+            false => Err(self.fault(refusal::from_http(self.status))),
+        }
     }
 
     fn message<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Failure> {

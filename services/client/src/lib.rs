@@ -45,7 +45,7 @@ mod view;
 use std::sync::Arc;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
-use faultline_chassis::{TraceContext, trace::TRACEPARENT};
+use faultline_chassis::trace::TRACEPARENT;
 use faultline_proto::{
     a2a::{
         AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
@@ -56,6 +56,9 @@ use faultline_proto::{
     },
     json::{self, ProtoJson},
 };
+
+pub use faultline_chassis::TraceContext;
+pub use faultline_proto::{Failure, a2a};
 
 pub use answer::Answer;
 pub use builder::Builder;
@@ -304,31 +307,13 @@ impl Client {
         Q: Request,
         A: transport::Answer,
     {
-        let mut attempts = self.retry.start();
-        loop {
-            let fault = match self.call_once(operation.clone()).await {
-                Ok(answer) => return Ok(answer),
-                Err(fault) => fault,
-            };
-            match attempts.pause(&fault, operation.repeatable) {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return Err(fault.failure.into()),
-            }
-        }
+        let call = || self.call_once(operation.clone());
+        Ok(self.retry.run(operation.repeatable, call).await?)
     }
 
     async fn stream<Q: Request>(&self, operation: Operation<Q>) -> Result<Events, Error> {
-        let mut attempts = self.retry.start();
-        loop {
-            let fault = match self.stream_once(operation.clone()).await {
-                Ok(events) => return Ok(events),
-                Err(fault) => fault,
-            };
-            match attempts.pause(&fault, operation.repeatable) {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return Err(fault.failure.into()),
-            }
-        }
+        let call = || self.stream_once(operation.clone());
+        Ok(self.retry.run(operation.repeatable, call).await?)
     }
 
     async fn call_once<Q, A>(&self, operation: Operation<Q>) -> Result<A, Fault>

@@ -1,8 +1,9 @@
 //! What a peer's error answer says, as a `Failure`. In order of trust: our own record, an
 //! `ErrorInfo`, the bare number. Whatever is wrong with the details, the code survives.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, error::Error as StdError, io, time::Duration};
 
+use faultline_chassis::dial;
 use faultline_proto::{
     Failure, json,
     reason::{self, Reason},
@@ -198,15 +199,40 @@ pub(crate) fn from_http(status: StatusCode) -> Failure {
     foreign(Failure::new(row).because(format!("the server answered HTTP {status}, not A2A")))
 }
 
-/// The peer never answered, or stopped in the middle. Addresses stay in the private text.
-pub(crate) fn transport(message: &str, error: &dyn std::error::Error) -> Failure {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text = format!("{text}: {source}");
-        next = source.source();
+/// Nobody was reached. What kind of trouble it is may be told; addresses stay in the private text.
+pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Failure {
+    let (why, passes) = match causes(error).find_map(|e| e.downcast_ref::<dial::Error>()) {
+        Some(dial::Error::Untrusted { .. }) => (": its certificate is not trusted here", false),
+        Some(dial::Error::NotTls { .. }) => (": it does not speak TLS", false),
+        Some(dial::Error::Slow { .. }) => (": it does not answer", true),
+        Some(dial::Error::Connect { source, .. }) if is_refused(source.as_ref()) => {
+            (": nobody listens there", true)
+        }
+        _ => ("", true),
+    };
+    let failure = transport(&format!("the server cannot be reached{why}"), error);
+    match passes {
+        true => failure,
+        false => failure.with_retryable(false),
     }
-    lost(message).privately(text)
+}
+
+fn is_refused(error: &(dyn StdError + 'static)) -> bool {
+    let refused = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+    causes(error).any(|e| e.downcast_ref::<io::Error>().is_some_and(refused))
+}
+
+/// The error and what is behind it.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| error.source())
+}
+
+/// The peer stopped in the middle, or was never there. Addresses stay in the private text.
+pub(crate) fn transport(message: &str, error: &(dyn StdError + 'static)) -> Failure {
+    let text: Vec<_> = causes(error).map(|error| error.to_string()).collect();
+    lost(message).privately(text.join(": "))
 }
 
 pub(crate) fn lost(message: impl Into<String>) -> Failure {

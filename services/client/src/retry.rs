@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use faultline_proto::{Failure, reason::Retry as Class};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 /// How calls are repeated. Reads, cancels and deletes are repeated when the failure may pass; a
@@ -40,8 +40,29 @@ impl Retry {
         Self { max: 0, ..Self::default() }
     }
 
-    /// A clock for one call.
-    pub(crate) fn start(self) -> Attempts {
+    /// Makes a call until it goes well or there is no point in another.
+    pub(crate) async fn run<T, F>(
+        self,
+        repeatable: bool,
+        call: impl Fn() -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let mut attempts = self.start();
+        loop {
+            let fault = match call().await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            match attempts.pause(&fault, repeatable) {
+                Some(pause) => sleep(pause).await,
+                None => return Err(fault.failure),
+            }
+        }
+    }
+
+    fn start(self) -> Attempts {
         Attempts { retry: self, made: 0, until: Instant::now() + self.patience }
     }
 }
@@ -96,7 +117,8 @@ impl Fault {
     }
 }
 
-pub(crate) struct Attempts {
+/// The clock and the count of one call.
+struct Attempts {
     retry: Retry,
     made: u32,
     until: Instant,
@@ -104,7 +126,7 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     /// How long to wait before the next call; none when there is to be no next.
-    pub(crate) fn pause(&mut self, fault: &Fault, repeatable: bool) -> Option<Duration> {
+    fn pause(&mut self, fault: &Fault, repeatable: bool) -> Option<Duration> {
         if self.made >= self.retry.max || !fault.passes(repeatable) {
             return None;
         }

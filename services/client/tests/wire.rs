@@ -24,7 +24,7 @@ fn quick() -> Retry {
 }
 
 fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> Failure {
-    Failure::from(result.unwrap_err())
+    Failure::from(result.expect_err("it is refused"))
 }
 
 #[tokio::test]
@@ -65,6 +65,7 @@ async fn nobody_there_is_unavailable_and_says_why_in_private() {
     let client = Client::builder(&format!("{closed}")).retry(quick()).direct().unwrap();
     let failed = failure(client.send(text("hi")).await);
     assert_eq!((failed.row(), failed.plane()), (&reason::UNAVAILABLE, Plane::Transport));
+    assert_eq!(failed.public_message, "the server cannot be reached: nobody listens there");
     assert!(failed.private().unwrap().for_log().contains("refused"));
     for bad in ["", "http://a b", "ftp://x", "http://"] {
         assert_eq!(failure(Client::new(bad)).row(), &reason::INVALID_ARGUMENT, "{bad}");
@@ -223,4 +224,16 @@ async fn what_would_fail_again_is_not_repeated_and_what_may_pass_not_for_ever() 
     assert_eq!(server.seen().len(), 1);
     assert_eq!(failure(client.task("t").await).row(), &reason::UNAVAILABLE);
     assert_eq!(server.seen().len(), 1 + 4);
+}
+
+#[test]
+fn everything_may_be_spawned() {
+    fn assert_send<T: Send>(_: T) {}
+    let client = Client::new("http://x").unwrap();
+    assert_send(client.run("hi"));
+    assert_send(client.wait("t"));
+    assert_send(client.list_tasks(ListTasksRequest::default()));
+    assert_send(client.follow("hi"));
+    assert_send(Client::connect("http://x"));
+    assert_send(client.follow_task("t", None).next());
 }

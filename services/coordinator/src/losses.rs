@@ -107,6 +107,7 @@ impl State {
             let Some(live) = self.live.get(&id) else { continue };
             let failure = Failure::new(&reason::AGENT_UNAVAILABLE)
                 .because(format!("no worker offers agent '{}'", live.task.agent))
+                .with_retryable(true)
                 .with_plane(v1::Plane::Execution);
             let failure = live.task.complete_failure(failure, "coordinator");
             if let Ok(body) = live.task.decide_fail(failure) {

@@ -312,8 +312,9 @@ proptest! {
         steps in prop::collection::vec(step(), 0..60),
     ) {
         let mut task = submitted();
-        let mut log = vec![Task::submit(
-            task.id, LOCAL.into(), "a", "c".into(), text_message("hi".into()), "00-1-2-01".into(), NOW).1];
+        let (message, trace) = (text_message("hi".into()), "00-1-2-01".into());
+        let first = Task::submit(task.id, LOCAL.into(), "a", "c".into(), message, trace, NOW).1;
+        let mut log = vec![first];
         for step in steps {
             let before = task.clone();
             let bodies = match step {

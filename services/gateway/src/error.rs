@@ -63,13 +63,13 @@ pub enum ErrorTable {
 
 impl Reporter {
     /// The answer to a JSON-RPC request. The error is in the body; HTTP went well, unless the
-    /// request was turned away before it was read, or the caller was.
+    /// request was turned away before it was read, or this very caller was.
     pub(crate) fn rpc(&self, refused: Refused, id: &Id) -> Response<Body> {
         let failure = self.complete(refused.failure);
-        let usual = match failure.code() {
-            Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-            Code::PermissionDenied => StatusCode::FORBIDDEN,
-            _ if failure.row() == &reason::CONTENT_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
+        let usual = match failure.row() {
+            row if row == &reason::UNAUTHENTICATED_CALLER => StatusCode::UNAUTHORIZED,
+            row if row == &reason::INSUFFICIENT_SCOPE => StatusCode::FORBIDDEN,
+            row if row == &reason::CONTENT_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
             _ => StatusCode::OK,
         };
         let mut body = Vec::with_capacity(1024);

@@ -30,7 +30,6 @@ use tower::ServiceExt;
 
 use crate::{
     body,
-    error::Reporter,
     http::Exchange,
     link::{FrameStream, Link},
     operation::{self, Admitted, Operation},
@@ -52,7 +51,7 @@ pub(crate) fn router(link: &Link) -> Router {
 
 /// Answers a call. Every request here is one message, so it is read first, within the same bounds
 /// as any other body.
-pub(crate) async fn answer(exchange: Exchange, body: Body) -> HttpResponse<Body> {
+pub(crate) async fn answer(exchange: &Exchange, body: Body) -> HttpResponse<Body> {
     let report = exchange.reporter();
     let body = match body::read(&exchange.head, body).await {
         Ok(body) => body,
@@ -60,7 +59,7 @@ pub(crate) async fn answer(exchange: Exchange, body: Body) -> HttpResponse<Body>
     };
     let router = exchange.gateway.grpc.clone();
     let mut request = HttpRequest::from_parts(exchange.head.clone(), Body::from(body));
-    request.extensions_mut().insert(Arc::new(exchange));
+    request.extensions_mut().insert(Arc::new(exchange.clone()));
     let response = match router.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
@@ -136,31 +135,31 @@ async fn many<T>(
     call: fn(T) -> call::Body,
 ) -> Result<Response<Events>, Status> {
     let exchange = exchange(&request)?;
-    let report = exchange.reporter();
     let opened = async {
         let Admitted { caller, call } = admit(&exchange, operation, call(request.into_inner()))?;
         let mut frames = exchange.gateway.link.stream(caller, call).await?;
         let first = frames.next().await.transpose()?;
         Ok((first, frames))
     };
-    let (first, frames) = opened.await.map_err(|failure| report.status(failure))?;
+    let (first, frames) = opened.await.map_err(|f| exchange.reporter().status(f))?;
     let extensions = frames.extensions().to_vec();
     let first = stream::iter(first.and_then(|frame| frame.response).map(Ok));
-    let mut response = Response::new(first.chain(rest(frames, report)).boxed());
+    let mut response = Response::new(first.chain(following(frames, exchange)).boxed());
     put_extensions(&extensions, &mut response);
     Ok(response)
 }
 
-fn rest(
+/// The exchange is kept for its span, which is open for as long as the stream is.
+fn following(
     frames: FrameStream,
-    report: Reporter,
+    exchange: Arc<Exchange>,
 ) -> impl Stream<Item = Result<StreamResponse, Status>> {
-    stream::unfold(frames, move |mut frames| async move {
+    stream::unfold((frames, exchange), |(mut frames, exchange)| async move {
         let item = match frames.next().await? {
             Ok(frame) => Ok(frame.response.unwrap_or_default()),
-            Err(failure) => Err(report.status(failure)),
+            Err(failure) => Err(exchange.span.in_scope(|| exchange.reporter().status(failure))),
         };
-        Some((item, frames))
+        Some((item, (frames, exchange)))
     })
 }
 

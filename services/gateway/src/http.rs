@@ -32,6 +32,7 @@ use crate::{
 };
 
 /// One request, as far as all handlers need it.
+#[derive(Clone)]
 pub(crate) struct Exchange {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) head: Parts,
@@ -97,12 +98,9 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         },
     };
     let exchange = Exchange { gateway, span: span.clone(), trace, head, principal };
-    let response = match (stranger, &route) {
-        (Some(failure), _) => span.in_scope(|| refuse(&exchange, &route, failure.into())),
-        (None, Route::Grpc | Route::GrpcHealth) => {
-            grpc::answer(exchange, body).instrument(span.clone()).await
-        }
-        (None, _) => {
+    let response = match stranger {
+        Some(failure) => span.in_scope(|| refuse(&exchange, &route, failure.into())),
+        None => {
             // Pinned here, so that what is put around it does not move it: it is large.
             let answering = pin!(answer(&exchange, &route, body));
             // A panic costs the request that met it, and the client hears of it in its own form.
@@ -127,6 +125,7 @@ fn verb(method: &Method) -> &str {
 async fn answer(exchange: &Exchange, route: &Route<'_>, body: Body) -> Response<Body> {
     let answered = match route {
         Route::Nothing => Err(no_such_path().into()),
+        Route::Grpc | Route::GrpcHealth => Ok(grpc::answer(exchange, body).await),
         _ if !route.allows(&exchange.head.method) => return not_allowed(exchange, route),
         Route::Rpc(agent) => match body::read_json(&exchange.head, body).await {
             Ok(body) => Ok(jsonrpc::answer(exchange, *agent, body).await),
@@ -136,7 +135,6 @@ async fn answer(exchange: &Exchange, route: &Route<'_>, body: Body) -> Response<
         Route::Card(agent) => card::answer(exchange, *agent).await,
         Route::Mesh(method) => mesh::answer(exchange, method, body).await,
         Route::Health => Ok(health(&exchange.gateway)),
-        Route::Grpc | Route::GrpcHealth => Err(no_such_path().into()),
     };
     answered.unwrap_or_else(|refused| refuse(exchange, route, refused))
 }
@@ -147,7 +145,7 @@ fn refuse(exchange: &Exchange, route: &Route<'_>, refused: Refused) -> Response<
     match route {
         Route::Rpc(_) => report.rpc(refused, &Id::NULL),
         Route::Rest(rest) if rest.is_v03 => report.plain(refused, Version::V03),
-        Route::Grpc => report.status(refused.failure).into_http(),
+        Route::Grpc | Route::GrpcHealth => report.status(refused.failure).into_http(),
         _ => report.plain(refused, Version::V1),
     }
 }

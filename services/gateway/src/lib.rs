@@ -39,16 +39,16 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use crate::{
-    auth::{Auth, BadToken, Scope, Token, Wrong},
-    error::ErrorTable,
-    sign::BadKey,
-};
 use crate::{
     auth::Callers,
     card::{Cards, Public},
     link::Link,
     sign::Signer,
+};
+pub use crate::{
+    auth::{Auth, BadToken, Scope, Token, Wrong},
+    error::ErrorTable,
+    sign::BadKey,
 };
 
 /// How long before the end of a drain open calls are ended, so that their last words get out.
@@ -152,7 +152,8 @@ impl Config {
         }
         let coordinator = Channel::lazy(&self.mesh.dial(&self.coordinator))?;
         let listener = Listener::bind(self.listen, self.tls.as_ref()).await?;
-        let public = Public::new(self.public_url, listener.addr(), self.tls.is_some()).map_err(Error::PublicUrl)?;
+        let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
+            .map_err(Error::PublicUrl)?;
         let cards = Cards {
             public,
             grpc: self.public_grpc,

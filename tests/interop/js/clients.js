@@ -31,7 +31,8 @@ export const isFinal = (task) => FINAL.includes(task.status.state);
 export const state = (holder) => taskStateToJSON(holder.status.state);
 
 /** The resolver takes the URL for a directory only if it ends like one. */
-export const cardOf = (agent) => new DefaultAgentCardResolver().resolve(`${agentUrl(agent)}/`);
+export const cardOf = (agent, mesh) =>
+  new DefaultAgentCardResolver().resolve(`${agentUrl(agent, mesh)}/`);
 
 /** Clients of one binding, chosen from the agent's card as an application would. */
 export class Clients {
@@ -41,8 +42,8 @@ export class Clients {
 
   /** A client of an agent. `claim` changes the card first, so that the SDK does not refuse by
    * itself what the server must refuse; `fetchImpl` is the wire. */
-  async of(agent, { claim, fetchImpl, ...clientConfig } = {}) {
-    const card = await cardOf(agent);
+  async of(agent, { mesh, claim, fetchImpl, ...clientConfig } = {}) {
+    const card = await cardOf(agent, mesh);
     claim?.(card.capabilities);
     const transports = [FACTORIES[this.binding]({ fetchImpl })];
     return new ClientFactory({ transports, clientConfig }).createFromAgentCard(card);

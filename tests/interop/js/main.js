@@ -4,11 +4,12 @@ import { BINDINGS, Clients, SDK } from './clients.js';
 import { ERRORS, OF_BINDING } from './errors.js';
 import { OPERATIONS } from './operations.js';
 import { check, leave } from './report.js';
+import { TRUST } from './trust.js';
 
 const asked = process.argv.slice(2);
 for (const binding of asked.length > 0 ? asked : BINDINGS) {
   const clients = new Clients(binding);
-  const checks = { ...OPERATIONS, ...ERRORS, ...OF_BINDING[binding] };
+  const checks = { ...OPERATIONS, ...TRUST, ...ERRORS, ...OF_BINDING[binding] };
   for (const [name, run] of Object.entries(checks)) {
     await check(SDK, binding, name, () => run(clients));
   }

@@ -1,7 +1,13 @@
 // One JSON line a check on stdout, so that a run shows what each client really did.
 
-export const URL_OF_MESH = process.env.FAULTLINE_URL.replace(/\/$/, '');
-export const agentUrl = (agent) => `${URL_OF_MESH}/agents/${agent}`;
+import { Console } from 'node:console';
+
+// The second mesh asks who calls.
+export const { FAULTLINE_URL: OPEN, FAULTLINE_LOCKED_URL: LOCKED } = process.env;
+export const agentUrl = (agent, mesh = OPEN) => `${mesh}/agents/${agent}`;
+
+// Stdout is for the checks alone; the SDK logs there too.
+globalThis.console = new Console(process.stderr);
 
 // Longer than any check waits on purpose; one that hangs has failed.
 const PATIENCE_MS = 30_000;
@@ -26,7 +32,7 @@ export async function check(client, binding, name, run) {
     line.why = `${error.name}: ${error.message}`;
     console.error(error);
   }
-  console.log(JSON.stringify(line));
+  process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
 /** Ends the process as the checks went, whatever connections are still open. */

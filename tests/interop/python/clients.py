@@ -5,11 +5,16 @@ import uuid
 import grpc
 import httpx
 
-from a2a.client import ClientCallContext, ClientConfig, ClientFactory
-from a2a.client.client import Client
+from a2a.client import (
+    A2ACardResolver,
+    Client,
+    ClientCallContext,
+    ClientConfig,
+    ClientFactory,
+)
 from a2a.types import a2a_pb2 as a2a
 
-from report import agent_url
+from report import URL, agent_url
 
 SDK = 'a2a-sdk 1.3.0'
 JSONRPC, REST, GRPC = 'JSONRPC', 'HTTP+JSON', 'GRPC'
@@ -23,19 +28,19 @@ FINAL = {
 
 
 class Damage(httpx.AsyncHTTPTransport):
-    """A wire that puts another body or header into whatever the SDK sends."""
+    """A wire that puts another path, body or header into whatever the SDK sends."""
 
-    def __init__(self, body=None, headers=None):
+    def __init__(self, path=None, body=None, headers=None):
         super().__init__()
-        self._body, self._headers = body, headers or {}
+        self._path, self._body, self._headers = path, body, headers or {}
 
     async def handle_async_request(self, request):
         headers = {**request.headers, **self._headers}
         headers.pop('content-length', None)
+        url = request.url.copy_with(path=self._path) if self._path else request.url
         content = request.content if self._body is None else self._body
         damaged = httpx.Request(
-            request.method, request.url, headers=headers, content=content,
-            extensions=request.extensions,
+            request.method, url, headers=headers, content=content, extensions=request.extensions
         )
         return await super().handle_async_request(damaged)
 
@@ -60,7 +65,7 @@ class Clients:
 
     async def of(
         self, agent, *, streaming=True, polling=False, claim=None, damage=None, version=None,
-        verify=None, push=None,
+        verify=None, push=None, mesh=URL, auth=None,
     ) -> Client:
         """A client of an agent. `claim` changes the card first, so that the SDK does not refuse
         by itself what the server must refuse."""
@@ -79,7 +84,9 @@ class Clients:
             push_notification_config=push,
         ))
         if claim is None and damage is None:
-            return await factory.create_from_url(agent_url(agent), signature_verifier=verify)
+            return await factory.create_from_url(
+                agent_url(agent, mesh), interceptors=auth, signature_verifier=verify
+            )
         card = await card_of(agent)
         if claim:
             claim(card.capabilities)
@@ -87,8 +94,6 @@ class Clients:
 
 
 async def card_of(agent, verify=None):
-    from a2a.client import A2ACardResolver
-
     async with httpx.AsyncClient() as http:
         resolver = A2ACardResolver(http, agent_url(agent))
         return await resolver.get_agent_card(signature_verifier=verify)
@@ -120,9 +125,11 @@ async def send(client, request, context=None) -> a2a.Task:
     return event.task
 
 
-def within(seconds=None, **parameters):
+def within(seconds=None, state=None, **parameters):
     """What a caller may say of one call: its patience and its service parameters."""
-    return ClientCallContext(timeout=seconds, service_parameters=parameters or None)
+    return ClientCallContext(
+        timeout=seconds, state=state or {}, service_parameters=parameters or None
+    )
 
 
 def texts(parts_of):

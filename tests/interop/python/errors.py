@@ -132,9 +132,9 @@ async def json_parse(clients):
 
 async def no_such_route(clients):
     """REST has no envelope: a path that does not exist is its unknown method."""
-    async with await clients.of('echo', streaming=False) as client:
-        call = client.get_task(a2a.GetTaskRequest(id=f'{NOBODY}:explode'))
-        await raises(sdk.MethodNotFoundError, call)
+    damage = Damage(path='/agents/echo/message:explode')
+    async with await clients.of('echo', streaming=False, damage=damage) as client:
+        await raises(sdk.MethodNotFoundError, send(client, message('hello')))
 
 
 async def timeout(clients):

@@ -6,13 +6,11 @@ import uuid
 
 import httpx
 
-from a2a.client import (
-    A2ACardResolver,
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.client.errors import (
     A2AClientHTTPError,
     A2AClientJSONRPCError,
     A2AClientTimeoutError,
-    ClientConfig,
-    ClientFactory,
 )
 from a2a.types import (
     FilePart,
@@ -29,7 +27,7 @@ from a2a.types import (
     TaskState,
     TextPart,
 )
-from report import Report, agent_url, leave, raises
+from report import LOCKED_URL, TOKEN, URL, Report, agent_url, leave, raises
 from webhook import Webhook
 
 SDK = 'a2a-sdk 0.3.26'
@@ -48,13 +46,13 @@ class Clients:
     def __init__(self, binding):
         self.binding = binding
 
-    async def of(self, agent, timeout=20, **config):
+    async def of(self, agent, mesh=URL, timeout=20, headers=None, **config):
         config = ClientConfig(
-            httpx_client=httpx.AsyncClient(timeout=timeout),
+            httpx_client=httpx.AsyncClient(timeout=timeout, headers=headers),
             supported_transports=[self.binding],
             **config,
         )
-        return await ClientFactory.connect(agent_url(agent), config)
+        return await ClientFactory.connect(agent_url(agent, mesh), config)
 
     async def refused(self, number, status, call):
         """The SDK's one exception for the binding, with our error in it."""
@@ -237,6 +235,27 @@ async def push_configs(clients):
         await client.cancel_task(TaskIdParams(id=task.id))
 
 
+def bearing(token):
+    return {'mesh': LOCKED_URL, 'headers': {'Authorization': f'Bearer {token}'}}
+
+
+async def bearer_token(clients):
+    async with await clients.of('echo', **bearing(TOKEN), streaming=False) as client:
+        task = await send(client, message('hello'))
+        assert task.status.state == TaskState.completed, task
+
+
+async def unauthenticated(clients):
+    async with await clients.of('echo', **bearing('wrong'), streaming=False) as client:
+        error = await raises(A2AClientHTTPError, send(client, message('hello')))
+        assert error.status_code == httpx.codes.UNAUTHORIZED, error
+
+
+async def forbidden(clients):
+    async with await clients.of('script', **bearing(TOKEN), streaming=False) as client:
+        await clients.refused(-31007, 403, send(client, message('hello')))
+
+
 async def task_not_found(clients):
     async with await clients.of('script', streaming=False) as client:
         await clients.refused(-32001, 404, client.get_task(TaskQueryParams(id=NOBODY)))
@@ -298,6 +317,9 @@ CHECKS = {
     'input required': input_required,
     'push': push,
     'push configs': push_configs,
+    'bearer token': bearer_token,
+    'unauthenticated': unauthenticated,
+    'forbidden': forbidden,
     'TaskNotFound': task_not_found,
     'TaskNotCancelable': task_not_cancelable,
     'UnsupportedOperation': unsupported_operation,

@@ -6,13 +6,18 @@ import os
 import sys
 import traceback
 
-URL = os.environ['FAULTLINE_URL'].rstrip('/')
+URL = os.environ['FAULTLINE_URL']
+# A second mesh, which asks who calls.
+LOCKED_URL = os.environ['FAULTLINE_LOCKED_URL']
+TOKEN = os.environ['FAULTLINE_TOKEN']
+# What cards are signed with, the public half in PEM.
+CARD_KEY = os.environ['FAULTLINE_CARD_KEY']
 # Longer than any check waits on purpose; one that hangs has failed.
 PATIENCE = 30
 
 
-def agent_url(agent):
-    return f'{URL}/agents/{agent}'
+def agent_url(agent, mesh=URL):
+    return f'{mesh}/agents/{agent}'
 
 
 class Report:

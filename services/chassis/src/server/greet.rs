@@ -92,3 +92,31 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
         self.inner.is_write_vectored()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_ahead_is_still_to_be_had_in_pieces_of_any_size() {
+        for said in ["GET / HTTP/1.1\r\n", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand more"] {
+            for size in 1..30 {
+                let (mut client, server) = tokio::io::duplex(64);
+                client.write_all(said.as_bytes()).await.unwrap();
+                // A client that goes away after less than a greeting is no client.
+                drop(client);
+                let Ok(mut greeted) = greet(server).await else {
+                    assert_eq!(said, "P");
+                    continue;
+                };
+                let (mut heard, mut piece) = (Vec::new(), vec![0; size]);
+                while let n @ 1.. = greeted.read(&mut piece).await.unwrap() {
+                    heard.extend_from_slice(&piece[..n]);
+                }
+                assert_eq!(heard, said.as_bytes(), "in pieces of {size}");
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Delivery: one for each configuration that has something to send. It follows the task's events
 //! from its place in them, sends every status, and moves on only when the webhook has taken it.
-//! It may be stopped at any moment; what the webhook took last may then come once more.
+//! It may be stopped at any moment; then what was taken last may come once more, and nothing else.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,13 +17,14 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    pending::Pending,
     request::{Answer, Courier, pause},
     target::Target,
 };
 use crate::{
     core::{Closed, Core, Effect, State},
     error::Error,
-    store::{PushKey, PushWrite, Write},
+    store::{PushKey, PushWrite},
     task::is_final,
 };
 
@@ -118,8 +119,7 @@ impl Core {
         };
         let Ok(target) = Target::of(&row.config) else {
             // Taken by an older version with other rules.
-            self.note_sent(key, stop, row.sent, true).await;
-            return Ok(());
+            return self.note_sent(key, stop, row.sent, true).await;
         };
         let trace = self.trace_of(key.task).await?;
         let mut events = self.subscribe_id(key.task, Some(row.sent)).await?;
@@ -134,25 +134,31 @@ impl Core {
                 seq = frame.seq;
             }
             let done = is_last || taken.is_err();
-            self.note_sent(key, stop, seq, done).await;
+            self.note_sent(key, stop, seq, done).await?;
             if done {
                 return Ok(());
             }
         }
         // The task had ended before there was anything to send.
-        self.note_sent(key, stop, seq, true).await;
-        Ok(())
+        self.note_sent(key, stop, seq, true).await
     }
 
-    /// Not waited for: if it is lost with the process, the notification is sent again.
-    async fn note_sent(&self, key: &PushKey, stop: &CancellationToken, seq: u64, done: bool) {
+    /// Durable when it returns: nothing is sent before, or a crash would send the same statuses
+    /// again in a row, older ones after newer ones.
+    async fn note_sent(
+        &self,
+        key: &PushKey,
+        stop: &CancellationToken,
+        seq: u64,
+        done: bool,
+    ) -> Result<(), Error> {
         self.room().await;
         let sent = PushWrite::Sent { key: key.clone(), seq, done };
-        self.change(|state| {
-            if !stop.is_cancelled() {
-                state.commit_write(Write::Push(sent), Vec::new());
-            }
-        });
+        let queue = |state: &mut State| (!stop.is_cancelled()).then(|| Pending::queue(state, sent));
+        match self.change(queue) {
+            Some(pending) => pending.durable().await,
+            None => Ok(()),
+        }
     }
 
     /// The trace that the task belongs to, from its first event.

@@ -5,6 +5,7 @@
 
 mod deliver;
 mod operations;
+mod pending;
 mod request;
 mod target;
 

@@ -13,17 +13,18 @@ use faultline_proto::{
     },
     id::TaskId,
 };
-use tokio::sync::oneshot;
 
-use super::target::{Target, invalid};
+use super::{
+    pending::Pending,
+    target::{Target, invalid},
+};
 use crate::{
     caller::Caller,
-    core::{Core, Effect, State},
+    core::{Core, State},
     error::Error,
     gate,
-    live::Done,
     send::{push_of, task_id},
-    store::{PushKey, PushRow, PushWrite, Write},
+    store::{PushKey, PushRow, PushWrite},
     task::Task,
 };
 
@@ -177,21 +178,18 @@ impl Core {
         self: &Arc<Self>,
         decide: impl FnOnce(&mut State) -> PushWrite,
     ) -> Result<(), Error> {
-        let (done, durable) = oneshot::channel();
-        let done: Done = Box::new(move |answer| drop(done.send(answer)));
-        self.change(|state| {
+        let pending = self.change(|state| {
             state.check_open()?;
             let write = decide(state);
             let set = match &write {
                 PushWrite::Set(row) => vec![row.key.clone()],
                 PushWrite::Sent { .. } | PushWrite::Delete(_) => Vec::new(),
             };
-            state.commit_write(Write::Push(write), vec![Effect::Answer(done, Box::default())]);
+            let pending = Pending::queue(state, write);
             self.deliver_after_commit(state, set);
-            Ok::<_, Error>(())
+            Ok::<_, Error>(pending)
         })?;
-        durable.await.unwrap_or_else(|_| Err(Error::Leaving.into()))?;
-        Ok(())
+        pending.durable().await
     }
 }
 

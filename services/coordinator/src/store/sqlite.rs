@@ -259,6 +259,34 @@ mod tests {
         assert!(matches!(Sqlite::open(&path), Err(OpenError::Newer { found: 99, .. })));
     }
 
+    #[tokio::test]
+    async fn a_task_from_before_there_were_principals_is_local() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.db");
+        let raw = Connection::open(&path).unwrap();
+        raw.execute_batch(STEPS[0]).unwrap();
+        raw.pragma_update(None, "user_version", 1).unwrap();
+        let id = TaskId::new();
+        let submitted = v1::event::Body::Submitted(v1::Submitted::default());
+        let event = v1::Event { body: Some(submitted), ..v1::Event::default() };
+        raw.execute(
+            "INSERT INTO tasks VALUES (?1, 'echo', 'c', 1, 1, 1, 1, 0, 0, '', 5, 5, 0)",
+            params![id.as_bytes()],
+        )
+        .unwrap();
+        let body = event.encode_to_vec();
+        let insert = "INSERT INTO events VALUES (?1, 1, 0, ?2)";
+        raw.execute(insert, params![id.as_bytes(), body]).unwrap();
+        drop(raw);
+        let store = Sqlite::open(&path).unwrap();
+        let of = |whose: &str| Scope { principal: Some(whose.into()), ..Scope::default() };
+        let stored = store.task(id, of("local")).await.unwrap().expect("it is there");
+        assert_eq!(stored.task.principal, "local", "and says so itself");
+        let listed = store.list(Filter { scope: of("local"), limit: 9, ..Filter::default() });
+        assert_eq!(listed.await.unwrap().total, 1);
+        assert!(store.task(id, of("ann")).await.unwrap().is_none());
+    }
+
     #[test]
     fn a_commit_is_on_the_disk_when_it_returns() {
         let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use faultline_chassis::TraceContext;
-use faultline_client::{Client, Error, Reconnect};
+use faultline_client::{Client, Error, Reconnect, Retry};
 use faultline_proto::{
     Failure,
     json::{self, ProtoJson},
@@ -61,9 +61,21 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// A person rather waits for a mesh that restarts than reads that it did.
-const RECONNECTS_MAX: u32 = 8;
-const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(3);
+/// A person rather waits for a mesh that restarts than reads that it did…
+const RECONNECT: Reconnect = Reconnect {
+    max: 8,
+    backoff: Duration::from_millis(250),
+    backoff_max: Duration::from_secs(3),
+    poll: Some(Duration::from_secs(1)),
+    patience: Duration::from_secs(30),
+};
+/// …but wants to know at once that none was started.
+const RETRY: Retry = Retry {
+    max: 2,
+    backoff: Duration::from_millis(100),
+    backoff_max: Duration::from_secs(1),
+    patience: Duration::from_secs(30),
+};
 
 impl Connect {
     /// Runs `work` with a client whose calls are one trace.
@@ -80,13 +92,8 @@ impl Connect {
     }
 
     fn client(&self) -> Result<Client, Error> {
-        let mut builder = Client::builder(&self.gateway).trace(TraceContext::root()).reconnect(
-            Reconnect {
-                max: RECONNECTS_MAX,
-                backoff_max: RECONNECT_BACKOFF_MAX,
-                ..Reconnect::default()
-            },
-        );
+        let builder = Client::builder(&self.gateway).trace(TraceContext::root());
+        let mut builder = builder.retry(RETRY).reconnect(RECONNECT);
         if let Some(token) = &self.token {
             builder = builder.bearer(&token.0);
         }

@@ -205,8 +205,7 @@ async fn over_h2(
 async fn raw(mesh: &Mesh, path: &str, body: &'static [u8]) -> Failure {
     let (headers, _, trailers) = over_h2(mesh, path, "application/grpc", body).await;
     assert_eq!(headers["content-type"], "application/grpc");
-    let status =
-        Status::from_header_map(&headers).or_else(|| Status::from_header_map(&trailers));
+    let status = Status::from_header_map(&headers).or_else(|| Status::from_header_map(&trailers));
     from_status(&status.expect("a status"))
 }
 

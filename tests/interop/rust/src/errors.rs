@@ -2,7 +2,7 @@
 
 use a2a::*;
 
-use crate::{Check, Checked, Clients, answer, checks, collect, ensure, message, send};
+use crate::{Check, Checked, Clients, answer, checks, collect, ensure, env, message, send};
 
 pub const CHECKS: &[(&str, Check)] = checks! {
     "TaskNotFound" => task_not_found,
@@ -14,6 +14,8 @@ pub const CHECKS: &[(&str, Check)] = checks! {
     "ExtensionSupportRequired" => extension_required,
     "VersionNotSupported" => version_not_supported,
     "InvalidParams" => invalid_params,
+    "unauthenticated" => unauthenticated,
+    "forbidden" => forbidden,
 };
 
 const NOBODY: &str = "01a1e2ea-0000-7000-8000-000000000000";
@@ -104,4 +106,26 @@ async fn invalid_params(clients: Clients) -> Checked {
     let sent = client.send_message(&request).await;
     ensure!(sent.as_ref().is_err_and(|e| e.message.contains("parts")), "{sent:?}");
     fails(error_code::INVALID_PARAMS, sent)
+}
+
+/// A2A has no code for these: ours where the binding carries numbers, else the client's general one.
+fn refused<T: std::fmt::Debug>(
+    clients: Clients,
+    code: i32,
+    answer: Result<T, A2AError>,
+) -> Checked {
+    match clients.binding() {
+        TRANSPORT_PROTOCOL_JSONRPC => fails(code, answer),
+        _ => fails(error_code::INTERNAL_ERROR, answer),
+    }
+}
+
+async fn unauthenticated(clients: Clients) -> Checked {
+    let client = clients.of_locked("echo", "wrong").await?;
+    refused(clients, -31016, client.send_message(&message("hello")).await)
+}
+
+async fn forbidden(clients: Clients) -> Checked {
+    let client = clients.of_locked("script", &env("FAULTLINE_TOKEN")?).await?;
+    refused(clients, -31007, client.send_message(&message("say hi")).await)
 }

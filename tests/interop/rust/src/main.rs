@@ -8,8 +8,8 @@ use std::{future::Future, pin::Pin, process::ExitCode, sync::Arc, time::Duration
 
 use a2a::*;
 use a2a_client::{
-    A2AClient, A2AClientFactory, Transport, agent_card::AgentCardResolver,
-    middleware::CallInterceptor, transport::ServiceParams,
+    A2AClient, A2AClientFactory, Transport, agent_card::AgentCardResolver, auth::AuthInterceptor,
+    factory::A2AClientFactoryBuilder, middleware::CallInterceptor, transport::ServiceParams,
 };
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -56,9 +56,16 @@ impl CallInterceptor for Parameter {
     }
 }
 
+pub fn env(name: &str) -> Result<String, String> {
+    std::env::var(name).map_err(|_| format!("{name} is not set"))
+}
+
 pub async fn card_of(agent: &str) -> Result<AgentCard, String> {
-    let url = std::env::var("FAULTLINE_URL").map_err(|_| "FAULTLINE_URL is not set")?;
-    let url = format!("{url}/agents/{agent}");
+    resolve(&env("FAULTLINE_URL")?, agent).await
+}
+
+async fn resolve(mesh: &str, agent: &str) -> Result<AgentCard, String> {
+    let url = format!("{mesh}/agents/{agent}");
     AgentCardResolver::new(None).resolve(&url).await.map_err(|e| e.to_string())
 }
 
@@ -68,7 +75,7 @@ impl Clients {
     }
 
     pub async fn of(self, agent: &str) -> Result<Client, String> {
-        self.build(agent, A2AClientFactory::builder()).await
+        self.build(card_of(agent).await?, A2AClientFactory::builder()).await
     }
 
     /// The same with one service parameter in all calls.
@@ -79,15 +86,22 @@ impl Clients {
         value: &'static str,
     ) -> Result<Client, String> {
         let parameter = Arc::new(Parameter(name, value));
-        self.build(agent, A2AClientFactory::builder().with_interceptor(parameter)).await
+        let builder = A2AClientFactory::builder().with_interceptor(parameter);
+        self.build(card_of(agent).await?, builder).await
+    }
+
+    /// One of the mesh that asks who calls.
+    pub async fn of_locked(self, agent: &str, token: &str) -> Result<Client, String> {
+        let card = resolve(&env("FAULTLINE_LOCKED_URL")?, agent).await?;
+        let bearer = Arc::new(AuthInterceptor::bearer(token));
+        self.build(card, A2AClientFactory::builder().with_interceptor(bearer)).await
     }
 
     async fn build(
         self,
-        agent: &str,
-        builder: a2a_client::factory::A2AClientFactoryBuilder,
+        mut card: AgentCard,
+        builder: A2AClientFactoryBuilder,
     ) -> Result<Client, String> {
-        let mut card = card_of(agent).await?;
         card.supported_interfaces.retain(|i| i.protocol_binding == self.0);
         builder.build().create_from_card(&card).await.map_err(|e| e.to_string())
     }

@@ -7,7 +7,7 @@ use futures::StreamExt;
 
 use crate::{
     Check, Checked, Client, Clients, answer, artifacts, at_once, card_of, checks, collect, ensure,
-    get, message, send, text, until, webhook,
+    env, get, message, send, text, until, webhook,
 };
 
 pub const CHECKS: &[(&str, Check)] = checks! {
@@ -26,6 +26,7 @@ pub const CHECKS: &[(&str, Check)] = checks! {
     "push" => push,
     "push configs" => push_configs,
     "required extension" => required_extension,
+    "bearer token" => bearer_token,
 };
 
 async fn card(clients: Clients) -> Checked {
@@ -269,6 +270,13 @@ async fn push_configs(clients: Clients) -> Checked {
 async fn required_extension(clients: Clients) -> Checked {
     let extension = "https://example.org/ext/strict/v1";
     let client = clients.with("strict", SVC_PARAM_EXTENSIONS, extension).await?;
+    let task = send(&client, &message("hello")).await?;
+    ensure!(task.status.state == TaskState::Completed, "{task:?}");
+    Ok(())
+}
+
+async fn bearer_token(clients: Clients) -> Checked {
+    let client = clients.of_locked("echo", &env("FAULTLINE_TOKEN")?).await?;
     let task = send(&client, &message("hello")).await?;
     ensure!(task.status.state == TaskState::Completed, "{task:?}");
     Ok(())
