@@ -66,7 +66,7 @@ impl Builder {
         self
     }
 
-    /// With this token in every call.
+    /// With this token in every call: those that read the card, and those to where it leads.
     pub fn bearer(self, token: &str) -> Self {
         self.credential(AUTHORIZATION, &format!("Bearer {token}"))
     }

@@ -208,8 +208,10 @@ impl Follow {
             Source::Ended => Ok(()),
             Source::Unopened => self.open().await,
             Source::Live { events, is_fresh } => {
+                let next = events.next().await;
+                // Only now: whoever drops this future is to find everything as it was.
                 let is_fresh = std::mem::take(is_fresh);
-                match events.next().await {
+                match next {
                     Some(Ok(event)) => {
                         self.take(event, is_fresh);
                         Ok(())

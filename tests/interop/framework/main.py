@@ -4,6 +4,8 @@ to AG2 the remote agent is the model."""
 import asyncio
 import sys
 
+from importlib.metadata import version
+
 from ag2 import Agent
 from ag2.a2a import A2AConfig
 from ag2.a2a.errors import (
@@ -17,7 +19,7 @@ from a2a.types import TaskState
 from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
 from report import Report, agent_url, leave, raises
 
-AG2 = 'ag2 1.2.1'
+AG2 = f'ag2 {version("ag2")}'
 # AG2's names of the bindings, and A2A's.
 BINDINGS = {'jsonrpc': 'JSONRPC', 'rest': 'HTTP+JSON', 'grpc': 'GRPC'}
 NOBODY = '01a1e2ea-0000-7000-8000-000000000000'

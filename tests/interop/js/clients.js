@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 
 import { SendMessageRequest, TaskState, taskStateToJSON } from '@a2a-js/sdk';
 import {
@@ -13,7 +14,9 @@ import { isGrpcError } from '@a2a-js/sdk/errors/grpc';
 
 import { agentUrl } from './report.js';
 
-export const SDK = '@a2a-js/sdk 1.3.0';
+const installed = new URL('node_modules/@a2a-js/sdk/package.json', import.meta.url);
+const { name, version } = JSON.parse(readFileSync(installed, 'utf8'));
+export const SDK = `${name} ${version}`;
 export const BINDINGS = ['JSONRPC', 'HTTP+JSON', 'GRPC'];
 
 const FACTORIES = {

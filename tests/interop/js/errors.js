@@ -35,6 +35,11 @@ async function unsupportedOperation(clients) {
   const { id } = await client.sendMessage(message('hello'));
   await clients.throws(kind, () => collect(client.resubscribeTask({ id })));
   await clients.throws(kind, () => client.sendMessage(message('x', { task: id })));
+}
+
+/** What the card does not offer, asked for all the same. */
+async function unsupportedCapability(clients) {
+  const kind = sdk.UnsupportedOperationError;
   const claim = (can) => Object.assign(can, { streaming: true, extendedAgentCard: true });
   const plain = await clients.of('plain', { claim });
   await clients.throws(kind, () => collect(plain.sendMessageStream(message('hello'))));
@@ -109,6 +114,7 @@ export const ERRORS = {
   TaskNotFound: taskNotFound,
   TaskNotCancelable: taskNotCancelable,
   UnsupportedOperation: unsupportedOperation,
+  'capability not offered': unsupportedCapability,
   PushNotificationNotSupported: pushNotSupported,
   ContentTypeNotSupported: contentTypeNotSupported,
   ExtendedAgentCardNotConfigured: extendedCardNotConfigured,

@@ -2,6 +2,8 @@
 
 import uuid
 
+from importlib.metadata import version
+
 import grpc
 import httpx
 
@@ -16,7 +18,7 @@ from a2a.types import a2a_pb2 as a2a
 
 from report import URL, agent_url
 
-SDK = 'a2a-sdk 1.3.0'
+SDK = f'a2a-sdk {version("a2a-sdk")}'
 JSONRPC, REST, GRPC = 'JSONRPC', 'HTTP+JSON', 'GRPC'
 
 FINAL = {
@@ -48,12 +50,12 @@ class Damage(httpx.AsyncHTTPTransport):
 class OtherVersion(grpc.aio.UnaryUnaryClientInterceptor):
     """The same for gRPC: calls announce another version of A2A."""
 
-    def __init__(self, version):
-        self._version = version
+    def __init__(self, announced):
+        self._announced = announced
 
     async def intercept_unary_unary(self, continuation, details, request):
         kept = [(k, v) for k, v in details.metadata or () if k != 'a2a-version']
-        metadata = grpc.aio.Metadata(*kept, ('a2a-version', self._version))
+        metadata = grpc.aio.Metadata(*kept, ('a2a-version', self._announced))
         return await continuation(details._replace(metadata=metadata), request)
 
 
@@ -64,14 +66,14 @@ class Clients:
         self.binding = binding
 
     async def of(
-        self, agent, *, streaming=True, polling=False, claim=None, damage=None, version=None,
+        self, agent, *, streaming=True, polling=False, claim=None, damage=None, announce=None,
         verify=None, push=None, mesh=URL, auth=None,
     ) -> Client:
         """A client of an agent. `claim` changes the card first, so that the SDK does not refuse
-        by itself what the server must refuse."""
-        interceptors = [OtherVersion(version)] if version else []
-        if version:
-            damage = Damage(headers={'a2a-version': version})
+        by itself what the server must refuse; `announce` is another version of A2A."""
+        interceptors = [OtherVersion(announce)] if announce else []
+        if announce:
+            damage = Damage(headers={'a2a-version': announce})
         factory = ClientFactory(ClientConfig(
             streaming=streaming,
             polling=polling,

@@ -47,11 +47,17 @@ async def unsupported_operation(clients):
         follow = client.subscribe(a2a.SubscribeToTaskRequest(id=done))
         await raises(sdk.UnsupportedOperationError, collect(follow))
         await raises(sdk.UnsupportedOperationError, events(client, message('x', task=done)))
-    claims = lambda can: setattr(can, 'streaming', True)  # noqa: E731
-    async with await clients.of('plain', claim=claims) as client:
+
+
+async def unsupported_capability(clients):
+    """What the card does not offer, asked for all the same."""
+
+    def claim(capabilities):
+        capabilities.streaming = True
+        capabilities.extended_agent_card = True
+
+    async with await clients.of('plain', claim=claim) as client:
         await raises(sdk.UnsupportedOperationError, events(client, message('hello')))
-    claims = lambda can: setattr(can, 'extended_agent_card', True)  # noqa: E731
-    async with await clients.of('plain', claim=claims) as client:
         call = client.get_extended_agent_card(a2a.GetExtendedAgentCardRequest())
         await raises(sdk.UnsupportedOperationError, call)
 
@@ -88,7 +94,7 @@ async def extension_required(clients):
 
 
 async def version_not_supported(clients):
-    async with await clients.of('echo', streaming=False, version='2.0') as client:
+    async with await clients.of('echo', streaming=False, announce='2.0') as client:
         await raises(sdk.VersionNotSupportedError, send(client, message('hello')))
         call = client.get_task(a2a.GetTaskRequest(id=NOBODY))
         await raises(sdk.VersionNotSupportedError, call)
@@ -152,6 +158,7 @@ CHECKS = {
     'TaskNotFound': task_not_found,
     'TaskNotCancelable': task_not_cancelable,
     'UnsupportedOperation': unsupported_operation,
+    'capability not offered': unsupported_capability,
     'PushNotificationNotSupported': push_not_supported,
     'ContentTypeNotSupported': content_type_not_supported,
     'ExtendedAgentCardNotConfigured': extended_card_not_configured,

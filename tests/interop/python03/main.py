@@ -4,6 +4,8 @@ import asyncio
 import sys
 import uuid
 
+from importlib.metadata import version
+
 import httpx
 
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
@@ -30,7 +32,7 @@ from a2a.types import (
 from report import LOCKED_URL, TOKEN, URL, Report, agent_url, leave, raises
 from webhook import Webhook
 
-SDK = 'a2a-sdk 0.3.26'
+SDK = f'a2a-sdk {version("a2a-sdk")}'
 JSONRPC, REST = 'JSONRPC', 'HTTP+JSON'
 NOBODY = '01a1e2ea-0000-7000-8000-000000000000'
 

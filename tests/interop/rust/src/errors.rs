@@ -8,6 +8,7 @@ pub const CHECKS: &[(&str, Check)] = checks! {
     "TaskNotFound" => task_not_found,
     "TaskNotCancelable" => task_not_cancelable,
     "UnsupportedOperation" => unsupported_operation,
+    "capability not offered" => unsupported_capability,
     "PushNotificationNotSupported" => push_not_supported,
     "ContentTypeNotSupported" => content_type_not_supported,
     "ExtendedAgentCardNotConfigured" => extended_card_not_configured,
@@ -53,7 +54,11 @@ async fn unsupported_operation(clients: Clients) -> Checked {
     let client = clients.of("echo").await?;
     let task = send(&client, &message("hello")).await?;
     let more = client.send_message(&answer(&task, "x")).await;
-    fails(error_code::UNSUPPORTED_OPERATION, more)?;
+    fails(error_code::UNSUPPORTED_OPERATION, more)
+}
+
+/// What the card does not offer, asked for all the same.
+async fn unsupported_capability(clients: Clients) -> Checked {
     let plain = clients.of("plain").await?;
     let streamed = collect(plain.send_streaming_message(&message("hello")).await).await;
     fails(error_code::UNSUPPORTED_OPERATION, streamed)?;

@@ -14,7 +14,7 @@ use a2a_client::{
 use async_trait::async_trait;
 use futures::StreamExt;
 
-const SDK: &str = "a2a-client-lf 0.2.9";
+const SDK: &str = "a2a-client-lf";
 /// Longer than any check waits on purpose; one that hangs has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -169,8 +169,16 @@ pub fn artifacts(task: &Task) -> Vec<String> {
     task.artifacts.iter().flatten().map(|a| text(&a.parts)).collect()
 }
 
+/// The client with the version that is linked.
+fn client() -> String {
+    let entry = format!("name = \"{SDK}\"\nversion = \"");
+    let version = include_str!("../Cargo.lock").split(&entry).nth(1);
+    format!("{SDK} {}", version.and_then(|rest| rest.split('"').next()).unwrap_or("unknown"))
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
+    let client = client();
     let mut all_well = true;
     for binding in [TRANSPORT_PROTOCOL_JSONRPC, TRANSPORT_PROTOCOL_HTTP_JSON] {
         for (name, check) in operations::CHECKS.iter().chain(errors::CHECKS) {
@@ -178,7 +186,7 @@ async fn main() -> ExitCode {
             let why = ended.unwrap_or_else(|_| Err("it hangs".to_owned())).err();
             all_well &= why.is_none();
             let line = serde_json::json!({
-                "client": SDK, "binding": binding, "check": name, "ok": why.is_none(), "why": why,
+                "client": client, "binding": binding, "check": name, "ok": why.is_none(), "why": why,
             });
             println!("{line}");
         }
