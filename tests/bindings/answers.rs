@@ -187,6 +187,7 @@ fn normal(value: &Value) -> Value {
 async fn an_agent_known_without_a_worker_keeps_its_word(binding: Binding) {
     let mut up = crate::start_with(binding, |config| {
         config.coordinator.wait_for_worker_ms = 300;
+        config.coordinator.reattach_grace_ms = 300;
     })
     .await;
     // The picky agents leave with their worker.

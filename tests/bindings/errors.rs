@@ -199,11 +199,12 @@ async fn an_old_peer_is_shown_the_old_table(binding: Binding) {
 async fn an_error_is_byte_for_byte_what_the_specification_shows() {
     let front = front("1.0.1").await;
     let rpc = faultline_tests::Rpc::at(front.address);
-    let details = format!(
-        r#"[{{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"TASK_NOT_FOUND","#,
-    ) + &format!(
-        r#""domain":"a2a-protocol.org","metadata":{{"failureId":"{ID}","hop":"0","#,
-    ) + &format!(r#""retryable":"false","traceId":"{TRACE}"}}}}"#);
+    let details = [
+        r#"[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"TASK_NOT_FOUND","#,
+        r#""domain":"a2a-protocol.org","metadata":{"failureId":"#,
+        &format!(r#""{ID}","hop":"0","retryable":"false","traceId":"{TRACE}"}}}}"#),
+    ]
+    .concat();
     let by_rpc =
         rpc.post(faultline_tests::rpc::envelope("GetTask", json!({"id": "TASK_NOT_FOUND"})));
     let by_rpc = String::from_utf8(by_rpc.await.body.to_vec()).unwrap();

@@ -69,7 +69,8 @@ async fn try_all(binding: Binding) {
     let after = listed(&Rpc::at(mesh.gateway_addr())).await;
     let ids = |tasks: &[Value]| tasks.iter().map(|t| task::id(t).to_owned()).collect::<Vec<_>>();
     let (mut was, mut is) = (ids(&before), ids(&after));
-    (was.sort(), is.sort());
+    was.sort();
+    is.sort();
     assert_eq!(was, is, "no task came or went");
     assert!(before.len() > CASES / 20, "enough of it was valid: {}", before.len());
 }

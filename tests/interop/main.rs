@@ -34,22 +34,49 @@ const AT_ONCE: usize = 2;
 
 /// What opens the mesh that asks who calls.
 const TOKEN: &str = "let-me-in";
+/// `printf let-me-in | sha256sum`
 const TOKEN_SHA256: &str = "a3ee786b5707c27d42570785081ec17f5c7db9262a01366af362a1aa61a420b9";
 
-/// How a client is started: a directory of scripts, and the command below where it is installed.
-struct Client {
-    name: &'static str,
-    command: &'static [&'static str],
+/// A program that others wrote, with a script of ours in its language.
+#[derive(Clone, Copy, Debug)]
+enum Client {
+    /// By the directory of its script and of its environment.
+    Python(&'static str),
+    JavaScript,
+    Rust,
 }
 
 /// The columns of the table, in order.
 const CLIENTS: [Client; 5] = [
-    Client { name: "python", command: &["python/bin/python", "main.py"] },
-    Client { name: "js", command: &["js/node", "js/main.js"] },
-    Client { name: "rust", command: &["rust/debug/interop"] },
-    Client { name: "python03", command: &["python03/bin/python", "main.py"] },
-    Client { name: "framework", command: &["framework/bin/python", "main.py"] },
+    Client::Python("python"),
+    Client::JavaScript,
+    Client::Rust,
+    Client::Python("python03"),
+    Client::Python("framework"),
 ];
+
+impl Client {
+    fn command(self, installed: &Path) -> Command {
+        match self {
+            Self::Python(name) => {
+                let scripts = root().join("tests/interop");
+                let mut command = Command::new(installed.join(name).join("bin/python"));
+                command
+                    .arg(scripts.join(name).join("main.py"))
+                    .env("PYTHONPATH", scripts.join("shared"))
+                    .env("PYTHONDONTWRITEBYTECODE", "1");
+                command
+            }
+            // Node looks for packages where the script lies, so the script is copied to them.
+            Self::JavaScript => {
+                let mut command = Command::new(installed.join("js/node"));
+                command.arg(installed.join("js/main.js"));
+                command
+            }
+            Self::Rust => Command::new(installed.join("rust/debug/interop")),
+        }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_client_does_what_the_readme_says() {
@@ -69,11 +96,8 @@ async fn every_client_does_what_the_readme_says() {
     if env::var_os(WRITE).is_some() {
         fs::write(&readme, expected).expect("the README can be written");
     } else {
-        assert!(
-            text == expected,
-            "the README's table is another: write it with `tests/run \
-                                   clients`; it would be\n{table}"
-        );
+        let same = text == expected;
+        assert!(same, "the README's table is another (`tests/run clients` writes it):\n{table}");
     }
 }
 
@@ -154,25 +178,17 @@ impl Running {
 /// All lines of one client on a mesh of its own. What it says on stderr is shown as it comes.
 async fn run(client: Client, installed: &Path) -> Vec<Line> {
     let (running, locked) = (Running::start().await, Running::start_locked().await);
-    let scripts = root().join("tests/interop");
-    let (program, args) = client.command.split_first().expect("a command has a program");
-    let place = |name: &str| match name.contains('/') {
-        true => installed.join(name),
-        false => scripts.join(client.name).join(name),
-    };
-    let mut child = Command::new(installed.join(program))
-        .args(args.iter().map(|arg| place(arg)))
+    let mut child = client
+        .command(installed)
         .env("FAULTLINE_URL", running.mesh.url())
         .env("FAULTLINE_CARD_KEY", &running.public_key)
         .env("FAULTLINE_LOCKED_URL", locked.mesh.url())
         .env("FAULTLINE_TOKEN", TOKEN)
-        .env("PYTHONPATH", scripts.join("shared"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .unwrap_or_else(|e| panic!("{} does not start: {e}", client.name));
+        .unwrap_or_else(|e| panic!("{client:?} does not start: {e}"));
     let mut output = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
     let reading = async {
         let mut lines = Vec::new();
@@ -184,9 +200,9 @@ async fn run(client: Client, installed: &Path) -> Vec<Line> {
     };
     let (lines, status) = timeout(PATIENCE, reading)
         .await
-        .unwrap_or_else(|_| panic!("{} is not done within {PATIENCE:?}", client.name));
+        .unwrap_or_else(|_| panic!("{client:?} is not done within {PATIENCE:?}"));
     let all_well = lines.iter().all(|line| line.ok);
-    assert!(!lines.is_empty(), "{} checked nothing: {status}", client.name);
-    assert_eq!(status.success(), all_well, "{} left with {status}", client.name);
+    assert!(!lines.is_empty(), "{client:?} checked nothing: {status}");
+    assert_eq!(status.success(), all_well, "{client:?} left with {status}");
     lines
 }

@@ -56,7 +56,8 @@ pub struct Refusal {
     pub message: String,
     /// As JSON with their `@type`, in their order.
     pub details: Vec<Value>,
-    pub headers: HeaderMap,
+    /// Boxed: a result should not be as large as its error.
+    pub headers: Box<HeaderMap>,
 }
 
 impl Refusal {
@@ -379,7 +380,7 @@ fn refusal_in(error: &Value, http: Option<u16>, headers: HeaderMap) -> Refusal {
         status,
         message: error["message"].as_str().expect("an error has a message").to_owned(),
         details: details.cloned().unwrap_or_default(),
-        headers,
+        headers: Box::new(headers),
     }
 }
 
@@ -409,7 +410,7 @@ fn grpc_refusal(status: &Status) -> Refusal {
         status: Some(faultline_proto::reason::code_name(status.code()).to_owned()),
         message: status.message().to_owned(),
         details: whole.details.iter().map(detail).collect(),
-        headers: MetadataMap::clone(status.metadata()).into_headers(),
+        headers: Box::new(MetadataMap::clone(status.metadata()).into_headers()),
     }
 }
 

@@ -4,8 +4,9 @@
 
 use std::{
     convert::Infallible,
+    net::IpAddr,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Once},
     task::{Context, Poll},
     time::Duration,
 };
@@ -115,6 +116,9 @@ impl Channel {
             has_host && matches!(uri.scheme_str(), Some("http" | "https"))
         });
         let uri = uri.ok_or_else(|| CannotDial::Address(address.clone()))?;
+        if dial.token.is_some() && is_overheard(&uri) {
+            warn_of(address);
+        }
         let endpoint = Endpoint::from(uri)
             .http2_keep_alive_interval(interval)
             .keep_alive_timeout(limits::PING_TIMEOUT)
@@ -139,6 +143,20 @@ impl Channel {
     pub fn anew(&self) -> Self {
         Self { transport: self.recipe.transport(), recipe: Arc::clone(&self.recipe) }
     }
+}
+
+/// Whether others on the network can read what is sent there.
+fn is_overheard(uri: &Uri) -> bool {
+    let host = uri.host().map_or("", dial::bare);
+    let here = host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || host == "localhost";
+    uri.scheme_str() == Some("http") && !here
+}
+
+/// Once: a process dials its coordinator more often than its operator need read of it.
+fn warn_of(address: &str) {
+    static SAID: Once = Once::new();
+    let text = "the token goes to another machine unencrypted: give that one TLS, and dial https";
+    SAID.call_once(|| tracing::warn!(address, "{text}"));
 }
 
 fn bearer(token: &Secret) -> HeaderValue {
@@ -245,4 +263,21 @@ fn lost(error: &tonic::transport::Error) -> Failure {
     // The text stays here: it is private, and a status carries none.
     tracing::debug!(cause = text, "no answer from a peer");
     body::unreachable_peer(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_leaves_this_machine_unencrypted_is_overheard() {
+        let overheard = |url: &str| is_overheard(&url.parse().unwrap());
+        for open in ["http://hub:8081", "http://10.0.0.1:8081", "http://[2001:db8::1]:8081"] {
+            assert!(overheard(open), "{open}");
+        }
+        for safe in ["https://hub:8081", "http://localhost:1", "http://127.0.0.2:1", "http://[::1]"]
+        {
+            assert!(!overheard(safe), "{safe}");
+        }
+    }
 }

@@ -138,11 +138,24 @@ fn with_variable<T: DeserializeOwned>(
     path: &[String],
     text: &str,
 ) -> Result<Table, Error> {
-    let toml_value = format!("value = {text}").parse::<Table>().ok();
-    let toml_value = toml_value.filter(|t| t.len() == 1).and_then(|mut t| t.remove("value"));
+    let bad = |key: &[String], problem: String| Error::BadValue {
+        place: Place::Variable(name.to_owned()),
+        key: key.join("."),
+        problem,
+    };
+    if let Some(list) = list_above(table, path) {
+        let whole = format!("{PREFIX}{}", list.join("__").to_ascii_uppercase());
+        let problem = format!("is a list, which is set as a whole: {whole}='[…]', as in TOML");
+        return Err(bad(list, problem));
+    }
+    let parsed = format!("value = {text}").parse::<Table>();
+    let has_brackets = text.starts_with(['[', '{']);
+    let torn = parsed.as_ref().err().filter(|_| has_brackets).cloned();
+    let toml_value = parsed.ok().filter(|t| t.len() == 1).and_then(|mut t| t.remove("value"));
     let is_toml = toml_value.is_some();
-    let list = text.split(',').map(|item| Value::String(item.trim().to_owned())).collect();
-    let readings = [Some(Value::String(text.to_owned())), toml_value, Some(Value::Array(list))];
+    let items = text.split(',').map(|item| Value::String(item.trim().to_owned()));
+    let list = (!has_brackets).then(|| Value::Array(items.collect()));
+    let readings = [Some(Value::String(text.to_owned())), toml_value, list];
     let mut errors = Vec::new();
     for value in readings.into_iter().flatten() {
         let mut candidate = table.clone();
@@ -152,13 +165,29 @@ fn with_variable<T: DeserializeOwned>(
             Err(error) => errors.push(error),
         }
     }
+    if let Some(error) = torn {
+        return Err(bad(path, format!("is not good TOML: {}", error.message())));
+    }
     // The reading the user most likely meant explains best what is wrong with it.
     let error = errors.swap_remove(usize::from(is_toml));
     let error = explain(error, Place::Variable(name.to_owned()));
     Err(match error {
-        Error::Syntax { place, problem } => Error::BadValue { place, key: path.join("."), problem },
+        Error::Syntax { problem, .. } => bad(path, problem),
         other => other,
     })
+}
+
+/// The list that a path goes into, if it does: its items have no names.
+fn list_above<'a>(table: &Table, path: &'a [String]) -> Option<&'a [String]> {
+    let mut inner = table;
+    for (at, key) in path.iter().enumerate() {
+        match inner.get(key)? {
+            Value::Table(table) => inner = table,
+            Value::Array(_) if at + 1 < path.len() => return Some(&path[..=at]),
+            _ => return None,
+        }
+    }
+    None
 }
 
 fn put(table: &mut Table, path: &[String], value: Value) {
@@ -364,6 +393,19 @@ mod tests {
         assert!(e.contains("-1"), "{e}");
         let e = load_text("a = [", &[]).unwrap_err();
         assert!(e.starts_with("faultline.toml:1: "), "{e}");
+    }
+
+    #[test]
+    fn a_list_is_set_as_a_whole_and_in_good_toml() {
+        let e = load_text("", &[("FAULTLINE_WORKER__AGENTS__0__NAME", "x")]).unwrap_err();
+        let said = "FAULTLINE_WORKER__AGENTS__0__NAME: `worker.agents`: is a list, which is set as \
+                    a whole: FAULTLINE_WORKER__AGENTS='[…]', as in TOML";
+        assert_eq!(e, said);
+        let e = load_text("", &[("FAULTLINE_WORKER__AGENTS", "[\"x\"")]).unwrap_err();
+        let said = "FAULTLINE_WORKER__AGENTS: `worker.agents`: is not good TOML: ";
+        assert!(e.starts_with(said), "{e}");
+        let text = load_text("", &[("FAULTLINE_WORKER__NAME", "[x")]).unwrap();
+        assert_eq!(text.worker.name.as_deref(), Some("[x"), "where text is wanted, it is text");
     }
 
     #[test]

@@ -48,6 +48,9 @@ pub const PUSH_SECRET_BYTES_MAX: usize = 4 * 1024;
 pub const PUSH_REQUESTS_MAX: usize = 256;
 /// …and to one host: a webhook that hangs must not take the places of those that do not.
 pub const PUSH_REQUESTS_PER_HOST_MAX: usize = 16;
+/// Deliveries that read the store for their place at the same time: after a restart there may be
+/// thousands, and calls read it too.
+pub const PUSH_OPENINGS_MAX: usize = 16;
 /// What is read of a webhook's answer, so that the connection can be used again.
 pub const PUSH_ANSWER_BYTES_MAX: usize = 16 * 1024;
 
@@ -105,8 +108,9 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(5);
 pub const STRANGER_PING_INTERVAL: Duration = Duration::from_secs(330);
 /// How long a ping may stay unanswered before the peer counts as dead.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two comments on an SSE stream that has nothing to say.
-pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Between two comments on an SSE stream that has nothing to say. HTTP libraries give up on a
+/// silent one after 5 s unless they are told otherwise, and the official clients do not tell them.
+pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// Between two attempts to reach a webhook, at the most.
 pub const PUSH_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The same when the webhook itself asks for a pause by `Retry-After`.

@@ -14,7 +14,7 @@ use faultline_proto::{
     id::{TaskId, WorkerId},
     v1::{self, Ack, Acks, Event, ToWorker, to_worker},
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     Config,
@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub(crate) busy: bool,
     /// No call is taken: the store failed and is being read again, or the service is leaving.
     pub(crate) closed: Option<Closed>,
+    /// When the store was read; workers come back after that.
+    pub(crate) since: Instant,
     pub(crate) next_session: u64,
 }
 
@@ -99,6 +101,7 @@ impl State {
             queue: Queue::default(),
             busy: false,
             closed: None,
+            since: Instant::now(),
             next_session: 1,
         }
     }

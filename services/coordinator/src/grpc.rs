@@ -1,9 +1,16 @@
 //! The open doors: A2A over gRPC, for agents that delegate and clients that speak it, and the
 //! operators' Mesh. Thin: it turns calls into operations and their refusals into statuses.
 
-use std::{pin::Pin, sync::Arc};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use faultline_chassis::trace::TRACEPARENT;
+use faultline_chassis::{deadline::parse_grpc_timeout, trace::TRACEPARENT};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -28,6 +35,7 @@ use crate::{
     core::Core,
     error::Error,
     link::{log_private, record, serve_span},
+    live::CallKey,
     subscription::Subscription,
 };
 
@@ -40,9 +48,38 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// URIs of A2A extensions, separated by commas.
 const EXTENSIONS: &str = "a2a-extensions";
 
+/// The calls of this door are named as those of a link that no gateway has.
+const LINK: u64 = 0;
+/// Left of a caller's time for the way back: told in time, it learns which task goes on.
+const WAY_BACK: Duration = Duration::from_millis(20);
+
 #[derive(Clone)]
 pub(crate) struct Doors {
-    pub(crate) core: Arc<Core>,
+    core: Arc<Core>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Doors {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core, calls: Arc::default() }
+    }
+
+    fn waiting(&self) -> Waiting<'_> {
+        let call = (LINK, self.calls.fetch_add(1, Ordering::Relaxed));
+        Waiting { core: &self.core, call }
+    }
+}
+
+/// A call that waits for its answer. When it is dropped, nobody waits any more.
+struct Waiting<'a> {
+    core: &'a Core,
+    call: CallKey,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        drop(self.core.lock().forget_call(self.call));
+    }
 }
 
 type Frames = Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>;
@@ -52,7 +89,10 @@ fn asked(metadata: &MetadataMap) -> Asked {
     let text = |name: &str| metadata.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let declared = metadata.get_all(EXTENSIONS).iter().filter_map(|v| v.to_str().ok());
     let uris = declared.flat_map(|list| list.split(',')).map(str::trim);
+    let patience = parse_grpc_timeout(text("grpc-timeout")).unwrap_or_default();
+    let patience = patience.saturating_sub(WAY_BACK).as_millis();
     Asked {
+        timeout_ms: u32::try_from(patience).unwrap_or(u32::MAX),
         traceparent: text(TRACEPARENT).to_owned(),
         principal: text(PRINCIPAL).to_owned(),
         idempotency_key: text(IDEMPOTENCY_KEY).to_owned(),
@@ -102,7 +142,9 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (span, caller) = serve_span("SendMessage", asked(request.metadata()));
+        let (span, mut caller) = serve_span("SendMessage", asked(request.metadata()));
+        let waiting = self.waiting();
+        caller.call = Some(waiting.call);
         let (done, answer) = oneshot::channel();
         let done = Box::new(move |sent| drop(done.send(sent)));
         self.core.send(request.into_inner(), caller.clone(), done);
@@ -234,3 +276,7 @@ impl Mesh for Doors {
         Ok(Response::new(inspected.map_err(refused)?))
     }
 }
+
+#[cfg(test)]
+#[path = "grpc_tests.rs"]
+mod tests;

@@ -81,7 +81,8 @@ pub struct Config {
     pub reattach_grace_ms: u64,
     /// How often workers say that they live; three missed ones are a dead worker.
     pub heartbeat_ms: u64,
-    /// How long a task waits for a worker that offers its agent before it fails.
+    /// How long a task waits for a worker that offers its agent before it fails. 0: what nobody
+    /// offers is refused at once. After a start workers are given `reattach_grace_ms` first.
     pub wait_for_worker_ms: u64,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
@@ -169,7 +170,7 @@ impl Service {
         let Self { listener, token, core } = self;
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<A2aServiceServer<Doors>>().await;
-        let doors = Doors { core: Arc::clone(&core) };
+        let doors = Doors::new(Arc::clone(&core));
         let bytes = limits::GRPC_BYTES_MAX;
         let routes = Routes::new(health_service)
             .add_service(

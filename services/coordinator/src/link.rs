@@ -152,85 +152,19 @@ impl Line {
                     core.subscribe(&request, subscribe.after, &caller).await
                 });
             }
-            call::Body::Get(request) => {
-                let (span, caller) = serve_span("GetTask", asked);
-                self.spawn(id, span, caller, |core, caller| async move {
-                    core.get(request, &caller).await.map(Box::new).map(reply::Body::Task)
+            question => {
+                let (span, caller) = match method(&question) {
+                    Some(method) => serve_span(method, asked),
+                    None => (Span::none(), asked.into()),
+                };
+                let line = Arc::clone(self);
+                tokio::spawn(async move {
+                    let answer = ask(&line.core, question, &caller).await.map_err(Failure::from);
+                    record(&span, answer.as_ref().err());
+                    line.reply(id, answer, caller.extensions.active());
                 });
-            }
-            call::Body::List(request) => {
-                let (span, caller) = serve_span("ListTasks", asked);
-                self.spawn(id, span, caller, |core, caller| async move {
-                    core.list(request, &caller).await.map(reply::Body::List)
-                });
-            }
-            call::Body::Cancel(request) => {
-                let (span, caller) = serve_span("CancelTask", asked);
-                self.spawn(id, span, caller, |core, caller| async move {
-                    core.cancel(request, &caller).await.map(Box::new).map(reply::Body::Task)
-                });
-            }
-            call::Body::Inspect(request) => {
-                self.spawn(id, Span::none(), asked.into(), |core, caller| async move {
-                    core.inspect(request, &caller).await.map(Box::new).map(reply::Body::Inspect)
-                });
-            }
-            call::Body::Agents(request) => {
-                let agents = self.core.agents(&request).map(reply::Body::Agents);
-                self.reply(id, agents.map_err(Failure::from), Vec::new());
-            }
-            call::Body::Workers(_) => {
-                self.reply(id, Ok(reply::Body::Workers(self.core.workers())), Vec::new());
-            }
-            call::Body::CreatePush(config) => {
-                let (span, caller) = serve_span("CreateTaskPushNotificationConfig", asked);
-                self.spawn(id, span, caller, |core, caller| async move {
-                    core.create_push(config, &caller).await.map(Box::new).map(reply::Body::Push)
-                });
-            }
-            call::Body::GetPush(request) => {
-                let (span, caller) = serve_span("GetTaskPushNotificationConfig", asked);
-                self.spawn(id, span, caller, |core, caller| async move {
-                    core.get_push(request, &caller).await.map(Box::new).map(reply::Body::Push)
-                });
-            }
-            call::Body::ListPush(request) => {
-                let (span, caller) = serve_span("ListTaskPushNotificationConfigs", asked);
-                self.spawn(id, span, caller, |core, caller| async move {
-                    core.list_push(request, &caller).await.map(reply::Body::Pushes)
-                });
-            }
-            call::Body::DeletePush(request) => {
-                let (span, caller) = serve_span("DeleteTaskPushNotificationConfig", asked);
-                self.spawn(id, span, caller, |core, caller| async move {
-                    let deleted = core.delete_push(request, &caller).await;
-                    deleted.map(|()| reply::Body::Deleted(Deleted {}))
-                });
-            }
-            call::Body::ExtendedCard(request) => {
-                let card = self.core.extended_card(&request, &asked.into());
-                let card = card.map(Box::new).map(reply::Body::Card).map_err(Failure::from);
-                self.reply(id, card, Vec::new());
             }
         }
-    }
-
-    fn spawn<W>(
-        self: &Arc<Self>,
-        id: u64,
-        span: Span,
-        caller: Caller,
-        work: impl FnOnce(Arc<Core>, Caller) -> W,
-    ) where
-        W: Future<Output = Result<reply::Body, Error>> + Send + 'static,
-    {
-        let (line, extensions) = (Arc::clone(self), caller.extensions.clone());
-        let work = work(Arc::clone(&self.core), caller);
-        tokio::spawn(async move {
-            let answer = work.await.map_err(Failure::from);
-            record(&span, answer.as_ref().err());
-            line.reply(id, answer, extensions.active());
-        });
     }
 
     fn open_stream(
@@ -337,6 +271,57 @@ impl Line {
     fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Reader>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What A2A calls a question that has one answer; `None`: it is an operator's.
+fn method(question: &call::Body) -> Option<&'static str> {
+    use call::Body;
+    Some(match question {
+        Body::Get(_) => "GetTask",
+        Body::List(_) => "ListTasks",
+        Body::Cancel(_) => "CancelTask",
+        Body::CreatePush(_) => "CreateTaskPushNotificationConfig",
+        Body::GetPush(_) => "GetTaskPushNotificationConfig",
+        Body::ListPush(_) => "ListTaskPushNotificationConfigs",
+        Body::DeletePush(_) => "DeleteTaskPushNotificationConfig",
+        Body::ExtendedCard(_) => "GetExtendedAgentCard",
+        _ => return None,
+    })
+}
+
+async fn ask(
+    core: &Arc<Core>,
+    question: call::Body,
+    caller: &Caller,
+) -> Result<reply::Body, Error> {
+    use call::Body;
+    Ok(match question {
+        Body::Get(request) => reply::Body::Task(Box::new(core.get(request, caller).await?)),
+        Body::List(request) => reply::Body::List(core.list(request, caller).await?),
+        Body::Cancel(request) => reply::Body::Task(Box::new(core.cancel(request, caller).await?)),
+        Body::Inspect(request) => {
+            reply::Body::Inspect(Box::new(core.inspect(request, caller).await?))
+        }
+        Body::Agents(request) => reply::Body::Agents(core.agents(&request)?),
+        Body::Workers(_) => reply::Body::Workers(core.workers()),
+        Body::CreatePush(config) => {
+            reply::Body::Push(Box::new(core.create_push(config, caller).await?))
+        }
+        Body::GetPush(request) => {
+            reply::Body::Push(Box::new(core.get_push(request, caller).await?))
+        }
+        Body::ListPush(request) => reply::Body::Pushes(core.list_push(request, caller).await?),
+        Body::DeletePush(request) => {
+            core.delete_push(request, caller).await?;
+            reply::Body::Deleted(Deleted {})
+        }
+        Body::ExtendedCard(request) => {
+            reply::Body::Card(Box::new(core.extended_card(&request, caller)?))
+        }
+        Body::Send(_) | Body::Stream(_) | Body::Subscribe(_) | Body::Credit(_) | Body::Drop(_) => {
+            unreachable!("the line keeps these to itself")
+        }
+    })
 }
 
 /// The span of one call at this hop, and the caller as the operations see it.

@@ -96,8 +96,13 @@ impl State {
         gone.map(|(id, _)| *id).collect()
     }
 
-    /// Fails what has waited too long for an agent that nobody offers any more.
-    pub(crate) fn give_up_waiting(&mut self, patience: Duration, now: Millis) {
+    /// Fails what has waited too long for an agent that nobody offers any more. Whoever has just
+    /// read the store knows of no worker yet, and gives them time to come back.
+    pub(crate) fn give_up_waiting(&mut self, config: &Config, now: Millis) {
+        if self.since.elapsed() < Duration::from_millis(config.reattach_grace_ms) {
+            return;
+        }
+        let patience = Duration::from_millis(config.wait_for_worker_ms);
         let mut stale = Vec::new();
         for agent in self.registry.agents.values().filter(|a| a.workers.is_empty()) {
             let waited = agent.queue.iter().filter(|(_, since)| since.elapsed() >= patience);
@@ -141,3 +146,7 @@ fn worker_lost(task: &Task, losses_max: u32) -> Failure {
     let worker = task.attempts.last().map_or("", |attempt| attempt.worker.as_str());
     task.complete_failure(failure, "worker").with_origin_worker(worker)
 }
+
+#[cfg(test)]
+#[path = "losses_tests.rs"]
+mod tests;

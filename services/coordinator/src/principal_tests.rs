@@ -11,7 +11,6 @@ use faultline_proto::{
 };
 
 use crate::{
-    Config,
     caller::Caller,
     error::Error,
     testing::{
@@ -175,21 +174,6 @@ async fn a_card_is_kept_and_so_is_when_it_changed() {
     let (card, at) = changed(&bench);
     assert_eq!(card.unwrap().version, "2");
     assert!((at.seconds, at.nanos) > (first.1.seconds, first.1.nanos));
-}
-
-#[tokio::test]
-async fn without_patience_an_agent_without_workers_is_refused_at_once() {
-    let config = |wait_for_worker_ms| Config { wait_for_worker_ms, ..Config::default() };
-    for (wait, refused) in [(60_000, false), (0, true)] {
-        let bench = Bench::start_with(config(wait), vec![offer("a")]).await;
-        let bench = bench.restart(Vec::new()).await;
-        let sent = soon(bench.send(at_once(request("a", "hi")), &principal("ann"))).await.unwrap();
-        let reason = sent.map_err(|failure| (failure.reason.clone(), failure.may_retry()));
-        assert_eq!(reason.is_err(), refused);
-        if let Err(reason) = reason {
-            assert_eq!(reason, ("AGENT_UNAVAILABLE".to_owned(), true));
-        }
-    }
 }
 
 fn extended(extensions: &[(&str, bool)]) -> AgentOffer {

@@ -163,6 +163,10 @@ impl Core {
     /// Answers with a task that was started before: at once, or when it has ended or asks.
     async fn wait_for(self: &Arc<Self>, id: TaskId, options: Options, caller: &Caller, done: Done) {
         let over = self.change(|state| {
+            if let Err(error) = state.check_served() {
+                done(Err(error.into()));
+                return None;
+            }
             let Some(live) = state.live.get_mut(&id) else { return Some(done) };
             if options.immediately || is_waiting(live.task.state) {
                 let task = task_response(live.task.to_a2a(options.history, true));

@@ -26,12 +26,11 @@ pub(crate) async fn run(core: Arc<Core>) {
         tick.tick().await;
         let now = now();
         let grace = Duration::from_millis(core.config.reattach_grace_ms);
-        let patience = Duration::from_millis(core.config.wait_for_worker_ms);
         core.change(|state| {
             for worker in state.overdue(grace) {
                 state.lose(worker, &core.config, now);
             }
-            state.give_up_waiting(patience, now);
+            state.give_up_waiting(&core.config, now);
         });
         if keys_due <= Instant::now() {
             // More than one commit takes are taken by the ticks that follow.

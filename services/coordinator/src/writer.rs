@@ -6,6 +6,8 @@ use std::{sync::Arc, time::Duration};
 use faultline_chassis::limits;
 use faultline_proto::{Failure, id::WorkerId, reason};
 
+use tokio::time::Instant;
+
 use crate::{
     core::{Closed, Core, Effect, Followup, Queue, State, now},
     error::Error,
@@ -129,6 +131,7 @@ impl Core {
             for task in tasks {
                 state.remember(task, now);
             }
+            state.since = Instant::now();
             self.deliver_unfinished(state, unfinished);
             state.closed = state.closed.filter(|why| *why == Closed::Leaving);
         });

@@ -161,6 +161,10 @@ impl Bench {
     }
 
     fn send(&self) -> oneshot::Receiver<Result<SendMessageResponse, Failure>> {
+        self.send_as(Caller::default())
+    }
+
+    fn send_as(&self, caller: Caller) -> oneshot::Receiver<Result<SendMessageResponse, Failure>> {
         let content = Some(Content::Text("hi".into()));
         let parts = vec![a2a::Part { content, ..a2a::Part::default() }];
         let message = Some(a2a::Message { parts, ..a2a::Message::default() });
@@ -168,7 +172,7 @@ impl Bench {
             SendMessageRequest { tenant: "a".into(), message, ..SendMessageRequest::default() };
         let (done, answer) = oneshot::channel();
         let done: Done = Box::new(move |sent| drop(done.send(sent)));
-        self.core.send(request, Caller::default(), done);
+        self.core.send(request, caller, done);
         answer
     }
 
@@ -238,6 +242,28 @@ async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
     let id = assign.task_id.parse().unwrap();
     let stored = bench.core.store.task(id, Scope::default()).await.unwrap().unwrap();
     assert_eq!((stored.task.state, stored.task.attempt), (TaskState::Completed, 1));
+}
+
+#[tokio::test]
+async fn a_key_whose_send_could_not_be_stored_is_free_again() {
+    let bench = bench();
+    let _attached = bench.attach(Vec::new()).await;
+    let keyed = || Caller { idempotency_key: "k".into(), ..Caller::default() };
+    bench.is_full.store(true, SeqCst);
+    for lost in [bench.send_as(keyed()), bench.send_as(keyed())] {
+        let failure = timeout(SOON, lost).await.unwrap().unwrap().unwrap_err();
+        assert_eq!((failure.reason.as_str(), failure.may_retry()), ("STORE_UNAVAILABLE", true));
+    }
+    bench.is_full.store(false, SeqCst);
+    let (mut messages, _) = bench.attach(Vec::new()).await;
+    let answers = [bench.send_as(keyed()), bench.send_as(keyed())];
+    let assign = assignment(&mut messages).await;
+    bench.complete(&assign);
+    for answer in answers {
+        let sent = timeout(SOON, answer).await.unwrap().unwrap().unwrap();
+        let Some(Payload::Task(task)) = sent.payload else { panic!("a task") };
+        assert_eq!(task.id, assign.task_id);
+    }
 }
 
 #[tokio::test]

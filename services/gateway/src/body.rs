@@ -1,11 +1,13 @@
 //! Reading the body of a request: within its time, within its size, and of a type we know.
 
+use std::time::Duration;
+
 use axum::body::{Body, HttpBody};
 use bytes::{Bytes, BytesMut};
 use faultline_chassis::limits;
 use faultline_proto::{Failure, reason};
 use http::{
-    HeaderName, StatusCode,
+    StatusCode, Version,
     header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT},
     request::Parts,
 };
@@ -17,9 +19,11 @@ use crate::error::Refused;
 /// How much of a body that is too large is read and thrown away. A client that is still sending
 /// when the connection closes never sees the answer.
 const DISCARD_BYTES_MAX: usize = 8 * limits::BODY_BYTES_MAX;
+/// How long the rest of a body that nobody wants is waited for.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The whole body, if it is JSON. No body is of any type.
-pub(crate) async fn read_json(head: &Parts, body: Body) -> Result<Bytes, Refused> {
+pub(crate) async fn read_json(head: &Parts, body: &mut Body) -> Result<Bytes, Refused> {
     match wrong_type(head) {
         Some(refused) if !body.is_end_stream() => Err(refused),
         _ => read(head, body).await,
@@ -27,18 +31,20 @@ pub(crate) async fn read_json(head: &Parts, body: Body) -> Result<Bytes, Refused
 }
 
 /// The whole body, if it comes in time and is not too large.
-pub(crate) async fn read(head: &Parts, mut body: Body) -> Result<Bytes, Refused> {
-    let number = |name: HeaderName| head.headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
-    let declared = number(CONTENT_LENGTH).unwrap_or(0);
+pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Refused> {
+    let declared = declared(head);
     let reading = async {
         if declared > limits::BODY_BYTES_MAX as u64 {
-            // One who asks first hears it before sending; one who does not is still sending.
-            if !head.headers.contains_key(EXPECT) {
-                discard(&mut body, declared).await;
-            }
+            discard(head, body).await;
             return Err(too_large());
         }
-        collect(&mut body, declared as usize).await
+        match collect(body, declared as usize).await? {
+            Some(all) => Ok(all),
+            None => {
+                discard(head, body).await;
+                Err(too_large())
+            }
+        }
     };
     match timeout(limits::BODY_READ_TIMEOUT, reading).await {
         Ok(read) => read,
@@ -46,21 +52,36 @@ pub(crate) async fn read(head: &Parts, mut body: Body) -> Result<Bytes, Refused>
     }
 }
 
-async fn collect(body: &mut Body, declared: usize) -> Result<Bytes, Refused> {
-    let Some(first) = next(body).await? else { return Ok(Bytes::new()) };
+/// Reads on what an answer that did not need it has left, within reason. Says whether the whole
+/// body is read now: if not, the connection is of no more use.
+pub(crate) async fn finish(head: &Parts, body: &mut Body) -> bool {
+    // HTTP/2 leaves a stream without leaving the connection.
+    if body.is_end_stream() || head.version >= Version::HTTP_2 {
+        return true;
+    }
+    timeout(DISCARD_TIMEOUT, discard(head, body)).await.unwrap_or(false)
+}
+
+fn declared(head: &Parts) -> u64 {
+    let length = || head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+    length().unwrap_or(0)
+}
+
+/// None: it is too large.
+async fn collect(body: &mut Body, declared: usize) -> Result<Option<Bytes>, Refused> {
+    let Some(first) = next(body).await? else { return Ok(Some(Bytes::new())) };
     if body.is_end_stream() {
-        return Ok(first);
+        return Ok(Some(first));
     }
     let mut all = BytesMut::with_capacity(declared.max(first.len() * 2));
     all.extend_from_slice(&first);
     while let Some(more) = next(body).await? {
         if all.len() + more.len() > limits::BODY_BYTES_MAX {
-            discard(body, 0).await;
-            return Err(too_large());
+            return Ok(None);
         }
         all.extend_from_slice(&more);
     }
-    Ok(all.freeze())
+    Ok(Some(all.freeze()))
 }
 
 async fn next(body: &mut Body) -> Result<Option<Bytes>, Refused> {
@@ -83,17 +104,21 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Refused> {
     }
 }
 
-/// Reads on without keeping anything, within reason.
-async fn discard(body: &mut Body, declared: u64) {
-    let mut left = DISCARD_BYTES_MAX;
-    while declared <= DISCARD_BYTES_MAX as u64
-        && let Ok(Some(data)) = next(body).await
-    {
-        match left.checked_sub(data.len()) {
-            Some(rest) => left = rest,
-            None => return,
+/// Reads on without keeping anything, and says whether that came to the end.
+async fn discard(head: &Parts, body: &mut Body) -> bool {
+    // One who asks first is answered before sending.
+    if head.headers.contains_key(EXPECT) || declared(head) > DISCARD_BYTES_MAX as u64 {
+        return false;
+    }
+    let mut read = 0;
+    while read <= DISCARD_BYTES_MAX {
+        match next(body).await {
+            Ok(Some(data)) => read += data.len(),
+            Ok(None) => return true,
+            Err(_) => return false,
         }
     }
+    false
 }
 
 fn wrong_type(head: &Parts) -> Option<Refused> {

@@ -20,7 +20,12 @@ use http::{HeaderValue, Response, request::Parts};
 
 use self::conditional::Keeping;
 pub(crate) use self::public::{Public, is_grpc_address};
-use crate::{error::Refused, http::Exchange, sign::Signer, v03, validate};
+use crate::{
+    error::{JSON, Refused},
+    http::Exchange,
+    sign::Signer,
+    v03, validate,
+};
 
 /// A card changes when a worker with another one attaches, which is rare.
 const PUBLIC: HeaderValue = HeaderValue::from_static("public, max-age=60");
@@ -62,20 +67,20 @@ pub(crate) async fn answer(
         vary: cards.public.is_as_asked().then_some(HeaderValue::from_static("host")),
         changed: changed.map(|changed| changed.max(cards.since)),
     };
-    let body = cards.print(&cards.complete(&exchange.head, name, card));
-    Ok(conditional::answer(&exchange.head, body, keeping))
+    complete(exchange, name, &mut card);
+    Ok(conditional::answer(&exchange.head, cards.print(&card), JSON, keeping))
 }
 
-/// The extended card of an agent, or of the one that serves the root, as any binding sends it.
-pub(crate) fn extended(exchange: &Exchange, name: Option<&str>, card: AgentCard) -> AgentCard {
-    exchange.gateway.cards.complete(&exchange.head, name, card)
+/// Adds to the card of an agent, or of the one that serves the root, what only the gateway knows.
+pub(crate) fn complete(exchange: &Exchange, name: Option<&str>, card: &mut AgentCard) {
+    exchange.gateway.cards.complete(&exchange.head, name, card);
 }
 
-/// The same as the answer to a GET, which its caller may keep and nobody else.
+/// An extended card as the answer to a GET, which its caller may keep and nobody else.
 pub(crate) fn extended_answer(
     exchange: &Exchange,
-    name: Option<&str>,
-    card: AgentCard,
+    card: &AgentCard,
+    kind: HeaderValue,
 ) -> Response<Body> {
     let cards = &exchange.gateway.cards;
     let vary = match cards.public.is_as_asked() {
@@ -83,14 +88,15 @@ pub(crate) fn extended_answer(
         false => "authorization",
     };
     let vary = Some(HeaderValue::from_static(vary));
-    let body = cards.print(&extended(exchange, name, card));
-    conditional::answer(&exchange.head, body, Keeping { control: PRIVATE, vary, changed: None })
+    let keeping = Keeping { control: PRIVATE, vary, changed: None };
+    conditional::answer(&exchange.head, cards.print(card), kind, keeping)
 }
 
 async fn find(exchange: &Exchange, name: Option<&str>) -> Result<Agent, Failure> {
     let request = AgentsRequest { name: name.unwrap_or_default().to_owned() };
     let caller = exchange.caller(Duration::ZERO);
-    let agents = match exchange.gateway.link.call(caller, call::Body::Agents(request)).await? {
+    let answer = exchange.gateway.link.ask(caller, call::Body::Agents(request)).await?;
+    let agents = match answer.body {
         reply::Body::Agents(response) => response.agents,
         _ => return Err(validate::wrong_answer()),
     };
@@ -112,16 +118,15 @@ fn not_found(name: Option<&str>) -> Failure {
 }
 
 impl Cards {
-    fn complete(&self, head: &Parts, name: Option<&str>, mut card: AgentCard) -> AgentCard {
-        fill(&mut card);
+    fn complete(&self, head: &Parts, name: Option<&str>, card: &mut AgentCard) {
+        fill(card);
         card.supported_interfaces = self.interfaces(head, name);
         if self.secured {
-            secure(&mut card);
+            secure(card);
         }
         // What somebody signed before is no longer what is sent.
         card.signatures.clear();
-        card.signatures = self.signer.as_ref().map_or_else(Vec::new, |signer| signer.sign(&card));
-        card
+        card.signatures = self.signer.as_ref().map_or_else(Vec::new, |signer| signer.sign(card));
     }
 
     /// The first is the one that clients prefer.

@@ -142,7 +142,7 @@ fn write_plain(failure: &Failure, status: StatusCode, version: Version, out: &mu
     if version == Version::V03 {
         let new = serde_json::from_slice(&out[start..]).expect("what was just written is JSON");
         out.truncate(start);
-        put_json(out, &v03::rest::error(failure.row().jsonrpc, new));
+        put_json(out, &v03::error(failure, new));
     }
 }
 

@@ -8,21 +8,23 @@ use faultline_proto::{
     json,
     v1::{call, reply},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Response, header::CONTENT_TYPE};
+use http::{HeaderValue, Response, header::CONTENT_TYPE};
 use serde_json::Value;
 
 use crate::{
     card,
     error::{JSON, Refused, Reporter},
+    extensions,
     http::Exchange,
     jsonrpc::Id,
-    operation::{self, Operation},
-    sse, v03, validate,
+    operation::{self, Admitted, Operation},
+    sse,
+    v03::{self, Dialect},
+    validate,
     version::Version,
 };
 
 const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
-const EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
 
 #[derive(Clone)]
 pub(crate) struct Form {
@@ -40,11 +42,16 @@ pub(crate) enum Wrap {
 }
 
 impl Form {
-    /// The request as A2A 1.0 would have it.
-    pub(crate) fn modern(&self, old: Value) -> Result<Value, Failure> {
-        match self.wrap {
-            Wrap::Rpc(_) => v03::params(self.operation.name(), old),
-            Wrap::Bare => v03::rest::params(self.operation.name(), old),
+    /// The call that a request in JSON asks for, not checked yet.
+    pub(crate) fn read(&self, json: &str) -> Result<call::Body, Failure> {
+        match self.version {
+            Version::V1 => self.operation.read(json),
+            Version::V03 => {
+                let old = serde_json::from_str(json);
+                let old = old.map_err(|error| validate::not_json(&error.to_string()))?;
+                let new = v03::request(self.operation, self.dialect(), old)?;
+                self.operation.read(&new.to_string())
+            }
         }
     }
 
@@ -55,46 +62,44 @@ impl Form {
         agent: Option<&str>,
         call: Result<call::Body, Failure>,
     ) -> Response<Body> {
-        let answered = match call.and_then(|call| operation::admit(exchange, agent, call)) {
+        let admit = |call| operation::admit(exchange, self.operation, agent, call);
+        let answered = match call.and_then(admit) {
             Err(failure) => Err(failure),
             Ok(call) if self.operation.streams() => sse::answer(exchange, call, &self).await,
-            Ok(call) if self.is_card_to_keep() => card_to_keep(exchange, call).await,
             Ok(call) => self.once(exchange, call).await,
         };
         answered.unwrap_or_else(|failure| self.refuse(failure.into(), exchange))
     }
 
-    async fn once(
-        &self,
-        exchange: &Exchange,
-        call: operation::Admitted,
-    ) -> Result<Response<Body>, Failure> {
+    async fn once(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {
         let answer = operation::once(exchange, call).await?;
+        let mut response = match (&self.wrap, &answer.body) {
+            (Wrap::Bare, reply::Body::Card(card)) => {
+                card::extended_answer(exchange, card, self.kind())
+            }
+            (_, body) => self.whole(body)?,
+        };
+        extensions::put(&answer.extensions, &exchange.head.headers, response.headers_mut());
+        Ok(response)
+    }
+
+    fn whole(&self, answer: &reply::Body) -> Result<Response<Body>, Failure> {
         let mut out = Vec::with_capacity(1024);
         self.open(&mut out);
         match self.version {
-            Version::V1 => operation::write(&answer.body, &mut out)?,
-            Version::V03 => self.write_old(&answer.body, &mut out)?,
+            Version::V1 => operation::write(answer, &mut out)?,
+            Version::V03 => self.write_old(answer, &mut out)?,
         }
         self.close(&mut out);
         let mut response = Response::new(Body::from(out));
-        let kind = match (&self.wrap, self.version) {
-            (Wrap::Bare, Version::V1) => A2A_JSON,
-            _ => JSON,
-        };
-        response.headers_mut().insert(CONTENT_TYPE, kind);
-        put_extensions(&answer.extensions, response.headers_mut());
+        response.headers_mut().insert(CONTENT_TYPE, self.kind());
         Ok(response)
     }
 
     fn write_old(&self, answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
         let mut new = Vec::new();
         operation::write(answer, &mut new)?;
-        let translate = match self.wrap {
-            Wrap::Rpc(_) => v03::result,
-            Wrap::Bare => v03::rest::result,
-        };
-        put(&translate(self.operation.name(), reread(&new)), out);
+        put(&v03::answer(self.operation, self.dialect(), reread(&new)), out);
         Ok(())
     }
 
@@ -102,16 +107,11 @@ impl Form {
     pub(crate) fn write_event(&self, event: &StreamResponse, out: &mut Vec<u8>) {
         out.extend_from_slice(b"data: ");
         self.open(out);
-        let translate = match (self.version, &self.wrap) {
-            (Version::V1, _) => None,
-            (Version::V03, Wrap::Rpc(_)) => Some(v03::event as fn(&str, Value) -> Value),
-            (Version::V03, Wrap::Bare) => Some(v03::rest::event as fn(&str, Value) -> Value),
-        };
-        match translate {
-            None => json::write(event, out),
-            Some(translate) => {
-                let old = translate(self.operation.name(), reread(&json::to_vec(event)));
-                put(&old, out);
+        match self.version {
+            Version::V1 => json::write(event, out),
+            Version::V03 => {
+                let new = reread(&json::to_vec(event));
+                put(&v03::event(self.operation, self.dialect(), new), out);
             }
         }
         self.close(out);
@@ -140,10 +140,18 @@ impl Form {
         }
     }
 
-    /// An answer to a GET may be kept by whoever asked.
-    fn is_card_to_keep(&self) -> bool {
-        let is_get = matches!((&self.wrap, self.version), (Wrap::Bare, Version::V1));
-        is_get && self.operation == Operation::GetExtendedAgentCard
+    fn kind(&self) -> HeaderValue {
+        match (&self.wrap, self.version) {
+            (Wrap::Bare, Version::V1) => A2A_JSON,
+            _ => JSON,
+        }
+    }
+
+    fn dialect(&self) -> Dialect {
+        match self.wrap {
+            Wrap::Rpc(_) => Dialect::Rpc,
+            Wrap::Bare => Dialect::Rest,
+        }
     }
 
     fn open(&self, out: &mut Vec<u8>) {
@@ -158,27 +166,6 @@ impl Form {
         if let Wrap::Rpc(_) = self.wrap {
             out.push(b'}');
         }
-    }
-}
-
-async fn card_to_keep(
-    exchange: &Exchange,
-    call: operation::Admitted,
-) -> Result<Response<Body>, Failure> {
-    let agent = call.card_of();
-    let answer = exchange.gateway.link.ask(call.caller, call.call).await?;
-    let reply::Body::Card(card) = answer.body else { return Err(validate::wrong_answer()) };
-    let mut response = card::extended_answer(exchange, agent.as_deref(), *card);
-    put_extensions(&answer.extensions, response.headers_mut());
-    Ok(response)
-}
-
-/// Tells the client which of the extensions it declared are in force.
-pub(crate) fn put_extensions(active: &[String], headers: &mut HeaderMap) {
-    if !active.is_empty()
-        && let Ok(value) = HeaderValue::from_str(&active.join(", "))
-    {
-        headers.insert(EXTENSIONS, value);
     }
 }
 

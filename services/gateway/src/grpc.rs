@@ -1,10 +1,10 @@
 //! gRPC, on the same port as everything else: A2A's own service, and the health check that
 //! balancers ask for. Thin: messages become operations, failures become statuses.
 
-use std::{pin::Pin, str::FromStr, sync::Arc};
+use std::{pin::Pin, sync::Arc};
 
 use axum::{Router, body::Body};
-use faultline_chassis::{limits, server::GuardLayer};
+use faultline_chassis::{Drain, limits, server::GuardLayer};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -20,7 +20,7 @@ use faultline_proto::{
 };
 use futures::{Stream, StreamExt, stream};
 use http::{HeaderMap, Request as HttpRequest, Response as HttpResponse};
-use tonic::{Code, Request, Response, Status, metadata::MetadataValue, service::Routes};
+use tonic::{Code, Request, Response, Status, service::Routes};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse,
     health_check_response::ServingStatus,
@@ -29,7 +29,7 @@ use tonic_health::pb::{
 use tower::ServiceExt;
 
 use crate::{
-    body,
+    body, extensions,
     http::Exchange,
     link::{FrameStream, Link},
     operation::{self, Admitted, Operation},
@@ -39,11 +39,11 @@ use crate::{
 
 const DETAILS: &str = "grpc-status-details-bin";
 
-pub(crate) fn router(link: &Link) -> Router {
+pub(crate) fn router(link: &Link, drain: &Drain) -> Router {
     let doors = A2aServiceServer::new(Doors)
         .max_decoding_message_size(limits::BODY_BYTES_MAX)
         .max_encoding_message_size(limits::GRPC_BYTES_MAX);
-    let pulse = HealthServer::new(Pulse { link: link.clone() });
+    let pulse = HealthServer::new(Pulse { link: link.clone(), drain: drain.clone() });
     let routes = Routes::new(doors).add_service(pulse);
     // The guard stands outermost: it must see the panics and clocks of everything inside.
     routes.prepare().into_axum_router().layer(GuardLayer)
@@ -51,7 +51,7 @@ pub(crate) fn router(link: &Link) -> Router {
 
 /// Answers a call. Every request here is one message, so it is read first, within the same bounds
 /// as any other body.
-pub(crate) async fn answer(exchange: &Exchange, body: Body) -> HttpResponse<Body> {
+pub(crate) async fn answer(exchange: &Exchange, body: &mut Body) -> HttpResponse<Body> {
     let report = exchange.reporter();
     let body = match body::read(&exchange.head, body).await {
         Ok(body) => body,
@@ -99,11 +99,10 @@ fn admit(exchange: &Exchange, operation: Operation, call: call::Body) -> Result<
     let name = operation.name();
     exchange.span.record("a2a.method.name", name);
     exchange.span.record("otel.name", format_args!("lf.a2a.v1.A2AService/{name}"));
-    exchange.may(operation.scope())?;
     // Also without any metadata: to be lenient here would only hide what clients forget, and the
     // official ones do not.
     version::must_be_1(exchange, Version::of(exchange)?, operation)?;
-    operation::admit(exchange, None, call)
+    operation::admit(exchange, operation, None, call)
 }
 
 /// A call with one answer, of the kind that `take` finds.
@@ -121,9 +120,7 @@ async fn once<T, A>(
         Ok((taken, answer.extensions))
     };
     let (taken, extensions) = asked.await.map_err(|f| exchange.reporter().status(f))?;
-    let mut response = Response::new(taken);
-    put_extensions(&extensions, &mut response);
-    Ok(response)
+    Ok(respond(&exchange, taken, &extensions))
 }
 
 type Events = Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>;
@@ -144,9 +141,8 @@ async fn many<T>(
     let (first, frames) = opened.await.map_err(|f| exchange.reporter().status(f))?;
     let extensions = frames.extensions().to_vec();
     let first = stream::iter(first.and_then(|frame| frame.response).map(Ok));
-    let mut response = Response::new(first.chain(following(frames, exchange)).boxed());
-    put_extensions(&extensions, &mut response);
-    Ok(response)
+    let events = first.chain(following(frames, Arc::clone(&exchange))).boxed();
+    Ok(respond(&exchange, events, &extensions))
 }
 
 /// The exchange is kept for its span, which is open for as long as the stream is.
@@ -163,12 +159,10 @@ fn following(
     })
 }
 
-fn put_extensions<T>(active: &[String], response: &mut Response<T>) {
-    if !active.is_empty()
-        && let Ok(value) = MetadataValue::from_str(&active.join(", "))
-    {
-        response.metadata_mut().insert("a2a-extensions", value);
-    }
+fn respond<T>(exchange: &Exchange, answer: T, active: &[String]) -> Response<T> {
+    let mut response = Response::new(answer);
+    extensions::put(active, &exchange.head.headers, response.metadata_mut().as_mut());
+    response
 }
 
 struct Doors;
@@ -297,6 +291,7 @@ fn push(answer: reply::Body) -> Option<TaskPushNotificationConfig> {
 /// What `/healthz` says, as gRPC says it.
 struct Pulse {
     link: Link,
+    drain: Drain,
 }
 
 type Beats = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
@@ -322,7 +317,11 @@ impl Health for Pulse {
             let is_up = *ups.borrow_and_update();
             Some((Ok(health(is_up)), ups))
         });
-        Ok(Response::new(beats.boxed()))
+        // A watch has no end of its own, and a drain would wait for it.
+        let drain = self.drain.clone();
+        let beats = beats.take_until(async move { drain.signalled().await });
+        let last = stream::iter([Ok(health(false))]);
+        Ok(Response::new(beats.chain(last).boxed()))
     }
 }
 

@@ -14,7 +14,7 @@ use faultline_proto::{Failure, reason, v1::Caller};
 use futures::FutureExt;
 use http::{
     HeaderValue, Method, Response, StatusCode,
-    header::{ALLOW, CONTENT_TYPE},
+    header::{ALLOW, CONNECTION, CONTENT_TYPE},
     request::Parts,
 };
 use tracing::{Instrument, Span, field::Empty};
@@ -73,7 +73,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
 }
 
 async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
-    let (head, body) = request.into_parts();
+    let (head, mut body) = request.into_parts();
     let uri = head.uri.clone();
     let route = Route::of(uri.path(), &head.headers);
     let span = tracing::info_span!(
@@ -98,11 +98,11 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         },
     };
     let exchange = Exchange { gateway, span: span.clone(), trace, head, principal };
-    let response = match stranger {
+    let mut response = match stranger {
         Some(failure) => span.in_scope(|| refuse(&exchange, &route, failure.into())),
         None => {
             // Pinned here, so that what is put around it does not move it: it is large.
-            let answering = pin!(answer(&exchange, &route, body));
+            let answering = pin!(answer(&exchange, &route, &mut body));
             // A panic costs the request that met it, and the client hears of it in its own form.
             let answered = AssertUnwindSafe(answering).catch_unwind().instrument(span.clone());
             let failure = || Failure::new(&reason::INTERNAL_ERROR).into();
@@ -110,6 +110,9 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
             answered.await.unwrap_or_else(panicked)
         }
     };
+    if !body::finish(&exchange.head, &mut body).await {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     span.record("http.response.status_code", response.status().as_u16());
     response
 }
@@ -122,17 +125,21 @@ fn verb(method: &Method) -> &str {
     }
 }
 
-async fn answer(exchange: &Exchange, route: &Route<'_>, body: Body) -> Response<Body> {
+async fn answer(exchange: &Exchange, route: &Route<'_>, body: &mut Body) -> Response<Body> {
     let answered = match route {
         Route::Nothing => Err(no_such_path().into()),
+        Route::OldCard(_) if !exchange.gateway.cards.v03 => Err(no_such_path().into()),
         Route::Grpc | Route::GrpcHealth => Ok(grpc::answer(exchange, body).await),
+        Route::Rest(rest) => match rest.resource.operation(&exchange.head.method) {
+            Some(operation) => rest::answer(exchange, rest, operation, body).await,
+            None => return not_allowed(exchange, route),
+        },
         _ if !route.allows(&exchange.head.method) => return not_allowed(exchange, route),
         Route::Rpc(agent) => match body::read_json(&exchange.head, body).await {
             Ok(body) => Ok(jsonrpc::answer(exchange, *agent, body).await),
             Err(refused) => Err(refused),
         },
-        Route::Rest(rest) => rest::answer(exchange, rest, body).await,
-        Route::Card(agent) => card::answer(exchange, *agent).await,
+        Route::Card(agent) | Route::OldCard(agent) => card::answer(exchange, *agent).await,
         Route::Mesh(method) => mesh::answer(exchange, method, body).await,
         Route::Health => Ok(health(&exchange.gateway)),
     };

@@ -100,15 +100,7 @@ fn read(
     };
     exchange.span.record("a2a.method.name", operation.name());
     let form = Form { wrap: Wrap::Rpc(id), version, operation };
-    let params = envelope.params.map_or("{}", RawValue::get);
-    let call = exchange.may(operation.scope()).and_then(|()| match version {
-        Version::V1 => operation.read(params),
-        Version::V03 => {
-            let old =
-                serde_json::from_str(params).map_err(|e| validate::not_json(&e.to_string()))?;
-            operation.read(&form.modern(old)?.to_string())
-        }
-    });
+    let call = form.read(envelope.params.map_or("{}", RawValue::get));
     Ok((form, call))
 }
 
@@ -119,7 +111,7 @@ fn choose(exchange: &Exchange, name: &str) -> Result<(Operation, Version), Failu
         version::must_be_1(exchange, version, operation)?;
         return Ok((operation, Version::V1));
     }
-    match v03::method(name).and_then(Operation::named) {
+    match v03::method(name) {
         None => Err(no_such_method(name)),
         Some(operation) if version == Version::V1 => Err(not_any_more(name, operation)),
         Some(operation) => {

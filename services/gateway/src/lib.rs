@@ -5,6 +5,7 @@ mod auth;
 mod body;
 mod card;
 mod error;
+mod extensions;
 mod form;
 mod grpc;
 mod http;
@@ -185,7 +186,7 @@ impl Service {
         let _watch = AbortOnDropHandle::new(tokio::spawn(link.clone().watch_readers()));
         let gateway = Gateway {
             link: link.clone(),
-            grpc: grpc::router(&link),
+            grpc: grpc::router(&link, &drain),
             cards: self.cards,
             callers: self.callers,
             error_table: self.error_table,

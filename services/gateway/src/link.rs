@@ -8,10 +8,7 @@ use std::{
     collections::{HashMap, VecDeque},
     mem,
     pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -49,9 +46,7 @@ pub(crate) struct Link {
 
 struct Shared {
     state: Mutex<State>,
-    /// The same as `state.is_up`, to be read without the lock.
-    is_up: AtomicBool,
-    /// For those who wait for a connection.
+    /// Whether there is a connection.
     ups: watch::Sender<bool>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
@@ -59,7 +54,6 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    is_up: bool,
     is_leaving: bool,
     /// Counts connections, so that the sending half of a broken one cannot take calls of the next.
     epoch: u64,
@@ -87,7 +81,6 @@ impl Link {
     pub(crate) fn new() -> Self {
         let shared = Shared {
             state: Mutex::default(),
-            is_up: AtomicBool::new(false),
             ups: watch::Sender::new(false),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
         };
@@ -95,7 +88,7 @@ impl Link {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.shared.is_up.load(Relaxed)
+        *self.shared.ups.borrow()
     }
 
     /// A call with one answer. Dropped before its end, it tells the coordinator so.
@@ -106,15 +99,6 @@ impl Link {
         let answer = receiver.await;
         ticket.is_open = false;
         answer.unwrap_or_else(|_| Err(lost()))
-    }
-
-    /// The same where there are no extensions.
-    pub(crate) async fn call(
-        &self,
-        caller: Caller,
-        body: call::Body,
-    ) -> Result<reply::Body, Failure> {
-        Ok(self.ask(caller, body).await?.body)
     }
 
     /// A call with many answers.
@@ -153,7 +137,8 @@ impl Link {
         if state.is_leaving {
             return Err(leaving());
         }
-        if !state.is_up {
+        // Asked under the lock: `fail_all` says no before it takes the lock, so it misses nobody.
+        if !self.is_up() {
             return Err(unreachable());
         }
         if state.waiting.len() >= limits::LINK_CALLS_MAX {
@@ -231,7 +216,7 @@ impl Shared {
             Ok(Err(status)) => return (Failure::from(status), false),
             Err(_) => return (unreachable(), false),
         };
-        self.set_up(true);
+        self.ups.send_replace(true);
         tracing::info!("connected to the coordinator");
         loop {
             match replies.message().await {
@@ -240,12 +225,6 @@ impl Shared {
                 Err(status) => return (Failure::from(status), true),
             }
         }
-    }
-
-    fn set_up(&self, up: bool) {
-        self.lock().is_up = up;
-        self.is_up.store(up, Relaxed);
-        self.ups.send_replace(up);
     }
 
     /// Hands one reply to whoever waits for it. One for an unknown id is late: its reader left.
@@ -296,7 +275,7 @@ impl Shared {
 
     /// Ends all calls and forgets what was not sent yet.
     fn fail_all(&self, failure: fn() -> Failure) {
-        self.set_up(false);
+        self.ups.send_replace(false);
         let mut state = self.lock();
         state.epoch += 1;
         state.outbox.clear();

@@ -23,7 +23,7 @@ use crate::{
 pub(crate) async fn answer(
     exchange: &Exchange,
     method: &str,
-    body: Body,
+    body: &mut Body,
 ) -> Result<Response<Body>, Refused> {
     // One's own task is there to be read; what everybody does is for operators.
     let needed = if method == "Inspect" { Scope::Read } else { Scope::Operate };
@@ -40,7 +40,7 @@ pub(crate) async fn answer(
         }
     };
     let caller = exchange.caller(Duration::ZERO);
-    let body = match exchange.gateway.link.call(caller, call).await? {
+    let body = match exchange.gateway.link.ask(caller, call).await?.body {
         reply::Body::Agents(agents) => json::to_vec(&agents),
         reply::Body::Workers(workers) => json::to_vec(&workers),
         reply::Body::Inspect(inspect) => json::to_vec(&inspect),

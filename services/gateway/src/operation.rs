@@ -1,7 +1,7 @@
 //! The eleven operations of A2A, each of them once. A binding gives the request of one; here it is
 //! addressed, checked and turned into a call to the coordinator. It knows no binding.
 
-use std::{mem, time::Duration};
+use std::time::Duration;
 
 use faultline_chassis::deadline::parse_grpc_timeout;
 use faultline_proto::{
@@ -12,7 +12,7 @@ use faultline_proto::{
 };
 use prost_types::{Struct, value::Kind};
 
-use crate::{auth::Scope, card, http::Exchange, link::Answer, validate};
+use crate::{auth::Scope, card, extensions, http::Exchange, link::Answer, validate};
 
 const LAST_EVENT_ID: &str = "last-event-id";
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
@@ -20,8 +20,6 @@ const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 const IDEMPOTENCY_METADATA: &str = "faultline.dev/idempotencyKey";
 /// The longest wait a caller may ask for.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Extensions that one request may declare. Every call carries them.
-const EXTENSIONS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
@@ -125,25 +123,16 @@ pub(crate) struct Admitted {
     pub(crate) call: call::Body,
 }
 
-impl Admitted {
-    /// The agent whose extended card is asked for, unless it is the one at the root.
-    pub(crate) fn card_of(&self) -> Option<String> {
-        match &self.call {
-            call::Body::ExtendedCard(request) if !request.tenant.is_empty() => {
-                Some(request.tenant.clone())
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Addresses a call to the agent of its path, if that names one, and checks everything that can be
-/// known without the coordinator.
+/// Lets a call through, whichever binding it came by: the caller may do this, and all is right
+/// with it that can be known without the coordinator. It is addressed to the agent of its path, if
+/// that names one.
 pub(crate) fn admit(
     exchange: &Exchange,
+    operation: Operation,
     agent: Option<&str>,
     mut call: call::Body,
 ) -> Result<Admitted, Failure> {
+    exchange.may(operation.scope())?;
     resume(exchange, &mut call)?;
     validate::call(&call)?;
     if let Some(tenant) = tenant(&mut call) {
@@ -153,17 +142,22 @@ pub(crate) fn admit(
     if let call::Body::Send(request) | call::Body::Stream(request) = &call {
         caller.idempotency_key = idempotency_key(exchange, request)?;
     }
-    caller.extensions = extensions(exchange)?;
+    caller.extensions = extensions::declared(&exchange.head.headers)?;
     Ok(Admitted { caller, call })
 }
 
 /// Sends a call that has one answer. Only the gateway knows where an agent is reached, so it has
 /// to complete an extended card.
 pub(crate) async fn once(exchange: &Exchange, admitted: Admitted) -> Result<Answer, Failure> {
-    let agent = admitted.card_of();
-    let mut answer = exchange.gateway.link.ask(admitted.caller, admitted.call).await?;
+    let Admitted { caller, call } = admitted;
+    let agent = match &call {
+        call::Body::ExtendedCard(request) => Some(request.tenant.clone()),
+        _ => None,
+    };
+    let mut answer = exchange.gateway.link.ask(caller, call).await?;
     if let reply::Body::Card(card) = &mut answer.body {
-        **card = card::extended(exchange, agent.as_deref(), mem::take(&mut **card));
+        let agent = agent.filter(|agent| !agent.is_empty());
+        card::complete(exchange, agent.as_deref(), card);
     }
     Ok(answer)
 }
@@ -292,23 +286,6 @@ fn key_in<'a>(
         None => Ok(None),
         Some(Some(Kind::StringValue(key))) => Ok(Some((field, key))),
         Some(_) => Err(validate::violation(field, "must be a string")),
-    }
-}
-
-/// What `A2A-Extensions` declares: URIs between commas, in one header or several.
-fn extensions(exchange: &Exchange) -> Result<Vec<String>, Failure> {
-    let mut declared = Vec::new();
-    for header in exchange.head.headers.get_all("a2a-extensions") {
-        let uris = header.to_str().unwrap_or("").split(',').map(str::trim);
-        for uri in uris.filter(|uri| !uri.is_empty()) {
-            if !declared.iter().any(|known| known == uri) {
-                declared.push(uri.to_owned());
-            }
-        }
-    }
-    match declared.len() {
-        0..=EXTENSIONS_MAX => Ok(declared),
-        _ => Err(validate::violation("A2A-Extensions", "must name at most 64 extensions")),
     }
 }
 

@@ -31,17 +31,13 @@ use crate::{
 pub(crate) async fn answer(
     exchange: &Exchange,
     rest: &Rest<'_>,
-    body: Body,
+    operation: Operation,
+    body: &mut Body,
 ) -> Result<Response<Body>, Refused> {
-    let method = &exchange.head.method;
-    let Some(operation) = rest.resource.operation(method) else {
-        return Err(Failure::new(&reason::METHOD_NOT_FOUND).into());
-    };
     exchange.span.record("a2a.method.name", operation.name());
-    exchange.may(operation.scope())?;
     let version = speak(exchange, rest, operation)?;
     let form = Form { wrap: Wrap::Bare, version, operation };
-    let call = match *method {
+    let call = match exchange.head.method {
         Method::POST => {
             let body = body::read_json(&exchange.head, body).await?;
             from_body(&form, &body)
@@ -83,22 +79,12 @@ fn from_body(form: &Form, body: &[u8]) -> Result<call::Body, Failure> {
         })?,
     };
     validate::depth(text.as_bytes())?;
-    match form.version {
-        Version::V1 => form.operation.read(text),
-        Version::V03 => {
-            let old = serde_json::from_str(text).map_err(|e| validate::not_json(&e.to_string()))?;
-            form.operation.read(&form.modern(old)?.to_string())
-        }
-    }
+    form.read(text)
 }
 
 fn from_query(form: &Form, query: &str) -> Result<call::Body, Failure> {
     let said = Value::Object(parameters(form.operation, query)?);
-    let said = match form.version {
-        Version::V1 => said,
-        Version::V03 => form.modern(said)?,
-    };
-    form.operation.read(&said.to_string())
+    form.read(&said.to_string())
 }
 
 /// The parameters of a query that are fields of the request, by their JSON or their proto name.

@@ -10,7 +10,6 @@ use crate::operation::Operation;
 
 const HEALTH: &str = "/grpc.health.v1.Health/";
 const CARD: &str = ".well-known/agent-card.json";
-/// Where clients older than 0.3 look for it.
 const OLD_CARD: &str = ".well-known/agent.json";
 /// First steps of a path that are ours, so no tenant can have such a name.
 const RESERVED: [&str; 9] =
@@ -26,6 +25,8 @@ pub(crate) enum Route<'a> {
     Rpc(Option<&'a str>),
     Rest(Rest<'a>),
     Card(Option<&'a str>),
+    /// The same, where clients older than 0.3 look for it.
+    OldCard(Option<&'a str>),
     Mesh(&'a str),
     Health,
     Nothing,
@@ -70,10 +71,9 @@ impl<'a> Route<'a> {
     }
 
     fn below_root(path: &'a str) -> Self {
-        if matches!(path, CARD | OLD_CARD) {
-            return Route::Card(None);
-        }
         match path.split_once('/') {
+            _ if path == CARD => Route::Card(None),
+            _ if path == OLD_CARD => Route::OldCard(None),
             Some(("mesh", method)) => Route::Mesh(method),
             Some(("agents", rest)) => Self::below_agents(rest),
             _ => Rest::of(None, path).map_or(Route::Nothing, Route::Rest),
@@ -85,7 +85,8 @@ impl<'a> Route<'a> {
             _ if path.is_empty() || path.starts_with('/') => Route::Nothing,
             None => Route::Rpc(Some(path)),
             Some((agent, "")) => Route::Rpc(Some(agent)),
-            Some((agent, CARD | OLD_CARD)) => Route::Card(Some(agent)),
+            Some((agent, CARD)) => Route::Card(Some(agent)),
+            Some((agent, OLD_CARD)) => Route::OldCard(Some(agent)),
             Some((agent, rest)) => Rest::of(Some(agent), rest).map_or(Route::Nothing, Route::Rest),
         }
     }
@@ -95,7 +96,7 @@ impl<'a> Route<'a> {
         match self {
             Route::Grpc | Route::GrpcHealth | Route::Rpc(_) | Route::Mesh(_) => "POST",
             Route::Rest(rest) => rest.resource.allow(),
-            Route::Card(_) | Route::Health | Route::Nothing => "GET, HEAD",
+            Route::Card(_) | Route::OldCard(_) | Route::Health | Route::Nothing => "GET, HEAD",
         }
     }
 
@@ -103,9 +104,13 @@ impl<'a> Route<'a> {
         self.allow().split(", ").any(|allowed| allowed == method.as_str())
     }
 
-    /// Whether it matters who asks.
+    /// Whether it does not matter who asks.
     pub(crate) fn is_public(&self) -> bool {
-        matches!(self, Route::Card(_) | Route::Health | Route::GrpcHealth | Route::Nothing)
+        match self {
+            Route::Card(_) | Route::OldCard(_) | Route::Health | Route::GrpcHealth => true,
+            Route::Nothing => true,
+            Route::Grpc | Route::Rpc(_) | Route::Rest(_) | Route::Mesh(_) => false,
+        }
     }
 
     /// The path as a span names it: few names, whatever clients ask for.
@@ -118,6 +123,8 @@ impl<'a> Route<'a> {
             Route::Rest(rest) => rest.resource.template(),
             Route::Card(None) => "/.well-known/agent-card.json",
             Route::Card(Some(_)) => "/agents/{agent}/.well-known/agent-card.json",
+            Route::OldCard(None) => "/.well-known/agent.json",
+            Route::OldCard(Some(_)) => "/agents/{agent}/.well-known/agent.json",
             Route::Mesh(_) => "/mesh/{method}",
             Route::Health => "/healthz",
             Route::Nothing => "unknown path",
@@ -159,7 +166,8 @@ impl<'a> Resource<'a> {
             (first, None, ..) => match &*first {
                 "message:send" => Resource::Send,
                 "message:stream" => Resource::Stream,
-                "tasks" => Resource::Tasks,
+                // There was no way to list tasks in 0.3.
+                "tasks" if !is_v03 => Resource::Tasks,
                 "extendedAgentCard" if !is_v03 => Resource::ExtendedCard,
                 "card" if is_v03 => Resource::ExtendedCard,
                 _ => return None,
@@ -261,8 +269,8 @@ mod tests {
             ("/agents/echo//", Route::Nothing),
             ("/.well-known/agent-card.json", Route::Card(None)),
             ("/agents/echo/.well-known/agent-card.json", Route::Card(Some("echo"))),
-            ("/.well-known/agent.json", Route::Card(None)),
-            ("/agents/echo/.well-known/agent.json", Route::Card(Some("echo"))),
+            ("/.well-known/agent.json", Route::OldCard(None)),
+            ("/agents/echo/.well-known/agent.json", Route::OldCard(Some("echo"))),
             ("/mesh/Agents", Route::Mesh("Agents")),
             ("/mesh", Route::Nothing),
             ("/healthz", Route::Health),
@@ -302,6 +310,7 @@ mod tests {
             ("/v1/tasks/t", v03(None, Resource::Task(id("t")))),
             ("/v1/card", v03(None, Resource::ExtendedCard)),
             ("/v1/extendedAgentCard", Route::Nothing),
+            ("/v1/tasks", Route::Nothing),
             ("/card", Route::Nothing),
             ("/agents/echo/v1/message:send", v03(Some("echo"), Resource::Send)),
         ] {

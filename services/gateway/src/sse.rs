@@ -21,11 +21,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tracing::Span;
 
 use crate::{
-    error::Reporter,
-    form::{self, Form},
-    http::Exchange,
-    link::FrameStream,
-    operation::Admitted,
+    error::Reporter, extensions, form::Form, http::Exchange, link::FrameStream, operation::Admitted,
 };
 
 /// Events that are ready together leave together, up to about so many bytes.
@@ -53,7 +49,7 @@ pub(crate) async fn answer(
     // Buffering proxies would hold events back until there are enough of them.
     let buffering = HeaderName::from_static("x-accel-buffering");
     headers.insert(buffering, HeaderValue::from_static("no"));
-    form::put_extensions(frames.extensions(), headers);
+    extensions::put(frames.extensions(), &exchange.head.headers, headers);
     let (first, frames) = match first {
         Some(Some(Err(failure))) => return Err(failure),
         Some(Some(Ok(frame))) => (Some(frame), Some(frames)),

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 
+import { InterceptingCall } from '@grpc/grpc-js';
 import { SendMessageRequest, TaskState, taskStateToJSON } from '@a2a-js/sdk';
 import {
   ClientFactory, DefaultAgentCardResolver, JsonRpcTransportFactory, RestTransportFactory,
@@ -19,10 +20,24 @@ const { name, version } = JSON.parse(readFileSync(installed, 'utf8'));
 export const SDK = `${name} ${version}`;
 export const BINDINGS = ['JSONRPC', 'HTTP+JSON', 'GRPC'];
 
+/** The calls of a client announce another version of A2A. */
+const announcing = (version) => (options, next) => new InterceptingCall(next(options), {
+  start(metadata, listener, start) {
+    metadata.set('a2a-version', version);
+    start(metadata, listener);
+  },
+});
+
+/** A wire that puts another body or header into whatever the SDK sends. */
+export const damaged = ({ body, headers }) => (url, init) =>
+  fetch(url, { ...init, body: body ?? init.body, headers: { ...init.headers, ...headers } });
+
 const FACTORIES = {
   JSONRPC: (options) => new JsonRpcTransportFactory(options),
   'HTTP+JSON': (options) => new RestTransportFactory(options),
-  GRPC: () => new GrpcTransportFactory(),
+  GRPC: ({ announce }) => new GrpcTransportFactory({
+    grpcCallOptions: announce && { interceptors: [announcing(announce)] },
+  }),
 };
 const ERROR_OF_BINDING = { JSONRPC: isJsonRpcError, 'HTTP+JSON': isRestError, GRPC: isGrpcError };
 
@@ -44,11 +59,12 @@ export class Clients {
   }
 
   /** A client of an agent. `claim` changes the card first, so that the SDK does not refuse by
-   * itself what the server must refuse; `fetchImpl` is the wire. */
-  async of(agent, { mesh, claim, fetchImpl, ...clientConfig } = {}) {
+   * itself what the server must refuse; `fetchImpl` is the wire, `announce` another version. */
+  async of(agent, { mesh, claim, announce, fetchImpl, ...clientConfig } = {}) {
     const card = await cardOf(agent, mesh);
     claim?.(card.capabilities);
-    const transports = [FACTORIES[this.binding]({ fetchImpl })];
+    const other = announce && damaged({ headers: { 'A2A-Version': announce } });
+    const transports = [FACTORIES[this.binding]({ announce, fetchImpl: fetchImpl ?? other })];
     return new ClientFactory({ transports, clientConfig }).createFromAgentCard(card);
   }
 

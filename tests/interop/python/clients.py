@@ -67,17 +67,18 @@ class Clients:
 
     async def of(
         self, agent, *, streaming=True, polling=False, claim=None, damage=None, announce=None,
-        verify=None, push=None, mesh=URL, auth=None,
+        verify=None, push=None, mesh=URL, auth=None, patience=20,
     ) -> Client:
         """A client of an agent. `claim` changes the card first, so that the SDK does not refuse
-        by itself what the server must refuse; `announce` is another version of A2A."""
+        by itself what the server must refuse; `announce` is another version of A2A; `patience` is
+        how long nothing may come, in seconds."""
         interceptors = [OtherVersion(announce)] if announce else []
         if announce:
             damage = Damage(headers={'a2a-version': announce})
         factory = ClientFactory(ClientConfig(
             streaming=streaming,
             polling=polling,
-            httpx_client=httpx.AsyncClient(transport=damage, timeout=20),
+            httpx_client=httpx.AsyncClient(transport=damage, timeout=patience),
             grpc_channel_factory=lambda url: grpc.aio.insecure_channel(
                 url, interceptors=interceptors
             ),

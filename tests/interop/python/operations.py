@@ -80,6 +80,14 @@ async def stream(clients):
     assert len(finals) == 1, seen
 
 
+async def quiet_stream(clients):
+    """A stream that has nothing to say for longer than the SDK's HTTP client has patience, as
+    that comes: 5 s."""
+    async with await clients.of('script', patience=5) as client:
+        seen = await events(client, message('chunk one; sleep 6s; chunk two'))
+    assert state(seen[-1].status_update) == 'TASK_STATE_COMPLETED', seen
+
+
 async def failed_task(clients):
     """A task that ran and failed is an answer, not an exception."""
     async with await clients.of('script', streaming=False) as client:
@@ -249,6 +257,7 @@ CHECKS = {
     'bare message': bare_message,
     'return immediately': return_immediately,
     'stream': stream,
+    'quiet stream': quiet_stream,
     'failed task': failed_task,
     'get': get,
     'list': list_tasks,

@@ -192,7 +192,7 @@ impl Service<Uri> for Connector {
 }
 
 /// An IPv6 address as it is, without the brackets of a URL.
-fn bare(host: &str) -> &str {
+pub(crate) fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 

@@ -114,6 +114,7 @@ impl Core {
         key: &PushKey,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
+        let opening = self.courier.openings.acquire().await;
         let Some(row) = self.store.push(key.clone()).await?.filter(|row| !row.done) else {
             return Ok(());
         };
@@ -123,6 +124,7 @@ impl Core {
         };
         let trace = self.trace_of(key.task).await?;
         let mut events = self.subscribe_id(key.task, Some(row.sent)).await?;
+        drop(opening);
         let mut seq = row.sent;
         while let Some(frame) = events.next().await? {
             let Some((body, is_last)) = notification(&frame) else { continue };
@@ -157,7 +159,8 @@ impl Core {
         let queue = |state: &mut State| (!stop.is_cancelled()).then(|| Pending::queue(state, sent));
         match self.change(queue) {
             Some(pending) => pending.durable().await,
-            None => Ok(()),
+            // It was stopped, and is about to be dropped: nothing more may be sent.
+            None => std::future::pending().await,
         }
     }
 

@@ -32,7 +32,8 @@ const PAGE: i32 = 50;
 const PAGE_MAX: i32 = 100;
 
 impl Core {
-    /// Makes a configuration, or replaces the one of the same id. Statuses are sent from now on.
+    /// Makes a configuration, or replaces the one of the same id. Statuses are sent from what was
+    /// stored when it was asked for: an end that comes in the meantime is not missed.
     pub(crate) async fn create_push(
         self: &Arc<Self>,
         config: TaskPushNotificationConfig,
@@ -41,16 +42,12 @@ impl Core {
         let task = self.pushed(&config.task_id, &config.tenant, caller).await?;
         let config = self.check_push(config).await?;
         self.check_push_count(task.id, &config.id).await?;
-        let mut row = row(task.id, config, task.seq);
+        let row = PushRow { done: task.is_final(), ..row(task.id, config, task.seq) };
         let made = row.config.clone();
         self.write_push(|state| {
-            match state.live.get_mut(&task.id) {
-                Some(live) => {
-                    // Whoever asks for its statuses was told of it, so it must stay.
-                    live.may_vanish = false;
-                    (row.sent, row.done) = (live.task.seq, live.task.is_final());
-                }
-                None => row.done = true,
+            if let Some(live) = state.live.get_mut(&task.id) {
+                // Whoever asks for its statuses was told of it, so it must stay.
+                live.may_vanish = false;
             }
             PushWrite::Set(row)
         })
@@ -118,7 +115,7 @@ impl Core {
             Some(task) => task.agent.clone(),
             None => self.addressee(&self.lock(), &request.tenant, caller)?,
         };
-        self.check_offered(&agent)?;
+        self.offer(&agent, gate::check_push)?;
         if !config.task_id.is_empty() && config.task_id != task_id(request) {
             let what = "leave it out: the configuration is for the task of the message";
             return Err(inline(invalid("taskId", what)));
@@ -146,17 +143,8 @@ impl Core {
     /// A task of the caller's whose agent offers push notifications.
     async fn pushed(&self, id: &str, tenant: &str, caller: &Caller) -> Result<Task, Error> {
         let task = self.visible(id, tenant, caller).await?;
-        self.check_offered(&task.agent)?;
+        self.offer(&task.agent, gate::check_push)?;
         Ok(task)
-    }
-
-    fn check_offered(&self, agent: &str) -> Result<(), Error> {
-        let state = self.lock();
-        state.check_served()?;
-        match state.registry.agents.get(agent) {
-            Some(found) => gate::check_push(&found.offer),
-            None => Err(Error::AgentNotFound(agent.to_owned())),
-        }
     }
 
     /// One that can be delivered, with an id.

@@ -53,6 +53,8 @@ pub(crate) struct Courier {
     pub(super) rules: Push,
     client: Client<Connector, Full<Bytes>>,
     places: Semaphore,
+    /// For deliveries that find out where they stand.
+    pub(super) openings: Semaphore,
     hosts: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
@@ -65,7 +67,8 @@ impl Courier {
             .pool_max_idle_per_host(limits::PUSH_REQUESTS_PER_HOST_MAX)
             .build(connector);
         let places = Semaphore::new(limits::PUSH_REQUESTS_MAX);
-        Self { rules, client, places, hosts: Mutex::default() }
+        let openings = Semaphore::new(limits::PUSH_OPENINGS_MAX);
+        Self { rules, client, places, openings, hosts: Mutex::default() }
     }
 
     /// One attempt. Redirects are not followed: where they lead nobody has agreed to.

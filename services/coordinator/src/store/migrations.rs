@@ -1,7 +1,8 @@
 //! The schema, forward only. Each entry is one step; a database that is further than this binary
 //! knows is refused rather than misread.
 
-pub(crate) const STEPS: &[&str] = &["
+pub(crate) const STEPS: &[&str] = &[
+    "
     CREATE TABLE leases (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         started_ms INTEGER NOT NULL
@@ -39,7 +40,8 @@ pub(crate) const STEPS: &[&str] = &["
         body BLOB NOT NULL,
         PRIMARY KEY (task_id, seq)
     ) WITHOUT ROWID;
-", "
+",
+    "
     ALTER TABLE tasks ADD COLUMN principal TEXT NOT NULL DEFAULT 'local';
     DROP INDEX tasks_by_status;
     DROP INDEX tasks_by_context;
@@ -66,4 +68,5 @@ pub(crate) const STEPS: &[&str] = &["
         PRIMARY KEY (task_id, id)
     ) WITHOUT ROWID;
     CREATE INDEX pushes_unfinished ON pushes (done) WHERE done = 0;
-"];
+",
+];

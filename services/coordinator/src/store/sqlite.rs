@@ -279,6 +279,12 @@ mod tests {
         raw.execute(insert, params![id.as_bytes(), body]).unwrap();
         drop(raw);
         let store = Sqlite::open(&path).unwrap();
+        let mut alive = store.recover().await.unwrap();
+        let mut task = alive.pop().expect("it goes on");
+        task.version += 1;
+        let (row, events, with) = (super::super::Row::from(&task), Vec::new(), None);
+        let goes_on = Write::Advance { from: 1, row, events, with };
+        assert_eq!(store.commit(vec![goes_on]).await.unwrap(), [Ok(())]);
         let of = |whose: &str| Scope { principal: Some(whose.into()), ..Scope::default() };
         let stored = store.task(id, of("local")).await.unwrap().expect("it is there");
         assert_eq!(stored.task.principal, "local", "and says so itself");

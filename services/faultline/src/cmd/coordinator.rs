@@ -15,8 +15,9 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   faultline coordinator
-  FAULTLINE_MESH__TOKEN=… faultline coordinator --listen 0.0.0.0:8081 \
-    --store sqlite:/var/lib/faultline/tasks.db --tls-cert cert.pem --tls-key key.pem
+  faultline coordinator --store sqlite:/var/lib/faultline/tasks.db
+  FAULTLINE_MESH__TOKEN=… faultline coordinator --listen 0.0.0.0:8081 \\
+    --tls-cert cert.pem --tls-key key.pem
 
 Prints `ready HOST:PORT` on stdout once it serves.";
 

@@ -15,8 +15,11 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   faultline gateway --coordinator http://127.0.0.1:8081
-  faultline gateway --listen 0.0.0.0:8080 --public-url https://agents.example.org
+  FAULTLINE_MESH__TOKEN=… faultline gateway --coordinator https://hub:8081
+  FAULTLINE_AUTH__TOKEN='[{ sha256 = \"…\", principal = \"acme\" }]' \\
+    faultline gateway --listen 0.0.0.0:8080 --public-url https://agents.example.org
 
+A token is configured by its digest: printf %s TOKEN | sha256sum.
 Prints `ready http://HOST:PORT` on stdout, or https, once it answers, which takes a coordinator.";
 
 /// Run a gateway: A2A over HTTP for clients. It keeps nothing, so run as many as you like.

@@ -22,7 +22,10 @@ const EXAMPLES: &str = "\
 Examples:
   faultline up
   faultline up --listen 127.0.0.1:0 --hub 127.0.0.1:0 --data /tmp/mesh
+  FAULTLINE_AUTH__TOKEN='[{ sha256 = \"…\", principal = \"acme\" }]' \\
+    faultline up --listen 0.0.0.0:8080
 
+A token is configured by its digest: printf %s TOKEN | sha256sum.
 Prints `ready http://HOST:PORT` on stdout once it answers. Ctrl-C or SIGTERM lets running work
 finish, for 10 s at most; a second one stops at once.";
 

@@ -3,11 +3,7 @@
 use std::{process, time::Duration};
 
 use anyhow::Context;
-use faultline_chassis::{
-    Timeouts,
-    client::{Channel, Dial},
-    config::Environment,
-};
+use faultline_chassis::{Timeouts, client::Channel, config::Environment};
 use faultline_proto::v1::{WorkersRequest, mesh_client::MeshClient};
 use tonic::Request;
 
@@ -21,9 +17,11 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   faultline worker
-  faultline worker --coordinator http://hub:8081 --agents echo --slots 8
+  faultline worker --coordinator http://127.0.0.1:8081 --agents echo --slots 8
+  FAULTLINE_MESH__TOKEN=… faultline worker --coordinator https://hub:8081
 
-Prints `ready` on stdout once the coordinator has welcomed it.";
+Prints `ready` on stdout once the coordinator has welcomed it. One that is refused from the start
+ends with 77, denied, or 65, bad input.";
 
 /// Run a worker: it attaches to a coordinator and runs agents. Add as many as there is work.
 #[derive(Debug, clap::Args)]
@@ -57,11 +55,12 @@ impl Args {
         let name = self.name.or(worker.name).unwrap_or_else(|| name(env));
         worker.name = Some(name.clone());
         role::serve(self.threads.count(), config.log, "faultline-worker", async |drain| {
+            let what = format!("the coordinator at {}", worker.coordinator);
             let dial = worker.mesh.dial(&worker.coordinator);
             let service = worker.bind().await.context(CannotStart("worker"))?;
+            let operator = MeshClient::new(Channel::lazy(&dial)?);
             let announce = async {
-                let what = format!("the coordinator at {}", dial.address);
-                if role::until(&drain, &what, || is_attached(&dial, &name)).await {
+                if role::until(&drain, &what, || is_attached(operator.clone(), &name)).await {
                     role::ready("ready")?;
                 }
                 anyhow::Ok(())
@@ -90,10 +89,9 @@ fn name(env: &Environment) -> String {
 }
 
 /// Whether the coordinator has a worker of this name.
-async fn is_attached(dial: &Dial, name: &str) -> bool {
-    let Ok(channel) = Channel::lazy(dial) else { return false };
+async fn is_attached(mut operator: MeshClient<Channel>, name: &str) -> bool {
     let mut request = Request::new(WorkersRequest {});
     request.extensions_mut().insert(Timeouts::total(Duration::from_secs(2)));
-    let seen = MeshClient::new(channel).workers(request).await;
+    let seen = operator.workers(request).await;
     seen.is_ok_and(|seen| seen.get_ref().workers.iter().any(|w| w.attached && w.name == name))
 }

@@ -15,8 +15,6 @@ use http::{
 };
 use ring::digest::{SHA256, digest};
 
-use crate::error::JSON;
-
 /// What is said about keeping an answer.
 pub(super) struct Keeping {
     pub(super) control: HeaderValue,
@@ -27,11 +25,16 @@ pub(super) struct Keeping {
 }
 
 /// The body, or only that it is still the same.
-pub(super) fn answer(request: &Parts, body: Vec<u8>, keeping: Keeping) -> Response<Body> {
+pub(super) fn answer(
+    request: &Parts,
+    body: Vec<u8>,
+    kind: HeaderValue,
+    keeping: Keeping,
+) -> Response<Body> {
     let tag = tag(&body);
     let mut response = match is_current(&request.headers, &tag, keeping.changed) {
         true => unchanged(),
-        false => whole(body, request.method == Method::HEAD),
+        false => whole(body, kind, request.method == Method::HEAD),
     };
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::from_str(&tag) {
@@ -54,11 +57,11 @@ fn unchanged() -> Response<Body> {
     response
 }
 
-fn whole(body: Vec<u8>, only_head: bool) -> Response<Body> {
+fn whole(body: Vec<u8>, kind: HeaderValue, only_head: bool) -> Response<Body> {
     let length = HeaderValue::from(body.len());
     let mut response = Response::new(if only_head { Body::empty() } else { body.into() });
     response.headers_mut().insert(CONTENT_LENGTH, length);
-    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
@@ -93,6 +96,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::error::JSON;
 
     /// Not a whole second, as the date in a header is.
     fn changed() -> SystemTime {
@@ -109,7 +113,7 @@ mod tests {
             vary: Some(HeaderValue::from_static("host")),
             changed: Some(changed()),
         };
-        answer(&request.body(()).unwrap().into_parts().0, b"{}".to_vec(), keeping)
+        answer(&request.body(()).unwrap().into_parts().0, b"{}".to_vec(), JSON, keeping)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use faultline_proto::v1::{Frame, WorkersRequest};
 
 fn up() -> Link {
     let link = Link::new();
-    link.shared.set_up(true);
+    link.shared.ups.send_replace(true);
     link
 }
 
@@ -115,7 +115,7 @@ async fn what_an_old_connection_left_behind_is_not_said_on_the_next() {
     let link = up();
     let mut stream = open(&link).await.unwrap();
     link.shared.fail_all(lost);
-    link.shared.set_up(true);
+    link.shared.ups.send_replace(true);
     assert_eq!(stream.next().await.unwrap().unwrap_err().reason, "UNAVAILABLE");
     assert!(stream.next().await.is_none());
     let untouched = open(&link).await.unwrap();

@@ -1,86 +1,109 @@
 //! New answers, made old. They are our own, so nothing is checked here; fields are picked by name,
 //! because old clients refuse those they do not know.
 
+use faultline_proto::{
+    Failure,
+    reason::{self, Reason},
+};
 use serde_json::{Map, Value, json};
 
-use super::{Form, card, requests::WRAPPED};
+use super::{Dialect, card, requests::WRAPPED};
+use crate::operation::Operation;
 
-pub(super) fn rpc(method: &str, new: Value) -> Value {
-    match method {
-        "SendMessage" => event(method, new, Form::Rpc),
-        "GetTask" | "CancelTask" => task(new, Form::Rpc),
-        "CreateTaskPushNotificationConfig" | "GetTaskPushNotificationConfig" => {
-            push(new, Form::Rpc)
-        }
-        "ListTaskPushNotificationConfigs" => configs(new, Form::Rpc),
-        "DeleteTaskPushNotificationConfig" => Value::Null,
-        "GetExtendedAgentCard" => card(new),
-        _ => new,
-    }
-}
-
-pub(super) fn rest(method: &str, new: Value) -> Value {
-    match method {
-        "SendMessage" => event(method, new, Form::Rest),
-        "GetTask" | "CancelTask" => task(new, Form::Rest),
-        "CreateTaskPushNotificationConfig" | "GetTaskPushNotificationConfig" => {
-            push(new, Form::Rest)
-        }
-        "ListTaskPushNotificationConfigs" => {
+/// The old answer to an operation, from the new one.
+pub(crate) fn answer(operation: Operation, dialect: Dialect, new: Value) -> Value {
+    match (operation, dialect) {
+        (Operation::SendMessage, _) => event(operation, dialect, new),
+        (Operation::GetTask | Operation::CancelTask, _) => task(new, dialect),
+        (
+            Operation::CreateTaskPushNotificationConfig | Operation::GetTaskPushNotificationConfig,
+            _,
+        ) => push(new, dialect),
+        (Operation::ListTaskPushNotificationConfigs, Dialect::Rpc) => configs(new, dialect),
+        (Operation::ListTaskPushNotificationConfigs, Dialect::Rest) => {
             let more = new.get("nextPageToken").cloned().unwrap_or_else(|| json!(""));
-            json!({"configs": configs(new, Form::Rest), "nextPageToken": more})
+            json!({"configs": configs(new, dialect), "nextPageToken": more})
         }
-        "GetExtendedAgentCard" => card(new),
-        _ => new,
+        (Operation::DeleteTaskPushNotificationConfig, Dialect::Rpc) => Value::Null,
+        (Operation::DeleteTaskPushNotificationConfig, Dialect::Rest) => json!({}),
+        (Operation::GetExtendedAgentCard, _) => card(new),
+        // Answered event by event.
+        (Operation::SendStreamingMessage | Operation::SubscribeToTask, _) => new,
+        // Nobody asks: there was no way to.
+        (Operation::ListTasks, _) => new,
     }
 }
 
-/// A `StreamResponse`, or a `SendMessageResponse`, which is a subset: bare in JSON, still wrapped
-/// on REST.
-pub(super) fn event(method: &str, new: Value, form: Form) -> Value {
+/// One event of a stream that an operation opened, from a `StreamResponse` or from its subset, a
+/// `SendMessageResponse`: bare in JSON, still wrapped on REST.
+pub(crate) fn event(operation: Operation, dialect: Dialect, new: Value) -> Value {
     let Value::Object(fields) = new else { return new };
     let Some((name, value)) = fields.into_iter().next() else { return json!({}) };
     let old = match &*name {
-        "task" => task(value, form),
-        "message" => message(value, form),
-        "statusUpdate" => status_update(value, method, form),
-        "artifactUpdate" => artifact_update(value, form),
+        "task" => task(value, dialect),
+        "message" => message(value, dialect),
+        "statusUpdate" => status_update(value, operation, dialect),
+        "artifactUpdate" => artifact_update(value, dialect),
         _ => value,
     };
-    match form {
-        Form::Rpc => old,
-        Form::Rest => json!({ name: old }),
+    match dialect {
+        Dialect::Rpc => old,
+        Dialect::Rest => json!({ name: old }),
     }
 }
 
-fn task(new: Value, form: Form) -> Value {
+/// An error body of REST, from a new one. Old clients tell errors apart by what stands at the top:
+/// some by the number that JSON-RPC has for it, some by the name of a class.
+pub(crate) fn error(failure: &Failure, mut new: Value) -> Value {
+    let row = failure.row();
+    if let Value::Object(fields) = &mut new {
+        fields.insert("code".to_owned(), json!(row.jsonrpc));
+        fields.insert("message".to_owned(), json!(failure.public_message));
+        if row.domain == reason::A2A {
+            fields.insert("type".to_owned(), class(row).into());
+        }
+    }
+    new
+}
+
+/// `TASK_NOT_FOUND` as the SDKs call it: `TaskNotFoundError`.
+fn class(row: &Reason) -> String {
+    let word = |word: &str| match word {
+        "JSON" => word.to_owned(),
+        _ => word[..1].to_owned() + &word[1..].to_ascii_lowercase(),
+    };
+    let words: String = row.name.trim_end_matches("_ERROR").split('_').map(word).collect();
+    words + "Error"
+}
+
+fn task(new: Value, dialect: Dialect) -> Value {
     let mut new = fields(new);
-    let mut old = start(form, "task");
+    let mut old = start(dialect, "task");
     old.insert("id".to_owned(), text(&mut new, "id"));
     old.insert("contextId".to_owned(), text(&mut new, "contextId"));
-    old.insert("status".to_owned(), status(new.remove("status"), form));
-    if let Some(artifacts) = each(&mut new, "artifacts", form, artifact) {
+    old.insert("status".to_owned(), status(new.remove("status"), dialect));
+    if let Some(artifacts) = each(&mut new, "artifacts", dialect, artifact) {
         old.insert("artifacts".to_owned(), artifacts);
     }
-    if let Some(history) = each(&mut new, "history", form, message) {
+    if let Some(history) = each(&mut new, "history", dialect, message) {
         old.insert("history".to_owned(), history);
     }
     keep(&mut new, &mut old, &["metadata"]);
     old.into()
 }
 
-fn status(new: Option<Value>, form: Form) -> Value {
+fn status(new: Option<Value>, dialect: Dialect) -> Value {
     let mut new = fields(new.unwrap_or_default());
-    let state = state(new.get("state").and_then(Value::as_str).unwrap_or_default(), form);
+    let state = state(new.get("state").and_then(Value::as_str).unwrap_or_default(), dialect);
     let mut old = Map::from_iter([("state".to_owned(), json!(state))]);
     if let Some(said) = new.remove("message") {
-        old.insert("message".to_owned(), message(said, form));
+        old.insert("message".to_owned(), message(said, dialect));
     }
     keep(&mut new, &mut old, &["timestamp"]);
     old.into()
 }
 
-fn state(new: &str, form: Form) -> &'static str {
+fn state(new: &str, dialect: Dialect) -> &'static str {
     let (rpc, rest) = match new {
         "TASK_STATE_SUBMITTED" => ("submitted", "TASK_STATE_SUBMITTED"),
         "TASK_STATE_WORKING" => ("working", "TASK_STATE_WORKING"),
@@ -93,13 +116,13 @@ fn state(new: &str, form: Form) -> &'static str {
         "TASK_STATE_AUTH_REQUIRED" => ("auth-required", "TASK_STATE_AUTH_REQUIRED"),
         _ => ("unknown", "TASK_STATE_UNSPECIFIED"),
     };
-    match form {
-        Form::Rpc => rpc,
-        Form::Rest => rest,
+    match dialect {
+        Dialect::Rpc => rpc,
+        Dialect::Rest => rest,
     }
 }
 
-fn status_update(new: Value, method: &str, form: Form) -> Value {
+fn status_update(new: Value, operation: Operation, dialect: Dialect) -> Value {
     let mut new = fields(new);
     let last = match new.get("status").and_then(|status| status["state"].as_str()) {
         Some(
@@ -109,25 +132,25 @@ fn status_update(new: Value, method: &str, form: Form) -> Value {
             | "TASK_STATE_REJECTED",
         ) => true,
         // A question ends the stream of the message that led to it, but not a subscription.
-        Some("TASK_STATE_INPUT_REQUIRED") => method == "SendStreamingMessage",
+        Some("TASK_STATE_INPUT_REQUIRED") => operation == Operation::SendStreamingMessage,
         _ => false,
     };
-    let mut old = start(form, "status-update");
+    let mut old = start(dialect, "status-update");
     old.insert("taskId".to_owned(), text(&mut new, "taskId"));
     old.insert("contextId".to_owned(), text(&mut new, "contextId"));
-    old.insert("status".to_owned(), status(new.remove("status"), form));
+    old.insert("status".to_owned(), status(new.remove("status"), dialect));
     old.insert("final".to_owned(), json!(last));
     keep(&mut new, &mut old, &["metadata"]);
     old.into()
 }
 
-fn artifact_update(new: Value, form: Form) -> Value {
+fn artifact_update(new: Value, dialect: Dialect) -> Value {
     let mut new = fields(new);
-    let mut old = start(form, "artifact-update");
+    let mut old = start(dialect, "artifact-update");
     old.insert("taskId".to_owned(), text(&mut new, "taskId"));
     old.insert("contextId".to_owned(), text(&mut new, "contextId"));
     let body = new.remove("artifact").unwrap_or_default();
-    old.insert("artifact".to_owned(), artifact(body, form));
+    old.insert("artifact".to_owned(), artifact(body, dialect));
     for flag in ["append", "lastChunk"] {
         old.insert(flag.to_owned(), new.remove(flag).unwrap_or(json!(false)));
     }
@@ -135,59 +158,64 @@ fn artifact_update(new: Value, form: Form) -> Value {
     old.into()
 }
 
-fn artifact(new: Value, form: Form) -> Value {
+fn artifact(new: Value, dialect: Dialect) -> Value {
     let mut new = fields(new);
     let mut old = Map::new();
     old.insert("artifactId".to_owned(), text(&mut new, "artifactId"));
-    old.insert("parts".to_owned(), parts(&mut new, form));
+    old.insert("parts".to_owned(), parts(&mut new, dialect));
     keep(&mut new, &mut old, &["name", "description", "metadata", "extensions"]);
     old.into()
 }
 
-fn message(new: Value, form: Form) -> Value {
+fn message(new: Value, dialect: Dialect) -> Value {
     let mut new = fields(new);
-    let mut old = start(form, "message");
+    let mut old = start(dialect, "message");
     old.insert("messageId".to_owned(), text(&mut new, "messageId"));
     let user = new.get("role").is_some_and(|role| role == "ROLE_USER");
-    let (role, list) = match form {
-        Form::Rpc => (if user { "user" } else { "agent" }, "parts"),
-        Form::Rest => (if user { "ROLE_USER" } else { "ROLE_AGENT" }, "content"),
+    let (role, list) = match dialect {
+        Dialect::Rpc => (if user { "user" } else { "agent" }, "parts"),
+        Dialect::Rest => (if user { "ROLE_USER" } else { "ROLE_AGENT" }, "content"),
     };
     old.insert("role".to_owned(), json!(role));
-    old.insert(list.to_owned(), parts(&mut new, form));
+    old.insert(list.to_owned(), parts(&mut new, dialect));
     keep(&mut new, &mut old, &["contextId", "taskId", "metadata", "extensions"]);
-    if form == Form::Rpc {
+    if dialect == Dialect::Rpc {
         keep(&mut new, &mut old, &["referenceTaskIds"]);
     }
     old.into()
 }
 
 /// There even when empty: ProtoJSON may leave the field out, an old client may not.
-fn parts(of: &mut Map<String, Value>, form: Form) -> Value {
-    each(of, "parts", form, part).unwrap_or_else(|| json!([]))
+fn parts(of: &mut Map<String, Value>, dialect: Dialect) -> Value {
+    each(of, "parts", dialect, part).unwrap_or_else(|| json!([]))
 }
 
-fn part(new: Value, form: Form) -> Value {
+fn part(new: Value, dialect: Dialect) -> Value {
     let mut new = fields(new);
     let (kind, content) = if let Some(raw) = new.remove("raw") {
-        ("file", file(raw, ["bytes", "fileWithBytes"], &mut new, form))
+        ("file", file(raw, ["bytes", "fileWithBytes"], &mut new, dialect))
     } else if let Some(url) = new.remove("url") {
-        ("file", file(url, ["uri", "fileWithUri"], &mut new, form))
+        ("file", file(url, ["uri", "fileWithUri"], &mut new, dialect))
     } else if let Some(data) = new.remove("data") {
         let data = wrapped(data, &mut new);
-        ("data", if form == Form::Rest { json!({ "data": data }) } else { data })
+        ("data", if dialect == Dialect::Rest { json!({ "data": data }) } else { data })
     } else {
         ("text", text(&mut new, "text"))
     };
-    let mut old = start(form, kind);
+    let mut old = start(dialect, kind);
     old.insert(kind.to_owned(), content);
     keep(&mut new, &mut old, &["metadata"]);
     old.into()
 }
 
-fn file(content: Value, names: [&str; 2], part: &mut Map<String, Value>, form: Form) -> Value {
+fn file(
+    content: Value,
+    names: [&str; 2],
+    part: &mut Map<String, Value>,
+    dialect: Dialect,
+) -> Value {
     let [rpc, rest] = names;
-    let name = if form == Form::Rpc { rpc } else { rest };
+    let name = if dialect == Dialect::Rpc { rpc } else { rest };
     let mut file = Map::from_iter([(name.to_owned(), content)]);
     for (new, old) in [("mediaType", "mimeType"), ("filename", "name")] {
         if let Some(value) = part.remove(new) {
@@ -209,11 +237,11 @@ fn wrapped(data: Value, part: &mut Map<String, Value>) -> Value {
     json!({ "value": data })
 }
 
-fn configs(new: Value, form: Form) -> Value {
-    each(&mut fields(new), "configs", form, push).unwrap_or_else(|| json!([]))
+fn configs(new: Value, dialect: Dialect) -> Value {
+    each(&mut fields(new), "configs", dialect, push).unwrap_or_else(|| json!([]))
 }
 
-fn push(new: Value, form: Form) -> Value {
+fn push(new: Value, dialect: Dialect) -> Value {
     let mut new = fields(new);
     let task_id = text(&mut new, "taskId");
     let mut config = Map::from_iter([("url".to_owned(), text(&mut new, "url"))]);
@@ -225,9 +253,9 @@ fn push(new: Value, form: Form) -> Value {
         keep(&mut info, &mut authentication, &["credentials"]);
         config.insert("authentication".to_owned(), authentication.into());
     }
-    match form {
-        Form::Rpc => json!({"taskId": task_id, "pushNotificationConfig": config}),
-        Form::Rest => {
+    match dialect {
+        Dialect::Rpc => json!({"taskId": task_id, "pushNotificationConfig": config}),
+        Dialect::Rest => {
             let id = config.get("id").and_then(Value::as_str).unwrap_or_default();
             let task_id = task_id.as_str().unwrap_or_default();
             let name = format!("tasks/{task_id}/pushNotificationConfigs/{id}");
@@ -237,10 +265,10 @@ fn push(new: Value, form: Form) -> Value {
 }
 
 /// An object of that kind, which only JSON says.
-fn start(form: Form, kind: &str) -> Map<String, Value> {
-    match form {
-        Form::Rpc => Map::from_iter([("kind".to_owned(), json!(kind))]),
-        Form::Rest => Map::new(),
+fn start(dialect: Dialect, kind: &str) -> Map<String, Value> {
+    match dialect {
+        Dialect::Rpc => Map::from_iter([("kind".to_owned(), json!(kind))]),
+        Dialect::Rest => Map::new(),
     }
 }
 
@@ -255,11 +283,11 @@ fn fields(value: Value) -> Map<String, Value> {
 fn each(
     from: &mut Map<String, Value>,
     name: &str,
-    form: Form,
-    old: fn(Value, Form) -> Value,
+    dialect: Dialect,
+    old: fn(Value, Dialect) -> Value,
 ) -> Option<Value> {
     let Value::Array(list) = from.remove(name)? else { return None };
-    Some(list.into_iter().map(|new| old(new, form)).collect())
+    Some(list.into_iter().map(|new| old(new, dialect)).collect())
 }
 
 /// A field that must be there, also where ProtoJSON left it out because it is empty.

@@ -4,52 +4,66 @@
 use faultline_proto::Failure;
 use serde_json::{Map, Value, json};
 
-use super::Form;
-use crate::validate;
+use super::Dialect;
+use crate::{operation::Operation, validate};
 
 /// Marks data that is no object, which only 1.0 can have. Both generations of the SDKs know it.
 pub(super) const WRAPPED: &str = "data_part_compat";
 
-pub(super) fn rpc(method: &str, old: Value) -> Result<Value, Failure> {
-    let mut old = Object::read(old, "params")?.at_root();
-    match method {
-        "SendMessage" | "SendStreamingMessage" => send(old, Form::Rpc),
-        "GetTask" => task(old),
-        "CreateTaskPushNotificationConfig" => {
+/// The request of an operation, from the old `params`; on REST from the old body or, where there
+/// is none, the query. What a path says is not in here: it is the same in both versions, and wins.
+pub(crate) fn request(
+    operation: Operation,
+    dialect: Dialect,
+    old: Value,
+) -> Result<Value, Failure> {
+    let whole = match dialect {
+        Dialect::Rpc => "params",
+        Dialect::Rest => "the body",
+    };
+    let mut old = Object::read(old, whole)?.at_root();
+    match (operation, dialect) {
+        (Operation::SendMessage | Operation::SendStreamingMessage, _) => send(old, dialect),
+        (Operation::GetTask, _) => task(old),
+        (Operation::CreateTaskPushNotificationConfig, Dialect::Rpc) => {
             let task_id = old.required("taskId")?;
             let mut config = push(old.required_object("pushNotificationConfig")?)?;
             config.insert("taskId".to_owned(), task_id.into());
             Ok(config.into())
         }
-        "ListTaskPushNotificationConfigs" => Ok(json!({"taskId": old.required("id")?})),
-        "GetTaskPushNotificationConfig" | "DeleteTaskPushNotificationConfig" => {
-            let task_id = old.required("id")?;
-            Ok(json!({"taskId": task_id, "id": old.required("pushNotificationConfigId")?}))
-        }
-        // CancelTask, SubscribeToTask and GetExtendedAgentCard have the names they had.
-        _ => Ok(old.fields.into()),
-    }
-}
-
-pub(super) fn rest(method: &str, old: Value) -> Result<Value, Failure> {
-    let mut old = Object::read(old, "the body")?.at_root();
-    match method {
-        "SendMessage" | "SendStreamingMessage" => send(old, Form::Rest),
-        "GetTask" => task(old),
-        "CreateTaskPushNotificationConfig" => {
+        (Operation::CreateTaskPushNotificationConfig, Dialect::Rest) => {
             // The contract says the body is the `config`; some send the whole request.
             let mut config = old.object("config")?.unwrap_or(old);
             push(config.required_object("pushNotificationConfig")?).map(Value::Object)
         }
-        _ => {
-            // It repeats the path.
+        (Operation::ListTaskPushNotificationConfigs, Dialect::Rpc) => {
+            Ok(json!({"taskId": old.required("id")?}))
+        }
+        (
+            Operation::GetTaskPushNotificationConfig | Operation::DeleteTaskPushNotificationConfig,
+            Dialect::Rpc,
+        ) => {
+            let task_id = old.required("id")?;
+            Ok(json!({"taskId": task_id, "id": old.required("pushNotificationConfigId")?}))
+        }
+        // The names are the same, but for one that only repeats the path.
+        (
+            Operation::CancelTask
+            | Operation::SubscribeToTask
+            | Operation::GetExtendedAgentCard
+            | Operation::ListTasks
+            | Operation::ListTaskPushNotificationConfigs
+            | Operation::GetTaskPushNotificationConfig
+            | Operation::DeleteTaskPushNotificationConfig,
+            _,
+        ) => {
             old.fields.remove("name");
             Ok(old.fields.into())
         }
     }
 }
 
-fn send(mut old: Object, form: Form) -> Result<Value, Failure> {
+fn send(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
     let mut new = Map::new();
     old.move_to(&mut new, &["metadata"]);
     // The one field whose name in the contract and in JSON were different.
@@ -58,23 +72,23 @@ fn send(mut old: Object, form: Form) -> Result<Value, Failure> {
         sent => sent,
     };
     if let Some(sent) = sent {
-        new.insert("message".to_owned(), message(sent, form)?);
+        new.insert("message".to_owned(), message(sent, dialect)?);
     }
     if let Some(settings) = old.object("configuration")? {
-        new.insert("configuration".to_owned(), configuration(settings, form)?);
+        new.insert("configuration".to_owned(), configuration(settings, dialect)?);
     }
     Ok(new.into())
 }
 
-fn configuration(mut old: Object, form: Form) -> Result<Value, Failure> {
+fn configuration(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
     let mut new = Map::new();
     old.move_to(&mut new, &["acceptedOutputModes"]);
     history_length(&mut old, &mut new);
-    let (name, unless_said) = match form {
+    let (name, unless_said) = match dialect {
         // Servers of 0.3 wait unless they are told not to.
-        Form::Rpc => ("pushNotificationConfig", true),
+        Dialect::Rpc => ("pushNotificationConfig", true),
         // A flag of protobuf: whoever does not want to wait leaves it out.
-        Form::Rest => ("pushNotification", false),
+        Dialect::Rest => ("pushNotification", false),
     };
     let blocking = old.flag("blocking")?.unwrap_or(unless_said);
     new.insert("returnImmediately".to_owned(), json!(!blocking));
@@ -113,30 +127,30 @@ fn push(mut old: Object) -> Result<Map<String, Value>, Failure> {
     Ok(new)
 }
 
-fn message(mut old: Object, form: Form) -> Result<Value, Failure> {
+fn message(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
     let mut new = Map::new();
     let same = ["messageId", "contextId", "taskId", "metadata", "extensions", "referenceTaskIds"];
     old.move_to(&mut new, &same);
-    new.insert("role".to_owned(), role(&mut old, form)?.into());
-    let name = match form {
-        Form::Rpc => "parts",
-        Form::Rest => "content",
+    new.insert("role".to_owned(), role(&mut old, dialect)?.into());
+    let name = match dialect {
+        Dialect::Rpc => "parts",
+        Dialect::Rest => "content",
     };
     let path = old.path_of(name);
     let parts = old.list(name)?;
     if parts.is_empty() {
         return Err(old.refuse(name, "must have at least one part"));
     }
-    let read = |(i, value)| part(Object::read(value, &format!("{path}[{i}]"))?, form);
+    let read = |(i, value)| part(Object::read(value, &format!("{path}[{i}]"))?, dialect);
     let parts: Result<Vec<_>, _> = parts.into_iter().enumerate().map(read).collect();
     new.insert("parts".to_owned(), parts?.into());
     Ok(new.into())
 }
 
-fn role(old: &mut Object, form: Form) -> Result<&'static str, Failure> {
-    let (user, agent) = match form {
-        Form::Rpc => ("user", "agent"),
-        Form::Rest => ("ROLE_USER", "ROLE_AGENT"),
+fn role(old: &mut Object, dialect: Dialect) -> Result<&'static str, Failure> {
+    let (user, agent) = match dialect {
+        Dialect::Rpc => ("user", "agent"),
+        Dialect::Rest => ("ROLE_USER", "ROLE_AGENT"),
     };
     match old.required("role")? {
         role if role == user => Ok("ROLE_USER"),
@@ -145,15 +159,15 @@ fn role(old: &mut Object, form: Form) -> Result<&'static str, Failure> {
     }
 }
 
-fn part(mut old: Object, form: Form) -> Result<Value, Failure> {
+fn part(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
     let mut new = Map::new();
     old.move_to(&mut new, &["metadata"]);
     match kind(&mut old)? {
         "text" => new.insert("text".to_owned(), old.required("text")?.into()),
-        "file" => return file(old.required_object("file")?, new, form),
+        "file" => return file(old.required_object("file")?, new, dialect),
         _ => {
             let mut data = old.required_object("data")?;
-            if form == Form::Rest {
+            if dialect == Dialect::Rest {
                 data = data.required_object("data")?;
             }
             let data = unwrapped(data.fields, &mut new);
@@ -177,10 +191,10 @@ fn kind(old: &mut Object) -> Result<&'static str, Failure> {
     })
 }
 
-fn file(mut old: Object, mut new: Map<String, Value>, form: Form) -> Result<Value, Failure> {
-    let (bytes, uri) = match form {
-        Form::Rpc => ("bytes", "uri"),
-        Form::Rest => ("fileWithBytes", "fileWithUri"),
+fn file(mut old: Object, mut new: Map<String, Value>, dialect: Dialect) -> Result<Value, Failure> {
+    let (bytes, uri) = match dialect {
+        Dialect::Rpc => ("bytes", "uri"),
+        Dialect::Rest => ("fileWithBytes", "fileWithUri"),
     };
     let (field, content) = match (old.text(bytes)?, old.text(uri)?) {
         (Some(bytes), None) => ("raw", bytes),

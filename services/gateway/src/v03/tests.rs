@@ -2,8 +2,9 @@
 //! (0.3.26) and the JavaScript one (0.3.14).
 
 use faultline_proto::{
+    Failure,
     a2a::{SendMessageRequest, Task, TaskPushNotificationConfig},
-    json as proto_json,
+    json as proto_json, reason,
 };
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -22,6 +23,34 @@ const METHODS: [(&str, &str); 10] = [
     ("tasks/pushNotificationConfig/delete", "DeleteTaskPushNotificationConfig"),
     ("agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard"),
 ];
+
+fn named(method: &str) -> Operation {
+    Operation::named(method).unwrap()
+}
+
+fn rpc_request(method: &str, old: Value) -> Result<Value, Failure> {
+    request(named(method), Dialect::Rpc, old)
+}
+
+fn rest_request(method: &str, old: Value) -> Result<Value, Failure> {
+    request(named(method), Dialect::Rest, old)
+}
+
+fn rpc_answer(method: &str, new: Value) -> Value {
+    answer(named(method), Dialect::Rpc, new)
+}
+
+fn rest_answer(method: &str, new: Value) -> Value {
+    answer(named(method), Dialect::Rest, new)
+}
+
+fn rpc_event(method: &str, new: Value) -> Value {
+    event(named(method), Dialect::Rpc, new)
+}
+
+fn rest_event(method: &str, new: Value) -> Value {
+    event(named(method), Dialect::Rest, new)
+}
 
 fn message_rpc() -> Value {
     json!({
@@ -85,7 +114,7 @@ fn push_new(task: &str) -> Value {
 #[test]
 fn every_old_method_has_its_successor() {
     for (old, new) in METHODS {
-        assert_eq!(method(old), Some(new));
+        assert_eq!(method(old), Some(named(new)));
         assert_eq!(method(new), None, "{new}");
     }
     assert_eq!(method("tasks/list"), None);
@@ -93,16 +122,16 @@ fn every_old_method_has_its_successor() {
 
 #[test]
 fn a_message_goes_in_whole_and_comes_back_whole() {
-    let new = params("SendMessage", json!({"message": message_rpc(), "metadata": {"m": 1}}));
+    let new = rpc_request("SendMessage", json!({"message": message_rpc(), "metadata": {"m": 1}}));
     assert_eq!(new.unwrap(), json!({"message": message_new(), "metadata": {"m": 1}}));
-    assert_eq!(result("SendMessage", json!({"message": message_new()})), message_rpc());
+    assert_eq!(rpc_answer("SendMessage", json!({"message": message_new()})), message_rpc());
 
     let unreferred = without(message_new(), "referenceTaskIds");
     for name in ["message", "request"] {
-        let new = rest::params("SendStreamingMessage", json!({name: message_rest()}));
+        let new = rest_request("SendStreamingMessage", json!({name: message_rest()}));
         assert_eq!(new.unwrap(), json!({"message": unreferred}));
     }
-    let old = rest::result("SendMessage", json!({"message": message_new()}));
+    let old = rest_answer("SendMessage", json!({"message": message_new()}));
     assert_eq!(old, json!({"message": message_rest()}));
 }
 
@@ -111,13 +140,15 @@ fn what_comes_out_is_what_the_contract_reads() {
     let rpc = json!({"message": message_rpc(),
         "configuration": {"pushNotificationConfig": push_old(), "blocking": false}});
     let rest = json!({"message": message_rest(), "configuration": {"historyLength": 3}});
-    for new in [params("SendMessage", rpc).unwrap(), rest::params("SendMessage", rest).unwrap()] {
+    for new in
+        [rpc_request("SendMessage", rpc).unwrap(), rest_request("SendMessage", rest).unwrap()]
+    {
         let request: SendMessageRequest = proto_json::from_str(&new.to_string()).unwrap();
         assert_eq!(request.message.unwrap().parts.len(), 4);
         assert!(request.configuration.unwrap().return_immediately);
     }
     let set = json!({"taskId": "t", "pushNotificationConfig": push_old()});
-    let new = params("CreateTaskPushNotificationConfig", set).unwrap();
+    let new = rpc_request("CreateTaskPushNotificationConfig", set).unwrap();
     let config: TaskPushNotificationConfig = proto_json::from_str(&new.to_string()).unwrap();
     assert_eq!(config.authentication.unwrap().scheme, "Bearer");
 }
@@ -136,9 +167,9 @@ fn waiting_is_the_default_of_json_rpc_and_the_wish_of_rest() {
             new.unwrap().pointer("/configuration/returnImmediately").and_then(Value::as_bool)
         };
         let old = json!({"message": message_rpc(), "configuration": settings});
-        assert_eq!(said(params("SendMessage", old)), rpc, "{settings}");
+        assert_eq!(said(rpc_request("SendMessage", old)), rpc, "{settings}");
         let old = json!({"message": message_rest(), "configuration": settings});
-        assert_eq!(said(rest::params("SendMessage", old)), rest, "{settings}");
+        assert_eq!(said(rest_request("SendMessage", old)), rest, "{settings}");
     }
 }
 
@@ -148,10 +179,10 @@ fn a_configuration_keeps_what_it_says() {
                      "historyLength": 3, "taskPushNotificationConfig": push_new("")});
     let mut old = json!({"blocking": true, "acceptedOutputModes": ["text/plain"],
                          "historyLength": 3, "pushNotificationConfig": push_old()});
-    let sent = params("SendMessage", json!({"configuration": old})).unwrap();
+    let sent = rpc_request("SendMessage", json!({"configuration": old})).unwrap();
     assert_eq!(sent["configuration"], new);
     old["push_notification"] = old["pushNotificationConfig"].take();
-    let sent = rest::params("SendMessage", json!({"configuration": old})).unwrap();
+    let sent = rest_request("SendMessage", json!({"configuration": old})).unwrap();
     assert_eq!(sent["configuration"], new);
 }
 
@@ -181,7 +212,7 @@ fn ids_get_their_new_names() {
         ("GetExtendedAgentCard", Value::Null, json!({})),
     ];
     for (method, old, new) in cases {
-        assert_eq!(params(method, old).unwrap(), new, "{method}");
+        assert_eq!(rpc_request(method, old).unwrap(), new, "{method}");
     }
     let whole = json!({"parent": "tasks/t", "configId": "p", "config": {
         "name": "tasks/t/pushNotificationConfigs/p", "pushNotificationConfig": push_old()}});
@@ -194,7 +225,7 @@ fn ids_get_their_new_names() {
         ("CreateTaskPushNotificationConfig", whole, push_new("")),
     ];
     for (method, old, new) in bodies {
-        assert_eq!(rest::params(method, old).unwrap(), new, "{method}");
+        assert_eq!(rest_request(method, old).unwrap(), new, "{method}");
     }
 }
 
@@ -224,7 +255,7 @@ fn a_refusal_names_the_old_field() {
         ("CreateTaskPushNotificationConfig", json!({"taskId": "t"}), "pushNotificationConfig"),
     ];
     for (method, old, field) in of_rpc {
-        let failure = params(method, old).unwrap_err();
+        let failure = rpc_request(method, old).unwrap_err();
         assert_eq!((failure.row().jsonrpc, &*failure.violations[0].field), (-32602, field));
     }
     let of_rest = [
@@ -236,7 +267,7 @@ fn a_refusal_names_the_old_field() {
         ),
     ];
     for (old, field) in of_rest {
-        let failure = rest::params("SendMessage", old).unwrap_err();
+        let failure = rest_request("SendMessage", old).unwrap_err();
         assert_eq!(failure.violations[0].field, field);
     }
 }
@@ -262,15 +293,15 @@ fn a_task_is_bare_and_kind_in_json() {
         "history": [message_rpc()],
     });
     let new = task_new("TASK_STATE_CANCELED");
-    assert_eq!(result("GetTask", new.clone()), old);
-    assert_eq!(result("CancelTask", new.clone()), old);
-    assert_eq!(result("SendMessage", json!({ "task": new })), old);
-    assert_eq!(event("SubscribeToTask", json!({ "task": new })), old);
+    assert_eq!(rpc_answer("GetTask", new.clone()), old);
+    assert_eq!(rpc_answer("CancelTask", new.clone()), old);
+    assert_eq!(rpc_answer("SendMessage", json!({ "task": new })), old);
+    assert_eq!(rpc_event("SubscribeToTask", json!({ "task": new })), old);
     let bare = proto_json::to_vec(&Task::default());
     let bare: Value = serde_json::from_slice(&bare).unwrap();
     let unknown =
         json!({"kind": "task", "id": "", "contextId": "", "status": {"state": "unknown"}});
-    assert_eq!(result("GetTask", bare), unknown);
+    assert_eq!(rpc_answer("GetTask", bare), unknown);
 }
 
 #[test]
@@ -283,9 +314,9 @@ fn a_task_is_wrapped_and_spelt_as_before_on_rest() {
         "history": [message_rest()],
     });
     let new = task_new("TASK_STATE_CANCELED");
-    assert_eq!(rest::result("GetTask", new.clone()), old);
-    assert_eq!(rest::result("SendMessage", json!({ "task": new })), json!({ "task": old }));
-    assert_eq!(rest::event("SubscribeToTask", json!({ "task": new })), json!({ "task": old }));
+    assert_eq!(rest_answer("GetTask", new.clone()), old);
+    assert_eq!(rest_answer("SendMessage", json!({ "task": new })), json!({ "task": old }));
+    assert_eq!(rest_event("SubscribeToTask", json!({ "task": new })), json!({ "task": old }));
 }
 
 #[test]
@@ -304,14 +335,14 @@ fn every_state_has_its_old_name_and_the_last_ones_are_final() {
     for (new, old, is_last) in states {
         let update = json!({"statusUpdate": {
             "taskId": "t", "contextId": "c", "status": {"state": new}, "metadata": {"k": 1}}});
-        let sent = event("SendStreamingMessage", update.clone());
+        let sent = rpc_event("SendStreamingMessage", update.clone());
         let expected = json!({"kind": "status-update", "taskId": "t", "contextId": "c",
             "status": {"state": old}, "final": is_last, "metadata": {"k": 1}});
         assert_eq!(sent, expected);
-        let watched = event("SubscribeToTask", update.clone());
+        let watched = rpc_event("SubscribeToTask", update.clone());
         let waits = new == "TASK_STATE_INPUT_REQUIRED";
         assert_eq!(watched["final"], json!(is_last && !waits), "{new}");
-        let rest = rest::event("SendStreamingMessage", update);
+        let rest = rest_event("SendStreamingMessage", update);
         assert_eq!(rest["statusUpdate"]["final"], json!(is_last));
         let name = rest["statusUpdate"]["status"]["state"].as_str().unwrap();
         assert_eq!(name.replace("CANCELLED", "CANCELED"), new);
@@ -326,12 +357,12 @@ fn an_artifact_update_says_how_it_continues() {
         "append": true, "lastChunk": false,
         "artifact": {"artifactId": "a", "extensions": ["urn:e"],
                      "parts": [{"kind": "file", "file": {"bytes": "AP94"}}]}});
-    assert_eq!(event("SendStreamingMessage", new.clone()), rpc);
+    assert_eq!(rpc_event("SendStreamingMessage", new.clone()), rpc);
     let rest = json!({"artifactUpdate": {"taskId": "t", "contextId": "c",
         "append": true, "lastChunk": false,
         "artifact": {"artifactId": "a", "extensions": ["urn:e"],
                      "parts": [{"file": {"fileWithBytes": "AP94"}}]}}});
-    assert_eq!(rest::event("SendStreamingMessage", new), rest);
+    assert_eq!(rest_event("SendStreamingMessage", new), rest);
 }
 
 #[test]
@@ -339,11 +370,11 @@ fn data_that_is_no_object_is_wrapped_and_unwrapped() {
     for data in [json!(7), json!("x"), json!([1, 2]), json!(null)] {
         let part = json!({"data": data, "metadata": {"k": 1}});
         let new = json!({"messageId": "m", "role": "ROLE_AGENT", "parts": [part, {"data": data}]});
-        let old = result("SendMessage", json!({ "message": new }));
+        let old = rpc_answer("SendMessage", json!({ "message": new }));
         assert_eq!(old["parts"][1]["data"], json!({ "value": data }));
-        assert_eq!(params("SendMessage", json!({ "message": old })).unwrap()["message"], new);
-        let old = rest::result("SendMessage", json!({ "message": new }));
-        assert_eq!(rest::params("SendMessage", old).unwrap()["message"], new);
+        assert_eq!(rpc_request("SendMessage", json!({ "message": old })).unwrap()["message"], new);
+        let old = rest_answer("SendMessage", json!({ "message": new }));
+        assert_eq!(rest_request("SendMessage", old).unwrap()["message"], new);
     }
 }
 
@@ -353,24 +384,32 @@ fn push_configs_are_listed_bare_in_json_and_named_on_rest() {
     let rest = json!({"name": "tasks/t/pushNotificationConfigs/p",
                       "pushNotificationConfig": push_old()});
     for method in ["CreateTaskPushNotificationConfig", "GetTaskPushNotificationConfig"] {
-        assert_eq!(result(method, push_new("t")), rpc);
-        assert_eq!(rest::result(method, push_new("t")), rest);
+        assert_eq!(rpc_answer(method, push_new("t")), rpc);
+        assert_eq!(rest_answer(method, push_new("t")), rest);
     }
     let (list, delete) = ("ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig");
-    assert_eq!(result(list, json!({"configs": [push_new("t")]})), json!([rpc]));
-    assert_eq!(result(list, json!({})), json!([]));
+    assert_eq!(rpc_answer(list, json!({"configs": [push_new("t")]})), json!([rpc]));
+    assert_eq!(rpc_answer(list, json!({})), json!([]));
     let page = json!({"configs": [push_new("t")], "nextPageToken": "n"});
-    assert_eq!(rest::result(list, page), json!({"configs": [rest], "nextPageToken": "n"}));
-    assert_eq!(result(delete, json!({})), Value::Null);
-    assert_eq!(rest::result(delete, json!({})), json!({}));
+    assert_eq!(rest_answer(list, page), json!({"configs": [rest], "nextPageToken": "n"}));
+    assert_eq!(rpc_answer(delete, json!({})), Value::Null);
+    assert_eq!(rest_answer(delete, json!({})), json!({}));
 }
 
 #[test]
-fn an_error_on_rest_has_its_number_at_the_top() {
+fn an_error_on_rest_has_its_number_and_its_class_at_the_top() {
     let new = json!({"error": {"code": 404, "status": "NOT_FOUND", "message": "no such task"}});
-    let old = rest::error(-32001, new.clone());
-    assert_eq!((&old["code"], &old["message"]), (&json!(-32001), &json!("no such task")));
-    assert_eq!(old["error"], new["error"]);
+    for (row, class) in [
+        (&reason::TASK_NOT_FOUND, json!("TaskNotFoundError")),
+        (&reason::JSON_PARSE, json!("JSONParseError")),
+        (&reason::INTERNAL_ERROR, json!("InternalError")),
+        (&reason::VERSION_NOT_SUPPORTED, json!("VersionNotSupportedError")),
+        (&reason::OVERLOADED, Value::Null),
+    ] {
+        let old = error(&Failure::new(row).because("no such task"), new.clone());
+        assert_eq!((&old["code"], &old["type"]), (&json!(row.jsonrpc), &class));
+        assert_eq!((&old["message"], &old["error"]), (&json!("no such task"), &new["error"]));
+    }
 }
 
 /// Any JSON, made mostly of the names that mean something here.
@@ -433,11 +472,11 @@ proptest! {
     #[test]
     fn nothing_panics_whatever_it_is_given(value in any_json()) {
         for (_, method) in METHODS {
-            let _ = params(method, value.clone());
-            let _ = rest::params(method, value.clone());
-            let _ = (result(method, value.clone()), rest::result(method, value.clone()));
-            let _ = (event(method, value.clone()), rest::event(method, value.clone()));
+            let _ = rpc_request(method, value.clone());
+            let _ = rest_request(method, value.clone());
+            let _ = (rpc_answer(method, value.clone()), rest_answer(method, value.clone()));
+            let _ = (rpc_event(method, value.clone()), rest_event(method, value.clone()));
         }
-        let _ = (card(value.clone()), rest::error(-32603, value));
+        let _ = (card(value.clone()), error(&Failure::new(&reason::INTERNAL), value));
     }
 }

@@ -65,6 +65,30 @@ async fn a_stranger_is_turned_away_before_anything_is_read() {
     }
 }
 
+/// A client that is refused, finds a token and comes back, comes back on the same connection.
+#[tokio::test]
+async fn a_refusal_does_not_cost_the_connection() {
+    let mesh = Mesh::start_with(known).await;
+    let mut client = mesh.client().await;
+    let large = "x".repeat(1024 * 1024);
+    for _ in 0..10 {
+        for (path, headers, status) in [
+            ("/", &[][..], 401),
+            ("/nothing", &[OPS], 404),
+            ("/healthz", &[OPS], 405),
+            ("/mesh/Agents", &[ACME], 403),
+            ("/message:send", &[OPS, ("a2a-version", "7.0")], 400),
+            ("/message:send", &[OPS, ("content-type", "text/plain")], 415),
+        ] {
+            let answer = client.ask("POST", path, headers, large.clone()).await;
+            assert_eq!(answer.status.as_u16(), status, "{path}");
+            assert!(!answer.headers.contains_key("connection"), "{path}");
+        }
+    }
+    let endless = client.send("POST", "/", &[("expect", "100-continue")], "x").await;
+    assert_eq!(endless.headers()["connection"], "close", "nobody waits for what was not sent");
+}
+
 #[tokio::test]
 async fn a_scope_that_is_missing_is_403_on_every_binding() {
     let mesh = Mesh::start_with(known).await;
@@ -89,6 +113,7 @@ async fn a_scope_that_is_missing_is_403_on_every_binding() {
     let mut grpc = A2aServiceClient::new(Channel::plain(&mesh.address.to_string()).unwrap());
     let mut send = Request::new(crate::grpc::say("x"));
     send.metadata_mut().insert("authorization", MetadataValue::from_static("Bearer secret"));
+    send.metadata_mut().insert("a2a-version", MetadataValue::from_static("1.0"));
     assert_eq!(grpc.send_message(send).await.unwrap_err().code(), Code::PermissionDenied);
     let nobody = grpc.list_tasks(ListTasksRequest::default()).await.unwrap_err();
     assert_eq!(nobody.code(), Code::Unauthenticated);
@@ -175,6 +200,10 @@ async fn extensions_go_in_and_those_in_force_come_back() {
     }
     let without = client.rpc("SendMessage", message("x")).await;
     assert!(!without.headers.contains_key("a2a-extensions"));
+    let old = [("x-a2a-extensions", "https://known.example/a")];
+    let old = client.send("POST", "/message:send", &old, message("x").to_string()).await;
+    assert_eq!(old.headers()["x-a2a-extensions"], "https://known.example/a");
+    assert!(!old.headers().contains_key("a2a-extensions"), "one name, the one it knows");
     let many: Vec<_> = (0..65).map(|n| format!("urn:{n}")).collect();
     let (refused, _) = send(&mesh, &[("a2a-extensions", &many.join(","))], message("x")).await;
     assert_eq!(refused.fields(), ["A2A-Extensions"]);

@@ -3,7 +3,7 @@
 use std::{str::FromStr, time::Duration};
 
 use bytes::Bytes;
-use faultline_chassis::client::Channel;
+use faultline_chassis::{client::Channel, limits};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -19,10 +19,19 @@ use faultline_proto::{
 use http::{HeaderMap, Request as HttpRequest};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::sleep};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Request, Status, metadata::MetadataValue};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
-use crate::{Mesh, soon};
+use crate::{
+    Mesh,
+    client::{message, request},
+    fake::drops,
+    soon,
+};
 
 fn grpc(mesh: &Mesh) -> A2aServiceClient<Channel> {
     A2aServiceClient::new(Channel::plain(&mesh.address.to_string()).unwrap())
@@ -241,4 +250,46 @@ async fn what_is_no_call_gets_a_status_with_details() {
     }
     let health = raw(&mesh, "/grpc.health.v1.Health/Check", b"\0\0\0\0\0").await;
     assert_eq!(health.reason, "UNKNOWN", "OK, which is no failure");
+}
+
+#[tokio::test]
+async fn whoever_watches_its_health_does_not_keep_it_from_leaving() {
+    let mesh = Mesh::start().await;
+    let mut client = HealthClient::new(Channel::plain(&mesh.address.to_string()).unwrap());
+    let mut beats = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    let mut next = async || {
+        let beat = soon("a beat", beats.message()).await.unwrap();
+        beat.map(|beat| beat.status())
+    };
+    assert_eq!(next().await, Some(ServingStatus::Serving));
+    mesh.drain.start();
+    assert_eq!(next().await, Some(ServingStatus::NotServing));
+    assert_eq!(next().await, None);
+    let left = tokio::time::timeout(Duration::from_secs(5), mesh.running).await;
+    assert!(left.is_ok(), "long before it would have to");
+}
+
+/// HTTP/2 itself goes on, so only the stream tells: its window is full and stays so.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_nobody_reads_is_let_go_also_over_http2() {
+    let mesh = Mesh::start().await;
+    let stream = TcpStream::connect(mesh.address).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(1024);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let body = request("SendStreamingMessage", message("count 3000"));
+    let opening = HttpRequest::post(format!("http://{}/", mesh.address))
+        .header("a2a-version", "1.0")
+        .body(Full::new(Bytes::from(body)))
+        .unwrap();
+    let response = sender.send_request(opening).await.unwrap();
+    sleep(limits::READER_STALL / 2).await;
+    mesh.fake.until("no drop", |calls| drops(calls) == 0).await;
+    sleep(limits::READER_STALL).await;
+    mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
+    let late = response.into_body().collect().await.unwrap().to_bytes();
+    let late = String::from_utf8(late.to_vec()).unwrap();
+    let last = late.trim_end().rsplit("\n\n").next().unwrap();
+    assert!(last.contains("nothing of this stream was read"), "{last}");
 }

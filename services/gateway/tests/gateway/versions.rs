@@ -103,6 +103,12 @@ async fn an_old_rest_client_has_its_own_paths() {
     assert_eq!(Events::of(stream).numbers().await, [1, 2]);
     let failed = client.ask("POST", "/agents/echo/v1/tasks/t-7:cancel", &nothing, "").await;
     assert_eq!((failed.status.as_u16(), &failed.body["code"]), (404, &json!(-32001)));
+    assert_eq!(failed.body["type"], "TaskNotFoundError");
+    let card = client.ask("GET", "/agents/plan/v1/card", &nothing, "").await;
+    assert_eq!(
+        (&card.body["name"], &card.body["protocolVersion"]),
+        (&json!("plan"), &json!("0.3.0"))
+    );
     let torn = client.ask("GET", "/v1/tasks/t-7", &[("a2a-version", "1.0")], "").await;
     assert_eq!((torn.status.as_u16(), torn.reason()), (400, "VERSION_NOT_SUPPORTED"));
 }
@@ -116,4 +122,8 @@ async fn old_clients_can_be_turned_away() {
     assert!(!sent.message().contains("or 0.3"), "{sent:?}");
     let got = client.ask("GET", "/v1/tasks/t-7", &[("a2a-version", "")], "").await;
     assert_eq!((got.status.as_u16(), got.reason()), (400, "VERSION_NOT_SUPPORTED"));
+    for (path, status) in [("agent.json", 404), ("agent-card.json", 200)] {
+        let card = client.ask("GET", &format!("/.well-known/{path}"), &[], "").await;
+        assert_eq!(card.status.as_u16(), status, "{path}");
+    }
 }

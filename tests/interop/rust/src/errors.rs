@@ -113,7 +113,7 @@ async fn invalid_params(clients: Clients) -> Checked {
     fails(error_code::INVALID_PARAMS, sent)
 }
 
-/// A2A has no code for these: ours where the binding carries numbers, else the client's general one.
+/// A2A has no code for these: ours where the binding has numbers, else the client's general one.
 fn refused<T: std::fmt::Debug>(
     clients: Clients,
     code: i32,

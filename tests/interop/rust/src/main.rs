@@ -184,9 +184,10 @@ async fn main() -> ExitCode {
         for (name, check) in operations::CHECKS.iter().chain(errors::CHECKS) {
             let ended = tokio::time::timeout(PATIENCE, check(Clients(binding))).await;
             let why = ended.unwrap_or_else(|_| Err("it hangs".to_owned())).err();
-            all_well &= why.is_none();
+            let ok = why.is_none();
+            all_well &= ok;
             let line = serde_json::json!({
-                "client": client, "binding": binding, "check": name, "ok": why.is_none(), "why": why,
+                "client": client, "binding": binding, "check": name, "ok": ok, "why": why,
             });
             println!("{line}");
         }
