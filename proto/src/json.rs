@@ -18,7 +18,7 @@ use prost_types::Struct;
 use serde::Deserializer;
 
 pub use error::{Error, Kind, Trail, VALUE_DEPTH_MAX};
-pub use value::{value_from_json, value_to_json};
+pub use value::{struct_depth, value_depth, value_from_json, value_to_json};
 
 #[allow(clippy::all, deprecated, unused_variables)]
 mod generated {

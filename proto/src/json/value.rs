@@ -136,6 +136,25 @@ impl ProtoMessage for () {
     fn write_fields(&self, _: &mut Vec<u8>) {}
 }
 
+/// How many objects and lists stand inside one another, the outermost included. JSON that nests
+/// deeper than `VALUE_DEPTH_MAX` is not read; protobuf has to be asked, as its own bound counts
+/// from wherever a value happens to stand.
+pub fn value_depth(value: &Value) -> usize {
+    match &value.kind {
+        Some(Kind::ListValue(list)) => 1 + deepest(list.values.iter()),
+        Some(Kind::StructValue(object)) => struct_depth(object),
+        _ => 0,
+    }
+}
+
+pub fn struct_depth(object: &Struct) -> usize {
+    1 + deepest(object.fields.values())
+}
+
+fn deepest<'a>(values: impl Iterator<Item = &'a Value>) -> usize {
+    values.map(value_depth).max().unwrap_or(0)
+}
+
 pub fn value_from_json(json: serde_json::Value) -> Value {
     use serde_json::Value as Json;
     let kind = match json {
@@ -171,5 +190,24 @@ pub fn value_to_json(value: &Value) -> serde_json::Value {
             let entries = object.fields.iter();
             entries.map(|(key, value)| (key.clone(), value_to_json(value))).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::{VALUE_DEPTH_MAX, from_str};
+
+    #[test]
+    fn depth_is_what_the_reader_counts() {
+        for (json, depth) in [("7", 0), ("[]", 1), ("{}", 1), (r#"[1,{"a":[]},[2]]"#, 3)] {
+            assert_eq!(value_depth(&from_str(json).unwrap()), depth, "{json}");
+        }
+        let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        let deepest: Value = from_str(&nested(VALUE_DEPTH_MAX)).unwrap();
+        assert_eq!(value_depth(&deepest), VALUE_DEPTH_MAX);
+        assert!(from_str::<Value>(&nested(VALUE_DEPTH_MAX + 1)).is_err());
+        let object: Struct = from_str(r#"{"a":{"b":{}}}"#).unwrap();
+        assert_eq!(struct_depth(&object), 3);
     }
 }

@@ -1,5 +1,5 @@
-//! The operations on tasks that exist: get, list, cancel, subscribe. Nothing here knows through
-//! which door a call came.
+//! The operations on tasks that exist: get, list, cancel, subscribe; and what is read of an agent's
+//! offer. Nothing here knows through which door a call came.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ impl Core {
             return Err(Error::NotCancelable { id, state: task.state });
         }
         let (done, answer) = oneshot::channel();
-        let refused = self.change(|state| {
+        let taken = self.change(|state| {
             state.check_open()?;
             let Some(live) = state.live.get_mut(&id) else { return Ok(false) };
             let failure = live.task.complete_failure(cancelled(), "coordinator");
@@ -137,7 +137,7 @@ impl Core {
             state.end(id, body, "user", now(), Vec::new());
             Ok(true)
         })?;
-        if !refused {
+        if !taken {
             // It ended between our look at the store and our look at memory.
             let task = self.visible(&request.id, &request.tenant, caller).await?;
             return Err(Error::NotCancelable { id, state: task.state });

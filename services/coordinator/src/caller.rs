@@ -31,12 +31,6 @@ pub(crate) struct Caller {
     pub(crate) call: Option<CallKey>,
 }
 
-impl Default for Caller {
-    fn default() -> Self {
-        v1::Caller::default().into()
-    }
-}
-
 impl From<v1::Caller> for Caller {
     fn from(asked: v1::Caller) -> Self {
         let patience =
@@ -58,13 +52,9 @@ impl From<v1::Caller> for Caller {
 }
 
 impl Caller {
-    pub(crate) fn may_use(&self, agent: &str) -> bool {
-        self.agents.is_empty() || self.agents.iter().any(|name| name == agent)
-    }
-
     /// Said before the agent is looked up, so that it does not tell whether there is one.
     pub(crate) fn check_agent(&self, agent: &str) -> Result<(), Error> {
-        match self.may_use(agent) {
+        match self.agents.is_empty() || self.agents.iter().any(|name| name == agent) {
             true => Ok(()),
             false => Err(Error::Denied(agent.to_owned())),
         }

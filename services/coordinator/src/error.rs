@@ -13,7 +13,7 @@ pub enum StartError {
     Listen(#[from] faultline_chassis::server::BindError),
     #[error(
         "{0} can be reached from other machines, and nobody is asked for a token: configure \
-         `token` in [mesh], listen on 127.0.0.1, or say --insecure"
+         `token` in [mesh] or FAULTLINE_MESH__TOKEN, listen on 127.0.0.1, or say --insecure"
     )]
     Exposed(std::net::SocketAddr),
     #[error("'{0}' is not a store (say sqlite:PATH)")]

@@ -1,5 +1,6 @@
-//! The open doors: A2A over gRPC, for agents that delegate and clients that speak it, and the
-//! operators' Mesh. Thin: it turns calls into operations and their refusals into statuses.
+//! The doors for whoever is no gateway: A2A over gRPC, for agents that delegate and clients that
+//! speak it, and the operators' Mesh. Thin: it turns calls into operations and their refusals into
+//! statuses.
 
 use std::{
     pin::Pin,

@@ -1,4 +1,4 @@
-//! Callers of the open door who do not wait for ever.
+//! Callers over gRPC who do not wait for ever.
 
 use faultline_proto::reason;
 

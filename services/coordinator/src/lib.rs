@@ -1,7 +1,7 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
 //! `losses` take it back; `send`, `repeat`, `api` and `mesh` are what callers may ask, within what
-//! `caller` and `gate` allow; `hub`, `link` and `grpc` are the doors.
+//! `caller` and `gate` allow; `push` tells webhooks; `hub`, `link` and `grpc` are the doors.
 
 mod artifact;
 mod frame;

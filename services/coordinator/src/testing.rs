@@ -93,6 +93,11 @@ pub(crate) async fn frame_of(subscription: &mut Subscription) -> Option<Frame> {
     soon(subscription.next()).await.unwrap()
 }
 
+fn writer(core: &Arc<Core>) -> JoinHandle<()> {
+    let core = Arc::clone(core);
+    tokio::spawn(async move { core.write().await })
+}
+
 impl Bench {
     pub(crate) async fn start(offers: Vec<AgentOffer>) -> Self {
         Self::start_with(Config::default(), offers).await
@@ -110,8 +115,7 @@ impl Bench {
         let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
         let core = Arc::new(Core::new(Box::new(store), config));
         core.recover().await.unwrap();
-        let writes = Arc::clone(&core);
-        let writer = tokio::spawn(async move { writes.write().await });
+        let writer = writer(&core);
         let (worker, (outbox, messages)) = (WorkerId::new(), mpsc::channel(64));
         if !offers.is_empty() {
             let hello = Hello { agents: offers, slots: 100, ..Hello::default() };
@@ -163,6 +167,18 @@ impl Bench {
 
     pub(crate) fn complete(&self, assign: &Assign, number: u32) {
         self.report(assign, number, report::Body::Completed(v1::Completed::default()));
+    }
+
+    /// From now on nothing becomes durable…
+    pub(crate) async fn hold_writes(&mut self) {
+        self.core.flushed().await;
+        self.writer.abort();
+        let _ = (&mut self.writer).await;
+    }
+
+    /// …until now.
+    pub(crate) fn write_on(&mut self) {
+        self.writer = writer(&self.core);
     }
 
     /// Writes past everything else.

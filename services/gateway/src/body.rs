@@ -22,11 +22,11 @@ const DISCARD_BYTES_MAX: usize = 8 * limits::BODY_BYTES_MAX;
 /// How long the rest of a body that nobody wants is waited for.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The whole body, if it is JSON. No body is of any type.
+/// The whole body, if it says that it is JSON. No body is of any type.
 pub(crate) async fn read_json(head: &Parts, body: &mut Body) -> Result<Bytes, Refused> {
-    match wrong_type(head) {
-        Some(refused) if !body.is_end_stream() => Err(refused),
-        _ => read(head, body).await,
+    match body.is_end_stream() || is_json(head) {
+        true => read(head, body).await,
+        false => Err(wrong_type()),
     }
 }
 
@@ -121,16 +121,19 @@ async fn discard(head: &Parts, body: &mut Body) -> bool {
     false
 }
 
-fn wrong_type(head: &Parts) -> Option<Refused> {
-    let given = head.headers.get(CONTENT_TYPE)?;
-    let essence = given.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
-    if ["application/json", "application/a2a+json"].iter().any(|t| essence.eq_ignore_ascii_case(t))
-    {
-        return None;
-    }
+/// Not lenient, not even with a body that does not say what it is: a browser sends such a one to
+/// the gateway on its user's machine for whatever page the user looks at, but it asks before it
+/// sends JSON.
+fn is_json(head: &Parts) -> bool {
+    let given = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = given.unwrap_or("").split(';').next().unwrap_or("").trim();
+    ["application/json", "application/a2a+json"].iter().any(|t| essence.eq_ignore_ascii_case(t))
+}
+
+fn wrong_type() -> Refused {
     let failure = Failure::new(&reason::CONTENT_TYPE_NOT_SUPPORTED)
-        .because("the body must be application/json or application/a2a+json");
-    Some(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, failure))
+        .because("the body must be application/json or application/a2a+json, and say so");
+    Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, failure)
 }
 
 fn too_large() -> Refused {

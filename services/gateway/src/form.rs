@@ -1,5 +1,5 @@
 //! The form of a JSON answer: what is put around it, and which version of A2A it is written in.
-//! JSON-RPC and REST share everything but this, and 0.3 is spoken here and nowhere else.
+//! JSON-RPC and REST share everything but this. Old requests become new here, new answers old.
 
 use axum::body::Body;
 use faultline_proto::{

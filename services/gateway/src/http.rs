@@ -63,6 +63,11 @@ impl Exchange {
         }
     }
 
+    /// Whether clients of A2A 0.3 are served.
+    pub(crate) fn serves_v03(&self) -> bool {
+        self.gateway.cards.v03
+    }
+
     pub(crate) fn reporter(&self) -> Reporter {
         Reporter { trace: self.trace, table: self.gateway.error_table }
     }
@@ -128,7 +133,7 @@ fn verb(method: &Method) -> &str {
 async fn answer(exchange: &Exchange, route: &Route<'_>, body: &mut Body) -> Response<Body> {
     let answered = match route {
         Route::Nothing => Err(no_such_path().into()),
-        Route::OldCard(_) if !exchange.gateway.cards.v03 => Err(no_such_path().into()),
+        Route::OldCard(_) if !exchange.serves_v03() => Err(no_such_path().into()),
         Route::Grpc | Route::GrpcHealth => Ok(grpc::answer(exchange, body).await),
         Route::Rest(rest) => match rest.resource.operation(&exchange.head.method) {
             Some(operation) => rest::answer(exchange, rest, operation, body).await,

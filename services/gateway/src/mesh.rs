@@ -34,7 +34,7 @@ pub(crate) async fn answer(
         "Workers" => call::Body::Workers(request(&body)?),
         "Inspect" => call::Body::Inspect(request(&body)?),
         _ => {
-            let failure = Failure::new(&reason::METHOD_NOT_FOUND)
+            let failure = Failure::new(&reason::NOT_FOUND)
                 .because("no such method: there are Agents, Workers and Inspect");
             return Err(failure.into());
         }

@@ -2,25 +2,31 @@
 //! and what is wrong with it. It knows nothing that only the coordinator can know, such as whether
 //! a task exists.
 
+use std::ops::RangeInclusive;
+
 use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
     a2a::{
         DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
-        ListTasksRequest, Message, Role, SendMessageRequest, TaskPushNotificationConfig,
+        ListTasksRequest, Message, Role, SendMessageRequest, TaskPushNotificationConfig, TaskState,
+        part::Content,
     },
     json::{self, Kind},
     reason,
     v1::call,
 };
 use prost::Message as _;
-use prost_types::Struct;
+use prost_types::{Struct, Timestamp};
 
 /// Wrong fields named in one answer; a list of a million bad parts is not echoed.
 const VIOLATIONS_MAX: usize = 16;
 /// How deep a body may nest.
 const NESTING_MAX: usize = 128;
 const PAGE_SIZE_MAX: i32 = 100;
+/// The times that protobuf defines, in seconds since 1970: the years 1 to 9999.
+const YEARS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
+const NANOS: RangeInclusive<i32> = 0..=999_999_999;
 
 /// Collects what is wrong, so that the caller hears of everything at once.
 #[derive(Default)]
@@ -51,9 +57,13 @@ impl Violations {
     }
 
     fn metadata(&mut self, field: &str, metadata: Option<&Struct>) {
+        let Some(metadata) = metadata else { return };
         let most = limits::METADATA_BYTES_MAX;
-        if metadata.is_some_and(|metadata| metadata.encoded_len() > most) {
+        if metadata.encoded_len() > most {
             self.add(field, format!("must be at most {most} bytes inside the mesh"));
+        }
+        if json::struct_depth(metadata) > limits::DATA_DEPTH_MAX {
+            self.add(field, too_deep());
         }
     }
 
@@ -167,9 +177,15 @@ fn message(message: &Message, wrong: &mut Violations) {
         _ => wrong.add("message.parts", format!("must be at most {} parts", limits::PARTS_MAX)),
     }
     for (i, part) in message.parts.iter().enumerate() {
-        if part.content.is_none() {
-            let description = "must have one of text, raw, url or data";
-            wrong.add(format!("message.parts[{i}]"), description);
+        match &part.content {
+            Some(Content::Data(data)) if json::value_depth(data) > limits::DATA_DEPTH_MAX => {
+                wrong.add(format!("message.parts[{i}].data"), too_deep());
+            }
+            Some(_) => {}
+            None => {
+                let description = "must have one of text, raw, url or data";
+                wrong.add(format!("message.parts[{i}]"), description);
+            }
         }
         if part.metadata.is_some() {
             wrong.metadata(&format!("message.parts[{i}].metadata"), part.metadata.as_ref());
@@ -177,20 +193,15 @@ fn message(message: &Message, wrong: &mut Violations) {
     }
 }
 
-/// Where a task's news are pushed to. Whether that place may be reached is the coordinator's to
-/// know.
+/// What JSON is refused for when it is read, in the same words.
+fn too_deep() -> String {
+    format!("nested deeper than {} levels", limits::DATA_DEPTH_MAX)
+}
+
+/// Where a task's news are pushed to: only what A2A requires. What can be reached and how much of
+/// it can be kept is the coordinator's to know.
 fn push(at: &str, config: &TaskPushNotificationConfig, wrong: &mut Violations) {
-    wrong.key(&format!("{at}id"), &config.id);
     wrong.required(&format!("{at}url"), &config.url);
-    let bounds = [
-        ("url", config.url.len(), limits::PUSH_URL_BYTES_MAX),
-        ("token", config.token.len(), limits::PUSH_SECRET_BYTES_MAX),
-    ];
-    for (field, length, most) in bounds {
-        if length > most {
-            wrong.add(format!("{at}{field}"), format!("must be at most {most} bytes long"));
-        }
-    }
     if let Some(authentication) = &config.authentication {
         wrong.required(&format!("{at}authentication.scheme"), &authentication.scheme);
     }
@@ -202,6 +213,13 @@ fn list(request: &ListTasksRequest, wrong: &mut Violations) {
     wrong.not_negative("historyLength", request.history_length);
     if request.page_size.is_some_and(|size| !(1..=PAGE_SIZE_MAX).contains(&size)) {
         wrong.add("pageSize", "must be from 1 to 100");
+    }
+    if TaskState::try_from(request.status).is_err() {
+        wrong.add("status", "must be a state of A2A 1.0");
+    }
+    let is_time = |t: &Timestamp| YEARS.contains(&t.seconds) && NANOS.contains(&t.nanos);
+    if !request.status_timestamp_after.as_ref().is_none_or(is_time) {
+        wrong.add("statusTimestampAfter", "must be a time of the years 1 to 9999");
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn must_be_1(
 
 /// Refuses 0.3 where it is switched off.
 pub(crate) fn must_serve_v03(exchange: &Exchange) -> Result<(), Failure> {
-    match exchange.gateway.cards.v03 {
+    match exchange.serves_v03() {
         true => Ok(()),
         false => Err(not_supported(exchange, "0.3")),
     }
@@ -84,7 +84,7 @@ fn read(said: &str) -> Option<Version> {
 
 fn not_supported(exchange: &Exchange, said: &str) -> Failure {
     let said: String = said.chars().take(32).collect();
-    let served = if exchange.gateway.cards.v03 { "1.0 or 0.3" } else { "1.0" };
+    let served = if exchange.serves_v03() { "1.0 or 0.3" } else { "1.0" };
     Failure::new(&reason::VERSION_NOT_SUPPORTED).because(format!(
         "A2A {said} is not served here: send the header A2A-Version with {served}"
     ))

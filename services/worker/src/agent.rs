@@ -254,14 +254,15 @@ impl Offer {
             let skill = Skill::new(&self.name, &self.name, &self.card.description);
             self.card.skills.push(skill.0);
         }
-        if !self.extended_skills.is_empty() {
-            self.capabilities().extended_agent_card = Some(true);
-        }
-        let extended_card = (!self.extended_skills.is_empty()).then(|| {
-            let mut card = self.card.clone();
-            card.skills.append(&mut self.extended_skills);
-            completed(card, &self.name)
-        });
+        let extended_card = match self.extended_skills.is_empty() {
+            true => None,
+            false => {
+                self.capabilities().extended_agent_card = Some(true);
+                let mut card = self.card.clone();
+                card.skills.append(&mut self.extended_skills);
+                Some(card)
+            }
+        };
         let on_worker_lost = match self.on_worker_lost {
             OnWorkerLost::Retry => agent_offer::OnWorkerLost::Retry,
             OnWorkerLost::Fail => agent_offer::OnWorkerLost::Fail,
@@ -274,8 +275,8 @@ impl Offer {
             agent: self.agent,
         };
         let offer = v1::AgentOffer {
-            card: Some(completed(self.card, &self.name)),
             name: self.name,
+            card: Some(self.card),
             may_answer_with_message: self.may_answer_with_message,
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
@@ -283,22 +284,6 @@ impl Offer {
         };
         (offer, hosted)
     }
-}
-
-/// A2A requires all of these of a skill, and an empty list is left out of JSON.
-fn completed(mut card: a2a::AgentCard, name: &str) -> a2a::AgentCard {
-    for skill in &mut card.skills {
-        if skill.tags.is_empty() {
-            skill.tags.push(name.to_owned());
-        }
-        if skill.input_modes.is_empty() {
-            skill.input_modes.clone_from(&card.default_input_modes);
-        }
-        if skill.output_modes.is_empty() {
-            skill.output_modes.clone_from(&card.default_output_modes);
-        }
-    }
-    card
 }
 
 /// One thing an agent can do, as its card lists it.
@@ -370,9 +355,6 @@ mod tests {
         assert_eq!(capabilities.extensions[0].uri, FAILURE_EXTENSION);
         let skill = &card.skills[0];
         assert!(!skill.id.is_empty() && !skill.name.is_empty() && !skill.description.is_empty());
-        assert_eq!(skill.tags, ["nothing"]);
-        assert_eq!(skill.input_modes, ["text/plain"]);
-        assert_eq!(skill.output_modes, ["text/plain"]);
         assert!(card.supported_interfaces.is_empty(), "the gateway's to fill in");
         assert_eq!(offer.extended_card, None);
     }
@@ -399,7 +381,7 @@ mod tests {
         assert_eq!(card.documentation_url.unwrap(), "https://acme.example/docs");
         assert_eq!(card.icon_url.unwrap(), "https://acme.example/icon.png");
         assert_eq!(card.default_input_modes, ["image/*"]);
-        assert_eq!(card.skills[0].output_modes, ["text/plain", "image/png"]);
+        assert_eq!(card.default_output_modes, ["text/plain", "image/png"]);
     }
 
     #[test]
@@ -412,9 +394,7 @@ mod tests {
         assert_eq!(card.capabilities.as_ref().unwrap().extended_agent_card, Some(true));
         let ids: Vec<_> = extended.skills.iter().map(|s| s.id.as_str()).collect();
         assert_eq!(ids, ["nothing", "secret"]);
-        assert_eq!(extended.skills[1].tags, ["nothing"]);
         assert_eq!(extended.skills[1].input_modes, ["text/html"]);
-        assert_eq!(extended.skills[1].output_modes, ["text/plain"]);
         extended.skills.pop();
         assert_eq!(extended, card);
     }

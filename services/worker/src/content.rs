@@ -9,7 +9,7 @@ use faultline_proto::{
     json, reason,
 };
 use prost::Message as _;
-use prost_types::{Struct, Value, value::Kind as Json};
+use prost_types::Struct;
 
 use crate::Error;
 
@@ -127,39 +127,26 @@ pub(crate) fn check_size(what: &str, bytes: usize, bytes_max: usize) -> Result<(
 /// A part nested deeper than the peer's decoder goes would not fail this task but break the whole
 /// stream, and with it every other task of the worker.
 pub(crate) fn check_depth(parts: &[Part]) -> Result<(), Error> {
-    let fits = parts.iter().all(|part| {
-        let data = match &part.content {
-            Some(Kind::Data(value)) => value_fits(value, limits::DATA_DEPTH_MAX),
-            _ => true,
-        };
-        let metadata = part.metadata.as_ref();
-        data && metadata.is_none_or(|m| struct_fits(m, limits::DATA_DEPTH_MAX))
-    });
-    if fits { Ok(()) } else { Err(too_deep()) }
+    for part in parts {
+        if let Some(Kind::Data(value)) = &part.content {
+            check_levels(json::value_depth(value))?;
+        }
+        part.metadata.as_ref().map_or(Ok(()), check_object_depth)?;
+    }
+    Ok(())
 }
 
 /// The same for an object that stands alone.
 pub(crate) fn check_object_depth(object: &Struct) -> Result<(), Error> {
-    if struct_fits(object, limits::DATA_DEPTH_MAX) { Ok(()) } else { Err(too_deep()) }
+    check_levels(json::struct_depth(object))
 }
 
-fn too_deep() -> Error {
-    let text = format!("data nests deeper than {} levels", limits::DATA_DEPTH_MAX);
-    Error::new(&reason::TASK_TOO_LARGE).because(text)
-}
-
-fn value_fits(value: &Value, levels: usize) -> bool {
-    match &value.kind {
-        Some(Json::StructValue(object)) => struct_fits(object, levels),
-        Some(Json::ListValue(list)) => {
-            levels > 0 && list.values.iter().all(|v| value_fits(v, levels - 1))
-        }
-        _ => true,
+fn check_levels(levels: usize) -> Result<(), Error> {
+    if levels <= limits::DATA_DEPTH_MAX {
+        return Ok(());
     }
-}
-
-fn struct_fits(object: &Struct, levels: usize) -> bool {
-    levels > 0 && object.fields.values().all(|v| value_fits(v, levels - 1))
+    let text = format!("data nests deeper than {} levels", limits::DATA_DEPTH_MAX);
+    Err(Error::new(&reason::TASK_TOO_LARGE).because(text))
 }
 
 #[cfg(test)]

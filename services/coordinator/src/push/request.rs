@@ -33,6 +33,9 @@ use tracing::{Span, field::Empty, info_span};
 
 use super::{Push, target::Target};
 
+/// Whatever is configured, nobody is called in a tight loop.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+
 /// What a webhook made of a notification.
 #[derive(Debug, PartialEq)]
 pub(super) enum Answer {
@@ -159,7 +162,7 @@ fn read<B>(response: &Response<B>) -> Answer {
 /// How long before the next attempt, `tried` having failed so far. `luck` is between 0 and 1 and
 /// spreads those who failed together.
 pub(super) fn pause(first: Duration, tried: u32, luck: f64) -> Duration {
-    let doubled = first.saturating_mul(1 << tried.saturating_sub(1).min(30));
+    let doubled = first.max(PAUSE_MIN).saturating_mul(1 << tried.saturating_sub(1).min(30));
     doubled.min(limits::PUSH_PAUSE_MAX).mul_f64(0.5 + luck / 2.0)
 }
 
@@ -232,5 +235,6 @@ mod tests {
         let most = |tried| pause(second, tried, 1.0).as_millis();
         assert_eq!([1, 2, 3, 7, 8, 4000].map(most), [1000, 2000, 4000, 60_000, 60_000, 60_000]);
         assert_eq!(pause(second, 1, 0.0).as_millis(), 500);
+        assert!(pause(Duration::ZERO, 1, 1.0) > Duration::ZERO);
     }
 }

@@ -1,5 +1,7 @@
-//! Who may have configurations, on a coordinator in this process. What webhooks see of it is tried
-//! on whole meshes.
+//! Who may have configurations and what is owed to them, on a coordinator in this process. What
+//! webhooks see of it is tried on whole meshes.
+
+use std::sync::Arc;
 
 use faultline_proto::{
     a2a::{
@@ -16,7 +18,8 @@ use crate::{
     Config,
     caller::Caller,
     error::Error,
-    testing::{Bench, answering, at_once, principal, refusal_of, request, task_of},
+    store::{PushKey, Scope},
+    testing::{Bench, answering, at_once, principal, refusal_of, request, soon, task_of},
 };
 
 /// An agent whose card says whether it notifies.
@@ -107,4 +110,29 @@ async fn a_configuration_inside_a_message_is_for_the_task_of_the_message() {
     let get = Get { task_id: task.id.clone(), id: "a".into(), ..Get::default() };
     let made = bench.core.get_push(get, &ann).await.unwrap();
     assert_eq!(made, config(&task.id));
+}
+
+#[tokio::test]
+async fn an_end_that_comes_while_a_configuration_is_made_is_owed_to_it() {
+    let mut bench = bench().await;
+    let ann = principal("ann");
+    let task = task_of(bench.send(at_once(request("loud", "hi")), &ann)).await;
+    let assign = bench.assigned().await;
+    bench.hold_writes().await;
+    bench.complete(&assign, 1);
+    let core = Arc::clone(&bench.core);
+    let creating = tokio::spawn(async move { core.create_push(config(&task.id), &ann).await });
+    soon(async {
+        while bench.core.lock().queue.writes.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    bench.write_on();
+    let made = soon(creating).await.unwrap().unwrap();
+    let id = made.task_id.parse().unwrap();
+    let stored = bench.core.store.task(id, Scope::default()).await.unwrap().unwrap();
+    let row = bench.core.store.push(PushKey { task: id, id: made.id }).await.unwrap().unwrap();
+    assert!(stored.task.is_final());
+    assert!(!row.done && row.sent < stored.task.seq, "{row:?}");
 }

@@ -287,7 +287,7 @@ async fn operators_errors_have_the_status_of_their_reason() {
         ("Inspect", "{}", 404, "TASK_NOT_FOUND"),
         ("Inspect", r#"{"taskId":7}"#, 400, "INVALID_PARAMS"),
         ("Inspect", "{", 400, "JSON_PARSE"),
-        ("Forget", "{}", 404, "METHOD_NOT_FOUND"),
+        ("Forget", "{}", 404, "NOT_FOUND"),
     ] {
         let answer = client.post(&format!("/mesh/{method}"), body).await;
         assert_eq!(answer.status.as_u16(), status, "{method} {body}");

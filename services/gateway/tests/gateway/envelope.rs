@@ -163,20 +163,3 @@ async fn an_answer_of_the_wrong_kind_is_an_internal_error() {
     let answer = mesh.client().await.rpc("SendMessage", message("mixup")).await;
     assert_eq!(answer.code(), -32603);
 }
-
-#[tokio::test]
-async fn only_version_1_is_spoken() {
-    let mesh = Mesh::start().await;
-    let mut client = mesh.client().await;
-    for (version, code) in
-        [("1", None), ("1.0", None), ("1.1", None), ("0.3", Some(-32009)), ("2.0", Some(-32009))]
-    {
-        let headers = [("a2a-version", version)];
-        let answer = client.ask("POST", "/", &headers, request("ListTasks", json!({}))).await;
-        assert_eq!(answer.body["error"]["code"].as_i64(), code, "{version}");
-        assert_eq!(answer.body["id"], 1);
-        if code.is_some() {
-            assert!(answer.message().contains("1.0"), "{answer:?}");
-        }
-    }
-}

@@ -19,6 +19,7 @@ use faultline_proto::{
 use http::{HeaderMap, Request as HttpRequest};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost_types::{ListValue, Struct, Timestamp, Value, value::Kind};
 use tokio::{net::TcpStream, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Request, Status, metadata::MetadataValue};
@@ -144,6 +145,16 @@ async fn what_is_wrong_is_named_and_versions_are_checked() {
     assert_eq!((empty.code(), field(&empty)), (Code::InvalidArgument, "message".to_owned()));
     let nameless = client.get_task(v1(GetTaskRequest::default())).await.unwrap_err();
     assert_eq!(field(&nameless), "id");
+    for (status, seconds, nanos, wrong) in [
+        (99, 0, 0, "status"),
+        (0, 1 << 62, 0, "statusTimestampAfter"),
+        (0, 0, -1, "statusTimestampAfter"),
+        (0, 0, i32::MAX, "statusTimestampAfter"),
+    ] {
+        let status_timestamp_after = Some(Timestamp { seconds, nanos });
+        let list = ListTasksRequest { status, status_timestamp_after, ..Default::default() };
+        assert_eq!(field(&client.list_tasks(v1(list)).await.unwrap_err()), wrong);
+    }
     let bare = Request::new(ListTasksRequest::default());
     for request in [
         bare,
@@ -154,6 +165,45 @@ async fn what_is_wrong_is_named_and_versions_are_checked() {
         assert_eq!(refused.code(), Code::FailedPrecondition);
         assert_eq!(from_status(&refused).reason, "VERSION_NOT_SUPPORTED");
         assert!(refused.message().contains("A2A-Version"), "{refused:?}");
+    }
+}
+
+/// JSON is refused when it is read. What protobuf lets through would not be read at the other end
+/// of the link, and that ends the link for everybody.
+#[tokio::test]
+async fn data_nests_no_deeper_than_in_json() {
+    let mesh = Mesh::start().await;
+    let mut client = grpc(&mesh);
+    let nested = |levels: usize| {
+        let wrap = |value: Value, _| Kind::ListValue(ListValue { values: vec![value] }).into();
+        (0..levels).fold(Value::default(), wrap)
+    };
+    let object = |levels: usize| {
+        Some(Struct { fields: [("k".to_owned(), nested(levels - 1))].into_iter().collect() })
+    };
+    for (levels, is_fine) in [(limits::DATA_DEPTH_MAX, true), (25, false), (47, false)] {
+        let mut data = say("x");
+        data.message.as_mut().unwrap().parts[0].content = Some(Content::Data(nested(levels)));
+        let mut of_part = say("x");
+        of_part.message.as_mut().unwrap().parts[0].metadata = object(levels);
+        let mut of_message = say("x");
+        of_message.message.as_mut().unwrap().metadata = object(levels);
+        let of_request = SendMessageRequest { metadata: object(levels), ..say("x") };
+        for (request, wrong) in [
+            (data, "message.parts[0].data"),
+            (of_part, "message.parts[0].metadata"),
+            (of_message, "message.metadata"),
+            (of_request, "metadata"),
+        ] {
+            match client.send_message(v1(request)).await {
+                Ok(_) => assert!(is_fine, "{levels} levels of {wrong}"),
+                Err(refused) => assert_eq!((is_fine, &*field(&refused)), (false, wrong)),
+            }
+        }
+        let id = "t".to_owned();
+        let cancel = CancelTaskRequest { id, metadata: object(levels), ..Default::default() };
+        let refused = client.cancel_task(v1(cancel)).await.unwrap_err();
+        assert_eq!(refused.code() == Code::NotFound, is_fine, "{refused:?}");
     }
 }
 
@@ -281,6 +331,7 @@ async fn a_stream_that_nobody_reads_is_let_go_also_over_http2() {
     let body = request("SendStreamingMessage", message("count 3000"));
     let opening = HttpRequest::post(format!("http://{}/", mesh.address))
         .header("a2a-version", "1.0")
+        .header("content-type", "application/json")
         .body(Full::new(Bytes::from(body)))
         .unwrap();
     let response = sender.send_request(opening).await.unwrap();

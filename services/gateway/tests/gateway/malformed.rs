@@ -170,7 +170,8 @@ async fn too_much_content_is_413() {
 async fn a_body_without_a_length_is_bounded_too() {
     let mesh = Mesh::start().await;
     let mut stream = TcpStream::connect(mesh.address).await.unwrap();
-    let head = "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+                transfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(0x10_0000));
     for _ in 0..12 {
@@ -188,7 +189,8 @@ async fn a_body_without_a_length_is_bounded_too() {
 async fn a_body_that_does_not_come_is_408() {
     let mesh = Mesh::start().await;
     let mut stream = TcpStream::connect(mesh.address).await.unwrap();
-    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"jsonrpc\":";
+    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+                content-length: 100\r\n\r\n{\"jsonrpc\":";
     stream.write_all(head.as_bytes()).await.unwrap();
     let started = tokio::time::Instant::now();
     let mut answer = Vec::new();
@@ -208,6 +210,7 @@ async fn other_types_and_verbs_are_refused_in_json() {
         ("application/json", 200),
         ("application/a2a+json", 200),
         ("Application/JSON; charset=utf-8", 200),
+        ("", 415),
         ("text/plain", 415),
         ("application/x-www-form-urlencoded", 415),
     ] {
@@ -218,7 +221,6 @@ async fn other_types_and_verbs_are_refused_in_json() {
             assert_eq!(answer.code(), -32005);
         }
     }
-    assert_eq!(client.ask("POST", "/", &[], body.clone()).await.status, StatusCode::OK);
     for verb in ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"] {
         for path in ["/", "/agents/echo"] {
             let answer = client.ask(verb, path, &[], "").await;
