@@ -229,7 +229,7 @@ fn cancelled() -> Failure {
 
 /// The first millisecond that is not before this time.
 fn millis_up(time: &Timestamp) -> Millis {
-    millis(time) + Millis::from(time.nanos % 1_000_000 > 0)
+    millis(time).saturating_add(Millis::from(time.nanos % 1_000_000 > 0))
 }
 
 /// A page token is the place of the last task shown, so inserts do not move it.

@@ -9,6 +9,7 @@ use faultline_proto::{
 
 use crate::{
     artifact::TooLarge,
+    depth,
     task::{Refused, Task, ended, is_waiting},
 };
 
@@ -40,6 +41,9 @@ impl Task {
         let Some(body) = report.body else {
             return Err(Refused::Nonsense("the report is empty or of an unknown kind"));
         };
+        if depth::is_report_too_deep(&body) {
+            return Err(Refused::Nonsense("its data nests too deep"));
+        }
         let withdraws = matches!(
             body,
             report::Body::Started(_) | report::Body::Artifact(_) | report::Body::Checkpoint(_)

@@ -4,6 +4,7 @@
 //! `caller` and `gate` allow; `push` tells webhooks; `hub`, `link` and `grpc` are the doors.
 
 mod artifact;
+mod depth;
 mod frame;
 mod judge;
 mod task;

@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
@@ -13,10 +14,10 @@ use std::{
 
 use faultline_chassis::{TraceContext, limits, telemetry::HOP};
 use faultline_proto::{
-    Failure,
+    Failure, reason,
     v1::{self, Call, Deleted, End, Reply, call, link_server::Link, reply},
 };
-use futures::{Stream, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, stream};
 use prost::Message;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -75,7 +76,7 @@ impl Link for LinkService {
                     () = line.cut.cancelled() => break,
                 };
                 match call {
-                    Ok(Some(call)) => line.take(call),
+                    Ok(Some(call)) => line.take_guarded(call),
                     Ok(None) | Err(_) => break,
                 }
             }
@@ -114,6 +115,13 @@ impl Reader {
 }
 
 impl Line {
+    fn take_guarded(self: &Arc<Self>, call: Call) {
+        let id = call.id;
+        if catch_unwind(AssertUnwindSafe(|| self.take(call))).is_err() {
+            self.reply(id, Err(Failure::new(&reason::INTERNAL_ERROR)), Vec::new());
+        }
+    }
+
     fn take(self: &Arc<Self>, call: Call) {
         let id = call.id;
         let Some(body) = call.body else { return };
@@ -159,7 +167,7 @@ impl Line {
                 };
                 let line = Arc::clone(self);
                 tokio::spawn(async move {
-                    let answer = ask(&line.core, question, &caller).await.map_err(Failure::from);
+                    let answer = guarded(ask(&line.core, question, &caller)).await;
                     record(&span, answer.as_ref().err());
                     line.reply(id, answer, caller.extensions.active());
                 });
@@ -179,12 +187,12 @@ impl Line {
         let reader = Arc::new(Reader { credit, gone: Notify::new() });
         self.streams().insert(id, Arc::clone(&reader));
         tokio::spawn(async move {
-            let ended = match open.await {
-                Ok(subscription) => line.pump(id, subscription, &reader, extensions).await,
-                Err(error) => Err(error),
+            let all = async {
+                let subscription = open.await?;
+                line.pump(id, subscription, &reader, extensions).await
             };
+            let answer = guarded(all).await.map(|()| reply::Body::End(End {}));
             line.streams().remove(&id);
-            let answer = ended.map(|()| reply::Body::End(End {})).map_err(Failure::from);
             record(&span, answer.as_ref().err());
             let last = Reply { id, body: Some(line.body(answer)), extensions: Vec::new() };
             line.send_frame(last, &reader).await;
@@ -270,6 +278,14 @@ impl Line {
 
     fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Reader>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A panic costs the call that met it, and whoever waits for the answer is told.
+async fn guarded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(done) => done.map_err(Failure::from),
+        Err(_) => Err(Failure::new(&reason::INTERNAL_ERROR)),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The operators' questions: what is offered, who is attached, what became of a task.
 
+use std::collections::HashMap;
+
 use faultline_proto::{
     Failure,
     id::TaskId,
@@ -17,24 +19,23 @@ impl Core {
         let default = self.default_agent(&state);
         let wanted = |name: &str| request.name.is_empty() || request.name == name;
         let agents = state.registry.agents.iter().filter(|(name, _)| wanted(name));
-        let agents = agents.map(|(name, agent)| {
-            let workers = state.registry.workers.values();
-            let computing = workers
-                .flat_map(Worker::running)
-                .filter(|(id, running)| {
-                    running.computing && state.live.get(id).is_some_and(|l| l.task.agent == *name)
-                })
-                .count();
-            v1::Agent {
-                name: name.clone(),
-                card: agent.offer.card.clone(),
-                workers: agent.workers.len() as u32,
-                queued: agent.queue.len() as u32,
-                computing: computing as u32,
-                waiting: agent.waiting,
-                is_default: default.as_deref() == Some(name),
-                card_changed: Some(timestamp(agent.changed)),
+        // Every reader of a card comes by here, so what runs is walked once.
+        let mut computing: HashMap<&str, u32> = HashMap::new();
+        let running = state.registry.workers.values().flat_map(Worker::running);
+        for (id, _) in running.filter(|(_, running)| running.computing) {
+            if let Some(live) = state.live.get(&id) {
+                *computing.entry(&live.task.agent).or_default() += 1;
             }
+        }
+        let agents = agents.map(|(name, agent)| v1::Agent {
+            name: name.clone(),
+            card: agent.offer.card.clone(),
+            workers: agent.workers.len() as u32,
+            queued: agent.queue.len() as u32,
+            computing: computing.get(name.as_str()).copied().unwrap_or(0),
+            waiting: agent.waiting,
+            is_default: default.as_deref() == Some(name),
+            card_changed: Some(timestamp(agent.changed)),
         });
         Ok(AgentsResponse { agents: agents.collect() })
     }

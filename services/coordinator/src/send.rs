@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     caller::Caller,
     core::{Core, Effect, State, now},
+    depth,
     dispatch::{Decided, NewTask, Step},
     error::Error,
     gate,
@@ -186,7 +187,7 @@ impl Core {
         }
         let notifies = push_of(&request).is_some();
         let message = request.message.take().unwrap_or_default();
-        check_size(&message)?;
+        check(&message)?;
         let context_id = match message.context_id.as_str() {
             "" => uuid::Uuid::now_v7().to_string(),
             given if given.len() > limits::KEY_BYTES_MAX => {
@@ -310,7 +311,7 @@ fn answer(
     if task.is_final() {
         return Err(Error::Ended { id, state: task.state });
     }
-    if task.message_bytes() + check_size(&message)? > limits::TASK_MESSAGE_BYTES_MAX {
+    if task.message_bytes() + check(&message)? > limits::TASK_MESSAGE_BYTES_MAX {
         let text = "the messages of this task are too many: start a new one in its context";
         return Err(Error::TooLarge(text));
     }
@@ -370,8 +371,11 @@ impl Options {
     }
 }
 
-/// The gateway checks this too, but is not the only door.
-fn check_size(message: &a2a::Message) -> Result<usize, Error> {
+/// The bytes of a message that may be taken. The gateway checks this too, but is not the only door.
+fn check(message: &a2a::Message) -> Result<usize, Error> {
+    if depth::is_message_too_deep(message) {
+        return Err(Error::Invalid { field: "message", what: depth::too_deep() });
+    }
     match message.encoded_len() {
         bytes if bytes > limits::MESSAGE_BYTES_MAX => {
             Err(Error::TooLarge("the message is over 4 MiB: send a URL instead of the content"))

@@ -256,8 +256,7 @@ impl Shared {
         }
     }
 
-    /// Ends the streams that nobody has read for too long although something waits in them. The
-    /// failure is the last thing their readers find, should they come back.
+    /// Ends the streams that nobody has read for too long although something waits in them.
     fn end_stuck(&self, now: Instant) {
         let mut state = self.lock();
         let stuck = |_: &u64, waiter: &mut Waiter| match waiter {
@@ -269,7 +268,10 @@ impl Shared {
         drop(state);
         senders.into_iter().for_each(wake);
         for (_, waiter) in ended {
-            fail(waiter, stuck_reader());
+            match waiter {
+                Waiter::Many(reader) => reader.let_go(stuck_reader()),
+                Waiter::One(_) => {}
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 mod greet;
 mod guard;
 mod stall;
+mod streams;
 mod token;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -13,7 +14,7 @@ use axum::Router;
 use http::Request;
 use hyper::service::service_fn;
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
 use tokio::{
@@ -25,10 +26,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{either::Either, sync::CancellationToken};
 use tower::ServiceExt;
 
-use self::stall::Impatient;
+use self::{stall::Impatient, streams::Streams};
 use crate::{drain::Drain, limits, tls};
 
 pub use guard::{Guard, GuardLayer};
+pub use streams::stream_end;
 pub use token::{TokenGuard, TokenLayer};
 
 /// A socket that waits for clients, and what they must speak on it.
@@ -146,8 +148,8 @@ async fn open(stream: TcpStream, tls: Option<TlsAcceptor>) -> io::Result<Stream>
     greet::greet(stream).await
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn builder() -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(Streams);
     builder
         .http1()
         .timer(TokioTimer::new())

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use faultline_chassis::limits;
+use faultline_chassis::{limits, server};
 use faultline_proto::{
     Failure,
     v1::{Call, Frame, call},
@@ -16,6 +16,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{Shared, dropped, wake};
 
@@ -33,11 +34,14 @@ pub(super) struct Reader {
     /// How many frames the reader had taken when it was last looked at, and when it last moved.
     taken: usize,
     moved: Instant,
+    /// Ends it without being read.
+    end: Option<CancellationToken>,
 }
 
 impl Reader {
+    /// Belongs to the request that is being answered here.
     pub(super) fn new(frames: mpsc::Sender<Item>) -> Self {
-        Self { frames, sent: 0, taken: 0, moved: Instant::now() }
+        Self { frames, sent: 0, taken: 0, moved: Instant::now(), end: server::stream_end() }
     }
 
     /// Hands a frame on, if there is room. One place is left free for the failure that may end it.
@@ -51,6 +55,16 @@ impl Reader {
     pub(super) fn fail(self, failure: Failure) {
         // A reader that is gone needs no last word.
         drop(self.frames.try_send(Err(failure)));
+    }
+
+    /// Ends a stream that is not read: what waits in it must not wait for ever. Over HTTP/1 its
+    /// connection is cut anyway, unless the reader comes back just in time for the last word.
+    pub(super) fn let_go(self, failure: Failure) {
+        let end = self.end.clone();
+        self.fail(failure);
+        if let Some(end) = end {
+            end.cancel();
+        }
     }
 
     /// Whether frames wait and none was taken for too long.
