@@ -106,7 +106,7 @@ impl From<Error> for Failure {
         let text = error.to_string();
         match error {
             Error::AgentNotFound(_) => Failure::new(&reason::AGENT_NOT_FOUND).because(text),
-            Error::Denied(_) => Failure::new(&reason::PERMISSION_DENIED).because(text),
+            Error::Denied(_) => Failure::new(&reason::INSUFFICIENT_SCOPE).because(text),
             Error::AgentUnavailable(_) => Failure::new(&reason::AGENT_UNAVAILABLE)
                 .because(text)
                 .with_retryable(true)

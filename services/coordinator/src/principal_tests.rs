@@ -116,7 +116,7 @@ async fn an_agent_out_of_bounds_is_denied_whether_it_exists_or_not() {
         let words = |failure: Failure| (failure.reason.clone(), failure.public_message.clone());
         let plain = refusal_of(bench.send(request(agent, "hi"), &narrow)).await;
         let (reason, text) = words(plain);
-        assert_eq!(reason, "PERMISSION_DENIED");
+        assert_eq!(reason, "INSUFFICIENT_SCOPE");
         assert_eq!(text.replace(agent, "X"), Error::Denied("X".into()).to_string());
         let with_key = Caller { agents: narrow.agents.clone(), ..keyed("ann", "k") };
         let keyed = refusal_of(bench.send(request(agent, "hi"), &with_key)).await;

@@ -8,7 +8,7 @@ use faultline_chassis::limits;
 use faultline_proto::{Failure, reason};
 use http::{
     StatusCode, Version,
-    header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT},
+    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT},
     request::Parts,
 };
 use http_body_util::BodyExt;
@@ -24,10 +24,10 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The whole body, if it says that it is JSON. No body is of any type.
 pub(crate) async fn read_json(head: &Parts, body: &mut Body) -> Result<Bytes, Refused> {
-    match body.is_end_stream() || is_json(head) {
-        true => read(head, body).await,
-        false => Err(wrong_type()),
+    if !body.is_end_stream() {
+        must_be_json(head)?;
     }
+    read(head, body).await
 }
 
 /// The whole body, if it comes in time and is not too large.
@@ -124,15 +124,22 @@ async fn discard(head: &Parts, body: &mut Body) -> bool {
 /// Not lenient, not even with a body that does not say what it is: a browser sends such a one to
 /// the gateway on its user's machine for whatever page the user looks at, but it asks before it
 /// sends JSON.
-fn is_json(head: &Parts) -> bool {
-    let given = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = given.unwrap_or("").split(';').next().unwrap_or("").trim();
-    ["application/json", "application/a2a+json"].iter().any(|t| essence.eq_ignore_ascii_case(t))
+fn must_be_json(head: &Parts) -> Result<(), Refused> {
+    let given = |name| head.headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
+    let essence = given(CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
+    let known = ["application/json", "application/a2a+json"];
+    if !known.iter().any(|kind| essence.eq_ignore_ascii_case(kind)) {
+        let text = "the body must be application/json or application/a2a+json, and say so";
+        return Err(wrong_type(text));
+    }
+    match given(CONTENT_ENCODING) {
+        None | Some("identity") => Ok(()),
+        Some(_) => Err(wrong_type("the body must be as it is: no Content-Encoding is known here")),
+    }
 }
 
-fn wrong_type() -> Refused {
-    let failure = Failure::new(&reason::CONTENT_TYPE_NOT_SUPPORTED)
-        .because("the body must be application/json or application/a2a+json, and say so");
+fn wrong_type(text: &str) -> Refused {
+    let failure = Failure::new(&reason::CONTENT_TYPE_NOT_SUPPORTED).because(text);
     Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, failure)
 }
 

@@ -109,7 +109,10 @@ impl Link {
     ) -> Result<FrameStream, Failure> {
         self.ready().await?;
         let place = Arc::clone(&self.shared.streams).try_acquire_owned();
-        let place = place.map_err(|_| overloaded("too many streams are open at this gateway"))?;
+        let place = place.map_err(|_| {
+            let most = limits::STREAMS_MAX;
+            overloaded(&format!("{most} streams are open at this gateway, and more may not be"))
+        })?;
         let (sender, frames) = mpsc::channel(FRAMES_AHEAD_MAX);
         let ticket = self.register(caller, body, Waiter::Many(Reader::new(sender)))?;
         Ok(FrameStream::new(frames, ticket, place))

@@ -81,13 +81,14 @@ impl<'a> Route<'a> {
     }
 
     fn below_agents(path: &'a str) -> Self {
-        match path.split_once('/') {
-            _ if path.is_empty() || path.starts_with('/') => Route::Nothing,
-            None => Route::Rpc(Some(path)),
-            Some((agent, "")) => Route::Rpc(Some(agent)),
-            Some((agent, CARD)) => Route::Card(Some(agent)),
-            Some((agent, OLD_CARD)) => Route::OldCard(Some(agent)),
-            Some((agent, rest)) => Rest::of(Some(agent), rest).map_or(Route::Nothing, Route::Rest),
+        let (agent, rest) = path.split_once('/').unwrap_or((path, ""));
+        match rest {
+            // No agent has a name that would have to be escaped.
+            _ if agent.is_empty() || agent.contains('%') => Route::Nothing,
+            "" => Route::Rpc(Some(agent)),
+            CARD => Route::Card(Some(agent)),
+            OLD_CARD => Route::OldCard(Some(agent)),
+            rest => Rest::of(Some(agent), rest).map_or(Route::Nothing, Route::Rest),
         }
     }
 
@@ -267,6 +268,8 @@ mod tests {
             ("/agents", Route::Nothing),
             ("/agents//", Route::Nothing),
             ("/agents/echo//", Route::Nothing),
+            ("/agents/%65cho", Route::Nothing),
+            ("/agents/%65cho/tasks", Route::Nothing),
             ("/.well-known/agent-card.json", Route::Card(None)),
             ("/agents/echo/.well-known/agent-card.json", Route::Card(Some("echo"))),
             ("/.well-known/agent.json", Route::OldCard(None)),

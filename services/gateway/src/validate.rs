@@ -17,13 +17,16 @@ use faultline_proto::{
     v1::call,
 };
 use prost::Message as _;
-use prost_types::{Struct, Timestamp};
+use prost_types::{Struct, Timestamp, Value, value};
 
 /// Wrong fields named in one answer; a list of a million bad parts is not echoed.
 const VIOLATIONS_MAX: usize = 16;
 /// How deep a body may nest.
 const NESTING_MAX: usize = 128;
 const PAGE_SIZE_MAX: i32 = 100;
+/// Tasks that one message refers to, and extensions that it names: each is in every history.
+const NAMES_MAX: usize = 256;
+const NOT_JSON: &str = "must be JSON, which has no NaN, no infinity and no value without a kind";
 /// The times that protobuf defines, in seconds since 1970: the years 1 to 9999.
 const YEARS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 const NANOS: RangeInclusive<i32> = 0..=999_999_999;
@@ -65,6 +68,9 @@ impl Violations {
         if json::struct_depth(metadata) > limits::DATA_DEPTH_MAX {
             self.add(field, too_deep());
         }
+        if !metadata.fields.values().all(is_json) {
+            self.add(field, NOT_JSON);
+        }
     }
 
     fn not_negative(&mut self, field: &str, number: Option<i32>) {
@@ -101,28 +107,28 @@ pub(crate) fn call(call: &call::Body) -> Result<(), Failure> {
             return size(request);
         }
         call::Body::Get(request) => {
-            wrong.required("id", &request.id);
+            wrong.id("id", &request.id);
             wrong.not_negative("historyLength", request.history_length);
         }
         call::Body::List(request) => list(request, &mut wrong),
         call::Body::Cancel(request) => {
-            wrong.required("id", &request.id);
+            wrong.id("id", &request.id);
             wrong.metadata("metadata", request.metadata.as_ref());
         }
         call::Body::Subscribe(subscribe) => {
-            wrong.required("id", subscribe.request.as_ref().map_or("", |request| &request.id));
+            wrong.id("id", subscribe.request.as_ref().map_or("", |request| &request.id));
         }
         call::Body::CreatePush(config) => {
-            wrong.required("taskId", &config.task_id);
+            wrong.id("taskId", &config.task_id);
             push("", config, &mut wrong);
         }
         call::Body::GetPush(GetTaskPushNotificationConfigRequest { task_id, id, .. })
         | call::Body::DeletePush(DeleteTaskPushNotificationConfigRequest { task_id, id, .. }) => {
-            wrong.required("taskId", task_id);
-            wrong.required("id", id);
+            wrong.id("taskId", task_id);
+            wrong.id("id", id);
         }
         call::Body::ListPush(request) => {
-            wrong.required("taskId", &request.task_id);
+            wrong.id("taskId", &request.task_id);
             // Zero is not set here: the field has no presence of its own.
             if !(0..=PAGE_SIZE_MAX).contains(&request.page_size) {
                 wrong.add("pageSize", "must be from 1 to 100");
@@ -171,6 +177,11 @@ fn message(message: &Message, wrong: &mut Violations) {
         wrong.add("message.role", "must be ROLE_USER or ROLE_AGENT");
     }
     wrong.metadata("message.metadata", message.metadata.as_ref());
+    let names =
+        [("referenceTaskIds", &message.reference_task_ids), ("extensions", &message.extensions)];
+    for (field, _) in names.iter().filter(|(_, names)| names.len() > NAMES_MAX) {
+        wrong.add(format!("message.{field}"), format!("must be at most {NAMES_MAX}"));
+    }
     match message.parts.len() {
         0 => wrong.add("message.parts", "must have at least one part"),
         1..=limits::PARTS_MAX => {}
@@ -181,6 +192,9 @@ fn message(message: &Message, wrong: &mut Violations) {
             Some(Content::Data(data)) if json::value_depth(data) > limits::DATA_DEPTH_MAX => {
                 wrong.add(format!("message.parts[{i}].data"), too_deep());
             }
+            Some(Content::Data(data)) if !is_json(data) => {
+                wrong.add(format!("message.parts[{i}].data"), NOT_JSON);
+            }
             Some(_) => {}
             None => {
                 let description = "must have one of text, raw, url or data";
@@ -190,6 +204,17 @@ fn message(message: &Message, wrong: &mut Violations) {
         if part.metadata.is_some() {
             wrong.metadata(&format!("message.parts[{i}].metadata"), part.metadata.as_ref());
         }
+    }
+}
+
+/// Protobuf has values that JSON does not. They would come back as null.
+fn is_json(value: &Value) -> bool {
+    match &value.kind {
+        Some(value::Kind::NumberValue(number)) => number.is_finite(),
+        Some(value::Kind::ListValue(list)) => list.values.iter().all(is_json),
+        Some(value::Kind::StructValue(object)) => object.fields.values().all(is_json),
+        Some(_) => true,
+        None => false,
     }
 }
 

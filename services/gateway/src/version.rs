@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 
 use faultline_proto::{Failure, reason};
-use percent_encoding::percent_decode_str;
 
 use crate::{http::Exchange, operation::Operation};
 
@@ -55,14 +54,20 @@ pub(crate) fn must_serve_v03(exchange: &Exchange) -> Result<(), Failure> {
 }
 
 fn said(exchange: &Exchange) -> Cow<'_, str> {
-    let header = exchange.header(HEADER).map(str::trim).filter(|said| !said.is_empty());
-    header.map(Cow::Borrowed).or_else(|| in_query(exchange)).unwrap_or_default()
+    let headers = exchange.head.headers.get_all(HEADER).iter();
+    let versions = headers.flat_map(|value| value.to_str().unwrap_or("?").split(','));
+    let mut versions = versions.map(str::trim).filter(|version| !version.is_empty());
+    let Some(first) = versions.next() else { return in_query(exchange).unwrap_or_default() };
+    // Proxies may repeat it. Two that differ are no version, together.
+    match versions.find(|other| *other != first) {
+        None => Cow::Borrowed(first),
+        Some(other) => Cow::Owned(format!("{first}, {other}")),
+    }
 }
 
 fn in_query(exchange: &Exchange) -> Option<Cow<'_, str>> {
-    let pairs = exchange.head.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(HEADER))?;
-    Some(percent_decode_str(value).decode_utf8_lossy())
+    let mut pairs = form_urlencoded::parse(exchange.head.uri.query()?.as_bytes());
+    pairs.find(|(name, _)| name.eq_ignore_ascii_case(HEADER)).map(|(_, value)| value)
 }
 
 /// Any 1.x is 1.0 to us, and a patch number never matters.

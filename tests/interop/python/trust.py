@@ -51,7 +51,7 @@ async def unauthenticated(clients):
 
 
 async def forbidden(clients):
-    said = {JSONRPC: 'JSON-RPC Error -31007', REST: 'HTTP Error 403', GRPC: 'PERMISSION_DENIED'}
+    said = {JSONRPC: 'HTTP Error 403', REST: 'HTTP Error 403', GRPC: 'PERMISSION_DENIED'}
     await refused(clients, 'script', await holder(TOKEN), said)
 
 

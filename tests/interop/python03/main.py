@@ -255,7 +255,8 @@ async def unauthenticated(clients):
 
 async def forbidden(clients):
     async with await clients.of('script', **bearing(TOKEN), streaming=False) as client:
-        await clients.refused(-31007, 403, send(client, message('hello')))
+        error = await raises(A2AClientHTTPError, send(client, message('hello')))
+        assert error.status_code == httpx.codes.FORBIDDEN, error
 
 
 async def task_not_found(clients):

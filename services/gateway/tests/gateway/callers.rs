@@ -214,6 +214,8 @@ async fn a_message_is_bounded_in_parts_and_metadata() {
     let mesh = Mesh::start().await;
     let mut parts = message("x");
     parts["message"]["parts"] = json!(vec![json!({"text": "x"}); 1025]);
+    let mut references = message("x");
+    references["message"]["referenceTaskIds"] = json!(vec!["t"; 257]);
     let mut metadata = message("x");
     metadata["message"]["metadata"] = json!({"k": "x".repeat(65 * 1024)});
     let mut of_part = message("x");
@@ -223,6 +225,7 @@ async fn a_message_is_bounded_in_parts_and_metadata() {
     let at = "configuration.taskPushNotificationConfig";
     for (params, fields) in [
         (parts, vec!["message.parts".to_owned()]),
+        (references, vec!["message.referenceTaskIds".to_owned()]),
         (metadata, vec!["message.metadata".to_owned()]),
         (of_part, vec!["message.parts[0].metadata".to_owned()]),
         (push, vec![format!("{at}.url"), format!("{at}.authentication.scheme")]),

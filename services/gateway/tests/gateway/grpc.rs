@@ -171,13 +171,20 @@ async fn what_is_wrong_is_named_and_versions_are_checked() {
 /// JSON is refused when it is read. What protobuf lets through would not be read at the other end
 /// of the link, and that ends the link for everybody.
 #[tokio::test]
-async fn data_nests_no_deeper_than_in_json() {
+async fn data_is_what_json_can_be() {
     let mesh = Mesh::start().await;
     let mut client = grpc(&mesh);
     let nested = |levels: usize| {
         let wrap = |value: Value, _| Kind::ListValue(ListValue { values: vec![value] }).into();
-        (0..levels).fold(Value::default(), wrap)
+        (0..levels).fold(Kind::BoolValue(true).into(), wrap)
     };
+    for number in [None, Some(f64::NAN), Some(f64::INFINITY)] {
+        let value = Value { kind: number.map(Kind::NumberValue) };
+        let mut data = say("x");
+        data.message.as_mut().unwrap().parts[0].content = Some(Content::Data(value));
+        let refused = client.send_message(v1(data)).await.unwrap_err();
+        assert_eq!(field(&refused), "message.parts[0].data", "{number:?}");
+    }
     let object = |levels: usize| {
         Some(Struct { fields: [("k".to_owned(), nested(levels - 1))].into_iter().collect() })
     };

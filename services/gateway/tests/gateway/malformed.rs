@@ -221,6 +221,10 @@ async fn other_types_and_verbs_are_refused_in_json() {
             assert_eq!(answer.code(), -32005);
         }
     }
+    let packed = [("content-encoding", "gzip")];
+    let packed = client.ask("POST", "/", &packed, body.clone()).await;
+    assert_eq!((packed.status.as_u16(), packed.code()), (415, -32005));
+    assert!(packed.message().contains("Content-Encoding"), "{packed:?}");
     for verb in ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"] {
         for path in ["/", "/agents/echo"] {
             let answer = client.ask(verb, path, &[], "").await;

@@ -37,6 +37,13 @@ async fn a_version_is_what_the_header_or_the_query_says() {
     let nothing = [("a2a-version", "")];
     let in_query = client.ask("GET", "/tasks?A2A-Version=1.0", &nothing, "").await;
     assert_eq!(in_query.status, StatusCode::OK);
+    let in_query = client.ask("GET", "/tasks?A2A%2DVersion=1.0", &nothing, "").await;
+    assert_eq!(in_query.status, StatusCode::OK);
+    let twice = ["1.0,1.0", "1.0, 0.3", "0.3,1.0"].map(|text| [("a2a-version", text)]);
+    for (headers, status) in twice.into_iter().zip([200, 400, 400]) {
+        let answer = client.ask("GET", "/tasks", &headers, "").await;
+        assert_eq!(answer.status.as_u16(), status, "{headers:?}");
+    }
     let body = request("ListTasks", json!({}));
     let in_query = client.ask("POST", "/?a2a-version=1.0", &nothing, body).await;
     assert!(in_query.body["result"].is_object());
