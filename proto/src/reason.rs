@@ -322,6 +322,10 @@ table! {
     STORE_UNAVAILABLE OURS Unavailable Yes Operator: "the store is unavailable",
         "The coordinator cannot write its store: the disk may be full or the database away. \
          Nothing that was acknowledged is lost; what was not can be sent again.";
+    OUTCOME_UNKNOWN OURS Unavailable Idempotent Caller: "what became of the call is not known",
+        "A connection or a service broke while the call was under way, so it may have been done. \
+         Look for the task before sending again; a send with an Idempotency-Key can simply be \
+         repeated, and a stream resumed with Last-Event-ID.";
     OVERLOADED OURS ResourceExhausted Delay Operator: "overloaded",
         "A bounded queue of the mesh is full. Wait a little; add workers if it stays.";
 }

@@ -163,6 +163,7 @@ async fn a_token_opens_what_it_was_made_for(binding: Binding) {
         ("SendMessage", message("x")),
         ("SendStreamingMessage", message("x")),
         ("CancelTask", json!({"id": echoed["id"]})),
+        ("ListTaskPushNotificationConfigs", json!({"taskId": echoed["id"]})),
     ] {
         let refusal = refused(&reader.agent("echo"), operation, params).await;
         assert_eq!(refusal.reason().1, "INSUFFICIENT_SCOPE", "{operation}");

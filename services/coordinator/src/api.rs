@@ -145,7 +145,7 @@ impl Core {
         match answer.await {
             Ok(Ok(SendMessageResponse { payload: Some(Payload::Task(task)) })) => Ok(task),
             Ok(Err(failure)) => Err(failure.into()),
-            _ => Err(Error::Leaving),
+            _ => Err(Error::unanswered()),
         }
     }
 

@@ -80,6 +80,9 @@ pub(crate) enum Error {
     PatienceEnded(TaskId),
     #[error("the store is unavailable")]
     Store { detail: String },
+    /// It was under way when something broke; the detail is not for callers.
+    #[error("the coordinator broke off while the call was under way")]
+    Unanswered { detail: String },
     #[error("{0}")]
     TooLarge(&'static str),
     #[error("the coordinator is leaving")]
@@ -87,6 +90,13 @@ pub(crate) enum Error {
     /// Already said in full elsewhere.
     #[error(transparent)]
     Failed(Box<Failure>),
+}
+
+impl Error {
+    /// Whoever should have answered is gone.
+    pub(crate) fn unanswered() -> Self {
+        Error::Unanswered { detail: "the answer was dropped".to_owned() }
+    }
 }
 
 impl From<ReadError> for Error {
@@ -159,6 +169,10 @@ impl From<Error> for Failure {
                 Failure::new(&reason::DEADLINE_EXCEEDED).because(text).with_task(id, "")
             }
             Error::Store { detail } => Failure::new(&reason::STORE_UNAVAILABLE)
+                .privately(detail)
+                .with_retry_after(Duration::from_secs(1)),
+            Error::Unanswered { detail } => Failure::new(&reason::OUTCOME_UNKNOWN)
+                .because(text)
                 .privately(detail)
                 .with_retry_after(Duration::from_secs(1)),
             Error::TooLarge(_) => Failure::new(&reason::CONTENT_TOO_LARGE).because(text),

@@ -149,7 +149,7 @@ impl A2aService for Doors {
         let (done, answer) = oneshot::channel();
         let done = Box::new(move |sent| drop(done.send(sent)));
         self.core.send(request.into_inner(), caller.clone(), done);
-        let answer = answer.await.unwrap_or_else(|_| Err(Error::Leaving.into()));
+        let answer = answer.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
         record(&span, answer.as_ref().err());
         Ok(respond(answer.map_err(refused)?, &caller))
     }

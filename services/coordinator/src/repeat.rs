@@ -147,7 +147,7 @@ impl Core {
         if known {
             return Ok(Outcome::Task(id));
         }
-        match answer.await.unwrap_or_else(|_| Err(Error::Leaving.into()))? {
+        match answer.await.unwrap_or_else(|_| Err(Error::unanswered().into()))? {
             SendMessageResponse { payload: Some(Payload::Message(message)) } => {
                 Ok(Outcome::Message(message))
             }

@@ -280,7 +280,7 @@ impl Core {
             self.deliver_after_commit(state, pushes);
             Ok::<_, Error>((id, seq, snapshot))
         })?;
-        let answer = first.await.unwrap_or_else(|_| Err(Error::Leaving.into()));
+        let answer = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
         let core = Arc::clone(self);
         match answer.map_err(Error::from)? {
             SendMessageResponse { payload: Some(Payload::Message(m)) } => {

@@ -99,10 +99,10 @@ impl Core {
     }
 
     /// The store did not take a batch. Memory is ahead of it and cannot be trusted: everybody who
-    /// waits is told, and the store is read again as after a restart.
+    /// waits is told that nobody knows, and the store is read again as after a restart.
     async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<Followup>) {
         tracing::error!(%error, "the store failed; reading it again");
-        let failure = Failure::from(Error::Store { detail: error.to_string() });
+        let failure = Failure::from(Error::Unanswered { detail: error.to_string() });
         let (queue, live) = {
             let mut state = self.lock();
             let old = std::mem::replace(&mut *state, State::new());

@@ -189,12 +189,7 @@ impl Session {
         Ok(Exit::of_state(state))
     }
 
-    fn refused(
-        mut self,
-        connect: &Connect,
-        error: Error,
-        headline: &str,
-    ) -> anyhow::Result<Exit> {
+    fn refused(mut self, connect: &Connect, error: Error, headline: &str) -> anyhow::Result<Exit> {
         self.close()?;
         if self.task_id.is_empty() {
             return connect.refuse(error, headline);

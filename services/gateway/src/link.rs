@@ -199,7 +199,7 @@ impl Link {
     /// Ends every call with a failure that says the gateway leaves, and takes no more.
     pub(crate) fn leave(&self) {
         self.shared.lock().is_leaving = true;
-        self.shared.fail_all(leaving);
+        self.shared.fail_all(left);
     }
 }
 
@@ -372,10 +372,14 @@ impl Stream for Outgoing {
 }
 
 fn lost() -> Failure {
-    transport(
+    unknown(
         "the connection to the coordinator was lost; the task, if it was created, goes on: \
          ask for it before sending again",
     )
+}
+
+fn left() -> Failure {
+    unknown("the gateway is leaving, resume with Last-Event-ID; tasks go on")
 }
 
 fn unreachable() -> Failure {
@@ -383,7 +387,7 @@ fn unreachable() -> Failure {
 }
 
 fn leaving() -> Failure {
-    transport("the gateway is leaving, resume with Last-Event-ID; tasks go on")
+    transport("the gateway is leaving; nothing was sent")
 }
 
 fn transport(text: &str) -> Failure {
@@ -391,6 +395,11 @@ fn transport(text: &str) -> Failure {
         .because(text)
         .with_retryable(true)
         .with_plane(Plane::Transport)
+}
+
+/// The call was under way: it may have been done.
+fn unknown(text: &str) -> Failure {
+    Failure::new(&reason::OUTCOME_UNKNOWN).because(text).with_plane(Plane::Transport)
 }
 
 fn overloaded(text: &str) -> Failure {

@@ -77,13 +77,14 @@ impl Operation {
             Operation::SendMessage
             | Operation::SendStreamingMessage
             | Operation::CancelTask
+            // Also to read them: they hold what a webhook is to be told as a secret.
             | Operation::CreateTaskPushNotificationConfig
+            | Operation::GetTaskPushNotificationConfig
+            | Operation::ListTaskPushNotificationConfigs
             | Operation::DeleteTaskPushNotificationConfig => Scope::Send,
             Operation::GetTask
             | Operation::ListTasks
             | Operation::SubscribeToTask
-            | Operation::GetTaskPushNotificationConfig
-            | Operation::ListTaskPushNotificationConfigs
             | Operation::GetExtendedAgentCard => Scope::Read,
         }
     }

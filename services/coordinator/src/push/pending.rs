@@ -21,7 +21,7 @@ impl Pending {
     }
 
     pub(super) async fn durable(self) -> Result<(), Error> {
-        self.0.await.unwrap_or_else(|_| Err(Error::Leaving.into()))?;
+        self.0.await.unwrap_or_else(|_| Err(Error::unanswered().into()))?;
         Ok(())
     }
 }

@@ -57,9 +57,7 @@ impl Args {
                     self.connect.print(&found, |paint| task::history(&found, paint))?;
                     Ok(Exit::OK)
                 }
-                Err(error) => {
-                    self.connect.refuse(error, &format!("explain of task {what} failed"))
-                }
+                Err(error) => self.connect.refuse(error, &format!("explain of task {what} failed")),
             }
         })
     }

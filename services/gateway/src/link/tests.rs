@@ -116,7 +116,7 @@ async fn what_an_old_connection_left_behind_is_not_said_on_the_next() {
     let mut stream = open(&link).await.unwrap();
     link.shared.fail_all(lost);
     link.shared.ups.send_replace(true);
-    assert_eq!(stream.next().await.unwrap().unwrap_err().reason, "UNAVAILABLE");
+    assert_eq!(stream.next().await.unwrap().unwrap_err().reason, "OUTCOME_UNKNOWN");
     assert!(stream.next().await.is_none());
     let untouched = open(&link).await.unwrap();
     drop(stream);

@@ -38,7 +38,8 @@ async fn a_broken_link_fails_the_calls_on_it_and_comes_back() {
     assert_eq!(answer.code(), -31014);
     assert!(answer.message().contains("goes on"), "{answer:?}");
     let info = detail(&answer.body["error"]["data"], "google.rpc.ErrorInfo");
-    assert_eq!(info["metadata"]["retryable"], "true");
+    assert_eq!(info["reason"], "OUTCOME_UNKNOWN", "it may have been done");
+    assert_eq!(info["metadata"]["retryable"], "false");
     let record = detail(&answer.body["error"]["data"], "faultline.v1.Failure");
     assert_eq!(record["plane"], "PLANE_TRANSPORT");
     let (_, last) = events.next_data().await;

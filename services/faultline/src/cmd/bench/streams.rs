@@ -148,12 +148,7 @@ fn events(body: &[u8]) -> anyhow::Result<Vec<String>> {
     }
 }
 
-fn report(
-    before: &[u64],
-    after: &[u64],
-    seen: &Seen,
-    elapsed: Duration,
-) -> anyhow::Result<Report> {
+fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> anyhow::Result<Report> {
     // The chain is coordinator, worker, gateway; a worker has nothing to do with subscribers.
     let grown = |at: usize| after[at].saturating_sub(before[at]) / STREAMS as u64;
     let (coordinator, gateway) = (grown(0), grown(2));
