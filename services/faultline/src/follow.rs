@@ -1,9 +1,10 @@
 //! Following a task on behalf of a person or a script: artifacts to stdout as they come, the live
-//! line, and at the end the failure, the question or nothing.
+//! line, and at the end the failure, the question or nothing. On a terminal a question is answered
+//! right there.
 
-use std::io::{self, Stdout, Write};
+use std::io::{self, IsTerminal, Stdout, Write};
 
-use faultline_client::{Error, Follow, failure_of, is_final, is_waiting, text_of};
+use faultline_client::{Client, Error, Follow, failure_of, is_final, is_waiting, text, text_of};
 use faultline_proto::{
     Failure,
     a2a::{StreamResponse, TaskState, TaskStatus, stream_response::Payload},
@@ -36,25 +37,75 @@ pub(crate) struct Following<'a> {
     pub(crate) headline: &'a str,
 }
 
-/// Opens the stream with `open` and follows it until the task ends or asks.
+/// Opens the stream with `open` and follows it until the task ends, or asks and nobody is there to
+/// answer.
 pub(crate) async fn follow(
     connect: &Connect,
+    client: &Client,
     following: Following<'_>,
     open: impl Future<Output = Result<Follow, Error>>,
 ) -> anyhow::Result<Exit> {
+    let mut followed = follow_once(connect, following, open).await?;
+    while let Some(task) = followed.asks.take() {
+        let Some(answer) = read_answer().await? else { break };
+        let draft = text(answer).to_task(&task).idempotent();
+        let headline = format!("answer to task {task} failed");
+        let answer = Some(draft.message_id().to_owned());
+        let following = Following { answer, headline: &headline };
+        followed = follow_once(connect, following, client.follow(draft)).await?;
+    }
+    Ok(followed.exit)
+}
+
+/// What a person types, if there is one. An empty line or Ctrl-D is no answer: the task waits on.
+async fn read_answer() -> anyhow::Result<Option<String>> {
+    let reading = tokio::task::spawn_blocking(|| {
+        eprint!("> ");
+        let mut line = String::new();
+        io::stdin().read_line(&mut line).map(|_| line.trim().to_owned())
+    });
+    let line = reading.await??;
+    Ok(Some(line).filter(|line| !line.is_empty()))
+}
+
+/// Whether somebody sits there who sees a question and can type.
+fn is_attended() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// How following ended.
+struct Followed {
+    exit: Exit,
+    /// The task that asks for input, where somebody can give it.
+    asks: Option<String>,
+}
+
+impl From<Exit> for Followed {
+    fn from(exit: Exit) -> Self {
+        Self { exit, asks: None }
+    }
+}
+
+async fn follow_once(
+    connect: &Connect,
+    following: Following<'_>,
+    open: impl Future<Output = Result<Follow, Error>>,
+) -> anyhow::Result<Followed> {
     let Following { answer, headline } = following;
     let mut session = Session::new(connect.json, answer)?;
     let mut events = match session.wait(open).await {
         Some(Ok(events)) => events,
-        Some(Err(error)) => return session.refused(connect, error, headline),
-        None => return session.left(),
+        Some(Err(error)) => return Ok(session.refused(connect, error, headline)?.into()),
+        None => return Ok(session.left()?.into()),
     };
     while !session.is_over() {
         match session.wait(events.next()).await {
             Some(Some(Ok(event))) => session.show(&event.response)?,
-            Some(Some(Err(error))) => return session.refused(connect, error, headline),
+            Some(Some(Err(error))) => {
+                return Ok(session.refused(connect, error, headline)?.into());
+            }
             Some(None) => break,
-            None => return session.left(),
+            None => return Ok(session.left()?.into()),
         }
     }
     session.conclude()
@@ -163,7 +214,7 @@ impl Session {
     }
 
     /// How it ended, told to whom it concerns.
-    fn conclude(mut self) -> anyhow::Result<Exit> {
+    fn conclude(mut self) -> anyhow::Result<Followed> {
         let (state, paint) = (self.status.state(), Paint::stderr());
         let failure = failure_of(&self.status, self.metadata.as_ref());
         // An agent that made nothing may still have said something: that is its answer.
@@ -175,8 +226,9 @@ impl Session {
         if let Some(failure) = &failure {
             let headline = task::headline(&self.task_id, state);
             self.tell(&chain::render(failure, &headline, paint))?;
-            return Ok(Exit::of_failure(failure));
+            return Ok(Exit::of_failure(failure).into());
         }
+        let asks = state == TaskState::InputRequired && !self.json && is_attended();
         if is_waiting(state) {
             let metadata = self.metadata.as_ref();
             self.tell(&task::question(&self.task_id, &self.status, metadata, paint))?;
@@ -186,7 +238,7 @@ impl Session {
                 format!("{} task {} completed {took}", paint.green("✓"), line(&self.task_id));
             self.progress.say(&text);
         }
-        Ok(Exit::of_state(state))
+        Ok(Followed { exit: Exit::of_state(state), asks: asks.then_some(self.task_id) })
     }
 
     fn refused(mut self, connect: &Connect, error: Error, headline: &str) -> anyhow::Result<Exit> {

@@ -1,7 +1,7 @@
 //! The mesh as people start it: as a library in this process, and as the binary.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     process::{Child, Command, Output, Stdio},
 };
 
@@ -75,6 +75,20 @@ fn run(args: &[&str]) -> (i32, String, String) {
     (status.code().unwrap_or(-1), text(stdout), text(stderr))
 }
 
+/// The same on a terminal at which somebody types `keys`: what that person sees.
+fn run_attended(args: &[&str], keys: &str) -> (i32, String) {
+    let terminal = "import os, pty, sys\n\
+        sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+    let mut command = Command::new("python3");
+    command.args(["-c", terminal, env!("CARGO_BIN_EXE_faultline")]).args(args);
+    command.env("NO_COLOR", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("python3 is there, as tests/run sees to");
+    let mut typed = child.stdin.take().unwrap();
+    typed.write_all(keys.as_bytes()).unwrap();
+    let Output { status, stdout, .. } = child.wait_with_output().unwrap();
+    (status.code().unwrap_or(-1), String::from_utf8_lossy(&stdout).into_owned())
+}
+
 /// A process that is not left behind when a test fails.
 struct Up(Child);
 
@@ -118,6 +132,12 @@ fn the_binary_says_ready_once_and_every_command_works_against_it() {
     let (code, out_text, err_text) = at(&["answer", id, "Ann"]);
     assert_eq!((code, out_text.as_str()), (0, "hello Ann\n"), "{err_text}");
     assert_eq!(at(&["watch", id]).1, "hello Ann\n");
+    let asking = ["send", "script", "ask Name?; ask Age?; chunk \"so $answer\"", "--gateway", url];
+    let (code, seen) = run_attended(&asking, "Ann\n42\n");
+    assert!(code == 0 && seen.contains("Name?") && seen.contains("Age?"), "{code}: {seen}");
+    assert!(seen.contains("so 42\r\n") && seen.contains(" completed "), "{seen}");
+    let (code, seen) = run_attended(&asking, "\n");
+    assert!(code == 3 && seen.contains("faultline answer"), "no answer, the task waits: {seen}");
     assert_eq!(at(&["cancel", id]).0, 65);
     assert!(at(&["get", id]).1.contains("completed"));
     let (code, out_text, _) = at(&["list", "--state", "failed"]);

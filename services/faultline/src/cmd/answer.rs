@@ -34,7 +34,7 @@ impl Args {
         connect.run(async |client| {
             let answer = Some(draft.message_id().to_owned());
             let following = Following { answer, headline: &headline };
-            follow(&connect, following, client.follow(draft)).await
+            follow(&connect, &client, following, client.follow(draft)).await
         })
     }
 }

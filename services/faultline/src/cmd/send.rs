@@ -14,7 +14,9 @@ Examples:
   faultline send echo \"hello\"
   echo \"a long text\" | faultline send echo -
   faultline send --context CONTEXT echo \"and now this\"
-  id=$(faultline send --no-wait echo \"later\") && faultline watch \"$id\"";
+  id=$(faultline send --no-wait echo \"later\") && faultline watch \"$id\"
+
+If the agent asks, so does this command, on a terminal; elsewhere it leaves with 3 and the task waits.";
 
 /// Send a text to an agent and follow the task: artifacts on stdout, everything else on stderr.
 #[derive(Debug, clap::Args)]
@@ -50,7 +52,7 @@ impl Args {
                 true => submit(&connect, agent, draft, &headline).await,
                 false => {
                     let following = Following { answer: None, headline: &headline };
-                    follow(&connect, following, agent.follow(draft)).await
+                    follow(&connect, &agent, following, agent.follow(draft)).await
                 }
             }
         })

@@ -28,7 +28,7 @@ impl Args {
         connect.run(async |client| {
             let events = client.follow_task(&self.task, None);
             let following = Following { answer: None, headline: &headline };
-            follow(&connect, following, async { Ok(events) }).await
+            follow(&connect, &client, following, async { Ok(events) }).await
         })
     }
 }
