@@ -83,9 +83,9 @@ fn run_attended(args: &[&str], keys: &str) -> (i32, String) {
     command.args(["-c", terminal, env!("CARGO_BIN_EXE_faultline")]).args(args);
     command.env("NO_COLOR", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("python3 is there, as tests/run sees to");
-    let mut typed = child.stdin.take().unwrap();
-    typed.write_all(keys.as_bytes()).unwrap();
-    let Output { status, stdout, .. } = child.wait_with_output().unwrap();
+    let mut typed = child.stdin.take().expect("stdin is piped");
+    typed.write_all(keys.as_bytes()).expect("it listens");
+    let Output { status, stdout, .. } = child.wait_with_output().expect("it ends");
     (status.code().unwrap_or(-1), String::from_utf8_lossy(&stdout).into_owned())
 }
 
