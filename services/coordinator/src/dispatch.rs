@@ -305,6 +305,7 @@ pub(crate) fn assign_message(live: &Live) -> Assign {
     let task = &live.task;
     let trace = TraceContext::from_header(Some(&task.traceparent)).enter(&live.span);
     Assign {
+        token: String::new(),
         task_id: task.id.to_string(),
         context_id: task.context_id.clone(),
         agent: task.agent.clone(),

@@ -103,8 +103,12 @@ impl Task {
     ) -> (Self, Event) {
         message.task_id = id.to_string();
         message.context_id.clone_from(&context_id);
-        let body =
-            event::Body::Submitted(Submitted { message: Some(message), traceparent, principal });
+        let body = event::Body::Submitted(Submitted {
+            message: Some(message),
+            traceparent,
+            principal,
+            parent: None,
+        });
         let mut task = Self::blank(id, agent.to_owned(), context_id, now);
         let event = task.apply_now(body, now);
         task.version = 1;

@@ -233,7 +233,7 @@ async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
     assert_eq!(failure.reason, "OUTCOME_UNKNOWN", "the caller is not told of an end");
     assert_eq!(next(&mut messages).await, None, "and the worker gets no acknowledgement");
     bench.is_full.store(false, SeqCst);
-    let held = Held { task_id: assign.task_id.clone(), attempt: assign.attempt };
+    let held = Held { task_id: assign.task_id.clone(), attempt: assign.attempt, waits: false };
     let (mut messages, welcome) = bench.attach(vec![held]).await;
     let resumed: Vec<_> = welcome.resume.iter().map(|ack| (&ack.task_id, ack.number)).collect();
     assert_eq!(resumed, [(&assign.task_id, 0)], "go on, and resend everything");

@@ -63,7 +63,11 @@ impl Desk {
         let state = self.state.lock();
         let held = state.held.values();
         let held = held
-            .map(|a| v1::Held { task_id: a.task_id().to_owned(), attempt: a.key.attempt })
+            .map(|a| v1::Held {
+                task_id: a.task_id().to_owned(),
+                attempt: a.key.attempt,
+                waits: false,
+            })
             .collect();
         v1::Hello {
             worker_id: self.id.to_string(),
@@ -126,6 +130,7 @@ impl Desk {
                 self.changed.notify_waiters();
             }
             Some(Body::Drain(_)) => tracing::info!("the coordinator is about to leave"),
+            Some(Body::GoOn(_)) => {}
             // A second welcome, or something that only a newer coordinator says.
             Some(Body::Welcome(_)) | None => {}
         }

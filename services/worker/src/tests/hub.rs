@@ -236,7 +236,7 @@ impl Task {
     }
 
     pub(super) fn held(&self) -> v1::Held {
-        v1::Held { task_id: self.id.to_string(), attempt: self.attempt }
+        v1::Held { task_id: self.id.to_string(), attempt: self.attempt, waits: false }
     }
 
     pub(super) fn successor(self) -> Self {
