@@ -95,7 +95,7 @@ async fn listen(
                     state.tell(id, ToWorker { body });
                 }
                 Some(from_worker::Body::Drain(_)) => state.drain(id),
-                Some(from_worker::Body::Hello(_)) | None => {}
+                Some(from_worker::Body::Slot(_) | from_worker::Body::Hello(_)) | None => {}
             }
             true
         });
