@@ -36,6 +36,13 @@ pub const TASK_EVENTS_MAX: u64 = 1_000_000;
 /// What a worker may save to go on from.
 pub const CHECKPOINT_BYTES_MAX: usize = 1024 * 1024;
 
+// What a task may start.
+
+/// How many delegations may lie above a task. Deeper is most likely a circle.
+pub const DELEGATION_DEPTH_MAX: u32 = 16;
+/// Live tasks below one that was not delegated itself: what one cancel has to reach, in one commit.
+pub const DESCENDANTS_MAX: usize = 1000;
+
 // What a task may tell webhooks.
 
 /// Push configurations of one task.

@@ -134,7 +134,7 @@ impl Core {
             let done: Done = Box::new(move |answer| drop(done.send(answer)));
             let (until, call, history, alarm) = (Until::Settled, None, None, None);
             live.waiters.push(Waiter { until, call, history, done, _alarm: alarm });
-            state.end(id, body, "user", now(), Vec::new());
+            state.end(id, body, "user", now());
             Ok(true)
         })?;
         if !taken {
@@ -156,7 +156,9 @@ impl Core {
         caller: &Caller,
     ) -> Result<Subscription, Error> {
         let task = self.visible(&request.id, &request.tenant, caller).await?;
-        self.offer(&task.agent, gate::check_streaming)?;
+        if caller.calling.is_none() {
+            self.offer(&task.agent, gate::check_streaming)?;
+        }
         if let Some(after) = after.filter(|n| *n > task.seq) {
             let what = format!(
                 "event {after} does not exist, the last one is {}; leave the header out to start \

@@ -10,7 +10,7 @@ use faultline_chassis::limits;
 use faultline_proto::v1::{self, AgentOffer};
 use tokio::time::Instant;
 
-use crate::{error::Error, gate, live::CallKey, store::Scope, task::LOCAL};
+use crate::{delegation::Calling, error::Error, gate, live::CallKey, store::Scope, task::LOCAL};
 
 /// What the edge knows of a call, whatever it asks for.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub(crate) struct Caller {
     pub(crate) deadline: Option<Instant>,
     /// For a caller that may give up.
     pub(crate) call: Option<CallKey>,
+    /// The attempt that calls, where an agent does.
+    pub(crate) calling: Option<Box<Calling>>,
 }
 
 impl From<v1::Caller> for Caller {
@@ -47,6 +49,7 @@ impl From<v1::Caller> for Caller {
             traceparent: asked.traceparent,
             deadline: patience.map(|patience| Instant::now() + patience),
             call: None,
+            calling: None,
         }
     }
 }

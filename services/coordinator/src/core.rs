@@ -19,12 +19,14 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     Config,
     error::Error,
+    family::Families,
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
     push::{Courier, Deliveries},
     registry::{Registry, Worker},
     store::{Extras, Row, Store, Write, encode},
     task::{Millis, is_waiting},
+    token::Tokens,
 };
 
 pub(crate) struct Core {
@@ -42,6 +44,8 @@ pub(crate) struct Core {
 pub(crate) struct State {
     pub(crate) live: HashMap<TaskId, Box<Live>>,
     pub(crate) registry: Registry,
+    pub(crate) families: Families,
+    pub(crate) tokens: Tokens,
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
     pub(crate) deliveries: Deliveries,
@@ -65,6 +69,8 @@ pub(crate) enum Closed {
 pub(crate) struct Followup {
     /// False: it only waits for what was queued before it.
     pub(crate) wrote: bool,
+    /// Goes into the same commit as the one before it.
+    pub(crate) bound: bool,
     /// The task and its new events, for watchers.
     pub(crate) task: Option<(TaskId, u64, Vec<Event>)>,
     pub(crate) effects: Vec<Effect>,
@@ -74,6 +80,15 @@ pub(crate) struct Followup {
 pub(crate) struct Queue {
     pub(crate) writes: Vec<Write>,
     pub(crate) followups: Vec<Followup>,
+}
+
+impl Queue {
+    /// What was queued last goes into the same commit as what was queued before it.
+    pub(crate) fn bind_last(&mut self) {
+        if let Some(last) = self.followups.last_mut() {
+            last.bound = true;
+        }
+    }
 }
 
 pub(crate) enum Effect {
@@ -92,10 +107,12 @@ pub(crate) fn now() -> Millis {
 }
 
 impl State {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(tokens: Tokens) -> Self {
         Self {
             live: HashMap::new(),
             registry: Registry::default(),
+            families: Families::default(),
+            tokens,
             calls: HashMap::new(),
             deliveries: Deliveries::default(),
             queue: Queue::default(),
@@ -157,6 +174,7 @@ impl State {
         self.queue.writes.push(write);
         self.queue.followups.push(Followup {
             wrote: true,
+            bound: false,
             task: Some((id, first, events)),
             effects: then,
         });
@@ -164,12 +182,22 @@ impl State {
 
     pub(crate) fn commit_write(&mut self, write: Write, then: Vec<Effect>) {
         self.queue.writes.push(write);
-        self.queue.followups.push(Followup { wrote: true, task: None, effects: then });
+        self.queue.followups.push(Followup {
+            wrote: true,
+            bound: false,
+            task: None,
+            effects: then,
+        });
     }
 
     /// What follows once everything queued before it is durable.
     pub(crate) fn after_commit(&mut self, then: Effect) {
-        self.queue.followups.push(Followup { wrote: false, task: None, effects: vec![then] });
+        self.queue.followups.push(Followup {
+            wrote: false,
+            bound: false,
+            task: None,
+            effects: vec![then],
+        });
     }
 
     /// Puts the waiter of a call away; `None`: it was answered already.
@@ -294,7 +322,8 @@ impl Core {
     pub(crate) fn new(store: Box<dyn Store>, config: Config) -> Self {
         let (work, room) = (Notify::new(), Notify::new());
         let courier = Courier::new(config.push.clone());
-        let (state, claims) = (Mutex::new(State::new()), Claims::default());
+        let state = Mutex::new(State::new(Tokens::new(store.secret())));
+        let claims = Claims::default();
         Self { state, store, config, claims, courier, work, room }
     }
 

@@ -5,7 +5,7 @@ use faultline_chassis::{TraceContext, limits, telemetry::HOP};
 use faultline_proto::{
     a2a::Message,
     id::{TaskId, WorkerId},
-    v1::{Answer, Answered, Assign, Cancel, Event, ToWorker, event, to_worker},
+    v1::{Answer, Answered, Assign, Cancel, Event, Parent, Submitted, ToWorker, event, to_worker},
 };
 use tokio::time::Instant;
 use tracing::{Span, info_span};
@@ -18,6 +18,7 @@ use crate::{
     registry::Agent,
     store::{Extras, PushKey},
     task::{Millis, Task, is_waiting},
+    token::Tokens,
 };
 
 /// A new task on its way in.
@@ -28,6 +29,8 @@ pub(crate) struct NewTask {
     pub(crate) context_id: String,
     pub(crate) message: Message,
     pub(crate) traceparent: String,
+    /// Set on one that an agent gave to another.
+    pub(crate) parent: Option<Parent>,
     /// The agent may answer with a bare message, so nobody is answered before it has said so.
     pub(crate) may_message: bool,
 }
@@ -109,9 +112,14 @@ impl State {
         now: Millis,
         then: impl FnOnce(&mut Live, &mut Vec<Effect>),
     ) {
-        let NewTask { id, principal, agent, context_id, message, traceparent, may_message } = new;
-        let (task, first) =
-            Task::submit(id, principal, &agent, context_id, message, traceparent, now);
+        let NewTask { id, agent, context_id, may_message, .. } = new;
+        let submitted = Submitted {
+            message: Some(new.message),
+            traceparent: new.traceparent,
+            principal: new.principal,
+            parent: new.parent,
+        };
+        let (task, first) = Task::submit(id, &agent, context_id, submitted, now);
         let mut live = Live::new(task);
         // Not even its first event is with the store yet.
         live.published = 0;
@@ -122,6 +130,7 @@ impl State {
         then(&mut live, &mut effects);
         let mut events = vec![first];
         self.live.insert(id, Box::new(live));
+        self.join_family(id, now);
         match self.registry.choose(&agent) {
             Some(worker) => events.extend(self.hand_over(id, worker, now, &mut effects)),
             None => self.enqueue(id, &agent),
@@ -150,7 +159,8 @@ impl State {
         live.acked = 0;
         live.assigned = false;
         live.span = attempt_span(&live.task);
-        effects.push(Effect::Assign(worker_id, Box::new(assign_message(live))));
+        let assign = assign_message(live, &self.tokens);
+        effects.push(Effect::Assign(worker_id, Box::new(assign)));
         if let Some(worker) = self.registry.workers.get_mut(&worker_id) {
             worker.start(id, live.task.attempt, true);
         }
@@ -161,12 +171,11 @@ impl State {
     pub(crate) fn fill(&mut self, worker_id: WorkerId, now: Millis) {
         loop {
             let Some(worker) = self.registry.workers.get_mut(&worker_id) else { return };
-            if worker.is_attached()
-                && worker.used() < worker.slots
-                && let Some(id) = worker.resuming.pop_front()
-            {
-                worker.go_on(id);
-                self.send_answer(id, worker_id);
+            if let Some(id) = worker.next_to_resume() {
+                match worker.go_on(id) {
+                    true => self.send_go_on(id, worker_id),
+                    false => self.send_answer(id, worker_id),
+                }
                 continue;
             }
             let Some(id) = self.registry.next_for(worker_id) else { return };
@@ -203,7 +212,7 @@ impl State {
     }
 
     /// Tells the worker of an answered task the answer, after whatever is queued is durable.
-    fn send_answer(&mut self, id: TaskId, worker: WorkerId) {
+    pub(crate) fn send_answer(&mut self, id: TaskId, worker: WorkerId) {
         let Some(answer) = self.live.get(&id).and_then(|live| last_answer(live)) else { return };
         let body = Some(to_worker::Body::Answer(answer));
         self.after_commit(Effect::Tell(worker, Box::new(ToWorker { body })));
@@ -229,8 +238,10 @@ impl State {
         self.count_waiting(&agent, -1);
         match worker {
             Some(worker_id) => {
-                if let Some(worker) = self.registry.workers.get_mut(&worker_id) {
-                    worker.resuming.push_back(id);
+                match self.registry.workers.get_mut(&worker_id) {
+                    Some(worker) if worker.waits_for_slot(id) => worker.resume(id),
+                    // It computes beside its question, or waits for others and needs no slot yet.
+                    _ => self.send_answer(id, worker_id),
                 }
                 self.fill(worker_id, now);
             }
@@ -244,16 +255,21 @@ impl State {
         }
     }
 
-    /// Ends a task from outside: cancelled or failed.
-    pub(crate) fn end(
+    /// Ends a task from outside, cancelled or failed, and with it what was delegated by it.
+    pub(crate) fn end(&mut self, id: TaskId, body: event::Body, initiator: &str, now: Millis) {
+        self.end_alone(id, body, initiator, now);
+        self.end_children(id, now);
+    }
+
+    pub(crate) fn end_alone(
         &mut self,
         id: TaskId,
         body: event::Body,
         initiator: &str,
         now: Millis,
-        mut effects: Vec<Effect>,
     ) {
         let Some(live) = self.live.get_mut(&id) else { return };
+        let mut effects = Vec::new();
         let (agent, waited) = (live.task.agent.clone(), is_waiting(live.task.state));
         if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
             // The slot stays taken until the worker says that the agent has stopped.
@@ -261,6 +277,9 @@ impl State {
             let cancel = Cancel { task_id, attempt, initiator: initiator.to_owned() };
             let body = Some(to_worker::Body::Cancel(cancel));
             effects.push(Effect::Tell(worker, Box::new(ToWorker { body })));
+            if let Some(worker) = self.registry.workers.get_mut(&worker) {
+                worker.stop_resuming(id);
+            }
         }
         let from = live.task.version;
         live.task.version += 1;
@@ -301,10 +320,11 @@ pub(crate) fn close_span(live: &mut Live) {
     live.span = Span::none();
 }
 
-pub(crate) fn assign_message(live: &Live) -> Assign {
+pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
     let task = &live.task;
     let trace = TraceContext::from_header(Some(&task.traceparent)).enter(&live.span);
     Assign {
+        token: tokens.of(task),
         task_id: task.id.to_string(),
         context_id: task.context_id.clone(),
         agent: task.agent.clone(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use faultline_chassis::limits;
 use faultline_proto::{Failure, a2a::TaskState, failure::state_word, id::TaskId, reason};
 
 use crate::store::{ReadError, sqlite};
@@ -55,6 +56,18 @@ pub(crate) enum Error {
          with it, or use a new key"
     )]
     KeyReused(String),
+    #[error(
+        "the attempt that calls is over, or never was: only the current attempt of a live task \
+         may call other agents"
+    )]
+    AttemptOver,
+    #[error("{} delegations lie above the calling task already", limits::DELEGATION_DEPTH_MAX)]
+    TooDeep,
+    #[error(
+        "{} tasks live below the one that started it all: wait for some of them, or delegate less",
+        limits::DESCENDANTS_MAX
+    )]
+    TooManyDescendants,
     #[error("no tenant was given and no default agent is set")]
     NoDefaultAgent,
     #[error("task '{0}' not found")]
@@ -142,6 +155,9 @@ impl From<Error> for Failure {
             Error::KeyReused(_) => Failure::new(&reason::ALREADY_EXISTS)
                 .because(text)
                 .with_violation("Idempotency-Key", "use a new key for another message"),
+            Error::AttemptOver => Failure::new(&reason::PERMISSION_DENIED).because(text),
+            Error::TooDeep => Failure::new(&reason::DELEGATION_TOO_DEEP).because(text),
+            Error::TooManyDescendants => Failure::new(&reason::RESOURCE_EXHAUSTED).because(text),
             Error::NoDefaultAgent => Failure::new(&reason::INVALID_PARAMS)
                 .because(text)
                 .with_violation("tenant", "name an agent, or post to /agents/{agent}"),

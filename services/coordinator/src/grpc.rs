@@ -30,10 +30,12 @@ use faultline_proto::{
 use futures::Stream;
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
+use tracing::Span;
 
 use crate::{
     caller::Caller,
     core::Core,
+    delegation::Claimed,
     error::Error,
     link::{log_private, record, serve_span},
     live::CallKey,
@@ -48,6 +50,12 @@ const PRINCIPAL: &str = "faultline-principal";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// URIs of A2A extensions, separated by commas.
 const EXTENSIONS: &str = "a2a-extensions";
+/// The token of the attempt that calls.
+const TASK: &str = "faultline-task";
+/// Of the child that the call starts or finds.
+const KEY: &str = "faultline-key";
+/// `true`: the child outlives its parent.
+const DETACHED: &str = "faultline-detached";
 
 /// The calls of this door are named as those of a link that no gateway has.
 const LINK: u64 = 0;
@@ -63,6 +71,26 @@ pub(crate) struct Doors {
 impl Doors {
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self { core, calls: Arc::default() }
+    }
+
+    /// The caller, who is a task's principal where an agent calls with its attempt's token.
+    fn known(&self, caller: Caller, metadata: &MetadataMap) -> Result<Caller, Error> {
+        match claimed(metadata) {
+            Some(claimed) => self.core.believe(caller, claimed),
+            None => Ok(caller),
+        }
+    }
+
+    /// The same for a call that has a span.
+    fn begin(&self, method: &'static str, metadata: &MetadataMap) -> Result<Begun, Status> {
+        let (span, caller) = serve_span(method, asked(metadata));
+        let known = self.known(caller, metadata).map_err(Failure::from);
+        record(&span, known.as_ref().err());
+        Ok((span, known.map_err(refused)?))
+    }
+
+    fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
+        self.known(asked(metadata).into(), metadata).map_err(refused)
     }
 
     fn waiting(&self) -> Waiting<'_> {
@@ -83,11 +111,26 @@ impl Drop for Waiting<'_> {
     }
 }
 
+type Begun = (Span, Caller);
 type Frames = Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>;
+
+fn text<'a>(metadata: &'a MetadataMap, name: &str) -> &'a str {
+    metadata.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
+}
+
+/// What a call says of the attempt that makes it; `None`: no agent makes it.
+fn claimed(metadata: &MetadataMap) -> Option<Claimed> {
+    metadata.get(TASK)?;
+    Some(Claimed {
+        token: text(metadata, TASK).to_owned(),
+        key: text(metadata, KEY).to_owned(),
+        detached: text(metadata, DETACHED) == "true",
+    })
+}
 
 /// Who comes through this door has the mesh's token, so what it says of itself is believed.
 fn asked(metadata: &MetadataMap) -> Asked {
-    let text = |name: &str| metadata.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let text = |name| text(metadata, name);
     let declared = metadata.get_all(EXTENSIONS).iter().filter_map(|v| v.to_str().ok());
     let uris = declared.flat_map(|list| list.split(',')).map(str::trim);
     let patience = parse_grpc_timeout(text("grpc-timeout")).unwrap_or_default();
@@ -143,7 +186,7 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (span, mut caller) = serve_span("SendMessage", asked(request.metadata()));
+        let (span, mut caller) = self.begin("SendMessage", request.metadata())?;
         let waiting = self.waiting();
         caller.call = Some(waiting.call);
         let (done, answer) = oneshot::channel();
@@ -158,13 +201,13 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<Frames>, Status> {
-        let (_span, caller) = serve_span("SendStreamingMessage", asked(request.metadata()));
+        let (_span, caller) = self.begin("SendStreamingMessage", request.metadata())?;
         let subscription = self.core.stream(request.into_inner(), &caller).await;
         Ok(respond(frames(subscription.map_err(refused)?), &caller))
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let task = self.core.get(request.into_inner(), &caller).await;
         Ok(respond(task.map_err(refused)?, &caller))
     }
@@ -173,7 +216,7 @@ impl A2aService for Doors {
         &self,
         request: Request<ListTasksRequest>,
     ) -> Result<Response<ListTasksResponse>, Status> {
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let list = self.core.list(request.into_inner(), &caller).await;
         Ok(Response::new(list.map_err(refused)?))
     }
@@ -182,7 +225,7 @@ impl A2aService for Doors {
         &self,
         request: Request<CancelTaskRequest>,
     ) -> Result<Response<Task>, Status> {
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let task = self.core.cancel(request.into_inner(), &caller).await;
         Ok(respond(task.map_err(refused)?, &caller))
     }
@@ -200,7 +243,7 @@ impl A2aService for Doors {
                 })?)
             }
         };
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let subscribed = self.core.subscribe(&request.into_inner(), after, &caller).await;
         Ok(respond(frames(subscribed.map_err(refused)?), &caller))
     }
@@ -209,7 +252,7 @@ impl A2aService for Doors {
         &self,
         request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let made = self.core.create_push(request.into_inner(), &caller).await;
         Ok(respond(made.map_err(refused)?, &caller))
     }
@@ -218,7 +261,7 @@ impl A2aService for Doors {
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let config = self.core.get_push(request.into_inner(), &caller).await;
         Ok(respond(config.map_err(refused)?, &caller))
     }
@@ -227,7 +270,7 @@ impl A2aService for Doors {
         &self,
         request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let list = self.core.list_push(request.into_inner(), &caller).await;
         Ok(respond(list.map_err(refused)?, &caller))
     }
@@ -236,7 +279,7 @@ impl A2aService for Doors {
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<()>, Status> {
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let deleted = self.core.delete_push(request.into_inner(), &caller).await;
         Ok(respond(deleted.map_err(refused)?, &caller))
     }
@@ -245,7 +288,7 @@ impl A2aService for Doors {
         &self,
         request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        let caller = Caller::from(asked(request.metadata()));
+        let caller = self.caller(request.metadata())?;
         let card = self.core.extended_card(&request.into_inner(), &caller);
         Ok(Response::new(card.map_err(refused)?))
     }

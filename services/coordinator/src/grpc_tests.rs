@@ -1,9 +1,9 @@
-//! Callers over gRPC who do not wait for ever.
+//! Callers over gRPC: those who do not wait for ever, and agents.
 
 use faultline_proto::reason;
 
 use super::*;
-use crate::testing::{Bench, offer, request, soon};
+use crate::testing::{Bench, at_once, offer, request, soon};
 
 fn asked_within(timeout: &str) -> Request<SendMessageRequest> {
     let mut request = Request::new(request("a", "hi"));
@@ -38,4 +38,31 @@ async fn a_caller_that_goes_away_is_not_waited_for() {
         _ = bench.assigned() => {}
     }
     assert_eq!(waiters(&bench), (0, 0), "it was dropped");
+}
+
+#[tokio::test]
+async fn an_agent_calls_as_its_task() {
+    let mut bench = Bench::start(vec![offer("a"), offer("b")]).await;
+    let doors = Doors::new(Arc::clone(&bench.core));
+    let parent = bench.root("a").await;
+    let call = |token: &str| {
+        let mut call = Request::new(at_once(request("b", "do this")));
+        for (name, value) in [(TASK, token), (KEY, "k"), (DETACHED, "true")] {
+            call.metadata_mut().insert(name, value.parse().unwrap());
+        }
+        call
+    };
+    soon(doors.send_message(call(&parent.token))).await.unwrap();
+    let assign = bench.assigned().await;
+    let child = bench.core.lock().live[&assign.task_id.parse().unwrap()].task.clone();
+    let parentage = child.parent.unwrap();
+    assert_eq!((&child.principal[..], &parentage.task_id), ("ann", &parent.task_id));
+    assert_eq!((&parentage.key[..], parentage.detached), ("k", true));
+    soon(doors.send_streaming_message(call(&parent.token))).await.unwrap();
+    assert_eq!(bench.count().await, 2, "found again");
+    let mut get = Request::new(GetTaskRequest { id: assign.task_id, ..Default::default() });
+    get.metadata_mut().insert(TASK, parent.token.parse().unwrap());
+    soon(doors.get_task(get)).await.unwrap();
+    let forged = soon(doors.send_message(call("v1.x"))).await.unwrap_err();
+    assert_eq!(Failure::from(forged).row(), &reason::PERMISSION_DENIED);
 }

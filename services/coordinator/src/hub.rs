@@ -95,6 +95,7 @@ async fn listen(
                     state.tell(id, ToWorker { body });
                 }
                 Some(from_worker::Body::Drain(_)) => state.drain(id),
+                Some(from_worker::Body::Slot(slot)) => state.slot(id, &slot, now()),
                 Some(from_worker::Body::Hello(_)) | None => {}
             }
             true
@@ -184,7 +185,7 @@ impl State {
     /// again, or is returned when it did reach it once.
     fn reconcile(&mut self, id: WorkerId, held: &[Held], mut welcome: Welcome) -> Vec<TaskId> {
         let name = id.to_string();
-        let (mut again, mut forgotten) = (Vec::new(), Vec::new());
+        let (mut again, mut forgotten, mut told_again) = (Vec::new(), Vec::new(), Vec::new());
         for held in held {
             let task = held.task_id.parse::<TaskId>().ok();
             let live = task.and_then(|t| self.live.get(&t));
@@ -200,13 +201,16 @@ impl State {
         let believed = self.registry.workers.get(&id).into_iter().flat_map(Worker::running);
         let believed: Vec<_> = believed.map(|(task, running)| (task, running.attempt)).collect();
         for (task, attempt) in believed {
-            let held = held.iter().any(|h| h.attempt == attempt && h.task_id == task.to_string());
+            let held = held.iter().find(|h| h.attempt == attempt && h.task_id == task.to_string());
+            let (held, waits) = (held.is_some(), held.is_some_and(|h| h.waits));
             match self.live.get(&task) {
                 Some(live) if live.task.worker == name && live.task.attempt == attempt => {
                     let computing = !is_waiting(live.task.state);
                     match live.task.reported {
                         _ if held || !live.assigned => {}
-                        0 => again.push(to_worker::Body::Assign(assign_message(live))),
+                        0 => {
+                            again.push(to_worker::Body::Assign(assign_message(live, &self.tokens)))
+                        }
                         _ => forgotten.push(task),
                     }
                     // An answer may be on its way to it, or lost with the stream: it is given
@@ -214,9 +218,14 @@ impl State {
                     let answered = held && computing && last_answer(live).is_some();
                     if let Some(worker) = self.registry.workers.get_mut(&id) {
                         worker.start(task, attempt, computing && !answered);
-                        if answered {
-                            worker.resuming.push_back(task);
+                        if waits {
+                            worker.release(task);
+                        } else if answered {
+                            worker.resume(task);
                         }
+                    }
+                    if answered && waits {
+                        told_again.push(task);
                     }
                 }
                 // It ended meanwhile; the worker was told, or is told now, to forget it.
@@ -230,6 +239,9 @@ impl State {
         let messages = std::iter::once(to_worker::Body::Welcome(welcome)).chain(again);
         for body in messages {
             self.tell(id, ToWorker { body: Some(body) });
+        }
+        for task in told_again {
+            self.send_answer(task, id);
         }
         forgotten
     }

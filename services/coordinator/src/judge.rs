@@ -94,7 +94,10 @@ impl Task {
             }
             Body::Checkpoint(state) => one(event::Body::Checkpointed(Checkpointed { state })),
             Body::Ask(mut interrupt) => {
-                interrupt.agent.clone_from(&self.agent);
+                // A question that was handed up names who asked it first.
+                if interrupt.agent.is_empty() {
+                    interrupt.agent.clone_from(&self.agent);
+                }
                 one(event::Body::Asked(Asked { interrupt: Some(interrupt) }))
             }
             Body::Completed(done) => {

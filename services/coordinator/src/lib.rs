@@ -1,7 +1,8 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
 //! `losses` take it back; `send`, `repeat`, `api` and `mesh` are what callers may ask, within what
-//! `caller` and `gate` allow; `push` tells webhooks; `hub`, `link` and `grpc` are the doors.
+//! `caller` and `gate` allow; agents that call agents are in `delegation` and `family`; `push`
+//! tells webhooks; `hub`, `link` and `grpc` are the doors.
 
 mod artifact;
 mod depth;
@@ -11,16 +12,20 @@ mod task;
 
 mod core;
 mod dispatch;
+mod family;
 mod live;
 mod losses;
 mod registry;
 mod reports;
+mod slots;
 mod store;
 mod sweep;
+mod token;
 mod writer;
 
 mod api;
 mod caller;
+mod delegation;
 mod gate;
 mod keys;
 mod mesh;

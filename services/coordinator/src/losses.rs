@@ -46,7 +46,9 @@ impl State {
         let (attempt, losses) = (live.task.attempt, live.task.losses);
         tracing::warn!(task = %id, attempt, losses, over, "a worker was lost with this task");
         self.commit(id, from, events, Vec::new());
-        if !over && !waited {
+        if over {
+            self.end_children(id, now);
+        } else if !waited {
             self.place(id, now);
         }
     }
@@ -116,7 +118,7 @@ impl State {
                 .with_plane(v1::Plane::Execution);
             let failure = live.task.complete_failure(failure, "coordinator");
             if let Ok(body) = live.task.decide_fail(failure) {
-                self.end(id, body, "operator", now, Vec::new());
+                self.end(id, body, "operator", now);
             }
         }
     }

@@ -40,8 +40,9 @@ pub(crate) struct Worker {
     running: HashMap<TaskId, Running>,
     /// How many of them compute.
     used: u32,
-    /// Answered tasks that wait for a slot to go on. They come before new ones.
-    pub(crate) resuming: VecDeque<TaskId>,
+    /// Tasks that wait for a slot to go on: answered, or done with waiting for others. They come
+    /// before new ones.
+    resuming: VecDeque<TaskId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub(crate) struct Running {
     pub(crate) attempt: u32,
     /// Holds a slot.
     pub(crate) computing: bool,
+    /// Gave it back because it waits for others, and will ask for it.
+    released: bool,
 }
 
 /// A worker's stream, or since when it has none.
@@ -94,7 +97,7 @@ impl Worker {
     /// Gives it a task, with a slot or, while the task waits, without.
     pub(crate) fn start(&mut self, task: TaskId, attempt: u32, computing: bool) {
         self.finish(task);
-        self.running.insert(task, Running { attempt, computing });
+        self.running.insert(task, Running { attempt, computing, released: false });
         self.used += u32::from(computing);
     }
 
@@ -106,12 +109,60 @@ impl Worker {
         }
     }
 
-    /// The task goes on: a slot is taken again.
-    pub(crate) fn go_on(&mut self, task: TaskId) {
-        if let Some(running) = self.running.get_mut(&task).filter(|r| !r.computing) {
-            running.computing = true;
-            self.used += 1;
+    /// The task waits for others: its slot goes back until it is asked for.
+    /// True: an answer waited for that slot, and must not wait any longer.
+    pub(crate) fn release(&mut self, task: TaskId) -> bool {
+        let answered = self.waits_for_slot(task) && self.resuming.contains(&task);
+        self.pause(task);
+        self.stop_resuming(task);
+        if let Some(running) = self.running.get_mut(&task) {
+            running.released = true;
         }
+        answered
+    }
+
+    /// The task goes on: a slot is taken again. True: it had asked for it.
+    pub(crate) fn go_on(&mut self, task: TaskId) -> bool {
+        let Some(running) = self.running.get_mut(&task) else { return false };
+        self.used += u32::from(!running.computing);
+        running.computing = true;
+        std::mem::take(&mut running.released)
+    }
+
+    /// The agent goes on without the answer, slot or no slot, unless it waits for others as well.
+    pub(crate) fn take_back_question(&mut self, task: TaskId) {
+        if self.waits_for_slot(task) {
+            self.go_on(task);
+        }
+    }
+
+    /// The task goes on as soon as there is a slot.
+    pub(crate) fn resume(&mut self, task: TaskId) {
+        if !self.resuming.contains(&task) {
+            self.resuming.push_back(task);
+        }
+    }
+
+    /// The task is to stop, and needs no slot for that.
+    pub(crate) fn stop_resuming(&mut self, task: TaskId) {
+        self.resuming.retain(|t| *t != task);
+    }
+
+    /// The next task that goes on, if there is a slot for it.
+    pub(crate) fn next_to_resume(&mut self) -> Option<TaskId> {
+        match self.is_attached() && self.used < self.slots {
+            true => self.resuming.pop_front(),
+            false => None,
+        }
+    }
+
+    pub(crate) fn computes(&self, task: TaskId) -> bool {
+        self.running.get(&task).is_some_and(|r| r.computing)
+    }
+
+    /// Has none, and cannot go on without one.
+    pub(crate) fn waits_for_slot(&self, task: TaskId) -> bool {
+        self.running.get(&task).is_some_and(|r| !r.computing && !r.released)
     }
 
     /// The task no longer is its business.
@@ -119,7 +170,7 @@ impl Worker {
         if let Some(running) = self.running.remove(&task) {
             self.used -= u32::from(running.computing);
         }
-        self.resuming.retain(|t| *t != task);
+        self.stop_resuming(task);
     }
 
     pub(crate) fn is_attached(&self) -> bool {

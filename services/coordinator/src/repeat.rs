@@ -15,11 +15,12 @@ use tokio::sync::oneshot;
 use crate::{
     caller::Caller,
     core::{Core, Effect, now},
+    delegation::ANY_MESSAGE,
     error::Error,
     keys::{Claim, digest_of},
     live::{Done, Until, message_response, task_response},
     send::{Options, Sending, task_id},
-    store::{KeyName, KeyRow, Scope},
+    store::{Digest, KeyName, KeyRow, Scope},
     subscription::Subscription,
     task::{Millis, Task, is_waiting},
 };
@@ -51,6 +52,10 @@ impl Core {
             "" => None,
             id => Some(Box::new(self.visible(id, &request.tenant, caller).await?)),
         };
+        if let (None, Some(calling)) = (&task, &caller.calling) {
+            let name = calling.key_name(&caller.principal)?;
+            return self.look_up_key(name, ANY_MESSAGE, request, None, caller).await;
+        }
         if caller.idempotency_key.is_empty() {
             return self.first(request, task, None, caller).await;
         }
@@ -61,6 +66,17 @@ impl Core {
         self.activate(caller, &agent);
         let (principal, key) = (caller.principal.clone(), caller.idempotency_key.clone());
         let (name, digest) = (KeyName { principal, agent, key }, digest_of(&request));
+        self.look_up_key(name, digest, request, task, caller).await
+    }
+
+    async fn look_up_key(
+        &self,
+        name: KeyName,
+        digest: Digest,
+        request: SendMessageRequest,
+        task: Option<Box<Task>>,
+        caller: &Caller,
+    ) -> Result<Found, Error> {
         let claim = self.claims.claim(name.clone(), digest).await?;
         match self.store.key(name, now() - kept()).await? {
             None => self.first(request, task, Some(claim), caller).await,

@@ -2,7 +2,7 @@
 
 use faultline_proto::{
     a2a::{TaskState, stream_response},
-    v1::{Interrupt, report},
+    v1::{Interrupt, Submitted, report},
 };
 
 use super::*;
@@ -195,10 +195,9 @@ async fn a_key_outlives_the_coordinator() {
 async fn an_expired_key_is_free_and_is_forgotten() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let (caller, hi) = (keyed("ann", "k"), at_once(request("a", "hi")));
-    let message = text_message("long ago".into());
-    let whose = "ann".to_owned();
-    let (task, event) =
-        Task::submit(TaskId::new(), whose, "a", "c".into(), message, String::new(), 0);
+    let (message, principal) = (Some(text_message("long ago".into())), "ann".to_owned());
+    let submitted = Submitted { message, principal, ..Submitted::default() };
+    let (task, event) = Task::submit(TaskId::new(), "a", "c".into(), submitted, 0);
     let name = KeyName { principal: "ann".into(), agent: "a".into(), key: "k".into() };
     let (created, digest) = (now() - kept() - 1, [7; 32]);
     let old = KeyRow { name, task_id: task.id, digest, reply: None, created };

@@ -102,6 +102,7 @@ impl State {
         if let Some(message) = vanished {
             let key = self.vanish(id, &message, &mut effects);
             self.commit_write(Write::Erase { id, from, key }, effects);
+            self.end_children(id, now);
             self.finish_on(worker, id);
         } else {
             let reported = reported_before;
@@ -167,6 +168,9 @@ impl State {
             effects.push(Effect::Answer(waiter.done, Box::new(task)));
         }
         self.commit(id, before.version, events, effects);
+        if over {
+            self.end_children(id, now);
+        }
         if before.agent_ended {
             // The slot of an agent that was ended by us stays taken until it has stopped.
             self.finish_on(worker, id);
@@ -180,7 +184,7 @@ impl State {
             && let Some(worker) = self.registry.workers.get_mut(&worker)
         {
             // The agent took its question back and goes on, slot or no slot.
-            worker.go_on(id);
+            worker.take_back_question(id);
         }
         self.count_waiting(&agent, i32::from(waiting) - i32::from(before.was_waiting));
         if homeless && !over && !waiting {

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     caller::Caller,
     core::{Core, Effect, State, now},
+    delegation::NEVER_EXPIRES,
     depth,
     dispatch::{Decided, NewTask, Step},
     error::Error,
@@ -46,7 +47,7 @@ pub(crate) struct Sending {
 impl Core {
     /// Answers through `done`, now or later. Blocks nobody.
     pub(crate) fn send(self: &Arc<Self>, request: SendMessageRequest, caller: Caller, done: Done) {
-        let names_key = !caller.idempotency_key.is_empty();
+        let names_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
         if !task_id(&request).is_empty() || names_key || push_of(&request).is_some() {
             let core = Arc::clone(self);
             tokio::spawn(async move { core.send_looked_up(request, caller, done).await });
@@ -156,12 +157,17 @@ impl Core {
         streams: bool,
     ) -> Result<Decided, Error> {
         state.check_open()?;
+        caller.calling.as_ref().map_or(Ok(()), |calling| state.check_current(calling))?;
         let Sending { request, task, claim, push } = sending;
         let step = match task {
             None => Step::Start(Box::new(self.new_task(state, request, caller, streams)?)),
             Some(task) => answer(state, &task, request, caller, streams)?,
         };
-        let key = claim.as_ref().map(|claim| claim.row(step.task_id(), now()));
+        let used = || match (&step, &caller.calling) {
+            (Step::Start(_), Some(_)) => NEVER_EXPIRES,
+            _ => now(),
+        };
+        let key = claim.as_ref().map(|claim| claim.row(step.task_id(), used()));
         let push = push.map(|config| {
             // A new task has no events yet: its notifications begin with the first.
             let seq = state.live.get(&step.task_id()).map_or(0, |live| live.task.seq);
@@ -189,19 +195,24 @@ impl Core {
         let message = request.message.take().unwrap_or_default();
         check(&message)?;
         let context_id = match message.context_id.as_str() {
-            "" => uuid::Uuid::now_v7().to_string(),
+            "" => match &caller.calling {
+                Some(calling) => calling.context_id.clone(),
+                None => uuid::Uuid::now_v7().to_string(),
+            },
             given if given.len() > limits::KEY_BYTES_MAX => {
                 let what = format!("at most {} bytes", limits::KEY_BYTES_MAX);
                 return Err(Error::Invalid { field: "message.contextId", what });
             }
             given => given.to_owned(),
         };
+        let parent = caller.calling.as_ref().map(|calling| state.parentage(calling));
         Ok(NewTask {
             id: TaskId::new(),
             principal: caller.principal.clone(),
             context_id,
             message,
             traceparent: caller.traceparent.clone(),
+            parent: parent.transpose()?,
             // Whoever wants to hear of the task is given one.
             may_message: found.offer.may_answer_with_message && !notifies,
             agent,
@@ -331,7 +342,8 @@ fn check_gates(
     caller: &Caller,
     streams: bool,
 ) -> Result<(), Error> {
-    if streams {
+    // What a card says is said to clients: agents may follow every task.
+    if streams && caller.calling.is_none() {
         gate::check_streaming(offer)?;
     }
     gate::check_send(offer, request, caller.extensions.uris())?;

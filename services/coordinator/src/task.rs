@@ -7,11 +7,11 @@ use faultline_proto::{
     a2a::{self, Message, TaskState},
     id::TaskId,
     v1::{
-        self, AnswerGiven, Assigned, AttemptLost, Ended, Event, Interrupt, Submitted,
+        self, AnswerGiven, Assigned, AttemptLost, Ended, Event, Interrupt, Parent, Submitted,
         attempt::Outcome, event,
     },
 };
-use prost_types::Timestamp;
+use prost_types::{Timestamp, Value, value::Kind};
 
 use crate::{
     artifact::Artifacts,
@@ -21,6 +21,9 @@ use crate::{
 /// Whose tasks are those of a caller that nobody has named: a mesh without tokens has only this
 /// one. The schema says the same of tasks that are older than principals.
 pub(crate) const LOCAL: &str = "local";
+
+/// Where a delegated task names the task that delegated it.
+const PARENT_KEY: &str = "faultline.dev/parent";
 
 /// Milliseconds since 1970.
 pub(crate) type Millis = i64;
@@ -38,6 +41,8 @@ pub(crate) struct Task {
     pub(crate) id: TaskId,
     /// Whose it is.
     pub(crate) principal: String,
+    /// Who delegated it, if anybody did.
+    pub(crate) parent: Option<Box<Parent>>,
     pub(crate) context_id: String,
     pub(crate) agent: String,
     pub(crate) state: TaskState,
@@ -94,19 +99,17 @@ impl Task {
     /// A new task and its first event.
     pub(crate) fn submit(
         id: TaskId,
-        principal: String,
         agent: &str,
         context_id: String,
-        mut message: Message,
-        traceparent: String,
+        mut submitted: Submitted,
         now: Millis,
     ) -> (Self, Event) {
-        message.task_id = id.to_string();
-        message.context_id.clone_from(&context_id);
-        let body =
-            event::Body::Submitted(Submitted { message: Some(message), traceparent, principal });
+        if let Some(message) = &mut submitted.message {
+            message.task_id = id.to_string();
+            message.context_id.clone_from(&context_id);
+        }
         let mut task = Self::blank(id, agent.to_owned(), context_id, now);
-        let event = task.apply_now(body, now);
+        let event = task.apply_now(event::Body::Submitted(submitted), now);
         task.version = 1;
         (task, event)
     }
@@ -116,6 +119,7 @@ impl Task {
         Self {
             id,
             principal: String::new(),
+            parent: None,
             context_id,
             agent,
             state: TaskState::Submitted,
@@ -141,6 +145,20 @@ impl Task {
 
     pub(crate) fn is_final(&self) -> bool {
         is_final(self.state)
+    }
+
+    pub(crate) fn parent_id(&self) -> Option<TaskId> {
+        self.parent.as_ref()?.task_id.parse().ok()
+    }
+
+    /// How many delegations lie above it.
+    pub(crate) fn depth(&self) -> u32 {
+        self.parent.as_ref().map_or(0, |parent| parent.depth)
+    }
+
+    /// Is this the attempt that works on it now?
+    pub(crate) fn is_current(&self, attempt: u32) -> bool {
+        !self.is_final() && self.attempt == attempt && !self.worker.is_empty()
     }
 
     /// What its messages weigh.
@@ -255,6 +273,7 @@ impl Task {
                     "" => LOCAL.to_owned(),
                     principal => principal.to_owned(),
                 };
+                self.parent = submitted.parent.clone().map(Box::new);
                 self.traceparent.clone_from(&submitted.traceparent);
                 self.history.extend(submitted.message.clone());
                 self.enter(TaskState::Submitted, None, at);
@@ -368,7 +387,12 @@ impl Task {
     }
 
     fn metadata(&self) -> Option<prost_types::Struct> {
-        self.failure.as_ref().map(|f| f.to_metadata(self.state))
+        let failure = self.failure.as_ref().map(|f| f.to_metadata(self.state));
+        let Some(parent) = &self.parent else { return failure };
+        let mut metadata = failure.unwrap_or_default();
+        let kind = Some(Kind::StringValue(parent.task_id.clone()));
+        metadata.fields.insert(PARENT_KEY.to_owned(), Value { kind });
+        Some(metadata)
     }
 
     /// As A2A shows it. `history`: at most so many of the latest messages.

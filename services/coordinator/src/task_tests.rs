@@ -14,18 +14,18 @@ use faultline_proto::v1::interrupt;
 const NOW: Millis = 1_700_000_000_000;
 const WORKER: &str = "0199aaaa-0000-7000-8000-000000000001";
 
+fn first() -> Submitted {
+    Submitted {
+        message: Some(text_message("hi".into())),
+        traceparent: "00-1-2-01".into(),
+        principal: LOCAL.into(),
+        parent: None,
+    }
+}
+
 fn submitted() -> Task {
     let id = TaskId::from_bytes([7; 16]);
-    Task::submit(
-        id,
-        LOCAL.into(),
-        "a",
-        "c".into(),
-        text_message("hi".into()),
-        "00-1-2-01".into(),
-        NOW,
-    )
-    .0
+    Task::submit(id, "a", "c".into(), first(), NOW).0
 }
 
 fn act(task: &mut Task, body: event::Body) {
@@ -312,8 +312,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..60),
     ) {
         let mut task = submitted();
-        let (message, trace) = (text_message("hi".into()), "00-1-2-01".into());
-        let first = Task::submit(task.id, LOCAL.into(), "a", "c".into(), message, trace, NOW).1;
+        let first = Task::submit(task.id, "a", "c".into(), first(), NOW).1;
         let mut log = vec![first];
         for step in steps {
             let before = task.clone();

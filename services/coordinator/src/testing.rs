@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use faultline_proto::{
     Failure,
     a2a::{
-        self, AgentCapabilities, AgentCard, SendMessageConfiguration, SendMessageRequest,
-        SendMessageResponse, part::Content, send_message_response::Payload,
+        self, AgentCapabilities, AgentCard, CancelTaskRequest, SendMessageConfiguration,
+        SendMessageRequest, SendMessageResponse, part::Content, send_message_response::Payload,
     },
     id::WorkerId,
-    v1::{self, AgentOffer, Assign, Frame, Hello, Report, ToWorker, report, to_worker},
+    v1::{self, AgentOffer, Assign, Frame, Held, Hello, Report, ToWorker, report, to_worker},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -21,6 +21,7 @@ use crate::{
     Config,
     caller::Caller,
     core::{Core, now},
+    delegation::Claimed,
     live::Done,
     store::{Filter, Write, sqlite::Sqlite},
     subscription::Subscription,
@@ -191,5 +192,60 @@ impl Bench {
     pub(crate) async fn count(&self) -> usize {
         let filter = Filter { limit: 1, ..Filter::default() };
         self.core.store.list(filter).await.unwrap().total
+    }
+}
+
+// Delegation.
+
+pub(crate) fn claimed(assign: &Assign, key: &str) -> Claimed {
+    Claimed { token: assign.token.clone(), key: key.into(), detached: false }
+}
+
+impl Bench {
+    /// The attempt as a caller. What it says of its principal is not believed.
+    pub(crate) fn calling(&self, assign: &Assign, key: &str) -> Caller {
+        self.core.believe(principal("mallory"), claimed(assign, key)).unwrap()
+    }
+
+    pub(crate) fn calling_detached(&self, assign: &Assign, key: &str) -> Caller {
+        let claimed = Claimed { detached: true, ..claimed(assign, key) };
+        self.core.believe(principal("mallory"), claimed).unwrap()
+    }
+
+    /// Starts a task of ann's and gives it to the worker.
+    pub(crate) async fn root(&mut self, agent: &str) -> Assign {
+        self.child_of(&principal("ann"), agent).await
+    }
+
+    /// A child on the worker.
+    pub(crate) async fn child(&mut self, parent: &Assign, key: &str, agent: &str) -> Assign {
+        self.child_of(&self.calling(parent, key), agent).await
+    }
+
+    pub(crate) async fn child_of(&mut self, caller: &Caller, agent: &str) -> Assign {
+        task_of(self.send(at_once(request(agent, "do this")), caller)).await;
+        self.assigned().await
+    }
+
+    /// As ann does.
+    pub(crate) async fn cancel(&self, id: &str) -> a2a::Task {
+        let cancel = CancelTaskRequest { id: id.into(), ..CancelTaskRequest::default() };
+        soon(self.core.cancel(cancel, &principal("ann"))).await.unwrap()
+    }
+
+    pub(crate) fn set_slots(&self, slots: u32) {
+        self.core.change(|state| {
+            state.registry.workers.get_mut(&self.worker).unwrap().slots = slots;
+        });
+    }
+
+    /// The worker attaches again and says what it holds.
+    pub(crate) fn attach_again(&mut self, agents: &[&str], slots: u32, held: Vec<Held>) {
+        let (outbox, messages) = mpsc::channel(64);
+        let agents = agents.iter().map(|name| offer(name)).collect();
+        let hello = Hello { agents, slots, held, ..Hello::default() };
+        let core = &self.core;
+        core.change(|state| state.attach(self.worker, hello, outbox, core.welcome(), now()));
+        self.messages = messages;
     }
 }

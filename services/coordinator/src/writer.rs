@@ -70,9 +70,12 @@ impl Core {
         answer_all(Vec::new(), live.map_or_else(Vec::new, |live| live.waiters), &failure);
         match self.store.task(id, Scope::default()).await {
             Ok(Some(stored)) if !stored.task.is_final() => {
-                self.change(|state| state.remember(stored.task, now()));
+                self.change(|state| {
+                    state.remember(stored.task, now());
+                    state.join_family(id, now());
+                });
             }
-            Ok(_) => {}
+            Ok(_) => self.change(|state| state.end_children(id, now())),
             Err(error) => tracing::error!(task = %id, %error, "cannot be read again"),
         }
     }
@@ -90,6 +93,8 @@ impl Core {
             state.busy = true;
             let queue = &mut state.queue;
             let count = queue.followups.len().min(limits::STORE_BATCH_MAX);
+            let bound = queue.followups[count..].iter().take_while(|f| f.bound).count();
+            let count = count + bound;
             let followups: Vec<_> = queue.followups.drain(..count).collect();
             let writes = followups.iter().filter(|f| f.wrote).count();
             Queue { writes: queue.writes.drain(..writes).collect(), followups }
@@ -105,7 +110,8 @@ impl Core {
         let failure = Failure::from(Error::Unanswered { detail: error.to_string() });
         let (queue, live) = {
             let mut state = self.lock();
-            let old = std::mem::replace(&mut *state, State::new());
+            let fresh = State::new(state.tokens.clone());
+            let old = std::mem::replace(&mut *state, fresh);
             state.next_session = old.next_session;
             state.closed = old.closed.or(Some(Closed::StoreFailed));
             (old.queue, old.live)
@@ -131,6 +137,7 @@ impl Core {
             for task in tasks {
                 state.remember(task, now);
             }
+            state.join_families(now);
             state.since = Instant::now();
             self.deliver_unfinished(state, unfinished);
             state.closed = state.closed.filter(|why| *why == Closed::Leaving);

@@ -25,11 +25,11 @@ use crate::{
     caller::Caller,
     live::Done,
     store::{
-        Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Store, Stored,
-        StoredEvent, Write, sqlite::Sqlite,
+        Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, SigningSecret, Store,
+        Stored, StoredEvent, Write, sqlite::Sqlite,
     },
     task::Millis,
-    testing::{keyed, principal},
+    testing::{claimed, keyed, principal},
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -43,6 +43,10 @@ struct Flaky {
 }
 
 impl Store for Flaky {
+    fn secret(&self) -> &SigningSecret {
+        self.inner.secret()
+    }
+
     fn commit(&self, batch: Vec<Write>) -> oneshot::Receiver<Written> {
         let inserts = batch.iter().any(|write| matches!(write, Write::Insert { .. }));
         if inserts && self.is_beaten.swap(false, SeqCst) {
@@ -233,7 +237,7 @@ async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
     assert_eq!(failure.reason, "OUTCOME_UNKNOWN", "the caller is not told of an end");
     assert_eq!(next(&mut messages).await, None, "and the worker gets no acknowledgement");
     bench.is_full.store(false, SeqCst);
-    let held = Held { task_id: assign.task_id.clone(), attempt: assign.attempt };
+    let held = Held { task_id: assign.task_id.clone(), attempt: assign.attempt, waits: false };
     let (mut messages, welcome) = bench.attach(vec![held]).await;
     let resumed: Vec<_> = welcome.resume.iter().map(|ack| (&ack.task_id, ack.number)).collect();
     assert_eq!(resumed, [(&assign.task_id, 0)], "go on, and resend everything");
@@ -290,4 +294,40 @@ async fn a_step_that_lost_a_race_fails_alone() {
     }
     let used = bench.core.lock().registry.workers[&bench.worker].used();
     assert_eq!(used, 0, "and holds no slot");
+}
+
+#[tokio::test]
+async fn a_child_that_lost_a_race_is_nobodys() {
+    let bench = bench();
+    let (mut messages, _) = bench.attach(Vec::new()).await;
+    let _running = bench.send();
+    let parent = assignment(&mut messages).await;
+    let caller = bench.core.believe(principal("ann"), claimed(&parent, "k")).unwrap();
+    bench.is_beaten.store(true, SeqCst);
+    let failure = timeout(SOON, bench.send_as(caller.clone())).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(failure.reason, "ABORTED");
+    bench.core.flushed().await;
+    assert!(bench.core.lock().families.is_empty());
+    let _again = bench.send_as(caller);
+    let child = assignment(&mut messages).await;
+    assert_ne!(child.task_id, parent.task_id, "its key is free");
+}
+
+#[tokio::test]
+async fn what_belongs_together_is_not_cut_in_two() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
+    let core = Core::new(Box::new(store), Config::default());
+    core.change(|state| {
+        for n in 0..limits::STORE_BATCH_MAX + 3 {
+            state.commit_write(Write::CountLate { id: TaskId::new() }, Vec::new());
+            if (limits::STORE_BATCH_MAX..limits::STORE_BATCH_MAX + 2).contains(&n) {
+                state.queue.bind_last();
+            }
+        }
+    });
+    let batch = core.take_batch();
+    let sizes = (batch.writes.len(), batch.followups.len());
+    assert_eq!(sizes, (limits::STORE_BATCH_MAX + 2, limits::STORE_BATCH_MAX + 2));
+    assert_eq!(core.take_batch().writes.len(), 1);
 }

@@ -1,6 +1,6 @@
 //! One attempt at one task, as the worker keeps it: what was assigned, the reports that are not
-//! yet acknowledged, the answers that came, and whether it was told to stop. It knows neither the
-//! agent's code nor the connection.
+//! yet acknowledged, the answers that came, its slot, and whether it was told to stop. It knows
+//! neither the agent's code nor the connection.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use faultline_chassis::{TraceContext, limits};
+use faultline_chassis::{TraceContext, client::Channel, limits};
 use faultline_proto::{
     a2a,
     id::TaskId,
@@ -19,7 +19,12 @@ use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::Notify;
 
-use crate::{Error, agent::Hosted, outbox::Outbox};
+use crate::{
+    Error,
+    agent::Hosted,
+    outbox::Outbox,
+    slot::{Slot, Told},
+};
 
 /// How many bytes of reports may wait for acknowledgement before the agent has to.
 const BYTES_AHEAD_MAX: usize = 2 * limits::MESSAGE_BYTES_MAX;
@@ -45,6 +50,8 @@ struct Saved {
     asks: u32,
     #[prost(bytes = "bytes", tag = "2")]
     bytes: Bytes,
+    #[prost(uint32, tag = "3")]
+    delegations: u32,
 }
 
 pub(crate) struct Attempt {
@@ -55,6 +62,9 @@ pub(crate) struct Attempt {
     pub(crate) deadline: Option<SystemTime>,
     pub(crate) trace: TraceContext,
     pub(crate) restored: Restored,
+    /// What calls to other agents say about who calls, and where they go.
+    pub(crate) token: String,
+    pub(crate) coordinator: Channel,
     /// The task's id as text, for every report.
     task_id: String,
     outbox: Arc<Outbox>,
@@ -90,8 +100,10 @@ struct State {
     dropped: Option<Dropped>,
     answers: HashMap<String, a2a::Message>,
     asks: u32,
+    delegations: u32,
     /// The agent waits for an answer, and nothing else.
     asking: bool,
+    slot: Slot,
     reply: Option<a2a::Message>,
 }
 
@@ -146,6 +158,26 @@ impl Drop for Asking<'_> {
     }
 }
 
+/// Another agent that is awaited. Meanwhile the attempt holds no slot.
+pub(crate) struct Waiting<'a>(&'a Attempt);
+
+impl Waiting<'_> {
+    /// Returns when the agent may compute again.
+    pub(crate) async fn over(self) -> Result<(), Error> {
+        let attempt = self.0;
+        drop(self);
+        attempt.until_it_may(|_| true).await
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        let told = state.slot.wait_over();
+        self.0.tell(&state, told);
+    }
+}
+
 impl Attempt {
     pub(crate) fn new(
         key: Key,
@@ -153,18 +185,22 @@ impl Attempt {
         hosted: Arc<Hosted>,
         trace: TraceContext,
         outbox: Arc<Outbox>,
+        coordinator: Channel,
     ) -> Self {
-        let saved = assign.checkpoint.map(Saved::decode);
-        let (asks, restored) = match saved {
-            None => (0, Restored::Nothing),
-            Some(Ok(saved)) => (saved.asks, Restored::Checkpoint(saved.bytes)),
-            Some(Err(_)) => (0, Restored::Unreadable),
+        let (saved, restored) = match assign.checkpoint.map(Saved::decode) {
+            None => (Saved::default(), Restored::Nothing),
+            Some(Ok(saved)) => {
+                let bytes = saved.bytes.clone();
+                (saved, Restored::Checkpoint(bytes))
+            }
+            Some(Err(_)) => (Saved::default(), Restored::Unreadable),
         };
         let answers = assign.answers.into_iter();
         let state = State {
             epoch: outbox.epoch(),
             answers: answers.map(|a| (a.key, a.message.unwrap_or_default())).collect(),
-            asks,
+            asks: saved.asks,
+            delegations: saved.delegations,
             ..State::default()
         };
         Self {
@@ -175,6 +211,8 @@ impl Attempt {
             deadline: assign.deadline.and_then(|d| d.try_into().ok()),
             trace,
             restored,
+            token: assign.token,
+            coordinator,
             task_id: assign.task_id,
             outbox,
             state: Mutex::new(state),
@@ -192,22 +230,29 @@ impl Attempt {
     pub(crate) async fn report(&self, body: Body) -> Result<(), Error> {
         let mut body = Some(body);
         let asks = matches!(body, Some(Body::Ask(_)));
-        let made = self.until(|state| {
-            if state.told_to_stop() {
-                return Some(Err(Error::stopped()));
-            }
+        self.until_it_may(|state| {
             // A task that waits says nothing, so what else the agent does waits for the answer.
-            (state.has_room() && !state.asking).then(|| {
+            let may = state.has_room() && !state.asking;
+            if may {
                 state.asking = asks;
                 self.make(state, body.take());
                 // From a task that the agent spawned, perhaps, which nobody uncorks.
                 if !state.corked {
                     self.hand_over(state);
                 }
-                Ok(())
-            })
+            }
+            may
+        })
+        .await
+    }
+
+    /// Waits until the agent may compute and `ready` agrees, or the agent has to stop.
+    async fn until_it_may(&self, mut ready: impl FnMut(&mut State) -> bool) -> Result<(), Error> {
+        let done = self.until(|state| match state.told_to_stop() {
+            true => Some(Err(Error::stopped())),
+            false => (state.slot.may_go_on() && ready(state)).then_some(Ok(())),
         });
-        made.await
+        done.await
     }
 
     fn make(&self, state: &mut State, body: Option<Body>) {
@@ -221,8 +266,10 @@ impl Attempt {
 
     /// A checkpoint that carries the counters with it.
     pub(crate) fn envelope(&self, bytes: Bytes) -> Bytes {
-        let asks = self.state.lock().asks;
-        Saved { asks, bytes }.encode_to_vec().into()
+        let state = self.state.lock();
+        let (asks, delegations) = (state.asks, state.delegations);
+        drop(state);
+        Saved { asks, bytes, delegations }.encode_to_vec().into()
     }
 
     /// The key of a question that was given none: its ordinal in the task.
@@ -230,6 +277,24 @@ impl Attempt {
         let mut state = self.state.lock();
         state.asks += 1;
         format!("ask-{}", state.asks)
+    }
+
+    /// The key of a delegation that was given none, likewise.
+    pub(crate) fn next_delegation(&self) -> String {
+        let mut state = self.state.lock();
+        state.delegations += 1;
+        format!("delegate-{}", state.delegations)
+    }
+
+    /// The agent waits for another one from now on.
+    pub(crate) fn wait_for_another(&self) -> Waiting<'_> {
+        let mut state = self.state.lock();
+        let told = state.slot.wait();
+        self.tell(&state, told);
+        drop(state);
+        // What waits for a slot need not any longer.
+        self.changed.notify_waiters();
+        Waiting(self)
     }
 
     pub(crate) fn answer(&self, key: &str) -> Option<a2a::Message> {
@@ -331,7 +396,25 @@ impl Attempt {
         }
     }
 
+    /// Says how the slot stands, if there is something to say. Lost with a broken connection, and
+    /// said again on the next.
+    fn tell(&self, state: &State, told: Told) {
+        if let Some(released) = told
+            && !state.told_to_stop()
+        {
+            let task_id = self.task_id.clone();
+            let slot = v1::Slot { task_id, attempt: self.key.attempt, released };
+            self.outbox.tell(state.epoch, slot);
+        }
+    }
+
     // The coordinator's side.
+
+    /// What a new connection learns of it first.
+    pub(crate) fn held(&self) -> v1::Held {
+        let waits = !self.state.lock().slot.is_held();
+        v1::Held { task_id: self.task_id.clone(), attempt: self.key.attempt, waits }
+    }
 
     /// Forgets what is durable. `true`: the attempt is over and all of it is.
     pub(crate) fn ack(&self, number: u32) -> bool {
@@ -350,6 +433,7 @@ impl Attempt {
         state.ack(acked);
         state.epoch = epoch;
         state.handed = state.acked();
+        self.tell(&state, state.slot.again());
         self.hand_over(&mut state);
         drop(state);
         self.ack(acked)
@@ -367,6 +451,11 @@ impl Attempt {
 
     pub(crate) fn take_answer(&self, key: String, message: a2a::Message) {
         self.state.lock().answers.insert(key, message);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.state.lock().slot.given();
         self.changed.notify_waiters();
     }
 

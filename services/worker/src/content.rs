@@ -89,10 +89,7 @@ impl From<Vec<Part>> for Content {
 
 /// All text parts of a message, joined by line breaks. Borrowed when there is at most one.
 pub(crate) fn text_of(message: &a2a::Message) -> Cow<'_, str> {
-    let mut texts = message.parts.iter().filter_map(|part| match &part.content {
-        Some(Kind::Text(text)) => Some(text.as_str()),
-        _ => None,
-    });
+    let mut texts = text_parts(&message.parts);
     let first = texts.next().unwrap_or_default();
     match texts.next() {
         None => Cow::Borrowed(first),
@@ -101,6 +98,14 @@ pub(crate) fn text_of(message: &a2a::Message) -> Cow<'_, str> {
             Cow::Owned(rest.collect::<Vec<_>>().join("\n"))
         }
     }
+}
+
+/// Each text part.
+pub(crate) fn text_parts(parts: &[Part]) -> impl Iterator<Item = &str> {
+    parts.iter().filter_map(|part| match &part.content {
+        Some(Kind::Text(text)) => Some(text.as_str()),
+        _ => None,
+    })
 }
 
 /// An artifact that the mesh will take. Its name is its id: the same name is the same artifact.
@@ -122,6 +127,12 @@ pub(crate) fn check_size(what: &str, bytes: usize, bytes_max: usize) -> Result<(
     }
     let text = format!("{what} has {bytes} bytes, and at most {bytes_max} are taken");
     Err(Error::new(&reason::TASK_TOO_LARGE).because(text))
+}
+
+/// A message that the mesh will take.
+pub(crate) fn check_message(message: &a2a::Message) -> Result<(), Error> {
+    check_depth(&message.parts)?;
+    check_size("the message", message.encoded_len(), limits::MESSAGE_BYTES_MAX)
 }
 
 /// A part nested deeper than the peer's decoder goes would not fail this task but break the whole

@@ -12,9 +12,9 @@ use faultline_proto::{
 use prost::Message as _;
 
 use crate::{
-    Answer, Content, Error, Question,
+    Answer, Content, Delegation, Error, Question,
     attempt::{Attempt, Restored},
-    content::{self, check_depth, check_object_depth, check_size, text_of},
+    content::{self, check_message, check_object_depth, check_size, text_of},
     run::attempt_message,
 };
 
@@ -165,10 +165,15 @@ impl Context {
     pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, Error> {
         let mut question = question.into();
         let key = question.key.take().unwrap_or_else(|| self.attempt.next_ask());
+        self.ask_as(question.into_interrupt(key, &self.attempt.hosted.name)).await
+    }
+
+    /// Asks just this, whoever asked it first.
+    pub(crate) async fn ask_as(&self, interrupt: v1::Interrupt) -> Result<Answer, Error> {
+        let key = interrupt.key.clone();
         if let Some(answer) = self.attempt.answer(&key) {
             return self.go_on().map(|()| Answer(answer));
         }
-        let interrupt = question.into_interrupt(key.clone(), &self.attempt.hosted.name);
         interrupt.schema.as_ref().map_or(Ok(()), check_object_depth)?;
         check_size("the question", interrupt.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
         self.attempt.report(Body::Ask(interrupt)).await?;
@@ -178,6 +183,32 @@ impl Context {
     /// Asks for a credential to be given at `url`; short for [`Question::auth`].
     pub async fn auth(&self, url: impl Into<String>) -> Result<Answer, Error> {
         self.ask(Question::auth(url)).await
+    }
+
+    // Delegating.
+
+    /// Gives work to another agent of the mesh and waits for its end; see [`Delegation`] for more.
+    /// This task holds no slot of the worker meanwhile.
+    ///
+    /// - What the agent makes comes back as [`Delegated`].
+    /// - If it fails, rejects the work or is cancelled, its whole failure comes back as the
+    ///   [`Error`]: `?` hands it on, and this agent adds itself to the chain.
+    /// - What it asks, this task asks, and the answer finds its way down.
+    /// - If this task is told to stop, so is the other.
+    ///
+    /// ```
+    /// # use faultline_worker::{Context, Error};
+    /// # async fn run(cx: &Context) -> Result<(), Error> {
+    /// let translated = cx.delegate("translator", cx.text()).await?;
+    /// cx.artifact("translation", translated.text()).await
+    /// # }
+    /// ```
+    pub fn delegate(
+        &self,
+        agent: impl Into<String>,
+        content: impl Into<Content>,
+    ) -> Delegation<'_> {
+        Delegation::new(self, agent.into(), content.into())
     }
 
     // Stopping.
@@ -213,9 +244,8 @@ impl Context {
     }
 
     fn message_of(&self, content: Content) -> Result<a2a::Message, Error> {
-        check_depth(&content.0)?;
         let message = attempt_message(&self.attempt, content);
-        check_size("the message", message.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
+        check_message(&message)?;
         Ok(message)
     }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use faultline_chassis::{TraceContext, telemetry::HOP};
+use faultline_chassis::{TraceContext, client::Channel, telemetry::HOP};
 use faultline_proto::{
     id::WorkerId,
     reason,
@@ -28,6 +28,8 @@ pub(crate) struct Desk {
     offers: Vec<v1::AgentOffer>,
     hosted: HashMap<String, Arc<Hosted>>,
     pub(crate) outbox: Arc<Outbox>,
+    /// For what agents ask of other agents.
+    coordinator: Channel,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -44,7 +46,7 @@ struct State {
 }
 
 impl Desk {
-    pub(crate) fn new(name: String, slots: u32, offers: Vec<Offer>) -> Self {
+    pub(crate) fn new(name: String, slots: u32, offers: Vec<Offer>, coordinator: Channel) -> Self {
         let split = offers.into_iter().map(|offer| offer.split(&name));
         let (offers, hosted): (Vec<_>, Vec<_>) = split.unzip();
         Self {
@@ -54,6 +56,7 @@ impl Desk {
             hosted: hosted.into_iter().map(|h| (h.name.clone(), Arc::new(h))).collect(),
             name,
             outbox: Arc::default(),
+            coordinator,
             state: Mutex::default(),
             changed: Notify::new(),
         }
@@ -61,10 +64,7 @@ impl Desk {
 
     pub(crate) fn hello(&self) -> v1::Hello {
         let state = self.state.lock();
-        let held = state.held.values();
-        let held = held
-            .map(|a| v1::Held { task_id: a.task_id().to_owned(), attempt: a.key.attempt })
-            .collect();
+        let held = state.held.values().map(|attempt| attempt.held()).collect();
         v1::Hello {
             worker_id: self.id.to_string(),
             name: self.name.clone(),
@@ -126,6 +126,11 @@ impl Desk {
                 self.changed.notify_waiters();
             }
             Some(Body::Drain(_)) => tracing::info!("the coordinator is about to leave"),
+            Some(Body::GoOn(go_on)) => {
+                if let Some(attempt) = self.find(&go_on.task_id, go_on.attempt) {
+                    attempt.go_on();
+                }
+            }
             // A second welcome, or something that only a newer coordinator says.
             Some(Body::Welcome(_)) | None => {}
         }
@@ -152,8 +157,8 @@ impl Desk {
             "error.type" = Empty,
         );
         let trace = TraceContext::from_header(Some(&assign.traceparent)).enter(&span);
-        let outbox = Arc::clone(&self.outbox);
-        let attempt = Arc::new(Attempt::new(key, assign, hosted, trace, outbox));
+        let (outbox, coordinator) = (Arc::clone(&self.outbox), self.coordinator.clone());
+        let attempt = Arc::new(Attempt::new(key, assign, hosted, trace, outbox, coordinator));
         {
             let mut state = self.state.lock();
             if state.held.contains_key(&key) {

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! - [`Context`] is what an agent sees of its task: the message, status and artifacts, questions to
-//!   humans, checkpoints, cancellation and the deadline.
+//!   humans, work for other agents, checkpoints, cancellation and the deadline.
 //! - [`Error`] is how it fails, and decides what callers get to read.
 //! - [`Offer`] names it and describes it to the mesh.
 //! - [`agents`] are the built-in ones, `echo` and `script`.
@@ -33,11 +33,13 @@
 mod agent;
 mod content;
 mod context;
+mod delegation;
 mod error;
 mod question;
 
 mod attempt;
 mod run;
+mod slot;
 
 mod attach;
 mod desk;
@@ -49,6 +51,7 @@ pub mod agents;
 pub use agent::{Agent, Offer, OnWorkerLost, Skill};
 pub use content::Content;
 pub use context::Context;
+pub use delegation::{Delegated, Delegation};
 pub use error::{Error, ServiceError};
 pub use faultline_chassis::{Mesh, Secret};
 pub use faultline_proto::{a2a, id::TaskId, reason};

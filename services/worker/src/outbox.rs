@@ -31,6 +31,8 @@ pub(crate) struct Outgoing {
     heartbeat: Option<v1::Heartbeat>,
     #[prost(message, optional, tag = "4")]
     drain: Option<v1::Drain>,
+    #[prost(message, optional, tag = "5")]
+    slot: Option<v1::Slot>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -54,6 +56,8 @@ struct State {
     hello: Option<v1::Hello>,
     drain: bool,
     heartbeat: bool,
+    /// The last word of each attempt about its slot.
+    slots: VecDeque<v1::Slot>,
     /// Bounded by what attempts may be ahead of their acknowledgements.
     reports: VecDeque<Bytes>,
     waker: Option<Waker>,
@@ -68,6 +72,7 @@ impl Outbox {
         state.hello = Some(hello);
         state.drain = state.leaving;
         state.heartbeat = false;
+        state.slots.clear();
         state.reports.clear();
         state.waker = None;
         Outgoings { outbox: Arc::clone(self), epoch: state.epoch }
@@ -77,6 +82,7 @@ impl Outbox {
     pub(crate) fn close(&self) {
         self.change(|state| {
             state.open = false;
+            state.slots.clear();
             state.reports.clear();
             true
         });
@@ -97,6 +103,19 @@ impl Outbox {
             current
         });
         current
+    }
+
+    /// Says how the slot of an attempt stands, which makes what was said before it void.
+    pub(crate) fn tell(&self, epoch: u64, slot: v1::Slot) {
+        self.change(|state| {
+            let current = state.open && state.epoch == epoch;
+            if current {
+                let other = |s: &v1::Slot| s.task_id != slot.task_id || s.attempt != slot.attempt;
+                state.slots.retain(other);
+                state.slots.push_back(slot);
+            }
+            current
+        });
     }
 
     pub(crate) fn heartbeat(&self) {
@@ -174,6 +193,9 @@ fn next(state: &mut State) -> Option<Outgoing> {
     // A heartbeat goes first: it must not wait behind a long queue of reports.
     if std::mem::take(&mut state.heartbeat) {
         return Some(Outgoing { heartbeat: Some(v1::Heartbeat {}), ..Outgoing::default() });
+    }
+    if let Some(slot) = state.slots.pop_front() {
+        return Some(Outgoing { slot: Some(slot), ..Outgoing::default() });
     }
     let mut bytes = 0;
     let fit = state.reports.iter().take(limits::REPORTS_PER_MESSAGE_MAX).take_while(|report| {

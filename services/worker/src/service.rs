@@ -106,7 +106,8 @@ impl Worker {
                 return Err(ServiceError::Twice { name: offer.name().to_owned() });
             }
         }
-        let desk = Desk::new(config.name.unwrap_or_else(host_name), config.slots, offers);
+        let name = config.name.unwrap_or_else(host_name);
+        let desk = Desk::new(name, config.slots, offers, coordinator.clone());
         let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
         Ok(Service { desk, address: config.coordinator, coordinator, patience })
     }

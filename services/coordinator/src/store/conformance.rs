@@ -3,7 +3,7 @@
 use faultline_proto::{
     a2a::{Artifact, Message, Part, TaskState, part::Content},
     id::TaskId,
-    v1::{AgentOffer, ArtifactWritten, Assigned, Ended, Event, event},
+    v1::{AgentOffer, ArtifactWritten, Assigned, Ended, Event, Submitted, event},
 };
 
 use super::{
@@ -32,11 +32,14 @@ impl Life {
         };
         let (task, event) = Task::submit(
             TaskId::new(),
-            whose.into(),
             agent,
             context.into(),
-            message,
-            "00-t-s-01".into(),
+            Submitted {
+                message: Some(message),
+                traceparent: "00-t-s-01".into(),
+                principal: whose.into(),
+                parent: None,
+            },
             now,
         );
         let events = vec![encode(1, &event)];

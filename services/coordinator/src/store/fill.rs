@@ -5,7 +5,7 @@ use std::path::Path;
 use faultline_proto::{
     a2a::{Artifact, Message, Part, Role, TaskState, part::Content},
     id::TaskId,
-    v1::{ArtifactWritten, Ended, event},
+    v1::{ArtifactWritten, Ended, Submitted, event},
 };
 
 use super::{Row, Store, Write, sqlite::Sqlite};
@@ -44,15 +44,9 @@ fn finished() -> Write {
         ..Message::default()
     };
     let at = now();
-    let (mut task, first) = Task::submit(
-        TaskId::new(),
-        LOCAL.to_owned(),
-        "echo",
-        "bench".to_owned(),
-        message,
-        String::new(),
-        at,
-    );
+    let (message, principal) = (Some(message), LOCAL.to_owned());
+    let submitted = Submitted { message, principal, ..Submitted::default() };
+    let (mut task, first) = Task::submit(TaskId::new(), "echo", "bench".to_owned(), submitted, at);
     let artifact = Artifact { artifact_id: "echo".to_owned(), parts, ..Artifact::default() };
     let bodies = [
         event::Body::Artifact(ArtifactWritten { artifact: Some(artifact), ..Default::default() }),

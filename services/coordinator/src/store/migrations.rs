@@ -69,4 +69,13 @@ pub(crate) const STEPS: &[&str] = &[
     ) WITHOUT ROWID;
     CREATE INDEX pushes_unfinished ON pushes (done) WHERE done = 0;
 ",
+    "
+    ALTER TABLE tasks ADD COLUMN parent BLOB;
+    -- Most tasks have none, and cost nothing here.
+    CREATE INDEX tasks_by_parent ON tasks (parent) WHERE parent IS NOT NULL;
+    CREATE TABLE meta (
+        name TEXT PRIMARY KEY,
+        value BLOB NOT NULL
+    ) WITHOUT ROWID;
+",
 ];

@@ -40,6 +40,8 @@ pub(crate) struct Row {
     pub(crate) worker: String,
     pub(crate) created: Millis,
     pub(crate) status_at: Millis,
+    /// Who delegated it.
+    pub(crate) parent: Option<TaskId>,
 }
 
 impl From<&Task> for Row {
@@ -57,6 +59,7 @@ impl From<&Task> for Row {
             worker: task.worker.clone(),
             created: task.created,
             status_at: task.status_at,
+            parent: task.parent_id(),
         }
     }
 }
@@ -214,9 +217,15 @@ pub(crate) struct Stored {
     pub(crate) late: u32,
 }
 
+/// What task tokens are signed with.
+pub(crate) type SigningSecret = [u8; 32];
+
 pub(crate) type Reading<'a, T> = BoxFuture<'a, Result<T, ReadError>>;
 
 pub(crate) trait Store: Send + Sync + 'static {
+    /// Made once, and kept for as long as the tasks: tokens outlive a restart.
+    fn secret(&self) -> &SigningSecret;
+
     /// Commits all writes at once, in order; each gets its own answer. At most one batch is under
     /// way at a time: the caller waits for the answer before it sends the next.
     fn commit(&self, batch: Vec<Write>) -> oneshot::Receiver<Written>;

@@ -4,6 +4,7 @@ use faultline_chassis::limits;
 use faultline_proto::{
     a2a::{Message, TaskPushNotificationConfig},
     id::TaskId,
+    v1::Submitted,
 };
 
 use super::{Extras, PushKey, PushRow, PushWrite, Row, Store, Write, WriteError, encode};
@@ -26,8 +27,9 @@ fn sent(row: &PushRow, seq: u64, done: bool) -> Write {
 /// A task with these configurations from the start.
 async fn submit(store: &dyn Store, pushes: impl FnOnce(TaskId) -> Vec<PushRow>) -> Task {
     let (id, principal) = (TaskId::new(), "local".to_owned());
-    let (context, message) = ("c".to_owned(), Message::default());
-    let (task, event) = Task::submit(id, principal, "echo", context, message, String::new(), 1);
+    let (context, message) = ("c".to_owned(), Some(Message::default()));
+    let submitted = Submitted { message, principal, ..Submitted::default() };
+    let (task, event) = Task::submit(id, "echo", context, submitted, 1);
     let with = Some(Box::new(Extras { key: None, pushes: pushes(id) }));
     let insert = Write::Insert { row: Row::from(&task), events: vec![encode(1, &event)], with };
     assert_eq!(commit(store, vec![insert]).await, [Ok(())]);

@@ -25,8 +25,8 @@ use self::{
     write::{Batch, write_loop},
 };
 use super::{
-    Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Scope, Store, Stored,
-    StoredEvent, Write, Written, migrations::STEPS,
+    Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Scope, SigningSecret,
+    Store, Stored, StoredEvent, Write, Written, migrations::STEPS,
 };
 use crate::task::{Millis, Task};
 
@@ -47,6 +47,7 @@ pub(crate) struct Sqlite {
     writer: Option<mpsc::Sender<Batch>>,
     thread: Option<thread::JoinHandle<()>>,
     readers: Arc<Readers>,
+    secret: SigningSecret,
     _lock: File,
 }
 
@@ -62,6 +63,7 @@ impl Sqlite {
         prepare(&connection).map_err(sqlite)?;
         migrate(&mut connection, path)?;
         let lease = new_lease(&connection).map_err(sqlite)?;
+        let secret = secret(&connection).map_err(sqlite)?;
         let (writer, queue) = mpsc::channel(1);
         let file = |source| OpenError::File { path: path.to_owned(), source };
         let thread = thread::Builder::new()
@@ -70,7 +72,7 @@ impl Sqlite {
             .map_err(file)?;
         let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
         let (writer, thread) = (Some(writer), Some(thread));
-        Ok(Self { writer, thread, readers: Arc::new(readers), _lock: lock })
+        Ok(Self { writer, thread, readers: Arc::new(readers), secret, _lock: lock })
     }
 
     fn read<T: Send + 'static>(
@@ -145,7 +147,19 @@ fn new_lease(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(lease)
 }
 
+/// The one that is there, or a new one.
+fn secret(connection: &Connection) -> rusqlite::Result<SigningSecret> {
+    let made: SigningSecret = rand::random();
+    let sql = "INSERT OR IGNORE INTO meta (name, value) VALUES ('secret', ?1)";
+    connection.execute(sql, params![made])?;
+    connection.query_row("SELECT value FROM meta WHERE name = 'secret'", [], |r| r.get(0))
+}
+
 impl Store for Sqlite {
+    fn secret(&self) -> &SigningSecret {
+        &self.secret
+    }
+
     fn commit(&self, writes: Vec<Write>) -> oneshot::Receiver<Written> {
         let (done, written) = oneshot::channel();
         // A dropped sender answers the receiver; there is room for the one batch under way.
@@ -161,7 +175,7 @@ impl Store for Sqlite {
             let found = tx
                 .prepare_cached(&format!("SELECT {COLUMNS}, late FROM tasks WHERE id = ?1"))
                 .and_then(|mut s| {
-                    s.query_row(params![id.as_bytes()], |r| Ok((row(r)?, r.get::<_, u32>(12)?)))
+                    s.query_row(params![id.as_bytes()], |r| Ok((row(r)?, r.get::<_, u32>(13)?)))
                         .optional()
                 })
                 .map_err(unavailable)?;
@@ -291,6 +305,55 @@ mod tests {
         let listed = store.list(Filter { scope: of("local"), limit: 9, ..Filter::default() });
         assert_eq!(listed.await.unwrap().total, 1);
         assert!(store.task(id, of("ann")).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_task_from_before_there_was_delegation_goes_on_and_may_have_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.db");
+        let raw = Connection::open(&path).unwrap();
+        STEPS[..2].iter().for_each(|step| raw.execute_batch(step).unwrap());
+        raw.pragma_update(None, "user_version", 2).unwrap();
+        let id = TaskId::new();
+        raw.execute(
+            "INSERT INTO tasks VALUES (?1, 'echo', 'c', 1, 1, 1, 1, 0, 0, '', 5, 5, 3, 'ann')",
+            params![id.as_bytes()],
+        )
+        .unwrap();
+        let submitted = v1::Submitted { principal: "ann".into(), ..v1::Submitted::default() };
+        let body = Some(v1::event::Body::Submitted(submitted.clone()));
+        let event = v1::Event { body, ..v1::Event::default() }.encode_to_vec();
+        let insert = "INSERT INTO events VALUES (?1, 1, 0, ?2)";
+        raw.execute(insert, params![id.as_bytes(), event]).unwrap();
+        drop(raw);
+        let store = Sqlite::open(&path).unwrap();
+        let task = store.recover().await.unwrap().pop().expect("it goes on");
+        assert_eq!((task.id, task.parent.as_ref(), task.version), (id, None, 1));
+        let stored = store.task(id, Scope::default()).await.unwrap().unwrap();
+        assert_eq!(stored.late, 3);
+        let parent = v1::Parent { task_id: id.to_string(), ..v1::Parent::default() };
+        let submitted = v1::Submitted { parent: Some(parent), ..submitted };
+        let (child, event) = Task::submit(TaskId::new(), "echo", "c".into(), submitted, 1);
+        let (row, events) =
+            (super::super::Row::from(&child), vec![super::super::encode(1, &event)]);
+        let insert = Write::Insert { row, events, with: None };
+        assert_eq!(store.commit(vec![insert]).await.unwrap(), [Ok(())]);
+        let secret = *store.secret();
+        drop(store);
+        let store = Sqlite::open(&path).unwrap();
+        assert_eq!(*store.secret(), secret, "tokens outlive a restart");
+        assert_ne!(secret, [0; 32]);
+        let raw = Connection::open(&path).unwrap();
+        let children = "SELECT id FROM tasks WHERE parent = ?1";
+        let found: [u8; 16] =
+            raw.query_row(children, params![id.as_bytes()], |r| r.get(0)).unwrap();
+        assert_eq!(TaskId::from_bytes(found), child.id);
+        let plan: String = raw
+            .query_row(&format!("EXPLAIN QUERY PLAN {children}"), params![id.as_bytes()], |r| {
+                r.get(3)
+            })
+            .unwrap();
+        assert!(plan.contains("tasks_by_parent"), "{plan}");
     }
 
     #[test]

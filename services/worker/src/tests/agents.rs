@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use faultline_chassis::limits;
+use faultline_chassis::{client::Channel, limits};
 use faultline_proto::{
     id::TaskId,
     v1::{self, report::Body, to_worker},
@@ -30,7 +30,7 @@ where
 }
 
 /// Offers the function as the agent `under-test`.
-fn offer<F, R>(run: F) -> Offer
+pub(super) fn offer<F, R>(run: F) -> Offer
 where
     F: Fn(Context) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), Error>> + Send,
@@ -38,7 +38,7 @@ where
     Offer::new("under-test", With(run))
 }
 
-async fn start<F, R>(run: F) -> (Mesh, Wire)
+pub(super) async fn start<F, R>(run: F) -> (Mesh, Wire)
 where
     F: Fn(Context) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), Error>> + Send,
@@ -46,7 +46,7 @@ where
     Mesh::start(vec![offer(run)]).await
 }
 
-fn failed(body: Option<&Body>) -> &v1::Failure {
+pub(super) fn failed(body: Option<&Body>) -> &v1::Failure {
     match body {
         Some(Body::Failed(failure)) => failure,
         other => panic!("not failed: {other:?}"),
@@ -180,7 +180,8 @@ async fn next_report(outgoings: &mut Outgoings) -> v1::Report {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() {
-    let desk = Desk::new("w".into(), 1, vec![agents::script::offer()]);
+    let nowhere = Channel::plain("http://127.0.0.1:1").unwrap();
+    let desk = Desk::new("w".into(), 1, vec![agents::script::offer()], nowhere);
     let mut outgoings = desk.outbox.open(desk.hello());
     let id = faultline_proto::id::TaskId::new();
     let task = Task { id, attempt: 1, agent: "script".into(), text: "hang".into() };

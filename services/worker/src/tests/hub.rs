@@ -11,14 +11,21 @@ use std::{
 
 use faultline_chassis::limits;
 use faultline_proto::{
-    Failure, a2a,
+    Failure,
+    a2a::{self, a2a_service_server::A2aServiceServer},
     id::TaskId,
     v1::{self, from_worker, hub_server, report, to_worker},
 };
-use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle, time::timeout};
+use tokio::{
+    net::TcpListener,
+    sync::{Mutex, mpsc},
+    task::JoinHandle,
+    time::timeout,
+};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
+use super::door::{Door, Sent};
 use crate::{Config, Offer, Service, ServiceError, Worker};
 use faultline_chassis::Drain;
 
@@ -30,6 +37,8 @@ pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
 pub(super) struct Hub {
     pub(super) address: String,
     wires: mpsc::Receiver<Wire>,
+    sent: mpsc::Receiver<Sent>,
+    watched: mpsc::Sender<a2a::StreamResponse>,
     server: JoinHandle<()>,
 }
 
@@ -49,11 +58,26 @@ impl Hub {
         let service = hub_server::HubServer::new(Fake { wires: send, refusal })
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
+        let (sends, sent) = mpsc::channel(8);
+        let (watched, frames) = mpsc::channel(8);
+        let door = A2aServiceServer::new(Door { sent: sends, watched: Mutex::new(frames) });
         let server = tokio::spawn(async move {
             let incoming = TcpListenerStream::new(listener);
-            Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
+            let server = Server::builder().add_service(service).add_service(door);
+            server.serve_with_incoming(incoming).await.unwrap();
         });
-        Self { address, wires, server }
+        Self { address, wires, sent, watched, server }
+    }
+
+    /// The next message that an agent sends to another.
+    pub(super) async fn sent(&mut self) -> Sent {
+        soon(self.sent.recv()).await.unwrap()
+    }
+
+    /// Tells whoever watches a task that it has come so far.
+    pub(super) async fn show(&self, task: a2a::Task) {
+        let payload = Some(a2a::stream_response::Payload::Task(task));
+        self.watched.send(a2a::StreamResponse { payload }).await.unwrap();
     }
 
     /// The next connection of the worker, not yet welcomed.
@@ -180,6 +204,22 @@ impl Wire {
         soon(self.heard.recv()).await
     }
 
+    /// The worker says next whether the slot of `task` goes back.
+    pub(super) async fn slot(&mut self, task: &Task) -> bool {
+        match self.next().await {
+            Some(from_worker::Body::Slot(slot)) => {
+                assert_eq!((slot.task_id, slot.attempt), (task.id.to_string(), task.attempt));
+                slot.released
+            }
+            other => panic!("no slot: {other:?}"),
+        }
+    }
+
+    pub(super) async fn go_on(&self, task: &Task) {
+        let (task_id, attempt) = (task.id.to_string(), task.attempt);
+        self.say(to_worker::Body::GoOn(v1::GoOn { task_id, attempt })).await;
+    }
+
     /// The reports of the next message.
     pub(super) async fn reports(&mut self) -> Vec<v1::Report> {
         match self.next().await {
@@ -227,6 +267,7 @@ impl Task {
             attempt: self.attempt,
             message: Some(user_message(&self.text)),
             traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
+            token: format!("token-{}", self.attempt),
             ..v1::Assign::default()
         }
     }
@@ -236,7 +277,7 @@ impl Task {
     }
 
     pub(super) fn held(&self) -> v1::Held {
-        v1::Held { task_id: self.id.to_string(), attempt: self.attempt }
+        v1::Held { task_id: self.id.to_string(), attempt: self.attempt, waits: false }
     }
 
     pub(super) fn successor(self) -> Self {

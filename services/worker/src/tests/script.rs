@@ -1,8 +1,11 @@
 //! The agent `script`, end to end.
 
-use faultline_proto::v1::{self, report::Body, to_worker};
+use faultline_proto::{
+    a2a,
+    v1::{self, from_worker, report::Body, to_worker},
+};
 
-use super::hub::{Mesh, Wire, user_message};
+use super::hub::{Mesh, Task, Wire, user_message};
 use crate::Content;
 
 async fn run(wire: &mut Wire, script: &str) -> Vec<Body> {
@@ -119,6 +122,97 @@ async fn a_successor_goes_on_from_the_last_answer() {
     assert_eq!(chunk.artifact.as_ref().unwrap().parts, Content::from("me").0);
     let expected = Content::from(serde_json::json!({"x": "you!"})).0;
     assert_eq!(data.artifact.as_ref().unwrap().parts, expected);
+}
+
+#[tokio::test]
+async fn what_fails_in_a_try_is_caught_and_nothing_else() {
+    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let script = "try { say a; try { fail INTERNAL } else { fail NOT_FOUND }; say never } \
+                  else { say $failure }; say end";
+    let said = |bodies: &[Body]| {
+        let texts = bodies.iter().filter_map(|body| match body {
+            Body::Status(message) => Some(crate::content::text_of(message).into_owned()),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>()
+    };
+    let bodies = run(&mut wire, script).await;
+    assert_eq!(said(&bodies), ["a", "NOT_FOUND", "end"]);
+    assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
+    let bodies = run(&mut wire, "try { say a } else { say b }; fail INTERNAL").await;
+    assert_eq!(said(&bodies), ["a"]);
+    assert!(matches!(bodies.last(), Some(Body::Failed(_))), "the try is over: {bodies:?}");
+    let bodies = run(&mut wire, "try { reject no } else { say b }").await;
+    assert!(matches!(bodies.last(), Some(Body::Rejected(_))), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn a_successor_knows_that_it_is_inside_of_a_try() {
+    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let script = "try { checkpoint; sleep 10m; fail INTERNAL } else { say $failure }";
+    let task = wire.assign("script", script).await;
+    let reports = wire.reports().await;
+    let Some(Body::Checkpoint(saved)) = reports[1].body.clone() else { panic!("{reports:?}") };
+    wire.cancel(&task).await;
+    wire.reports().await;
+
+    let script = script.replace("10m", "1ms");
+    let task = Task { text: script, ..task.successor() };
+    let assign = v1::Assign { checkpoint: Some(saved), ..task.assign() };
+    wire.say(to_worker::Body::Assign(assign)).await;
+    let bodies = wire.until_final(&task).await;
+    assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn what_a_delegated_task_made_is_put_on_this_one_and_saved() {
+    let (mut mesh, mut wire) = Mesh::start(vec![]).await;
+    let task = wire.assign("script", "delegate other { chunk $answer; data {\"a\": 1} }").await;
+    let (mut bodies, mut released) = (Vec::new(), Vec::new());
+    let sent = mesh.hub.sent().await;
+    assert_eq!(sent.request.tenant, "other");
+    assert_eq!(sent.message().parts, Content::from("chunk $answer; data {\"a\": 1}").0);
+    let artifact = |id: &str| a2a::Artifact {
+        artifact_id: id.into(),
+        parts: Content::from(id).0,
+        ..a2a::Artifact::default()
+    };
+    sent.answer(Ok(a2a::Task {
+        artifacts: vec![artifact("output"), artifact("data")],
+        status: Some(a2a::TaskStatus {
+            state: a2a::TaskState::Completed as i32,
+            ..Default::default()
+        }),
+        ..a2a::Task::default()
+    }));
+    while !matches!(bodies.last(), Some(Body::Completed(_))) {
+        match wire.next().await.unwrap() {
+            from_worker::Body::Reports(r) => {
+                bodies.extend(r.reports.into_iter().map(|r| r.body.unwrap()));
+            }
+            from_worker::Body::Slot(slot) => {
+                released.push(slot.released);
+                wire.go_on(&task).await;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(released, [true, false]);
+    let [
+        Body::Started(_),
+        Body::Artifact(output),
+        Body::Artifact(data),
+        Body::Checkpoint(_),
+        Body::Completed(_),
+    ] = bodies.as_slice()
+    else {
+        panic!("{bodies:?}")
+    };
+    for (chunk, id) in [(output, "output"), (data, "data")] {
+        let written = chunk.artifact.as_ref().unwrap();
+        assert_eq!((written.artifact_id.as_str(), &written.parts), (id, &Content::from(id).0));
+        assert!(!chunk.append && chunk.last_chunk);
+    }
 }
 
 #[tokio::test]

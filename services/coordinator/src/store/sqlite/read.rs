@@ -23,7 +23,7 @@ pub(super) const ALIVE: &str = "state = 1 OR state = 2 OR state = 6 OR state = 8
 
 pub(super) const COLUMNS: &str =
     "id, agent, context_id, state, version, seq, attempt, reported, worker,
-    created_ms, status_ms, principal";
+    created_ms, status_ms, principal, parent";
 
 pub(super) fn row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row {
@@ -39,6 +39,7 @@ pub(super) fn row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         created: r.get(9)?,
         status_at: r.get(10)?,
         principal: r.get(11)?,
+        parent: r.get::<_, Option<_>>(12)?.map(TaskId::from_bytes),
     })
 }
 

@@ -89,8 +89,8 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
 
 fn insert(tx: &Transaction<'_>, lease: i64, row: &Row) -> rusqlite::Result<bool> {
     let sql = "INSERT OR IGNORE INTO tasks (id, agent, context_id, state, version, owner, seq,
-            attempt, reported, worker, created_ms, status_ms, principal)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+            attempt, reported, worker, created_ms, status_ms, principal, parent)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
     let inserted = tx.prepare_cached(sql)?.execute(params![
         row.id.as_bytes(),
         row.agent,
@@ -105,6 +105,7 @@ fn insert(tx: &Transaction<'_>, lease: i64, row: &Row) -> rusqlite::Result<bool>
         row.created,
         row.status_at,
         row.principal,
+        row.parent.as_ref().map(TaskId::as_bytes),
     ])?;
     Ok(inserted == 1)
 }

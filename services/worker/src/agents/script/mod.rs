@@ -29,7 +29,7 @@ impl Agent for Scripted {
 pub fn offer() -> Offer {
     let skill = Skill::new("script", "Script", "Runs the instructions it is sent, one by one");
     Offer::new("script", Scripted)
-        .description("Does what its message says: speaks, waits, asks, fails")
+        .description("Does what its message says: speaks, waits, asks, delegates, fails")
         .skill(
             skill
                 .tag("test")
@@ -51,7 +51,7 @@ fn reference() -> Skill {
     EXAMPLES.iter().fold(skill.tag("test"), |skill, example| skill.example(*example))
 }
 
-const EXAMPLES: [&str; 13] = [
+const EXAMPLES: [&str; 16] = [
     "say \"half way\"",
     "chunk some; chunk more",
     "artifact report \"all of it\"",
@@ -59,6 +59,9 @@ const EXAMPLES: [&str; 13] = [
     "sleep 200ms",
     "ask \"Which one?\"; chunk $answer",
     "auth https://accounts.example.org/connect",
+    "delegate echo { hello }",
+    "try { delegate script { fail INTERNAL } } else { chunk \"it failed: $failure\" }",
+    "chunk once; checkpoint; abort",
     "message hello",
     "reject \"not my job\"",
     "fail RATE_LIMITED code=40401 text=\"slow down\" retry_after=2s times=1",

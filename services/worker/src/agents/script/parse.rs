@@ -3,29 +3,54 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::split::{Piece, pieces, unquote, word};
+use faultline_proto::id::check_agent_name;
+
+use super::split::{Piece, block, pieces, unquote, word};
 use crate::reason::{self, Reason};
 
 const TEXT_CHARS_MAX: usize = 60;
-const INSTRUCTIONS: &str = "one of say, chunk, artifact, data, sleep, ask, auth, message, reject, \
-                            fail, panic, abort, hang";
+/// How deep `try` may stand in `try`: each level is read once more than the one around it.
+const TRY_DEPTH_MAX: usize = 16;
+const INSTRUCTIONS: &str = "one of say, chunk, artifact, data, sleep, ask, auth, delegate, try, \
+                            checkpoint, message, reject, fail, panic, abort, hang";
 
-/// A script that can be run.
+/// A script that can be run. Blocks are laid out one after the other, so that a place in the script
+/// is a number.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
     pub instructions: Vec<Instruction>,
 }
 
-/// One step. Texts still hold their `$answer`: it is replaced when the step runs.
+/// One step. Texts still hold their `$answer` and `$failure`: they are replaced when the step runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instruction {
     Say(String),
     Chunk(String),
-    Artifact { name: String, text: String },
-    Data { name: String, value: serde_json::Value },
+    Artifact {
+        name: String,
+        text: String,
+    },
+    Data {
+        name: String,
+        value: serde_json::Value,
+    },
     Sleep(Duration),
     Ask(String),
     Auth(String),
+    /// The script is the other agent's business, as written.
+    Delegate {
+        agent: String,
+        script: String,
+    },
+    /// If a step fails before the `EndTry` that belongs to it, go on at `otherwise`.
+    Try {
+        otherwise: usize,
+    },
+    /// Nothing failed: go on at `end`.
+    EndTry {
+        end: usize,
+    },
+    Checkpoint,
     Message(String),
     Reject(String),
     Fail(Fail),
@@ -80,19 +105,63 @@ impl FromStr for Script {
     type Err = ScriptError;
 
     fn from_str(source: &str) -> Result<Self, ScriptError> {
-        let mut instructions = Vec::new();
-        let mut data = 0;
-        for piece in pieces(source)? {
-            let mut instruction = instruction(&piece)?;
-            if let Instruction::Data { name, .. } = &mut instruction {
-                data += 1;
-                if data > 1 {
-                    *name = format!("data-{data}");
+        let mut reader = Reader::default();
+        reader.read(source, 1)?;
+        Ok(Self { instructions: reader.instructions })
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    instructions: Vec<Instruction>,
+    /// How many `data` there were.
+    data: u32,
+    /// How many `try` are open.
+    depth: usize,
+}
+
+impl Reader {
+    fn read(&mut self, source: &str, line: usize) -> Result<(), ScriptError> {
+        for piece in pieces(source, line)? {
+            match word(piece.text) {
+                ("try", rest) => self.try_else(&piece, rest)?,
+                _ => {
+                    let mut instruction = instruction(&piece)?;
+                    if let Instruction::Data { name, .. } = &mut instruction {
+                        self.data += 1;
+                        if self.data > 1 {
+                            *name = format!("data-{}", self.data);
+                        }
+                    }
+                    self.instructions.push(instruction);
                 }
             }
-            instructions.push(instruction);
         }
-        Ok(Self { instructions })
+        Ok(())
+    }
+
+    fn try_else(&mut self, piece: &Piece<'_>, rest: &str) -> Result<(), ScriptError> {
+        let blocks = block(rest).and_then(|(body, rest)| match word(rest) {
+            ("else", rest) => Some((body, block(rest)?)),
+            _ => None,
+        });
+        let Some((body, (otherwise, ""))) = blocks else {
+            return Err(piece.expected("{ … } else { … } after 'try', on the same line"));
+        };
+        if self.depth == TRY_DEPTH_MAX {
+            return Err(piece.expected(format!("at most {TRY_DEPTH_MAX} 'try' in one another")));
+        }
+        self.depth += 1;
+        let start = self.instructions.len();
+        self.instructions.push(Instruction::Try { otherwise: 0 });
+        self.read(body, piece.line_of(body))?;
+        let end = self.instructions.len();
+        self.instructions.push(Instruction::EndTry { end: 0 });
+        self.read(otherwise, piece.line_of(otherwise))?;
+        self.instructions[start] = Instruction::Try { otherwise: end + 1 };
+        self.instructions[end] = Instruction::EndTry { end: self.instructions.len() };
+        self.depth -= 1;
+        Ok(())
     }
 }
 
@@ -117,6 +186,8 @@ fn instruction(piece: &Piece<'_>) -> Result<Instruction, ScriptError> {
         },
         "ask" => text("a question").map(Instruction::Ask),
         "auth" => text("a URL").map(Instruction::Auth),
+        "delegate" => delegate(piece, rest),
+        "checkpoint" => alone(Instruction::Checkpoint),
         "message" => text("a text").map(Instruction::Message),
         "reject" => text("a text").map(Instruction::Reject),
         "fail" => fail(piece, rest).map(Instruction::Fail),
@@ -134,6 +205,17 @@ fn artifact(piece: &Piece<'_>, rest: &str) -> Result<Instruction, ScriptError> {
         return Err(piece.expected("a name and a text after 'artifact'"));
     }
     Ok(Instruction::Artifact { name, text: unquote(text).into_owned() })
+}
+
+fn delegate(piece: &Piece<'_>, rest: &str) -> Result<Instruction, ScriptError> {
+    let (agent, rest) = word(rest);
+    match (check_agent_name(agent), block(rest)) {
+        (Ok(()), Some((script, ""))) => {
+            let (agent, script) = (agent.to_owned(), script.trim().to_owned());
+            Ok(Instruction::Delegate { agent, script })
+        }
+        _ => Err(piece.expected("an agent and { its script } after 'delegate'")),
+    }
 }
 
 fn data(piece: &Piece<'_>, rest: &str) -> Result<Instruction, ScriptError> {
@@ -281,9 +363,41 @@ mod tests {
         }
         assert!(refused("panic now").ends_with("expected nothing after 'panic'"));
         assert!(refused("say :}").contains("quotes around it"));
-        assert!(
-            refused("delegate echo { say a; say b }").contains("delegate echo { say a; say b }")
+        for bad in ["delegate", "delegate echo", "delegate Echo { a }", "delegate echo { a } b"] {
+            assert!(
+                refused(bad).ends_with("an agent and { its script } after 'delegate'"),
+                "{bad}"
+            );
+        }
+        for bad in ["try", "try { a }", "try { say a }\nelse { say b }", "try a else { b }"] {
+            assert!(refused(bad).contains("else { … } after 'try'"), "{bad}");
+        }
+        let nested = "say a\ntry {\n  say b\n  slep\n} else { say c }";
+        assert!(refused(nested).starts_with("line 4: cannot read 'slep'"), "{}", refused(nested));
+        let deep = "try { ".repeat(17) + &" } else { }".repeat(17);
+        assert!(refused(&deep).ends_with("at most 16 'try' in one another"));
+    }
+
+    #[test]
+    fn blocks_are_laid_out_one_after_the_other() {
+        use Instruction::*;
+        let text = |s: &str| s.to_owned();
+        assert_eq!(
+            parse("try { say a; try { panic } else { } } else { say b }; checkpoint"),
+            [
+                Try { otherwise: 6 },
+                Say(text("a")),
+                Try { otherwise: 5 },
+                Panic,
+                EndTry { end: 5 },
+                EndTry { end: 7 },
+                Say(text("b")),
+                Checkpoint,
+            ]
         );
+        let inner = "say a; delegate echo { \"}\" }\n# ok }\nask $answer";
+        let script = format!("delegate script {{ {inner} }}");
+        assert_eq!(parse(&script), [Delegate { agent: text("script"), script: text(inner) }]);
     }
 
     proptest! {
@@ -299,6 +413,7 @@ mod tests {
                     Just("say "), Just("fail INTERNAL "), Just("data "), Just("sleep 1s"),
                     Just("\""), Just("\\"), Just("{"), Just("}"), Just(";"), Just("\n"),
                     Just("#"), Just(" "), Just("text="), Just("é"), Just("artifact "),
+                    Just("try {"), Just("else {"), Just("delegate echo {"),
                 ],
                 0..24,
             )

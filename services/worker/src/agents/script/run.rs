@@ -16,6 +16,27 @@ struct Place {
     /// What `message` said so far.
     #[prost(string, optional, tag = "3")]
     reply: Option<String>,
+    /// Where to go on after a failure, the innermost `try` last.
+    #[prost(uint32, repeated, tag = "4")]
+    otherwise: Vec<u32>,
+    /// The reason of what failed last.
+    #[prost(string, tag = "5")]
+    failure: String,
+}
+
+impl Place {
+    /// Goes on where the innermost `try` says, unless the failure is nobody's to catch: a task that
+    /// is told to stop or declined does not go on.
+    fn catch(&mut self, error: Error) -> Result<(), Error> {
+        match (error.failure(), self.otherwise.pop()) {
+            (Some(failure), Some(at)) => {
+                self.failure.clone_from(&failure.reason);
+                self.next = at;
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
 }
 
 pub(super) async fn run(cx: &Context, script: &Script) -> Result<(), Error> {
@@ -29,15 +50,18 @@ pub(super) async fn run(cx: &Context, script: &Script) -> Result<(), Error> {
     if let Some(reply) = &place.reply {
         cx.reply(reply).await?;
     }
-    let rest = script.instructions.get(place.next as usize..).unwrap_or_default();
+    let next = |place: &Place| script.instructions.get(place.next as usize);
     // Only a script that begins with its answer can do without a task.
-    let begins_with_answer = matches!(rest.first(), Some(Instruction::Message(_)));
+    let begins_with_answer = matches!(next(&place), Some(Instruction::Message(_)));
     if !begins_with_answer || cx.restored().is_some() {
         cx.start().await?;
     }
-    for instruction in rest {
+    while let Some(instruction) = next(&place) {
         place.next += 1;
-        let save = step(cx, instruction, &mut place).await?;
+        let save = match step(cx, instruction, &mut place).await {
+            Ok(save) => save,
+            Err(error) => place.catch(error).map(|()| true)?,
+        };
         if save {
             cx.checkpoint(place.encode_to_vec()).await?;
         }
@@ -47,7 +71,8 @@ pub(super) async fn run(cx: &Context, script: &Script) -> Result<(), Error> {
 
 /// Does one instruction and tells whether the place is worth saving.
 async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Result<bool, Error> {
-    let fill = |text: &str| text.replace("$answer", &place.answer);
+    let fill =
+        |text: &str| text.replace("$answer", &place.answer).replace("$failure", &place.failure);
     match instruction {
         Instruction::Say(text) => cx.status(fill(text)).await?,
         Instruction::Chunk(text) => cx.append("output", fill(text)).await?,
@@ -69,6 +94,19 @@ async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Res
             cx.auth(fill(url)).await?;
             return Ok(true);
         }
+        Instruction::Delegate { agent, script } => {
+            let made = cx.delegate(agent, script).await?;
+            for artifact in made.artifacts() {
+                cx.artifact(&artifact.artifact_id, artifact.parts.clone()).await?;
+            }
+            return Ok(true);
+        }
+        Instruction::Try { otherwise } => place.otherwise.push(index(*otherwise)),
+        Instruction::EndTry { end } => {
+            place.otherwise.pop();
+            place.next = index(*end);
+        }
+        Instruction::Checkpoint => return Ok(true),
         Instruction::Message(text) => {
             let text = fill(text);
             cx.reply(text.as_str()).await?;
@@ -84,6 +122,11 @@ async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Res
         Instruction::Hang => std::future::pending::<()>().await,
     }
     Ok(false)
+}
+
+/// A script is a message, and those are far smaller.
+fn index(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 fn fail(cx: &Context, how: &Fail, fill: impl Fn(&str) -> String) -> Result<(), Error> {

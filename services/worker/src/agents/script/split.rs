@@ -17,13 +17,19 @@ impl Piece<'_> {
     pub(super) fn expected(&self, what: impl Into<String>) -> ScriptError {
         ScriptError::new(self.line, self.text, what)
     }
+
+    /// The number of the line on which `part` of this piece starts.
+    pub(super) fn line_of(&self, part: &str) -> usize {
+        let before = part.as_ptr().addr() - self.text.as_ptr().addr();
+        self.line + self.text[..before].matches('\n').count()
+    }
 }
 
 /// Cuts at every `;` and line break that is outside of quotes and braces. Blank pieces and
-/// comments are left out.
-pub(super) fn pieces(source: &str) -> Result<Vec<Piece<'_>>, ScriptError> {
+/// comments are left out. `line` is the number of the first line.
+pub(super) fn pieces(source: &str, line: usize) -> Result<Vec<Piece<'_>>, ScriptError> {
     let mut found = Vec::new();
-    let mut cutter = Cutter { source, at: 0, line: 1, fresh: true };
+    let mut cutter = Cutter { source, at: 0, line, fresh: true };
     // The line of every brace that is open.
     let mut open: Vec<usize> = Vec::new();
     let (mut start, mut first) = (0, None);
@@ -123,6 +129,32 @@ fn quoted_length(text: &str) -> Option<usize> {
     None
 }
 
+/// What is between the braces at the start of `text`, and the rest behind them. `text` is of a
+/// piece, so its braces balance; `None`: it does not start with one.
+pub(super) fn block(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim_start();
+    let inner = text.strip_prefix('{')?;
+    let mut cutter = Cutter { source: inner, at: 0, line: 1, fresh: true };
+    let mut depth = 0;
+    while let Some(c) = cutter.next() {
+        match c {
+            '#' if cutter.fresh => {
+                cutter.skip_line();
+                continue;
+            }
+            '"' if !cutter.skip_quoted() => return None,
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                return Some((&inner[..cutter.at - 1], inner[cutter.at..].trim_start()));
+            }
+            '}' => depth -= 1,
+            _ => {}
+        }
+        cutter.fresh = matches!(c, ';' | '\n' | '{') || (cutter.fresh && c.is_whitespace());
+    }
+    None
+}
+
 /// The first word and the rest. Blanks inside quotes do not end a word.
 pub(super) fn word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
@@ -163,7 +195,7 @@ mod tests {
     use super::*;
 
     fn texts(source: &str) -> Vec<(usize, &str)> {
-        pieces(source).unwrap().iter().map(|p| (p.line, p.text)).collect()
+        pieces(source, 1).unwrap().iter().map(|p| (p.line, p.text)).collect()
     }
 
     #[test]
@@ -192,9 +224,16 @@ mod tests {
             ("a\nb }", 2, "no } without its {, or quotes around it"),
             ("say \"a\\\"", 1, "a closing quote"),
         ] {
-            let error = pieces(source).unwrap_err();
+            let error = pieces(source, 1).unwrap_err();
             assert_eq!((error.line, error.expected.as_str()), (line, expected), "{source}");
         }
+    }
+
+    #[test]
+    fn a_block_ends_at_its_own_brace() {
+        assert_eq!(block(" { a { b } \"}\" } else { c }"), Some((" a { b } \"}\" ", "else { c }")));
+        assert_eq!(block("{\n# it's } a trap \"\na}"), Some(("\n# it's } a trap \"\na", "")));
+        assert_eq!(block("a { b }"), None);
     }
 
     #[test]

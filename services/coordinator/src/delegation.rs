@@ -1,0 +1,81 @@
+//! Calls that an agent makes: it brings the token of its attempt, and calls as the principal of its
+//! task. A child has a key that is unique in its parent, so that whoever calls again, also in a
+//! later attempt, finds the child that is there.
+
+use faultline_chassis::limits;
+use faultline_proto::id::TaskId;
+
+use crate::{
+    caller::Caller,
+    core::Core,
+    error::Error,
+    store::{Digest, KeyName},
+    task::Millis,
+    token::Said,
+};
+
+/// When the key of a child was used, as far as its expiry is concerned: it has none.
+pub(crate) const NEVER_EXPIRES: Millis = Millis::MAX;
+
+/// The same key is the same child, whatever is sent with it: an agent that is run again may well
+/// word its message differently.
+pub(crate) const ANY_MESSAGE: Digest = [0; 32];
+
+/// What a call says of the attempt that makes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claimed {
+    pub(crate) token: String,
+    /// Of the child; empty unless the call starts one.
+    pub(crate) key: String,
+    /// The child outlives its parent.
+    pub(crate) detached: bool,
+}
+
+/// The attempt that makes a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Calling {
+    pub(crate) task: TaskId,
+    pub(crate) attempt: u32,
+    pub(crate) context_id: String,
+    pub(crate) key: String,
+    pub(crate) detached: bool,
+}
+
+impl Core {
+    /// Who calls with a task's token is that task's principal, for as long as the attempt lasts.
+    pub(crate) fn believe(&self, caller: Caller, claimed: Claimed) -> Result<Caller, Error> {
+        let Claimed { token, key, detached } = claimed;
+        if key.len() > limits::KEY_BYTES_MAX {
+            let what = format!("at most {} bytes", limits::KEY_BYTES_MAX);
+            return Err(Error::Invalid { field: "faultline-key", what });
+        }
+        let said = Said::read(&token).ok_or(Error::AttemptOver)?;
+        let state = self.lock();
+        state.check_served()?;
+        let live = state.live.get(&said.task).ok_or(Error::AttemptOver)?;
+        if !state.tokens.are_for(&live.task, said) || !live.task.is_current(said.attempt) {
+            return Err(Error::AttemptOver);
+        }
+        let calling = Calling {
+            task: said.task,
+            attempt: said.attempt,
+            context_id: live.task.context_id.clone(),
+            key,
+            detached,
+        };
+        let principal = live.task.principal.clone();
+        Ok(Caller { principal, agents: Vec::new(), calling: Some(Box::new(calling)), ..caller })
+    }
+}
+
+impl Calling {
+    /// Beside the keys of sends, which all name an agent.
+    pub(crate) fn key_name(&self, principal: &str) -> Result<KeyName, Error> {
+        if self.key.is_empty() {
+            let what = "name the child: the same name finds it again".to_owned();
+            return Err(Error::Invalid { field: "faultline-key", what });
+        }
+        let key = format!("child:{}:{}", self.task, self.key);
+        Ok(KeyName { principal: principal.to_owned(), agent: String::new(), key })
+    }
+}

@@ -1,0 +1,181 @@
+//! Who delegated what, of the tasks that live: how many there may be below one, and that children
+//! end with their parent. A task that neither was delegated nor delegates is not in here.
+
+use std::collections::{HashMap, VecDeque};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    id::TaskId,
+    reason,
+    v1::{Parent, Plane},
+};
+
+use crate::{core::State, delegation::Calling, error::Error, task::Millis};
+
+/// Parents and children that live.
+#[derive(Default)]
+pub(crate) struct Families(HashMap<TaskId, Kin>);
+
+#[derive(Default)]
+struct Kin {
+    parent: Option<TaskId>,
+    children: Vec<Child>,
+    /// Children, their children and so on.
+    descendants: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Child {
+    id: TaskId,
+    detached: bool,
+}
+
+impl Families {
+    /// Both live. Whatever is below the child comes with it.
+    fn join(&mut self, parent: TaskId, id: TaskId, detached: bool) {
+        let child = self.0.entry(id).or_default();
+        if child.parent.is_some() {
+            return;
+        }
+        child.parent = Some(parent);
+        let more = 1 + child.descendants;
+        self.0.entry(parent).or_default().children.push(Child { id, detached });
+        self.count(parent, |descendants| descendants + more);
+    }
+
+    /// A task has ended. Returns the children that end with it; those that do not, and what is
+    /// below them, are families of their own from now on.
+    fn leave(&mut self, id: TaskId) -> Vec<TaskId> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let Some(gone) = self.0.remove(&id) else { return Vec::new() };
+        if let Some(parent) = gone.parent {
+            if let Some(kin) = self.0.get_mut(&parent) {
+                kin.children.retain(|child| child.id != id);
+            }
+            self.count(parent, |descendants| descendants.saturating_sub(1 + gone.descendants));
+            self.forget_single(parent);
+        }
+        for child in &gone.children {
+            if let Some(kin) = self.0.get_mut(&child.id) {
+                kin.parent = None;
+            }
+            if child.detached {
+                self.forget_single(child.id);
+            }
+        }
+        let with_it = gone.children.into_iter().filter(|child| !child.detached);
+        with_it.map(|child| child.id).collect()
+    }
+
+    /// Live tasks below the topmost that lives above this one, or below itself.
+    fn below_root(&self, id: TaskId) -> usize {
+        let mut at = self.0.get(&id);
+        while let Some(above) = at.and_then(|kin| self.0.get(&kin.parent?)) {
+            at = Some(above);
+        }
+        at.map_or(0, |root| root.descendants)
+    }
+
+    fn count(&mut self, from: TaskId, change: impl Fn(usize) -> usize) {
+        let mut at = Some(from);
+        while let Some(kin) = at.and_then(|id| self.0.get_mut(&id)) {
+            kin.descendants = change(kin.descendants);
+            at = kin.parent;
+        }
+    }
+
+    fn forget_single(&mut self, id: TaskId) {
+        let single = |kin: &Kin| kin.parent.is_none() && kin.children.is_empty();
+        if self.0.get(&id).is_some_and(single) {
+            self.0.remove(&id);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl State {
+    /// May this attempt call others? Asked in the same breath as what it does then.
+    pub(crate) fn check_current(&self, calling: &Calling) -> Result<(), Error> {
+        let live = self.live.get(&calling.task);
+        match live.is_some_and(|live| live.task.is_current(calling.attempt)) {
+            true => Ok(()),
+            false => Err(Error::AttemptOver),
+        }
+    }
+
+    /// The parentage of a new child, if there may be one more.
+    pub(crate) fn parentage(&self, calling: &Calling) -> Result<Parent, Error> {
+        let Some(live) = self.live.get(&calling.task) else { return Err(Error::AttemptOver) };
+        let depth = live.task.depth() + 1;
+        if depth > limits::DELEGATION_DEPTH_MAX {
+            return Err(Error::TooDeep);
+        }
+        if self.families.below_root(calling.task) >= limits::DESCENDANTS_MAX {
+            return Err(Error::TooManyDescendants);
+        }
+        Ok(Parent {
+            task_id: calling.task.to_string(),
+            key: calling.key.clone(),
+            depth,
+            detached: calling.detached,
+        })
+    }
+
+    /// A task has come in, or was read from the store: it takes its place in its family.
+    pub(crate) fn join_family(&mut self, id: TaskId, now: Millis) {
+        let parent = self.live.get(&id).and_then(|live| live.task.parent.as_ref());
+        let Some(parent) = parent else { return };
+        let detached = parent.detached;
+        let lives = |id: &TaskId| self.live.get(id).is_some_and(|live| !live.task.is_final());
+        match parent.task_id.parse::<TaskId>().ok().filter(lives) {
+            Some(parent) => self.families.join(parent, id, detached),
+            None if detached => {}
+            // It should have ended with its parent.
+            None => {
+                self.cancel_child(id, now);
+                self.end_children(id, now);
+            }
+        }
+    }
+
+    /// Everything has been read from the store, in no particular order.
+    pub(crate) fn join_families(&mut self, now: Millis) {
+        let ids: Vec<_> = self.live.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.join_family(id, now));
+    }
+
+    /// A task has just ended, as the last thing that was queued: whatever ends with it is queued
+    /// behind it and written in the same commit.
+    pub(crate) fn end_children(&mut self, id: TaskId, now: Millis) {
+        let mut ending = VecDeque::from(self.families.leave(id));
+        while let Some(id) = ending.pop_front() {
+            if self.cancel_child(id, now) {
+                self.queue.bind_last();
+            }
+            ending.extend(self.families.leave(id));
+        }
+    }
+
+    /// False: it has ended already.
+    fn cancel_child(&mut self, id: TaskId, now: Millis) -> bool {
+        let Some(live) = self.live.get(&id) else { return false };
+        let failure = Failure::new(&reason::CANCELLED)
+            .because("the calling task ended")
+            .with_error_type("cancelled")
+            .with_plane(Plane::Execution);
+        let failure = live.task.complete_failure(failure, "coordinator");
+        let decided = live.task.decide_cancel(failure);
+        decided.map(|body| self.end_alone(id, body, "parent", now)).is_ok()
+    }
+}
+
+#[cfg(test)]
+#[path = "family_tests.rs"]
+mod tests;

@@ -1,0 +1,40 @@
+//! Slots that attempts give back while they wait for other agents, else a chain of agents that is
+//! deeper than the free slots would never end. Who computes is counted in `registry`.
+
+use faultline_proto::{
+    id::{TaskId, WorkerId},
+    v1::{GoOn, Slot, ToWorker, to_worker},
+};
+
+use crate::{core::State, task::Millis};
+
+impl State {
+    /// Tells a worker that an attempt has the slot that it gave back before.
+    pub(crate) fn send_go_on(&mut self, id: TaskId, worker: WorkerId) {
+        let Some(live) = self.live.get(&id) else { return };
+        let go_on = GoOn { task_id: id.to_string(), attempt: live.task.attempt };
+        self.tell(worker, ToWorker { body: Some(to_worker::Body::GoOn(go_on)) });
+    }
+
+    /// An attempt waits for others and gives its slot back, or wants one again, ahead of new tasks.
+    pub(crate) fn slot(&mut self, worker_id: WorkerId, slot: &Slot, now: Millis) {
+        let Ok(id) = slot.task_id.parse::<TaskId>() else { return };
+        let live = self.live.get(&id).is_some_and(|live| live.task.is_current(slot.attempt));
+        let worker = self.registry.workers.get_mut(&worker_id);
+        let Some(worker) = worker.filter(|w| live && w.runs(id, slot.attempt)) else { return };
+        match (slot.released, worker.computes(id)) {
+            (true, _) => {
+                if worker.release(id) {
+                    self.send_answer(id, worker_id);
+                }
+            }
+            (false, true) => self.send_go_on(id, worker_id),
+            (false, false) => worker.resume(id),
+        }
+        self.fill(worker_id, now);
+    }
+}
+
+#[cfg(test)]
+#[path = "slots_tests.rs"]
+mod tests;

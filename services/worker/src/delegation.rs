@@ -1,0 +1,381 @@
+//! Giving work to another agent of the mesh. A delegation is an A2A call to the coordinator that
+//! names the calling attempt, so that the coordinator knows parent and child. The child is stored
+//! under a key: whatever breaks, the same call with the same key finds the same child.
+
+use std::time::Duration;
+
+use faultline_chassis::{client::Channel, limits, trace::TRACEPARENT};
+use faultline_proto::{
+    Failure,
+    a2a::{
+        self, TaskState, a2a_service_client::A2aServiceClient, send_message_response,
+        stream_response,
+    },
+    json, reason,
+    v1::{Interrupt, Origin, interrupt::Kind},
+};
+use futures::future::BoxFuture;
+use prost_types::value;
+use tonic::{
+    Request,
+    metadata::{Ascii, MetadataValue},
+};
+
+use crate::{
+    Content, Context, Error,
+    content::{check_message, text_of, text_parts},
+};
+
+/// The token of the calling attempt.
+const TASK: &str = "faultline-task";
+/// The child's key.
+const KEY: &str = "faultline-key";
+/// The child outlives its parent.
+const DETACHED: &str = "faultline-detached";
+/// Where a waiting task shows its question.
+const INTERRUPT: &str = "faultline.dev/interrupt";
+
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Work for another agent, made by [`Context::delegate`]. Awaiting it sends it and waits for its
+/// end. An agent that does not wait for the end, because it raced the work against a timer perhaps,
+/// leaves it running: it ends with this task, and its key finds it until then.
+///
+/// ```
+/// # use faultline_worker::{Context, Error};
+/// # async fn run(cx: &Context) -> Result<(), Error> {
+/// let (weather, news) = tokio::try_join!(
+///     cx.delegate("weather", "Bern").key("weather"),
+///     cx.delegate("news", "Bern").key("news"),
+/// )?;
+/// cx.artifact("briefing", format!("{}\n{}", weather.text(), news.text())).await
+/// # }
+/// ```
+#[must_use = "nothing is sent until it is awaited"]
+pub struct Delegation<'a> {
+    cx: &'a Context,
+    agent: String,
+    content: Content,
+    key: Option<String>,
+    detached: bool,
+}
+
+impl<'a> Delegation<'a> {
+    pub(crate) fn new(cx: &'a Context, agent: String, content: Content) -> Self {
+        Self { cx, agent, content, key: None, detached: false }
+    }
+
+    /// Names the child within its parent, in visible ASCII. The same key in a later attempt finds
+    /// the same child. Without one, delegations are counted, so give keys when their order may
+    /// change.
+    pub fn key(self, key: impl Into<String>) -> Self {
+        Self { key: Some(key.into()), ..self }
+    }
+
+    /// The child goes on when this task ends. Others are cancelled with it.
+    pub fn detached(self) -> Self {
+        Self { detached: true, ..self }
+    }
+
+    async fn run(self, key: String) -> Result<Delegated, Error> {
+        let call = Call::new(self, key)?;
+        let waiting = call.cx.attempt_state().wait_for_another();
+        let ended = call.cx.unless_cancelled(call.follow()).await?;
+        waiting.over().await?;
+        ended
+    }
+}
+
+impl<'a> IntoFuture for Delegation<'a> {
+    type Output = Result<Delegated, Error>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(mut self) -> Self::IntoFuture {
+        let given = self.key.take();
+        let key = given.unwrap_or_else(|| self.cx.attempt_state().next_delegation());
+        Box::pin(self.run(key))
+    }
+}
+
+/// What another agent made of its task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delegated(a2a::Task);
+
+impl Delegated {
+    /// Empty if the agent answered with a bare message.
+    pub fn task_id(&self) -> &str {
+        &self.0.id
+    }
+
+    pub fn artifacts(&self) -> &[a2a::Artifact] {
+        &self.0.artifacts
+    }
+
+    /// The answer in words, if there is one.
+    pub fn message(&self) -> Option<&a2a::Message> {
+        self.0.status.as_ref()?.message.as_ref()
+    }
+
+    /// All text of the artifacts, a line break between two, or that of the message if they have
+    /// none. The pieces of one artifact belong together.
+    pub fn text(&self) -> String {
+        let artifacts = self.0.artifacts.iter();
+        let artifacts = artifacts.map(|a| text_parts(&a.parts).collect::<String>());
+        let written: Vec<_> = artifacts.filter(|text| !text.is_empty()).collect();
+        match written.is_empty() {
+            true => self.message().map(text_of).unwrap_or_default().into_owned(),
+            false => written.join("\n"),
+        }
+    }
+}
+
+/// One delegation on its way.
+struct Call<'a> {
+    cx: &'a Context,
+    agent: String,
+    key: String,
+    key_value: MetadataValue<Ascii>,
+    message: a2a::Message,
+    /// What every call says.
+    metadata: Vec<(&'static str, MetadataValue<Ascii>)>,
+    client: A2aServiceClient<Channel>,
+}
+
+impl<'a> Call<'a> {
+    fn new(delegation: Delegation<'a>, key: String) -> Result<Self, Error> {
+        let Delegation { cx, agent, content, detached, .. } = delegation;
+        let attempt = cx.attempt_state();
+        if attempt.token.is_empty() {
+            let text = "the coordinator takes no delegations: it is older than this worker";
+            return Err(Error::new(&reason::UNIMPLEMENTED).because(text));
+        }
+        let key_value = readable("the key of a delegation", &key)?;
+        let mut metadata = vec![
+            (TASK, readable("the token", &attempt.token)?),
+            (TRACEPARENT, readable("the trace", &cx.traceparent())?),
+        ];
+        if detached {
+            metadata.push((DETACHED, MetadataValue::from_static("true")));
+        }
+        let message = user_message(content.0);
+        check_message(&message)?;
+        let client = A2aServiceClient::new(attempt.coordinator.clone())
+            .max_decoding_message_size(limits::GRPC_BYTES_MAX)
+            .max_encoding_message_size(limits::GRPC_BYTES_MAX);
+        Ok(Self { cx, agent, key, key_value, message, metadata, client })
+    }
+
+    /// Sends the work, carries questions up and answers down, and comes back with the end.
+    async fn follow(&self) -> Result<Delegated, Error> {
+        let mut pause = PAUSE_MIN;
+        let mut answer = None;
+        loop {
+            // Without an answer to give the first message goes again, which finds the child.
+            let answers = answer.is_some();
+            let sent = self.send(answer.take().unwrap_or_else(|| self.message.clone())).await;
+            match sent {
+                Ok(child) => match state(&child) {
+                    TaskState::InputRequired | TaskState::AuthRequired => {
+                        answer = self.pass_up(&child).await?;
+                        pause = PAUSE_MIN;
+                        continue;
+                    }
+                    TaskState::Submitted | TaskState::Working | TaskState::Unspecified => {}
+                    TaskState::Completed => return Ok(Delegated(child)),
+                    TaskState::Failed | TaskState::Rejected | TaskState::Canceled => {
+                        return Err(Error::from(self.failure(&child)));
+                    }
+                },
+                // The child went on without this answer: somebody else gave one, or it has ended.
+                Err(failure) if answers && failure.row() == &reason::UNSUPPORTED_OPERATION => {}
+                Err(failure) if is_passing(&failure) => {
+                    tracing::debug!(agent = self.agent, reason = %failure, "sending it again");
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Returns when the child has ended or asks something.
+    async fn send(&self, message: a2a::Message) -> Result<a2a::Task, Failure> {
+        // The key stands for what starts the child, and with it the child would be found again.
+        let answers = !message.task_id.is_empty();
+        let request = a2a::SendMessageRequest {
+            tenant: self.agent.clone(),
+            message: Some(message),
+            configuration: Some(a2a::SendMessageConfiguration {
+                history_length: Some(0),
+                ..a2a::SendMessageConfiguration::default()
+            }),
+            ..a2a::SendMessageRequest::default()
+        };
+        let mut request = self.request(request);
+        if !answers {
+            request.metadata_mut().insert(KEY, self.key_value.clone());
+        }
+        let answer = self.client.clone().send_message(request).await?;
+        match answer.into_inner().payload {
+            Some(send_message_response::Payload::Task(task)) => Ok(task),
+            Some(send_message_response::Payload::Message(message)) => Ok(bare(message)),
+            None => Err(Failure::new(&reason::INVALID_AGENT_RESPONSE)),
+        }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        for (name, value) in &self.metadata {
+            request.metadata_mut().insert(*name, value.clone());
+        }
+        request
+    }
+
+    /// Asks the child's question as the parent's own. `None`: the child no longer wants to know.
+    async fn pass_up(&self, child: &a2a::Task) -> Result<Option<a2a::Message>, Error> {
+        let question = question(child);
+        let key = format!("{}/{}", self.key, question.key);
+        let raised = Interrupt { key, ..question.clone() };
+        tokio::select! {
+            biased;
+            answer = self.cx.ask_as(raised) => {
+                let answer = answer?.into_message();
+                Ok(Some(a2a::Message {
+                    task_id: child.id.clone(),
+                    metadata: answer.metadata,
+                    ..user_message(answer.parts)
+                }))
+            }
+            () = self.moved_on(child, &question.key) => {
+                // Takes the question back.
+                self.cx.start().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns when the child does not ask this question any longer. It may be answered or
+    /// cancelled by others: it is a task like any other.
+    async fn moved_on(&self, child: &a2a::Task, key: &str) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.watch(child, key).await {
+                Ok(()) => return,
+                Err(failure) if !is_passing(&failure) => return,
+                Err(_) => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn watch(&self, child: &a2a::Task, key: &str) -> Result<(), Failure> {
+        let (tenant, id) = (self.agent.clone(), child.id.clone());
+        let request = a2a::SubscribeToTaskRequest { tenant, id };
+        let answer = self.client.clone().subscribe_to_task(self.request(request)).await?;
+        let mut frames = answer.into_inner();
+        while let Some(frame) = frames.message().await? {
+            let status = match frame.payload {
+                Some(stream_response::Payload::Task(task)) => task.status,
+                Some(stream_response::Payload::StatusUpdate(update)) => update.status,
+                _ => None,
+            };
+            let asks = |s: &a2a::TaskStatus| is_waiting(s) && read(s).is_none_or(|q| q.key == key);
+            if status.is_some_and(|s| !asks(&s)) {
+                return Ok(());
+            }
+        }
+        Err(Failure::new(&reason::UNAVAILABLE))
+    }
+
+    /// Why the child did not do it: what it says itself, else what its state says.
+    fn failure(&self, child: &a2a::Task) -> Failure {
+        let status = child.status.as_ref();
+        let told = child.metadata.as_ref().and_then(Failure::from_metadata);
+        let failure = told.unwrap_or_else(|| {
+            let reason = match state(child) {
+                TaskState::Rejected => &reason::TASK_REJECTED,
+                TaskState::Canceled => &reason::CANCELLED,
+                _ => &reason::TASK_FAILED,
+            };
+            let text = status.and_then(|s| s.message.as_ref()).map(text_of);
+            let failure = Failure::new(reason);
+            match text.filter(|t| !t.is_empty()) {
+                Some(text) => failure.because(text),
+                None => failure,
+            }
+        });
+        if failure.origin.is_some() {
+            return failure;
+        }
+        let origin = Origin { agent: self.agent.clone(), ..Origin::default() };
+        failure.with_task(&child.id, &child.context_id).born_at(origin)
+    }
+}
+
+fn state(task: &a2a::Task) -> TaskState {
+    task.status.as_ref().map_or(TaskState::Unspecified, a2a::TaskStatus::state)
+}
+
+fn is_waiting(status: &a2a::TaskStatus) -> bool {
+    matches!(status.state(), TaskState::InputRequired | TaskState::AuthRequired)
+}
+
+/// The question of a waiting child. One that came without a record is read from its words.
+fn question(child: &a2a::Task) -> Interrupt {
+    let status = child.status.clone().unwrap_or_default();
+    read(&status).unwrap_or_else(|| {
+        let auth = status.state() == TaskState::AuthRequired;
+        let message = status.message.unwrap_or_default();
+        Interrupt {
+            kind: if auth { Kind::AuthUrl } else { Kind::Input } as i32,
+            prompt: text_of(&message).into_owned(),
+            requested_at: status.timestamp,
+            key: message.message_id,
+            ..Interrupt::default()
+        }
+    })
+}
+
+fn read(status: &a2a::TaskStatus) -> Option<Interrupt> {
+    let metadata = status.message.as_ref()?.metadata.as_ref()?;
+    match metadata.fields.get(INTERRUPT)?.kind.as_ref()? {
+        value::Kind::StructValue(record) => json::from_struct(record).ok(),
+        _ => None,
+    }
+}
+
+/// An answer without a task, as the task it might have been.
+fn bare(message: a2a::Message) -> a2a::Task {
+    let status = a2a::TaskStatus {
+        state: TaskState::Completed as i32,
+        message: Some(message),
+        timestamp: None,
+    };
+    a2a::Task { status: Some(status), ..a2a::Task::default() }
+}
+
+fn user_message(parts: Vec<a2a::Part>) -> a2a::Message {
+    a2a::Message {
+        message_id: uuid::Uuid::now_v7().to_string(),
+        role: a2a::Role::User as i32,
+        parts,
+        ..a2a::Message::default()
+    }
+}
+
+/// The coordinator is away or cannot say, and will be back.
+fn is_passing(failure: &Failure) -> bool {
+    let passing = [&reason::UNAVAILABLE, &reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE];
+    passing.contains(&failure.row())
+}
+
+fn readable(what: &str, text: &str) -> Result<MetadataValue<Ascii>, Error> {
+    let visible = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+    let value = text.parse().ok().filter(|_| visible && text.len() <= limits::KEY_BYTES_MAX);
+    value.ok_or_else(|| {
+        let most = limits::KEY_BYTES_MAX;
+        let text = format!("{what} takes 1 to {most} visible ASCII characters");
+        Error::new(&reason::INVALID_ARGUMENT).because(text)
+    })
+}

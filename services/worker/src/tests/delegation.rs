@@ -1,0 +1,341 @@
+//! Agents that give work to other agents, and everything that may come of it.
+
+use std::time::Duration;
+
+use faultline_proto::{
+    Failure,
+    a2a::{self, TaskState},
+    json, reason,
+    v1::{self, Interrupt, Origin, interrupt::Kind, report::Body, to_worker},
+};
+use prost_types::{Struct, Value, value};
+
+use super::{
+    agents::{failed, start},
+    hub::{Mesh, Task, Wire, soon},
+};
+use crate::{Content, Context, Error};
+
+const CHILD: &str = "0199a1b2-0000-7000-8000-000000000001";
+
+fn child(state: TaskState, message: Option<a2a::Message>) -> a2a::Task {
+    let status = a2a::TaskStatus { state: state as i32, message, timestamp: None };
+    a2a::Task {
+        id: CHILD.into(),
+        context_id: "context".into(),
+        status: Some(status),
+        ..a2a::Task::default()
+    }
+}
+
+/// In two pieces, as if it had been streamed.
+fn completed(text: &str) -> a2a::Task {
+    let (start, end) = text.split_at(1);
+    let parts = Content::from(start).and(end).0;
+    let artifact = a2a::Artifact { artifact_id: "output".into(), parts, ..Default::default() };
+    a2a::Task { artifacts: vec![artifact], ..child(TaskState::Completed, None) }
+}
+
+fn asking(key: &str) -> a2a::Task {
+    let question = Interrupt {
+        key: key.into(),
+        kind: Kind::Approval as i32,
+        prompt: "Sure?".into(),
+        agent: "deep".into(),
+        ..Interrupt::default()
+    };
+    let kind = Some(value::Kind::StructValue(json::to_struct(&question)));
+    let fields = [("faultline.dev/interrupt".to_owned(), Value { kind })].into();
+    let message = a2a::Message { metadata: Some(Struct { fields }), ..Default::default() };
+    child(TaskState::InputRequired, Some(message))
+}
+
+fn record(failure: &Failure, state: TaskState) -> a2a::Task {
+    a2a::Task { metadata: Some(failure.to_metadata(state)), ..child(state, None) }
+}
+
+async fn delegates(cx: Context) -> Result<(), Error> {
+    let made = cx.delegate("other", "please").await?;
+    cx.artifact("made", format!("{} {}", made.task_id(), made.text())).await
+}
+
+/// Starts the agent above, up to its call.
+async fn delegating() -> (Mesh, Wire, Task) {
+    let (mesh, mut wire) = start(delegates).await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await, "the slot goes back first");
+    (mesh, wire, task)
+}
+
+/// Gives the slot back to the agent and reads how its task ends.
+async fn end(wire: &mut Wire, task: &Task) -> Vec<Body> {
+    assert!(!wire.slot(task).await, "it wants its slot");
+    wire.go_on(task).await;
+    wire.until_final(task).await
+}
+
+#[tokio::test]
+async fn work_is_sent_as_the_attempt_and_its_result_comes_back() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    let sent = mesh.hub.sent().await;
+    assert_eq!(sent.said("faultline-task"), Some("token-1"));
+    assert_eq!(sent.said("faultline-key"), Some("delegate-1"));
+    assert_eq!(sent.said("faultline-detached"), None);
+    assert!(sent.said("traceparent").unwrap().starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736"));
+    assert_eq!(sent.request.tenant, "other");
+    assert_eq!(sent.message().parts, Content::from("please").0);
+    assert_eq!((sent.message().role(), sent.message().task_id.as_str()), (a2a::Role::User, ""));
+    sent.answer(Ok(completed("done")));
+    let bodies = end(&mut wire, &task).await;
+    let [Body::Artifact(made), Body::Completed(_)] = bodies.as_slice() else {
+        panic!("{bodies:?}")
+    };
+    let expected = Content::from(format!("{CHILD} done")).0;
+    assert_eq!(made.artifact.as_ref().unwrap().parts, expected);
+}
+
+#[tokio::test]
+async fn the_agent_does_not_go_on_without_its_slot() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    mesh.hub.sent().await.answer(Ok(completed("done")));
+    assert!(!wire.slot(&task).await);
+    // The next word is about another task: this one says nothing.
+    let other = wire.assign("echo", "x").await;
+    assert_eq!(wire.reports().await[0].task_id, other.id.to_string());
+
+    // The connection breaks meanwhile. The agent still waits, and asks again.
+    drop(wire);
+    let mut wire = mesh.hub.attached().await;
+    let held = wire.hello.held.iter().find(|held| held.task_id == task.id.to_string()).unwrap();
+    assert!(held.waits);
+    let resume = vec![task.ack(0), other.ack(2)];
+    wire.welcome(v1::Welcome { heartbeat_ms: 500, resume, ..v1::Welcome::default() }).await;
+    let bodies = end(&mut wire, &task).await;
+    assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn the_slot_comes_back_with_the_last_of_several() {
+    let (mut mesh, mut wire) = start(|cx| async move {
+        let (a, b) = tokio::try_join!(
+            cx.delegate("other", "a").key("a"),
+            cx.delegate("other", "b").key("b").detached(),
+        )?;
+        cx.reply(format!("{}{}", a.text(), b.text())).await
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await);
+    let (first, second) = (mesh.hub.sent().await, mesh.hub.sent().await);
+    let (a, b) = match first.said("faultline-key") {
+        Some("a") => (first, second),
+        _ => (second, first),
+    };
+    assert_eq!((a.said("faultline-detached"), b.said("faultline-detached")), (None, Some("true")));
+    a.answer(Ok(completed("1")));
+    b.answer(Ok(completed("2")));
+    let bodies = end(&mut wire, &task).await;
+    let Some(Body::Completed(done)) = bodies.last() else { panic!("{bodies:?}") };
+    assert_eq!(done.message.as_ref().unwrap().parts, Content::from("12").0);
+}
+
+#[tokio::test]
+async fn a_failure_of_the_other_is_wrapped_once() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    let origin = Origin { agent: "deep".into(), ..Origin::default() };
+    let theirs = Failure::new(&reason::RATE_LIMITED)
+        .with_business_code("40401")
+        .with_task("t-2", "c")
+        .with_trace("4bf9", "00f0")
+        .born_at(origin)
+        .wrap("other", CHILD, "context");
+    mesh.hub.sent().await.answer(Ok(record(&theirs, TaskState::Failed)));
+    let bodies = end(&mut wire, &task).await;
+    let failure = failed(bodies.last());
+    assert_eq!((failure.id.as_str(), failure.trace_id.as_str()), (theirs.id.as_str(), "4bf9"));
+    assert_eq!(
+        (failure.reason.as_str(), failure.business_code.as_str()),
+        ("RATE_LIMITED", "40401")
+    );
+    assert_eq!(failure.public_message, "Downstream agent 'other' failed");
+    assert_eq!((failure.hop, failure.task_id.as_str()), (2, task.id.to_string().as_str()));
+    let hops: Vec<_> = failure.causes.iter().map(|c| (c.agent.as_str(), c.hop)).collect();
+    assert_eq!(hops, [("under-test", 2), ("other", 1), ("deep", 0)]);
+}
+
+#[tokio::test]
+async fn a_rejection_and_a_cancellation_are_failures_of_the_other() {
+    let text = |text: &str| Some(super::hub::user_message(text));
+    for (state, message, expected) in [
+        (TaskState::Rejected, text("not today"), ("TASK_REJECTED", "not today")),
+        (TaskState::Canceled, None, ("CANCELLED", reason::CANCELLED.title)),
+        (TaskState::Failed, None, ("TASK_FAILED", reason::TASK_FAILED.title)),
+    ] {
+        let (mut mesh, mut wire, task) = delegating().await;
+        mesh.hub.sent().await.answer(Ok(child(state, message)));
+        let bodies = end(&mut wire, &task).await;
+        let failure = failed(bodies.last());
+        assert_eq!(failure.origin.as_ref().unwrap().agent, "other");
+        let root = failure.causes.last().unwrap();
+        assert_eq!((root.reason.as_str(), root.public_message.as_str()), expected);
+        assert_eq!((root.task_id.as_str(), failure.causes.len()), (CHILD, 2));
+    }
+}
+
+#[tokio::test]
+async fn what_the_coordinator_refuses_is_a_failure_of_the_agent_itself() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    let refused = Failure::new(&reason::DELEGATION_TOO_DEEP).because("17 is too deep");
+    mesh.hub.sent().await.answer(Err(refused));
+    let bodies = end(&mut wire, &task).await;
+    let failure = failed(bodies.last());
+    assert_eq!((failure.reason.as_str(), failure.hop), ("DELEGATION_TOO_DEEP", 0));
+    assert_eq!(failure.public_message, "17 is too deep");
+    assert_eq!(failure.origin.as_ref().unwrap().agent, "under-test");
+}
+
+#[tokio::test]
+async fn a_call_that_broke_off_is_made_again_under_the_same_key() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    for broken in [&reason::UNAVAILABLE, &reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE] {
+        let sent = mesh.hub.sent().await;
+        assert_eq!(sent.said("faultline-key"), Some("delegate-1"));
+        sent.answer(Err(Failure::new(broken)));
+    }
+    let last = mesh.hub.sent().await;
+    assert_eq!(last.said("faultline-key"), Some("delegate-1"));
+    last.answer(Ok(completed("done")));
+    let bodies = end(&mut wire, &task).await;
+    assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn a_stop_drops_the_call() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    let sent = mesh.hub.sent().await;
+    wire.cancel(&task).await;
+    soon(sent.dropped()).await;
+    let reports = wire.reports().await;
+    assert!(matches!(reports[0].body, Some(Body::Stopped(_))), "{reports:?}");
+}
+
+#[tokio::test]
+async fn an_agent_that_waits_no_longer_says_nothing_without_a_slot() {
+    let (mut mesh, mut wire) = start(|cx| async move {
+        tokio::select! {
+            _ = cx.delegate("other", "x") => unreachable!("it never ends"),
+            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        }
+        cx.artifact("made", "without").await
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await);
+    let sent = mesh.hub.sent().await;
+    soon(sent.dropped()).await;
+    assert!(!wire.slot(&task).await);
+    let other = wire.assign("echo", "x").await;
+    assert_eq!(wire.reports().await[0].task_id, other.id.to_string());
+    wire.go_on(&task).await;
+    let bodies = wire.until_final(&task).await;
+    assert!(matches!(bodies[..], [Body::Artifact(_), Body::Completed(_)]), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn a_question_rises_as_it_is_and_its_answer_descends() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    mesh.hub.sent().await.answer(Ok(asking("ask-1")));
+    let reports = wire.reports().await;
+    let Some(Body::Ask(asked)) = &reports[0].body else { panic!("{reports:?}") };
+    assert_eq!((asked.key.as_str(), asked.prompt.as_str()), ("delegate-1/ask-1", "Sure?"));
+    assert_eq!((asked.kind(), asked.agent.as_str()), (Kind::Approval, "deep"));
+
+    wire.answer(&task, "delegate-1/ask-1", "yes").await;
+    let sent = mesh.hub.sent().await;
+    assert_eq!((sent.said("faultline-task"), sent.said("faultline-key")), (Some("token-1"), None));
+    assert_eq!(sent.message().task_id, CHILD);
+    assert_eq!(sent.message().parts, Content::from("yes").0);
+
+    // Whether it arrived is not known. The child is asked how it stands, and the human is not.
+    sent.answer(Err(Failure::new(&reason::OUTCOME_UNKNOWN)));
+    let sent = mesh.hub.sent().await;
+    assert_eq!(sent.said("faultline-key"), Some("delegate-1"));
+    sent.answer(Ok(asking("ask-1")));
+    let sent = mesh.hub.sent().await;
+    assert_eq!(sent.message().parts, Content::from("yes").0);
+    sent.answer(Ok(completed("done")));
+    assert!(!wire.slot(&task).await);
+    wire.go_on(&task).await;
+    let reports = wire.reports().await;
+    assert!(matches!(reports.last().unwrap().body, Some(Body::Completed(_))), "{reports:?}");
+}
+
+#[tokio::test]
+async fn a_question_that_somebody_else_answered_is_taken_back() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    mesh.hub.sent().await.answer(Ok(asking("ask-1")));
+    assert!(matches!(wire.reports().await[0].body, Some(Body::Ask(_))));
+    mesh.hub.show(asking("ask-1")).await;
+    mesh.hub.show(child(TaskState::Working, None)).await;
+    let reports = wire.reports().await;
+    assert!(matches!(reports[0].body, Some(Body::Started(_))), "{reports:?}");
+    mesh.hub.sent().await.answer(Ok(completed("done")));
+    assert!(!wire.slot(&task).await);
+    wire.go_on(&task).await;
+    let reports = wire.reports().await;
+    assert!(matches!(reports.last().unwrap().body, Some(Body::Completed(_))), "{reports:?}");
+}
+
+#[tokio::test]
+async fn a_successor_counts_on_from_the_checkpoint() {
+    let (mut mesh, mut wire) = start(|cx| async move {
+        if cx.restored().is_none() {
+            cx.delegate("other", "1").await?;
+            cx.checkpoint("x").await?;
+        }
+        cx.delegate("other", "2").await?;
+        Ok(())
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await);
+    mesh.hub.sent().await.answer(Ok(completed("1")));
+    assert!(!wire.slot(&task).await);
+    wire.go_on(&task).await;
+    let mut saved = None;
+    while saved.is_none() {
+        match wire.next().await.unwrap() {
+            v1::from_worker::Body::Reports(reports) => {
+                let Some(Body::Checkpoint(bytes)) = reports.reports[0].body.clone() else {
+                    panic!("{reports:?}")
+                };
+                saved = Some(bytes);
+            }
+            v1::from_worker::Body::Slot(slot) => assert!(slot.released),
+            other => panic!("{other:?}"),
+        }
+    }
+    let first = mesh.hub.sent().await;
+    assert_eq!(first.said("faultline-key"), Some("delegate-2"));
+
+    let task = task.successor();
+    let assign = v1::Assign { checkpoint: saved, ..task.assign() };
+    wire.say(to_worker::Body::Assign(assign)).await;
+    let again = mesh.hub.sent().await;
+    assert_eq!(again.said("faultline-key"), Some("delegate-2"));
+    assert_eq!(again.said("faultline-task"), Some("token-2"));
+}
+
+#[tokio::test]
+async fn a_key_that_no_header_can_carry_is_refused() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        cx.delegate("other", "x").key("köy").await?;
+        Ok(())
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    let bodies = wire.until_final(&task).await;
+    let failure = failed(bodies.last());
+    assert_eq!(failure.reason, "INVALID_ARGUMENT");
+    assert!(failure.public_message.contains("visible ASCII"), "{failure:?}");
+}

@@ -1,0 +1,141 @@
+//! The coordinator's A2A door for one test: what the worker sends is answered by the test.
+
+use std::pin::Pin;
+
+use faultline_proto::{
+    Failure,
+    a2a::{self, a2a_service_server::A2aService, send_message_response::Payload},
+    reason,
+};
+use futures::Stream;
+use tokio::sync::{mpsc, oneshot};
+use tonic::{Request, Response, Status, metadata::MetadataMap};
+
+/// A message that the worker sent, and waits for the answer of.
+pub(super) struct Sent {
+    metadata: MetadataMap,
+    pub(super) request: a2a::SendMessageRequest,
+    answer: oneshot::Sender<Result<a2a::Task, Failure>>,
+}
+
+impl Sent {
+    pub(super) fn said(&self, name: &str) -> Option<&str> {
+        self.metadata.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(super) fn message(&self) -> &a2a::Message {
+        self.request.message.as_ref().unwrap()
+    }
+
+    pub(super) fn answer(self, answer: Result<a2a::Task, Failure>) {
+        self.answer.send(answer).expect("the worker waits");
+    }
+
+    /// Returns when the worker does not wait any longer.
+    pub(super) async fn dropped(mut self) {
+        self.answer.closed().await;
+    }
+}
+
+pub(super) struct Door {
+    pub(super) sent: mpsc::Sender<Sent>,
+    /// Frames for whoever watches a task; one watcher at a time.
+    pub(super) watched: tokio::sync::Mutex<mpsc::Receiver<a2a::StreamResponse>>,
+}
+
+type Frames = Pin<Box<dyn Stream<Item = Result<a2a::StreamResponse, Status>> + Send>>;
+
+fn closed<T>() -> Result<Response<T>, Status> {
+    Err(Failure::new(&reason::UNIMPLEMENTED).into())
+}
+
+#[tonic::async_trait]
+impl A2aService for Door {
+    type SendStreamingMessageStream = Frames;
+    type SubscribeToTaskStream = Frames;
+
+    async fn send_message(
+        &self,
+        request: Request<a2a::SendMessageRequest>,
+    ) -> Result<Response<a2a::SendMessageResponse>, Status> {
+        let metadata = request.metadata().clone();
+        let (answer, answered) = oneshot::channel();
+        let sent = Sent { metadata, request: request.into_inner(), answer };
+        self.sent.send(sent).await.expect("the test listens");
+        let broken = || Failure::new(&reason::UNAVAILABLE);
+        let task = answered.await.unwrap_or_else(|_| Err(broken()))?;
+        Ok(Response::new(a2a::SendMessageResponse { payload: Some(Payload::Task(task)) }))
+    }
+
+    async fn subscribe_to_task(
+        &self,
+        _: Request<a2a::SubscribeToTaskRequest>,
+    ) -> Result<Response<Frames>, Status> {
+        let frame = self.watched.lock().await.recv().await;
+        let frames = futures::stream::iter(frame.map(Ok));
+        Ok(Response::new(Box::pin(frames)))
+    }
+
+    async fn send_streaming_message(
+        &self,
+        _: Request<a2a::SendMessageRequest>,
+    ) -> Result<Response<Frames>, Status> {
+        closed()
+    }
+
+    async fn get_task(
+        &self,
+        _: Request<a2a::GetTaskRequest>,
+    ) -> Result<Response<a2a::Task>, Status> {
+        closed()
+    }
+
+    async fn list_tasks(
+        &self,
+        _: Request<a2a::ListTasksRequest>,
+    ) -> Result<Response<a2a::ListTasksResponse>, Status> {
+        closed()
+    }
+
+    async fn cancel_task(
+        &self,
+        _: Request<a2a::CancelTaskRequest>,
+    ) -> Result<Response<a2a::Task>, Status> {
+        closed()
+    }
+
+    async fn create_task_push_notification_config(
+        &self,
+        _: Request<a2a::TaskPushNotificationConfig>,
+    ) -> Result<Response<a2a::TaskPushNotificationConfig>, Status> {
+        closed()
+    }
+
+    async fn get_task_push_notification_config(
+        &self,
+        _: Request<a2a::GetTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<a2a::TaskPushNotificationConfig>, Status> {
+        closed()
+    }
+
+    async fn list_task_push_notification_configs(
+        &self,
+        _: Request<a2a::ListTaskPushNotificationConfigsRequest>,
+    ) -> Result<Response<a2a::ListTaskPushNotificationConfigsResponse>, Status> {
+        closed()
+    }
+
+    async fn delete_task_push_notification_config(
+        &self,
+        _: Request<a2a::DeleteTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<()>, Status> {
+        closed()
+    }
+
+    async fn get_extended_agent_card(
+        &self,
+        _: Request<a2a::GetExtendedAgentCardRequest>,
+    ) -> Result<Response<a2a::AgentCard>, Status> {
+        closed()
+    }
+}

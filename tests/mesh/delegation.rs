@@ -1,0 +1,418 @@
+//! Agents that call agents: what a chain of them costs, how it fails, stops and asks, and what of
+//! it survives.
+
+use std::time::Duration;
+
+use faultline_tests::{
+    Cluster, Plan, Rpc,
+    rpc::answer,
+    task::{self, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING, is_final},
+    until,
+    wait::SOON,
+};
+use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
+use serde_json::{Value, json};
+
+use crate::{start, start_with};
+
+/// `script` in a chain: each hop delegates to the next, and the last does `work`.
+fn chain(hops: usize, work: &str) -> String {
+    (0..hops).fold(work.to_owned(), |inner, _| format!("delegate script {{ {inner} }}"))
+}
+
+fn failure(task: &Value) -> &Value {
+    &task["metadata"]["faultline.dev/failure"]
+}
+
+async fn tasks(rpc: &Rpc) -> Vec<Value> {
+    let list = rpc.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
+    list["tasks"].as_array().expect("it is a list").clone()
+}
+
+/// The child that the task delegated to last, and its child, and so on.
+async fn below(rpc: &Rpc, id: &str) -> Vec<Value> {
+    let tasks = tasks(rpc).await;
+    let child = |id: &str| tasks.iter().find(|t| t["metadata"]["faultline.dev/parent"] == *id);
+    let mut line: Vec<Value> = Vec::new();
+    let mut at = id.to_owned();
+    while let Some(next) = child(&at) {
+        at = task::id(next).to_owned();
+        line.push(next.clone());
+    }
+    line
+}
+
+async fn line_of(rpc: &Rpc, id: &str, length: usize) -> Vec<Value> {
+    let what = format!("{length} tasks are below {id}");
+    until(&what, SOON, async || Some(below(rpc, id).await).filter(|l| l.len() == length)).await
+}
+
+async fn ended(rpc: &Rpc, id: &str) -> Value {
+    until("the task has ended", 2 * SOON, async || {
+        Some(rpc.task(id).await).filter(|task| is_final(task::state(task)))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn six_hops_complete_on_one_slot() {
+    let up = start_with(|config| config.worker.slots = 1).await;
+    let task = up.script.send(&chain(5, "sleep 10ms; chunk deep")).await;
+    assert_eq!(task::state(&task), COMPLETED, "{task}");
+    assert_eq!(task::artifacts(&task)["output"], "deep");
+    let below = below(&up.rpc, task::id(&task)).await;
+    assert_eq!(below.len(), 5);
+    for child in &below {
+        assert_eq!(task::state(child), COMPLETED);
+        assert_eq!(child["contextId"], task["contextId"], "{child}");
+    }
+    until("the slot is free", SOON, async || {
+        let workers = up.rpc.mesh("Workers", json!({})).await;
+        (workers["workers"][0]["used"].as_u64().unwrap_or(0) == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_chains_at_once_complete_on_one_slot() {
+    let up = start_with(|config| config.worker.slots = 1).await;
+    let script = chain(3, "chunk x");
+    let sent = futures::future::join_all((0..20).map(|_| up.script.send(&script))).await;
+    for task in sent {
+        assert_eq!(task::artifacts(&task)["output"], "x", "{task}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_at_the_bottom_reaches_the_top_with_every_hop() {
+    let up = start().await;
+    let fault = "fail RATE_LIMITED code=40401 text=\"slow down\" retry_after=2s";
+    let top = up.script.send(&chain(4, fault)).await;
+    assert_eq!(task::state(&top), FAILED);
+    let below = below(&up.rpc, task::id(&top)).await;
+    let line: Vec<&Value> = std::iter::once(&top).chain(&below).collect();
+    assert_eq!(line.len(), 5);
+    let root = failure(line[4]);
+    assert_eq!(root["publicMessage"], "slow down", "{root}");
+    for (at, task) in line.iter().enumerate() {
+        let failure = failure(task);
+        let hops = 4 - at;
+        assert_eq!(failure["hop"].as_u64().unwrap_or(0), hops as u64, "{failure}");
+        for same in ["id", "origin", "reason", "businessCode", "traceId", "retryAfter", "code"] {
+            assert_eq!(failure[same], root[same], "{same}: {failure}");
+            assert!(!root[same].is_null(), "{same}: {root}");
+        }
+        assert_eq!(failure["taskId"], task["id"], "{failure}");
+        if hops > 0 {
+            assert_eq!(failure["publicMessage"], "Downstream agent 'script' failed");
+        }
+        // The chain is that of the child, with this hop in front.
+        let causes = failure["causes"].as_array().expect("there are causes");
+        let ids: Vec<_> = causes.iter().map(|c| &c["taskId"]).collect();
+        let expected: Vec<_> = line[at..].iter().map(|t| &t["id"]).collect();
+        assert_eq!(ids, expected, "{failure}");
+        let numbers: Vec<_> = causes.iter().map(|c| c["hop"].as_u64().unwrap_or(0)).collect();
+        assert_eq!(numbers, (0..=hops as u64).rev().collect::<Vec<_>>());
+        assert_eq!(up.rpc.inspect(task::id(task)).await["failure"], *failure, "as it is stored");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_may_be_caught_on_its_way() {
+    let up = start().await;
+    let script = "try { delegate script { delegate script { fail INTERNAL } } } \
+                  else { chunk \"it was $failure\" }; chunk \"; all well\"";
+    let task = up.script.send(script).await;
+    assert_eq!(task::state(&task), COMPLETED, "{task}");
+    assert_eq!(task::artifacts(&task)["output"], "it was INTERNAL; all well");
+    let rejected = up.script.send("try { delegate script { reject no } } else { chunk $failure }");
+    assert_eq!(task::artifacts(&rejected.await)["output"], "TASK_REJECTED");
+    let unknown = up.script.send("delegate nobody { hello }").await;
+    assert_eq!(failure(&unknown)["reason"], "AGENT_NOT_FOUND", "{unknown}");
+    let nothing_failed = up.script.send("try { chunk a } else { chunk b }; chunk c").await;
+    assert_eq!(task::artifacts(&nothing_failed)["output"], "ac");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn seventeen_deep_is_too_deep() {
+    let up = start().await;
+    let task = up.script.send(&chain(16, "chunk deep")).await;
+    assert_eq!(task::artifacts(&task)["output"], "deep", "{task}");
+    let task = up.script.send(&chain(17, "chunk deep")).await;
+    assert_eq!(failure(&task)["reason"], "DELEGATION_TOO_DEEP", "{task}");
+    assert_eq!(failure(&task)["hop"], 16, "{task}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_root_takes_all_below_with_it() {
+    let up = start().await;
+    let root = up.script.send_immediately(&chain(3, "say here; sleep 60s")).await;
+    let id = task::id(&root);
+    let line = line_of(&up.rpc, id, 3).await;
+    until("the last one runs", SOON, async || {
+        let last = up.rpc.task(task::id(&line[2])).await;
+        (task::text(&last["status"]["message"]) == "here").then_some(())
+    })
+    .await;
+    let canceled = up.rpc.call("CancelTask", json!({"id": id})).await.expect("it can be");
+    assert_eq!(task::state(&canceled), CANCELED);
+    for child in &line {
+        let child = up.rpc.task(task::id(child)).await;
+        assert_eq!(task::state(&child), CANCELED, "{child}");
+        assert_eq!(failure(&child)["reason"], "CANCELLED", "{child}");
+    }
+    until("no slot is held", SOON, async || {
+        let workers = up.rpc.mesh("Workers", json!({})).await;
+        (workers["workers"][0]["used"].as_u64().unwrap_or(0) == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_somebody_cancels_fails_its_parent() {
+    let up = start().await;
+    let root = up.script.send_immediately(&chain(1, "sleep 60s")).await;
+    let child = line_of(&up.rpc, task::id(&root), 1).await.remove(0);
+    up.rpc.call("CancelTask", json!({"id": child["id"]})).await.expect("it can be");
+    let root = ended(&up.rpc, task::id(&root)).await;
+    assert_eq!((task::state(&root), &failure(&root)["reason"]), (FAILED, &json!("CANCELLED")));
+    assert_eq!(failure(&root)["causes"].as_array().map(Vec::len), Some(2), "{root}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_rises_three_hops_and_its_answer_descends() {
+    let up = start_with(|config| config.worker.slots = 1).await;
+    let work =
+        "chunk \"hello \"; ask \"Your name?\"; chunk $answer; ask \"And yours?\"; chunk $answer";
+    let root = up.script.send(&chain(3, work)).await;
+    let id = task::id(&root);
+    assert_eq!(task::state(&root), INPUT_REQUIRED, "{root}");
+    let line = line_of(&up.rpc, id, 3).await;
+    for task in line.iter().chain([&root]) {
+        let task = up.rpc.task(task::id(task)).await;
+        assert_eq!(task::state(&task), INPUT_REQUIRED, "the whole chain waits: {task}");
+        assert_eq!(task::text(&task["status"]["message"]), "Your name?");
+        assert!(task.get("artifacts").is_none() || task["id"] == line[2]["id"], "{task}");
+    }
+    let asked =
+        up.script.call("SendMessage", answer(id, "Ada")).await.expect("it waits")["task"].clone();
+    assert_eq!(task::state(&asked), INPUT_REQUIRED, "{asked}");
+    assert_eq!(task::text(&asked["status"]["message"]), "And yours?");
+    let done =
+        up.script.call("SendMessage", answer(id, " Bob")).await.expect("it waits")["task"].clone();
+    assert_eq!(task::state(&done), COMPLETED, "{done}");
+    assert_eq!(task::artifacts(&done)["output"], "hello Ada Bob");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_may_be_answered_where_it_was_asked() {
+    let up = start().await;
+    let root = up.script.send(&chain(2, "ask \"Well?\"; chunk $answer")).await;
+    let line = line_of(&up.rpc, task::id(&root), 2).await;
+    let sent = up.script.call("SendMessage", answer(task::id(&line[1]), "yes")).await;
+    assert_eq!(task::state(&sent.expect("it waits")["task"]), COMPLETED);
+    let root = ended(&up.rpc, task::id(&root)).await;
+    assert_eq!(task::artifacts(&root)["output"], "yes", "{root}");
+}
+
+/// Asks and delegates at once.
+struct Both;
+
+impl Agent for Both {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let (answer, made) =
+            tokio::try_join!(cx.ask("Well?"), cx.delegate("script", "sleep 300ms; chunk made"))?;
+        cx.artifact("both", format!("{} {}", answer.text(), made.text())).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_may_ask_and_delegate_at_the_same_time() {
+    let mut up = start_with(|config| config.worker.slots = 1).await;
+    let one = Config { slots: 1, ..Config::default() };
+    let build = |config| Worker::new(config).offer(Offer::new("both", Both));
+    up.mesh.attach(one, build).await.expect("a worker attaches");
+    let both = up.rpc.agent("both");
+    let early = both.send(" ").await;
+    let sent = both.call("SendMessage", answer(task::id(&early), "early")).await;
+    assert_eq!(task::artifacts(&sent.expect("it waits")["task"])["both"], "early made");
+    let late = both.send(" ").await;
+    let child = line_of(&up.rpc, task::id(&late), 1).await.remove(0);
+    ended(&up.rpc, task::id(&child)).await;
+    let sent = both.call("SendMessage", answer(task::id(&late), "late")).await;
+    assert_eq!(task::artifacts(&sent.expect("it waits")["task"])["both"], "late made");
+}
+
+/// Has the script that it is sent run by another, which is to outlive it.
+struct Relay;
+
+impl Agent for Relay {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let made = cx.delegate("script", cx.text()).key("once").detached().await?;
+        let again = cx.delegate("script", "fail INTERNAL").key("once").await?;
+        assert_eq!(made, again, "the key counts, and not the message");
+        cx.reply(made.text()).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detached_child_outlives_its_parent() {
+    let mut up = start().await;
+    let build = |config| Worker::new(config).offer(Offer::new("relay", Relay));
+    up.mesh.attach(Config::default(), build).await.expect("a worker attaches");
+    let relay = up.rpc.agent("relay");
+    for (script, reply) in [("chunk a; chunk b", "ab"), ("message hi", "hi")] {
+        let task = relay.send(script).await;
+        assert_eq!(task::state(&task), COMPLETED, "{task}");
+        assert_eq!(task::text(&task["status"]["message"]), reply);
+    }
+    let parent = relay.send_immediately("sleep 300ms; chunk done").await;
+    let child = line_of(&up.rpc, task::id(&parent), 1).await.remove(0);
+    up.rpc.call("CancelTask", json!({"id": parent["id"]})).await.expect("it can be");
+    assert_eq!(task::artifacts(&ended(&up.rpc, task::id(&child)).await)["output"], "done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_leaves_hands_a_question_on_with_all_its_hops() {
+    let mut cluster = Plan::default().start().await;
+    let rpc = cluster.rpc().agent("script");
+    let sent = rpc.send(&chain(2, "chunk \"hello \"; ask \"Your name?\"; chunk $answer")).await;
+    let id = task::id(&sent);
+    let line = line_of(&rpc, id, 2).await;
+    cluster.add_worker("echo,script", 1).await;
+    cluster.workers[0].terminate().await;
+    let gone = cluster.workers[0].ended(Duration::from_secs(5)).await;
+    assert_eq!(gone.and_then(|status| status.code()), Some(0), "nothing holds it");
+    let done = rpc.call("SendMessage", answer(id, "Ada")).await.expect("it waits");
+    assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");
+    check_once(&cluster, id, &line, "hello Ada").await;
+}
+
+/// Waits until the deepest of `length` tasks below has said something.
+async fn under_way(rpc: &Rpc, id: &str, length: usize) -> Vec<Value> {
+    let line = line_of(rpc, id, length).await;
+    until("the last one works", SOON, async || {
+        let last = rpc.task(task::id(&line[length - 1])).await;
+        let said = task::text(&last["status"]["message"]) == "here";
+        (task::state(&last) == WORKING && said).then_some(())
+    })
+    .await;
+    line
+}
+
+async fn check_once(cluster: &Cluster, id: &str, line: &[Value], text: &str) {
+    let rpc = cluster.rpc();
+    let root = ended(&rpc, id).await;
+    assert_eq!((task::state(&root), task::artifacts(&root)["output"].as_str()), (COMPLETED, text));
+    let after = below(&rpc, id).await;
+    let ids = |line: &[Value]| line.iter().map(|t| task::id(t).to_owned()).collect::<Vec<_>>();
+    assert_eq!(ids(&after), ids(line), "the same children");
+    assert_eq!(tasks(&rpc).await.len(), line.len() + 1, "and no others");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_dies_costs_no_child() {
+    let mut cluster = Plan::default().slots(1).start().await;
+    let rpc = cluster.rpc().agent("script");
+    let sent = rpc.send_immediately(&chain(2, "chunk a; say here; sleep 2s; chunk b")).await;
+    let line = under_way(&rpc, task::id(&sent), 2).await;
+    cluster.coordinator.kill().await;
+    cluster.coordinator.restart().await;
+    check_once(&cluster, task::id(&sent), &line, "ab").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_dies_costs_no_child_and_no_text() {
+    let plan = Plan::default().with("reattach_grace_ms = 300").slots(1);
+    let mut cluster = plan.start().await;
+    let rpc = cluster.rpc().agent("script");
+    let work = "chunk a; checkpoint; chunk b; say here; sleep 1s; chunk c";
+    let sent = rpc.send_immediately(&chain(2, work)).await;
+    let line = under_way(&rpc, task::id(&sent), 2).await;
+    cluster.workers[0].kill().await;
+    cluster.workers[0].restart().await;
+    check_once(&cluster, task::id(&sent), &line, "abc").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_outlives_the_death_of_everything() {
+    let plan = Plan::default().with("reattach_grace_ms = 300");
+    let mut cluster = plan.start().await;
+    let rpc = cluster.rpc().agent("script");
+    let sent = rpc.send(&chain(2, "chunk \"hello \"; ask \"Your name?\"; chunk $answer")).await;
+    let id = task::id(&sent);
+    let line = line_of(&rpc, id, 2).await;
+    cluster.coordinator.kill().await;
+    cluster.workers[0].kill().await;
+    cluster.coordinator.restart().await;
+    cluster.workers[0].restart().await;
+    let answered = until("the gateway is back", SOON, async || {
+        rpc.within(Duration::from_secs(20)).call("SendMessage", answer(id, "Ada")).await.ok()
+    });
+    assert_eq!(task::state(&answered.await["task"]), COMPLETED);
+    check_once(&cluster, id, &line, "hello Ada").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_deaths_make_no_second_child() {
+    let plan = Plan::default()
+        .with("reattach_grace_ms = 300")
+        .with("max_attempts = 20")
+        .workers(&["script", "script"])
+        .slots(2);
+    let mut cluster = plan.start().await;
+    let rpc = cluster.rpc().agent("script");
+    let script = chain(2, "chunk a; sleep 300ms; chunk b; sleep 300ms; chunk c");
+    let mut sent = Vec::new();
+    for _ in 0..8 {
+        sent.push(task::id(&rpc.send_immediately(&script).await).to_owned());
+    }
+    for round in 0..4 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        let process = match round {
+            1 => &mut cluster.coordinator,
+            round => &mut cluster.workers[round % 2],
+        };
+        process.kill().await;
+        process.restart().await;
+    }
+    for id in &sent {
+        let root = ended(&rpc, id).await;
+        assert_eq!(task::state(&root), COMPLETED, "{root}");
+        assert_eq!(task::artifacts(&root)["output"], "abc", "{root}");
+        assert_eq!(below(&rpc, id).await.len(), 2);
+    }
+    assert_eq!(tasks(&rpc).await.len(), 3 * sent.len(), "one child each");
+}
+
+/// Asks, and comes to delegate before it is answered.
+struct Late;
+
+impl Agent for Late {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        if cx.text() == "busy" {
+            cx.status("busy").await?;
+            return cx.sleep(Duration::from_millis(1500)).await;
+        }
+        let delegated = async {
+            cx.sleep(Duration::from_millis(700)).await?;
+            cx.delegate("script", "chunk made").await
+        };
+        let (answer, made) = tokio::try_join!(cx.ask("Well?"), delegated)?;
+        cx.artifact("both", format!("{} {}", answer.text(), made.text())).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_waits_for_a_slot_is_not_lost_when_the_slot_goes_back() {
+    let mut up = start().await;
+    let one = Config { slots: 1, ..Config::default() };
+    let build = |config| Worker::new(config).offer(Offer::new("late", Late));
+    up.mesh.attach(one, build).await.expect("a worker attaches");
+    let late = up.rpc.agent("late");
+    let asking = late.send("ask").await;
+    late.send_immediately("busy").await;
+    let late = late.within(Duration::from_secs(5));
+    let sent = late.call("SendMessage", answer(task::id(&asking), "yes")).await;
+    assert_eq!(task::artifacts(&sent.expect("it waits")["task"])["both"], "yes made");
+}
