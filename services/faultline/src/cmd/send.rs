@@ -16,7 +16,8 @@ Examples:
   faultline send --context CONTEXT echo \"and now this\"
   id=$(faultline send --no-wait echo \"later\") && faultline watch \"$id\"
 
-If the agent asks, so does this command, on a terminal; elsewhere it leaves with 3 and the task waits.";
+If the agent asks, so does this command, on a terminal; elsewhere it leaves with 3, and the task
+waits.";
 
 /// Send a text to an agent and follow the task: artifacts on stdout, everything else on stderr.
 #[derive(Debug, clap::Args)]
