@@ -222,7 +222,7 @@ async fn an_error_is_byte_for_byte_what_the_specification_shows() {
 
 async fn the_errors_that_a_mesh_can_provoke(binding: Binding) {
     let up = start(binding).await;
-    let (echo, script) = (up.agent("echo"), up.agent("script"));
+    let echo = up.agent("echo");
     let is = |refusal: Refusal, reason: &str| {
         assert_eq!(refusal.reason(), (A2A, reason), "{refusal:?}");
     };
@@ -247,7 +247,6 @@ async fn the_errors_that_a_mesh_can_provoke(binding: Binding) {
         let refused = echo.call("GetTask", tenant).await.unwrap_err();
         assert_eq!(refused.fields(), ["tenant"], "{refused:?}");
     }
-    drop(script);
 }
 
 async fn missing_fields_are_named(binding: Binding) {

@@ -36,9 +36,11 @@ async fn a_repeated_send_is_one_task(binding: Binding) {
     let again = script.call("SendMessage", inside).await.unwrap();
     assert_eq!(first["task"]["id"], again["task"]["id"]);
     let bare = up.agent("script").header("idempotency-key", "k-3");
-    let said = bare.call("SendMessage", message("message hi")).await.unwrap();
-    let params = json!({"message": said["message"]});
-    assert!(params["message"].is_object(), "{said}");
+    let params = message("message hi");
+    let said = bare.call("SendMessage", params.clone()).await.unwrap();
+    let again = bare.call("SendMessage", params).await.unwrap();
+    assert!(said["message"].is_object(), "{said}");
+    assert_eq!(said, again, "the very message, although there was no task to keep it in");
 }
 
 async fn two_at_once_are_one_task(binding: Binding) {
