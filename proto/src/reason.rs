@@ -326,6 +326,21 @@ table! {
         "A connection or a service broke while the call was under way, so it may have been done. \
          Look for the task before sending again; a send with an Idempotency-Key can simply be \
          repeated, and a stream resumed with Last-Event-ID.";
+    CONNECT_TIMEOUT OURS Unavailable Yes Operator: "no connection in time",
+        "A peer outside the mesh did not take the connection in time. Nothing was sent to it.";
+    WRITE_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the request was not taken in time",
+        "A peer outside the mesh stopped reading the request. It may have seen enough to act on.";
+    POOL_TIMEOUT OURS ResourceExhausted Yes Operator: "no connection was free in time",
+        "As many calls to this peer are under way as may be. Nothing was sent. Let it have more \
+         at once, or call it less.";
+    READ_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the peer fell silent",
+        "A peer outside the mesh took the call and said nothing for too long. It may still work \
+         on it. Models are slow: give their agents a longer read timeout.";
+    CALL_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the call took too long",
+        "A peer outside the mesh kept talking and did not come to an end in the time that one \
+         call may take.";
+    RECONNECT_EXHAUSTED OURS Unavailable Yes Operator: "the stream could not be resumed",
+        "The stream of a task broke and could not be had again. The task may go on: read it.";
     OVERLOADED OURS ResourceExhausted Delay Operator: "overloaded",
         "A bounded queue of the mesh is full. Wait a little; add workers if it stays.";
 }

@@ -30,6 +30,8 @@ pub(crate) fn is_report_too_deep(report: &Body) -> bool {
         Body::Started(_)
         | Body::Checkpoint(_)
         | Body::Failed(_)
+        | Body::Tolerated(_)
+        | Body::Withdrawn(_)
         | Body::Released(_)
         | Body::Stopped(_) => false,
     }

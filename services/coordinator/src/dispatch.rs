@@ -118,6 +118,7 @@ impl State {
             traceparent: new.traceparent,
             principal: new.principal,
             parent: new.parent,
+            ..Submitted::default()
         };
         let (task, first) = Task::submit(id, &agent, context_id, submitted, now);
         let mut live = Live::new(task);
@@ -334,10 +335,10 @@ pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
         answers: task
             .answers
             .iter()
-            .map(|a| Answered { key: a.key.clone(), message: a.message.clone() })
+            .map(|a| Answered { key: a.key.clone(), message: a.message.clone(), action: a.action })
             .collect(),
         traceparent: trace.to_string(),
-        deadline: None,
+        remaining_ms: None,
     }
 }
 
@@ -349,5 +350,7 @@ pub(crate) fn last_answer(live: &Live) -> Option<Answer> {
         attempt: live.task.attempt,
         key: given.key.clone(),
         message: given.message.clone(),
+        action: given.action,
+        remaining_ms: None,
     })
 }

@@ -32,9 +32,11 @@ impl Ids<'_> {
             })
         };
         let payload = match event.body.as_ref()? {
-            event::Body::Submitted(_) | event::Body::Checkpointed(_) | event::Body::Lost(_) => {
-                return None;
-            }
+            event::Body::Submitted(_)
+            | event::Body::Checkpointed(_)
+            | event::Body::Lost(_)
+            | event::Body::Tolerated(_)
+            | event::Body::Withdrawn(_) => return None,
             event::Body::Artifact(write) => Payload::ArtifactUpdate(a2a::TaskArtifactUpdateEvent {
                 task_id: self.task_id.to_string(),
                 context_id: self.context_id.to_owned(),

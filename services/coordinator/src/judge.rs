@@ -98,7 +98,7 @@ impl Task {
                 if interrupt.agent.is_empty() {
                     interrupt.agent.clone_from(&self.agent);
                 }
-                one(event::Body::Asked(Asked { interrupt: Some(interrupt) }))
+                one(event::Body::Asked(Asked { interrupt: Some(interrupt), again: false }))
             }
             Body::Completed(done) => {
                 one(ended(TaskState::Completed, done.message.map(|m| self.signed(m)), None))
@@ -115,6 +115,7 @@ impl Task {
             Body::Message(message) => {
                 one(ended(TaskState::Completed, Some(self.signed(message)), None))
             }
+            Body::Tolerated(_) | Body::Withdrawn(_) => Ok(Verdict::Events(Vec::new())),
             Body::Released(_) => Ok(Verdict::Events(self.decide_release())),
             Body::Stopped(_) => one(ended(TaskState::Canceled, None, None)),
         }

@@ -6,8 +6,10 @@
 
 mod artifact;
 mod depth;
+mod fold;
 mod frame;
 mod judge;
+mod show;
 mod task;
 
 mod core;

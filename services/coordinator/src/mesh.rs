@@ -36,6 +36,7 @@ impl Core {
             waiting: agent.waiting,
             is_default: default.as_deref() == Some(name),
             card_changed: Some(timestamp(agent.changed)),
+            health: None,
         });
         Ok(AgentsResponse { agents: agents.collect() })
     }
@@ -55,6 +56,7 @@ impl Core {
                 draining: worker.draining,
                 attached: worker.is_attached(),
                 since: Some(timestamp(worker.since)),
+                orphans: 0,
             })
             .collect();
         workers.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
@@ -78,10 +80,12 @@ impl Core {
             created: Some(timestamp(task.created)),
             attempts: task.attempts.clone(),
             failure: task.failure.clone().map(Failure::into_record),
-            interrupt: task.pending.clone(),
+            interrupts: task.pending.iter().cloned().collect(),
             late_reports: stored.late,
             principal: task.principal.clone(),
+            parent: task.parent.as_deref().cloned(),
             task: Some(task.into_a2a(None)),
+            ..InspectResponse::default()
         })
     }
 }

@@ -1,29 +1,22 @@
 //! One task as a state machine. Pure: no clock, no store, no stream; time is an argument.
-//! `decide_*` looks at the task and says what happens or why not; `apply` makes it so. Replaying
-//! stored events goes through the same `apply`, so memory and store cannot disagree.
+//! `decide_*` looks at the task and says what happens or why not; what then becomes of it is in
+//! `fold`, and how others see it in `show`.
 
 use faultline_proto::{
     Failure,
-    a2a::{self, Message, TaskState},
+    a2a::{Message, TaskState},
     id::TaskId,
     v1::{
-        self, AnswerGiven, Assigned, AttemptLost, Ended, Event, Interrupt, Parent, Submitted,
-        attempt::Outcome, event,
+        self, AnswerGiven, Assigned, AttemptLost, Ended, Event, Interrupt, Parent, Submitted, event,
     },
 };
-use prost_types::{Timestamp, Value, value::Kind};
+use prost_types::Timestamp;
 
-use crate::{
-    artifact::Artifacts,
-    frame::{Ids, waiting_state},
-};
+use crate::{artifact::Artifacts, frame::Ids};
 
 /// Whose tasks are those of a caller that nobody has named: a mesh without tokens has only this
 /// one. The schema says the same of tasks that are older than principals.
 pub(crate) const LOCAL: &str = "local";
-
-/// Where a delegated task names the task that delegated it.
-const PARENT_KEY: &str = "faultline.dev/parent";
 
 /// Milliseconds since 1970.
 pub(crate) type Millis = i64;
@@ -67,7 +60,7 @@ pub(crate) struct Task {
     pub(crate) answers: Vec<AnswerGiven>,
     pub(crate) checkpoint: Option<bytes::Bytes>,
     pub(crate) attempts: Vec<v1::Attempt>,
-    history: Vec<Message>,
+    pub(crate) history: Vec<Message>,
     pub(crate) artifacts: Artifacts,
 }
 
@@ -183,7 +176,8 @@ impl Task {
             TaskState::Submitted | TaskState::Working if self.worker.is_empty() => {
                 let (worker, worker_name) = (id.to_owned(), name.to_owned());
                 let attempt = self.attempt + 1;
-                Ok(event::Body::Assigned(Assigned { attempt, worker, worker_name }))
+                let agent = String::new();
+                Ok(event::Body::Assigned(Assigned { attempt, worker, worker_name, agent }))
             }
             _ if self.is_final() => Err(Refused::Final),
             _ => Err(Refused::Busy),
@@ -200,7 +194,8 @@ impl Task {
         message.task_id = self.id.to_string();
         message.context_id.clone_from(&self.context_id);
         let key = pending.key.clone();
-        Ok(event::Body::Answered(AnswerGiven { key, message: Some(message) }))
+        let action = v1::AnswerAction::Accept as i32;
+        Ok(event::Body::Answered(AnswerGiven { key, message: Some(message), action }))
     }
 
     /// Stopped from outside; the failure says by whom.
@@ -220,7 +215,7 @@ impl Task {
         if self.is_final() || self.worker.is_empty() {
             return Err(Refused::Fenced);
         }
-        let lost = event::Body::Lost(AttemptLost { attempt: self.attempt, released: false });
+        let lost = event::Body::Lost(self.lost(false));
         // Nobody computes for a task that waits, so nothing was lost but the place to go on.
         match is_waiting(self.state) || self.losses + 1 < losses_max {
             true => Ok(self.after_loss(lost)),
@@ -230,7 +225,11 @@ impl Task {
 
     /// Its worker hands it back unharmed.
     pub(crate) fn decide_release(&self) -> Vec<event::Body> {
-        self.after_loss(event::Body::Lost(AttemptLost { attempt: self.attempt, released: true }))
+        self.after_loss(event::Body::Lost(self.lost(true)))
+    }
+
+    fn lost(&self, released: bool) -> AttemptLost {
+        AttemptLost { attempt: self.attempt, released, ..AttemptLost::default() }
     }
 
     /// Watchers hold what the attempt wrote; tell them how far the next one goes back.
@@ -252,180 +251,6 @@ impl Task {
 
     pub(crate) fn ids(&self) -> Ids<'_> {
         Ids { task_id: self.id, context_id: &self.context_id }
-    }
-
-    // Applying.
-
-    /// Gives the body its time and makes it so.
-    pub(crate) fn apply_now(&mut self, body: event::Body, now: Millis) -> Event {
-        let event = Event { time: Some(timestamp(now)), body: Some(body) };
-        self.apply(&event);
-        event
-    }
-
-    /// One event further. Also how a stored task is read back.
-    pub(crate) fn apply(&mut self, event: &Event) {
-        let at = event.time.as_ref().map_or(self.status_at, millis);
-        self.seq += 1;
-        match &event.body {
-            Some(event::Body::Submitted(submitted)) => {
-                self.principal = match submitted.principal.as_str() {
-                    "" => LOCAL.to_owned(),
-                    principal => principal.to_owned(),
-                };
-                self.parent = submitted.parent.clone().map(Box::new);
-                self.traceparent.clone_from(&submitted.traceparent);
-                self.history.extend(submitted.message.clone());
-                self.enter(TaskState::Submitted, None, at);
-            }
-            Some(event::Body::Assigned(assigned)) => self.apply_assigned(assigned, at),
-            Some(event::Body::Status(status)) => {
-                self.pending = None;
-                self.enter(TaskState::Working, status.message.clone(), at);
-            }
-            Some(event::Body::Artifact(write)) => self.artifacts.write(write),
-            Some(event::Body::Checkpointed(saved)) => {
-                self.checkpoint = Some(saved.state.clone());
-                self.artifacts.checkpoint();
-            }
-            Some(event::Body::Asked(asked)) => {
-                self.pending.clone_from(&asked.interrupt);
-                let state = waiting_state(asked);
-                let question = asked.interrupt.as_ref().map(|i| self.ids().question(i));
-                self.history.extend(question.clone());
-                self.enter(state, question, at);
-            }
-            Some(event::Body::Answered(answer)) => {
-                self.pending = None;
-                self.history.extend(answer.message.clone());
-                self.answers.push(answer.clone());
-                self.enter(TaskState::Working, None, at);
-            }
-            Some(event::Body::Lost(lost)) => {
-                self.close_attempt(
-                    at,
-                    if lost.released { Outcome::Released } else { Outcome::WorkerLost },
-                );
-                self.losses += u32::from(!lost.released && !is_waiting(self.state));
-                self.artifacts.rewind();
-            }
-            Some(event::Body::Ended(end)) => self.apply_ended(end, at),
-            // Written by a newer version: it keeps its number, so that later ones fit.
-            None => {}
-        }
-    }
-
-    fn apply_assigned(&mut self, assigned: &Assigned, at: Millis) {
-        self.attempt = assigned.attempt;
-        self.reported = 0;
-        self.worker.clone_from(&assigned.worker);
-        self.attempts.push(v1::Attempt {
-            number: assigned.attempt,
-            worker: assigned.worker_name.clone(),
-            worker_id: assigned.worker.clone(),
-            started: Some(timestamp(at)),
-            ended: None,
-            outcome: Outcome::Running as i32,
-        });
-        self.enter(TaskState::Working, None, at);
-    }
-
-    fn apply_ended(&mut self, end: &Ended, at: Millis) {
-        self.close_attempt(at, Outcome::Ended);
-        self.pending = None;
-        self.failure = end.failure.clone().map(Failure::from_record);
-        let state = end.state();
-        let message = match (&end.message, &self.failure) {
-            (Some(message), _) => Some(message.clone()),
-            (None, Some(failure)) => Some(self.ids().failure_message(failure, state)),
-            (None, None) => None,
-        };
-        self.enter(state, message, at);
-    }
-
-    fn enter(&mut self, state: TaskState, message: Option<Message>, at: Millis) {
-        self.state = state;
-        self.status_message = message;
-        self.status_at = at;
-    }
-
-    fn close_attempt(&mut self, at: Millis, outcome: Outcome) {
-        self.worker.clear();
-        if let Some(last) = self.attempts.last_mut().filter(|a| a.ended.is_none()) {
-            last.ended = Some(timestamp(at));
-            last.outcome = outcome as i32;
-        }
-    }
-
-    // Showing.
-
-    /// Takes over what every failure of this task must carry.
-    pub(crate) fn complete_failure(&self, failure: Failure, service: &str) -> Failure {
-        let origin = v1::Origin {
-            agent: self.agent.clone(),
-            service: service.to_owned(),
-            worker: String::new(),
-        };
-        let failure = failure.with_task(self.id, &self.context_id);
-        let failure = match failure.trace_id.is_empty() {
-            true => {
-                let mut ids = self.traceparent.split('-').skip(1);
-                let (trace, span) = (ids.next().unwrap_or(""), ids.next().unwrap_or(""));
-                failure.with_trace(trace, span)
-            }
-            false => failure,
-        };
-        failure.born_at(origin)
-    }
-
-    fn status(&self) -> a2a::TaskStatus {
-        a2a::TaskStatus {
-            state: self.state as i32,
-            message: self.status_message.clone(),
-            timestamp: Some(timestamp(self.status_at)),
-        }
-    }
-
-    fn metadata(&self) -> Option<prost_types::Struct> {
-        let failure = self.failure.as_ref().map(|f| f.to_metadata(self.state));
-        let Some(parent) = &self.parent else { return failure };
-        let mut metadata = failure.unwrap_or_default();
-        let kind = Some(Kind::StringValue(parent.task_id.clone()));
-        metadata.fields.insert(PARENT_KEY.to_owned(), Value { kind });
-        Some(metadata)
-    }
-
-    /// As A2A shows it. `history`: at most so many of the latest messages.
-    pub(crate) fn to_a2a(&self, history: Option<i32>, artifacts: bool) -> a2a::Task {
-        let keep = history.map_or(self.history.len(), |n| n.max(0) as usize);
-        let skip = self.history.len().saturating_sub(keep);
-        a2a::Task {
-            id: self.id.to_string(),
-            context_id: self.context_id.clone(),
-            status: Some(self.status()),
-            artifacts: if artifacts {
-                self.artifacts.iter().cloned().collect()
-            } else {
-                Vec::new()
-            },
-            history: self.history[skip..].to_vec(),
-            metadata: self.metadata(),
-        }
-    }
-
-    /// The same for the last reader, without copying what the task holds.
-    pub(crate) fn into_a2a(mut self, history: Option<i32>) -> a2a::Task {
-        let keep = history.map_or(self.history.len(), |n| n.max(0) as usize);
-        let skip = self.history.len().saturating_sub(keep);
-        self.history.drain(..skip);
-        a2a::Task {
-            id: self.id.to_string(),
-            status: Some(self.status()),
-            metadata: self.metadata(),
-            context_id: self.context_id,
-            artifacts: self.artifacts.into_vec(),
-            history: self.history,
-        }
     }
 }
 

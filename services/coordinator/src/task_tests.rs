@@ -1,9 +1,9 @@
 //! The state machine against a transition table written out by hand, and against random lives.
 
 use faultline_proto::{
-    a2a::{Artifact, Part, part::Content},
+    a2a::{self, Artifact, Part, part::Content},
     reason,
-    v1::{ArtifactChunk, Completed, Released, Report, Started, Stopped, report},
+    v1::{ArtifactChunk, Completed, Released, Report, Started, Stopped, attempt::Outcome, report},
 };
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn first() -> Submitted {
         message: Some(text_message("hi".into())),
         traceparent: "00-1-2-01".into(),
         principal: LOCAL.into(),
-        parent: None,
+        ..Submitted::default()
     }
 }
 

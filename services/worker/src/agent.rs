@@ -281,6 +281,7 @@ impl Offer {
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
             extended_card,
+            ..v1::AgentOffer::default()
         };
         (offer, hosted)
     }

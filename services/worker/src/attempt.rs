@@ -5,7 +5,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::SystemTime,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use faultline_proto::{
 };
 use parking_lot::Mutex;
 use prost::Message;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     Error,
@@ -59,7 +59,7 @@ pub(crate) struct Attempt {
     pub(crate) hosted: Arc<Hosted>,
     pub(crate) context_id: String,
     pub(crate) message: a2a::Message,
-    pub(crate) deadline: Option<SystemTime>,
+    pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
     pub(crate) restored: Restored,
     /// What calls to other agents say about who calls, and where they go.
@@ -208,7 +208,7 @@ impl Attempt {
             hosted,
             context_id: assign.context_id,
             message: assign.message.unwrap_or_default(),
-            deadline: assign.deadline.and_then(|d| d.try_into().ok()),
+            deadline: assign.remaining_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
             trace,
             restored,
             token: assign.token,

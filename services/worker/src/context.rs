@@ -1,6 +1,6 @@
 //! What an agent sees of its task, and everything it can do with it.
 
-use std::{borrow::Cow, sync::Arc, time::Duration, time::SystemTime};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use faultline_chassis::limits;
@@ -10,6 +10,7 @@ use faultline_proto::{
     v1::{self, report::Body},
 };
 use prost::Message as _;
+use tokio::time::Instant;
 
 use crate::{
     Answer, Content, Delegation, Error, Question,
@@ -66,16 +67,11 @@ impl Context {
         text_of(&self.attempt.message)
     }
 
-    /// When the task's time is up; `None`: never. Tasks have no deadline unless the coordinator
-    /// gives them one.
-    pub fn deadline(&self) -> Option<SystemTime> {
-        self.attempt.deadline
-    }
-
-    /// The time that is left until the [`deadline`](Self::deadline).
+    /// Active time that the task has left; `None`: as much as it takes. Tasks have no deadline
+    /// unless their caller or their agent's configuration gives them one.
     pub fn remaining(&self) -> Option<Duration> {
         let deadline = self.attempt.deadline?;
-        Some(deadline.duration_since(SystemTime::now()).unwrap_or_default())
+        Some(deadline.saturating_duration_since(Instant::now()))
     }
 
     /// The W3C trace context of this attempt, for calls to other services.

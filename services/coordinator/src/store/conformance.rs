@@ -38,7 +38,7 @@ impl Life {
                 message: Some(message),
                 traceparent: "00-t-s-01".into(),
                 principal: whose.into(),
-                parent: None,
+                ..Submitted::default()
             },
             now,
         );
@@ -59,7 +59,8 @@ impl Life {
 }
 
 fn assigned() -> event::Body {
-    event::Body::Assigned(Assigned { attempt: 1, worker: "w".into(), worker_name: "w-1".into() })
+    let (worker, worker_name) = ("w".into(), "w-1".into());
+    event::Body::Assigned(Assigned { attempt: 1, worker, worker_name, ..Default::default() })
 }
 
 fn completed() -> event::Body {

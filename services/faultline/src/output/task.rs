@@ -230,6 +230,7 @@ fn attempts(attempts: &[Attempt], paint: Paint) -> Vec<Vec<Cell>> {
             Outcome::Running => ("running", paint.cyan("running")),
             Outcome::Ended => ("ended", "ended".to_owned()),
             Outcome::WorkerLost => ("worker lost", paint.red("worker lost")),
+            Outcome::Failed => ("failed", paint.red("failed")),
             Outcome::Released => ("handed back", paint.yellow("handed back")),
         };
         let name = format!("attempt {}", attempt.number);

@@ -79,7 +79,7 @@ async fn an_agent_sees_its_task() {
     let (_mesh, mut wire) = start(|cx| async move {
         assert_eq!((cx.attempt(), cx.context_id(), &*cx.text()), (1, "context", "hi"));
         assert!(cx.traceparent().starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-"));
-        assert!(cx.deadline().is_none() && cx.remaining().is_none());
+        assert!(cx.remaining().is_none());
         assert!(cx.restored().is_none() && !cx.is_cancelled());
         cx.append("log", "a").await?;
         cx.append_last("log", serde_json::json!({"n": 1})).await?;
@@ -240,7 +240,8 @@ async fn a_later_attempt_gets_the_stored_answer_without_asking() {
         agent: "under-test".into(),
         text: String::new(),
     };
-    let answered = v1::Answered { key: "go".into(), message: Some(user_message("yes")) };
+    let answered =
+        v1::Answered { key: "go".into(), message: Some(user_message("yes")), ..Default::default() };
     let assign = v1::Assign { answers: vec![answered], ..task.assign() };
     wire.say(to_worker::Body::Assign(assign)).await;
     let bodies = wire.until_final(&task).await;

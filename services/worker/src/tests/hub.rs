@@ -195,6 +195,7 @@ impl Wire {
             attempt: task.attempt,
             key: key.into(),
             message: Some(user_message(text)),
+            ..Default::default()
         }))
         .await;
     }

@@ -103,8 +103,11 @@ async fn a_successor_goes_on_from_the_last_answer() {
     // The first worker is lost after the second question was answered.
     let task = task.successor();
     let answers = [("ask-1", "me"), ("ask-2", "you")];
-    let answers = answers
-        .map(|(key, text)| v1::Answered { key: key.into(), message: Some(user_message(text)) });
+    let answers = answers.map(|(key, text)| v1::Answered {
+        key: key.into(),
+        message: Some(user_message(text)),
+        ..Default::default()
+    });
     let assign = v1::Assign { checkpoint: Some(saved), answers: answers.into(), ..task.assign() };
     wire.say(to_worker::Body::Assign(assign)).await;
     let bodies = wire.until_final(&task).await;

@@ -1,0 +1,119 @@
+//! What each event makes of its task. Replaying stored events goes through the same `apply` as
+//! deciding them did, so memory and store cannot disagree. Pure, like the task itself.
+
+use faultline_proto::{
+    Failure,
+    a2a::{Message, TaskState},
+    v1::{self, Assigned, Ended, Event, attempt::Outcome, event},
+};
+
+use crate::{
+    frame::waiting_state,
+    task::{LOCAL, Millis, Task, is_waiting, millis, timestamp},
+};
+
+impl Task {
+    /// Gives the body its time and makes it so.
+    pub(crate) fn apply_now(&mut self, body: event::Body, now: Millis) -> Event {
+        let event = Event { time: Some(timestamp(now)), body: Some(body) };
+        self.apply(&event);
+        event
+    }
+
+    /// One event further. Also how a stored task is read back.
+    pub(crate) fn apply(&mut self, event: &Event) {
+        let at = event.time.as_ref().map_or(self.status_at, millis);
+        self.seq += 1;
+        match &event.body {
+            Some(event::Body::Submitted(submitted)) => {
+                self.principal = match submitted.principal.as_str() {
+                    "" => LOCAL.to_owned(),
+                    principal => principal.to_owned(),
+                };
+                self.parent = submitted.parent.clone().map(Box::new);
+                self.traceparent.clone_from(&submitted.traceparent);
+                self.history.extend(submitted.message.clone());
+                self.enter(TaskState::Submitted, None, at);
+            }
+            Some(event::Body::Assigned(assigned)) => self.apply_assigned(assigned, at),
+            Some(event::Body::Status(status)) => {
+                self.pending = None;
+                self.enter(TaskState::Working, status.message.clone(), at);
+            }
+            Some(event::Body::Artifact(write)) => self.artifacts.write(write),
+            Some(event::Body::Checkpointed(saved)) => {
+                self.checkpoint = Some(saved.state.clone());
+                self.artifacts.checkpoint();
+            }
+            Some(event::Body::Asked(asked)) => {
+                self.pending.clone_from(&asked.interrupt);
+                let state = waiting_state(asked);
+                let question = asked.interrupt.as_ref().map(|i| self.ids().question(i));
+                self.history.extend(question.clone());
+                self.enter(state, question, at);
+            }
+            Some(event::Body::Answered(answer)) => {
+                self.pending = None;
+                self.history.extend(answer.message.clone());
+                self.answers.push(answer.clone());
+                self.enter(TaskState::Working, None, at);
+            }
+            Some(event::Body::Lost(lost)) => {
+                self.close_attempt(
+                    at,
+                    if lost.released { Outcome::Released } else { Outcome::WorkerLost },
+                );
+                self.losses += u32::from(!lost.released && !is_waiting(self.state));
+                self.artifacts.rewind();
+            }
+            Some(event::Body::Ended(end)) => self.apply_ended(end, at),
+            Some(event::Body::Tolerated(_) | event::Body::Withdrawn(_)) => {}
+            // Written by a newer version: it keeps its number, so that later ones fit.
+            None => {}
+        }
+    }
+
+    fn apply_assigned(&mut self, assigned: &Assigned, at: Millis) {
+        self.attempt = assigned.attempt;
+        self.reported = 0;
+        self.worker.clone_from(&assigned.worker);
+        self.attempts.push(v1::Attempt {
+            number: assigned.attempt,
+            worker: assigned.worker_name.clone(),
+            worker_id: assigned.worker.clone(),
+            started: Some(timestamp(at)),
+            ended: None,
+            outcome: Outcome::Running as i32,
+            failure: None,
+            agent: assigned.agent.clone(),
+        });
+        self.enter(TaskState::Working, None, at);
+    }
+
+    fn apply_ended(&mut self, end: &Ended, at: Millis) {
+        self.close_attempt(at, Outcome::Ended);
+        self.pending = None;
+        self.failure = end.failure.clone().map(Failure::from_record);
+        let state = end.state();
+        let message = match (&end.message, &self.failure) {
+            (Some(message), _) => Some(message.clone()),
+            (None, Some(failure)) => Some(self.ids().failure_message(failure, state)),
+            (None, None) => None,
+        };
+        self.enter(state, message, at);
+    }
+
+    fn enter(&mut self, state: TaskState, message: Option<Message>, at: Millis) {
+        self.state = state;
+        self.status_message = message;
+        self.status_at = at;
+    }
+
+    fn close_attempt(&mut self, at: Millis, outcome: Outcome) {
+        self.worker.clear();
+        if let Some(last) = self.attempts.last_mut().filter(|a| a.ended.is_none()) {
+            last.ended = Some(timestamp(at));
+            last.outcome = outcome as i32;
+        }
+    }
+}
