@@ -129,6 +129,7 @@ async fn a_fault_five_hops_down_is_told_from_its_origin() {
   where 4 hops below the task you asked about, on worker w-5
   when TIME
 
+  AGENT STATE TOOK TRIED REASON TASK
   front failed SPAN on w-1 RATE_LIMITED ID
   └─ plan failed SPAN on w-2 RATE_LIMITED ID
      ├─ echo completed SPAN on local ID

@@ -93,6 +93,7 @@ const FIVE_HOPS: &str = "\
   where  4 hops below the task you asked about, on worker w-3
   when   2026-01-01T00:00:02Z
 
+  AGENT             STATE      TOOK   TRIED       REASON        TASK
   front             failed     2.4s   on w-1      RATE_LIMITED  t-1
   └─ plan           failed     2.3s   on w-1      RATE_LIMITED  t-2
      ├─ weather     completed  350ms  on w-1                    t-9
@@ -140,10 +141,11 @@ fn a_live_task_says_where_it_is() {
   search computes on worker w-7, attempt 2, for 1s
   sum waits for a worker for 5s
 
-  front       working    5s  on w-1     t-1
-  ├─ weather  completed  1s  on w-1     t-4
-  ├─ search   working    5s  on w-7     t-2
-  └─ sum      submitted  5s  never ran  t-3
+  AGENT       STATE      TOOK  TRIED      TASK
+  front       working    5s    on w-1     t-1
+  ├─ weather  completed  1s    on w-1     t-4
+  ├─ search   working    5s    on w-7     t-2
+  └─ sum      submitted  5s    never ran  t-3
 
   sent   2026-01-01T00:00:00Z
   trace  4bf9
@@ -166,8 +168,9 @@ fn a_task_that_waits_says_who_asks_what() {
   pay asks \"Which card?\", for 12s
   answer  faultline answer t-1 TEXT
 
-  front   input-required  13s  on w-1  t-1
-  └─ pay  input-required  13s  on w-1  t-2
+  AGENT   STATE           TOOK  TRIED   TASK
+  front   input-required  13s   on w-1  t-1
+  └─ pay  input-required  13s   on w-1  t-2
         asks \"Which card?\"
 
   sent   2026-01-01T00:00:00Z

@@ -31,7 +31,11 @@ pub(super) struct Hop {
     pub(super) cells: [String; 4],
 }
 
-/// Two spaces from the edge and between columns, as wide as the widest cell.
+/// What stands over the columns.
+const HEADS: [&str; 6] = ["AGENT", "STATE", "TOOK", "TRIED", "REASON", "TASK"];
+
+/// Two spaces from the edge and between columns, each as wide as its widest cell. A column that is
+/// empty all the way down is left out.
 pub(super) fn aligned(lines: &[Line], paint: Paint) -> String {
     let hops = || {
         lines.iter().filter_map(|line| match line {
@@ -40,40 +44,58 @@ pub(super) fn aligned(lines: &[Line], paint: Paint) -> String {
         })
     };
     let chars = |text: &str| text.chars().count();
-    let name = hops().map(|h| chars(&h.twig) + chars(&h.agent)).max().unwrap_or(0);
-    let state = hops().map(|h| chars(state_word(h.state))).max().unwrap_or(0);
-    let width = |at: usize| hops().map(|h| chars(&h.cells[at])).max().unwrap_or(0);
-    let widths = [0, 1, 2, 3].map(width);
-    let mut out = String::new();
+    let widths: [usize; 6] =
+        std::array::from_fn(|at| match hops().map(|hop| chars(&hop.cell(at))).max().unwrap_or(0) {
+            0 => 0,
+            widest => widest.max(chars(HEADS[at])),
+        });
+    let row = |cell: &dyn Fn(usize) -> String, paint: &dyn Fn(usize, &str) -> String| {
+        let mut row = String::new();
+        let last = (0..6).rfind(|at| !cell(*at).is_empty()).unwrap_or(0);
+        for at in (0..=last).filter(|at| widths[*at] > 0) {
+            let text = cell(at);
+            row.push_str(&paint(at, &text));
+            if at < last {
+                row.push_str(&" ".repeat(widths[at] - chars(&text) + 2));
+            }
+        }
+        row
+    };
+    let head = row(&|at| HEADS[at].to_owned(), &|_, text| paint.dim(text));
+    let mut out = format!("  {head}\n");
     for line in lines {
         match line {
             Line::Note { margin, text } => {
                 out.push_str(&format!("  {}{text}\n", paint.dim(margin)));
             }
             Line::Hop(hop) => {
-                let gap = " ".repeat(name - chars(&hop.twig) - chars(&hop.agent));
-                let word = format!("{:<state$}", state_word(hop.state));
-                let [took, tried, reason, id] =
-                    std::array::from_fn(|at| format!("{:<1$}", hop.cells[at], widths[at]));
-                let why = if widths[2] > 0 { format!("  {}", reason) } else { String::new() };
-                let row = match hop.is_quiet {
-                    true => {
-                        let agent = &hop.agent;
-                        paint.dim(format!("{agent}{gap}  {word}  {took}  {tried}{why}  {id}"))
-                    }
-                    false => format!(
-                        "{}{gap}  {}  {took}  {tried}{}  {id}",
-                        paint.cyan(&hop.agent),
-                        painted(hop.state, &word, paint),
-                        paint.bold(why),
-                    ),
-                };
+                let row = row(&|at| hop.cell(at), &|at, text| hop.painted(at, text, paint));
                 let here = if hop.broke { paint.red("  ← it broke here") } else { String::new() };
-                out.push_str(&format!("  {}{}{here}\n", paint.dim(&hop.twig), row.trim_end()));
+                out.push_str(&format!("  {row}{here}\n"));
             }
         }
     }
     out
+}
+
+impl Hop {
+    fn cell(&self, at: usize) -> String {
+        match at {
+            0 => format!("{}{}", self.twig, self.agent),
+            1 => state_word(self.state).to_owned(),
+            at => self.cells[at - 2].clone(),
+        }
+    }
+
+    fn painted(&self, at: usize, text: &str, paint: Paint) -> String {
+        match at {
+            _ if self.is_quiet => paint.dim(text),
+            0 => format!("{}{}", paint.dim(&self.twig), paint.cyan(&self.agent)),
+            1 => painted(self.state, text, paint),
+            4 => paint.bold(text),
+            _ => text.to_owned(),
+        }
+    }
 }
 
 fn painted(state: TaskState, word: &str, paint: Paint) -> String {
