@@ -114,6 +114,8 @@ struct Round {
     answered: Duration,
     stored: Duration,
     told: Duration,
+    /// Of the servers, which says what it cost also where others keep the machine busy.
+    cpu: Option<Duration>,
     /// Tasks that are not canceled and agents that run when all should be quiet.
     left: usize,
 }
@@ -133,7 +135,7 @@ pub(super) async fn run() -> anyhow::Result<Report> {
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
         progress(&format!("round {} of {ROUNDS}", round + 1));
-        rounds.push(cancel(mesh.address, &watch).await?);
+        rounds.push(cancel(&mesh, &watch).await?);
     }
     drop(workers);
     mesh.stop().await?;
@@ -160,7 +162,8 @@ async fn attach(
     Ok(workers)
 }
 
-async fn cancel(mesh: SocketAddr, watch: &Watch) -> anyhow::Result<Round> {
+async fn cancel(chain: &Chain, watch: &Watch) -> anyhow::Result<Round> {
+    let mesh = chain.address;
     watch.forget();
     let before = listed(mesh, "CANCELED").await?;
     let mut params = message(&json!({ "parts": [{ "text": "go" }] }));
@@ -169,7 +172,7 @@ async fn cancel(mesh: SocketAddr, watch: &Watch) -> anyhow::Result<Round> {
     let id = sent["result"]["task"]["id"].as_str().with_context(|| format!("no task: {sent}"))?;
     until("all run", async || Ok((watch.begun.load(SeqCst) == TASKS).then_some(()))).await?;
 
-    let start = Instant::now();
+    let (start, busy) = (Instant::now(), chain.cpu());
     let canceled = call(mesh, &request("/", "CancelTask", &json!({ "id": id }))).await?;
     let answered = start.elapsed();
     ensure!(canceled["error"].is_null(), "the cancel was refused: {canceled}");
@@ -181,10 +184,13 @@ async fn cancel(mesh: SocketAddr, watch: &Watch) -> anyhow::Result<Round> {
     until("all are told", async || Ok((watch.told().len() == TASKS).then_some(()))).await?;
     let told = watch.told().into_iter().max().map_or(Duration::ZERO, |last| last - start);
 
+    let cpu = chain.cpu().zip(busy).map(|(after, before)| after - before);
+
     sleep(QUIET_AFTER.saturating_sub(start.elapsed())).await;
     let (_, used) = seen(mesh).await?;
     let live = listed(mesh, "SUBMITTED").await? + listed(mesh, "WORKING").await?;
-    Ok(Round { answered, stored, told, left: watch.running.load(SeqCst) + used + live })
+    let left = watch.running.load(SeqCst) + used + live;
+    Ok(Round { answered, stored, told, cpu, left })
 }
 
 async fn until<T>(
@@ -230,10 +236,11 @@ fn report(rounds: &[Round]) -> Report {
     for round in rounds {
         let _ = writeln!(
             text,
-            "  answered after {}, all canceled in the store after {}, all agents told after {}",
+            "  answered after {}, all canceled in the store after {}, all agents told after {}{}",
             human(round.answered),
             human(round.stored),
             human(round.told),
+            round.cpu.map(|cpu| format!(", CPU {}", human(cpu))).unwrap_or_default(),
         );
     }
     let _ = writeln!(
@@ -255,6 +262,7 @@ fn report(rounds: &[Round]) -> Report {
             "answered_ms": ms(round.answered),
             "stored_ms": ms(round.stored),
             "told_ms": ms(round.told),
+            "cpu_ms": round.cpu.map(ms),
             "left_after_2_s": round.left,
         })).collect::<Vec<_>>(),
         "holds": stored < STORED_MAX && left == 0,

@@ -83,7 +83,8 @@ impl Chain {
         bytes.context("no /proc to read memory from")
     }
 
-    fn cpu(&self) -> Option<Duration> {
+    /// CPU time of its servers so far; `None` where there is no /proc.
+    pub(super) fn cpu(&self) -> Option<Duration> {
         self.processes.iter().map(Process::cpu).sum()
     }
 
