@@ -268,6 +268,15 @@ impl Failure {
     /// The metadata of a task or status that ended with this failure: our record whole, and the
     /// flat keys that other frameworks read.
     pub fn to_metadata(&self, state: TaskState) -> Struct {
+        let mut metadata = self.to_flat_metadata(state);
+        let record = Value { kind: Some(Kind::StructValue(json::to_struct(self.record()))) };
+        metadata.fields.insert(METADATA_KEY.to_owned(), record);
+        metadata
+    }
+
+    /// The flat keys alone, for the message that mirrors them. The record is said once: a chain is
+    /// the largest part of a failed task.
+    pub fn to_flat_metadata(&self, state: TaskState) -> Struct {
         let text = |s: &str| Value { kind: Some(Kind::StringValue(s.to_owned())) };
         let code = match self.business_code.as_str() {
             "" => self.reason.as_str(),
@@ -277,14 +286,12 @@ impl Failure {
             "" => "run_error",
             own => own,
         };
-        let record = Value { kind: Some(Kind::StructValue(json::to_struct(self.record()))) };
         let mut fields = vec![
             ("object_type", text("error")),
             ("error_type", text(error_type)),
             ("error_code", text(code)),
             ("error_message", text(&self.public_message)),
             ("task_state", text(state_word(state))),
-            (METADATA_KEY, record),
         ];
         if let Some(violation) = self.violations.first() {
             fields.push(("error_param", text(&violation.field)));
@@ -381,8 +388,10 @@ mod tests {
     fn a_task_carries_the_record_and_the_flat_keys() {
         let failure = born("a").with_violation("order.id", "missing");
         let metadata = failure.to_metadata(TaskState::Failed);
-        assert_eq!(Failure::from_metadata(&metadata), Some(failure));
-        let text = json::to_string(&metadata);
+        assert_eq!(Failure::from_metadata(&metadata), Some(failure.clone()));
+        let mirrored = failure.to_flat_metadata(TaskState::Failed);
+        assert_eq!(Failure::from_metadata(&mirrored), None, "the record is said once");
+        let texts = [json::to_string(&metadata), json::to_string(&mirrored)];
         for flat in [
             r#""object_type":"error""#,
             r#""error_type":"run_error""#,
@@ -391,7 +400,7 @@ mod tests {
             r#""task_state":"failed""#,
             r#""error_param":"order.id""#,
         ] {
-            assert!(text.contains(flat), "{flat} in {text}");
+            assert!(texts.iter().all(|text| text.contains(flat)), "{flat} in {texts:?}");
         }
     }
 }

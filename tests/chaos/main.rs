@@ -8,9 +8,11 @@
 //! ```
 //!
 //! It prints the seed of its plan; `FAULTLINE_SEED` repeats a plan, though not what the machine
-//! made of it. `storm` lets clients die in mid-request, hundreds at a time.
+//! made of it. `storm` lets clients die in mid-request, hundreds at a time. `faults` has a worker die
+//! every second while an agent fails and another hangs, for as many tasks as `FAULTLINE_TASKS` says.
 
 mod clients;
+mod faults;
 mod history;
 mod kills;
 mod storm;

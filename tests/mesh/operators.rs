@@ -67,7 +67,7 @@ async fn operators_see_agents_workers_and_queues() {
     assert_eq!(inspected["attempts"][0]["worker"], "local", "{inspected}");
     assert!(inspected["created"].as_str().is_some_and(|t| t.ends_with('Z')), "{inspected}");
     let inspected = up.rpc.inspect(task::id(&waiting)).await;
-    assert_eq!(inspected["interrupt"]["prompt"], "well?", "{inspected}");
+    assert_eq!(inspected["interrupts"][0]["prompt"], "well?", "{inspected}");
     up.script.call("SendMessage", answer(task::id(&waiting), "x")).await.unwrap();
     let agents = up.rpc.mesh("Agents", json!({"name": "script"})).await;
     assert_eq!(agents["agents"][0]["waiting"].as_u64().unwrap_or(0), 0, "{agents}");

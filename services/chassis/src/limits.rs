@@ -42,6 +42,8 @@ pub const CHECKPOINT_BYTES_MAX: usize = 1024 * 1024;
 pub const DELEGATION_DEPTH_MAX: u32 = 16;
 /// Live tasks below one that was not delegated itself: what one cancel has to reach, in one commit.
 pub const DESCENDANTS_MAX: usize = 1000;
+/// Children of a task that are shown with it, the oldest: what it started in all has no bound.
+pub const CHILDREN_SHOWN_MAX: usize = 1000;
 
 // What a task may tell webhooks.
 

@@ -91,7 +91,7 @@ impl Ids<'_> {
     pub(crate) fn failure_message(&self, failure: &Failure, state: TaskState) -> Message {
         Message {
             message_id: failure.id.clone(),
-            metadata: Some(failure.to_metadata(state)),
+            metadata: Some(failure.to_flat_metadata(state)),
             ..self.signed(text_message(failure.public_message.clone()))
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
     id::TaskId,
@@ -72,7 +73,8 @@ impl Core {
         let not_found = || Error::TaskNotFound(request.task_id.clone());
         let id = request.task_id.parse::<TaskId>().map_err(|_| not_found())?;
         let scope = if caller.operates { Scope::default() } else { caller.scope("") };
-        let stored = self.store.task(id, scope).await?.ok_or_else(not_found)?;
+        let stored = self.store.task(id, scope.clone()).await?.ok_or_else(not_found)?;
+        let children = self.store.children(id, scope, limits::CHILDREN_SHOWN_MAX).await?;
         let task = stored.task;
         Ok(InspectResponse {
             agent: task.agent.clone(),
@@ -84,8 +86,14 @@ impl Core {
             late_reports: stored.late,
             principal: task.principal.clone(),
             parent: task.parent.as_deref().cloned(),
+            children,
+            ended: task.is_final().then(|| timestamp(task.status_at)),
             task: Some(task.into_a2a(None)),
             ..InspectResponse::default()
         })
     }
 }
+
+#[cfg(test)]
+#[path = "mesh_tests.rs"]
+mod tests;

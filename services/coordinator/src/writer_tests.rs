@@ -12,7 +12,10 @@ use faultline_proto::{
         send_message_response::Payload,
     },
     id::TaskId,
-    v1::{self, AgentOffer, Completed, Held, Hello, Report, ToWorker, Welcome, report, to_worker},
+    v1::{
+        self, AgentOffer, Child, Completed, Held, Hello, Report, ToWorker, Welcome, report,
+        to_worker,
+    },
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -78,6 +81,10 @@ impl Store for Flaky {
 
     fn list(&self, filter: Filter) -> Reading<'_, Page> {
         self.inner.list(filter)
+    }
+
+    fn children(&self, id: TaskId, scope: Scope, limit: usize) -> Reading<'_, Vec<Child>> {
+        self.inner.children(id, scope, limit)
     }
 
     fn recover(&self) -> Reading<'_, Vec<crate::task::Task>> {

@@ -10,6 +10,7 @@ pub mod output;
 mod cmd;
 mod follow;
 mod role;
+mod tree;
 
 use std::{ffi::OsString, io};
 

@@ -7,8 +7,8 @@ use faultline_proto::{
 };
 
 use super::{
-    Cursor, Extras, Filter, KeyName, KeyRow, Row, Scope, Store, Write, WriteError, encode,
-    push_conformance::*,
+    Cursor, Extras, Filter, KeyName, KeyRow, Row, Scope, Store, Write, WriteError,
+    children_conformance::*, encode, push_conformance::*,
 };
 use crate::task::{LOCAL, Millis, Task};
 
@@ -332,6 +332,7 @@ mod on_sqlite {
         a_key_is_written_with_its_step_or_not_at_all
         a_key_keeps_the_message_of_an_erased_task
         old_keys_are_forgotten_in_batches
+        children_come_in_order_within_scope_and_limit
         pushes_come_with_a_task_and_go_with_it
         a_push_keeps_its_place
         pushes_are_paged_bounded_and_deleted

@@ -6,6 +6,8 @@ mod push;
 pub(crate) mod sqlite;
 
 #[cfg(test)]
+mod children_conformance;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod push_conformance;
@@ -16,7 +18,7 @@ use bytes::Bytes;
 use faultline_proto::{
     a2a::TaskState,
     id::TaskId,
-    v1::{AgentOffer, Event, event},
+    v1::{AgentOffer, Child, Event, event},
 };
 use futures::future::BoxFuture;
 use prost::Message;
@@ -237,6 +239,9 @@ pub(crate) trait Store: Send + Sync + 'static {
     fn events(&self, id: TaskId, after: u64, limit: usize) -> Reading<'_, Vec<StoredEvent>>;
 
     fn list(&self, filter: Filter) -> Reading<'_, Page>;
+
+    /// What a task gave to others, the oldest first, at most `limit`.
+    fn children(&self, id: TaskId, scope: Scope, limit: usize) -> Reading<'_, Vec<Child>>;
 
     /// Every task that has not ended. They now belong to this start of the coordinator.
     fn recover(&self) -> Reading<'_, Vec<Task>>;

@@ -2,6 +2,7 @@
 //! returns; readers have connections of their own and never wait for it. A lock file keeps a
 //! second coordinator out of the same data.
 
+mod children;
 mod push;
 mod read;
 mod write;
@@ -195,6 +196,10 @@ impl Store for Sqlite {
             let tx = c.unchecked_transaction().map_err(unavailable)?;
             list(&tx, &filter)
         })
+    }
+
+    fn children(&self, id: TaskId, scope: Scope, limit: usize) -> Reading<'_, Vec<v1::Child>> {
+        self.read(move |c| children::of(c, id, &scope, limit))
     }
 
     fn recover(&self) -> Reading<'_, Vec<Task>> {

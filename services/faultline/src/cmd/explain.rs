@@ -1,25 +1,25 @@
 //! `faultline explain`: what a reason means, or what happened to a task.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    time::SystemTime,
+};
 
 use faultline_chassis::config::nearest;
-use faultline_proto::{
-    id::TaskId,
-    reason,
-    v1::{InspectRequest, InspectResponse},
-};
+use faultline_proto::{id::TaskId, reason};
 
 use crate::{
     cmd::connect::Connect,
     exit::Exit,
     output::{self, paint::Paint, task},
+    tree::{self, Tree},
 };
 
 const EXAMPLES: &str = "\
 Examples:
   faultline explain                     every reason there is
   faultline explain RATE_LIMITED        what it means, whether to retry, who acts
-  faultline explain 0199a1b2-…          a task: attempts, the chain of its failure, what to do";
+  faultline explain 0199a1b2-…          a task: what broke, the way there, what to do";
 
 /// Explain a reason, or what happened to a task and why.
 #[derive(Debug, clap::Args)]
@@ -50,16 +50,19 @@ impl Args {
         if what.parse::<TaskId>().is_err() {
             return Ok(unknown(what));
         }
-        self.connect.run(async |client| {
-            let request = InspectRequest { task_id: what.clone() };
-            match client.mesh::<_, InspectResponse>("Inspect", &request).await {
-                Ok(found) => {
-                    self.connect.print(&found, |paint| task::history(&found, paint))?;
-                    Ok(Exit::OK)
-                }
-                Err(error) => self.connect.refuse(error, &format!("explain of task {what} failed")),
-            }
+        self.connect.run(async |client| match tree::walk(&client, what).await {
+            Ok(found) if json => print(&format!("{}\n", found.to_json())),
+            Ok(found) => print(&told(&found, Paint::stdout())),
+            Err(error) => self.connect.refuse(error, &format!("explain of task {what} failed")),
         })
+    }
+}
+
+/// What a task that delegated came to depends on others; any other is told by itself.
+fn told(found: &Tree, paint: Paint) -> String {
+    match found.below.is_empty() {
+        true => task::history(&found.task, paint),
+        false => output::tree::render(found, &SystemTime::now().into(), paint),
     }
 }
 

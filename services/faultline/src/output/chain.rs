@@ -44,17 +44,17 @@ pub fn render_doing(failure: &Failure, headline: &str, advice: &str, paint: Pain
     out
 }
 
-fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+pub(super) fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a String takes everything");
 }
 
-fn labelled(out: &mut String, paint: Paint, label: &str, text: &str) {
+pub(super) fn labelled(out: &mut String, paint: Paint, label: &str, text: &str) {
     let label = paint.dim(format!("{label:<5}"));
     put(out, format_args!("  {label}  {text}\n"));
 }
 
 /// What is fixed about it, in a few words.
-fn facts(failure: &Failure) -> String {
+pub(super) fn facts(failure: &Failure) -> String {
     let code = reason::code_name(failure.code());
     let mut facts = Vec::new();
     if failure.reason != code {

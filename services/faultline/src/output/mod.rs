@@ -9,3 +9,5 @@ pub(crate) mod progress;
 pub(crate) mod reason;
 pub(crate) mod task;
 pub(crate) mod text;
+pub(crate) mod tree;
+mod twigs;

@@ -17,6 +17,9 @@ use crate::output::{
     text::{between, columns, instant, line, short, span},
 };
 
+/// How much of the failure that an attempt was repeated for.
+const WHY_CHARS_MAX: usize = 60;
+
 type Cell = (String, String);
 
 fn plain(text: impl Into<String>) -> Cell {
@@ -184,6 +187,9 @@ pub(crate) fn history(inspect: &InspectResponse, paint: Paint) -> String {
     let mut rows = Vec::new();
     fact(&mut rows, paint, "task", (task.id.clone(), paint.bold(line(&task.id))));
     fact(&mut rows, paint, "agent", plain(line(&inspect.agent)));
+    if let Some(parent) = &inspect.parent {
+        fact(&mut rows, paint, "from", plain(format!("task {}", line(&parent.task_id))));
+    }
     let (word, painted) = state_cell(status.state(), paint);
     let after = match (&inspect.created, &status.timestamp) {
         (Some(created), Some(since)) => between(created, since)
@@ -234,13 +240,18 @@ fn attempts(attempts: &[Attempt], paint: Paint) -> Vec<Vec<Cell>> {
             Outcome::Released => ("handed back", paint.yellow("handed back")),
         };
         let name = format!("attempt {}", attempt.number);
-        vec![
+        let mut row = vec![
             (name.clone(), paint.dim(name)),
             plain(format!("worker {}", line(&attempt.worker))),
             plain(started),
             plain(took),
             (word.to_owned(), painted),
-        ]
+        ];
+        row.extend(attempt.failure.as_ref().map(|failure| {
+            let why = format!("{}: {}", failure.reason, failure.public_message);
+            plain(short(&why, WHY_CHARS_MAX))
+        }));
+        row
     };
     attempts.iter().map(row).collect()
 }

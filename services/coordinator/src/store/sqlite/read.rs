@@ -12,7 +12,7 @@ use faultline_proto::{a2a::TaskState, id::TaskId, v1};
 use prost::Message;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter, types::Value};
 
-use super::super::{Filter, KeyName, KeyRow, Kind, Page, ReadError, Row, StoredEvent};
+use super::super::{Filter, KeyName, KeyRow, Kind, Page, ReadError, Row, Scope, StoredEvent};
 use crate::task::{Millis, Task};
 
 /// Reader connections kept for reuse; more are opened when more read at once.
@@ -157,15 +157,14 @@ fn page_sql(filter: &Filter, wanted: &Conditions) -> String {
 
 /// What a task must fulfil, with a value for each `?`.
 #[derive(Default)]
-struct Conditions {
+pub(super) struct Conditions {
     wheres: Vec<String>,
-    values: Vec<Value>,
+    pub(super) values: Vec<Value>,
 }
 
 impl Conditions {
-    fn of(filter: &Filter) -> Self {
+    pub(super) fn within(scope: &Scope) -> Self {
         let mut wanted = Self::default();
-        let Filter { scope, context_id, state, status_from, .. } = filter;
         if let Some(principal) = &scope.principal {
             wanted.add("principal = ?", principal.clone());
         }
@@ -177,6 +176,12 @@ impl Conditions {
             wanted.wheres.push(format!("agent IN ({marks})"));
             wanted.values.extend(scope.agents.iter().cloned().map(Value::from));
         }
+        wanted
+    }
+
+    fn of(filter: &Filter) -> Self {
+        let Filter { scope, context_id, state, status_from, .. } = filter;
+        let mut wanted = Self::within(scope);
         if let Some(context) = context_id {
             wanted.add("context_id = ?", context.clone());
         }
@@ -189,12 +194,12 @@ impl Conditions {
         wanted
     }
 
-    fn add(&mut self, condition: &str, value: impl Into<Value>) {
+    pub(super) fn add(&mut self, condition: &str, value: impl Into<Value>) {
         self.wheres.push(condition.to_owned());
         self.values.push(value.into());
     }
 
-    fn sql(&self) -> String {
+    pub(super) fn sql(&self) -> String {
         match self.wheres.is_empty() {
             true => "TRUE".to_owned(),
             false => self.wheres.join(" AND "),
@@ -241,7 +246,7 @@ impl Readers {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::super::Scope, *};
+    use super::*;
     use crate::store::migrations::STEPS;
 
     fn plan(filter: &Filter) -> String {

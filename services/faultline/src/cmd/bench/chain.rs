@@ -83,7 +83,8 @@ impl Chain {
         bytes.context("no /proc to read memory from")
     }
 
-    fn cpu(&self) -> Option<Duration> {
+    /// CPU time of its servers so far; `None` where there is no /proc.
+    pub(super) fn cpu(&self) -> Option<Duration> {
         self.processes.iter().map(Process::cpu).sum()
     }
 
@@ -108,9 +109,18 @@ pub(super) async fn alternate(
     concurrency: u16,
     span: Duration,
 ) -> anyhow::Result<[Figures; 2]> {
+    let [a, b] = chains;
+    let open = |chain: &Chain| Fleet::open(chain.address, concurrency, Arc::clone(request));
+    in_turns([(a, open(a).await?), (b, open(b).await?)], span).await
+}
+
+/// Drives two fleets in turns, each for `span` altogether.
+pub(super) async fn in_turns(
+    fleets: [(&Chain, Fleet); 2],
+    span: Duration,
+) -> anyhow::Result<[Figures; 2]> {
     let mut sides = Vec::new();
-    for chain in chains {
-        let mut fleet = Fleet::open(chain.address, concurrency, Arc::clone(request)).await?;
+    for (chain, mut fleet) in fleets {
         fleet.drive(WARM_UP).await?;
         sides.push((chain, fleet, Tally::default(), Some(Duration::ZERO)));
     }

@@ -24,7 +24,7 @@ const TEXT: &str = "The quick brown fox jumps over the lazy dog, and the lazy do
     open an eye for it.";
 /// Always the same: a message id alone makes nothing a repeat.
 const MESSAGE_ID: &str = "01980000-0000-7000-8000-000000000001";
-/// What every answer has to contain.
+/// What every answer has to contain, unless another is asked for.
 const COMPLETED: &str = "TASK_STATE_COMPLETED";
 
 /// The bytes of one request, the same for every connection.
@@ -79,6 +79,8 @@ pub(super) struct Fleet {
     address: SocketAddr,
     connections: Vec<Connection>,
     request: Arc<[u8]>,
+    /// What every answer has to contain.
+    expected: &'static str,
 }
 
 impl Fleet {
@@ -91,7 +93,12 @@ impl Fleet {
         for _ in 0..count {
             connections.push(Connection::open(address).await.context("cannot connect")?);
         }
-        Ok(Self { address, connections, request })
+        Ok(Self { address, connections, request, expected: COMPLETED })
+    }
+
+    /// The same with answers of another kind.
+    pub(super) fn expecting(self, expected: &'static str) -> Self {
+        Self { expected, ..self }
     }
 
     /// Asks for as long as `span`; what is under way then is still waited for and counted.
@@ -100,7 +107,7 @@ impl Fleet {
         let start = Instant::now();
         for connection in self.connections.drain(..) {
             let (request, address) = (Arc::clone(&self.request), self.address);
-            running.spawn(repeat(connection, address, request, start + span));
+            running.spawn(repeat(connection, address, request, self.expected, start + span));
         }
         let mut tally = Tally::default();
         while let Some(ended) = running.join_next().await {
@@ -117,6 +124,7 @@ async fn repeat(
     mut connection: Connection,
     address: SocketAddr,
     request: Arc<[u8]>,
+    expected: &'static str,
     until: Instant,
 ) -> anyhow::Result<(Connection, Tally)> {
     let mut tally = Tally { latencies: Vec::with_capacity(4096), ..Tally::default() };
@@ -125,7 +133,7 @@ async fn repeat(
         // One timer for many requests: a clock per request would be the driver's own cost.
         let many = timeout(PATIENCE + (until - now), async {
             while now < until {
-                check(connection.exchange(&request).await?)?;
+                check(connection.exchange(&request).await?, expected)?;
                 let end = Instant::now();
                 tally.latencies.push(u32::try_from((end - now).as_nanos()).unwrap_or(u32::MAX));
                 now = end;
@@ -145,9 +153,9 @@ async fn repeat(
     Ok((connection, tally))
 }
 
-fn check((status, body): (u16, &[u8])) -> anyhow::Result<()> {
+fn check((status, body): (u16, &[u8]), expected: &str) -> anyhow::Result<()> {
     let text = std::str::from_utf8(body).context("a body that is not text")?;
-    if status != 200 || !text.contains(COMPLETED) {
+    if status != 200 || !text.contains(expected) {
         bail!("HTTP {status}: {text:.300}");
     }
     Ok(())
@@ -158,7 +166,7 @@ pub(super) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<(
     let one = async {
         let mut connection = Connection::open(address).await?;
         let answer = connection.exchange(request).await?;
-        check(answer)?;
+        check(answer, COMPLETED)?;
         let text = std::str::from_utf8(answer.1)?;
         Ok((text.lines().filter(|line| line.starts_with("data:")).count(), text.len()))
     };

@@ -2,7 +2,9 @@
 //! processes of this very binary and drives both in turns; the ratio is the figure that counts,
 //! because machines are noisy. Speed is reported, never asserted; a request that fails is an error.
 
+mod cancel;
 mod compare;
+mod failing;
 mod hop;
 mod json;
 mod recovery;
@@ -14,6 +16,7 @@ mod driver;
 mod figures;
 mod http1;
 mod process;
+mod rpc;
 mod table;
 
 mod role;
@@ -43,6 +46,8 @@ Examples:
   faultline bench json                  what ProtoJSON costs
   faultline bench recovery              memory and restart with many stored tasks
   faultline bench streams               many subscribers, and what an idle one costs
+  faultline bench cancel                one stop for 500 tasks on 20 workers
+  faultline bench failing               what a failed task costs beside one that succeeds
   faultline bench hop --json            two ways from the gateway to the coordinator";
 
 /// Measure the mesh on this machine, against a bare chain of the same hops.
@@ -58,7 +63,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", global = true, default_value = "2.4",
           value_parser = seconds)]
     seconds: Duration,
-    /// How many connections ask at the same time [default: 1,16,64,256; hop: 1,64,256].
+    /// How many connections ask at the same time [default: 1,16,64,256; hop: 1,64,256;
+    /// failing: 1,16].
     #[arg(long, value_name = "N", global = true, value_delimiter = ',',
           value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: Vec<u16>,
@@ -75,6 +81,10 @@ enum Section {
     Recovery,
     /// 2,000 subscribers of 200 tasks: whether all see the same, and what an idle one costs.
     Streams,
+    /// One cancel of a root with 500 live descendants on 20 workers: until all of it has stopped.
+    Cancel,
+    /// Three hops that fail at the bottom, against three that succeed: the CPU of each.
+    Failing,
     /// Gateway to coordinator: a unary call per request, or one long-lived stream for all.
     Hop,
 }
@@ -144,6 +154,8 @@ impl Args {
             Some(Section::Json) => Ok(json::run()),
             Some(Section::Recovery) => recovery::run().await,
             Some(Section::Streams) => streams::run().await,
+            Some(Section::Cancel) => cancel::run().await,
+            Some(Section::Failing) => failing::run(self).await,
             Some(Section::Hop) => hop::run(self).await,
         }
     }

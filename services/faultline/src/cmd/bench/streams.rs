@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
@@ -21,8 +21,10 @@ use super::{
     http1::Connection,
     process::Scratch,
     progress,
+    rpc::{call, message, request},
 };
 
+const AGENT: &str = "/agents/script";
 const TASKS: usize = 200;
 const STREAMS: usize = 2000;
 /// Written by each task after its question is answered.
@@ -49,7 +51,7 @@ pub(super) async fn run() -> anyhow::Result<Report> {
     for n in 0..STREAMS {
         let task = n % TASKS;
         let mut connection = Connection::open(mesh.address).await.context("cannot connect")?;
-        let request = request("SubscribeToTask", &json!({ "id": tasks[task] }));
+        let request = request(AGENT, "SubscribeToTask", &json!({ "id": tasks[task] }));
         timeout(PATIENCE, connection.begin(&request)).await.context("no snapshot")??;
         streams.push((task, connection));
     }
@@ -70,42 +72,17 @@ pub(super) async fn run() -> anyhow::Result<Report> {
 /// A task that waits for its question to be answered; its id.
 async fn start_task(address: SocketAddr) -> anyhow::Result<String> {
     let script = format!("ask \"go?\"\n{}", "chunk \"a piece of text \"\n".repeat(CHUNKS));
-    let answer = call(address, &message(&json!({ "parts": [{ "text": script }] }))).await?;
+    let params = message(&json!({ "parts": [{ "text": script }] }));
+    let answer = call(address, &request(AGENT, "SendMessage", &params)).await?;
     let id = answer["result"]["task"]["id"].as_str().map(str::to_owned);
     id.with_context(|| format!("no task: {answer}"))
 }
 
 async fn answer(address: SocketAddr, task: &str) -> anyhow::Result<()> {
-    let params = json!({ "taskId": task, "parts": [{ "text": "go" }] });
-    let answer = call(address, &message(&params)).await?;
+    let params = message(&json!({ "taskId": task, "parts": [{ "text": "go" }] }));
+    let answer = call(address, &request(AGENT, "SendMessage", &params)).await?;
     ensure!(answer["error"].is_null(), "an answer was refused: {answer}");
     Ok(())
-}
-
-fn message(what: &Value) -> Vec<u8> {
-    let mut message = what.clone();
-    message["messageId"] = "m".into();
-    message["role"] = "ROLE_USER".into();
-    request("SendMessage", &json!({ "message": message }))
-}
-
-fn request(method: &str, params: &Value) -> Vec<u8> {
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-    let head = format!(
-        "POST /agents/script HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\
-         a2a-version: 1.0\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    (head + &body).into_bytes()
-}
-
-async fn call(address: SocketAddr, request: &[u8]) -> anyhow::Result<Value> {
-    let one = async {
-        let mut connection = Connection::open(address).await?;
-        let (_, body) = connection.exchange(request).await?;
-        Ok(serde_json::from_slice(body)?)
-    };
-    timeout(PATIENCE, one).await.context("no answer in time")?
 }
 
 /// Reads every stream to its end; what each task's first reader saw, and how many saw the same.

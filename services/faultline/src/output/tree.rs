@@ -1,0 +1,426 @@
+//! `faultline explain TASK` for a task that delegated: first what broke or where it is, then the
+//! way there from the task that was asked about, hop by hop, then what to do. Whatever went well is
+//! dim and short.
+
+use faultline_client::{failure_of, is_final, is_waiting};
+use faultline_proto::{
+    Failure,
+    a2a::{TaskState, TaskStatus},
+    failure::state_word,
+    v1::{Attempt, Cause, attempt::Outcome},
+};
+use prost_types::Timestamp;
+
+use crate::{
+    output::{
+        chain::{advice, facts, labelled, put},
+        paint::Paint,
+        task,
+        text::{between, instant, line, short, span, wrapped},
+        twigs::{Hop, Line, aligned, shown},
+    },
+    tree::{Below, Tree},
+};
+
+const COLUMNS: usize = 92;
+const QUOTE_CHARS_MAX: usize = 56;
+/// Places at which a task is that are told before the tree is.
+const PLACES_MAX: usize = 5;
+
+/// `now` is what the age of a live task is counted to.
+pub(crate) fn render(tree: &Tree, now: &Timestamp, paint: Paint) -> String {
+    let status = status_of(tree);
+    let task = tree.task.task.clone().unwrap_or_default();
+    let whole = tree.task.failure.clone().map(Failure::from_record);
+    let failure = whole.or_else(|| failure_of(&status, task.metadata.as_ref()));
+    let view = View { root: tree, failure: failure.as_ref(), now, paint };
+    let mut out = String::new();
+    match &failure {
+        Some(failure) => view.what_broke(failure, &mut out),
+        None if is_final(tree.state()) => view.how_it_ended(&mut out),
+        None => view.where_it_is(&mut out),
+    }
+    let mut lines = Vec::new();
+    view.hop(tree, Branch::default(), &mut lines);
+    put(&mut out, format_args!("\n{}\n", aligned(&lines, paint)));
+    if let Some(failure) = &failure {
+        labelled(&mut out, paint, "do", &advice(failure));
+    }
+    view.facts(&mut out);
+    if let Some(failure) = &failure {
+        let more = format!("faultline explain {}", failure.row().name);
+        labelled(&mut out, paint, "more", &more);
+    }
+    out
+}
+
+fn status_of(tree: &Tree) -> TaskStatus {
+    tree.task.task.as_ref().and_then(|task| task.status.clone()).unwrap_or_default()
+}
+
+fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn quote(text: &str) -> String {
+    format!("\"{}\"", short(text, QUOTE_CHARS_MAX))
+}
+
+struct View<'a> {
+    root: &'a Tree,
+    failure: Option<&'a Failure>,
+    now: &'a Timestamp,
+    paint: Paint,
+}
+
+/// How a line hangs on the one above it: what stands before its agent, and before its notes.
+#[derive(Clone, Default)]
+struct Branch {
+    twig: String,
+    trunk: String,
+}
+
+impl Branch {
+    fn below(&self, is_last: bool) -> Self {
+        let (twig, trunk) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        Self { twig: format!("{}{twig}", self.trunk), trunk: format!("{}{trunk}", self.trunk) }
+    }
+}
+
+// What stands above the tree.
+impl View<'_> {
+    /// The origin: who, why, where.
+    fn what_broke(&self, failure: &Failure, out: &mut String) {
+        let paint = self.paint;
+        let root = failure.causes.last().cloned().unwrap_or_default();
+        let place = self.root.find(&root.task_id);
+        let word = match place.map(Tree::state) {
+            Some(state @ (TaskState::Rejected | TaskState::Canceled)) => state_word(state),
+            _ => "failed",
+        };
+        let reason = if root.reason.is_empty() { &failure.reason } else { &root.reason };
+        let text = match root.public_message.as_str() {
+            "" => &failure.public_message,
+            own => own,
+        };
+        put(
+            out,
+            format_args!(
+                "{} {} {word}: {} {}\n{}\n",
+                paint.red("✗"),
+                paint.bold(name_of(failure, &root)),
+                paint.bold(line(reason)),
+                paint.dim(format!("({})", facts(failure))),
+                wrapped(text, "  ", COLUMNS)
+            ),
+        );
+        if !root.business_code.is_empty() {
+            labelled(out, paint, "code", &paint.yellow(line(&root.business_code)));
+        }
+        for violation in &failure.violations {
+            let text = format!("{}: {}", violation.field, violation.description);
+            labelled(out, paint, "field", wrapped(&text, "         ", COLUMNS).trim_start());
+        }
+        if let Some(all) = &failure.aggregate {
+            let (asked, needed) = (all.asked, all.required);
+            let text = format!("{asked} were asked, {needed} had to answer, {} did", all.succeeded);
+            labelled(out, paint, "of", &text);
+        }
+        let hops = failure.causes.len().saturating_sub(1) + failure.causes_dropped as usize;
+        let depth = match hops {
+            0 => "in the task you asked about".to_owned(),
+            hops => format!("{} below the task you asked about", plural(hops, "hop", "hops")),
+        };
+        let worker = failure.origin.as_ref().map_or("", |origin| origin.worker.as_str());
+        let worker = match worker {
+            "" => String::new(),
+            worker => format!(", on worker {}", line(worker)),
+        };
+        labelled(out, paint, "where", &format!("{depth}{worker}"));
+        if let Some(time) = root.time.as_ref().or(failure.time.as_ref()) {
+            labelled(out, paint, "when", &instant(time));
+        }
+    }
+
+    fn how_it_ended(&self, out: &mut String) {
+        let (state, paint) = (self.root.state(), self.paint);
+        let mark = match state {
+            TaskState::Completed => paint.green("✓"),
+            _ => paint.dim("-"),
+        };
+        let after = match self.elapsed(self.root).as_str() {
+            "" => String::new(),
+            time => format!(" after {time}"),
+        };
+        let headline = task::headline(self.root.id(), state);
+        put(out, format_args!("{mark} {headline}{after}\n"));
+    }
+
+    /// Which tasks compute, wait for a worker or wait for somebody.
+    fn where_it_is(&self, out: &mut String) {
+        let (paint, state) = (self.paint, self.root.state());
+        let places = frontier(self.root);
+        let mark = if is_waiting(state) { paint.yellow("?") } else { paint.cyan("●") };
+        let word = if is_waiting(state) { "waits for an answer" } else { "is under way" };
+        put(out, format_args!("{mark} task {} {word}\n", line(self.root.id())));
+        for tree in places.iter().take(PLACES_MAX) {
+            let agent = paint.bold(line(&tree.task.agent));
+            put(out, format_args!("  {agent} {}\n", self.doing(tree)));
+        }
+        if let Some(more) = places.len().checked_sub(PLACES_MAX).filter(|more| *more > 0) {
+            put(out, format_args!("  {}\n", paint.dim(format!("and {more} more"))));
+        }
+        if is_waiting(state) {
+            let answer = format!("faultline answer {} TEXT", line(self.root.id()));
+            labelled(out, paint, "answer", &answer);
+        }
+    }
+
+    /// What the deepest of a live line does right now.
+    fn doing(&self, tree: &Tree) -> String {
+        let last = tree.task.attempts.last();
+        let left = match tree.task.remaining_ms {
+            Some(ms) => format!(", {} left", span(std::time::Duration::from_millis(ms))),
+            None => String::new(),
+        };
+        if is_waiting(tree.state()) {
+            let prompts = tree.task.interrupts.iter().map(|i| match i.prompt.as_str() {
+                "" => line(&i.url),
+                prompt => quote(prompt),
+            });
+            let since = status_of(tree).timestamp;
+            return format!(
+                "asks {}, for {}",
+                prompts.collect::<Vec<_>>().join(" and "),
+                self.age(since.as_ref())
+            );
+        }
+        match last.filter(|attempt| attempt.outcome() == Outcome::Running) {
+            Some(running) => format!(
+                "computes on worker {}, attempt {}, for {}{left}",
+                line(&running.worker),
+                running.number,
+                self.age(running.started.as_ref())
+            ),
+            None => match last.map(|attempt| (attempt, self.why(attempt, tree))) {
+                Some((attempt, why)) => {
+                    let since = self.age(attempt.ended.as_ref());
+                    format!("waits to be tried again for {since}: {why}{left}")
+                }
+                None => format!("waits for a worker for {}{left}", self.elapsed(tree)),
+            },
+        }
+    }
+
+    /// What is left to know of the task that was asked about.
+    fn facts(&self, out: &mut String) {
+        let (shown, paint) = (&self.root.task, self.paint);
+        if let Some(parent) = &shown.parent {
+            labelled(out, paint, "from", &format!("task {}", line(&parent.task_id)));
+        }
+        if let Some(sent) = &shown.created {
+            labelled(out, paint, "sent", &instant(sent));
+        }
+        if shown.late_reports > 0 {
+            let late = plural(shown.late_reports as usize, "report", "reports");
+            labelled(out, paint, "late", &format!("{late} after the end, dropped"));
+        }
+        if !shown.trace_id.is_empty() {
+            labelled(out, paint, "trace", &line(&shown.trace_id));
+        }
+        let unseen = self.root.unseen();
+        if unseen > 0 {
+            let tasks = plural(unseen, "task was", "tasks were");
+            labelled(out, paint, "cut", &format!("{tasks} not looked into; explain one by its id"));
+        }
+    }
+}
+
+// The tree.
+impl View<'_> {
+    fn hop(&self, tree: &Tree, at: Branch, lines: &mut Vec<Line>) {
+        let opened = self.opens(tree);
+        let shown =
+            if opened { shown(&tree.below, |tree| self.leads(tree)) } else { <_>::default() };
+        let beyond = self.beyond(tree);
+        let broke = self.leads(tree) && beyond.is_empty() && !tree.seen().any(|t| self.leads(t));
+        lines.push(Line::Hop(Hop {
+            twig: at.twig.clone(),
+            agent: line(&tree.task.agent),
+            state: tree.state(),
+            is_quiet: !opened || tree.state() == TaskState::Completed,
+            broke,
+            cells: [
+                self.elapsed(tree),
+                tried(&tree.task.attempts),
+                tree.task.failure.as_ref().map_or_else(String::new, |f| line(&f.reason)),
+                line(tree.id()),
+            ],
+        }));
+        let has_below = !shown.below.is_empty() || !shown.rest.is_empty() || !beyond.is_empty();
+        let margin = format!("{}{}", at.trunk, if has_below { "│  " } else { "   " });
+        if opened {
+            self.notes(tree, &margin, lines);
+        }
+        let mut left = shown.below.len() + usize::from(!shown.rest.is_empty());
+        for below in shown.below {
+            left -= 1;
+            let at = at.below(left == 0 && beyond.is_empty());
+            match below {
+                Below::Seen(tree) => self.hop(tree, at, lines),
+                Below::Unseen(child) => lines.push(Line::Hop(Hop {
+                    twig: at.twig,
+                    agent: line(&child.agent),
+                    state: child.state(),
+                    is_quiet: true,
+                    broke: false,
+                    cells: [String::new(), String::new(), String::new(), line(&child.task_id)],
+                })),
+            }
+        }
+        if !shown.rest.is_empty() {
+            let twig = at.below(beyond.is_empty()).twig;
+            lines.push(Line::Note { margin: twig, text: self.paint.dim(&shown.rest) });
+        }
+        self.strangers(beyond, at, lines);
+    }
+
+    /// Why it was tried more than once, and what failed without ending it.
+    fn notes(&self, tree: &Tree, margin: &str, lines: &mut Vec<Line>) {
+        let mut note = |text: String| {
+            lines.push(Line::Note { margin: margin.to_owned(), text: self.paint.dim(text) });
+        };
+        let attempts = &tree.task.attempts;
+        let tried_again = attempts.len() > 1 || attempts.iter().any(|a| a.failure.is_some());
+        for attempt in attempts.iter().filter(|_| tried_again) {
+            let stand_in = match attempt.agent.as_str() {
+                "" => String::new(),
+                agent => format!(" by {}", line(agent)),
+            };
+            let (number, worker) = (attempt.number, line(&attempt.worker));
+            let why = self.why(attempt, tree);
+            note(format!("attempt {number} on {worker}{stand_in}: {why}"));
+        }
+        for failure in &tree.task.tolerated {
+            let failure = Failure::from_record(failure.clone());
+            let root = failure.causes.last().cloned().unwrap_or_default();
+            let who = name_of(&failure, &root);
+            let text = if root.public_message.is_empty() {
+                quote(&failure.public_message)
+            } else {
+                quote(&root.public_message)
+            };
+            note(format!("went on without {who}: {} {text}", line(&failure.reason)));
+        }
+        if is_waiting(tree.state()) && !tree.seen().any(|below| is_waiting(below.state())) {
+            tree.task.interrupts.iter().for_each(|i| note(format!("asks {}", quote(&i.prompt))));
+        }
+    }
+
+    /// How an attempt went.
+    fn why(&self, attempt: &Attempt, tree: &Tree) -> String {
+        let took = match (&attempt.started, &attempt.ended) {
+            (Some(from), Some(to)) => between(from, to).map(span).unwrap_or_default(),
+            (Some(_), None) => self.age(attempt.started.as_ref()),
+            _ => String::new(),
+        };
+        let why = match (&attempt.failure, attempt.outcome()) {
+            (Some(failure), _) => {
+                format!("{} {}", line(&failure.reason), quote(&failure.public_message))
+            }
+            (None, Outcome::WorkerLost) => "its worker was lost".to_owned(),
+            (None, Outcome::Released) => "handed back by its worker".to_owned(),
+            (None, Outcome::Failed) => "failed".to_owned(),
+            (None, Outcome::Running) => return format!("running for {took}"),
+            (None, _) => state_word(tree.state()).to_owned(),
+        };
+        let is_last = tree.task.attempts.last().is_some_and(|last| last.number == attempt.number);
+        let again = if is_last { "" } else { ", tried again" };
+        format!("{why} after {took}{again}")
+    }
+
+    /// Hops of the chain below the last that is a task here: a call that was refused, or what a
+    /// peer outside the mesh told.
+    fn beyond(&self, tree: &Tree) -> &[Cause] {
+        let Some(failure) = self.failure.filter(|_| !tree.seen().any(|t| self.leads(t))) else {
+            return &[];
+        };
+        let at = failure.causes.iter().position(|cause| cause.task_id == tree.id());
+        at.and_then(|at| failure.causes.get(at + 1..)).unwrap_or_default()
+    }
+
+    fn strangers(&self, causes: &[Cause], mut at: Branch, lines: &mut Vec<Line>) {
+        let Some(failure) = self.failure else { return };
+        for (n, cause) in causes.iter().enumerate() {
+            at = at.below(true);
+            let said = if failure.foreign { "outside the mesh, says" } else { "refused" };
+            let is_last = n + 1 == causes.len();
+            let here = if is_last { self.paint.red("  ← it broke here") } else { String::new() };
+            let text = format!(
+                "{}  {}: {} {}{here}",
+                self.paint.cyan(name_of(failure, cause)),
+                self.paint.dim(said),
+                self.paint.bold(line(&cause.reason)),
+                quote(&cause.public_message),
+            );
+            lines.push(Line::Note { margin: at.twig.clone(), text });
+        }
+    }
+
+    /// Whether the way down to the origin goes through it.
+    fn leads(&self, tree: &Tree) -> bool {
+        let Some(failure) = self.failure else { return false };
+        let is_hop = failure.causes.iter().any(|cause| cause.task_id == tree.id());
+        is_hop || tree.seen().any(|below| self.leads(below))
+    }
+
+    /// Whether what is below it is shown.
+    fn opens(&self, tree: &Tree) -> bool {
+        let all = self.failure.is_none() && is_final(self.root.state());
+        all || self.leads(tree) || !is_final(tree.state())
+    }
+
+    fn elapsed(&self, tree: &Tree) -> String {
+        let ended = status_of(tree).timestamp.filter(|_| is_final(tree.state()));
+        let end = tree.task.ended.or(ended);
+        match (&tree.task.created, end.as_ref().unwrap_or(self.now)) {
+            (Some(created), end) => between(created, end).map(span).unwrap_or_default(),
+            (None, _) => String::new(),
+        }
+    }
+
+    fn age(&self, since: Option<&Timestamp>) -> String {
+        span(since.and_then(|since| between(since, self.now)).unwrap_or_default())
+    }
+}
+
+/// On which worker, or how often.
+fn tried(attempts: &[Attempt]) -> String {
+    match attempts {
+        [] => "never ran".to_owned(),
+        [one] => format!("on {}", line(&one.worker)),
+        many => format!("{} attempts", many.len()),
+    }
+}
+
+/// Who a hop was: an agent, or at least a service.
+fn name_of(failure: &Failure, cause: &Cause) -> String {
+    let origin = failure.origin.clone().unwrap_or_default();
+    let names = [&cause.agent, &origin.agent, &origin.service];
+    names.into_iter().find(|name| !name.is_empty()).map_or("somebody".to_owned(), |n| line(n))
+}
+
+/// The tasks at which a live one is: those that wait for nothing below them.
+fn frontier(tree: &Tree) -> Vec<&Tree> {
+    let live: Vec<_> = tree.seen().filter(|below| !is_final(below.state())).collect();
+    let asks = is_waiting(tree.state()) && !live.iter().any(|below| is_waiting(below.state()));
+    let mut places: Vec<_> = live.iter().flat_map(|below| frontier(below)).collect();
+    if places.is_empty() || asks {
+        places.insert(0, tree);
+    }
+    places
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+mod tests;

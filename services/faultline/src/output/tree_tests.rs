@@ -1,0 +1,235 @@
+//! Golden texts of trees.
+
+use faultline_proto::{
+    json, reason,
+    v1::{Aggregate, Child, InspectResponse, Origin},
+};
+
+use super::*;
+
+/// A task as `Inspect` shows it, of which only the state is of interest.
+fn seen(id: &str, agent: &str, state: &str, end: Option<&str>, attempts: &str) -> Tree {
+    let ended = end.map(|end| format!(r#""ended":"2026-01-01T00:00:{end}Z","#));
+    let text = format!(
+        r#"{{"agent":"{agent}","traceId":"4bf9","created":"2026-01-01T00:00:00Z",{}
+        "task":{{"id":"{id}","status":{{"state":"TASK_STATE_{state}",
+        "timestamp":"2026-01-01T00:00:01Z"}}}},"attempts":[{attempts}]}}"#,
+        ended.unwrap_or_default()
+    );
+    let task: InspectResponse = json::from_str(&text).unwrap();
+    Tree { task, below: Vec::new() }
+}
+
+fn attempt(number: u32, worker: &str, from: &str, to: Option<&str>, outcome: &str) -> String {
+    let ended = to.map(|to| format!(r#""ended":"2026-01-01T00:00:{to}Z","#)).unwrap_or_default();
+    format!(
+        r#"{{"number":{number},"worker":"{worker}","started":"2026-01-01T00:00:{from}Z",
+        {ended}"outcome":"OUTCOME_{outcome}"}}"#
+    )
+}
+
+fn once(worker: &str) -> String {
+    attempt(1, worker, "00", Some("02"), "ENDED")
+}
+
+fn with(mut tree: Tree, below: Vec<Tree>) -> Tree {
+    tree.below = below.into_iter().map(Below::Seen).collect();
+    tree
+}
+
+fn because(mut tree: Tree, failure: &Failure) -> Tree {
+    tree.task.failure = Some(failure.record().clone());
+    tree
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp { seconds: 1_767_225_600 + seconds, nanos: 0 }
+}
+
+fn born() -> Failure {
+    let origin = Origin { agent: "bank".into(), worker: "w-3".into(), ..Origin::default() };
+    let mut record = Failure::new(&reason::RATE_LIMITED)
+        .because("slow down")
+        .with_business_code("CARD_17")
+        .with_retry_after(std::time::Duration::from_secs(2))
+        .with_retries_spent(2)
+        .with_task("t-5", "c-1")
+        .into_record();
+    record.time = Some(at(2));
+    Failure::from_record(record).born_at(origin)
+}
+
+/// front → plan → search → pay → bank, where bank fails at its third attempt.
+fn five_hops() -> Tree {
+    let hops = [("pay", "t-4"), ("search", "t-3"), ("plan", "t-2"), ("front", "t-1")];
+    let mut failures = vec![born()];
+    for (agent, id) in hops {
+        failures.push(failures[failures.len() - 1].clone().wrap(agent, id, "c-1"));
+    }
+    let tries = [
+        attempt(1, "w-1", "00", Some("00.400"), "WORKER_LOST"),
+        attempt(2, "w-2", "00.400", Some("00.900"), "FAILED"),
+        attempt(3, "w-3", "01", Some("02"), "ENDED"),
+    ];
+    let mut bank = seen("t-5", "bank", "FAILED", Some("02"), &tries.join(","));
+    let down = Failure::new(&reason::UNAVAILABLE).because("the bank is closed");
+    bank.task.attempts[1].failure = Some(down.into_record());
+    let bank = because(bank, &failures[0]);
+    let pay = seen("t-4", "pay", "FAILED", Some("02.1"), &once("w-2"));
+    let pay = with(because(pay, &failures[1]), vec![bank]);
+    let search = seen("t-3", "search", "FAILED", Some("02.2"), &once("w-1"));
+    let search = with(because(search, &failures[2]), vec![pay]);
+    let weather = seen("t-9", "weather", "COMPLETED", Some("00.350"), &once("w-1"));
+    let plan = seen("t-2", "plan", "FAILED", Some("02.3"), &once("w-1"));
+    let plan = with(because(plan, &failures[3]), vec![weather, search]);
+    let front = seen("t-1", "front", "FAILED", Some("02.4"), &once("w-1"));
+    with(because(front, &failures[4]), vec![plan])
+}
+
+const FIVE_HOPS: &str = "\
+✗ bank failed: RATE_LIMITED (gRPC RESOURCE_EXHAUSTED, retryable, wait 2s, 2 retries spent)
+  slow down
+  code   CARD_17
+  where  4 hops below the task you asked about, on worker w-3
+  when   2026-01-01T00:00:02Z
+
+  AGENT             STATE      TOOK   TRIED       REASON        TASK
+  front             failed     2.4s   on w-1      RATE_LIMITED  t-1
+  └─ plan           failed     2.3s   on w-1      RATE_LIMITED  t-2
+     ├─ weather     completed  350ms  on w-1                    t-9
+     └─ search      failed     2.2s   on w-1      RATE_LIMITED  t-3
+        └─ pay      failed     2.1s   on w-2      RATE_LIMITED  t-4
+           └─ bank  failed     2s     3 attempts  RATE_LIMITED  t-5  ← it broke here
+                 attempt 1 on w-1: its worker was lost after 400ms, tried again
+                 attempt 2 on w-2: UNAVAILABLE \"the bank is closed\" after 500ms, tried again
+                 attempt 3 on w-3: failed after 1s
+
+  do     wait 2s, then send again (the caller)
+  sent   2026-01-01T00:00:00Z
+  trace  4bf9
+  more   faultline explain RATE_LIMITED
+";
+
+#[test]
+fn five_hops_go_from_what_broke_to_what_to_do() {
+    assert_eq!(render(&five_hops(), &at(9), Paint::plain()), FIVE_HOPS);
+}
+
+#[test]
+fn colours_change_nothing_but_the_colour() {
+    let painted = render(&five_hops(), &at(9), Paint::always());
+    assert!(painted.contains("\x1b["));
+    let mut plain = String::new();
+    for (n, piece) in painted.split('\x1b').enumerate() {
+        plain.push_str(if n == 0 { piece } else { &piece[piece.find('m').unwrap() + 1..] });
+    }
+    assert_eq!(plain, FIVE_HOPS);
+}
+
+#[test]
+fn a_live_task_says_where_it_is() {
+    let running = attempt(1, "w-1", "00", None, "RUNNING");
+    let search = seen("t-2", "search", "WORKING", None, &attempt(2, "w-7", "04", None, "RUNNING"));
+    let queued = seen("t-3", "sum", "SUBMITTED", None, "");
+    let done = seen("t-4", "weather", "COMPLETED", Some("01"), &once("w-1"));
+    let root = seen("t-1", "front", "WORKING", None, &running);
+    let text = render(&with(root, vec![done, search, queued]), &at(5), Paint::plain());
+    assert_eq!(
+        text,
+        "\
+● task t-1 is under way
+  search computes on worker w-7, attempt 2, for 1s
+  sum waits for a worker for 5s
+
+  AGENT       STATE      TOOK  TRIED      TASK
+  front       working    5s    on w-1     t-1
+  ├─ weather  completed  1s    on w-1     t-4
+  ├─ search   working    5s    on w-7     t-2
+  └─ sum      submitted  5s    never ran  t-3
+
+  sent   2026-01-01T00:00:00Z
+  trace  4bf9
+"
+    );
+}
+
+#[test]
+fn a_task_that_waits_says_who_asks_what() {
+    let running = attempt(1, "w-1", "00", None, "RUNNING");
+    let mut pay = seen("t-2", "pay", "INPUT_REQUIRED", None, &running);
+    pay.task.interrupts = vec![json::from_str(r#"{"prompt":"Which card?"}"#).unwrap()];
+    let mut root = seen("t-1", "front", "INPUT_REQUIRED", None, &running);
+    root.task.interrupts = pay.task.interrupts.clone();
+    let text = render(&with(root, vec![pay]), &at(13), Paint::plain());
+    assert_eq!(
+        text,
+        "\
+? task t-1 waits for an answer
+  pay asks \"Which card?\", for 12s
+  answer  faultline answer t-1 TEXT
+
+  AGENT   STATE           TOOK  TRIED   TASK
+  front   input-required  13s   on w-1  t-1
+  └─ pay  input-required  13s   on w-1  t-2
+        asks \"Which card?\"
+
+  sent   2026-01-01T00:00:00Z
+  trace  4bf9
+"
+    );
+}
+
+#[test]
+fn what_failed_without_ending_it_is_listed_and_many_siblings_are_counted() {
+    let many = (0..30).map(|n| seen(&format!("t-{n}"), "echo", "COMPLETED", Some("01"), ""));
+    let mut below: Vec<_> = many.collect();
+    let failed = seen("t-x", "bank", "FAILED", Some("01"), &once("w-3"));
+    below.push(because(failed, &born()));
+    let mut root = with(seen("t-1", "front", "COMPLETED", Some("02"), &once("w-1")), below);
+    root.task.tolerated = vec![born().into_record()];
+    root.below.push(Below::Unseen(Child { agent: "far".into(), ..Child::default() }));
+    let text = render(&root, &at(9), Paint::plain());
+    assert!(text.starts_with("✓ task t-1 completed after 2s\n\n"), "{text}");
+    assert!(text.contains("\n  │  went on without bank: RATE_LIMITED \"slow down\"\n"), "{text}");
+    assert!(text.contains("\n  ├─ bank "), "{text}");
+    assert!(text.contains("\n  └─ 22 more completed\n"), "{text}");
+    assert!(
+        text.contains("  cut    1 task was not looked into; explain one by its id\n"),
+        "{text}"
+    );
+    assert!(!text.contains("it broke here"), "{text}");
+}
+
+#[test]
+fn a_peer_outside_the_mesh_is_quoted() {
+    let mut record = born().wrap("gate", "t-1", "c-1").into_record();
+    record.foreign = true;
+    record.causes[1].task_id = "theirs".into();
+    record.causes[1].public_message = "no \x1b[31mway".into();
+    let gate = seen("t-1", "gate", "FAILED", Some("01"), &once("w-1"));
+    let done = seen("t-2", "echo", "COMPLETED", Some("01"), &once("w-1"));
+    let gate = with(because(gate, &Failure::from_record(record)), vec![done]);
+    let text = render(&gate, &at(9), Paint::plain());
+    let quoted =
+        "  └─ bank  outside the mesh, says: RATE_LIMITED \"no [31mway\"  ← it broke here\n";
+    assert!(text.contains(quoted), "{text}");
+    assert!(text.contains("as a peer outside the mesh says"), "{text}");
+}
+
+#[test]
+fn a_fan_out_says_how_many_answered() {
+    let aggregate = Aggregate { required: 2, succeeded: 1, asked: 3, ..Aggregate::default() };
+    let mut record = Failure::new(&reason::MIN_RESULTS_NOT_MET)
+        .because("Only 1/3 agents responded. Minimum required: 2")
+        .with_task("t-1", "c-1")
+        .born_at(Origin { agent: "front".into(), ..Origin::default() })
+        .into_record();
+    record.aggregate = Some(aggregate);
+    let bank = because(seen("t-2", "bank", "FAILED", Some("01"), &once("w-3")), &born());
+    let front = seen("t-1", "front", "FAILED", Some("02"), &once("w-1"));
+    let front = with(because(front, &Failure::from_record(record)), vec![bank]);
+    let text = render(&front, &at(9), Paint::plain());
+    assert!(text.contains("  of     3 were asked, 2 had to answer, 1 did\n"), "{text}");
+    assert!(text.contains("  where  in the task you asked about\n"), "{text}");
+    assert!(text.contains("\n  └─ bank "), "{text}");
+}

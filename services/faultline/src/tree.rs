@@ -1,0 +1,132 @@
+//! A task with everything below it, asked for task by task. What matters comes first: the way down
+//! to where a failure was born, then what failed, runs or waits, then the rest, within bounds.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+};
+
+use faultline_client::{Client, Error};
+use faultline_proto::{
+    a2a::TaskState,
+    json,
+    v1::{Child, InspectRequest, InspectResponse},
+};
+use serde_json::Value;
+
+/// Tasks that are asked for, the first one included.
+const TASKS_MAX: usize = 200;
+/// How far below the first one: as deep as delegation goes.
+const DEPTH_MAX: usize = faultline_chassis::limits::DELEGATION_DEPTH_MAX as usize;
+
+/// One task, and what is known of those it delegated to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) task: InspectResponse,
+    pub(crate) below: Vec<Below>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Below {
+    Seen(Tree),
+    /// Not asked for, or not to be had.
+    Unseen(Child),
+}
+
+/// A task that is still to be asked for: how little it matters, how deep it is, when it was found.
+type Place = Reverse<(u8, usize, usize, String)>;
+
+/// Asks for the task and what is below it. Only the task itself must be there.
+pub(crate) async fn walk(client: &Client, task_id: &str) -> Result<Tree, Error> {
+    let root = inspect(client, task_id).await?;
+    let on_the_way = |id: &str| {
+        root.failure.as_ref().is_some_and(|f| f.causes.iter().any(|cause| cause.task_id == id))
+    };
+    let mut found: HashMap<String, InspectResponse> = HashMap::new();
+    let mut ahead = BinaryHeap::new();
+    let mut count = 0;
+    let mut look = |task: &InspectResponse, depth: usize, ahead: &mut BinaryHeap<Place>| {
+        for child in task.children.iter().filter(|_| depth <= DEPTH_MAX) {
+            let rank = match child.state() {
+                _ if on_the_way(&child.task_id) => 0,
+                TaskState::Completed => 2,
+                _ => 1,
+            };
+            count += 1;
+            ahead.push(Reverse((rank, depth, count, child.task_id.clone())));
+        }
+    };
+    look(&root, 1, &mut ahead);
+    while let Some(Reverse((_, depth, _, id))) = ahead.pop().filter(|_| found.len() + 1 < TASKS_MAX)
+    {
+        // One that cannot be had costs itself only: it may be somebody else's, or gone.
+        let Ok(mut task) = inspect(client, &id).await else { continue };
+        look(&task, depth + 1, &mut ahead);
+        // A tree is about what happened; what a task said and made is `faultline get`'s.
+        if let Some(task) = &mut task.task {
+            task.artifacts.clear();
+            task.history.clear();
+        }
+        found.insert(id, task);
+    }
+    Ok(Tree::grow(root, &mut found))
+}
+
+async fn inspect(client: &Client, task_id: &str) -> Result<InspectResponse, Error> {
+    client.mesh("Inspect", &InspectRequest { task_id: task_id.to_owned() }).await
+}
+
+impl Tree {
+    /// Puts everybody below their parent.
+    fn grow(task: InspectResponse, found: &mut HashMap<String, InspectResponse>) -> Self {
+        let below = task.children.iter().map(|child| match found.remove(&child.task_id) {
+            Some(seen) => Below::Seen(Self::grow(seen, found)),
+            None => Below::Unseen(child.clone()),
+        });
+        Self { below: below.collect(), task }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.task.task.as_ref().map_or("", |task| task.id.as_str())
+    }
+
+    pub(crate) fn state(&self) -> TaskState {
+        let status = self.task.task.as_ref().and_then(|task| task.status.as_ref());
+        status.map_or(TaskState::Unspecified, |status| status.state())
+    }
+
+    /// Those below that were asked for.
+    pub(crate) fn seen(&self) -> impl Iterator<Item = &Tree> {
+        self.below.iter().filter_map(|below| match below {
+            Below::Seen(tree) => Some(tree),
+            Below::Unseen(_) => None,
+        })
+    }
+
+    /// How many tasks are known only by name.
+    pub(crate) fn unseen(&self) -> usize {
+        let here = self.below.iter().filter(|b| matches!(b, Below::Unseen(_))).count();
+        here + self.seen().map(Tree::unseen).sum::<usize>()
+    }
+
+    /// The task of this id, wherever it is.
+    pub(crate) fn find(&self, id: &str) -> Option<&Tree> {
+        match self.id() == id {
+            true => Some(self),
+            false => self.seen().find_map(|tree| tree.find(id)),
+        }
+    }
+
+    /// As `Inspect` answers, and in each child that was asked for what it answered for that one.
+    pub(crate) fn to_json(&self) -> Value {
+        let text = json::to_string(&self.task);
+        let mut whole: Value = serde_json::from_str(&text).expect("ProtoJSON is JSON");
+        let children = whole.get_mut("children").and_then(Value::as_array_mut);
+        for (child, below) in children.into_iter().flatten().zip(&self.below) {
+            if let Below::Seen(tree) = below {
+                child["inspect"] = tree.to_json();
+            }
+        }
+        whole
+    }
+}

@@ -1,0 +1,329 @@
+//! Faults that do not stop: a worker dies every second, an agent is unavailable three times in ten
+//! and another hangs. Every task still ends, COMPLETED or FAILED with all that a failure has to
+//! say, and agents that are well hardly notice.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use faultline_chassis::Drain;
+use faultline_proto::reason;
+use faultline_tests::{
+    Cluster, Plan, Rpc,
+    rpc::message,
+    task::{self, CANCELED, COMPLETED, FAILED, is_final},
+    until,
+};
+use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
+use rand::Rng;
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval, sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::setting;
+
+const CLIENTS: u64 = 16;
+/// Of agents that are well, before there are faults.
+const QUIET_TASKS: u64 = 400;
+const KILLS_MIN: u64 = 3;
+const KILL_EVERY: Duration = Duration::from_secs(1);
+/// What a task that hangs is given, and how long it may take to be ended for it.
+const HANG_TIMEOUT: Duration = Duration::from_millis(500);
+const HANG_PATIENCE: Duration = Duration::from_secs(3);
+/// No other task takes so long, however often it is tried.
+const TASK_TIME: Duration = Duration::from_secs(120);
+const SETTLE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Three times in ten it cannot.
+struct Flaky;
+
+impl Agent for Flaky {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let fails = rand::rng().random_bool(0.3);
+        match fails {
+            true => Err(Error::new(&reason::UNAVAILABLE).because("out for a moment")),
+            false => cx.artifact("flaky", cx.text()).await,
+        }
+    }
+}
+
+/// Never returns, whatever it is told.
+struct Hanging;
+
+impl Agent for Hanging {
+    async fn run(&self, _: &Context) -> Result<(), Error> {
+        std::future::pending().await
+    }
+}
+
+/// The two above, in this process: they are ill, but they do not die.
+async fn attach_the_ill(cluster: &Cluster) -> AbortOnDropHandle<()> {
+    let coordinator = format!("http://{}", cluster.wire.address);
+    let config = Config { coordinator, slots: 1024, ..Config::default() };
+    let worker =
+        Worker::new(config).offer(Offer::new("flaky", Flaky)).offer(Offer::new("hanging", Hanging));
+    let service = worker.bind().await.expect("a worker starts");
+    let running = AbortOnDropHandle::new(tokio::spawn(async move {
+        service.run(Drain::new()).await.expect("a worker runs until it is dropped");
+    }));
+    until("the ill are attached", SETTLE, async || {
+        let agents = cluster.rpc().mesh("Agents", json!({"name": "hanging"})).await;
+        (agents["agents"][0]["workers"] == 1).then_some(())
+    })
+    .await;
+    running
+}
+
+/// What came of the tasks of one client.
+#[derive(Default)]
+struct Tally {
+    completed: u64,
+    failed: BTreeMap<String, u64>,
+    /// Tasks that hung until they were canceled.
+    canceled: u64,
+    /// Calls that were turned away with a reason, and made again.
+    refused: BTreeMap<String, u64>,
+    /// How long agents that are well took.
+    healthy: Vec<Duration>,
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { completed, failed, canceled, refused, .. } = self;
+        write!(f, "{completed} completed, {canceled} canceled, failed {failed:?}")?;
+        write!(f, ", refused {refused:?}")
+    }
+}
+
+impl Tally {
+    fn join(&mut self, other: Tally) {
+        self.completed += other.completed;
+        self.canceled += other.canceled;
+        self.healthy.extend(other.healthy);
+        for (to, from) in [(&mut self.failed, other.failed), (&mut self.refused, other.refused)] {
+            from.into_iter().for_each(|(reason, count)| *to.entry(reason).or_default() += count);
+        }
+    }
+
+    fn ended(&self) -> u64 {
+        self.completed + self.canceled + self.failed.values().sum::<u64>()
+    }
+
+    fn p99(&mut self) -> Duration {
+        self.healthy.sort_unstable();
+        self.healthy[self.healthy.len() * 99 / 100]
+    }
+
+    fn note(&mut self, task: &Value) {
+        match task::state(task) {
+            COMPLETED => self.completed += 1,
+            CANCELED => self.canceled += 1,
+            _ => *self.failed.entry(check_failed(task)).or_default() += 1,
+        }
+    }
+}
+
+/// A failed task says who, why and through whom; its reason.
+fn check_failed(task: &Value) -> String {
+    assert_eq!(task::state(task), FAILED, "no other end: {task}");
+    let failure = &task["metadata"]["faultline.dev/failure"];
+    let reason = failure["reason"].as_str().unwrap_or_else(|| panic!("no reason: {task}"));
+    assert!(reason::named(reason).is_some(), "not of the table: {failure}");
+    let said = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+    let origin = &failure["origin"];
+    assert!(said(&origin["agent"]) || said(&origin["service"]), "from nowhere: {failure}");
+    assert!(said(&failure["id"]) && said(&failure["publicMessage"]), "{failure}");
+    let causes = failure["causes"].as_array().unwrap_or_else(|| panic!("no chain: {failure}"));
+    let (first, last) = (causes.first(), causes.last());
+    assert_eq!(first.map(|cause| &cause["taskId"]), Some(&task["id"]), "{failure}");
+    assert!(last.is_some_and(|root| said(&root["reason"]) && said(&root["agent"])), "{failure}");
+    reason.to_owned()
+}
+
+/// The reason in a refusal.
+fn refusal(error: &Value) -> String {
+    let reasons = error["data"].as_array().into_iter().flatten();
+    let reason = reasons.filter_map(|detail| detail["reason"].as_str()).next();
+    let reason = reason.unwrap_or_else(|| panic!("refused without a reason: {error}"));
+    assert!(reason::named(reason).is_some(), "not of the table: {error}");
+    reason.to_owned()
+}
+
+struct Client {
+    rpc: Rpc,
+    tally: Tally,
+}
+
+impl Client {
+    async fn one(&mut self, number: u64) {
+        match number % 100 {
+            0 => self.hang().await,
+            1..30 => self.send("flaky", "x").await,
+            30..60 => {
+                let script = "delegate script { chunk a; sleep 20ms; delegate flaky { x } }";
+                self.send("script", script).await;
+            }
+            _ => {
+                let start = Instant::now();
+                self.send("echo", "hello").await;
+                self.tally.healthy.push(start.elapsed());
+            }
+        }
+    }
+
+    async fn send(&mut self, agent: &str, text: &str) {
+        let rpc = self.rpc.agent(agent).within(TASK_TIME);
+        let sent = self.taken(&rpc, message(text)).await;
+        self.tally.note(&sent["task"]);
+    }
+
+    /// Its deadline ends it; without one somebody has to.
+    async fn hang(&mut self) {
+        let rpc = self.rpc.agent("hanging");
+        let rpc = rpc.header("faultline-timeout-ms", HANG_TIMEOUT.as_millis());
+        let mut params = message("x");
+        params["configuration"] = json!({"returnImmediately": true});
+        let sent = self.taken(&rpc, params).await;
+        let id = task::id(&sent["task"]);
+        let end = Instant::now() + HANG_PATIENCE;
+        loop {
+            let task = rpc.task(id).await;
+            if is_final(task::state(&task)) {
+                return self.tally.note(&task);
+            }
+            if Instant::now() > end {
+                // It may have ended this very moment.
+                let _ = rpc.call("CancelTask", json!({"id": id})).await;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Calls until the call is not turned away.
+    async fn taken(&mut self, rpc: &Rpc, params: Value) -> Value {
+        let end = Instant::now() + TASK_TIME;
+        loop {
+            match rpc.call("SendMessage", params.clone()).await {
+                Ok(sent) => return sent,
+                Err(error) => *self.tally.refused.entry(refusal(&error)).or_default() += 1,
+            }
+            assert!(Instant::now() < end, "turned away for ever: {:?}", self.tally.refused);
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Numbers are drawn until so many are taken and enough has been killed.
+struct Work {
+    next: AtomicU64,
+    count: u64,
+    kills: AtomicU64,
+    kills_min: u64,
+}
+
+impl Work {
+    fn new(count: u64, kills_min: u64) -> Arc<Self> {
+        Arc::new(Self { next: AtomicU64::new(0), count, kills: AtomicU64::new(0), kills_min })
+    }
+
+    fn draw(&self) -> Option<u64> {
+        let number = self.next.fetch_add(1, Relaxed);
+        (number < self.count || self.kills.load(Relaxed) < self.kills_min).then_some(number)
+    }
+}
+
+async fn run(rpc: &Rpc, work: &Arc<Work>, only_healthy: bool) -> Tally {
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (work, rpc) = (Arc::clone(work), rpc.clone());
+            tokio::spawn(async move {
+                let mut client = Client { rpc, tally: Tally::default() };
+                while let Some(number) = work.draw() {
+                    client.one(if only_healthy { 99 } else { number }).await;
+                }
+                client.tally
+            })
+        })
+        .collect();
+    let mut tally = Tally::default();
+    for client in clients {
+        tally.join(client.await.expect("no client gives up"));
+    }
+    tally
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_task_ends_and_says_why_while_workers_die_and_agents_fail_and_hang() {
+    let _turn = crate::turn().await;
+    let count = setting("FAULTLINE_TASKS").unwrap_or(500);
+    let plan = Plan::default()
+        .workers(&["echo", "script", "script"])
+        .with("reattach_grace_ms = 300")
+        .with("heartbeat_ms = 200")
+        .with("max_attempts = 10")
+        .slots(1024);
+    let mut cluster = plan.start().await;
+    let _ill = attach_the_ill(&cluster).await;
+    let rpc = cluster.rpc();
+    let mut quiet = run(&rpc, &Work::new(QUIET_TASKS, 0), true).await;
+
+    let (start, work) = (Instant::now(), Work::new(count, KILLS_MIN));
+    let clients = run(&rpc, &work, false);
+    tokio::pin!(clients);
+    let mut ticks = interval(KILL_EVERY);
+    ticks.tick().await;
+    let mut tally = loop {
+        tokio::select! {
+            tally = &mut clients => break tally,
+            _ = ticks.tick() => {}
+        }
+        let killed = work.kills.fetch_add(1, Relaxed);
+        let worker = &mut cluster.workers[1 + killed as usize % 2];
+        tokio::select! {
+            tally = &mut clients => break tally,
+            () = async { worker.kill().await; worker.restart().await } => {}
+        }
+    };
+    let took = start.elapsed();
+    let kills = work.kills.load(Relaxed);
+    let (before, during) = (quiet.p99(), tally.p99());
+    eprintln!("{} tasks in {took:.1?}, {kills} workers killed: {tally:?}", tally.ended());
+    eprintln!("p99 of the healthy: {before:.1?} before there were faults, {during:.1?} under them");
+
+    assert!(tally.ended() >= count && kills >= KILLS_MIN, "that was no load");
+    assert!(tally.completed > 0 && tally.healthy.len() as u64 > count / 4, "nothing went well");
+    let hung = tally.canceled + tally.failed.get("TASK_TIMEOUT").copied().unwrap_or(0);
+    assert!(hung > 0, "nothing hung");
+    check_store(&rpc).await;
+}
+
+/// Nothing is left at work, and whatever failed, delegated tasks too, says all there is to say.
+async fn check_store(rpc: &Rpc) {
+    for state in ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"] {
+        until(&format!("no task is in {state}"), SETTLE, async || {
+            let listed = rpc.call("ListTasks", json!({"status": state, "pageSize": 1})).await;
+            let listed = listed.expect("tasks can be listed");
+            (listed["totalSize"].as_u64().unwrap_or(0) == 0).then_some(())
+        })
+        .await;
+    }
+    let mut page = json!("");
+    loop {
+        let params = json!({"status": FAILED, "pageSize": 100, "pageToken": page});
+        let listed = rpc.call("ListTasks", params).await.expect("tasks can be listed");
+        for task in listed["tasks"].as_array().into_iter().flatten() {
+            check_failed(task);
+        }
+        page = listed["nextPageToken"].clone();
+        if page.as_str().is_none_or(str::is_empty) {
+            return;
+        }
+    }
+}
