@@ -84,6 +84,7 @@ impl Core {
             late_reports: stored.late,
             principal: task.principal.clone(),
             parent: task.parent.as_deref().cloned(),
+            tolerated: task.tolerated.failures().to_vec(),
             task: Some(task.into_a2a(None)),
             ..InspectResponse::default()
         })
