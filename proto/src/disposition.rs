@@ -225,6 +225,8 @@ mod tests {
         for reason in [&reason::INVALID_ARGUMENT, &reason::UNAVAILABLE, &reason::UNKNOWN] {
             let failure = Failure::new(reason);
             let wrapped = failure.clone().wrap("a", "t", "c").wrap("b", "t", "c");
+            let translated = failure.clone().because("Das ging schief");
+            assert_eq!(translated.disposition(), failure.disposition(), "texts decide nothing");
             let mut foreign = failure.clone().into_record();
             foreign.foreign = true;
             assert_eq!(wrapped.disposition(), failure.disposition());

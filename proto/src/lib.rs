@@ -7,7 +7,7 @@ pub mod id;
 pub mod json;
 pub mod reason;
 pub mod status;
-mod told;
+pub mod told;
 
 pub use failure::Failure;
 pub use faultline::v1;

@@ -12,10 +12,54 @@ use crate::{
     v1::Plane,
 };
 
+/// Reads the failure of a task from metadata in another framework's words. Any function of the
+/// same form is one.
+///
+/// ```
+/// use faultline_proto::{Failure, a2a::{TaskState, TaskStatus}, reason};
+/// use prost_types::{Struct, value::Kind};
+///
+/// /// `{"acme.error": "E17"}`
+/// fn acme(_: TaskState, metadata: &Struct) -> Option<Failure> {
+///     match metadata.fields.get("acme.error")?.kind.as_ref()? {
+///         Kind::StringValue(code) => {
+///             Some(Failure::new(&reason::TASK_FAILED).with_business_code(code))
+///         }
+///         _ => None,
+///     }
+/// }
+///
+/// let status = TaskStatus { state: TaskState::Failed as i32, ..TaskStatus::default() };
+/// let metadata: Struct = faultline_proto::json::from_str(r#"{"acme.error":"E17"}"#).unwrap();
+/// let failure = Failure::of_task_by(&[&acme], &status, Some(&metadata)).unwrap();
+/// assert_eq!(failure.business_code, "E17");
+/// assert!(failure.foreign);
+/// ```
+pub trait Convention {
+    /// `None`: it is not in these words.
+    fn read(&self, state: TaskState, metadata: &Struct) -> Option<Failure>;
+}
+
+impl<F: Fn(TaskState, &Struct) -> Option<Failure>> Convention for F {
+    fn read(&self, state: TaskState, metadata: &Struct) -> Option<Failure> {
+        self(state, metadata)
+    }
+}
+
 impl Failure {
     /// The failure of a task that failed, was rejected or canceled, from its status and the
     /// metadata of the task or event around it. `None`: it did none of these.
     pub fn of_task(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Self> {
+        Self::of_task_by(&[], status, metadata)
+    }
+
+    /// The same for tasks of frameworks with conventions of their own. These are asked after our
+    /// record and before the flat keys.
+    pub fn of_task_by(
+        conventions: &[&dyn Convention],
+        status: &TaskStatus,
+        metadata: Option<&Struct>,
+    ) -> Option<Self> {
         let (row, words) = match status.state() {
             TaskState::Failed => (&reason::TASK_FAILED, "the task failed and did not say why"),
             TaskState::Rejected => (&reason::TASK_REJECTED, "the task was rejected"),
@@ -26,6 +70,10 @@ impl Failure {
         let places = || metadata.into_iter().chain(mirror);
         if let Some(failure) = places().find_map(Self::from_metadata) {
             return Some(failure);
+        }
+        let theirs = |place| conventions.iter().find_map(|c| c.read(status.state(), place));
+        if let Some(failure) = places().find_map(theirs) {
+            return Some(failure.edit(|record| record.foreign = true));
         }
         let flat = |key: &str| places().find_map(|m| word(m.fields.get(key)?)).unwrap_or_default();
         let text = [flat("error_message"), text_of(status)].into_iter().find(|t| !t.is_empty());

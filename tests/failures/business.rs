@@ -63,7 +63,7 @@ impl Agent for Orders {
             "fatal" => Err(Shipping(Box::new(Missing { recoverable: false })))?,
             "recoverable" => Err(Shipping(Box::new(Missing { recoverable: true })))?,
             "namespaced" => {
-                Err(Error::new(&reason::UNAVAILABLE).code("ORDER_INVENTORY_SOFT_TIMEOUT"))
+                Err(Error::new(&reason::FAILED_PRECONDITION).code("ORDER_INVENTORY_SOFT_TIMEOUT"))
             }
             "cache" => Err(cache())?,
             "marked" => Err(MarkRecoverable::new(cache()))?,
@@ -96,7 +96,9 @@ async fn start() -> (Rpc, Mesh, TempDir) {
         let missing = io.kind() == io::ErrorKind::NotFound;
         missing.then(|| Error::new(&reason::NOT_FOUND).code("CACHE_MISS").because("not cached"))
     });
-    mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
+    mesh.attach(Config::default(), |config| Worker::new(config).offer(offer))
+        .await
+        .expect("a worker attaches");
     (Rpc::at(mesh.gateway_addr()).agent("orders"), mesh, dir)
 }
 
@@ -152,6 +154,9 @@ async fn a_failed_task_looks_as_others_read_it() {
     assert_eq!(&stored, task);
     let history = task["history"].as_array().map(Vec::len);
     assert_eq!(history, Some(1), "nobody answers after the failure: {task}");
+    let chunks = rpc.agent("script").send("chunk some; chunk more; fail INTERNAL").await;
+    assert_eq!(chunks["history"].as_array().map(Vec::len), Some(1), "{chunks}");
+    assert_eq!(task::artifacts(&chunks)["output"], "somemore");
 }
 
 #[tokio::test(flavor = "multi_thread")]

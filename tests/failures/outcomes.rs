@@ -1,13 +1,19 @@
 //! Loops of a model and its tools, where the tools are agents: what a model is told, what it may try
 //! again, and what ends the run, wherever the tool ran.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use faultline::Mesh;
 use faultline_tests::{
     Rpc, in_process,
     rpc::answer,
-    task::{self, COMPLETED, FAILED, INPUT_REQUIRED},
+    task::{self, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED},
 };
 use faultline_worker::{
     Agent, Config, Context, Disposition, Ending, Error, Failure, Offer, Worker, reason,
@@ -19,7 +25,7 @@ async fn start(offers: Vec<Offer>) -> (Rpc, Mesh, TempDir) {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mut mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let offered = |config| offers.into_iter().fold(Worker::new(config), Worker::offer);
-    mesh.attach(Config::default(), offered).await.unwrap();
+    mesh.attach(Config::default(), offered).await.expect("a worker attaches");
     (Rpc::at(mesh.gateway_addr()), mesh, dir)
 }
 
@@ -48,11 +54,11 @@ impl Agent for Mail {
     }
 }
 
-/// A loop in which the model mends its argument when it is told to, twice at most. The tool is a
-/// function of its own, or the agent.
+/// A loop in which the model mends its argument when it is told to. The tool is a function of its
+/// own, or the agent.
 struct Looping {
     local: bool,
-    budget_used: AtomicU32,
+    retries: Arc<AtomicU32>,
 }
 
 impl Agent for Looping {
@@ -69,7 +75,7 @@ impl Agent for Looping {
             match called {
                 Ok(text) => return cx.artifact("loop", text).await,
                 Err(error) if error.is_model_retry() && argument != "hopeless" => {
-                    self.budget_used.fetch_add(1, Ordering::Relaxed);
+                    self.retries.fetch_add(1, Ordering::Relaxed);
                     argument = argument.replace("example.com", "example.org");
                 }
                 Err(error) => return Err(error),
@@ -80,7 +86,8 @@ impl Agent for Looping {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_mends_what_it_can_and_the_run_ends_where_it_cannot() {
-    let looping = |local| Looping { local, budget_used: AtomicU32::new(0) };
+    let retries = Arc::new(AtomicU32::new(0));
+    let looping = |local| Looping { local, retries: Arc::clone(&retries) };
     let offers = vec![
         Offer::new("mail", Mail),
         Offer::new("local", looping(true)),
@@ -92,11 +99,13 @@ async fn a_model_mends_what_it_can_and_the_run_ends_where_it_cannot() {
         let mended = rpc.send("ada@example.com").await;
         assert_eq!(task::state(&mended), COMPLETED, "{agent}: {mended}");
         assert_eq!(task::artifacts(&mended)["loop"], "sent to ada@example.org");
+        assert_eq!(retries.swap(0, Ordering::Relaxed), 1, "{agent}: one of the model's tries");
         // The same error, wherever the tool ran.
         let ended = rpc.send("down").await;
         assert_eq!(task::state(&ended), FAILED, "{agent}: {ended}");
         assert_eq!(failure(&ended)["reason"], "INTERNAL", "{agent}");
         assert_eq!(failure(&ended)["businessCode"], "DB_7", "{agent}");
+        assert_eq!(retries.load(Ordering::Relaxed), 0, "{agent}: no try was spent on it");
         let hopeless = rpc.send("hopeless").await;
         assert_eq!(failure(&hopeless)["businessCode"], "40401", "{agent}: {hopeless}");
     }
@@ -180,6 +189,30 @@ async fn a_second_call_with_the_answer_resumes_the_same_task() {
     let task = rpc.call("SendMessage", answer(id, "36")).await.unwrap()["task"].clone();
     let told = "[INPUT_REQUIRED:task_id=ID] Name?\n[INPUT_REQUIRED:task_id=ID] Age?\n[COMPLETED] hi Ada, 36";
     assert_eq!(task::artifacts(&task)["told"], told, "{task}");
+}
+
+/// Waits for `script` for a moment only.
+struct Impatient;
+
+impl Agent for Impatient {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let outcome = cx.delegate("script", cx.text()).outcome();
+        let outcome = outcome.timeout(Duration::from_millis(300)).await?;
+        assert_eq!(outcome.state, Ending::TimedOut);
+        cx.artifact("told", outcome.to_string()).await?;
+        cx.artifact("child", outcome.task_id).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_patience_ends_the_other_and_not_us() {
+    let (rpc, _mesh, _dir) = start(vec![Offer::new("impatient", Impatient)]).await;
+    let task = rpc.agent("impatient").send("say here; sleep 60s").await;
+    assert_eq!(task::state(&task), COMPLETED, "{task}");
+    let artifacts = task::artifacts(&task);
+    assert_eq!(artifacts["told"], "[TIMEOUT] Task timed out");
+    let child = rpc.task(&artifacts["child"]).await;
+    assert_eq!(task::state(&child), CANCELED, "{child}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

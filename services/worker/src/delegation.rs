@@ -11,6 +11,7 @@ use faultline_proto::{
         self, TaskState, a2a_service_client::A2aServiceClient, send_message_response,
         stream_response,
     },
+    disposition::RUN_ERROR,
     json, reason,
     v1::{Interrupt, Origin, interrupt::Kind},
 };
@@ -218,7 +219,7 @@ impl<'a> Call<'a> {
                 Err(failure) if is_passing(&failure) => {
                     tracing::debug!(agent = self.agent, reason = %failure, "sending it again");
                 }
-                Err(failure) => return Err(failure.into()),
+                Err(failure) => return Err(failure.with_error_type(RUN_ERROR).into()),
             }
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(PAUSE_MAX);
