@@ -17,8 +17,8 @@ use crate::typed::{AgentError, MarkRecoverable, Policy, failure_of, sources};
 ///
 /// Two kinds, and the difference is what the caller gets to read:
 ///
-/// - **Typed**, made with [`Error::new`] or from a type of yours that is an [`AgentError`]: you chose
-///   a [reason](crate::reason) and a public text, and both travel to the caller unchanged.
+/// - **Typed**, made with [`Error::new`] or from a type of yours that is an [`AgentError`]: you
+///   chose a [reason](crate::reason) and a public text, and both travel to the caller unchanged.
 /// - **Anything else**, made by `?` from any standard error or string: the caller reads only
 ///   that the agent failed for an unknown reason, and a failure id. The whole text with its
 ///   chain of sources is in the worker's log under that id. What you did not mean to say is not

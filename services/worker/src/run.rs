@@ -77,7 +77,10 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
     tokio::select! {
         // The agent first: one that never waits costs no timer and no registration.
         biased;
-        result = attempt.hosted.agent.run(cx) => Some(result),
+        // The policy is the agent's code too, and may panic like the rest of it.
+        result = attempt.hosted.agent.run(cx) => {
+            Some(result.map_err(|error| error.normalised(&attempt.hosted.policy)))
+        }
         () = out_of_patience => None,
     }
 }
@@ -95,7 +98,7 @@ fn last_words(attempt: &Attempt, ended: Ended) -> Option<Body> {
     }
     Some(match ended {
         Ended::Returned(Ok(())) => completed(attempt),
-        Ended::Returned(Err(error)) => match error.normalised(&attempt.hosted.policy).into_kind() {
+        Ended::Returned(Err(error)) => match error.into_kind() {
             Kind::Failed(told) => failed(attempt, told.failure, FLOW_ERROR),
             Kind::Rejected(mut text) => {
                 text.truncate(text.floor_char_boundary(REJECTION_BYTES_MAX));

@@ -7,7 +7,7 @@ use faultline_proto::{
     a2a::{self, TaskState},
     reason,
     reason::Reason,
-    v1::{Origin, Severity, report::Body},
+    v1::{Origin, Severity, report::Body, to_worker},
 };
 
 use super::{
@@ -176,6 +176,26 @@ async fn a_stop_ends_all_branches_at_once() {
     }
     let bodies = wire.until_final(&task).await;
     assert!(matches!(bodies.as_slice(), [Body::Stopped(_)]), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn a_successor_joins_the_same_branches() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
+    let first = branches(&mut mesh).await;
+    wire.cancel(&task).await;
+    wire.until_final(&task).await;
+    drop(first);
+
+    let task = task.successor();
+    wire.say(to_worker::Body::Assign(task.assign())).await;
+    assert!(wire.slot(&task).await);
+    for (at, (_, branch)) in branches(&mut mesh).await.into_iter().enumerate() {
+        assert_eq!(branch.said("faultline-key").unwrap(), format!("fanout-1/{at}"));
+        assert_eq!(branch.said("faultline-task"), Some("token-2"));
+        branch.answer(Ok(completed("11")));
+    }
+    let bodies = end(&mut wire, &task).await;
+    assert_eq!(made(&bodies).0, "a=11 b=11 c=11");
 }
 
 #[tokio::test]
