@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::{
     a2a::TaskState,
+    disposition::{self, RUN_ERROR},
     json,
     reason::{self, Reason},
     v1::{self, Cause, FieldViolation, Origin, Plane},
@@ -94,6 +95,7 @@ impl Failure {
         cut(&mut record.business_code, 255);
         cut(&mut record.error_type, 255);
         cut(&mut record.public_message, MESSAGE_BYTES_MAX);
+        disposition::bound(&mut record);
         let mut failure = Self { record: Box::new(record), private: None };
         failure.drop_middle_causes(CAUSES_MAX);
         failure
@@ -200,6 +202,11 @@ impl Failure {
         self
     }
 
+    pub(crate) fn edit(mut self, change: impl FnOnce(&mut v1::Failure)) -> Self {
+        change(&mut self.record);
+        self
+    }
+
     /// Names the birthplace and makes it the root of the chain. Only the first call counts.
     pub fn born_at(mut self, origin: Origin) -> Self {
         if self.record.origin.is_none() {
@@ -283,7 +290,7 @@ impl Failure {
             own => own,
         };
         let error_type = match self.error_type.as_str() {
-            "" => "run_error",
+            "" => RUN_ERROR,
             own => own,
         };
         let mut fields = vec![
@@ -293,6 +300,9 @@ impl Failure {
             ("error_message", text(&self.public_message)),
             ("task_state", text(state_word(state))),
         ];
+        if !self.llm_response_id.is_empty() {
+            fields.push(("llm_response_id", text(&self.llm_response_id)));
+        }
         if let Some(violation) = self.violations.first() {
             fields.push(("error_param", text(&violation.field)));
         }

@@ -155,6 +155,9 @@ fn shrink(failure: &mut Failure) -> bool {
         cut(&mut violation.field, 128);
         cut(&mut violation.description, 256);
     }
+    if let Some(aggregate) = &mut record.aggregate {
+        aggregate.branches.truncate(aggregate.branches.len() / 2);
+    }
     for cause in &mut record.causes {
         cut(&mut cause.public_message, 128);
     }

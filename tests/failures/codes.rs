@@ -80,7 +80,7 @@ impl Said {
         self.check(&metadata["faultline.dev/failure"], task_id);
         let flat = json!({
             "object_type": "error",
-            "error_type": "run_error",
+            "error_type": "flow_error",
             "error_code": self.business_code,
             "error_message": self.text,
             "task_state": "failed",

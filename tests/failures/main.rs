@@ -2,9 +2,12 @@
 //! worker costs what it must and no more, and what a client does wrong costs nobody else.
 
 mod agents;
+mod business;
 mod codes;
+mod fanout;
 mod hostile;
 mod loss;
+mod outcomes;
 mod spans;
 
 faultline_tests::role!();

@@ -36,7 +36,15 @@ pub const TASK_EVENTS_MAX: u64 = 1_000_000;
 /// What a worker may save to go on from.
 pub const CHECKPOINT_BYTES_MAX: usize = 1024 * 1024;
 
+/// Failures that one task keeps although they did not end it; more are counted.
+pub const TOLERATED_MAX: usize = 16;
+/// The same together, encoded: they are shown with the task, like metadata.
+pub const TOLERATED_BYTES_MAX: usize = 64 * 1024;
+
 // What a task may start.
+
+/// Agents that one fan-out may ask.
+pub const FANOUT_BRANCHES_MAX: usize = 64;
 
 /// How many delegations may lie above a task. Deeper is most likely a circle.
 pub const DELEGATION_DEPTH_MAX: u32 = 16;

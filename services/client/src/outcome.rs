@@ -4,8 +4,7 @@
 use faultline_proto::{
     Failure,
     a2a::{Message, Part, TaskState, TaskStatus, part::Content},
-    reason,
-    v1::{Interrupt, Plane},
+    v1::Interrupt,
 };
 use prost_types::{Struct, value::Kind};
 
@@ -26,28 +25,7 @@ pub fn is_waiting(state: TaskState) -> bool {
 /// The failure of a task that failed, was rejected or canceled, from its status and the metadata
 /// of the task or event around it.
 pub fn failure_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Failure> {
-    let (row, words) = match status.state() {
-        TaskState::Failed => (&reason::TASK_FAILED, "the task failed and did not say why"),
-        TaskState::Rejected => (&reason::TASK_REJECTED, "the task was rejected"),
-        TaskState::Canceled => (&reason::CANCELLED, "the task was canceled"),
-        _ => return None,
-    };
-    let places = places(status, metadata);
-    if let Some(failure) = places.iter().find_map(|m| Failure::from_metadata(m)) {
-        return Some(failure);
-    }
-    let flat = |key: &str| places.iter().find_map(|m| string(m, key)).unwrap_or_default();
-    let text = Some(flat("error_message")).filter(|t| !t.is_empty());
-    let text = text.or_else(|| status.message.as_ref().map(text_of).filter(|t| !t.is_empty()));
-    let failure = Failure::new(row)
-        .because(text.unwrap_or_else(|| words.to_owned()))
-        .with_business_code(flat("error_code"))
-        .with_error_type(flat("error_type"))
-        .with_plane(Plane::Execution);
-    let mut record = failure.into_record();
-    // The other two states say all there is; a failure of our own would have brought its record.
-    record.foreign = status.state() == TaskState::Failed;
-    Some(Failure::from_record(record))
+    Failure::of_task(status, metadata)
 }
 
 /// The question of a task that waits, as far as it is ours to read.
@@ -80,16 +58,9 @@ fn places<'a>(status: &'a TaskStatus, metadata: Option<&'a Struct>) -> Vec<&'a S
     metadata.into_iter().chain(mirror).collect()
 }
 
-fn string(metadata: &Struct, key: &str) -> Option<String> {
-    match metadata.fields.get(key)?.kind.as_ref()? {
-        Kind::StringValue(text) => Some(text.clone()),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use faultline_proto::{a2a::Task, json};
+    use faultline_proto::{a2a::Task, json, reason};
 
     use super::*;
 

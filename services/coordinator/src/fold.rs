@@ -44,6 +44,7 @@ impl Task {
             Some(event::Body::Checkpointed(saved)) => {
                 self.checkpoint = Some(saved.state.clone());
                 self.artifacts.checkpoint();
+                self.tolerated.checkpoint();
             }
             Some(event::Body::Asked(asked)) => {
                 self.pending.clone_from(&asked.interrupt);
@@ -65,9 +66,13 @@ impl Task {
                 );
                 self.losses += u32::from(!lost.released && !is_waiting(self.state));
                 self.artifacts.rewind();
+                self.tolerated.rewind();
             }
             Some(event::Body::Ended(end)) => self.apply_ended(end, at),
-            Some(event::Body::Tolerated(_) | event::Body::Withdrawn(_)) => {}
+            Some(event::Body::Tolerated(tolerated)) => {
+                tolerated.failure.iter().for_each(|failure| self.tolerated.add(failure));
+            }
+            Some(event::Body::Withdrawn(_)) => {}
             // Written by a newer version: it keeps its number, so that later ones fit.
             None => {}
         }

@@ -9,6 +9,8 @@ use faultline_proto::{
     v1::{Asked, Event, Interrupt, event, interrupt},
 };
 
+use crate::tolerated;
+
 /// The names a frame carries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids<'a> {
@@ -35,7 +37,6 @@ impl Ids<'_> {
             event::Body::Submitted(_)
             | event::Body::Checkpointed(_)
             | event::Body::Lost(_)
-            | event::Body::Tolerated(_)
             | event::Body::Withdrawn(_) => return None,
             event::Body::Artifact(write) => Payload::ArtifactUpdate(a2a::TaskArtifactUpdateEvent {
                 task_id: self.task_id.to_string(),
@@ -52,6 +53,9 @@ impl Ids<'_> {
             event::Body::Asked(asked) => {
                 let question = asked.interrupt.as_ref().map(|i| self.question(i));
                 status(waiting_state(asked), question, None)
+            }
+            event::Body::Tolerated(tolerated) => {
+                status(TaskState::Working, None, tolerated::metadata(tolerated))
             }
             event::Body::Ended(end) => {
                 let failure = end.failure.clone().map(Failure::from_record);
@@ -89,8 +93,12 @@ impl Ids<'_> {
     }
 
     pub(crate) fn failure_message(&self, failure: &Failure, state: TaskState) -> Message {
+        let message_id = match failure.llm_response_id.as_str() {
+            "" => &failure.id,
+            response => response,
+        };
         Message {
-            message_id: failure.id.clone(),
+            message_id: message_id.to_owned(),
             metadata: Some(failure.to_flat_metadata(state)),
             ..self.signed(text_message(failure.public_message.clone()))
         }

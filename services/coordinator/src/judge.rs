@@ -11,6 +11,7 @@ use crate::{
     artifact::TooLarge,
     depth,
     task::{Refused, Task, ended, is_waiting},
+    tolerated,
 };
 
 /// What a report does to its task.
@@ -63,7 +64,7 @@ impl Task {
         let one = |body| Ok(Verdict::Events(vec![body]));
         match body {
             Body::Started(_) => Ok(Verdict::Events(Vec::new())),
-            Body::Artifact(_) | Body::Status(_) | Body::Checkpoint(_)
+            Body::Artifact(_) | Body::Status(_) | Body::Checkpoint(_) | Body::Tolerated(_)
                 if self.seq >= limits::TASK_EVENTS_MAX =>
             {
                 Ok(Verdict::TooLarge)
@@ -115,7 +116,11 @@ impl Task {
             Body::Message(message) => {
                 one(ended(TaskState::Completed, Some(self.signed(message)), None))
             }
-            Body::Tolerated(_) | Body::Withdrawn(_) => Ok(Verdict::Events(Vec::new())),
+            Body::Tolerated(record) => {
+                let failure = self.complete_failure(Failure::from_record(record), "worker");
+                one(event::Body::Tolerated(tolerated::recoverable(failure)))
+            }
+            Body::Withdrawn(_) => Ok(Verdict::Events(Vec::new())),
             Body::Released(_) => Ok(Verdict::Events(self.decide_release())),
             Body::Stopped(_) => one(ended(TaskState::Canceled, None, None)),
         }

@@ -23,6 +23,7 @@ mod slots;
 mod store;
 mod sweep;
 mod token;
+mod tolerated;
 mod writer;
 
 mod api;

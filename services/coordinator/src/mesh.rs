@@ -88,6 +88,7 @@ impl Core {
             parent: task.parent.as_deref().cloned(),
             children,
             ended: task.is_final().then(|| timestamp(task.status_at)),
+            tolerated: task.tolerated.failures().to_vec(),
             task: Some(task.into_a2a(None)),
             ..InspectResponse::default()
         })

@@ -38,6 +38,7 @@ impl Task {
 
     fn metadata(&self) -> Option<prost_types::Struct> {
         let failure = self.failure.as_ref().map(|f| f.to_metadata(self.state));
+        let failure = self.tolerated.show(failure);
         let Some(parent) = &self.parent else { return failure };
         let mut metadata = failure.unwrap_or_default();
         let kind = Some(Kind::StringValue(parent.task_id.clone()));

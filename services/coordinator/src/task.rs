@@ -12,7 +12,7 @@ use faultline_proto::{
 };
 use prost_types::Timestamp;
 
-use crate::{artifact::Artifacts, frame::Ids};
+use crate::{artifact::Artifacts, frame::Ids, tolerated::Tolerated};
 
 /// Whose tasks are those of a caller that nobody has named: a mesh without tokens has only this
 /// one. The schema says the same of tasks that are older than principals.
@@ -62,6 +62,8 @@ pub(crate) struct Task {
     pub(crate) attempts: Vec<v1::Attempt>,
     pub(crate) history: Vec<Message>,
     pub(crate) artifacts: Artifacts,
+    /// What failed and did not end it.
+    pub(crate) tolerated: Tolerated,
 }
 
 /// Why a command does not apply. Not errors: races are everyday here.
@@ -133,6 +135,7 @@ impl Task {
             attempts: Vec::new(),
             history: Vec::new(),
             artifacts: Artifacts::default(),
+            tolerated: Tolerated::default(),
         }
     }
 

@@ -275,6 +275,43 @@ fn a_failed_task_shows_its_failure_whole_in_task_and_frame() {
     assert_eq!((failure.task_id.clone(), failure.trace_id.as_str()), (task.id.to_string(), "1"));
 }
 
+#[test]
+fn a_tolerated_failure_is_shown_and_ends_nothing() {
+    let mut task = working();
+    take(&mut task, chunk("a", "x", true));
+    let failure = Failure::new(&reason::RATE_LIMITED).because("slow down").into_record();
+    let tolerated = report::Body::Tolerated(failure);
+    let Ok(Verdict::Events(bodies)) = task.decide_report(report(&task, tolerated.clone())) else {
+        panic!("it is taken");
+    };
+    let [event::Body::Tolerated(stored)] = bodies.as_slice() else { panic!("{bodies:?}") };
+    let stored = stored.failure.as_ref().unwrap();
+    assert_eq!(stored.severity(), v1::Severity::Recoverable);
+    assert_eq!(stored.origin.as_ref().unwrap().agent, "a");
+
+    let event = task.apply_now(bodies[0].clone(), NOW);
+    task.reported += 1;
+    let frame = task.ids().frame(&event).unwrap();
+    let Some(a2a::stream_response::Payload::StatusUpdate(update)) = frame.payload else { panic!() };
+    assert_eq!(update.status.unwrap().state(), TaskState::Working);
+    let shown = Failure::from_metadata(update.metadata.as_ref().unwrap()).unwrap();
+    assert_eq!(shown.record(), stored);
+    assert!(!update.metadata.unwrap().fields.contains_key("error_code"), "nothing has ended");
+
+    // What came after the checkpoint is undone with its attempt; what came before stays to the end.
+    take(&mut task, report::Body::Checkpoint("s".into()));
+    take(&mut task, tolerated);
+    assert_eq!(task.tolerated.failures().len(), 2);
+    take(&mut task, report::Body::Released(Released {}));
+    assert_eq!(task.tolerated.failures(), [stored.clone()]);
+    let body = task.decide_assign(WORKER, "w-1").unwrap();
+    act(&mut task, body);
+    take(&mut task, report::Body::Completed(Completed::default()));
+    let metadata = task.to_a2a(None, true).metadata.unwrap();
+    assert!(metadata.fields.contains_key("faultline.dev/degraded"), "{metadata:?}");
+    assert_eq!(task.state, TaskState::Completed);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Assign,

@@ -6,7 +6,10 @@ use faultline_proto::{
 };
 use futures::future::BoxFuture;
 
-use crate::{Context, Error};
+use crate::{
+    Context, Error,
+    typed::{AgentError, Policy},
+};
 
 /// The A2A extension under which callers find the whole failure of a task.
 const FAILURE_EXTENSION: &str = "https://faultline.dev/a2a/ext/failure/v1";
@@ -49,6 +52,7 @@ pub(crate) struct Hosted {
     /// The worker's own name, for the origin of failures.
     pub(crate) worker: String,
     pub(crate) may_answer_with_message: bool,
+    pub(crate) policy: Policy,
     pub(crate) agent: Box<dyn Erased>,
 }
 
@@ -85,6 +89,7 @@ pub struct Offer {
     may_answer_with_message: bool,
     on_worker_lost: OnWorkerLost,
     max_attempts: u32,
+    policy: Policy,
     agent: Box<dyn Erased>,
 }
 
@@ -113,6 +118,7 @@ impl Offer {
             may_answer_with_message: false,
             on_worker_lost: OnWorkerLost::default(),
             max_attempts: 0,
+            policy: Policy::default(),
             agent: Box::new(agent),
         };
         let extension = "Failed tasks carry their whole failure in the metadata";
@@ -240,6 +246,37 @@ impl Offer {
         self
     }
 
+    /// Errors of this type speak for themselves, also when they came by `?` and wherever they stand
+    /// among the sources of another.
+    pub fn recognise<E: AgentError + 'static>(mut self) -> Self {
+        self.policy.recognise::<E>();
+        self
+    }
+
+    /// Puts errors of other people's types into words before callers see them: what `by` makes of
+    /// one is told, and the error itself stays in the log. `None`: it is masked as ever. Asked only
+    /// about errors that nobody typed.
+    ///
+    /// ```
+    /// # use faultline_worker::{Agent, Context, Error, Offer, reason};
+    /// # struct Cache;
+    /// # impl Agent for Cache {
+    /// #     async fn run(&self, _: &Context) -> Result<(), Error> { Ok(()) }
+    /// # }
+    /// let offer = Offer::new("cache", Cache).normalise(|error| {
+    ///     let io = error.downcast_ref::<std::io::Error>()?;
+    ///     let missing = io.kind() == std::io::ErrorKind::NotFound;
+    ///     missing.then(|| Error::new(&reason::NOT_FOUND).code("CACHE_MISS"))
+    /// });
+    /// ```
+    pub fn normalise(
+        mut self,
+        by: impl Fn(&(dyn std::error::Error + 'static)) -> Option<Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.policy.normalise(Box::new(by));
+        self
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -272,6 +309,7 @@ impl Offer {
             span_name: format!("attempt {}", self.name),
             worker: worker.to_owned(),
             may_answer_with_message: self.may_answer_with_message,
+            policy: self.policy,
             agent: self.agent,
         };
         let offer = v1::AgentOffer {

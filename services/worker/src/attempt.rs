@@ -279,11 +279,11 @@ impl Attempt {
         format!("ask-{}", state.asks)
     }
 
-    /// The key of a delegation that was given none, likewise.
-    pub(crate) fn next_delegation(&self) -> String {
+    /// The key of a delegation, or a fan-out, that was given none, likewise.
+    pub(crate) fn next_delegation(&self, kind: &str) -> String {
         let mut state = self.state.lock();
         state.delegations += 1;
-        format!("delegate-{}", state.delegations)
+        format!("{kind}-{}", state.delegations)
     }
 
     /// The agent waits for another one from now on.

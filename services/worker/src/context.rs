@@ -13,10 +13,10 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use crate::{
-    Answer, Content, Delegation, Error, Question,
+    Answer, Content, Delegation, Error, Fanout, Question,
     attempt::{Attempt, Restored},
     content::{self, check_message, check_object_depth, check_size, text_of},
-    run::attempt_message,
+    run::{self, attempt_message},
 };
 
 /// An agent's view of one attempt at one task.
@@ -205,6 +205,34 @@ impl Context {
         content: impl Into<Content>,
     ) -> Delegation<'_> {
         Delegation::new(self, agent.into(), content.into())
+    }
+
+    /// Gives the same work to several agents at once; see [`Fanout`].
+    pub fn fanout(&self, content: impl Into<Content>) -> Fanout<'_> {
+        Fanout::new(self, content.into())
+    }
+
+    // Going on without.
+
+    /// Something failed and the agent goes on without it. The task shows that it is degraded and
+    /// keeps the failure, also after it has completed. An error that only says to stop comes back.
+    ///
+    /// ```
+    /// # use faultline_worker::{Context, Error};
+    /// # async fn run(cx: &Context) -> Result<(), Error> {
+    /// let news = match cx.delegate("news", "Bern").await {
+    ///     Ok(news) => news.text(),
+    ///     Err(error) => {
+    ///         cx.tolerate(error).await?;
+    ///         "no news today".to_owned()
+    ///     }
+    /// };
+    /// # cx.artifact("news", news).await
+    /// # }
+    /// ```
+    pub async fn tolerate(&self, error: impl Into<Error>) -> Result<(), Error> {
+        let tolerated = run::tolerated(&self.attempt, error.into())?;
+        self.attempt.report(tolerated).await
     }
 
     // Stopping.

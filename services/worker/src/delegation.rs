@@ -11,6 +11,7 @@ use faultline_proto::{
         self, TaskState, a2a_service_client::A2aServiceClient, send_message_response,
         stream_response,
     },
+    disposition::RUN_ERROR,
     json, reason,
     v1::{Interrupt, Origin, interrupt::Kind},
 };
@@ -22,7 +23,7 @@ use tonic::{
 };
 
 use crate::{
-    Content, Context, Error,
+    Content, Context, Error, OutcomeCall,
     content::{check_message, text_of, text_parts},
 };
 
@@ -30,6 +31,8 @@ use crate::{
 const TASK: &str = "faultline-task";
 /// The child's key.
 const KEY: &str = "faultline-key";
+/// Makes a message to a child that was started elsewhere safe to repeat.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// The child outlives its parent.
 const DETACHED: &str = "faultline-detached";
 /// Where a waiting task shows its question.
@@ -37,6 +40,8 @@ const INTERRUPT: &str = "faultline.dev/interrupt";
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long the end of a child that is not wanted any longer is waited for.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Work for another agent, made by [`Context::delegate`]. Awaiting it sends it and waits for its
 /// end. An agent that does not wait for the end, because it raced the work against a timer perhaps,
@@ -54,16 +59,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// ```
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Delegation<'a> {
-    cx: &'a Context,
+    pub(crate) cx: &'a Context,
     agent: String,
     content: Content,
     key: Option<String>,
+    task_id: String,
     detached: bool,
 }
 
 impl<'a> Delegation<'a> {
     pub(crate) fn new(cx: &'a Context, agent: String, content: Content) -> Self {
-        Self { cx, agent, content, key: None, detached: false }
+        Self { cx, agent, content, key: None, task_id: String::new(), detached: false }
     }
 
     /// Names the child within its parent, in visible ASCII. The same key in a later attempt finds
@@ -78,12 +84,29 @@ impl<'a> Delegation<'a> {
         Self { detached: true, ..self }
     }
 
+    /// Goes on with a task that was delegated before and asks something: the content is its answer.
+    pub fn to_task(self, task_id: impl Into<String>) -> Self {
+        Self { task_id: task_id.into(), ..self }
+    }
+
+    /// For loops of a model and its tools: whatever becomes of the other agent comes back as text
+    /// that a model understands.
+    pub fn outcome(self) -> OutcomeCall<'a> {
+        OutcomeCall::new(self)
+    }
+
+    /// Its key, which is counted on if none was given.
+    pub(crate) fn take_key(&mut self) -> String {
+        let given = self.key.take();
+        given.unwrap_or_else(|| self.cx.attempt_state().next_delegation("delegate"))
+    }
+
     async fn run(self, key: String) -> Result<Delegated, Error> {
         let call = Call::new(self, key)?;
         let waiting = call.cx.attempt_state().wait_for_another();
         let ended = call.cx.unless_cancelled(call.follow()).await?;
         waiting.over().await?;
-        ended
+        ended.and_then(|child| call.result(child))
     }
 }
 
@@ -92,15 +115,14 @@ impl<'a> IntoFuture for Delegation<'a> {
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(mut self) -> Self::IntoFuture {
-        let given = self.key.take();
-        let key = given.unwrap_or_else(|| self.cx.attempt_state().next_delegation());
+        let key = self.take_key();
         Box::pin(self.run(key))
     }
 }
 
 /// What another agent made of its task.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Delegated(a2a::Task);
+pub struct Delegated(pub(crate) a2a::Task);
 
 impl Delegated {
     /// Empty if the agent answered with a bare message.
@@ -131,7 +153,7 @@ impl Delegated {
 }
 
 /// One delegation on its way.
-struct Call<'a> {
+pub(crate) struct Call<'a> {
     cx: &'a Context,
     agent: String,
     key: String,
@@ -140,11 +162,13 @@ struct Call<'a> {
     /// What every call says.
     metadata: Vec<(&'static str, MetadataValue<Ascii>)>,
     client: A2aServiceClient<Channel>,
+    /// A question of the child is asked here; else whoever delegated is given it.
+    raises: bool,
 }
 
 impl<'a> Call<'a> {
-    fn new(delegation: Delegation<'a>, key: String) -> Result<Self, Error> {
-        let Delegation { cx, agent, content, detached, .. } = delegation;
+    pub(crate) fn new(delegation: Delegation<'a>, key: String) -> Result<Self, Error> {
+        let Delegation { cx, agent, content, task_id, detached, .. } = delegation;
         let attempt = cx.attempt_state();
         if attempt.token.is_empty() {
             let text = "the coordinator takes no delegations: it is older than this worker";
@@ -158,16 +182,22 @@ impl<'a> Call<'a> {
         if detached {
             metadata.push((DETACHED, MetadataValue::from_static("true")));
         }
-        let message = user_message(content.0);
+        let message = a2a::Message { task_id, ..user_message(content.0) };
         check_message(&message)?;
         let client = A2aServiceClient::new(attempt.coordinator.clone())
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
-        Ok(Self { cx, agent, key, key_value, message, metadata, client })
+        Ok(Self { cx, agent, key, key_value, message, metadata, client, raises: true })
     }
 
-    /// Sends the work, carries questions up and answers down, and comes back with the end.
-    async fn follow(&self) -> Result<Delegated, Error> {
+    /// Questions of the child come back instead of being asked.
+    pub(crate) fn hands_back(self) -> Self {
+        Self { raises: false, ..self }
+    }
+
+    /// Sends the work, carries questions up and answers down, and comes back with the child when
+    /// that is over.
+    pub(crate) async fn follow(&self) -> Result<a2a::Task, Error> {
         let mut pause = PAUSE_MIN;
         let mut answer = None;
         loop {
@@ -176,38 +206,75 @@ impl<'a> Call<'a> {
             let sent = self.send(answer.take().unwrap_or_else(|| self.message.clone())).await;
             match sent {
                 Ok(child) => match state(&child) {
-                    TaskState::InputRequired | TaskState::AuthRequired => {
+                    TaskState::InputRequired | TaskState::AuthRequired if self.raises => {
                         answer = self.pass_up(&child).await?;
                         pause = PAUSE_MIN;
                         continue;
                     }
                     TaskState::Submitted | TaskState::Working | TaskState::Unspecified => {}
-                    TaskState::Completed => return Ok(Delegated(child)),
-                    TaskState::Failed | TaskState::Rejected | TaskState::Canceled => {
-                        return Err(Error::from(self.failure(&child)));
-                    }
+                    _ => return Ok(child),
                 },
                 // The child went on without this answer: somebody else gave one, or it has ended.
                 Err(failure) if answers && failure.row() == &reason::UNSUPPORTED_OPERATION => {}
                 Err(failure) if is_passing(&failure) => {
                     tracing::debug!(agent = self.agent, reason = %failure, "sending it again");
                 }
-                Err(failure) => return Err(failure.into()),
+                Err(failure) => return Err(failure.with_error_type(RUN_ERROR).into()),
             }
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
+    /// What the child made, or why it did not.
+    pub(crate) fn result(&self, child: a2a::Task) -> Result<Delegated, Error> {
+        match self.failure(&child) {
+            None => Ok(Delegated(child)),
+            Some(failure) => Err(failure.into()),
+        }
+    }
+
+    /// Ends the child because nobody waits for it any longer, and gives its id as far as it is
+    /// known. Not for long: if it cannot be told now, it ends with this task.
+    pub(crate) async fn cancel(&self) -> String {
+        let mut id = self.message.task_id.clone();
+        let cancelling = async {
+            if id.is_empty() {
+                let child = self.send_for(self.message.clone(), true).await?;
+                id = child.id;
+            }
+            let (tenant, id) = (self.agent.clone(), id.clone());
+            let request = a2a::CancelTaskRequest { tenant, id, ..Default::default() };
+            self.client.clone().cancel_task(self.request(request)).await?;
+            Ok::<_, Failure>(())
+        };
+        match tokio::time::timeout(CANCEL_PATIENCE, cancelling).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => tracing::debug!(agent = self.agent, %why, "not cancelled"),
+            Err(_) => tracing::debug!(agent = self.agent, "not cancelled in time"),
+        }
+        id
+    }
+
     /// Returns when the child has ended or asks something.
     async fn send(&self, message: a2a::Message) -> Result<a2a::Task, Failure> {
+        self.send_for(message, false).await
+    }
+
+    async fn send_for(
+        &self,
+        message: a2a::Message,
+        return_immediately: bool,
+    ) -> Result<a2a::Task, Failure> {
         // The key stands for what starts the child, and with it the child would be found again.
         let answers = !message.task_id.is_empty();
+        let first = message.message_id == self.message.message_id;
         let request = a2a::SendMessageRequest {
             tenant: self.agent.clone(),
             message: Some(message),
             configuration: Some(a2a::SendMessageConfiguration {
                 history_length: Some(0),
+                return_immediately,
                 ..a2a::SendMessageConfiguration::default()
             }),
             ..a2a::SendMessageRequest::default()
@@ -215,6 +282,8 @@ impl<'a> Call<'a> {
         let mut request = self.request(request);
         if !answers {
             request.metadata_mut().insert(KEY, self.key_value.clone());
+        } else if first && let Ok(id) = self.message.message_id.parse() {
+            request.metadata_mut().insert(IDEMPOTENCY_KEY, id);
         }
         let answer = self.client.clone().send_message(request).await?;
         match answer.into_inner().payload {
@@ -288,32 +357,18 @@ impl<'a> Call<'a> {
         Err(Failure::new(&reason::UNAVAILABLE))
     }
 
-    /// Why the child did not do it: what it says itself, else what its state says.
-    fn failure(&self, child: &a2a::Task) -> Failure {
-        let status = child.status.as_ref();
-        let told = child.metadata.as_ref().and_then(Failure::from_metadata);
-        let failure = told.unwrap_or_else(|| {
-            let reason = match state(child) {
-                TaskState::Rejected => &reason::TASK_REJECTED,
-                TaskState::Canceled => &reason::CANCELLED,
-                _ => &reason::TASK_FAILED,
-            };
-            let text = status.and_then(|s| s.message.as_ref()).map(text_of);
-            let failure = Failure::new(reason);
-            match text.filter(|t| !t.is_empty()) {
-                Some(text) => failure.because(text),
-                None => failure,
-            }
-        });
+    /// Why the child did not do it, if it did not.
+    pub(crate) fn failure(&self, child: &a2a::Task) -> Option<Failure> {
+        let failure = Failure::of_task(child.status.as_ref()?, child.metadata.as_ref())?;
         if failure.origin.is_some() {
-            return failure;
+            return Some(failure);
         }
         let origin = Origin { agent: self.agent.clone(), ..Origin::default() };
-        failure.with_task(&child.id, &child.context_id).born_at(origin)
+        Some(failure.with_task(&child.id, &child.context_id).born_at(origin))
     }
 }
 
-fn state(task: &a2a::Task) -> TaskState {
+pub(crate) fn state(task: &a2a::Task) -> TaskState {
     task.status.as_ref().map_or(TaskState::Unspecified, a2a::TaskStatus::state)
 }
 
@@ -322,7 +377,7 @@ fn is_waiting(status: &a2a::TaskStatus) -> bool {
 }
 
 /// The question of a waiting child. One that came without a record is read from its words.
-fn question(child: &a2a::Task) -> Interrupt {
+pub(crate) fn question(child: &a2a::Task) -> Interrupt {
     let status = child.status.clone().unwrap_or_default();
     read(&status).unwrap_or_else(|| {
         let auth = status.state() == TaskState::AuthRequired;

@@ -8,14 +8,17 @@ use faultline_proto::{
     Failure,
     id::BadAgentName,
     reason::{self, Reason},
+    v1::{Disposition, Severity},
 };
+
+use crate::typed::{AgentError, MarkRecoverable, Policy, failure_of, sources};
 
 /// How an agent fails.
 ///
 /// Two kinds, and the difference is what the caller gets to read:
 ///
-/// - **Typed**, made with [`Error::new`]: you chose a [reason](crate::reason) and a public text,
-///   and both travel to the caller unchanged.
+/// - **Typed**, made with [`Error::new`] or from a type of yours that is an [`AgentError`]: you
+///   chose a [reason](crate::reason) and a public text, and both travel to the caller unchanged.
 /// - **Anything else**, made by `?` from any standard error or string: the caller reads only
 ///   that the agent failed for an unknown reason, and a failure id. The whole text with its
 ///   chain of sources is in the worker's log under that id. What you did not mean to say is not
@@ -39,16 +42,33 @@ pub struct Error(Kind);
 
 /// What becomes of the task.
 pub(crate) enum Kind {
-    Failed(Failure),
+    Failed(Failed),
     Rejected(String),
     Stopped,
+}
+
+/// A failure, and behind one that nobody put into words yet the error it was.
+pub(crate) struct Failed {
+    pub(crate) failure: Failure,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { failure, source: None }
+    }
 }
 
 impl Error {
     /// A typed failure. Its public text is the reason's title until [`because`](Self::because)
     /// says better.
     pub fn new(reason: &'static Reason) -> Self {
-        Self(Kind::Failed(Failure::new(reason)))
+        Self(Kind::Failed(Failure::new(reason).into()))
+    }
+
+    /// What the error says of itself, and for the log the rest of it.
+    pub fn typed(error: &(impl AgentError + ?Sized)) -> Self {
+        Self(Kind::Failed(failure_of(error).privately(chain(error)).into()))
     }
 
     /// The agent looked at the task and declines it: the task ends REJECTED, not FAILED, with
@@ -88,6 +108,22 @@ impl Error {
         self.map(|f| f.with_retry_after(delay))
     }
 
+    /// Whether whoever called could go on without; not, unless said.
+    pub fn recoverable(self, yes: bool) -> Self {
+        let severity = if yes { Severity::Recoverable } else { Severity::Fatal };
+        self.map(|f| f.with_severity(severity))
+    }
+
+    /// What a loop of a model and its tools should do about it. Without this the reason decides.
+    pub fn disposition(self, disposition: Disposition) -> Self {
+        self.map(|f| f.with_disposition(disposition))
+    }
+
+    /// The answer of a model that this came with, in its provider's words.
+    pub fn llm_response_id(self, id: impl Into<String>) -> Self {
+        self.map(|f| f.with_llm_response_id(id))
+    }
+
     /// Names one field of the request and what is wrong with it.
     pub fn violation(self, field: impl Into<String>, description: impl Into<String>) -> Self {
         self.map(|f| f.with_violation(field, description))
@@ -104,10 +140,16 @@ impl Error {
         matches!(self.0, Kind::Stopped)
     }
 
+    /// Whether a loop of a model and its tools should tell the model, which may try again with
+    /// other arguments.
+    pub fn is_model_retry(&self) -> bool {
+        self.failure().is_some_and(|f| f.disposition() == Disposition::ModelRetry)
+    }
+
     /// The record that would travel, unless the agent rejected the task or was told to stop.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.0 {
-            Kind::Failed(failure) => Some(failure),
+            Kind::Failed(failed) => Some(&failed.failure),
             Kind::Rejected(_) | Kind::Stopped => None,
         }
     }
@@ -116,23 +158,47 @@ impl Error {
         self.0
     }
 
+    /// Puts an error into words that came as it was, if the policy knows it. What it was stays in
+    /// the log.
+    pub(crate) fn normalised(self, policy: &Policy) -> Self {
+        let Kind::Failed(Failed { failure, source: Some(source) }) = &self.0 else { return self };
+        if failure.is_typed() {
+            return self;
+        }
+        let Some(read) = policy.read(&**source) else { return self };
+        let marked = failure.record().severity() == Severity::Recoverable;
+        let private = chain(&**source);
+        let read = read.map(|f| f.privately(private));
+        if marked { read.recoverable(true) } else { read }
+    }
+
     fn map(self, change: impl FnOnce(Failure) -> Failure) -> Self {
         match self.0 {
-            Kind::Failed(failure) => Self(Kind::Failed(change(failure))),
+            Kind::Failed(Failed { failure, source }) => {
+                Self(Kind::Failed(Failed { failure: change(failure), source }))
+            }
             other => Self(other),
         }
     }
 }
 
 /// The masking conversion. A [`Failure`] that comes through, from a call to another agent, keeps
-/// everything it has.
+/// everything it has, also behind other errors.
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
     fn from(error: E) -> Self {
-        let failure = match error.into().downcast::<Failure>() {
-            Ok(failure) => *failure,
-            Err(other) => Failure::new(&reason::UNKNOWN).privately(chain(&*other)),
+        let source = match error.into().downcast::<Failure>() {
+            Ok(failure) => return Self(Kind::Failed((*failure).into())),
+            Err(other) => other,
         };
-        Self(Kind::Failed(failure))
+        let theirs = sources(&*source).find_map(|e| e.downcast_ref::<Failure>()).cloned();
+        let is_theirs = theirs.is_some();
+        let failure = theirs.unwrap_or_else(|| Failure::new(&reason::UNKNOWN));
+        let failure = failure.privately(chain(&*source));
+        let failure = match sources(&*source).any(|e| e.is::<MarkRecoverable>()) {
+            true => failure.with_severity(Severity::Recoverable),
+            false => failure,
+        };
+        Self(Kind::Failed(Failed { failure, source: (!is_theirs).then_some(source) }))
     }
 }
 
@@ -141,7 +207,7 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Failed(failure) => match failure.private() {
+            Kind::Failed(Failed { failure, .. }) => match failure.private() {
                 Some(private) => write!(f, "{failure} ({})", private.for_log()),
                 None => write!(f, "{failure}"),
             },
@@ -151,7 +217,7 @@ impl fmt::Debug for Error {
     }
 }
 
-fn chain(error: &dyn StdError) -> String {
+fn chain(error: &(impl StdError + ?Sized)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {
@@ -233,6 +299,15 @@ mod tests {
         let theirs = Failure::new(&reason::RATE_LIMITED).because("slow down");
         let error = Error::from(theirs.clone());
         assert_eq!(error.failure(), Some(&theirs));
+    }
+
+    #[test]
+    fn a_failure_of_another_agent_is_found_behind_other_errors() {
+        let theirs = Failure::new(&reason::RATE_LIMITED).because("slow down");
+        let error = Error::from(MarkRecoverable::new(theirs.clone()));
+        let failure = error.failure().unwrap();
+        assert_eq!((&failure.id, failure.severity()), (&theirs.id, Severity::Recoverable));
+        assert_eq!(failure.public_message, "slow down");
     }
 
     #[test]

@@ -35,7 +35,10 @@ mod content;
 mod context;
 mod delegation;
 mod error;
+mod fanout;
+mod outcome;
 mod question;
+mod typed;
 
 mod attempt;
 mod run;
@@ -53,10 +56,18 @@ pub use content::Content;
 pub use context::Context;
 pub use delegation::{Delegated, Delegation};
 pub use error::{Error, ServiceError};
+pub use fanout::{Branch, Fanned, Fanout};
 pub use faultline_chassis::{Mesh, Secret};
-pub use faultline_proto::{a2a, id::TaskId, reason};
+pub use faultline_proto::{
+    Failure, a2a,
+    id::TaskId,
+    reason::{self, Reason},
+    v1::{Disposition, Severity},
+};
+pub use outcome::{Ending, Outcome, OutcomeCall};
 pub use question::{Answer, Question};
 pub use service::{Config, Service, Worker};
+pub use typed::{AgentError, Code, MarkRecoverable, TypedResult};
 
 #[cfg(test)]
 mod tests;

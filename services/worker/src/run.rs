@@ -8,8 +8,10 @@ use std::{
 
 use faultline_chassis::limits;
 use faultline_proto::{
-    Failure, a2a, reason,
-    v1::{self, Origin, Plane, report::Body},
+    Failure, a2a,
+    disposition::{FLOW_ERROR, RUN_ERROR},
+    reason,
+    v1::{self, Origin, Plane, Severity, report::Body},
 };
 use futures::FutureExt;
 use prost::Message as _;
@@ -60,7 +62,7 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
     let attempt = cx.attempt_state();
     if matches!(attempt.restored, Restored::Unreadable) {
         let text = "the checkpoint of an earlier attempt cannot be read";
-        return Some(Err(Error::new(&reason::DATA_LOSS).because(text)));
+        return Some(Err(Error::new(&reason::DATA_LOSS).error_type(RUN_ERROR).because(text)));
     }
     // An order can be older than the agent: then it must not even begin.
     if attempt.told_to_stop() {
@@ -75,7 +77,10 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
     tokio::select! {
         // The agent first: one that never waits costs no timer and no registration.
         biased;
-        result = attempt.hosted.agent.run(cx) => Some(result),
+        // The policy is the agent's code too, and may panic like the rest of it.
+        result = attempt.hosted.agent.run(cx) => {
+            Some(result.map_err(|error| error.normalised(&attempt.hosted.policy)))
+        }
         () = out_of_patience => None,
     }
 }
@@ -94,7 +99,7 @@ fn last_words(attempt: &Attempt, ended: Ended) -> Option<Body> {
     Some(match ended {
         Ended::Returned(Ok(())) => completed(attempt),
         Ended::Returned(Err(error)) => match error.into_kind() {
-            Kind::Failed(failure) => failed(attempt, failure),
+            Kind::Failed(told) => failed(attempt, told.failure, FLOW_ERROR),
             Kind::Rejected(mut text) => {
                 text.truncate(text.floor_char_boundary(REJECTION_BYTES_MAX));
                 Body::Rejected(attempt_message(attempt, text))
@@ -103,7 +108,7 @@ fn last_words(attempt: &Attempt, ended: Ended) -> Option<Body> {
         },
         Ended::Panicked(text) => {
             let failure = Failure::new(&reason::AGENT_PANICKED).privately(text);
-            failed(attempt, failure)
+            failed(attempt, failure, RUN_ERROR)
         }
         // Only an order drops an agent, and orders were looked at above.
         Ended::Dropped => Body::Stopped(v1::Stopped {}),
@@ -136,13 +141,34 @@ pub(crate) fn attempt_message(
     }
 }
 
-/// Completes the record, logs it and marks the span. A failure that came from another agent was
-/// logged there: this one only adds itself to the chain.
-fn failed(attempt: &Attempt, failure: Failure) -> Body {
+/// Completes the record, logs it and marks the span.
+fn failed(attempt: &Attempt, failure: Failure, error_type: &str) -> Body {
+    let failure = complete(attempt, failure, error_type);
+    let span = Span::current();
+    span.record("otel.status_code", "ERROR");
+    span.record("otel.status_description", failure.public_message.as_str());
+    span.record("error.type", failure.reason.as_str());
+    Body::Failed(bounded(failure))
+}
+
+/// What failed although the agent goes on. Only its log knows that the span had trouble.
+pub(crate) fn tolerated(attempt: &Attempt, error: Error) -> Result<Body, Error> {
+    let failure = match error.normalised(&attempt.hosted.policy).into_kind() {
+        Kind::Failed(told) => told.failure,
+        Kind::Rejected(text) => Failure::new(&reason::TASK_REJECTED).because(text),
+        Kind::Stopped => return Err(Error::stopped()),
+    };
+    let failure = failure.with_severity(Severity::Recoverable);
+    Ok(Body::Tolerated(bounded(complete(attempt, failure, FLOW_ERROR))))
+}
+
+/// Gives a failure what only its attempt knows. One that came from another agent was logged there:
+/// this one only adds itself to the chain.
+fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
     let hosted = &attempt.hosted;
     let failure = failure.with_plane(Plane::Execution);
     let (trace_id, span_id) = (attempt.trace.trace_id(), attempt.trace.span_id());
-    let failure = if failure.origin.is_some() {
+    if failure.origin.is_some() {
         let failure = failure.wrap(&hosted.name, attempt.task_id(), &attempt.context_id);
         tracing::debug!(failure.id = %failure.id, task.id = %attempt.key.task_id, "passed on");
         failure
@@ -152,6 +178,10 @@ fn failed(attempt: &Attempt, failure: Failure) -> Body {
             service: "worker".to_owned(),
             worker: hosted.worker.clone(),
         };
+        let failure = match failure.error_type.as_str() {
+            "" => failure.with_error_type(error_type),
+            _ => failure,
+        };
         let failure = failure
             .with_task(attempt.task_id(), &attempt.context_id)
             .with_trace(trace_id.as_str(), span_id)
@@ -159,17 +189,16 @@ fn failed(attempt: &Attempt, failure: Failure) -> Body {
             .born_at(origin);
         log(attempt, &failure);
         failure
-    };
-    let span = Span::current();
-    span.record("otel.status_code", "ERROR");
-    span.record("otel.status_description", failure.public_message.as_str());
-    span.record("error.type", failure.reason.as_str());
-    // Read back as a peer would read it, which cuts what an agent made too long.
+    }
+}
+
+/// Read back as a peer would read it, which cuts what an agent made too long.
+fn bounded(failure: Failure) -> v1::Failure {
     let mut record = Failure::from_record(failure.into_record()).into_record();
     if record.encoded_len() > limits::MESSAGE_BYTES_MAX {
         record.violations.clear();
     }
-    Body::Failed(record)
+    record
 }
 
 /// The one line about it. What the caller was not told needs somebody to look; the rest is a

@@ -99,6 +99,18 @@ async fn an_agent_sees_its_task() {
 }
 
 #[tokio::test]
+async fn a_policy_that_panics_fails_its_task_and_nothing_else() {
+    let unsure = offer(|_| async { Err("boom")? }).normalise(|_| panic!("what is this?"));
+    let (_mesh, mut wire) = Mesh::start(vec![unsure]).await;
+    let task = wire.assign("under-test", "").await;
+    let bodies = wire.until_final(&task).await;
+    assert_eq!(failed(bodies.last()).reason, "AGENT_PANICKED");
+    let task = wire.assign("echo", "still here").await;
+    let bodies = wire.until_final(&task).await;
+    assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
+}
+
+#[tokio::test]
 async fn an_unclassified_error_reaches_the_caller_masked() {
     let (_mesh, mut wire) = start(|_| async { Err("password=hunter2")? }).await;
     let task = wire.assign("under-test", "").await;

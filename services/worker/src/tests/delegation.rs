@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{Content, Context, Error};
 
-const CHILD: &str = "0199a1b2-0000-7000-8000-000000000001";
+pub(super) const CHILD: &str = "0199a1b2-0000-7000-8000-000000000001";
 
-fn child(state: TaskState, message: Option<a2a::Message>) -> a2a::Task {
+pub(super) fn child(state: TaskState, message: Option<a2a::Message>) -> a2a::Task {
     let status = a2a::TaskStatus { state: state as i32, message, timestamp: None };
     a2a::Task {
         id: CHILD.into(),
@@ -29,14 +29,14 @@ fn child(state: TaskState, message: Option<a2a::Message>) -> a2a::Task {
 }
 
 /// In two pieces, as if it had been streamed.
-fn completed(text: &str) -> a2a::Task {
+pub(super) fn completed(text: &str) -> a2a::Task {
     let (start, end) = text.split_at(1);
     let parts = Content::from(start).and(end).0;
     let artifact = a2a::Artifact { artifact_id: "output".into(), parts, ..Default::default() };
     a2a::Task { artifacts: vec![artifact], ..child(TaskState::Completed, None) }
 }
 
-fn asking(key: &str) -> a2a::Task {
+pub(super) fn asking(key: &str) -> a2a::Task {
     let question = Interrupt {
         key: key.into(),
         kind: Kind::Approval as i32,
@@ -50,7 +50,7 @@ fn asking(key: &str) -> a2a::Task {
     child(TaskState::InputRequired, Some(message))
 }
 
-fn record(failure: &Failure, state: TaskState) -> a2a::Task {
+pub(super) fn record(failure: &Failure, state: TaskState) -> a2a::Task {
     a2a::Task { metadata: Some(failure.to_metadata(state)), ..child(state, None) }
 }
 
@@ -68,7 +68,7 @@ async fn delegating() -> (Mesh, Wire, Task) {
 }
 
 /// Gives the slot back to the agent and reads how its task ends.
-async fn end(wire: &mut Wire, task: &Task) -> Vec<Body> {
+pub(super) async fn end(wire: &mut Wire, task: &Task) -> Vec<Body> {
     assert!(!wire.slot(task).await, "it wants its slot");
     wire.go_on(task).await;
     wire.until_final(task).await
@@ -168,8 +168,8 @@ async fn a_rejection_and_a_cancellation_are_failures_of_the_other() {
     let text = |text: &str| Some(super::hub::user_message(text));
     for (state, message, expected) in [
         (TaskState::Rejected, text("not today"), ("TASK_REJECTED", "not today")),
-        (TaskState::Canceled, None, ("CANCELLED", reason::CANCELLED.title)),
-        (TaskState::Failed, None, ("TASK_FAILED", reason::TASK_FAILED.title)),
+        (TaskState::Canceled, None, ("CANCELLED", "the task was canceled")),
+        (TaskState::Failed, None, ("TASK_FAILED", "the task failed and did not say why")),
     ] {
         let (mut mesh, mut wire, task) = delegating().await;
         mesh.hub.sent().await.answer(Ok(child(state, message)));

@@ -39,6 +39,8 @@ impl Sent {
 
 pub(super) struct Door {
     pub(super) sent: mpsc::Sender<Sent>,
+    /// The ids of tasks that the worker cancelled.
+    pub(super) cancelled: mpsc::Sender<String>,
     /// Frames for whoever watches a task; one watcher at a time.
     pub(super) watched: tokio::sync::Mutex<mpsc::Receiver<a2a::StreamResponse>>,
 }
@@ -99,9 +101,10 @@ impl A2aService for Door {
 
     async fn cancel_task(
         &self,
-        _: Request<a2a::CancelTaskRequest>,
+        request: Request<a2a::CancelTaskRequest>,
     ) -> Result<Response<a2a::Task>, Status> {
-        closed()
+        self.cancelled.send(request.into_inner().id).await.expect("the test listens");
+        Ok(Response::new(a2a::Task::default()))
     }
 
     async fn create_task_push_notification_config(

@@ -38,6 +38,7 @@ pub(super) struct Hub {
     pub(super) address: String,
     wires: mpsc::Receiver<Wire>,
     sent: mpsc::Receiver<Sent>,
+    cancelled: mpsc::Receiver<String>,
     watched: mpsc::Sender<a2a::StreamResponse>,
     server: JoinHandle<()>,
 }
@@ -59,19 +60,27 @@ impl Hub {
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
         let (sends, sent) = mpsc::channel(8);
+        let (cancels, cancelled) = mpsc::channel(8);
         let (watched, frames) = mpsc::channel(8);
-        let door = A2aServiceServer::new(Door { sent: sends, watched: Mutex::new(frames) });
+        let watches = Mutex::new(frames);
+        let door = Door { sent: sends, cancelled: cancels, watched: watches };
+        let door = A2aServiceServer::new(door);
         let server = tokio::spawn(async move {
             let incoming = TcpListenerStream::new(listener);
             let server = Server::builder().add_service(service).add_service(door);
             server.serve_with_incoming(incoming).await.unwrap();
         });
-        Self { address, wires, sent, watched, server }
+        Self { address, wires, sent, cancelled, watched, server }
     }
 
     /// The next message that an agent sends to another.
     pub(super) async fn sent(&mut self) -> Sent {
         soon(self.sent.recv()).await.unwrap()
+    }
+
+    /// The id of the next task that an agent cancels.
+    pub(super) async fn cancelled(&mut self) -> String {
+        soon(self.cancelled.recv()).await.unwrap()
     }
 
     /// Tells whoever watches a task that it has come so far.

@@ -3,7 +3,9 @@
 mod agents;
 mod delegation;
 mod door;
+mod fanout;
 mod hub;
 mod life;
+mod outcome;
 mod script;
 mod telemetry;

@@ -51,7 +51,7 @@ fn reference() -> Skill {
     EXAMPLES.iter().fold(skill.tag("test"), |skill, example| skill.example(*example))
 }
 
-const EXAMPLES: [&str; 16] = [
+const EXAMPLES: [&str; 17] = [
     "say \"half way\"",
     "chunk some; chunk more",
     "artifact report \"all of it\"",
@@ -60,6 +60,7 @@ const EXAMPLES: [&str; 16] = [
     "ask \"Which one?\"; chunk $answer",
     "auth https://accounts.example.org/connect",
     "delegate echo { hello }",
+    "fanout 2 of echo,echo,script { say hello }",
     "try { delegate script { fail INTERNAL } } else { chunk \"it failed: $failure\" }",
     "chunk once; checkpoint; abort",
     "message hello",

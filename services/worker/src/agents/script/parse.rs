@@ -11,8 +11,8 @@ use crate::reason::{self, Reason};
 const TEXT_CHARS_MAX: usize = 60;
 /// How deep `try` may stand in `try`: each level is read once more than the one around it.
 const TRY_DEPTH_MAX: usize = 16;
-const INSTRUCTIONS: &str = "one of say, chunk, artifact, data, sleep, ask, auth, delegate, try, \
-                            checkpoint, message, reject, fail, panic, abort, hang";
+const INSTRUCTIONS: &str = "one of say, chunk, artifact, data, sleep, ask, auth, delegate, \
+                            fanout, try, checkpoint, message, reject, fail, panic, abort, hang";
 
 /// A script that can be run. Blocks are laid out one after the other, so that a place in the script
 /// is a number.
@@ -42,6 +42,13 @@ pub enum Instruction {
         agent: String,
         script: String,
     },
+    /// Likewise, for several agents.
+    Fanout {
+        /// How many of them have to do it; `None`: all.
+        required: Option<usize>,
+        agents: Vec<String>,
+        script: String,
+    },
     /// If a step fails before the `EndTry` that belongs to it, go on at `otherwise`.
     Try {
         otherwise: usize,
@@ -64,8 +71,10 @@ pub enum Instruction {
 pub struct Fail {
     pub reason: &'static Reason,
     pub code: Option<String>,
+    pub error_type: Option<String>,
     pub text: Option<String>,
     pub retryable: Option<bool>,
+    pub recoverable: Option<bool>,
     pub retry_after: Option<Duration>,
     /// Only this many first attempts fail; `None`: all.
     pub times: Option<u32>,
@@ -187,6 +196,7 @@ fn instruction(piece: &Piece<'_>) -> Result<Instruction, ScriptError> {
         "ask" => text("a question").map(Instruction::Ask),
         "auth" => text("a URL").map(Instruction::Auth),
         "delegate" => delegate(piece, rest),
+        "fanout" => fanout(piece, rest),
         "checkpoint" => alone(Instruction::Checkpoint),
         "message" => text("a text").map(Instruction::Message),
         "reject" => text("a text").map(Instruction::Reject),
@@ -218,6 +228,34 @@ fn delegate(piece: &Piece<'_>, rest: &str) -> Result<Instruction, ScriptError> {
     }
 }
 
+fn fanout(piece: &Piece<'_>, rest: &str) -> Result<Instruction, ScriptError> {
+    let expected = || {
+        piece.expected(
+            "N, first or all, then 'of', agents with commas between them, and { their script } \
+             after 'fanout', with N from 1 to the number of agents",
+        )
+    };
+    let (count, rest) = word(rest);
+    let (of, rest) = word(rest);
+    let brace = rest.find('{').filter(|_| of == "of").ok_or_else(expected)?;
+    let (names, rest) = rest.split_at(brace);
+    let agents: Vec<_> = names.split(',').map(|name| name.trim().to_owned()).collect();
+    let required = match count {
+        "all" => None,
+        "first" => Some(1),
+        count => Some(count.parse().map_err(|_| expected())?),
+    };
+    let named = agents.iter().all(|agent| check_agent_name(agent).is_ok());
+    let possible = required.is_none_or(|n| (1..=agents.len()).contains(&n));
+    match block(rest) {
+        Some((script, "")) if named && possible => {
+            let script = script.trim().to_owned();
+            Ok(Instruction::Fanout { required, agents, script })
+        }
+        _ => Err(expected()),
+    }
+}
+
 fn data(piece: &Piece<'_>, rest: &str) -> Result<Instruction, ScriptError> {
     let value = serde_json::from_str(rest);
     let value = value.map_err(|error| piece.expected(format!("JSON after 'data' ({error})")))?;
@@ -228,8 +266,16 @@ fn fail(piece: &Piece<'_>, rest: &str) -> Result<Fail, ScriptError> {
     let (name, mut rest) = word(rest);
     let reason = reason::named(name)
         .ok_or_else(|| piece.expected("a reason of the table, such as RATE_LIMITED"))?;
-    let mut fail =
-        Fail { reason, code: None, text: None, retryable: None, retry_after: None, times: None };
+    let mut fail = Fail {
+        reason,
+        code: None,
+        error_type: None,
+        text: None,
+        retryable: None,
+        recoverable: None,
+        retry_after: None,
+        times: None,
+    };
     while !rest.is_empty() {
         let (option, after) = word(rest);
         rest = after;
@@ -237,16 +283,18 @@ fn fail(piece: &Piece<'_>, rest: &str) -> Result<Fail, ScriptError> {
         let value = unquote(value);
         let known = match key {
             "code" => set(&mut fail.code, Some(value.into_owned())),
+            "type" => set(&mut fail.error_type, Some(value.into_owned())),
             "text" => set(&mut fail.text, Some(value.into_owned())),
             "retryable" => set(&mut fail.retryable, value.parse().ok()),
+            "recoverable" => set(&mut fail.recoverable, value.parse().ok()),
             "retry_after" => set(&mut fail.retry_after, duration(&value)),
             "times" => set(&mut fail.times, value.parse().ok()),
             _ => false,
         };
         if !known {
             return Err(piece.expected(
-                "code=CODE, text=\"TEXT\", retryable=true|false, retry_after=2s or times=N, \
-                 each at most once",
+                "code=CODE, type=TYPE, text=\"TEXT\", retryable=true|false, \
+                 recoverable=true|false, retry_after=2s or times=N, each at most once",
             ));
         }
     }
@@ -275,168 +323,5 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    fn parse(source: &str) -> Vec<Instruction> {
-        source.parse::<Script>().unwrap().instructions
-    }
-
-    fn refused(source: &str) -> String {
-        source.parse::<Script>().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn every_instruction_reads_as_written() {
-        use Instruction::*;
-        let text = |s: &str| s.to_owned();
-        assert_eq!(
-            parse("say hello there; chunk \" a;b\"\nartifact \"my file\" the text; sleep 200ms"),
-            [
-                Say(text("hello there")),
-                Chunk(text(" a;b")),
-                Artifact { name: text("my file"), text: text("the text") },
-                Sleep(Duration::from_millis(200)),
-            ]
-        );
-        assert_eq!(
-            parse("data {\"a\": [1, \"}\"]}; data \"x\"; data 3"),
-            [
-                Data { name: text("data"), value: json!({"a": [1, "}"]}) },
-                Data { name: text("data-2"), value: json!("x") },
-                Data { name: text("data-3"), value: json!(3) },
-            ]
-        );
-        assert_eq!(
-            parse("ask Who?; auth http://x/y; message $answer; reject no; panic; abort; hang"),
-            [
-                Ask(text("Who?")),
-                Auth(text("http://x/y")),
-                Message(text("$answer")),
-                Reject(text("no")),
-                Panic,
-                Abort,
-                Hang,
-            ]
-        );
-        assert_eq!(parse("\n# nothing; at all {\n ;"), []);
-        assert_eq!(parse("sleep 2s;sleep 1m").len(), 2);
-    }
-
-    #[test]
-    fn fail_takes_its_options_in_any_order() {
-        let all = "fail rate_limited times=2 text=\"slow down\" code=40401 retry_after=2s \
-                   retryable=false";
-        let expected = Fail {
-            reason: &reason::RATE_LIMITED,
-            code: Some("40401".into()),
-            text: Some("slow down".into()),
-            retryable: Some(false),
-            retry_after: Some(Duration::from_secs(2)),
-            times: Some(2),
-        };
-        assert_eq!(parse(all), [Instruction::Fail(expected)]);
-        assert!(matches!(&parse("fail INTERNAL")[0], Instruction::Fail(f) if f.times.is_none()));
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_named_with_its_line() {
-        assert_eq!(
-            refused("say a\n\n  slep 2s; say b"),
-            format!("line 3: cannot read 'slep 2s': expected {INSTRUCTIONS}")
-        );
-        let time = "expected a time such as 200ms, 2s or 1m";
-        for bad in
-            ["sleep", "sleep 2", "sleep 2h", "sleep s", "sleep -1s", "sleep 99999999999999999999s"]
-        {
-            assert_eq!(refused(bad), format!("line 1: cannot read '{bad}': {time}"));
-        }
-        assert!(refused("say").ends_with("expected a text after 'say'"));
-        assert!(refused("artifact a").ends_with("expected a name and a text after 'artifact'"));
-        assert!(refused("data {a}").contains("expected JSON after 'data'"));
-        assert!(refused("fail NO_SUCH").contains("expected a reason of the table"));
-        assert!(refused("fail").contains("expected a reason of the table"));
-        for bad in ["times=x", "why=1", "retryable", "code=1 code=2", "text=a b"] {
-            assert!(refused(&format!("fail INTERNAL {bad}")).contains("at most once"), "{bad}");
-        }
-        assert!(refused("panic now").ends_with("expected nothing after 'panic'"));
-        assert!(refused("say :}").contains("quotes around it"));
-        for bad in ["delegate", "delegate echo", "delegate Echo { a }", "delegate echo { a } b"] {
-            assert!(
-                refused(bad).ends_with("an agent and { its script } after 'delegate'"),
-                "{bad}"
-            );
-        }
-        for bad in ["try", "try { a }", "try { say a }\nelse { say b }", "try a else { b }"] {
-            assert!(refused(bad).contains("else { … } after 'try'"), "{bad}");
-        }
-        let nested = "say a\ntry {\n  say b\n  slep\n} else { say c }";
-        assert!(refused(nested).starts_with("line 4: cannot read 'slep'"), "{}", refused(nested));
-        let deep = "try { ".repeat(17) + &" } else { }".repeat(17);
-        assert!(refused(&deep).ends_with("at most 16 'try' in one another"));
-    }
-
-    #[test]
-    fn blocks_are_laid_out_one_after_the_other() {
-        use Instruction::*;
-        let text = |s: &str| s.to_owned();
-        assert_eq!(
-            parse("try { say a; try { panic } else { } } else { say b }; checkpoint"),
-            [
-                Try { otherwise: 6 },
-                Say(text("a")),
-                Try { otherwise: 5 },
-                Panic,
-                EndTry { end: 5 },
-                EndTry { end: 7 },
-                Say(text("b")),
-                Checkpoint,
-            ]
-        );
-        let inner = "say a; delegate echo { \"}\" }\n# ok }\nask $answer";
-        let script = format!("delegate script {{ {inner} }}");
-        assert_eq!(parse(&script), [Delegate { agent: text("script"), script: text(inner) }]);
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_the_parser_panic(source in "(?s).{0,200}") {
-            let _ = source.parse::<Script>();
-        }
-
-        #[test]
-        fn nor_does_text_that_looks_like_a_script(
-            parts in proptest::collection::vec(
-                prop_oneof![
-                    Just("say "), Just("fail INTERNAL "), Just("data "), Just("sleep 1s"),
-                    Just("\""), Just("\\"), Just("{"), Just("}"), Just(";"), Just("\n"),
-                    Just("#"), Just(" "), Just("text="), Just("é"), Just("artifact "),
-                    Just("try {"), Just("else {"), Just("delegate echo {"),
-                ],
-                0..24,
-            )
-        ) {
-            let _ = parts.concat().parse::<Script>();
-        }
-
-        #[test]
-        fn any_text_survives_quoting(text in "(?s).{0,80}") {
-            let quoted = format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-            let script =
-                format!("say {quoted}; artifact {quoted} {quoted}; fail INTERNAL text={quoted}");
-            let Ok(read) = script.parse::<Script>() else {
-                prop_assert!(text.is_empty(), "an artifact needs a name");
-                return Ok(());
-            };
-            prop_assert_eq!(&read.instructions[0], &Instruction::Say(text.clone()));
-            prop_assert_eq!(
-                &read.instructions[1],
-                &Instruction::Artifact { name: text.clone(), text: text.clone() }
-            );
-            let Instruction::Fail(fail) = &read.instructions[2] else { panic!("{read:?}") };
-            prop_assert_eq!(fail.text.as_ref(), Some(&text));
-        }
-    }
-}
+#[path = "parse_tests.rs"]
+mod tests;

@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::parse::{Fail, Instruction, Script};
-use crate::{Context, Error, reason};
+use crate::{Context, Error, Fanned, a2a, reason};
 
 /// Where a script stands, as it is saved.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -27,12 +27,12 @@ struct Place {
 impl Place {
     /// Goes on where the innermost `try` says, unless the failure is nobody's to catch: a task that
     /// is told to stop or declined does not go on.
-    fn catch(&mut self, error: Error) -> Result<(), Error> {
+    async fn catch(&mut self, cx: &Context, error: Error) -> Result<(), Error> {
         match (error.failure(), self.otherwise.pop()) {
             (Some(failure), Some(at)) => {
                 self.failure.clone_from(&failure.reason);
                 self.next = at;
-                Ok(())
+                cx.tolerate(error).await
             }
             _ => Err(error),
         }
@@ -60,7 +60,7 @@ pub(super) async fn run(cx: &Context, script: &Script) -> Result<(), Error> {
         place.next += 1;
         let save = match step(cx, instruction, &mut place).await {
             Ok(save) => save,
-            Err(error) => place.catch(error).map(|()| true)?,
+            Err(error) => place.catch(cx, error).await.map(|()| true)?,
         };
         if save {
             cx.checkpoint(place.encode_to_vec()).await?;
@@ -101,6 +101,14 @@ async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Res
             }
             return Ok(true);
         }
+        Instruction::Fanout { required, agents, script } => {
+            let fanout = agents.iter().fold(cx.fanout(script), |fanout, agent| fanout.to(agent));
+            let fanned = fanout.at_least(required.unwrap_or(agents.len())).await?;
+            for (name, parts) in joined(&fanned) {
+                cx.artifact(name, parts).await?;
+            }
+            return Ok(true);
+        }
         Instruction::Try { otherwise } => place.otherwise.push(index(*otherwise)),
         Instruction::EndTry { end } => {
             place.otherwise.pop();
@@ -124,6 +132,19 @@ async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Res
     Ok(false)
 }
 
+/// The artifacts of all branches; those of one name are one.
+fn joined(fanned: &Fanned) -> Vec<(&str, Vec<a2a::Part>)> {
+    let mut all: Vec<(&str, Vec<a2a::Part>)> = Vec::new();
+    for artifact in fanned.results.iter().flat_map(|branch| branch.made.artifacts()) {
+        let (name, parts) = (artifact.artifact_id.as_str(), artifact.parts.iter().cloned());
+        match all.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => known.extend(parts),
+            None => all.push((name, parts.collect())),
+        }
+    }
+    all
+}
+
 /// A script is a message, and those are far smaller.
 fn index(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
@@ -139,6 +160,12 @@ fn fail(cx: &Context, how: &Fail, fill: impl Fn(&str) -> String) -> Result<(), E
     }
     if let Some(code) = &how.code {
         error = error.code(fill(code));
+    }
+    if let Some(name) = &how.error_type {
+        error = error.error_type(fill(name));
+    }
+    if let Some(yes) = how.recoverable {
+        error = error.recoverable(yes);
     }
     if let Some(yes) = how.retryable {
         error = error.retryable(yes);

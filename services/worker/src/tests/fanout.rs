@@ -1,0 +1,221 @@
+//! Agents that give work to several others at once.
+
+use std::collections::BTreeMap;
+
+use faultline_proto::{
+    Failure,
+    a2a::{self, TaskState},
+    reason,
+    reason::Reason,
+    v1::{Origin, Severity, report::Body, to_worker},
+};
+
+use super::{
+    agents::{failed, start},
+    delegation::{child, completed, end, record},
+    door::Sent,
+    hub::{Mesh, Task, Wire, soon},
+};
+use crate::{Content, Context, Error, Fanout};
+
+/// Starts an agent that fans out to a, b and c, up to its calls.
+async fn fanning(how: fn(Fanout<'_>) -> Fanout<'_>) -> (Mesh, Wire, Task) {
+    let (mesh, mut wire) = start(move |cx: Context| async move {
+        let fanned = how(cx.fanout("please").to("a").to("b").to("c")).await?;
+        let texts: Vec<_> =
+            fanned.results.iter().map(|b| format!("{}={}", b.agent, b.made.text())).collect();
+        let failures: Vec<_> =
+            fanned.failures.iter().map(|(agent, f)| format!("{agent}:{}", f.reason)).collect();
+        assert_eq!(fanned.degraded, !failures.is_empty());
+        cx.artifact("made", [texts, failures].concat().join(" ")).await
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await, "the slot goes back first");
+    (mesh, wire, task)
+}
+
+/// The calls of all branches, by agent.
+async fn branches(mesh: &mut Mesh) -> BTreeMap<String, Sent> {
+    let mut sent = BTreeMap::new();
+    for _ in 0..3 {
+        let branch = mesh.hub.sent().await;
+        sent.insert(branch.request.tenant.clone(), branch);
+    }
+    sent
+}
+
+fn broken(agent: &str, reason: &'static Reason) -> a2a::Task {
+    let origin = Origin { agent: agent.into(), ..Origin::default() };
+    record(&Failure::new(reason).because("no").born_at(origin), TaskState::Failed)
+}
+
+fn running(id: &str) -> a2a::Task {
+    a2a::Task { id: id.into(), ..child(TaskState::Working, None) }
+}
+
+/// What the agent wrote at the end, and what it tolerated before.
+fn made(bodies: &[Body]) -> (String, Vec<&str>) {
+    let mut tolerated = Vec::new();
+    for body in bodies {
+        match body {
+            Body::Tolerated(failure) => {
+                assert_eq!(failure.severity(), Severity::Recoverable);
+                tolerated.push(failure.reason.as_str());
+            }
+            Body::Artifact(chunk) => {
+                let parts = &chunk.artifact.as_ref().unwrap().parts;
+                return (crate::content::text_parts(parts).collect(), tolerated);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("nothing was made: {bodies:?}")
+}
+
+#[tokio::test]
+async fn all_of_them_do_it_under_stable_keys() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
+    let mut sent = branches(&mut mesh).await;
+    for (agent, at) in [("a", 0), ("b", 1), ("c", 2)] {
+        let branch = &sent[agent];
+        assert_eq!(branch.said("faultline-key").unwrap(), format!("fanout-1/{at}"));
+        assert_eq!(branch.said("faultline-task"), Some("token-1"));
+        assert_eq!(branch.message().parts, Content::from("please").0);
+    }
+    // Whatever the order of their ends, results come in that of the branches.
+    for (agent, text) in [("c", "33"), ("a", "11"), ("b", "22")] {
+        sent.remove(agent).unwrap().answer(Ok(completed(text)));
+    }
+    let bodies = end(&mut wire, &task).await;
+    assert_eq!(made(&bodies), ("a=11 b=22 c=33".to_owned(), vec![]));
+}
+
+#[tokio::test]
+async fn enough_results_are_enough_and_the_failed_one_is_tolerated() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.at_least(2)).await;
+    let mut sent = branches(&mut mesh).await;
+    sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
+    // Another task runs to its end meanwhile: by then the failure has arrived too.
+    let other = wire.assign("echo", "x").await;
+    wire.until_final(&other).await;
+    sent.remove("c").unwrap().answer(Ok(completed("33")));
+    sent.remove("a").unwrap().answer(Ok(completed("11")));
+    let bodies = end(&mut wire, &task).await;
+    let expected = ("a=11 c=33 b:RATE_LIMITED".to_owned(), vec!["RATE_LIMITED"]);
+    assert_eq!(made(&bodies), expected);
+}
+
+#[tokio::test]
+async fn the_first_result_cancels_the_others() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.first()).await;
+    let mut sent = branches(&mut mesh).await;
+    sent.remove("b").unwrap().answer(Ok(completed("22")));
+    for loser in sent.into_values() {
+        soon(loser.dropped()).await;
+    }
+    // The losers' tasks are found by their keys, without waiting for them.
+    for _ in 0..2 {
+        let again = mesh.hub.sent().await;
+        let (agent, key) = (again.request.tenant.clone(), again.said("faultline-key").unwrap());
+        assert_eq!(key, if agent == "a" { "fanout-1/0" } else { "fanout-1/2" });
+        assert!(again.request.configuration.as_ref().unwrap().return_immediately);
+        again.answer(Ok(running(&format!("task-{agent}"))));
+    }
+    let mut cancelled = [mesh.hub.cancelled().await, mesh.hub.cancelled().await];
+    cancelled.sort();
+    assert_eq!(cancelled, ["task-a", "task-c"]);
+    let bodies = end(&mut wire, &task).await;
+    assert_eq!(made(&bodies), ("b=22".to_owned(), vec![]), "a loser did not fail");
+}
+
+#[tokio::test]
+async fn too_few_results_fail_with_what_became_of_each() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.at_least(2)).await;
+    let mut sent = branches(&mut mesh).await;
+    sent.remove("a").unwrap().answer(Ok(completed("11")));
+    sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
+    sent.remove("c").unwrap().answer(Err(Failure::new(&reason::AGENT_NOT_FOUND)));
+    let bodies = end(&mut wire, &task).await;
+    let failure = failed(bodies.last());
+    assert_eq!(failure.reason, "MIN_RESULTS_NOT_MET");
+    assert_eq!(failure.public_message, "Only 1/3 agents responded. Minimum required: 2");
+    assert_eq!((failure.code, failure.retryable), (14, Some(false)), "codes differ; one may not");
+    assert_eq!(failure.origin.as_ref().unwrap().agent, "under-test");
+    let aggregate = failure.aggregate.as_ref().unwrap();
+    assert_eq!((aggregate.required, aggregate.succeeded, aggregate.asked), (2, 1, 3));
+    let reasons: Vec<_> =
+        aggregate.branches.iter().map(|b| (b.agent.as_str(), b.reason.as_str())).collect();
+    assert_eq!(reasons, [("b", "RATE_LIMITED"), ("c", "AGENT_NOT_FOUND")]);
+    assert_eq!(bodies.len(), 1, "nothing was tolerated: {bodies:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_succeed_any_longer_is_not_waited_for() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
+    let mut sent = branches(&mut mesh).await;
+    sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
+    for _ in 0..2 {
+        let again = mesh.hub.sent().await;
+        again.answer(Ok(running("loser")));
+        assert_eq!(mesh.hub.cancelled().await, "loser");
+    }
+    let bodies = end(&mut wire, &task).await;
+    let failure = failed(bodies.last());
+    assert_eq!(failure.public_message, "Only 0/3 agents responded. Minimum required: 3");
+    assert_eq!((failure.code, failure.retryable), (8, Some(true)), "as all that failed");
+}
+
+#[tokio::test]
+async fn a_stop_ends_all_branches_at_once() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
+    let sent = branches(&mut mesh).await;
+    wire.cancel(&task).await;
+    for branch in sent.into_values() {
+        soon(branch.dropped()).await;
+    }
+    let bodies = wire.until_final(&task).await;
+    assert!(matches!(bodies.as_slice(), [Body::Stopped(_)]), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn a_successor_joins_the_same_branches() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
+    let first = branches(&mut mesh).await;
+    wire.cancel(&task).await;
+    wire.until_final(&task).await;
+    drop(first);
+
+    let task = task.successor();
+    wire.say(to_worker::Body::Assign(task.assign())).await;
+    assert!(wire.slot(&task).await);
+    for (at, (_, branch)) in branches(&mut mesh).await.into_iter().enumerate() {
+        assert_eq!(branch.said("faultline-key").unwrap(), format!("fanout-1/{at}"));
+        assert_eq!(branch.said("faultline-task"), Some("token-2"));
+        branch.answer(Ok(completed("11")));
+    }
+    let bodies = end(&mut wire, &task).await;
+    assert_eq!(made(&bodies).0, "a=11 b=11 c=11");
+}
+
+#[tokio::test]
+async fn a_fan_out_that_makes_no_sense_is_refused_before_anything_is_sent() {
+    type How = fn(&Context) -> Fanout<'_>;
+    let cases: [(How, &str); 3] = [
+        (|cx| cx.fanout("x"), "at least one agent"),
+        (|cx| cx.fanout("x").to("a").at_least(2), "1 agents cannot have 2 results"),
+        (|cx| (0..65).fold(cx.fanout("x"), |f, _| f.to("a")), "at most 64 agents, not 65"),
+    ];
+    for (how, says) in cases {
+        let (_mesh, mut wire) = start(move |cx: Context| async move {
+            how(&cx).await?;
+            Ok::<(), Error>(())
+        })
+        .await;
+        let task = wire.assign("under-test", "").await;
+        let bodies = wire.until_final(&task).await;
+        let failure = failed(bodies.last());
+        assert_eq!(failure.reason, "INVALID_ARGUMENT");
+        assert!(failure.public_message.contains(says), "{failure:?}");
+    }
+}

@@ -1,0 +1,169 @@
+//! Outcomes of delegations as a model is told them.
+
+use std::time::Duration;
+
+use faultline_proto::{
+    Failure,
+    a2a::{self, TaskState},
+    reason::{self, Reason},
+    v1::{Disposition, report::Body},
+};
+
+use super::{
+    agents::{failed, start},
+    delegation::{CHILD, asking, child, completed, end, record},
+    hub::{Mesh, Task, Wire, soon},
+};
+use crate::{Content, Context, Error, content::text_of};
+
+/// Says what became of the other, as a tool would tell its model.
+async fn tells(cx: Context) -> Result<(), Error> {
+    let delegation = cx.delegate("other", "please").outcome();
+    let outcome = match &*cx.text() {
+        "strict" => delegation.strict().await?,
+        "timeout" => delegation.timeout(Duration::from_millis(50)).await?,
+        _ => delegation.await?,
+    };
+    cx.reply(format!("{} {outcome}", outcome.task_id)).await
+}
+
+async fn telling(how: &str) -> (Mesh, Wire, Task) {
+    let (mesh, mut wire) = start(tells).await;
+    let task = wire.assign("under-test", how).await;
+    assert!(wire.slot(&task).await, "the slot goes back first");
+    (mesh, wire, task)
+}
+
+fn reply(bodies: &[Body]) -> String {
+    match bodies.last() {
+        Some(Body::Completed(done)) => text_of(done.message.as_ref().unwrap()).into_owned(),
+        other => panic!("not completed: {other:?}"),
+    }
+}
+
+async fn told(answer: Result<a2a::Task, Failure>) -> String {
+    let (mut mesh, mut wire, task) = telling("").await;
+    mesh.hub.sent().await.answer(answer);
+    reply(&end(&mut wire, &task).await)
+}
+
+fn saying(state: TaskState, text: &str) -> a2a::Task {
+    let message = a2a::Message { parts: Content::from(text).0, ..a2a::Message::default() };
+    child(state, Some(message))
+}
+
+fn broken(reason: &'static Reason) -> a2a::Task {
+    record(&Failure::new(reason).because("no"), TaskState::Failed)
+}
+
+#[tokio::test]
+async fn every_outcome_has_its_words() {
+    use TaskState::{AuthRequired, Canceled, Completed, Failed, InputRequired, Rejected};
+    for (answer, expected) in [
+        (Ok(completed("17 degrees")), "[COMPLETED] 17 degrees"),
+        (Ok(child(Completed, None)), "[COMPLETED] Task completed"),
+        (Ok(saying(Failed, "no such city")), "[FAILED] no such city"),
+        (Ok(child(Failed, None)), "[FAILED] Unknown error"),
+        (Ok(broken(&reason::INTERNAL)), "[FAILED] no"),
+        (Ok(saying(Rejected, "not my job")), "[REJECTED] not my job"),
+        (Ok(saying(Canceled, "by hand")), "[CANCELLED] Task was cancelled"),
+        (Ok(saying(InputRequired, "Which?")), "[INPUT_REQUIRED:task_id=CHILD] Which?"),
+        (Ok(asking("ask-1")), "[INPUT_REQUIRED:task_id=CHILD] Sure?"),
+        (Ok(saying(AuthRequired, "Sign in")), "[AUTH_REQUIRED:task_id=CHILD] Sign in"),
+    ] {
+        let expected = format!("{CHILD} {}", expected.replace("CHILD", CHILD));
+        assert_eq!(told(answer).await, expected);
+    }
+    let refused = told(Err(Failure::new(&reason::AGENT_NOT_FOUND))).await;
+    assert_eq!(refused, " [FAILED] agent not found");
+}
+
+#[tokio::test]
+async fn our_own_patience_is_its_own_outcome_and_ends_the_other() {
+    let (mut mesh, mut wire, task) = telling("timeout").await;
+    soon(mesh.hub.sent().await.dropped()).await;
+    let again = mesh.hub.sent().await;
+    assert!(again.request.configuration.as_ref().unwrap().return_immediately);
+    again.answer(Ok(child(TaskState::Working, None)));
+    assert_eq!(mesh.hub.cancelled().await, CHILD);
+    let said = reply(&end(&mut wire, &task).await);
+    assert_eq!(said, format!("{CHILD} [TIMEOUT] Task timed out"));
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_the_other() {
+    let (mut mesh, mut wire, task) = telling("").await;
+    let sent = mesh.hub.sent().await;
+    wire.cancel(&task).await;
+    let bodies = wire.until_final(&task).await;
+    assert!(matches!(bodies.as_slice(), [Body::Stopped(_)]), "{bodies:?}");
+    soon(sent.dropped()).await;
+}
+
+#[tokio::test]
+async fn an_answer_goes_to_the_task_that_asked_and_may_be_repeated() {
+    let (mut mesh, mut wire) = start(|cx: Context| async move {
+        let outcome = cx.delegate("other", "yes").to_task(CHILD).outcome().await?;
+        cx.reply(outcome.to_string()).await
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await);
+    let sent = mesh.hub.sent().await;
+    assert_eq!((sent.message().task_id.as_str(), sent.said("faultline-key")), (CHILD, None));
+    assert_eq!(sent.message().parts, Content::from("yes").0);
+    let key = sent.said("idempotency-key").unwrap().to_owned();
+    // Whether it arrived is not known: the same again, under the same key.
+    sent.answer(Err(Failure::new(&reason::OUTCOME_UNKNOWN)));
+    let again = mesh.hub.sent().await;
+    assert_eq!(again.said("idempotency-key"), Some(key.as_str()));
+    again.answer(Ok(completed("done")));
+    assert_eq!(reply(&end(&mut wire, &task).await), "[COMPLETED] done");
+}
+
+#[tokio::test]
+async fn only_what_says_so_ends_a_lenient_run() {
+    let told = |failure: Failure| async move {
+        let (mut mesh, mut wire, task) = telling("").await;
+        mesh.hub.sent().await.answer(Ok(record(&failure, TaskState::Failed)));
+        end(&mut wire, &task).await
+    };
+    let said = Failure::new(&reason::NOT_FOUND).with_disposition(Disposition::Abort);
+    assert_eq!(failed(told(said).await.last()).reason, "NOT_FOUND");
+    for reason in [&reason::INTERNAL, &reason::UNAUTHENTICATED, &reason::INVALID_ARGUMENT] {
+        let bodies = told(Failure::new(reason)).await;
+        assert!(reply(&bodies).contains("[FAILED]"), "{}", reason.name);
+    }
+}
+
+#[tokio::test]
+async fn a_strict_run_ends_where_no_other_argument_would_help() {
+    for (reason, ends, model_retry) in [
+        (&reason::INVALID_ARGUMENT, true, true),
+        (&reason::WORKER_LOST, true, false),
+        (&reason::PERMISSION_DENIED, true, false),
+        (&reason::UNAUTHENTICATED, true, false),
+        (&reason::INTERNAL, true, false),
+        (&reason::AGENT_NOT_FOUND, true, false),
+        (&reason::FAILED_PRECONDITION, false, false),
+        (&reason::RATE_LIMITED, false, false),
+    ] {
+        let (mut mesh, mut wire) = start(|cx: Context| async move {
+            match cx.delegate("other", "please").outcome().strict().await {
+                Ok(outcome) => cx.reply(outcome.to_string()).await,
+                Err(error) if error.is_model_retry() => cx.reply("again").await,
+                Err(error) => Err(error),
+            }
+        })
+        .await;
+        let task = wire.assign("under-test", "").await;
+        assert!(wire.slot(&task).await);
+        mesh.hub.sent().await.answer(Ok(broken(reason)));
+        let bodies = end(&mut wire, &task).await;
+        match (ends, model_retry) {
+            (_, true) => assert_eq!(reply(&bodies), "again", "{}", reason.name),
+            (true, _) => assert_eq!(failed(bodies.last()).reason, reason.name),
+            (false, _) => assert_eq!(reply(&bodies), "[FAILED] no", "{}", reason.name),
+        }
+    }
+}

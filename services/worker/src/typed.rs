@@ -1,0 +1,381 @@
+//! Errors of an agent's own types. A type that says how it fails is an [`AgentError`]; a type that
+//! cannot, because somebody else wrote it, is put into words by the offer's policy.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
+
+use faultline_proto::{
+    Failure,
+    reason::{self, Reason},
+    v1::{Disposition, Severity},
+};
+
+use crate::Error;
+
+/// An error that says itself how it is to be told to callers. Everything has a default; what is not
+/// said here, its `Display` and its sources, goes to the log and nowhere else.
+///
+/// It reaches the caller typed when it is returned by [`typed`](TypedResult::typed), or by `?` and
+/// the offer [recognises](crate::Offer::recognise) its type, which then also finds it among the
+/// sources of another error.
+///
+/// ```
+/// use std::time::Duration;
+/// use faultline_worker::{AgentError, Code, Error, Reason, TypedResult, reason};
+///
+/// #[derive(Debug, thiserror::Error)]
+/// enum OrderError {
+///     #[error("no order {0} in shard 7")]
+///     Missing(u64),
+///     #[error("inventory timed out")]
+///     Inventory,
+/// }
+///
+/// impl AgentError for OrderError {
+///     fn reason(&self) -> &'static Reason {
+///         match self {
+///             Self::Missing(_) => &reason::NOT_FOUND,
+///             Self::Inventory => &reason::UNAVAILABLE,
+///         }
+///     }
+///
+///     fn code(&self) -> Option<Code> {
+///         Some(match self {
+///             Self::Missing(_) => 40401.into(),
+///             Self::Inventory => "ORDER_INVENTORY_SOFT_TIMEOUT".into(),
+///         })
+///     }
+///
+///     fn public_message(&self) -> Option<String> {
+///         matches!(self, Self::Missing(_)).then(|| "There is no such order".to_owned())
+///     }
+///
+///     fn recoverable(&self) -> bool {
+///         matches!(self, Self::Inventory)
+///     }
+///
+///     fn retry_after(&self) -> Option<Duration> {
+///         matches!(self, Self::Inventory).then_some(Duration::from_secs(2))
+///     }
+/// }
+///
+/// fn find(order: u64) -> Result<(), Error> {
+///     let found: Result<(), _> = Err(OrderError::Missing(order));
+///     found.typed()?;
+///     Ok(())
+/// }
+/// # let error = find(17).unwrap_err();
+/// # let failure = error.failure().unwrap();
+/// # assert_eq!((failure.reason.as_str(), failure.business_code.as_str()), ("NOT_FOUND", "40401"));
+/// # assert_eq!(failure.public_message, "There is no such order");
+/// ```
+pub trait AgentError: StdError {
+    /// A row of the table; the gRPC code and the HTTP status follow from it.
+    fn reason(&self) -> &'static Reason {
+        &reason::TASK_FAILED
+    }
+
+    /// The application's own code: text, or an integer.
+    fn code(&self) -> Option<Code> {
+        None
+    }
+
+    /// The class of the error in the application's words.
+    fn error_type(&self) -> Option<Cow<'_, str>> {
+        None
+    }
+
+    /// Whether whoever called could go on without.
+    fn recoverable(&self) -> bool {
+        false
+    }
+
+    /// What any caller may read; without it, the title of the reason.
+    fn public_message(&self) -> Option<String> {
+        None
+    }
+
+    /// May the caller try the same again? Without this the reason decides.
+    fn retryable(&self) -> Option<bool> {
+        None
+    }
+
+    /// Not before this much time has passed.
+    fn retry_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What a loop of a model and its tools should do about it. Without this the reason decides.
+    fn disposition(&self) -> Option<Disposition> {
+        None
+    }
+}
+
+/// A code of the application. Integers become their decimal text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Code(String);
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for Code {
+    fn from(code: &str) -> Self {
+        Self(code.to_owned())
+    }
+}
+
+impl From<String> for Code {
+    fn from(code: String) -> Self {
+        Self(code)
+    }
+}
+
+macro_rules! integer_codes {
+    ($($integer:ty)*) => {
+        $(impl From<$integer> for Code {
+            fn from(code: $integer) -> Self {
+                Self(code.to_string())
+            }
+        })*
+    };
+}
+
+integer_codes!(i8 i16 i32 i64 u8 u16 u32 u64 isize usize);
+
+/// Turns the error of a result into one that says what its type says.
+pub trait TypedResult<T> {
+    fn typed(self) -> Result<T, Error>;
+}
+
+impl<T, E: AgentError> TypedResult<T> for Result<T, E> {
+    fn typed(self) -> Result<T, Error> {
+        self.map_err(|error| Error::typed(&error))
+    }
+}
+
+/// Marks an error, of any type, as one that whoever called could go on without. Found wherever it
+/// stands among the sources of what an agent returns.
+///
+/// ```
+/// use faultline_worker::{Error, MarkRecoverable, Severity};
+///
+/// fn cached(key: &str) -> Result<u32, Error> {
+///     Ok(key.parse::<u32>().map_err(MarkRecoverable::new)?)
+/// }
+/// # let error = cached("x").unwrap_err();
+/// # assert_eq!(error.failure().unwrap().severity(), Severity::Recoverable);
+/// ```
+#[derive(Debug)]
+pub struct MarkRecoverable(Box<dyn StdError + Send + Sync>);
+
+impl MarkRecoverable {
+    pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Display for MarkRecoverable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("recoverable")
+    }
+}
+
+impl StdError for MarkRecoverable {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+type Recogniser = for<'a> fn(&'a (dyn StdError + 'static)) -> Option<&'a dyn AgentError>;
+type Normaliser = dyn Fn(&(dyn StdError + 'static)) -> Option<Error> + Send + Sync;
+
+/// How an offer puts errors into words that came as they are.
+#[derive(Default)]
+pub(crate) struct Policy {
+    recognisers: Vec<Recogniser>,
+    normaliser: Option<Box<Normaliser>>,
+}
+
+impl Policy {
+    pub(crate) fn recognise<E: AgentError + 'static>(&mut self) {
+        self.recognisers.push(|error| error.downcast_ref::<E>().map(|e| e as &dyn AgentError));
+    }
+
+    pub(crate) fn normalise(&mut self, by: Box<Normaliser>) {
+        self.normaliser = Some(by);
+    }
+
+    /// What the error means, if anybody here knows. Recognised types first: they speak for
+    /// themselves.
+    pub(crate) fn read(&self, error: &(dyn StdError + 'static)) -> Option<Error> {
+        let known = |e| self.recognisers.iter().find_map(|recognise| recognise(e));
+        match sources(error).find_map(known) {
+            Some(typed) => Some(Error::typed(typed)),
+            None => self.normaliser.as_ref()?(error),
+        }
+    }
+}
+
+/// The error and everything behind it.
+pub(crate) fn sources<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// What the error says of itself.
+pub(crate) fn failure_of(error: &(impl AgentError + ?Sized)) -> Failure {
+    let mut failure = Failure::new(error.reason());
+    if let Some(text) = error.public_message() {
+        failure = failure.because(text);
+    }
+    if let Some(code) = error.code() {
+        failure = failure.with_business_code(code.0);
+    }
+    if let Some(name) = error.error_type() {
+        failure = failure.with_error_type(name);
+    }
+    if let Some(yes) = error.retryable() {
+        failure = failure.with_retryable(yes);
+    }
+    if let Some(delay) = error.retry_after() {
+        failure = failure.with_retry_after(delay);
+    }
+    if let Some(disposition) = error.disposition() {
+        failure = failure.with_disposition(disposition);
+    }
+    let recoverable = error.recoverable();
+    failure.with_severity(if recoverable { Severity::Recoverable } else { Severity::Fatal })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("order broke on host db-7")]
+    struct Order {
+        code: Code,
+        recoverable: bool,
+    }
+
+    impl AgentError for Order {
+        fn code(&self) -> Option<Code> {
+            Some(self.code.clone())
+        }
+
+        fn error_type(&self) -> Option<Cow<'_, str>> {
+            Some("order_error".into())
+        }
+
+        fn recoverable(&self) -> bool {
+            self.recoverable
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot ship")]
+    struct Around<E: StdError + 'static>(#[source] E);
+
+    fn order(code: impl Into<Code>) -> Order {
+        Order { code: code.into(), recoverable: false }
+    }
+
+    #[test]
+    fn codes_are_text_and_integers_their_decimal_text() {
+        let codes: [(Code, &str); 7] = [
+            (40401_i32.into(), "40401"),
+            ((-1_i64).into(), "-1"),
+            (u64::MAX.into(), "18446744073709551615"),
+            (7_u8.into(), "7"),
+            ("ORDER_INVENTORY_SOFT_TIMEOUT".into(), "ORDER_INVENTORY_SOFT_TIMEOUT"),
+            (String::from("a b").into(), "a b"),
+            ("007".into(), "007"),
+        ];
+        for (code, expected) in codes {
+            let error = Error::typed(&order(code));
+            assert_eq!(error.failure().unwrap().business_code, expected);
+        }
+    }
+
+    #[test]
+    fn the_same_code_is_recoverable_or_not() {
+        for (recoverable, severity) in [(true, Severity::Recoverable), (false, Severity::Fatal)] {
+            let error = Error::typed(&Order { recoverable, ..order(1) });
+            let failure = error.failure().unwrap();
+            assert_eq!(
+                (failure.record().severity(), failure.business_code.as_str()),
+                (severity, "1")
+            );
+        }
+    }
+
+    #[test]
+    fn a_typed_error_keeps_its_own_words_for_the_log() {
+        let error = Err::<(), _>(order(1)).typed().unwrap_err();
+        let failure = error.failure().unwrap();
+        assert_eq!(failure.public_message, reason::TASK_FAILED.title);
+        assert_eq!(failure.error_type, "order_error");
+        assert_eq!(failure.private().unwrap().for_log(), "order broke on host db-7");
+    }
+
+    #[test]
+    fn a_recognised_type_is_found_behind_others() {
+        let mut policy = Policy::default();
+        policy.recognise::<Order>();
+        policy.normalise(Box::new(|_| Some(Error::new(&reason::INTERNAL))));
+        let error = Error::from(Around(Around(order(40401)))).normalised(&policy);
+        let failure = error.failure().unwrap();
+        assert_eq!(failure.business_code, "40401");
+        let private = failure.private().unwrap().for_log();
+        assert_eq!(private, "cannot ship: cannot ship: order broke on host db-7");
+        let other = Error::from("boom").normalised(&policy);
+        assert_eq!(other.failure().unwrap().reason, "INTERNAL", "the last resort is the policy");
+    }
+
+    #[test]
+    fn a_messy_error_is_put_into_words_and_stays_whole_for_the_log() {
+        let mut policy = Policy::default();
+        policy.normalise(Box::new(|error| {
+            let io = sources(error).find_map(|e| e.downcast_ref::<io::Error>())?;
+            let missing = io.kind() == io::ErrorKind::NotFound;
+            missing.then(|| Error::new(&reason::NOT_FOUND).code("CACHE_MISS").because("not cached"))
+        }));
+        let miss = || io::Error::new(io::ErrorKind::NotFound, "/var/cache/canary");
+        let error = Error::from(Around(miss())).normalised(&policy);
+        let failure = error.failure().unwrap();
+        assert_eq!(
+            (failure.business_code.as_str(), failure.public_message.as_str()),
+            ("CACHE_MISS", "not cached")
+        );
+        assert!(failure.private().unwrap().for_log().contains("canary"));
+        let marked = Error::from(MarkRecoverable::new(miss())).normalised(&policy);
+        let marked = marked.failure().unwrap();
+        assert_eq!(
+            (marked.severity(), marked.business_code.as_str()),
+            (Severity::Recoverable, "CACHE_MISS")
+        );
+        let other = Error::from(io::Error::other("x")).normalised(&policy);
+        assert_eq!(other.failure().unwrap().reason, "UNKNOWN", "the policy may pass");
+    }
+
+    #[test]
+    fn what_was_said_is_not_put_into_other_words() {
+        let mut policy = Policy::default();
+        policy.normalise(Box::new(|_| Some(Error::new(&reason::INTERNAL))));
+        let theirs = Failure::new(&reason::UNKNOWN).born_at(Default::default());
+        for said in [
+            Error::new(&reason::RATE_LIMITED),
+            Error::from("boom").code(1),
+            Error::from(theirs),
+            Error::typed(&order(1)),
+        ] {
+            let before = said.failure().unwrap().id.clone();
+            assert_eq!(said.normalised(&policy).failure().unwrap().id, before);
+        }
+    }
+}
