@@ -6,6 +6,7 @@ pub mod id;
 pub mod json;
 pub mod reason;
 pub mod status;
+pub mod wish;
 
 pub use failure::Failure;
 pub use faultline::v1;

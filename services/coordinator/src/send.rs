@@ -22,6 +22,7 @@ use crate::{
     delegation::NEVER_EXPIRES,
     depth,
     dispatch::{Decided, NewTask, Step},
+    due::Tie,
     error::Error,
     gate,
     keys::Claim,
@@ -116,8 +117,9 @@ impl Core {
         caller: &Caller,
         done: Done,
     ) -> Waiter {
-        let history = options.history;
-        Waiter { until, call: caller.call, history, done, _alarm: self.alarm(caller) }
+        let (history, cancel_after) = (options.history, caller.cancel_after);
+        let _alarm = self.alarm(caller);
+        Waiter { until, call: caller.call, history, cancel_after, done, _alarm }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.
@@ -191,6 +193,7 @@ impl Core {
         if found.workers.is_empty() && self.config.wait_for_worker_ms == 0 {
             return Err(Error::AgentUnavailable(agent));
         }
+        let limit = self.limit(state, found, caller)?;
         let notifies = push_of(&request).is_some();
         let message = request.message.take().unwrap_or_default();
         check(&message)?;
@@ -213,6 +216,7 @@ impl Core {
             message,
             traceparent: caller.traceparent.clone(),
             parent: parent.transpose()?,
+            limit,
             // Whoever wants to hear of the task is given one.
             may_message: found.offer.may_answer_with_message && !notifies,
             agent,
@@ -282,6 +286,7 @@ impl Core {
                         until: Until::FirstReport,
                         call: None,
                         history: None,
+                        cancel_after: None,
                         done,
                         _alarm: None,
                     }),
@@ -291,13 +296,14 @@ impl Core {
             self.deliver_after_commit(state, pushes);
             Ok::<_, Error>((id, seq, snapshot))
         })?;
+        let tie = Tie::of(caller, self, id);
         let answer = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
         let core = Arc::clone(self);
         match answer.map_err(Error::from)? {
             SendMessageResponse { payload: Some(Payload::Message(m)) } => {
-                Ok(Subscription::message(core, id, m))
+                Ok(Subscription::message(core, id, m).tied(tie))
             }
-            _ => Ok(Subscription::started(core, id, seq, snapshot, events)),
+            _ => Ok(Subscription::started(core, id, seq, snapshot, events).tied(tie)),
         }
     }
 }
