@@ -3,6 +3,7 @@
 
 mod agents;
 mod codes;
+mod deadlines;
 mod hostile;
 mod loss;
 mod spans;

@@ -1,5 +1,7 @@
 //! The agent: the one trait a user implements, and the offer that tells the mesh about it.
 
+use std::time::Duration;
+
 use faultline_proto::{
     a2a,
     v1::{self, agent_offer},
@@ -85,6 +87,7 @@ pub struct Offer {
     may_answer_with_message: bool,
     on_worker_lost: OnWorkerLost,
     max_attempts: u32,
+    timeout: Duration,
     agent: Box<dyn Erased>,
 }
 
@@ -113,6 +116,7 @@ impl Offer {
             may_answer_with_message: false,
             on_worker_lost: OnWorkerLost::default(),
             max_attempts: 0,
+            timeout: Duration::ZERO,
             agent: Box::new(agent),
         };
         let extension = "Failed tasks carry their whole failure in the metadata";
@@ -240,6 +244,14 @@ impl Offer {
         self
     }
 
+    /// How long a task may be active: in the queue, at work, and waiting for other agents, but not
+    /// for people. It fails then, and its agent is told to stop. Without this it may take as long
+    /// as it takes, unless its caller or the operator says otherwise.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.timeout = time;
+        self
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -281,6 +293,7 @@ impl Offer {
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
             extended_card,
+            timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
             ..v1::AgentOffer::default()
         };
         (offer, hosted)

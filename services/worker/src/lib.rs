@@ -38,6 +38,7 @@ mod error;
 mod question;
 
 mod attempt;
+mod clock;
 mod run;
 mod slot;
 
