@@ -53,7 +53,7 @@ async fn the_innermost_hop_runs_out_first_and_the_chain_names_it() {
     assert_eq!(task::state(&top), FAILED, "{top}");
     let seen = failure(&top);
     assert_eq!((&seen["reason"], &seen["hop"]), (&json!("TASK_TIMEOUT"), &json!(2)), "{seen}");
-    assert_eq!(seen["code"], "DEADLINE_EXCEEDED", "it is no cancel: {seen}");
+    assert_eq!(seen["code"], 4, "DEADLINE_EXCEEDED, no cancel: {seen}");
     assert_eq!(seen["origin"]["agent"], "bottom", "{seen}");
     assert_eq!((&seen["retryable"], &seen["retryAfter"]), (&json!(true), &json!("10s")), "{seen}");
     assert_eq!(seen["publicMessage"], "Downstream agent 'middle' failed", "{seen}");

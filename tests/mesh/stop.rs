@@ -11,7 +11,7 @@ use std::{
 
 use faultline_tests::{
     Rpc,
-    rpc::answer,
+    rpc::{answer, message},
     task::{self, CANCELED, COMPLETED, INPUT_REQUIRED, WORKING},
     until,
     wait::SOON,
@@ -167,13 +167,30 @@ async fn a_task_can_be_stopped_wherever_it_waits() {
     let late = up.script.call("SendMessage", answer(task::id(&asked), "yes")).await.unwrap_err();
     assert_eq!(late["code"], -32004, "{late}");
     // For another agent, and that one for nothing.
-    let delegates = up.script.send_immediately("delegate script { sleep 60s }").await;
+    let delegates = up.script.send_immediately("delegate script { say on it; sleep 60s }").await;
+    until("the only slot is taken", SOON, async || {
+        (number(&worker(&up.rpc, "local").await, "used") == 1).then_some(())
+    })
+    .await;
     // For a slot.
-    let queued = up.script.send_immediately("chunk x").await;
-    for waiting in [&queued, &delegates] {
-        let canceled = cancel(&up.script, task::id(waiting)).await.unwrap();
-        assert_eq!(task::state(&canceled), CANCELED, "{canceled}");
-    }
+    let mut params = message("chunk x");
+    params["message"]["contextId"] = "queued".into();
+    let sending = up.script.call("SendMessage", params);
+    let stopping = async {
+        let queued = until("it is in the queue", SOON, async || {
+            let list = up.rpc.call("ListTasks", json!({"contextId": "queued"})).await.unwrap();
+            Some(list["tasks"].get(0)?.clone())
+        })
+        .await;
+        cancel(&up.script, task::id(&queued)).await.unwrap()
+    };
+    let (sent, canceled) = futures::join!(sending, stopping);
+    assert_eq!(task::state(&canceled), CANCELED);
+    assert_eq!(sent.unwrap()["task"], canceled, "whoever waits hears of it");
+    let inspected = up.rpc.inspect(task::id(&canceled)).await;
+    assert!(inspected.get("attempts").is_none(), "nobody ever had it: {inspected}");
+    let canceled = cancel(&up.script, task::id(&delegates)).await.unwrap();
+    assert_eq!(task::state(&canceled), CANCELED, "{canceled}");
     assert_eq!(task::artifacts(&up.script.send("chunk on").await)["output"], "on");
     worker_has(&up.rpc, "local", 0, 0).await;
 }
@@ -200,9 +217,9 @@ async fn who_cancels_may_say_why() {
 async fn of_an_end_and_a_cancel_the_first_counts_for_good() {
     let up = start().await;
     let race = async |n: u64| {
-        let sent = up.script.send_immediately(&format!("sleep {}ms; chunk x", n % 10)).await;
+        let sent = up.script.send_immediately(&format!("sleep {}ms; chunk x", n * 4)).await;
         let id = task::id(&sent);
-        tokio::time::sleep(Duration::from_millis(n % 13)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
         let state = match cancel(&up.script, id).await {
             Ok(task) => {
                 assert_eq!(task::state(&task), CANCELED);
