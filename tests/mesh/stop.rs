@@ -12,7 +12,7 @@ use std::{
 use faultline_tests::{
     Rpc,
     rpc::{answer, message},
-    task::{self, CANCELED, COMPLETED, INPUT_REQUIRED, WORKING},
+    task::{self, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING},
     until,
     wait::SOON,
 };
@@ -193,6 +193,26 @@ async fn a_task_can_be_stopped_wherever_it_waits() {
     assert_eq!(task::state(&canceled), CANCELED, "{canceled}");
     assert_eq!(task::artifacts(&up.script.send("chunk on").await)["output"], "on");
     worker_has(&up.rpc, "local", 0, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_ended_is_not_cancelled() {
+    let up = start().await;
+    let canceled = up.script.send_immediately("sleep 60s").await;
+    cancel(&up.script, task::id(&canceled)).await.unwrap();
+    let mut ended = vec![(task::id(&canceled).to_owned(), CANCELED)];
+    for (script, state) in
+        [("chunk x", COMPLETED), ("fail ABORTED", FAILED), ("reject \"no\"", REJECTED)]
+    {
+        ended.push((task::id(&up.script.send(script).await).to_owned(), state));
+    }
+    for (id, state) in ended {
+        let before = up.script.task(&id).await;
+        assert_eq!(task::state(&before), state);
+        let refused = cancel(&up.script, &id).await.unwrap_err();
+        assert_eq!(refused["code"], -32002, "{refused}");
+        assert_eq!(up.script.task(&id).await, before);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

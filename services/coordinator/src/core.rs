@@ -3,7 +3,7 @@
 //! seen it confirmed. The lock is never held across an await, and the queue keeps the order.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) tokens: Tokens,
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
+    /// Calls that take their task along, until it is known which that is.
+    pub(crate) coming: HashSet<CallKey>,
     pub(crate) deliveries: Deliveries,
     pub(crate) timers: Timers<Due>,
     pub(crate) queue: Queue,
@@ -119,6 +121,7 @@ impl State {
             families: Families::default(),
             tokens,
             calls: HashMap::new(),
+            coming: HashSet::new(),
             deliveries: Deliveries::default(),
             timers: Timers::default(),
             queue: Queue::default(),
@@ -209,6 +212,7 @@ impl State {
 
     /// A client went away. Puts the waiter of its call away; `None`: it was answered already.
     pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<Waiter> {
+        self.coming.remove(&call);
         let (id, waiter) = self.take_waiter(call)?;
         if let Some(grace) = waiter.cancel_after {
             self.abandon_after(id, grace);
@@ -234,7 +238,8 @@ impl State {
 
     /// Nobody listens on this link any more.
     pub(crate) fn forget_link(&mut self, link: u64) {
-        let calls: Vec<_> = self.calls.keys().filter(|call| call.0 == link).copied().collect();
+        let calls = self.calls.keys().chain(&self.coming);
+        let calls: Vec<_> = calls.filter(|call| call.0 == link).copied().collect();
         for call in calls {
             drop(self.forget_call(call));
         }

@@ -142,6 +142,12 @@ impl State {
         self.timers.set(due, at);
     }
 
+    /// What this call is for is known now. True: its client went away before that.
+    pub(crate) fn has_left(&mut self, caller: &Caller) -> bool {
+        let announced = caller.call.filter(|_| caller.cancel_after.is_some());
+        announced.is_some_and(|call| !self.coming.remove(&call))
+    }
+
     fn give_up(&mut self, id: TaskId, now: Millis) {
         let Some(live) = self.live.get(&id).filter(|live| !live.is_followed()) else { return };
         let failure = cancelled("cancelled because its caller went away");

@@ -247,6 +247,20 @@ async fn a_task_whose_caller_left_is_cancelled_if_that_was_wished() {
 }
 
 #[tokio::test]
+async fn a_caller_may_leave_before_it_is_known_what_it_wants() {
+    let mut timed = Timed::start(Config::default()).await;
+    let caller = Caller { idempotency_key: "k".into(), ..leaving(1, ms(0)) };
+    let _sent = timed.send(request("a", "go"), &caller);
+    drop(timed.core.touch(|state| state.forget_call((1, 1))));
+    let assign = timed.bench.assigned().await;
+    assert_eq!(timed.cancel_told().await.initiator, "disconnect");
+    assert_eq!(timed.ended(&assign.task_id).await.state, TaskState::Canceled);
+    let refused = timed.send(answering(request("a", "x"), "nobody"), &leaving(2, ms(0)));
+    assert_eq!(refusal_of(refused).await.row(), &reason::TASK_NOT_FOUND);
+    assert!(timed.core.lock().coming.is_empty());
+}
+
+#[tokio::test]
 async fn a_stream_that_is_let_go_takes_its_task_along_and_one_that_ends_does_not() {
     let mut timed = Timed::start(Config::default()).await;
     let caller = leaving(1, ms(0));

@@ -48,6 +48,9 @@ pub(crate) struct Sending {
 impl Core {
     /// Answers through `done`, now or later. Blocks nobody.
     pub(crate) fn send(self: &Arc<Self>, request: SendMessageRequest, caller: Caller, done: Done) {
+        if caller.cancel_after.is_some() {
+            self.touch(|state| state.coming.extend(caller.call));
+        }
         let names_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
         if !task_id(&request).is_empty() || names_key || push_of(&request).is_some() {
             let core = Arc::clone(self);
@@ -68,14 +71,22 @@ impl Core {
     ) {
         let options = Options::of(&request);
         match self.look_up(request, &caller).await {
-            Ok(Found::Again(key)) => self.send_again(key, options, &caller, done).await,
+            Ok(Found::Again(key)) => {
+                // A repeat that nobody waits for does nothing.
+                if !self.lock().has_left(&caller) {
+                    self.send_again(key, options, &caller, done).await;
+                }
+            }
             Ok(Found::First(sending)) => {
                 if let Err((done, error)) = self.send_now(*sending, &caller, done) {
                     let error = self.ended_meanwhile(error).await;
                     done(Err(error.into()));
                 }
             }
-            Err(error) => done(Err(error.into())),
+            Err(error) => {
+                self.lock().has_left(&caller);
+                done(Err(error.into()));
+            }
         }
     }
 
@@ -88,12 +99,13 @@ impl Core {
     ) -> Result<(), (Done, Error)> {
         let options = Options::of(&sending.request);
         self.change(|state| {
+            let left = state.has_left(caller);
             let decided = match self.decide(state, sending, caller, false) {
                 Ok(decided) => decided,
                 Err(error) => return Err((done, error)),
             };
             let id = decided.step.task_id();
-            let waits = !options.immediately || decided.step.may_message();
+            let waits = !left && (!options.immediately || decided.step.may_message());
             let pushes = decided.push_keys();
             state.take(decided, now(), |live, effects| match waits {
                 true => live.waiters.push(self.waiter(options.until(), options, caller, done)),
@@ -104,6 +116,9 @@ impl Core {
             });
             if let Some(call) = caller.call.filter(|_| waits) {
                 state.calls.insert(call, id);
+            }
+            if let Some(grace) = caller.cancel_after.filter(|_| left) {
+                state.abandon_after(id, grace);
             }
             self.deliver_after_commit(state, pushes);
             Ok(())

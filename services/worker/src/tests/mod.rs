@@ -7,3 +7,4 @@ mod hub;
 mod life;
 mod script;
 mod telemetry;
+mod time;
