@@ -8,6 +8,7 @@ pub mod json;
 pub mod reason;
 pub mod status;
 pub mod told;
+pub mod wish;
 
 pub use failure::Failure;
 pub use faultline::v1;

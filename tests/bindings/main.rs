@@ -5,6 +5,8 @@
 
 mod agents;
 mod answers;
+mod deadlines;
+mod disconnects;
 mod errors;
 mod idempotency;
 mod lists;

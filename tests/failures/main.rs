@@ -4,6 +4,7 @@
 mod agents;
 mod business;
 mod codes;
+mod deadlines;
 mod fanout;
 mod hostile;
 mod loss;

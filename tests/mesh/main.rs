@@ -9,6 +9,7 @@ mod promises;
 mod push;
 mod questions;
 mod send;
+mod stop;
 mod streams;
 mod tasks;
 

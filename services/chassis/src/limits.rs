@@ -139,5 +139,9 @@ pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long a worker without a stream keeps its tasks. More than it takes to find out that an
 /// address is dead and to try the next.
 pub const REATTACH_GRACE: Duration = Duration::from_secs(10);
+/// How long an agent that was told to stop may take before it is dropped.
+pub const STOP_GRACE: Duration = Duration::from_secs(5);
+/// When one counts as an orphan: it should have been dropped, and its worker have said so.
+pub const ORPHANED_AFTER: Duration = Duration::from_millis(5500);
 /// From the first signal to the end of the process.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use faultline_chassis::limits;
 use faultline_proto::{
-    Failure,
     a2a::{
         self, AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest,
         ListTasksRequest, ListTasksResponse, SendMessageResponse, SubscribeToTaskRequest,
         TaskState, send_message_response::Payload,
     },
     id::TaskId,
-    reason,
-    v1::{AgentOffer, Plane},
+    v1::AgentOffer,
+    wish,
 };
 use prost_types::Timestamp;
 use tokio::sync::{mpsc, oneshot};
@@ -24,6 +23,7 @@ use crate::{
     error::Error,
     gate,
     live::{Done, Seen, Until, Waiter},
+    show::cancelled,
     store::{Cursor, Filter, Scope},
     subscription::Subscription,
     task::{Millis, Refused, Task, millis},
@@ -114,16 +114,22 @@ impl Core {
         request: CancelTaskRequest,
         caller: &Caller,
     ) -> Result<a2a::Task, Error> {
+        let why = wish::cancel_reason(&request)?;
         let task = self.visible(&request.id, &request.tenant, caller).await?;
         let id = task.id;
         if task.is_final() {
             return Err(Error::NotCancelable { id, state: task.state });
         }
+        let by = match caller.calling {
+            Some(_) => "cancelled by the agent that delegated it",
+            None => "cancelled by the caller",
+        };
+        let text = why.map_or_else(|| by.to_owned(), |why| format!("{by}: {why}"));
         let (done, answer) = oneshot::channel();
         let taken = self.change(|state| {
             state.check_open()?;
             let Some(live) = state.live.get_mut(&id) else { return Ok(false) };
-            let failure = live.task.complete_failure(cancelled(), "coordinator");
+            let failure = live.task.complete_failure(cancelled(text), "coordinator");
             let body = match live.task.decide_cancel(failure) {
                 Ok(body) => body,
                 Err(Refused::Final) => {
@@ -132,8 +138,9 @@ impl Core {
                 Err(_) => return Err(Error::Busy(id)),
             };
             let done: Done = Box::new(move |answer| drop(done.send(answer)));
-            let (until, call, history, alarm) = (Until::Settled, None, None, None);
-            live.waiters.push(Waiter { until, call, history, done, _alarm: alarm });
+            let (until, call, history) = (Until::Settled, None, None);
+            let (cancel_after, _alarm) = (None, None);
+            live.waiters.push(Waiter { until, call, history, cancel_after, done, _alarm });
             state.end(id, body, "user", now());
             Ok(true)
         })?;
@@ -220,13 +227,6 @@ impl Core {
             events
         }))
     }
-}
-
-fn cancelled() -> Failure {
-    Failure::new(&reason::CANCELLED)
-        .because("cancelled by the caller")
-        .with_error_type("cancelled")
-        .with_plane(Plane::Execution)
 }
 
 /// The first millisecond that is not before this time.

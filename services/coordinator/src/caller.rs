@@ -27,6 +27,10 @@ pub(crate) struct Caller {
     pub(crate) traceparent: String,
     /// Until when the caller waits.
     pub(crate) deadline: Option<Instant>,
+    /// Active time that a task started by this call may take.
+    pub(crate) task_timeout: Option<Duration>,
+    /// Its task is cancelled so long after the caller went away; `None`: it goes on.
+    pub(crate) cancel_after: Option<Duration>,
     /// For a caller that may give up.
     pub(crate) call: Option<CallKey>,
     /// The attempt that calls, where an agent does.
@@ -48,6 +52,9 @@ impl From<v1::Caller> for Caller {
             idempotency_key: asked.idempotency_key,
             traceparent: asked.traceparent,
             deadline: patience.map(|patience| Instant::now() + patience),
+            task_timeout: (asked.task_timeout_ms > 0)
+                .then(|| Duration::from_millis(asked.task_timeout_ms)),
+            cancel_after: asked.cancel_after_ms.map(|ms| Duration::from_millis(ms.into())),
             call: None,
             calling: None,
         }

@@ -3,7 +3,7 @@
 //! seen it confirmed. The lock is never held across an await, and the queue keeps the order.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -18,6 +18,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     Config,
+    due::Due,
     error::Error,
     family::Families,
     keys::Claims,
@@ -26,6 +27,7 @@ use crate::{
     registry::{Registry, Worker},
     store::{Extras, Row, Store, Write, encode},
     task::{Millis, is_waiting},
+    timers::Timers,
     token::Tokens,
 };
 
@@ -39,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) work: Notify,
     /// The queue to the store has shrunk.
     pub(crate) room: Notify,
+    /// Something falls due earlier than anything did before.
+    pub(crate) sooner: Notify,
 }
 
 pub(crate) struct State {
@@ -48,7 +52,10 @@ pub(crate) struct State {
     pub(crate) tokens: Tokens,
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
+    /// Calls that take their task along, until it is known which that is.
+    pub(crate) coming: HashSet<CallKey>,
     pub(crate) deliveries: Deliveries,
+    pub(crate) timers: Timers<Due>,
     pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
     pub(crate) busy: bool,
@@ -114,7 +121,9 @@ impl State {
             families: Families::default(),
             tokens,
             calls: HashMap::new(),
+            coming: HashSet::new(),
             deliveries: Deliveries::default(),
+            timers: Timers::default(),
             queue: Queue::default(),
             busy: false,
             closed: None,
@@ -178,6 +187,7 @@ impl State {
             task: Some((id, first, events)),
             effects: then,
         });
+        self.watch_time(id);
     }
 
     pub(crate) fn commit_write(&mut self, write: Write, then: Vec<Effect>) {
@@ -200,18 +210,26 @@ impl State {
         });
     }
 
-    /// Puts the waiter of a call away; `None`: it was answered already.
+    /// A client went away. Puts the waiter of its call away; `None`: it was answered already.
     pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<Waiter> {
+        self.coming.remove(&call);
+        let (id, waiter) = self.take_waiter(call)?;
+        if let Some(grace) = waiter.cancel_after {
+            self.abandon_after(id, grace);
+        }
+        Some(waiter)
+    }
+
+    fn take_waiter(&mut self, call: CallKey) -> Option<(TaskId, Waiter)> {
         let id = self.calls.remove(&call)?;
         let waiters = &mut self.live.get_mut(&id)?.waiters;
         let at = waiters.iter().position(|w| w.call == Some(call))?;
-        Some(waiters.swap_remove(at))
+        Some((id, waiters.swap_remove(at)))
     }
 
     /// A caller's patience ended. It was told of the task, so the task must stay.
     pub(crate) fn end_patience(&mut self, call: CallKey) -> Option<(TaskId, Done)> {
-        let id = *self.calls.get(&call)?;
-        let waiter = self.forget_call(call)?;
+        let (id, waiter) = self.take_waiter(call)?;
         if let Some(live) = self.live.get_mut(&id) {
             live.may_vanish = false;
         }
@@ -220,7 +238,8 @@ impl State {
 
     /// Nobody listens on this link any more.
     pub(crate) fn forget_link(&mut self, link: u64) {
-        let calls: Vec<_> = self.calls.keys().filter(|call| call.0 == link).copied().collect();
+        let calls = self.calls.keys().chain(&self.coming);
+        let calls: Vec<_> = calls.filter(|call| call.0 == link).copied().collect();
         for call in calls {
             drop(self.forget_call(call));
         }
@@ -320,11 +339,11 @@ impl State {
 
 impl Core {
     pub(crate) fn new(store: Box<dyn Store>, config: Config) -> Self {
-        let (work, room) = (Notify::new(), Notify::new());
+        let (work, room, sooner) = (Notify::new(), Notify::new(), Notify::new());
         let courier = Courier::new(config.push.clone());
         let state = Mutex::new(State::new(Tokens::new(store.secret())));
         let claims = Claims::default();
-        Self { state, store, config, claims, courier, work, room }
+        Self { state, store, config, claims, courier, work, room, sooner }
     }
 
     /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].
@@ -334,8 +353,20 @@ impl Core {
 
     /// Changes the state and lets the writer know.
     pub(crate) fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        let done = work(&mut self.lock());
+        let done = self.touch(work);
         self.work.notify_one();
+        done
+    }
+
+    /// Changes what is only in memory: there is nothing to write.
+    pub(crate) fn touch<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let done = work(&mut state);
+        let sooner = state.timers.take_sooner();
+        drop(state);
+        if sooner {
+            self.sooner.notify_one();
+        }
         done
     }
 

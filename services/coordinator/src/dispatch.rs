@@ -1,6 +1,8 @@
 //! From a caller to a worker: submitting, assigning, answering, ending. All of it under the lock,
 //! all of it quick; what must be durable first is queued as an effect.
 
+use std::time::Duration;
+
 use faultline_chassis::{TraceContext, limits, telemetry::HOP};
 use faultline_proto::{
     a2a::Message,
@@ -11,7 +13,7 @@ use tokio::time::Instant;
 use tracing::{Span, info_span};
 
 use crate::{
-    core::{Effect, State},
+    core::{Effect, State, now},
     error::Error,
     keys::Claim,
     live::Live,
@@ -31,6 +33,8 @@ pub(crate) struct NewTask {
     pub(crate) traceparent: String,
     /// Set on one that an agent gave to another.
     pub(crate) parent: Option<Parent>,
+    /// Active time that it may take; `None`: as much as it takes.
+    pub(crate) limit: Option<Duration>,
     /// The agent may answer with a bare message, so nobody is answered before it has said so.
     pub(crate) may_message: bool,
 }
@@ -118,6 +122,7 @@ impl State {
             traceparent: new.traceparent,
             principal: new.principal,
             parent: new.parent,
+            timeout_ms: new.limit.map_or(0, |limit| limit.as_millis() as u64),
             ..Submitted::default()
         };
         let (task, first) = Task::submit(id, &agent, context_id, submitted, now);
@@ -270,7 +275,7 @@ impl State {
         now: Millis,
     ) {
         let Some(live) = self.live.get_mut(&id) else { return };
-        let mut effects = Vec::new();
+        let (mut effects, mut told) = (Vec::new(), None);
         let (agent, waited) = (live.task.agent.clone(), is_waiting(live.task.state));
         if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
             // The slot stays taken until the worker says that the agent has stopped.
@@ -281,12 +286,16 @@ impl State {
             if let Some(worker) = self.registry.workers.get_mut(&worker) {
                 worker.stop_resuming(id);
             }
+            told = Some((worker, attempt));
         }
         let from = live.task.version;
         live.task.version += 1;
         let event = live.task.apply_now(body, now);
         close_span(live);
         self.commit(id, from, vec![event], effects);
+        if let Some((worker, attempt)) = told {
+            self.expect_stop(worker, id, attempt);
+        }
         if waited {
             self.count_waiting(&agent, -1);
         }
@@ -338,7 +347,7 @@ pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
             .map(|a| Answered { key: a.key.clone(), message: a.message.clone(), action: a.action })
             .collect(),
         traceparent: trace.to_string(),
-        remaining_ms: None,
+        remaining_ms: task.remaining_ms(now()),
     }
 }
 
@@ -351,6 +360,6 @@ pub(crate) fn last_answer(live: &Live) -> Option<Answer> {
         key: given.key.clone(),
         message: given.message.clone(),
         action: given.action,
-        remaining_ms: None,
+        remaining_ms: live.task.remaining_ms(now()),
     })
 }

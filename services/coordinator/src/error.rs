@@ -21,6 +21,8 @@ pub enum StartError {
     StoreUrl(String),
     #[error(transparent)]
     Sqlite(#[from] sqlite::OpenError),
+    #[error("{key} is {value}: {what}")]
+    Setting { key: &'static str, value: u64, what: &'static str },
     #[error("the store cannot be read: {0}")]
     Recover(String),
 }
@@ -68,6 +70,11 @@ pub(crate) enum Error {
         limits::DESCENDANTS_MAX
     )]
     TooManyDescendants,
+    #[error(
+        "agent '{caller}' has {left:?} of its time left, too little to call agent '{agent}'; \
+         nothing was started"
+    )]
+    BudgetExhausted { caller: String, agent: String, left: Duration },
     #[error("no tenant was given and no default agent is set")]
     NoDefaultAgent,
     #[error("task '{0}' not found")]
@@ -89,7 +96,10 @@ pub(crate) enum Error {
     QueueFull { agent: String, waiting: usize },
     #[error("the coordinator has more to write than its store takes")]
     Overloaded,
-    #[error("the caller's patience ended; the task goes on")]
+    #[error(
+        "task {0} did not end while the call waited, and goes on: read it with GetTask, follow it \
+         with SubscribeToTask or stop it with CancelTask"
+    )]
     PatienceEnded(TaskId),
     #[error("the store is unavailable")]
     Store { detail: String },
@@ -158,6 +168,9 @@ impl From<Error> for Failure {
             Error::AttemptOver => Failure::new(&reason::PERMISSION_DENIED).because(text),
             Error::TooDeep => Failure::new(&reason::DELEGATION_TOO_DEEP).because(text),
             Error::TooManyDescendants => Failure::new(&reason::RESOURCE_EXHAUSTED).because(text),
+            Error::BudgetExhausted { .. } => {
+                Failure::new(&reason::DEADLINE_BUDGET_EXHAUSTED).because(text)
+            }
             Error::NoDefaultAgent => Failure::new(&reason::INVALID_PARAMS)
                 .because(text)
                 .with_violation("tenant", "name an agent, or post to /agents/{agent}"),

@@ -4,14 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use faultline_chassis::limits;
-use faultline_proto::{
-    Failure,
-    id::TaskId,
-    reason,
-    v1::{Parent, Plane},
-};
+use faultline_proto::{id::TaskId, v1::Parent};
 
-use crate::{core::State, delegation::Calling, error::Error, task::Millis};
+use crate::{core::State, delegation::Calling, error::Error, show::cancelled, task::Millis};
 
 /// Parents and children that live.
 #[derive(Default)]
@@ -166,10 +161,7 @@ impl State {
     /// False: it has ended already.
     fn cancel_child(&mut self, id: TaskId, now: Millis) -> bool {
         let Some(live) = self.live.get(&id) else { return false };
-        let failure = Failure::new(&reason::CANCELLED)
-            .because("the calling task ended")
-            .with_error_type("cancelled")
-            .with_plane(Plane::Execution);
+        let failure = cancelled("the calling task ended");
         let failure = live.task.complete_failure(failure, "coordinator");
         let decided = live.task.decide_cancel(failure);
         decided.map(|body| self.end_alone(id, body, "parent", now)).is_ok()

@@ -1,7 +1,9 @@
 //! Agents that call agents: who may, what they find again, and what ends with whom.
 
 use faultline_proto::{
+    Failure,
     a2a::{self, CancelTaskRequest, GetTaskRequest, TaskState, stream_response},
+    reason,
     v1::{self, Assign, Held, Interrupt, report, to_worker},
 };
 use prost_types::value::Kind;

@@ -8,8 +8,9 @@ use faultline_proto::{
 };
 
 use crate::{
+    budget::Budget,
     frame::waiting_state,
-    task::{LOCAL, Millis, Task, is_waiting, millis, timestamp},
+    task::{LOCAL, Millis, Task, is_final, is_waiting, millis, timestamp},
 };
 
 impl Task {
@@ -33,6 +34,7 @@ impl Task {
                 self.parent = submitted.parent.clone().map(Box::new);
                 self.traceparent.clone_from(&submitted.traceparent);
                 self.history.extend(submitted.message.clone());
+                self.budget = Budget::of(submitted.timeout_ms);
                 self.enter(TaskState::Submitted, None, at);
             }
             Some(event::Body::Assigned(assigned)) => self.apply_assigned(assigned, at),
@@ -109,6 +111,10 @@ impl Task {
     }
 
     fn enter(&mut self, state: TaskState, message: Option<Message>, at: Millis) {
+        match is_waiting(state) || is_final(state) {
+            true => self.budget.pause(at),
+            false => self.budget.run(at),
+        }
         self.state = state;
         self.status_message = message;
         self.status_at = at;

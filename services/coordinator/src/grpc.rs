@@ -26,9 +26,10 @@ use faultline_proto::{
         AgentsRequest, AgentsResponse, Caller as Asked, InspectRequest, InspectResponse,
         WorkersRequest, WorkersResponse, mesh_server::Mesh,
     },
+    wish,
 };
 use futures::Stream;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 use tracing::Span;
 
@@ -61,6 +62,8 @@ const DETACHED: &str = "faultline-detached";
 const LINK: u64 = 0;
 /// Left of a caller's time for the way back: told in time, it learns which task goes on.
 const WAY_BACK: Duration = Duration::from_millis(20);
+/// A limit of nothing would be none.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 #[derive(Clone)]
 pub(crate) struct Doors {
@@ -107,7 +110,7 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        drop(self.core.lock().forget_call(self.call));
+        drop(self.core.touch(|state| state.forget_call(self.call)));
     }
 }
 
@@ -143,6 +146,24 @@ fn asked(metadata: &MetadataMap) -> Asked {
         extensions: uris.filter(|uri| !uri.is_empty()).map(str::to_owned).collect(),
         ..Asked::default()
     }
+}
+
+/// The caller, with what its send says of the task that it starts. One that waits for the end has
+/// no use for a task that takes longer; the task ends a little earlier, so that it is seen to.
+fn wishing(
+    mut caller: Caller,
+    request: &Request<SendMessageRequest>,
+    waits: bool,
+) -> Result<Caller, Failure> {
+    let said = request.metadata().get_all(wish::TIMEOUT_HEADER);
+    let said = said.iter().map(|value| value.to_str().unwrap_or("?"));
+    let send = request.get_ref();
+    let patience = caller.deadline.filter(|_| waits);
+    let patience = patience.map(|at| at.saturating_duration_since(Instant::now()));
+    let patience = patience.map(|left| left.saturating_sub(wish::reserve(left)).max(SHORTEST));
+    caller.task_timeout = wish::task_timeout(said, send)?.into_iter().chain(patience).min();
+    caller.cancel_after = wish::on_disconnect(send)?;
+    Ok(caller)
 }
 
 /// The answer, with the extensions that are in force.
@@ -186,7 +207,10 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (span, mut caller) = self.begin("SendMessage", request.metadata())?;
+        let (span, caller) = self.begin("SendMessage", request.metadata())?;
+        let configuration = request.get_ref().configuration.as_ref();
+        let waits = !configuration.is_some_and(|c| c.return_immediately);
+        let mut caller = wishing(caller, &request, waits).map_err(refused)?;
         let waiting = self.waiting();
         caller.call = Some(waiting.call);
         let (done, answer) = oneshot::channel();
@@ -202,6 +226,7 @@ impl A2aService for Doors {
         request: Request<SendMessageRequest>,
     ) -> Result<Response<Frames>, Status> {
         let (_span, caller) = self.begin("SendStreamingMessage", request.metadata())?;
+        let caller = wishing(caller, &request, false).map_err(refused)?;
         let subscription = self.core.stream(request.into_inner(), &caller).await;
         Ok(respond(frames(subscription.map_err(refused)?), &caller))
     }

@@ -10,6 +10,7 @@ use faultline_proto::{
 use crate::{
     artifact::TooLarge,
     depth,
+    show::cancelled,
     task::{Refused, Task, ended, is_waiting},
     tolerated,
 };
@@ -122,7 +123,12 @@ impl Task {
             }
             Body::Withdrawn(_) => Ok(Verdict::Events(Vec::new())),
             Body::Released(_) => Ok(Verdict::Events(self.decide_release())),
-            Body::Stopped(_) => one(ended(TaskState::Canceled, None, None)),
+            // Told to stop, its task would have ended before this.
+            Body::Stopped(_) => {
+                let failure = cancelled("the agent stopped by itself");
+                let failure = self.complete_failure(failure, "worker");
+                one(ended(TaskState::Canceled, None, Some(failure)))
+            }
         }
     }
 

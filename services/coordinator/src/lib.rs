@@ -5,6 +5,7 @@
 //! tells webhooks; `hub`, `link` and `grpc` are the doors.
 
 mod artifact;
+mod budget;
 mod depth;
 mod fold;
 mod frame;
@@ -14,6 +15,7 @@ mod task;
 
 mod core;
 mod dispatch;
+mod due;
 mod family;
 mod live;
 mod losses;
@@ -22,6 +24,7 @@ mod reports;
 mod slots;
 mod store;
 mod sweep;
+mod timers;
 mod token;
 mod tolerated;
 mod writer;
@@ -93,6 +96,9 @@ pub struct Config {
     /// How long a task waits for a worker that offers its agent before it fails. 0: what nobody
     /// offers is refused at once. After a start workers are given `reattach_grace_ms` first.
     pub wait_for_worker_ms: u64,
+    /// The longest active time that callers may ask for their tasks; more is cut to it. Unset: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms_max: Option<u64>,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
     /// Whether everybody who reaches a port beyond this machine may attach. Default: false.
@@ -114,6 +120,9 @@ pub struct AgentPolicy {
     pub on_worker_lost: Option<OnWorkerLost>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
+    /// How long a task of it may be active. 0: as long as it takes, whatever the agent says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 /// What becomes of a task whose worker died.
@@ -134,6 +143,7 @@ impl Default for Config {
             reattach_grace_ms: limits::REATTACH_GRACE.as_millis() as u64,
             heartbeat_ms: limits::HEARTBEAT.as_millis() as u64,
             wait_for_worker_ms: 60_000,
+            timeout_ms_max: None,
             tls: None,
             insecure: false,
             mesh: Mesh::default(),
@@ -155,6 +165,10 @@ impl Config {
     pub async fn bind(self) -> Result<Service, Error> {
         if !self.listen.ip().is_loopback() && self.mesh.token.is_none() && !self.insecure {
             return Err(Error::Exposed(self.listen));
+        }
+        if self.timeout_ms_max == Some(0) {
+            let what = "nobody could ask for any time; leave it out to let callers ask for all";
+            return Err(Error::Setting { key: "timeout_ms_max", value: 0, what });
         }
         let Some(path) = self.store.strip_prefix("sqlite:").filter(|p| !p.is_empty()) else {
             return Err(Error::StoreUrl(self.store));
@@ -206,11 +220,13 @@ impl Service {
             async move { core.write().await }
         });
         let sweeper = tokio::spawn(sweep::run(Arc::clone(&core)));
+        let timekeeper = tokio::spawn(Arc::clone(&core).keep_time());
         let leaving = async {
             drain.signalled().await;
             health.set_not_serving::<A2aServiceServer<Doors>>().await;
             // Workers that we cut off ourselves are not lost.
             sweeper.abort();
+            timekeeper.abort();
             core.change(|state| {
                 state.close(Closed::Leaving);
                 state.say_goodbye();
@@ -222,7 +238,7 @@ impl Service {
         tokio::join!(leaving, serving);
         core.flushed().await;
         writer.abort();
-        let _ = tokio::join!(sweeper, writer);
+        let _ = tokio::join!(sweeper, timekeeper, writer);
         core.released().await;
         Ok(())
     }

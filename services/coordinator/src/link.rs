@@ -265,12 +265,12 @@ impl Line {
         if let Some(reader) = self.streams().remove(&id) {
             reader.leave();
         }
-        drop(self.core.lock().forget_call((self.id, id)));
+        drop(self.core.touch(|state| state.forget_call((self.id, id))));
     }
 
     fn hang_up(&self) {
         self.cut.cancel();
-        self.core.lock().forget_link(self.id);
+        self.core.touch(|state| state.forget_link(self.id));
         for (_, reader) in self.streams().drain() {
             reader.leave();
         }

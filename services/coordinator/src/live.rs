@@ -1,7 +1,7 @@
 //! A task that has not ended, in memory: its fold, who watches it and who waits for it. What is
 //! shown to anybody is what the store has confirmed, never what is still on its way there.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use faultline_proto::{
     Failure,
@@ -44,6 +44,8 @@ pub(crate) struct Waiter {
     /// Names it, for a caller that gives up.
     pub(crate) call: Option<CallKey>,
     pub(crate) history: Option<i32>,
+    /// The task is cancelled so long after the caller gave up; `None`: it goes on.
+    pub(crate) cancel_after: Option<Duration>,
     pub(crate) done: Done,
     /// Goes off when the caller's patience ends.
     pub(crate) _alarm: Option<Alarm>,
@@ -97,6 +99,13 @@ impl Live {
             let seen = Seen { seq, event: Arc::new(event) };
             self.watchers.retain(|watcher| watcher.try_send(seen.clone()).is_ok());
         }
+    }
+
+    /// Does anybody still want to hear of it?
+    pub(crate) fn is_followed(&self) -> bool {
+        // Who has no call cannot give up: it belongs to a stream, which watches as well.
+        let waits = self.waiters.iter().any(|waiter| waiter.call.is_some());
+        waits || self.watchers.iter().any(|watcher| !watcher.is_closed())
     }
 
     /// Is what memory says what the store has confirmed?

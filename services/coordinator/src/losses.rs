@@ -75,6 +75,7 @@ impl State {
         let (waiting, attempt) = (is_waiting(task.state), task.attempt);
         let worker = task.worker.parse::<WorkerId>().ok();
         self.live.insert(id, Box::new(Live::new(task)));
+        self.watch_time(id);
         if waiting {
             self.count_waiting(&agent, 1);
         }

@@ -10,7 +10,12 @@ use faultline_proto::{
 };
 
 use crate::{
-    caller::Caller, core::Core, error::Error, registry::Worker, store::Scope, task::timestamp,
+    caller::Caller,
+    core::{Core, now},
+    error::Error,
+    registry::Worker,
+    store::Scope,
+    task::timestamp,
 };
 
 impl Core {
@@ -57,7 +62,7 @@ impl Core {
                 draining: worker.draining,
                 attached: worker.is_attached(),
                 since: Some(timestamp(worker.since)),
-                orphans: 0,
+                orphans: worker.orphans(),
             })
             .collect();
         workers.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
@@ -84,6 +89,8 @@ impl Core {
             failure: task.failure.clone().map(Failure::into_record),
             interrupts: task.pending.iter().cloned().collect(),
             late_reports: stored.late,
+            timeout_ms: task.budget.limit().map(|limit| limit.as_millis() as u64),
+            remaining_ms: task.remaining_ms(now()),
             principal: task.principal.clone(),
             parent: task.parent.as_deref().cloned(),
             children,

@@ -52,6 +52,8 @@ pub(crate) struct Running {
     pub(crate) computing: bool,
     /// Gave it back because it waits for others, and will ask for it.
     released: bool,
+    /// Was told to stop, and did not.
+    orphan: bool,
 }
 
 /// A worker's stream, or since when it has none.
@@ -94,10 +96,22 @@ impl Worker {
         self.running.get(&task).is_some_and(|r| r.attempt == attempt)
     }
 
+    /// The task is over and its agent did not stop in time.
+    pub(crate) fn orphan(&mut self, task: TaskId) {
+        if let Some(running) = self.running.get_mut(&task) {
+            running.orphan = true;
+        }
+    }
+
+    /// How many of those hold a slot.
+    pub(crate) fn orphans(&self) -> u32 {
+        self.running.values().filter(|r| r.orphan && r.computing).count() as u32
+    }
+
     /// Gives it a task, with a slot or, while the task waits, without.
     pub(crate) fn start(&mut self, task: TaskId, attempt: u32, computing: bool) {
         self.finish(task);
-        self.running.insert(task, Running { attempt, computing, released: false });
+        self.running.insert(task, Running { attempt, computing, released: false, orphan: false });
         self.used += u32::from(computing);
     }
 

@@ -16,6 +16,7 @@ use crate::{
     caller::Caller,
     core::{Core, Effect, now},
     delegation::ANY_MESSAGE,
+    due::Tie,
     error::Error,
     keys::{Claim, digest_of},
     live::{Done, Until, message_response, task_response},
@@ -122,7 +123,7 @@ impl Core {
             Outcome::Task(id) => {
                 let mut subscription = self.subscribe_id(id, None).await?;
                 subscription.closes_at_question();
-                Ok(subscription)
+                Ok(subscription.tied(Tie::of(caller, self, id)))
             }
             Outcome::Message(message) => Ok(Subscription::message(Arc::clone(self), id, message)),
         }

@@ -110,6 +110,7 @@ impl State {
             if live.task.is_final() && !agent_ended {
                 let cancel = ToWorker { body: Some(to_worker::Body::Cancel(fenced(live))) };
                 effects.push(Effect::Tell(worker, Box::new(cancel)));
+                self.expect_stop(worker, id, attempt);
             }
             self.settle_run(worker, id, before, events, effects, now);
         }
@@ -126,6 +127,7 @@ impl State {
     ) -> Option<Box<KeyRow>> {
         let mut live = self.live.remove(&id)?;
         self.drop_calls(&live);
+        self.forget_time(id);
         let mut key = live.key.take();
         if let Some(key) = &mut key {
             key.reply = Some(message.encode_to_vec().into());

@@ -22,6 +22,7 @@ use crate::{
     delegation::NEVER_EXPIRES,
     depth,
     dispatch::{Decided, NewTask, Step},
+    due::Tie,
     error::Error,
     gate,
     keys::Claim,
@@ -47,6 +48,9 @@ pub(crate) struct Sending {
 impl Core {
     /// Answers through `done`, now or later. Blocks nobody.
     pub(crate) fn send(self: &Arc<Self>, request: SendMessageRequest, caller: Caller, done: Done) {
+        if caller.cancel_after.is_some() {
+            self.touch(|state| state.coming.extend(caller.call));
+        }
         let names_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
         if !task_id(&request).is_empty() || names_key || push_of(&request).is_some() {
             let core = Arc::clone(self);
@@ -67,14 +71,22 @@ impl Core {
     ) {
         let options = Options::of(&request);
         match self.look_up(request, &caller).await {
-            Ok(Found::Again(key)) => self.send_again(key, options, &caller, done).await,
+            Ok(Found::Again(key)) => {
+                // A repeat that nobody waits for does nothing.
+                if !self.lock().has_left(&caller) {
+                    self.send_again(key, options, &caller, done).await;
+                }
+            }
             Ok(Found::First(sending)) => {
                 if let Err((done, error)) = self.send_now(*sending, &caller, done) {
                     let error = self.ended_meanwhile(error).await;
                     done(Err(error.into()));
                 }
             }
-            Err(error) => done(Err(error.into())),
+            Err(error) => {
+                self.lock().has_left(&caller);
+                done(Err(error.into()));
+            }
         }
     }
 
@@ -87,12 +99,13 @@ impl Core {
     ) -> Result<(), (Done, Error)> {
         let options = Options::of(&sending.request);
         self.change(|state| {
+            let left = state.has_left(caller);
             let decided = match self.decide(state, sending, caller, false) {
                 Ok(decided) => decided,
                 Err(error) => return Err((done, error)),
             };
             let id = decided.step.task_id();
-            let waits = !options.immediately || decided.step.may_message();
+            let waits = !left && (!options.immediately || decided.step.may_message());
             let pushes = decided.push_keys();
             state.take(decided, now(), |live, effects| match waits {
                 true => live.waiters.push(self.waiter(options.until(), options, caller, done)),
@@ -103,6 +116,9 @@ impl Core {
             });
             if let Some(call) = caller.call.filter(|_| waits) {
                 state.calls.insert(call, id);
+            }
+            if let Some(grace) = caller.cancel_after.filter(|_| left) {
+                state.abandon_after(id, grace);
             }
             self.deliver_after_commit(state, pushes);
             Ok(())
@@ -116,8 +132,9 @@ impl Core {
         caller: &Caller,
         done: Done,
     ) -> Waiter {
-        let history = options.history;
-        Waiter { until, call: caller.call, history, done, _alarm: self.alarm(caller) }
+        let (history, cancel_after) = (options.history, caller.cancel_after);
+        let _alarm = self.alarm(caller);
+        Waiter { until, call: caller.call, history, cancel_after, done, _alarm }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.
@@ -191,6 +208,7 @@ impl Core {
         if found.workers.is_empty() && self.config.wait_for_worker_ms == 0 {
             return Err(Error::AgentUnavailable(agent));
         }
+        let limit = self.limit(state, found, caller)?;
         let notifies = push_of(&request).is_some();
         let message = request.message.take().unwrap_or_default();
         check(&message)?;
@@ -213,6 +231,7 @@ impl Core {
             message,
             traceparent: caller.traceparent.clone(),
             parent: parent.transpose()?,
+            limit,
             // Whoever wants to hear of the task is given one.
             may_message: found.offer.may_answer_with_message && !notifies,
             agent,
@@ -282,6 +301,7 @@ impl Core {
                         until: Until::FirstReport,
                         call: None,
                         history: None,
+                        cancel_after: None,
                         done,
                         _alarm: None,
                     }),
@@ -291,13 +311,14 @@ impl Core {
             self.deliver_after_commit(state, pushes);
             Ok::<_, Error>((id, seq, snapshot))
         })?;
+        let tie = Tie::of(caller, self, id);
         let answer = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
         let core = Arc::clone(self);
         match answer.map_err(Error::from)? {
             SendMessageResponse { payload: Some(Payload::Message(m)) } => {
-                Ok(Subscription::message(core, id, m))
+                Ok(Subscription::message(core, id, m).tied(tie))
             }
-            _ => Ok(Subscription::started(core, id, seq, snapshot, events)),
+            _ => Ok(Subscription::started(core, id, seq, snapshot, events).tied(tie)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A task as others see it: in the words of A2A, and with what a failure of it must carry. Pure.
 
-use faultline_proto::{Failure, a2a, v1};
+use faultline_proto::{Failure, a2a, reason, v1};
 use prost_types::{Value, value::Kind};
 
 use crate::task::{Task, timestamp};
@@ -78,4 +78,12 @@ impl Task {
             history: self.history,
         }
     }
+}
+
+/// The failure of a task that was stopped, which says by whom.
+pub(crate) fn cancelled(text: impl Into<String>) -> Failure {
+    Failure::new(&reason::CANCELLED)
+        .because(text)
+        .with_error_type("cancelled")
+        .with_plane(v1::Plane::Execution)
 }

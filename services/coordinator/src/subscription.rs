@@ -12,7 +12,7 @@ use faultline_proto::{
 use prost::Message;
 use tokio::sync::mpsc;
 
-use crate::{core::Core, error::Error, frame::Ids, live::Seen, task::Task};
+use crate::{core::Core, due::Tie, error::Error, frame::Ids, live::Seen, task::Task};
 
 /// Events read from the store at once.
 const PAGE: usize = 256;
@@ -26,6 +26,7 @@ pub(crate) struct Subscription {
     ready: VecDeque<Frame>,
     source: Source,
     until_question: bool,
+    tie: Option<Tie>,
 }
 
 enum Source {
@@ -41,7 +42,7 @@ impl Subscription {
         let frame = frame(0, Payload::Message(message));
         let (ready, source) = (VecDeque::from([frame]), Source::Over);
         let context_id = String::new();
-        Self { core, id, context_id, seq: 0, ready, source, until_question: true }
+        Self { core, id, context_id, seq: 0, ready, source, until_question: true, tie: None }
     }
 
     /// A task that was just started or answered, as it was at event `seq`, watched since.
@@ -60,6 +61,7 @@ impl Subscription {
             ready: VecDeque::from([frame(seq, Payload::Task(task))]),
             source: Source::Live(events),
             until_question: true,
+            tie: None,
         }
     }
 
@@ -80,6 +82,7 @@ impl Subscription {
                 ready: VecDeque::new(),
                 source: Source::Replay(events),
                 until_question: false,
+                tie: None,
             },
             None => Self {
                 core,
@@ -93,8 +96,14 @@ impl Subscription {
                 },
                 ready: VecDeque::from([frame(seq, Payload::Task(task.into_a2a(None)))]),
                 until_question: false,
+                tie: None,
             },
         }
+    }
+
+    /// Takes the task along if it is dropped before its end.
+    pub(crate) fn tied(self, tie: Option<Tie>) -> Self {
+        Self { tie, ..self }
     }
 
     /// Ends also where the task asks for input, as a streaming send does.
@@ -108,6 +117,16 @@ impl Subscription {
 
     /// The next frame; `None`: that was all.
     pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Error> {
+        let next = self.advance().await;
+        if !matches!(next, Ok(Some(_)))
+            && let Some(tie) = self.tie.take()
+        {
+            tie.untie();
+        }
+        next
+    }
+
+    async fn advance(&mut self) -> Result<Option<Frame>, Error> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
                 return Ok(Some(frame));

@@ -12,7 +12,7 @@ use faultline_proto::{
 };
 use prost_types::Timestamp;
 
-use crate::{artifact::Artifacts, frame::Ids, tolerated::Tolerated};
+use crate::{artifact::Artifacts, budget::Budget, frame::Ids, tolerated::Tolerated};
 
 /// Whose tasks are those of a caller that nobody has named: a mesh without tokens has only this
 /// one. The schema says the same of tasks that are older than principals.
@@ -52,6 +52,8 @@ pub(crate) struct Task {
     /// Who runs it, as text for the store; empty while nobody does.
     pub(crate) worker: String,
     pub(crate) created: Millis,
+    /// Active time: what it may take, and what it took.
+    pub(crate) budget: Budget,
     pub(crate) status_at: Millis,
     pub(crate) traceparent: String,
     pub(crate) status_message: Option<Message>,
@@ -125,6 +127,7 @@ impl Task {
             losses: 0,
             worker: String::new(),
             created,
+            budget: Budget::default(),
             status_at: created,
             traceparent: String::new(),
             status_message: None,
@@ -155,6 +158,12 @@ impl Task {
     /// Is this the attempt that works on it now?
     pub(crate) fn is_current(&self, attempt: u32) -> bool {
         !self.is_final() && self.attempt == attempt && !self.worker.is_empty()
+    }
+
+    /// Active time that it has left; `None`: as much as it takes.
+    pub(crate) fn remaining_ms(&self, now: Millis) -> Option<u64> {
+        let left = self.budget.left(now)?;
+        Some(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// What its messages weigh.

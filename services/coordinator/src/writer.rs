@@ -61,6 +61,7 @@ impl Core {
         let live = self.change(|state| {
             let live = state.live.remove(&id)?;
             state.drop_calls(&live);
+            state.forget_time(id);
             if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
                 state.finish_on(worker, id);
             }

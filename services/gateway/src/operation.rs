@@ -9,6 +9,7 @@ use faultline_proto::{
     a2a::SendMessageRequest,
     json::{self, ProtoJson},
     v1::{Caller, Subscribe, call, reply},
+    wish,
 };
 use prost_types::{Struct, value::Kind};
 
@@ -142,6 +143,9 @@ pub(crate) fn admit(
     let mut caller = exchange.caller(patience(exchange, &call));
     if let call::Body::Send(request) | call::Body::Stream(request) = &call {
         caller.idempotency_key = idempotency_key(exchange, request)?;
+        caller.task_timeout_ms = task_timeout_ms(exchange, request, caller.timeout_ms)?;
+        let grace = wish::on_disconnect(request)?;
+        caller.cancel_after_ms = grace.map(|grace| grace.as_millis() as u32);
     }
     caller.extensions = extensions::declared(&exchange.head.headers)?;
     Ok(Admitted { caller, call })
@@ -247,6 +251,28 @@ fn patience(exchange: &Exchange, call: &call::Body) -> Duration {
     let grpc = grpc.map(|timeout| timeout.mul_f64(0.95).max(Duration::from_millis(1)));
     let prefer = exchange.header("prefer").and_then(preferred_wait);
     grpc.into_iter().chain(prefer).min().unwrap_or(Duration::ZERO)
+}
+
+/// How long the task may be active; zero where the caller does not say. A gRPC client that waits
+/// for the end has no use for a task that takes longer; the task ends a little earlier than its
+/// patience, so that it is seen to.
+fn task_timeout_ms(
+    exchange: &Exchange,
+    request: &SendMessageRequest,
+    patience_ms: u32,
+) -> Result<u64, Failure> {
+    let headers = exchange.head.headers.get_all(wish::TIMEOUT_HEADER).iter();
+    let headers = headers.map(|value| value.to_str().unwrap_or("?"));
+    let said = wish::task_timeout(headers, request)?;
+    let is_grpc =
+        exchange.header("content-type").is_some_and(|t| t.starts_with("application/grpc"));
+    let has_deadline = patience_ms > 0 && exchange.header("grpc-timeout").is_some();
+    let patience = (is_grpc && has_deadline).then(|| {
+        let patience = Duration::from_millis(patience_ms.into());
+        patience.saturating_sub(wish::reserve(patience)).max(Duration::from_millis(1))
+    });
+    let least = said.into_iter().chain(patience).min();
+    Ok(least.map_or(0, |time| time.as_millis() as u64))
 }
 
 /// `Prefer: wait=SECONDS`. A preference that cannot be read is no preference (RFC 7240).

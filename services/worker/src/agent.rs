@@ -1,5 +1,7 @@
 //! The agent: the one trait a user implements, and the offer that tells the mesh about it.
 
+use std::time::Duration;
+
 use faultline_proto::{
     a2a,
     v1::{self, agent_offer},
@@ -90,6 +92,7 @@ pub struct Offer {
     on_worker_lost: OnWorkerLost,
     max_attempts: u32,
     policy: Policy,
+    timeout: Duration,
     agent: Box<dyn Erased>,
 }
 
@@ -119,6 +122,7 @@ impl Offer {
             on_worker_lost: OnWorkerLost::default(),
             max_attempts: 0,
             policy: Policy::default(),
+            timeout: Duration::ZERO,
             agent: Box::new(agent),
         };
         let extension = "Failed tasks carry their whole failure in the metadata";
@@ -277,6 +281,14 @@ impl Offer {
         self
     }
 
+    /// How long a task may be active: in the queue, at work, and waiting for other agents, but not
+    /// for people. It fails then, and its agent is told to stop. Without this it may take as long
+    /// as it takes, unless its caller or the operator says otherwise.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.timeout = time;
+        self
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -319,6 +331,7 @@ impl Offer {
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
             extended_card,
+            timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
             ..v1::AgentOffer::default()
         };
         (offer, hosted)

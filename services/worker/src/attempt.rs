@@ -22,6 +22,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     Error,
     agent::Hosted,
+    clock::Clock,
     outbox::Outbox,
     slot::{Slot, Told},
 };
@@ -59,7 +60,6 @@ pub(crate) struct Attempt {
     pub(crate) hosted: Arc<Hosted>,
     pub(crate) context_id: String,
     pub(crate) message: a2a::Message,
-    pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
     pub(crate) restored: Restored,
     /// What calls to other agents say about who calls, and where they go.
@@ -104,6 +104,7 @@ struct State {
     /// The agent waits for an answer, and nothing else.
     asking: bool,
     slot: Slot,
+    clock: Clock,
     reply: Option<a2a::Message>,
 }
 
@@ -153,7 +154,10 @@ struct Asking<'a>(&'a Attempt);
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().asking = false;
+        let mut state = self.0.state.lock();
+        state.asking = false;
+        state.clock.go_on(Instant::now());
+        drop(state);
         self.0.changed.notify_waiters();
     }
 }
@@ -201,6 +205,7 @@ impl Attempt {
             answers: answers.map(|a| (a.key, a.message.unwrap_or_default())).collect(),
             asks: saved.asks,
             delegations: saved.delegations,
+            clock: Clock::new(assign.remaining_ms, Instant::now()),
             ..State::default()
         };
         Self {
@@ -208,7 +213,6 @@ impl Attempt {
             hosted,
             context_id: assign.context_id,
             message: assign.message.unwrap_or_default(),
-            deadline: assign.remaining_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
             trace,
             restored,
             token: assign.token,
@@ -302,12 +306,17 @@ impl Attempt {
     }
 
     pub(crate) async fn answered(&self, key: &str) -> Result<a2a::Message, Error> {
+        self.state.lock().clock.hold(Instant::now());
         let _asking = Asking(self);
         let answered = self.until(|state| match state.told_to_stop() {
             true => Some(Err(Error::stopped())),
             false => state.answers.get(key).cloned().map(Ok),
         });
         answered.await
+    }
+
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        self.state.lock().clock.left(Instant::now())
     }
 
     pub(crate) fn is_asking(&self) -> bool {
@@ -447,6 +456,10 @@ impl Attempt {
     pub(crate) fn drop_agent(&self, why: Dropped) {
         self.state.lock().dropped = Some(why);
         self.changed.notify_waiters();
+    }
+
+    pub(crate) fn set_remaining(&self, ms: Option<u64>) {
+        self.state.lock().clock.set(ms, Instant::now());
     }
 
     pub(crate) fn take_answer(&self, key: String, message: a2a::Message) {

@@ -10,7 +10,6 @@ use faultline_proto::{
     v1::{self, report::Body},
 };
 use prost::Message as _;
-use tokio::time::Instant;
 
 use crate::{
     Answer, Content, Delegation, Error, Fanout, Question,
@@ -68,10 +67,10 @@ impl Context {
     }
 
     /// Active time that the task has left; `None`: as much as it takes. Tasks have no deadline
-    /// unless their caller or their agent's configuration gives them one.
+    /// unless their caller or their agent's configuration gives them one. Waiting for people costs
+    /// nothing.
     pub fn remaining(&self) -> Option<Duration> {
-        let deadline = self.attempt.deadline?;
-        Some(deadline.saturating_duration_since(Instant::now()))
+        self.attempt.remaining()
     }
 
     /// The W3C trace context of this attempt, for calls to other services.

@@ -41,6 +41,7 @@ mod question;
 mod typed;
 
 mod attempt;
+mod clock;
 mod run;
 mod slot;
 

@@ -2,9 +2,7 @@
 //! the agent does — return, fail, panic, ignore that it was cancelled — exactly one report ends
 //! the attempt, and the worker lives on.
 
-use std::{
-    any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration,
-};
+use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc};
 
 use faultline_chassis::limits;
 use faultline_proto::{
@@ -23,8 +21,6 @@ use crate::{
     error::Kind,
 };
 
-/// How long a cancelled agent may take to return before it is dropped.
-const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// The longest text of a rejection; the rest is cut.
 const REJECTION_BYTES_MAX: usize = 64 * 1024;
 
@@ -70,7 +66,7 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
     }
     let out_of_patience = async {
         tokio::select! {
-            () = async { attempt.cancelled().await; tokio::time::sleep(CANCEL_GRACE).await } => {}
+            () = async { attempt.cancelled().await; tokio::time::sleep(limits::STOP_GRACE).await } => {}
             () = attempt.dropped() => {}
         }
     };

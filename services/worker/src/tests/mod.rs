@@ -9,3 +9,4 @@ mod life;
 mod outcome;
 mod script;
 mod telemetry;
+mod time;

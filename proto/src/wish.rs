@@ -1,0 +1,260 @@
+//! What a caller wishes for the task that its message starts, beside the message: how long it may
+//! take, and what becomes of it when the caller goes away. One reading for every door that takes
+//! A2A; a wish that cannot be read is refused with the field that holds it.
+
+use std::time::Duration;
+
+use prost_types::{Struct, value::Kind};
+
+use crate::{
+    Failure,
+    a2a::{CancelTaskRequest, SendMessageRequest},
+    reason,
+};
+
+/// Milliseconds of active time, as a header or as gRPC metadata.
+pub const TIMEOUT_HEADER: &str = "faultline-timeout-ms";
+/// A year. Longer is a mistake about the unit.
+pub const TASK_TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// A day: a caller that stays away longer than that will not come back.
+pub const GRACE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// What is kept of the words with which somebody cancels.
+pub const CANCEL_REASON_BYTES_MAX: usize = 1024;
+
+const TIMEOUT: &str = "faultline.dev/timeoutMs";
+const ON_DISCONNECT: &str = "faultline.dev/onDisconnect";
+const CANCEL: &str = "faultline.dev/cancel";
+const TIMEOUT_IS: &str = "must be a whole number of milliseconds, from 1 to a year";
+const ON_DISCONNECT_IS: &str = "must be \"detach\", \"cancel\" or \"grace=\" and a time of at most a day, such as \"grace=5s\"";
+
+/// How long the task may be active: the smallest of what the headers and both metadata say.
+pub fn task_timeout<'a>(
+    headers: impl Iterator<Item = &'a str>,
+    request: &SendMessageRequest,
+) -> Result<Option<Duration>, Failure> {
+    let mut least: Option<Duration> = None;
+    let mut take = |field: &str, ms: Option<u64>| {
+        let time = ms.map(Duration::from_millis);
+        let time = time.filter(|time| !time.is_zero() && *time <= TASK_TIMEOUT_MAX);
+        let time = time.ok_or_else(|| violation(field, TIMEOUT_IS))?;
+        least = Some(least.map_or(time, |known| known.min(time)));
+        Ok::<(), Failure>(())
+    };
+    for header in headers {
+        take("Faultline-Timeout-Ms", whole(header.trim()))?;
+    }
+    for (field, value) in wishes(request, TIMEOUT) {
+        let ms = match value {
+            Some(Kind::NumberValue(n)) if n.fract() == 0.0 && *n >= 0.0 => Some(*n as u64),
+            Some(Kind::StringValue(text)) => whole(text),
+            _ => None,
+        };
+        take(&field, ms)?;
+    }
+    Ok(least)
+}
+
+/// How long after its caller went away the task is cancelled; `None`: it goes on.
+pub fn on_disconnect(request: &SendMessageRequest) -> Result<Option<Duration>, Failure> {
+    let mut found: Option<(String, Option<Duration>)> = None;
+    for (field, value) in wishes(request, ON_DISCONNECT) {
+        let policy = match value {
+            Some(Kind::StringValue(text)) => policy(text),
+            _ => None,
+        };
+        let policy = policy.ok_or_else(|| violation(&field, ON_DISCONNECT_IS))?;
+        match &found {
+            Some((other, known)) if *known != policy => {
+                return Err(violation(&field, &format!("is not the same as {other}")));
+            }
+            _ => found = Some((field, policy)),
+        }
+    }
+    Ok(found.and_then(|(_, policy)| policy))
+}
+
+/// Why somebody cancels, in their own words, cut where it is too long.
+pub fn cancel_reason(request: &CancelTaskRequest) -> Result<Option<String>, Failure> {
+    let field = || format!("metadata[\"{CANCEL}\"].reason");
+    let value = request.metadata.as_ref().and_then(|metadata| metadata.fields.get(CANCEL));
+    let said = match value.map(|value| &value.kind) {
+        None => return Ok(None),
+        Some(Some(Kind::StructValue(said))) => said.fields.get("reason").map(|value| &value.kind),
+        Some(_) => return Err(violation(&field(), "must be a text in an object")),
+    };
+    match said {
+        None => Ok(None),
+        Some(Some(Kind::StringValue(text))) => {
+            let text = text.trim();
+            let end = text.floor_char_boundary(CANCEL_REASON_BYTES_MAX);
+            Ok(Some(text[..end].to_owned()).filter(|text| !text.is_empty()))
+        }
+        Some(_) => Err(violation(&field(), "must be a text")),
+    }
+}
+
+/// What a hop keeps back of the time it has when it gives the rest to the next, so that it still
+/// can say which one ran out.
+pub fn reserve(left: Duration) -> Duration {
+    (left / 20).clamp(Duration::from_millis(20), Duration::from_millis(500))
+}
+
+/// A value of the message's metadata and one of the request's, each with its field.
+fn wishes<'a>(
+    request: &'a SendMessageRequest,
+    key: &str,
+) -> impl Iterator<Item = (String, Option<&'a Kind>)> {
+    let message = request.message.as_ref().and_then(|message| message.metadata.as_ref());
+    let found = |metadata: Option<&'a Struct>, place: &str| {
+        let value = metadata?.fields.get(key)?;
+        Some((format!("{place}[\"{key}\"]"), value.kind.as_ref()))
+    };
+    let both = [found(message, "message.metadata"), found(request.metadata.as_ref(), "metadata")];
+    both.into_iter().flatten()
+}
+
+fn policy(text: &str) -> Option<Option<Duration>> {
+    match text {
+        "detach" => Some(None),
+        "cancel" => Some(Some(Duration::ZERO)),
+        _ => span(text.strip_prefix("grace=")?).filter(|grace| *grace <= GRACE_MAX).map(Some),
+    }
+}
+
+/// Digits and a unit: `500ms`, `5s`, `1m`, `2h`.
+fn span(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let ms = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    whole(number)?.checked_mul(ms).map(Duration::from_millis)
+}
+
+/// Decimal digits and nothing else.
+fn whole(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn violation(field: &str, what: &str) -> Failure {
+    Failure::new(&reason::INVALID_PARAMS)
+        .because(format!("invalid parameters: {field} {what}"))
+        .with_violation(field, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::Value;
+
+    use super::*;
+    use crate::a2a::Message;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn text(text: &str) -> Kind {
+        Kind::StringValue(text.to_owned())
+    }
+
+    fn metadata(key: &str, kind: Option<Kind>) -> Option<Struct> {
+        let fields = kind.map(|kind| (key.to_owned(), Value { kind: Some(kind) }));
+        Some(Struct { fields: fields.into_iter().collect() })
+    }
+
+    fn request(key: &str, message: Option<Kind>, request: Option<Kind>) -> SendMessageRequest {
+        let message = Message { metadata: metadata(key, message), ..Message::default() };
+        let metadata = metadata(key, request);
+        SendMessageRequest { message: Some(message), metadata, ..SendMessageRequest::default() }
+    }
+
+    fn field(refused: Failure) -> String {
+        assert_eq!(refused.row(), &reason::INVALID_PARAMS);
+        refused.violations[0].field.clone()
+    }
+
+    #[test]
+    fn the_smallest_timeout_wins_wherever_it_was_said() {
+        let said = |header: Option<&str>, message, asked| {
+            task_timeout(header.into_iter(), &request(TIMEOUT, message, asked)).unwrap()
+        };
+        assert_eq!(said(None, None, None), None);
+        assert_eq!(said(Some(" 1000 "), None, None), Some(SECOND));
+        assert_eq!(said(Some("1001"), Some(Kind::NumberValue(1000.0)), None), Some(SECOND));
+        assert_eq!(said(Some("1001"), Some(text("1002")), Some(text("1000"))), Some(SECOND));
+    }
+
+    #[test]
+    fn a_timeout_that_cannot_be_is_refused_by_its_name() {
+        let nothing = SendMessageRequest::default();
+        let year_and_more = "31536000001";
+        for bad in ["", "0", "-1", "+1", "1.5", "soon", "99999999999999999999", year_and_more] {
+            let refused = task_timeout(std::iter::once(bad), &nothing).unwrap_err();
+            assert_eq!(field(refused), "Faultline-Timeout-Ms", "{bad}");
+        }
+        let numbers = [0.0, -1.0, 1.5, 1e300, f64::NAN].map(Kind::NumberValue);
+        for bad in numbers.into_iter().chain([text("0"), text("1s"), Kind::BoolValue(true)]) {
+            let none = || std::iter::empty();
+            let refused = task_timeout(none(), &request(TIMEOUT, Some(bad.clone()), None));
+            let expected = "message.metadata[\"faultline.dev/timeoutMs\"]";
+            assert_eq!(field(refused.unwrap_err()), expected, "{bad:?}");
+            let refused = task_timeout(none(), &request(TIMEOUT, None, Some(bad)));
+            assert_eq!(field(refused.unwrap_err()), "metadata[\"faultline.dev/timeoutMs\"]");
+        }
+    }
+
+    #[test]
+    fn a_policy_is_one_of_three_and_said_once() {
+        let said = |policy: &str| on_disconnect(&request(ON_DISCONNECT, Some(text(policy)), None));
+        for (policy, grace) in [
+            ("detach", None),
+            ("cancel", Some(Duration::ZERO)),
+            ("grace=500ms", Some(SECOND / 2)),
+            ("grace=5s", Some(5 * SECOND)),
+            ("grace=1m", Some(60 * SECOND)),
+            ("grace=24h", Some(GRACE_MAX)),
+        ] {
+            assert_eq!(said(policy).unwrap(), grace, "{policy}");
+        }
+        for bad in ["", "stop", "grace", "grace=", "grace=5", "grace=-5s", "grace=25h", "Cancel"] {
+            let expected = "message.metadata[\"faultline.dev/onDisconnect\"]";
+            assert_eq!(field(said(bad).unwrap_err()), expected, "{bad}");
+        }
+        let both = |one, other| request(ON_DISCONNECT, Some(text(one)), Some(text(other)));
+        assert_eq!(on_disconnect(&both("cancel", "grace=0s")).unwrap(), Some(Duration::ZERO));
+        let refused = on_disconnect(&both("cancel", "detach")).unwrap_err();
+        assert_eq!(field(refused), "metadata[\"faultline.dev/onDisconnect\"]");
+        assert_eq!(on_disconnect(&SendMessageRequest::default()).unwrap(), None);
+    }
+
+    #[test]
+    fn why_somebody_cancels_is_kept_and_cut() {
+        let said = |kind: Kind| {
+            let said = metadata("reason", Some(kind)).map(Kind::StructValue);
+            let metadata = metadata(CANCEL, said);
+            cancel_reason(&CancelTaskRequest { metadata, ..CancelTaskRequest::default() })
+        };
+        assert_eq!(said(text(" too dear ")).unwrap().as_deref(), Some("too dear"));
+        assert_eq!(said(text(" ")).unwrap(), None);
+        assert_eq!(said(text(&"ä".repeat(1000))).unwrap().unwrap().len(), 1024);
+        let refused = said(Kind::NumberValue(1.0)).unwrap_err();
+        assert_eq!(field(refused), "metadata[\"faultline.dev/cancel\"].reason");
+        assert_eq!(cancel_reason(&CancelTaskRequest::default()).unwrap(), None);
+        let metadata = metadata(CANCEL, Some(text("too dear")));
+        let bare = CancelTaskRequest { metadata, ..CancelTaskRequest::default() };
+        assert_eq!(
+            field(cancel_reason(&bare).unwrap_err()),
+            "metadata[\"faultline.dev/cancel\"].reason"
+        );
+    }
+
+    #[test]
+    fn a_hop_keeps_a_twentieth_within_bounds() {
+        let ms = Duration::from_millis;
+        for (left, kept) in [(0, 20), (100, 20), (1000, 50), (10_000, 500), (1_000_000, 500)] {
+            assert_eq!(reserve(ms(left)), ms(kept), "{left}");
+        }
+    }
+}

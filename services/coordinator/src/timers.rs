@@ -1,0 +1,87 @@
+//! Things to do at their time: one ordered set for all of them, so that whoever keeps the time
+//! sleeps until the next one and looks at nothing else. It knows neither tasks nor clocks.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    hash::Hash,
+};
+
+use tokio::time::Instant;
+
+pub(crate) struct Timers<K> {
+    due: BTreeSet<(Instant, K)>,
+    of: HashMap<K, Instant>,
+    /// The next one is earlier than it was when this was last asked.
+    sooner: bool,
+}
+
+impl<K> Default for Timers<K> {
+    fn default() -> Self {
+        Self { due: BTreeSet::new(), of: HashMap::new(), sooner: false }
+    }
+}
+
+impl<K: Copy + Ord + Hash> Timers<K> {
+    /// Due at this time, and no longer at any other.
+    pub(crate) fn set(&mut self, key: K, at: Instant) {
+        self.clear(key);
+        self.sooner |= self.next().is_none_or(|next| at < next);
+        self.of.insert(key, at);
+        self.due.insert((at, key));
+    }
+
+    pub(crate) fn clear(&mut self, key: K) {
+        if let Some(at) = self.of.remove(&key) {
+            self.due.remove(&(at, key));
+        }
+    }
+
+    pub(crate) fn at(&self, key: K) -> Option<Instant> {
+        self.of.get(&key).copied()
+    }
+
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// The earliest that is due by now.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<K> {
+        let (_, key) = *self.due.first().filter(|(at, _)| *at <= now)?;
+        self.clear(key);
+        Some(key)
+    }
+
+    /// Whether whoever sleeps until the next one must look again.
+    pub(crate) fn take_sooner(&mut self) -> bool {
+        std::mem::take(&mut self.sooner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn each_is_due_once_in_order_and_at_its_last_time() {
+        let start = Instant::now();
+        let at = |n: u64| start + Duration::from_secs(n);
+        let mut timers = Timers::default();
+        assert!(!timers.take_sooner());
+        timers.set('b', at(2));
+        assert!(timers.take_sooner());
+        timers.set('c', at(3));
+        assert!(!timers.take_sooner(), "the next one is the same");
+        timers.set('a', at(1));
+        assert!(timers.take_sooner());
+        timers.set('a', at(4));
+        timers.set('d', at(1));
+        timers.clear('d');
+        assert_eq!((timers.next(), timers.at('a')), (Some(at(2)), Some(at(4))));
+        assert_eq!(timers.pop(at(1)), None);
+        let due: Vec<_> = std::iter::from_fn(|| timers.pop(at(9))).collect();
+        assert_eq!(due, ['b', 'c', 'a']);
+        assert_eq!(timers.next(), None);
+    }
+}

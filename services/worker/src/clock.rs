@@ -1,0 +1,76 @@
+//! Active time that a task has left, as its agent sees it. It stands still while the agent waits
+//! for people. Pure: it is told what time it is.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock {
+    /// When `since` was; `None`: as much as it takes.
+    left: Option<Duration>,
+    /// Of the stretch that runs; `None`: it stands still.
+    since: Option<Instant>,
+    /// Open questions.
+    holds: u32,
+}
+
+impl Clock {
+    pub(crate) fn new(remaining_ms: Option<u64>, now: Instant) -> Self {
+        let left = remaining_ms.map(Duration::from_millis);
+        Self { left, since: Some(now), holds: 0 }
+    }
+
+    pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
+        let used = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        self.left.map(|left| left.saturating_sub(used))
+    }
+
+    /// The coordinator says how much it is. It knows best.
+    pub(crate) fn set(&mut self, remaining_ms: Option<u64>, now: Instant) {
+        self.left = remaining_ms.map(Duration::from_millis);
+        self.since = self.since.map(|_| now);
+    }
+
+    /// One more question is open.
+    pub(crate) fn hold(&mut self, now: Instant) {
+        self.left = self.left(now);
+        self.since = None;
+        self.holds += 1;
+    }
+
+    /// One less.
+    pub(crate) fn go_on(&mut self, now: Instant) {
+        self.holds -= 1;
+        if self.holds == 0 {
+            self.since = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stands_still_while_any_question_is_open() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let left = |clock: &Clock, ms| clock.left(at(ms)).map(|left| left.as_millis());
+        let mut clock = Clock::new(Some(1000), at(0));
+        assert_eq!(left(&clock, 100), Some(900));
+        clock.hold(at(200));
+        clock.hold(at(300));
+        clock.go_on(at(5000));
+        assert_eq!(left(&clock, 9000), Some(800));
+        clock.go_on(at(9000));
+        assert_eq!(left(&clock, 9100), Some(700));
+        clock.hold(at(9100));
+        clock.set(Some(650), at(9500));
+        assert_eq!(left(&clock, 9900), Some(650));
+        clock.go_on(at(9900));
+        assert_eq!(left(&clock, 10_000), Some(550));
+        assert_eq!(left(&clock, 99_000), Some(0));
+        assert_eq!(Clock::new(None, at(0)).left(at(5)), None);
+    }
+}

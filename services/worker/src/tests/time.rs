@@ -1,0 +1,43 @@
+//! What an agent knows of its time.
+
+use faultline_proto::{
+    id::TaskId,
+    v1::{self, report::Body, to_worker},
+};
+
+use super::{
+    agents::start,
+    hub::{Task, user_message},
+};
+use crate::content::text_parts;
+
+#[tokio::test]
+async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        let before = cx.remaining().unwrap_or_default();
+        cx.ask("well?").await?;
+        let after = cx.remaining().unwrap_or_default();
+        cx.artifact("left", format!("{} {}", before.as_millis(), after.as_millis())).await
+    })
+    .await;
+    let (id, attempt, agent) = (TaskId::new(), 1, "under-test".to_owned());
+    let task = Task { id, attempt, agent, text: String::new() };
+    let assign = v1::Assign { remaining_ms: Some(60_000), ..task.assign() };
+    wire.say(to_worker::Body::Assign(assign)).await;
+    assert!(matches!(wire.reports().await[0].body, Some(Body::Ask(_))));
+    wire.say(to_worker::Body::Answer(v1::Answer {
+        task_id: id.to_string(),
+        attempt,
+        key: "ask-1".into(),
+        message: Some(user_message("yes")),
+        remaining_ms: Some(90_000),
+        ..v1::Answer::default()
+    }))
+    .await;
+    let bodies = wire.until_final(&task).await;
+    let Some(Body::Artifact(chunk)) = bodies.first() else { panic!("{bodies:?}") };
+    let text = text_parts(&chunk.artifact.as_ref().unwrap().parts).collect::<String>();
+    let left: Vec<u64> = text.split(' ').map(|ms| ms.parse().unwrap()).collect();
+    assert!((30_000..=60_000).contains(&left[0]), "{text}");
+    assert!((60_001..=90_000).contains(&left[1]), "the coordinator knows best: {text}");
+}

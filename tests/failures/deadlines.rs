@@ -1,0 +1,191 @@
+//! Tasks that have only so much time: whose time ran out, what it cost the others, and what costs
+//! nothing.
+
+use std::{sync::Mutex, time::Duration};
+
+use faultline::Mesh;
+use faultline_tests::{
+    Plan, Rpc, in_process,
+    rpc::{answer, message},
+    task::{self, COMPLETED, FAILED, INPUT_REQUIRED, WORKING, is_final},
+    until,
+    wait::SOON,
+};
+use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+const TIMEOUT: &str = "faultline-timeout-ms";
+
+fn failure(task: &Value) -> &Value {
+    &task["metadata"]["faultline.dev/failure"]
+}
+
+async fn tasks(rpc: &Rpc) -> Vec<Value> {
+    let list = rpc.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
+    list["tasks"].as_array().expect("it is a list").clone()
+}
+
+/// Gives its message to the next, or hangs when there is none.
+struct Hop(Option<&'static str>);
+
+impl Agent for Hop {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        match self.0 {
+            Some(next) => cx.delegate(next, cx.text()).await.map(|_| ()),
+            None => cx.sleep(Duration::from_secs(60)).await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_innermost_hop_runs_out_first_and_the_chain_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let hops = [("top", Some("middle")), ("middle", Some("bottom")), ("bottom", None)];
+    let build = |config| {
+        let offers = hops.map(|(name, next)| Offer::new(name, Hop(next)));
+        offers.into_iter().fold(Worker::new(config), Worker::offer)
+    };
+    mesh.attach(Config::default(), build).await.unwrap();
+    let rpc = Rpc::at(mesh.gateway_addr());
+    let top = rpc.agent("top").header(TIMEOUT, 3000).send("go").await;
+    assert_eq!(task::state(&top), FAILED, "{top}");
+    let seen = failure(&top);
+    assert_eq!((&seen["reason"], &seen["hop"]), (&json!("TASK_TIMEOUT"), &json!(2)), "{seen}");
+    assert_eq!(seen["code"], 4, "DEADLINE_EXCEEDED, no cancel: {seen}");
+    assert_eq!(seen["origin"]["agent"], "bottom", "{seen}");
+    assert_eq!((&seen["retryable"], &seen["retryAfter"]), (&json!(true), &json!("10s")), "{seen}");
+    assert_eq!(seen["publicMessage"], "Downstream agent 'middle' failed", "{seen}");
+    let tasks = tasks(&rpc).await;
+    assert_eq!(tasks.len(), 3);
+    for task in &tasks {
+        assert_eq!(task::state(task), FAILED, "nothing is left at work: {task}");
+    }
+    // Each had less than the one above it, and the operators see how much.
+    let mut limits = Vec::new();
+    for task in &tasks {
+        let inspected = rpc.inspect(task::id(task)).await;
+        let agent = inspected["agent"].as_str().unwrap().to_owned();
+        let limit: u64 = inspected["timeoutMs"].as_str().unwrap().parse().unwrap();
+        assert!(inspected["remainingMs"].is_string(), "{inspected}");
+        limits.push((limit, agent));
+    }
+    limits.sort();
+    let agents: Vec<_> = limits.iter().map(|(_, agent)| agent.as_str()).collect();
+    assert_eq!((agents, limits[2].0), (vec!["bottom", "middle", "top"], 3000), "{limits:?}");
+    let bottom = tasks.iter().find(|t| failure(t)["hop"].is_null()).expect("one is the origin");
+    let text = failure(bottom)["publicMessage"].as_str().unwrap();
+    assert!(text.starts_with("agent 'bottom' did not finish within "), "{text}");
+    until("every slot is free", SOON, async || {
+        let workers = rpc.mesh("Workers", json!({})).await;
+        let used = |w: &Value| w["used"].as_u64().unwrap_or(0) == 0;
+        workers["workers"].as_array().unwrap().iter().all(used).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_in_a_queue_runs_out_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = in_process(dir.path());
+    config.worker.slots = 1;
+    let mesh = Mesh::start(config).await.unwrap();
+    let script = Rpc::at(mesh.gateway_addr()).agent("script");
+    let first = script.send_immediately("sleep 60s").await;
+    let second = script.header(TIMEOUT, 200).send("chunk x").await;
+    assert_eq!(failure(&second)["reason"], "TASK_TIMEOUT", "{second}");
+    let inspected = script.inspect(task::id(&second)).await;
+    assert!(inspected.get("attempts").is_none(), "nobody ever had it: {inspected}");
+    assert_eq!(task::state(&script.task(task::id(&first)).await), WORKING);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_human_may_take_longer_than_the_task() {
+    let dir = tempfile::tempdir().unwrap();
+    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let script = Rpc::at(mesh.gateway_addr()).agent("script");
+    let asked = script.header(TIMEOUT, 1000).send("delegate script { ask \"well?\" }").await;
+    assert_eq!(task::state(&asked), INPUT_REQUIRED);
+    // What is waited for is that nothing happens.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let still = script.task(task::id(&asked)).await;
+    assert_eq!(task::state(&still), INPUT_REQUIRED);
+    let done = script.call("SendMessage", answer(task::id(&asked), "yes")).await.unwrap();
+    assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");
+    for task in tasks(&script).await {
+        assert_eq!(task::state(&task), COMPLETED, "{task}");
+    }
+}
+
+/// Spends its time until next to nothing is left, and tells what the call said that it made then.
+struct Late(Mutex<Option<oneshot::Sender<(Duration, String)>>>);
+
+impl Agent for Late {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let left = cx.remaining().expect("it was given a time");
+        tokio::time::sleep(left.saturating_sub(Duration::from_millis(60))).await;
+        let left = cx.remaining().unwrap_or_default();
+        let refused = cx.delegate("echo", "quick").await.expect_err("there is no time for it");
+        if let Some(told) = self.0.lock().unwrap().take() {
+            let _ = told.send((left, format!("{refused:?}")));
+        }
+        Err(refused)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_cannot_be_in_time_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let (told, hears) = oneshot::channel();
+    let offer = Offer::new("late", Late(Mutex::new(Some(told)))).timeout(Duration::from_secs(1));
+    mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
+    let late = Rpc::at(mesh.gateway_addr()).agent("late");
+    let task = late.send("go").await;
+    assert_eq!(task::state(&task), FAILED, "{task}");
+    let (left, refused) = hears.await.expect("the agent was refused");
+    assert!(left <= Duration::from_millis(60), "the agent sees its time pass: {left:?}");
+    // On a busy machine its own time may be over before the call is even heard.
+    if failure(&task)["reason"] != "TASK_TIMEOUT" {
+        assert_eq!(failure(&task)["reason"], "DEADLINE_BUDGET_EXHAUSTED", "{task}");
+        assert_eq!(failure(&task)["origin"]["agent"], "late", "{task}");
+        assert!(refused.contains("agent 'late' has "), "{refused}");
+    }
+    assert_eq!(tasks(&late.agent("echo")).await.len(), 0, "nothing was started");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_goes_on_where_it_was_when_the_coordinator_comes_back() {
+    let mut cluster = Plan::default().start().await;
+    let script = cluster.rpc().agent("script");
+    let task = script.header(TIMEOUT, 3000).send_immediately("sleep 60s").await;
+    let id = task::id(&task);
+    cluster.coordinator.kill().await;
+    cluster.coordinator.restart().await;
+    let ended = until("the task has run out", SOON, async || {
+        let found = script.try_call("GetTask", json!({"id": id})).await.ok()?.ok()?;
+        is_final(task::state(&found)).then_some(found)
+    })
+    .await;
+    assert_eq!(failure(&ended)["reason"], "TASK_TIMEOUT", "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patience_ends_a_call_and_a_deadline_ends_a_task() {
+    let dir = tempfile::tempdir().unwrap();
+    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let script = Rpc::at(mesh.gateway_addr()).agent("script").header("prefer", "wait=1");
+    let refused = script.call("SendMessage", message("sleep 1500ms; chunk x")).await.unwrap_err();
+    assert_eq!(refused["code"], -31004, "{refused}");
+    let id = refused["data"][0]["metadata"]["taskId"].as_str().expect("it names the task");
+    let text = refused["message"].as_str().unwrap();
+    assert!(text.contains(id) && text.contains("GetTask"), "it says what to do: {text}");
+    let done = until("the task has ended", SOON, async || {
+        Some(script.task(id).await).filter(|t| is_final(task::state(t)))
+    })
+    .await;
+    assert_eq!(task::artifacts(&done)["output"], "x");
+    let task = script.header(TIMEOUT, 200).send("sleep 60s").await;
+    assert_eq!(failure(&task)["reason"], "TASK_TIMEOUT", "{task}");
+}
