@@ -35,7 +35,7 @@ fn act(task: &mut Task, body: event::Body) {
 
 fn working() -> Task {
     let mut task = submitted();
-    let body = task.decide_assign(WORKER, "w-1").unwrap();
+    let body = task.decide_assign(WORKER, "w-1", "a").unwrap();
     act(&mut task, body);
     task
 }
@@ -57,6 +57,11 @@ fn take(task: &mut Task, body: report::Body) -> bool {
         }
         Ok(Verdict::Rejected(message)) => {
             let body = task.reject(*message, Failure::new(&reason::TASK_REJECTED));
+            act(task, body);
+            true
+        }
+        Ok(Verdict::Failed(failure)) => {
+            let body = task.decide_fail(*failure).unwrap();
             act(task, body);
             true
         }
@@ -133,7 +138,7 @@ fn every_transition_is_in_the_table_and_no_other() {
         for command in 0..9 {
             let mut task = in_state(state);
             let done = match command {
-                0 => task.decide_assign("w", "w").map(|b| act(&mut task, b)).is_ok(),
+                0 => task.decide_assign("w", "w", "a").map(|b| act(&mut task, b)).is_ok(),
                 1 => {
                     let answer = task.decide_answer(text_message("y".into()));
                     answer.map(|b| act(&mut task, b)).is_ok()
@@ -187,7 +192,7 @@ fn losses_end_a_task_only_when_there_were_enough() {
         assert_eq!(task.losses, loss);
         if loss < 3 {
             assert_eq!((task.state, task.worker.as_str()), (TaskState::Working, ""));
-            let body = task.decide_assign(WORKER, "w-1").unwrap();
+            let body = task.decide_assign(WORKER, "w-1", "a").unwrap();
             act(&mut task, body);
             assert_eq!((task.attempt, task.reported), (loss + 1, 0));
         }
@@ -226,7 +231,7 @@ fn a_lost_attempt_leaves_only_what_was_checkpointed() {
     assert_eq!(text_of(&task, "kept").as_deref(), Some("ab"));
     assert_eq!(text_of(&task, "same").as_deref(), Some("s"));
     assert_eq!(text_of(&task, "stray"), None);
-    let body = task.decide_assign(WORKER, "w-1").unwrap();
+    let body = task.decide_assign(WORKER, "w-1", "a").unwrap();
     act(&mut task, body);
     take(&mut task, chunk("kept", "d", true));
     take(&mut task, chunk("stray", "y", true));
@@ -317,7 +322,7 @@ proptest! {
         for step in steps {
             let before = task.clone();
             let bodies = match step {
-                Step::Assign => task.decide_assign(WORKER, "w-1").into_iter().collect(),
+                Step::Assign => task.decide_assign(WORKER, "w-1", "a").into_iter().collect(),
                 Step::Answer => task.decide_answer(text_message("y".into())).into_iter().collect(),
                 Step::Cancel => task.decide_cancel(stop()).into_iter().collect(),
                 Step::Lose => task

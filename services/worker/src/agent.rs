@@ -85,6 +85,8 @@ pub struct Offer {
     may_answer_with_message: bool,
     on_worker_lost: OnWorkerLost,
     max_attempts: u32,
+    idempotent: bool,
+    retries: Option<u32>,
     agent: Box<dyn Erased>,
 }
 
@@ -113,6 +115,8 @@ impl Offer {
             may_answer_with_message: false,
             on_worker_lost: OnWorkerLost::default(),
             max_attempts: 0,
+            idempotent: false,
+            retries: None,
             agent: Box::new(agent),
         };
         let extension = "Failed tasks carry their whole failure in the metadata";
@@ -228,6 +232,19 @@ impl Offer {
         self
     }
 
+    /// Doing the same twice does no harm: a failure that leaves open whether the work was done is
+    /// tried again too.
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// How often a failed attempt is tried again. Without this the coordinator's default counts.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.retries = Some(retries);
+        self
+    }
+
     pub fn on_worker_lost(mut self, policy: OnWorkerLost) -> Self {
         self.on_worker_lost = policy;
         self
@@ -280,6 +297,8 @@ impl Offer {
             may_answer_with_message: self.may_answer_with_message,
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
+            idempotent: self.idempotent,
+            retries: self.retries,
             extended_card,
             ..v1::AgentOffer::default()
         };
