@@ -5,6 +5,7 @@ mod agents;
 mod codes;
 mod hostile;
 mod loss;
+mod retry;
 mod spans;
 
 faultline_tests::role!();

@@ -266,7 +266,7 @@ fn a_bare_message_is_one_only_as_the_very_first_report() {
 fn a_failed_task_shows_its_failure_whole_in_task_and_frame() {
     let mut task = working();
     let body = match task.decide_report(report(&task, failed())).unwrap() {
-        Verdict::Events(mut bodies) => bodies.remove(0),
+        Verdict::Failed(failure) => task.decide_fail(*failure).unwrap(),
         other => panic!("{other:?}"),
     };
     let event = task.apply_now(body, NOW);
@@ -280,9 +280,36 @@ fn a_failed_task_shows_its_failure_whole_in_task_and_frame() {
     assert_eq!((failure.task_id.clone(), failure.trace_id.as_str()), (task.id.to_string(), "1"));
 }
 
+#[test]
+fn a_failed_attempt_goes_back_to_its_checkpoint_and_another_agent_to_nothing() {
+    let mut task = working();
+    assert!(take(&mut task, chunk("out", "one ", false)));
+    assert!(take(&mut task, report::Body::Checkpoint("s".into())));
+    assert!(take(&mut task, chunk("out", "two", true)));
+    let failure = || Failure::new(&reason::UNAVAILABLE);
+    let bodies = task.decide_retry(failure(), Some(NOW + 1000));
+    assert_eq!(bodies.len(), 2, "watchers are told how far it goes back");
+    bodies.into_iter().for_each(|body| act(&mut task, body));
+    assert_eq!((task.retries, task.losses, task.retry_at), (1, 0, Some(NOW + 1000)));
+    assert_eq!((task.state, text_of(&task, "out").as_deref()), (TaskState::Working, Some("one ")));
+    let again = task.decide_assign(WORKER, "w-1", "a").unwrap();
+    act(&mut task, again);
+    assert_eq!((task.retry_at, task.checkpoint.as_deref()), (None, Some(b"s".as_slice())));
+    task.decide_retry(failure(), None).into_iter().for_each(|body| act(&mut task, body));
+    assert!(task.passed_on && task.retry_at.is_none());
+    let other = task.decide_assign(WORKER, "w-1", "b").unwrap();
+    act(&mut task, other);
+    assert_eq!((task.agent.as_str(), task.runner(), task.retries), ("a", "b", 0));
+    assert_eq!((task.checkpoint.clone(), text_of(&task, "out")), (None, None));
+    let outcomes: Vec<_> = task.attempts.iter().map(v1::Attempt::outcome).collect();
+    assert_eq!(outcomes, [Outcome::Failed, Outcome::Failed, Outcome::Running]);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Assign,
+    StandIn,
+    Retry(bool),
     Answer,
     Cancel,
     Lose,
@@ -298,6 +325,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => Just(Step::Assign),
+        1 => Just(Step::StandIn),
+        2 => any::<bool>().prop_map(Step::Retry),
         2 => Just(Step::Answer),
         1 => Just(Step::Cancel),
         2 => Just(Step::Lose),
@@ -323,6 +352,12 @@ proptest! {
             let before = task.clone();
             let bodies = match step {
                 Step::Assign => task.decide_assign(WORKER, "w-1", "a").into_iter().collect(),
+                Step::StandIn => task.decide_assign(WORKER, "w-1", "b").into_iter().collect(),
+                Step::Retry(here) if task.is_current(task.attempt) => {
+                    let failure = Failure::new(&reason::UNAVAILABLE);
+                    task.decide_retry(failure, here.then_some(NOW + 1000))
+                }
+                Step::Retry(_) => Vec::new(),
                 Step::Answer => task.decide_answer(text_message("y".into())).into_iter().collect(),
                 Step::Cancel => task.decide_cancel(stop()).into_iter().collect(),
                 Step::Lose => task
