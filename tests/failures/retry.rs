@@ -20,6 +20,7 @@ use faultline_tests::{
 };
 use faultline_worker::{Agent, Config, Context, Error, Offer, Skill, Worker, reason};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 /// Pauses that a test can wait for.
 fn quick(dir: &Path) -> faultline::Config {
@@ -202,19 +203,29 @@ async fn an_agent_that_hangs_leaves_its_neighbours_their_slots() {
     let plan = Plan::default().slots(4).with("agents.script.slots_max = 3");
     let cluster = plan.start().await;
     let rpc = cluster.rpc();
-    for _ in 0..10 {
-        rpc.agent("script").send_immediately("sleep 60s").await;
-    }
-    let hung = until("as many hang as may", SOON, async || {
+    let _calls = send_many(&rpc.agent("script"), "sleep 60s", 10);
+    until("all have come", SOON, async || {
         let agent = &rpc.mesh("Agents", json!({"name": "script"})).await["agents"][0];
-        (agent["computing"] == 3).then(|| agent.clone())
-    });
-    assert_eq!(hung.await["queued"], 7);
+        (agent["computing"] == 3 && agent["queued"] == 7).then_some(())
+    })
+    .await;
     for _ in 0..20 {
         assert_eq!(task::state(&rpc.agent("echo").send("hello").await), COMPLETED);
     }
     let agent = &rpc.mesh("Agents", json!({"name": "script"})).await["agents"][0];
     assert_eq!((&agent["computing"], &agent["queued"]), (&json!(3), &json!(7)));
+}
+
+/// Calls that wait for their answers until they are dropped.
+fn send_many(rpc: &Rpc, script: &'static str, calls: usize) -> JoinSet<()> {
+    let calls = (0..calls).map(|_| {
+        let rpc = rpc.clone();
+        async move {
+            // Who is cut off at the end of a test has no answer.
+            let _ = rpc.try_call("SendMessage", message(script)).await;
+        }
+    });
+    calls.collect()
 }
 
 /// Says who it is.
@@ -308,9 +319,12 @@ async fn a_principal_with_many_tasks_does_not_starve_another() {
         rpc.header("authorization", format!("Bearer {token}"))
     };
     let (many, few) = (rpc("many-token"), rpc("few-token"));
-    for _ in 0..60 {
-        many.send_immediately("sleep 100ms").await;
-    }
+    let _calls = send_many(&many, "sleep 200ms", 60);
+    until("all have come", SOON, async || {
+        let listed = many.call("ListTasks", json!({"pageSize": 1})).await.unwrap();
+        (listed["totalSize"] == 60).then_some(())
+    })
+    .await;
     let began = Instant::now();
     assert_eq!(task::state(&few.send("chunk mine").await), COMPLETED);
     let listed = many.call("ListTasks", json!({"pageSize": 100})).await.unwrap();
