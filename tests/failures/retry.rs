@@ -133,7 +133,7 @@ async fn attach(mesh: &mut Mesh, slots: u32, offers: Vec<Offer>) {
     let attached = mesh.attach(config, |config| {
         offers.into_iter().fold(Worker::new(config), |worker, offer| worker.offer(offer))
     });
-    attached.await.unwrap();
+    attached.await.expect("a worker attaches");
 }
 
 #[tokio::test(flavor = "multi_thread")]
