@@ -146,7 +146,7 @@ async fn a_task_is_cancelled_once(binding: Binding) {
 }
 
 async fn a_failed_task_is_a_successful_call(binding: Binding) {
-    let up = start(binding).await;
+    let up = crate::start_with(binding, |config| config.coordinator.retries = 0).await;
     let script = "chunk half; fail RATE_LIMITED code=QUOTA text=\"slow down\"";
     let sent = up.agent("script").call("SendMessage", message(script)).await.unwrap();
     let task = &sent["task"];

@@ -9,6 +9,7 @@ mod fanout;
 mod hostile;
 mod loss;
 mod outcomes;
+mod retry;
 mod spans;
 
 faultline_tests::role!();

@@ -164,6 +164,9 @@ impl Running {
         fs::write(&file, key.serialize_pem()).expect("a file can be written");
         let mut config = in_process(dir.path());
         config.auth.token = tokens;
+        // Clients are to see failures as they are, and soon.
+        config.coordinator.retries = 0;
+        config.coordinator.breaker_failures = 0;
         config.gateway.listen = free_address();
         config.gateway.public_grpc = Some(config.gateway.listen.to_string());
         config.gateway.card_key = Some(file);

@@ -85,7 +85,7 @@ async fn many_chains_at_once_complete_on_one_slot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_at_the_bottom_reaches_the_top_with_every_hop() {
-    let up = start().await;
+    let up = start_with(|config| config.coordinator.retries = 0).await;
     let fault = "fail RATE_LIMITED code=40401 text=\"slow down\" retry_after=2s";
     let top = up.script.send(&chain(4, fault)).await;
     assert_eq!(task::state(&top), FAILED);

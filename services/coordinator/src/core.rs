@@ -23,6 +23,7 @@ use crate::{
     family::Families,
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
+    pauses::Pauses,
     push::{Courier, Deliveries},
     registry::{Registry, Worker},
     store::{Extras, Row, Store, Write, encode},
@@ -34,7 +35,7 @@ use crate::{
 pub(crate) struct Core {
     state: Mutex<State>,
     pub(crate) store: Box<dyn Store>,
-    pub(crate) config: Config,
+    pub(crate) config: Arc<Config>,
     pub(crate) claims: Claims,
     pub(crate) courier: Courier,
     /// There is something to write.
@@ -48,6 +49,7 @@ pub(crate) struct Core {
 pub(crate) struct State {
     pub(crate) live: HashMap<TaskId, Box<Live>>,
     pub(crate) registry: Registry,
+    pub(crate) pauses: Pauses,
     pub(crate) families: Families,
     pub(crate) tokens: Tokens,
     /// Which task each waiting call of a link waits for.
@@ -114,10 +116,11 @@ pub(crate) fn now() -> Millis {
 }
 
 impl State {
-    pub(crate) fn new(tokens: Tokens) -> Self {
+    pub(crate) fn new(tokens: Tokens, config: Arc<Config>) -> Self {
         Self {
             live: HashMap::new(),
-            registry: Registry::default(),
+            registry: Registry::new(config),
+            pauses: Pauses::default(),
             families: Families::default(),
             tokens,
             calls: HashMap::new(),
@@ -341,7 +344,9 @@ impl Core {
     pub(crate) fn new(store: Box<dyn Store>, config: Config) -> Self {
         let (work, room, sooner) = (Notify::new(), Notify::new(), Notify::new());
         let courier = Courier::new(config.push.clone());
-        let state = Mutex::new(State::new(Tokens::new(store.secret())));
+        let config = Arc::new(config);
+        let tokens = Tokens::new(store.secret());
+        let state = Mutex::new(State::new(tokens, Arc::clone(&config)));
         let claims = Claims::default();
         Self { state, store, config, claims, courier, work, room, sooner }
     }

@@ -56,6 +56,11 @@ impl Core {
         if !state.tokens.are_for(&live.task, said) || !live.task.is_current(said.attempt) {
             return Err(Error::AttemptOver);
         }
+        // Children of the agent that it stands in for are not its own, whatever they are called.
+        let key = match live.task.runner() {
+            runner if runner != live.task.agent && !key.is_empty() => format!("{runner}/{key}"),
+            _ => key,
+        };
         let calling = Calling {
             task: said.task,
             attempt: said.attempt,

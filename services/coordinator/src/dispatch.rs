@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use faultline_chassis::{TraceContext, limits, telemetry::HOP};
+use faultline_chassis::{TraceContext, telemetry::HOP};
 use faultline_proto::{
     a2a::Message,
     id::{TaskId, WorkerId},
@@ -13,8 +13,10 @@ use tokio::time::Instant;
 use tracing::{Span, info_span};
 
 use crate::{
+    breaker::{Circuit, Said},
     core::{Effect, State, now},
     error::Error,
+    failover::worker_to_avoid,
     keys::Claim,
     live::Live,
     registry::Agent,
@@ -35,6 +37,8 @@ pub(crate) struct NewTask {
     pub(crate) parent: Option<Parent>,
     /// Active time that it may take; `None`: as much as it takes.
     pub(crate) limit: Option<Duration>,
+    /// Doing it twice does no harm.
+    pub(crate) idempotent: bool,
     /// The agent may answer with a bare message, so nobody is answered before it has said so.
     pub(crate) may_message: bool,
 }
@@ -100,10 +104,18 @@ impl State {
         let Some(found) = self.registry.agents.get(agent) else {
             return Err(Error::AgentNotFound(agent.to_owned()));
         };
+        let (policy, now, agent) = (&found.policy, Instant::now(), agent.to_owned());
+        let lets_through = found.breaker.lets_through(None, &policy.breaker, now);
+        if !lets_through && self.registry.stand_in(&agent, |_| false).is_none() {
+            let left = match found.breaker.circuit(now) {
+                Circuit::Open(left) => left,
+                // Nobody knows how long the one that was let through takes.
+                Circuit::HalfOpen | Circuit::Closed => Duration::from_secs(1),
+            };
+            return Err(Error::CircuitOpen { agent, left });
+        }
         match found.queue.len() {
-            waiting if waiting >= limits::AGENT_QUEUE_MAX => {
-                Err(Error::QueueFull { agent: agent.to_owned(), waiting })
-            }
+            waiting if waiting >= policy.queue_max => Err(Error::QueueFull { agent, waiting }),
             _ => Ok(found),
         }
     }
@@ -123,6 +135,7 @@ impl State {
             principal: new.principal,
             parent: new.parent,
             timeout_ms: new.limit.map_or(0, |limit| limit.as_millis() as u64),
+            idempotent: new.idempotent,
             ..Submitted::default()
         };
         let (task, first) = Task::submit(id, &agent, context_id, submitted, now);
@@ -137,16 +150,29 @@ impl State {
         let mut events = vec![first];
         self.live.insert(id, Box::new(live));
         self.join_family(id, now);
-        match self.registry.choose(&agent) {
-            Some(worker) => events.extend(self.hand_over(id, worker, now, &mut effects)),
-            None => self.enqueue(id, &agent),
+        let target = self.live.get(&id).map_or(agent, |live| self.target(&live.task));
+        // Whoever waits already comes first.
+        let queues = self.registry.agents.get(&target).is_some_and(|a| !a.queue.is_empty());
+        let worker = match queues {
+            true => None,
+            false => self.registry.choose(&target, Some(id), None),
+        };
+        match worker {
+            Some(worker) => {
+                events.extend(self.hand_over(id, worker, &target, now, &mut effects));
+            }
+            None => self.enqueue(id, &target),
         }
         self.commit_with(id, 0, events, with, effects);
+        if queues {
+            self.serve_queue(&target, now);
+        }
     }
 
     pub(crate) fn enqueue(&mut self, id: TaskId, agent: &str) {
+        let principal = self.live.get(&id).map_or("", |live| live.task.principal.as_str());
         if let Some(agent) = self.registry.agents.get_mut(agent) {
-            agent.queue.push_back((id, Instant::now()));
+            agent.queue.push_back(id, principal, Instant::now());
         }
     }
 
@@ -155,12 +181,13 @@ impl State {
         &mut self,
         id: TaskId,
         worker_id: WorkerId,
+        agent: &str,
         now: Millis,
         effects: &mut Vec<Effect>,
     ) -> Option<Event> {
         let live = self.live.get_mut(&id)?;
         let name = self.registry.workers.get(&worker_id).map_or("", |w| w.name.as_str());
-        let body = live.task.decide_assign(&worker_id.to_string(), name).ok()?;
+        let body = live.task.decide_assign(&worker_id.to_string(), name, agent).ok()?;
         let event = live.task.apply_now(body, now);
         live.acked = 0;
         live.assigned = false;
@@ -168,7 +195,10 @@ impl State {
         let assign = assign_message(live, &self.tokens);
         effects.push(Effect::Assign(worker_id, Box::new(assign)));
         if let Some(worker) = self.registry.workers.get_mut(&worker_id) {
-            worker.start(id, live.task.attempt, true);
+            worker.start(id, agent, live.task.attempt, true);
+        }
+        if let Some(agent) = self.registry.agents.get_mut(agent) {
+            agent.breaker.started(id, Instant::now());
         }
         Some(event)
     }
@@ -184,17 +214,17 @@ impl State {
                 }
                 continue;
             }
-            let Some(id) = self.registry.next_for(worker_id) else { return };
-            self.assign(id, worker_id, now);
+            let Some((id, agent)) = self.registry.next_for(worker_id) else { return };
+            self.assign(id, worker_id, &agent, now);
         }
     }
 
-    fn assign(&mut self, id: TaskId, worker_id: WorkerId, now: Millis) {
+    pub(crate) fn assign(&mut self, id: TaskId, worker_id: WorkerId, agent: &str, now: Millis) {
         let Some(live) = self.live.get_mut(&id) else { return };
         let from = live.task.version;
         live.task.version += 1;
         let mut effects = Vec::new();
-        match self.hand_over(id, worker_id, now, &mut effects) {
+        match self.hand_over(id, worker_id, agent, now, &mut effects) {
             Some(event) => self.commit(id, from, vec![event], effects),
             None => {
                 if let Some(live) = self.live.get_mut(&id) {
@@ -206,12 +236,16 @@ impl State {
 
     /// Finds a place for a task that needs one, or queues it, at the front if it had one before.
     pub(crate) fn place(&mut self, id: TaskId, now: Millis) {
-        let Some(agent) = self.live.get(&id).map(|l| l.task.agent.clone()) else { return };
-        match self.registry.choose(&agent) {
-            Some(worker) => self.assign(id, worker, now),
+        let Some(live) = self.live.get(&id) else { return };
+        let (agent, avoid) = (self.target(&live.task), worker_to_avoid(&live.task));
+        match self.registry.choose(&agent, Some(id), avoid) {
+            Some(worker) => self.assign(id, worker, &agent, now),
             None => {
                 if let Some(agent) = self.registry.agents.get_mut(&agent) {
-                    agent.queue.push_front((id, Instant::now()));
+                    agent.queue.push_front(id, &live.task.principal, Instant::now());
+                    // Should it have been let through to see: whoever is next may be.
+                    let rules = &agent.policy.breaker;
+                    agent.breaker.heard(id, Said::Nothing, rules, Instant::now());
                 }
             }
         }
@@ -255,6 +289,17 @@ impl State {
         }
     }
 
+    /// It may be queued for its own agent or for one that stands in.
+    fn leave_queues(&mut self, id: TaskId, agent: &str) {
+        let Some(own) = self.registry.agents.get_mut(agent) else { return };
+        own.queue.remove(id);
+        for name in own.policy.failover.clone() {
+            if let Some(other) = self.registry.agents.get_mut(&name) {
+                other.queue.remove(id);
+            }
+        }
+    }
+
     pub(crate) fn count_waiting(&mut self, agent: &str, by: i32) {
         if let Some(agent) = self.registry.agents.get_mut(agent) {
             agent.waiting = agent.waiting.saturating_add_signed(by);
@@ -265,6 +310,7 @@ impl State {
     pub(crate) fn end(&mut self, id: TaskId, body: event::Body, initiator: &str, now: Millis) {
         self.end_alone(id, body, initiator, now);
         self.end_children(id, now);
+        self.note_end(id, now);
     }
 
     pub(crate) fn end_alone(
@@ -299,9 +345,8 @@ impl State {
         if waited {
             self.count_waiting(&agent, -1);
         }
-        if let Some(agent) = self.registry.agents.get_mut(&agent) {
-            agent.queue.retain(|(queued, _)| *queued != id);
-        }
+        self.pauses.remove(id);
+        self.leave_queues(id, &agent);
     }
 }
 
@@ -310,7 +355,7 @@ fn attempt_span(task: &Task) -> Span {
         target: HOP,
         parent: None,
         "attempt",
-        otel.name = format!("attempt {}", task.agent),
+        otel.name = format!("attempt {}", task.runner()),
         otel.kind = "client",
         otel.status_code = tracing::field::Empty,
         otel.status_description = tracing::field::Empty,
@@ -322,7 +367,9 @@ fn attempt_span(task: &Task) -> Span {
 
 /// The attempt is over; what the span says is what the task says.
 pub(crate) fn close_span(live: &mut Live) {
-    if let Some(failure) = live.task.failure.as_ref().filter(|_| !live.span.is_disabled()) {
+    let attempt = live.task.attempts.last().and_then(|attempt| attempt.failure.as_ref());
+    let failure = live.task.failure.as_ref().map(|failure| failure.record()).or(attempt);
+    if let Some(failure) = failure.filter(|_| !live.span.is_disabled()) {
         live.span.record("otel.status_code", "ERROR");
         live.span.record("otel.status_description", failure.public_message.as_str());
         live.span.record("error.type", failure.reason.as_str());
@@ -337,7 +384,7 @@ pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
         token: tokens.of(task),
         task_id: task.id.to_string(),
         context_id: task.context_id.clone(),
-        agent: task.agent.clone(),
+        agent: task.runner().to_owned(),
         attempt: task.attempt,
         message: task.message().cloned(),
         checkpoint: task.checkpoint.clone(),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use faultline_chassis::limits;
-use faultline_proto::{Failure, a2a::TaskState, failure::state_word, id::TaskId, reason};
+use faultline_proto::{
+    Failure, a2a::TaskState, failure::state_word, id::TaskId, reason, v1::Origin,
+};
 
 use crate::store::{ReadError, sqlite};
 
@@ -17,6 +19,8 @@ pub enum StartError {
          `token` in [mesh] or FAULTLINE_MESH__TOKEN, listen on 127.0.0.1, or say --insecure"
     )]
     Exposed(std::net::SocketAddr),
+    #[error("{key}: {what}")]
+    Key { key: String, what: String },
     #[error("'{0}' is not a store (say sqlite:PATH)")]
     StoreUrl(String),
     #[error(transparent)]
@@ -94,6 +98,8 @@ pub(crate) enum Error {
     Invalid { field: &'static str, what: String },
     #[error("{waiting} tasks wait for agent '{agent}' already")]
     QueueFull { agent: String, waiting: usize },
+    #[error("agent '{agent}' failed several times in a row and is left alone for a while")]
+    CircuitOpen { agent: String, left: Duration },
     #[error("the coordinator has more to write than its store takes")]
     Overloaded,
     #[error(
@@ -140,10 +146,11 @@ impl From<Error> for Failure {
         match error {
             Error::AgentNotFound(_) => Failure::new(&reason::AGENT_NOT_FOUND).because(text),
             Error::Denied(_) => Failure::new(&reason::INSUFFICIENT_SCOPE).because(text),
-            Error::AgentUnavailable(_) => Failure::new(&reason::AGENT_UNAVAILABLE)
+            Error::AgentUnavailable(agent) => Failure::new(&reason::AGENT_UNAVAILABLE)
                 .because(text)
                 .with_retryable(true)
-                .with_retry_after(Duration::from_secs(1)),
+                .with_retry_after(Duration::from_secs(1))
+                .born_at(at_the_door_of(agent)),
             Error::NoStreaming(_) | Error::NoExtendedCard(_) => {
                 Failure::new(&reason::UNSUPPORTED_OPERATION).because(text)
             }
@@ -186,10 +193,16 @@ impl From<Error> for Failure {
             Error::Invalid { field, what } => {
                 Failure::new(&reason::INVALID_PARAMS).because(text).with_violation(field, what)
             }
-            Error::QueueFull { .. } => Failure::new(&reason::RATE_LIMITED)
+            Error::QueueFull { agent, .. } => Failure::new(&reason::RATE_LIMITED)
                 .because(text)
                 .with_retryable(true)
-                .with_retry_after(Duration::from_secs(1)),
+                .with_retry_after(Duration::from_secs(1))
+                .born_at(at_the_door_of(agent)),
+            Error::CircuitOpen { agent, left } => Failure::new(&reason::CIRCUIT_OPEN)
+                .because(text)
+                .with_retryable(true)
+                .with_retry_after(left)
+                .born_at(at_the_door_of(agent)),
             Error::Overloaded => Failure::new(&reason::OVERLOADED)
                 .because(text)
                 .with_retryable(true)
@@ -211,4 +224,10 @@ impl From<Error> for Failure {
             Error::Failed(failure) => *failure,
         }
     }
+}
+
+/// An agent that could not be given the task is the origin, so that an agent that called it passes
+/// the failure on instead of having failed itself.
+fn at_the_door_of(agent: String) -> Origin {
+    Origin { agent, service: "coordinator".to_owned(), worker: String::new() }
 }

@@ -164,7 +164,10 @@ impl State {
         let failure = cancelled("the calling task ended");
         let failure = live.task.complete_failure(failure, "coordinator");
         let decided = live.task.decide_cancel(failure);
-        decided.map(|body| self.end_alone(id, body, "parent", now)).is_ok()
+        let Ok(body) = decided else { return false };
+        self.end_alone(id, body, "parent", now);
+        self.note_end(id, now);
+        true
     }
 }
 

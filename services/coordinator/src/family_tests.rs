@@ -10,7 +10,6 @@ use prost_types::value::Kind;
 
 use super::*;
 use crate::{
-    AgentPolicy, Config,
     caller::Caller,
     core::now,
     frame::text_message,
@@ -304,10 +303,10 @@ async fn a_parent_that_lost_its_worker_keeps_its_children_until_it_fails() {
         [(3, TaskState::Working, TaskState::Working), (1, TaskState::Failed, TaskState::Canceled)]
     {
         let core = &bench.core;
-        let policy = AgentPolicy { max_attempts: Some(attempts), ..AgentPolicy::default() };
-        let agents = [("a".to_owned(), policy)].into();
-        let config = Config { agents, ..core.config.clone() };
-        core.change(|state| state.lose(bench.worker, &config, now()));
+        core.change(|state| {
+            state.registry.agents.get_mut("a").unwrap().policy.losses_max = attempts;
+            state.lose(bench.worker, now());
+        });
         assert_eq!(state(&bench, &parent.task_id).await, parents);
         assert_eq!(state(&bench, &below.task_id).await, childs);
         bench.attach_again(&AGENTS, 100, Vec::new());

@@ -4,13 +4,15 @@
 use faultline_proto::{
     Failure,
     a2a::{Message, TaskState},
-    v1::{self, Assigned, Ended, Event, attempt::Outcome, event},
+    v1::{self, Assigned, AttemptLost, Ended, Event, attempt::Outcome, event},
 };
 
 use crate::{
+    artifact::Artifacts,
     budget::Budget,
     frame::waiting_state,
     task::{LOCAL, Millis, Task, is_final, is_waiting, millis, timestamp},
+    tolerated::Tolerated,
 };
 
 impl Task {
@@ -33,6 +35,7 @@ impl Task {
                 };
                 self.parent = submitted.parent.clone().map(Box::new);
                 self.traceparent.clone_from(&submitted.traceparent);
+                self.idempotent = submitted.idempotent;
                 self.history.extend(submitted.message.clone());
                 self.budget = Budget::of(submitted.timeout_ms);
                 self.enter(TaskState::Submitted, None, at);
@@ -61,15 +64,7 @@ impl Task {
                 self.answers.push(answer.clone());
                 self.enter(TaskState::Working, None, at);
             }
-            Some(event::Body::Lost(lost)) => {
-                self.close_attempt(
-                    at,
-                    if lost.released { Outcome::Released } else { Outcome::WorkerLost },
-                );
-                self.losses += u32::from(!lost.released && !is_waiting(self.state));
-                self.artifacts.rewind();
-                self.tolerated.rewind();
-            }
+            Some(event::Body::Lost(lost)) => self.apply_lost(lost, at),
             Some(event::Body::Ended(end)) => self.apply_ended(end, at),
             Some(event::Body::Tolerated(tolerated)) => {
                 tolerated.failure.iter().for_each(|failure| self.tolerated.add(failure));
@@ -80,7 +75,34 @@ impl Task {
         }
     }
 
+    fn apply_lost(&mut self, lost: &AttemptLost, at: Millis) {
+        let outcome = match &lost.failure {
+            Some(_) => Outcome::Failed,
+            None if lost.released => Outcome::Released,
+            None => Outcome::WorkerLost,
+        };
+        self.close_attempt(at, outcome);
+        match &lost.failure {
+            Some(failure) => {
+                if let Some(last) = self.attempts.last_mut() {
+                    last.failure = Some(failure.clone());
+                }
+                self.retry_at = lost.retry_at.as_ref().map(millis);
+                self.passed_on = self.retry_at.is_none();
+                self.retries += u32::from(!self.passed_on);
+            }
+            None => self.losses += u32::from(!lost.released && !is_waiting(self.state)),
+        }
+        self.artifacts.rewind();
+        self.tolerated.rewind();
+    }
+
     fn apply_assigned(&mut self, assigned: &Assigned, at: Millis) {
+        if !self.attempts.is_empty() && self.stand_in() != assigned.agent {
+            self.start_over();
+        }
+        self.retry_at = None;
+        self.passed_on = false;
         self.attempt = assigned.attempt;
         self.reported = 0;
         self.worker.clone_from(&assigned.worker);
@@ -97,9 +119,24 @@ impl Task {
         self.enter(TaskState::Working, None, at);
     }
 
+    /// Another agent takes over. It cannot read what the last one saved, and would take answers to
+    /// the other's questions for answers to its own.
+    fn start_over(&mut self) {
+        self.checkpoint = None;
+        self.artifacts = Artifacts::default();
+        self.tolerated = Tolerated::default();
+        self.answers.clear();
+        (self.losses, self.retries) = (0, 0);
+    }
+
+    fn stand_in(&self) -> &str {
+        self.attempts.last().map_or("", |attempt| &attempt.agent)
+    }
+
     fn apply_ended(&mut self, end: &Ended, at: Millis) {
         self.close_attempt(at, Outcome::Ended);
         self.pending = None;
+        self.retry_at = None;
         self.failure = end.failure.clone().map(Failure::from_record);
         let state = end.state();
         let message = match (&end.message, &self.failure) {

@@ -14,7 +14,7 @@ use faultline_proto::{
     },
 };
 use futures::Stream;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -161,6 +161,9 @@ impl State {
         worker.link = Presence::Attached { session, outbox };
         for offer in &hello.agents {
             if let Some(agent) = self.registry.agents.get_mut(&offer.name) {
+                if agent.workers.is_empty() {
+                    agent.breaker.see_now(Instant::now());
+                }
                 agent.workers.push_back(id);
             }
         }
@@ -217,7 +220,7 @@ impl State {
                     // again, when there is a slot and once it is durable.
                     let answered = held && computing && last_answer(live).is_some();
                     if let Some(worker) = self.registry.workers.get_mut(&id) {
-                        worker.start(task, attempt, computing && !answered);
+                        worker.start(task, live.task.runner(), attempt, computing && !answered);
                         if waits {
                             worker.release(task);
                         } else if answered {

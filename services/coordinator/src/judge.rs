@@ -24,6 +24,8 @@ pub(crate) enum Verdict {
     BareMessage(Box<Message>),
     /// The agent declines with this message; the caller ends it.
     Rejected(Box<Message>),
+    /// The attempt failed; the caller ends the task or has it tried again.
+    Failed(Box<Failure>),
     /// The task would hold more than one task may; the caller ends it.
     TooLarge,
 }
@@ -107,7 +109,7 @@ impl Task {
             }
             Body::Failed(record) => {
                 let failure = self.complete_failure(Failure::from_record(record), "worker");
-                one(ended(TaskState::Failed, None, Some(failure)))
+                Ok(Verdict::Failed(Box::new(failure)))
             }
             Body::Rejected(message) => Ok(Verdict::Rejected(Box::new(self.signed(message)))),
             Body::Message(message) if self.reported == 0 && self.attempts.len() == 1 => {

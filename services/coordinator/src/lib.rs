@@ -1,24 +1,30 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
-//! `losses` take it back; `send`, `repeat`, `api` and `mesh` are what callers may ask, within what
+//! `losses` take it back, and `retry`, `breaker` and `failover` say what is tried again and where; `send`, `repeat`, `api` and `mesh` are what callers may ask, within what
 //! `caller` and `gate` allow; agents that call agents are in `delegation` and `family`; `push`
 //! tells webhooks; `hub`, `link` and `grpc` are the doors.
 
 mod artifact;
+mod breaker;
 mod budget;
 mod depth;
 mod fold;
 mod frame;
 mod judge;
+mod retry;
 mod show;
 mod task;
 
 mod core;
 mod dispatch;
 mod due;
+mod failover;
 mod family;
 mod live;
 mod losses;
+mod pauses;
+mod policy;
+mod queue;
 mod registry;
 mod reports;
 mod slots;
@@ -99,6 +105,25 @@ pub struct Config {
     /// The longest active time that callers may ask for their tasks; more is cut to it. Unset: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms_max: Option<u64>,
+    /// How often a failed attempt is tried again. The agent may say otherwise.
+    pub retries: u32,
+    /// The same for a task that another agent gave it.
+    pub delegated_retries: u32,
+    /// The pause before the first retry; each later one is twice as long.
+    pub retry_base_ms: u64,
+    /// The longest pause. A failure that asks for a longer one is not tried again.
+    pub retry_cap_ms: u64,
+    /// How many failures of one agent are tried again before successes must pay for more. From
+    /// half of it down nothing is. 0: all are.
+    pub retry_budget: u32,
+    /// What a success gives back to the budget, of which each failure takes one.
+    pub retry_budget_ratio: f64,
+    /// Tasks in a row that end because an agent cannot serve before it is left alone. 0: never.
+    pub breaker_failures: u32,
+    /// How long it is left alone before one task is let through to see.
+    pub breaker_open_ms: u64,
+    /// Tasks of one agent that may wait for a slot.
+    pub queue_max: usize,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
     /// Whether everybody who reaches a port beyond this machine may attach. Default: false.
@@ -123,6 +148,33 @@ pub struct AgentPolicy {
     /// How long a task of it may be active. 0: as long as it takes, whatever the agent says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delegated_retries: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_base_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_cap_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_budget: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_budget_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker_failures: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker_open_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_max: Option<usize>,
+    /// How many of its tasks may compute at once, over all workers: should they all hang, the other
+    /// slots are still there for others. What goes on after it waited is not held up. Unset: as
+    /// many as there are slots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots_max: Option<u32>,
+    /// Agents that stand in for it, the best first, when it cannot serve and they have a skill in
+    /// common.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failover: Vec<String>,
 }
 
 /// What becomes of a task whose worker died.
@@ -144,6 +196,15 @@ impl Default for Config {
             heartbeat_ms: limits::HEARTBEAT.as_millis() as u64,
             wait_for_worker_ms: 60_000,
             timeout_ms_max: None,
+            retries: 3,
+            delegated_retries: 1,
+            retry_base_ms: 1000,
+            retry_cap_ms: 30_000,
+            retry_budget: 100,
+            retry_budget_ratio: 0.5,
+            breaker_failures: 3,
+            breaker_open_ms: 30_000,
+            queue_max: limits::AGENT_QUEUE_MAX,
             tls: None,
             insecure: false,
             mesh: Mesh::default(),
@@ -163,6 +224,7 @@ pub struct Service {
 impl Config {
     /// Opens the store, reads back what has not ended, and binds the socket.
     pub async fn bind(self) -> Result<Service, Error> {
+        self.check()?;
         if !self.listen.ip().is_loopback() && self.mesh.token.is_none() && !self.insecure {
             return Err(Error::Exposed(self.listen));
         }

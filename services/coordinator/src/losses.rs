@@ -6,8 +6,7 @@ use std::time::Duration;
 use faultline_proto::{
     Failure,
     id::{TaskId, WorkerId},
-    reason,
-    v1::{self, AgentOffer, agent_offer::OnWorkerLost},
+    reason, v1,
 };
 
 use crate::{
@@ -21,23 +20,25 @@ use crate::{
 
 impl State {
     /// A worker did not come back in time: its tasks are tried elsewhere or fail.
-    pub(crate) fn lose(&mut self, worker_id: WorkerId, config: &Config, now: Millis) {
+    pub(crate) fn lose(&mut self, worker_id: WorkerId, now: Millis) {
         let Some(worker) = self.registry.workers.remove(&worker_id) else { return };
         for (id, _) in worker.running() {
-            self.lose_attempt(id, worker_id, config, now);
+            self.lose_attempt(id, worker_id, now);
         }
     }
 
-    fn lose_attempt(&mut self, id: TaskId, worker_id: WorkerId, config: &Config, now: Millis) {
+    fn lose_attempt(&mut self, id: TaskId, worker_id: WorkerId, now: Millis) {
         let name = worker_id.to_string();
         let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else { return };
-        let offer = self.registry.agents.get(&live.task.agent).map(|a| &a.offer);
-        let losses_max = losses_max(config, &live.task.agent, offer);
+        let agent = self.registry.agents.get(live.task.runner());
+        let losses_max = agent.map_or(1, |agent| agent.policy.losses_max);
         let waited = is_waiting(live.task.state);
-        let Ok(bodies) = live.task.decide_lose(losses_max, |task| worker_lost(task, losses_max))
-        else {
-            return;
+        let enough = !waited && live.task.losses + 1 >= losses_max;
+        let bodies = match enough && self.registry.next_stand_in(&live.task).is_some() {
+            true => Ok(live.task.decide_retry(worker_lost(&live.task, losses_max), None)),
+            false => live.task.decide_lose(losses_max, |task| worker_lost(task, losses_max)),
         };
+        let Ok(bodies) = bodies else { return };
         let from = live.task.version;
         live.task.version += 1;
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
@@ -48,6 +49,7 @@ impl State {
         self.commit(id, from, events, Vec::new());
         if over {
             self.end_children(id, now);
+            self.note_end(id, now);
         } else if !waited {
             self.place(id, now);
         }
@@ -71,8 +73,9 @@ impl State {
 
     /// A task read from the store: it waits for its worker, for a slot or for an answer.
     pub(crate) fn remember(&mut self, task: Task, now: Millis) {
-        let (id, agent) = (task.id, task.agent.clone());
+        let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
         let (waiting, attempt) = (is_waiting(task.state), task.attempt);
+        let retry_at = task.retry_at;
         let worker = task.worker.parse::<WorkerId>().ok();
         self.live.insert(id, Box::new(Live::new(task)));
         self.watch_time(id);
@@ -83,11 +86,17 @@ impl State {
             Some(worker) => {
                 let worker =
                     self.registry.workers.entry(worker).or_insert_with(|| Worker::remembered(now));
-                worker.start(id, attempt, !waiting);
+                worker.start(id, &runner, attempt, !waiting);
             }
-            None if !waiting => self.enqueue(id, &agent),
+            None if !waiting && retry_at.is_some() => self.place_in_time(id, now),
+            None if !waiting => self.enqueue(id, &runner),
             None => {}
         }
+    }
+
+    /// Has it just read the store, so that workers may still be on their way?
+    pub(crate) fn is_young(&self) -> bool {
+        self.since.elapsed() < self.registry.reattach_grace()
     }
 
     /// Workers whose stream broke longer ago than the grace period.
@@ -102,14 +111,14 @@ impl State {
     /// Fails what has waited too long for an agent that nobody offers any more. Whoever has just
     /// read the store knows of no worker yet, and gives them time to come back.
     pub(crate) fn give_up_waiting(&mut self, config: &Config, now: Millis) {
-        if self.since.elapsed() < Duration::from_millis(config.reattach_grace_ms) {
+        if self.is_young() {
             return;
         }
         let patience = Duration::from_millis(config.wait_for_worker_ms);
         let mut stale = Vec::new();
         for agent in self.registry.agents.values().filter(|a| a.workers.is_empty()) {
             let waited = agent.queue.iter().filter(|(_, since)| since.elapsed() >= patience);
-            stale.extend(waited.map(|(id, _)| *id));
+            stale.extend(waited.map(|(id, _)| id));
         }
         for id in stale {
             let Some(live) = self.live.get(&id) else { continue };
@@ -125,18 +134,6 @@ impl State {
     }
 }
 
-/// How many losses end a task of this agent: the operator's word, the agent's, the default.
-fn losses_max(config: &Config, agent: &str, offer: Option<&AgentOffer>) -> u32 {
-    let policy = config.agents.get(agent);
-    let fail = match policy.and_then(|p| p.on_worker_lost) {
-        Some(word) => word == crate::OnWorkerLost::Fail,
-        None => offer.is_some_and(|o| o.on_worker_lost() == OnWorkerLost::Fail),
-    };
-    let offered = offer.map(|o| o.max_attempts).filter(|n| *n > 0);
-    let own = policy.and_then(|p| p.max_attempts).or(offered);
-    if fail { 1 } else { own.unwrap_or(config.max_attempts).max(1) }
-}
-
 fn worker_lost(task: &Task, losses_max: u32) -> Failure {
     let text = match losses_max {
         1 => "the worker was lost, and tasks of this agent are not tried again".to_owned(),
@@ -145,7 +142,7 @@ fn worker_lost(task: &Task, losses_max: u32) -> Failure {
     let failure = Failure::new(&reason::WORKER_LOST)
         .because(text)
         .with_plane(v1::Plane::Execution)
-        .with_retries_spent(task.losses);
+        .with_retries_spent(task.losses + task.retries);
     let worker = task.attempts.last().map_or("", |attempt| attempt.worker.as_str());
     task.complete_failure(failure, "worker").with_origin_worker(worker)
 }

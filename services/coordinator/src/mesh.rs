@@ -1,7 +1,5 @@
 //! The operators' questions: what is offered, who is attached, what became of a task.
 
-use std::collections::HashMap;
-
 use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
@@ -9,13 +7,16 @@ use faultline_proto::{
     v1::{self, AgentsRequest, AgentsResponse, InspectRequest, InspectResponse, WorkersResponse},
 };
 
+use tokio::time::Instant;
+
 use crate::{
+    breaker::{Breaker, Circuit},
     caller::Caller,
     core::{Core, now},
     error::Error,
     registry::Worker,
     store::Scope,
-    task::timestamp,
+    task::{Millis, timestamp},
 };
 
 impl Core {
@@ -25,24 +26,17 @@ impl Core {
         let default = self.default_agent(&state);
         let wanted = |name: &str| request.name.is_empty() || request.name == name;
         let agents = state.registry.agents.iter().filter(|(name, _)| wanted(name));
-        // Every reader of a card comes by here, so what runs is walked once.
-        let mut computing: HashMap<&str, u32> = HashMap::new();
-        let running = state.registry.workers.values().flat_map(Worker::running);
-        for (id, _) in running.filter(|(_, running)| running.computing) {
-            if let Some(live) = state.live.get(&id) {
-                *computing.entry(&live.task.agent).or_default() += 1;
-            }
-        }
+        let (instant, now) = (Instant::now(), now());
         let agents = agents.map(|(name, agent)| v1::Agent {
             name: name.clone(),
             card: agent.offer.card.clone(),
             workers: agent.workers.len() as u32,
             queued: agent.queue.len() as u32,
-            computing: computing.get(name.as_str()).copied().unwrap_or(0),
+            computing: state.registry.computing(name),
             waiting: agent.waiting,
             is_default: default.as_deref() == Some(name),
             card_changed: Some(timestamp(agent.changed)),
-            health: None,
+            health: Some(health(&agent.breaker, instant, now)),
         });
         Ok(AgentsResponse { agents: agents.collect() })
     }
@@ -99,6 +93,24 @@ impl Core {
             task: Some(task.into_a2a(None)),
             ..InspectResponse::default()
         })
+    }
+}
+
+/// The breaker's clock does not tell the time of day, so it is reckoned from now.
+fn health(breaker: &Breaker, instant: Instant, now: Millis) -> v1::Health {
+    let circuit = breaker.circuit(instant);
+    let last = breaker.last_failure().map(|at| instant.saturating_duration_since(at));
+    let (word, left) = match circuit {
+        Circuit::Closed => (v1::health::Circuit::Closed, None),
+        Circuit::Open(left) => (v1::health::Circuit::Open, Some(left)),
+        Circuit::HalfOpen => (v1::health::Circuit::HalfOpen, None),
+    };
+    v1::Health {
+        healthy: circuit == Circuit::Closed,
+        consecutive_failures: breaker.failures(),
+        last_failure: last.map(|ago| timestamp(now - ago.as_millis() as Millis)),
+        circuit: word as i32,
+        open_until: left.map(|left| timestamp(now + left.as_millis() as Millis)),
     }
 }
 

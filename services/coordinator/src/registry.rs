@@ -1,7 +1,11 @@
 //! Who is attached and what they offer: agents, workers, slots and queues. It counts and chooses;
 //! it knows no stream, no store and no transition.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use faultline_proto::{
     id::{TaskId, WorkerId},
@@ -9,10 +13,11 @@ use faultline_proto::{
 };
 use tokio::{sync::mpsc, time::Instant};
 
-use crate::task::Millis;
+use crate::{Config, breaker::Breaker, policy::Policy, queue::Queue, retry::Budget, task::Millis};
 
 #[derive(Default)]
 pub(crate) struct Registry {
+    config: Arc<Config>,
     pub(crate) agents: BTreeMap<String, Agent>,
     pub(crate) workers: HashMap<WorkerId, Worker>,
 }
@@ -23,8 +28,11 @@ pub(crate) struct Agent {
     pub(crate) changed: Millis,
     /// Attached workers that offer it. The choice rotates.
     pub(crate) workers: VecDeque<WorkerId>,
-    /// Tasks that wait for a slot, the longest wait first, with since when.
-    pub(crate) queue: VecDeque<(TaskId, Instant)>,
+    /// Tasks that wait for a slot.
+    pub(crate) queue: Queue,
+    pub(crate) policy: Policy,
+    pub(crate) breaker: Breaker,
+    pub(crate) budget: Budget,
     /// Tasks that wait for somebody's answer.
     pub(crate) waiting: u32,
 }
@@ -38,15 +46,18 @@ pub(crate) struct Worker {
     pub(crate) link: Presence,
     /// What it runs, whether it computes or waits.
     running: HashMap<TaskId, Running>,
-    /// How many of them compute.
+    /// How many of them compute…
     used: u32,
+    /// …by agent.
+    used_by: HashMap<Arc<str>, u32>,
     /// Tasks that wait for a slot to go on: answered, or done with waiting for others. They come
     /// before new ones.
     resuming: VecDeque<TaskId>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Running {
+    agent: Arc<str>,
     pub(crate) attempt: u32,
     /// Holds a slot.
     pub(crate) computing: bool,
@@ -80,6 +91,7 @@ impl Worker {
             link: Presence::Gone { since: Instant::now() },
             running: HashMap::new(),
             used: 0,
+            used_by: HashMap::new(),
             resuming: VecDeque::new(),
         }
     }
@@ -89,7 +101,7 @@ impl Worker {
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = (TaskId, Running)> {
-        self.running.iter().map(|(id, running)| (*id, *running))
+        self.running.iter().map(|(id, running)| (*id, running.clone()))
     }
 
     pub(crate) fn runs(&self, task: TaskId, attempt: u32) -> bool {
@@ -109,10 +121,29 @@ impl Worker {
     }
 
     /// Gives it a task, with a slot or, while the task waits, without.
-    pub(crate) fn start(&mut self, task: TaskId, attempt: u32, computing: bool) {
+    pub(crate) fn start(&mut self, task: TaskId, agent: &str, attempt: u32, computing: bool) {
         self.finish(task);
-        self.running.insert(task, Running { attempt, computing, released: false, orphan: false });
-        self.used += u32::from(computing);
+        let agent = Arc::from(agent);
+        let running =
+            Running { agent, attempt, computing: false, released: false, orphan: false };
+        self.running.insert(task, running);
+        if computing {
+            self.hold(task);
+        }
+    }
+
+    /// A slot is taken.
+    fn hold(&mut self, task: TaskId) {
+        if let Some(running) = self.running.get_mut(&task).filter(|r| !r.computing) {
+            running.computing = true;
+            self.used += 1;
+            *self.used_by.entry(Arc::clone(&running.agent)).or_default() += 1;
+        }
+    }
+
+    /// How many tasks of this agent compute.
+    pub(crate) fn used_by(&self, agent: &str) -> u32 {
+        self.used_by.get(agent).copied().unwrap_or(0)
     }
 
     /// The task waits: its slot goes back.
@@ -120,6 +151,9 @@ impl Worker {
         if let Some(running) = self.running.get_mut(&task).filter(|r| r.computing) {
             running.computing = false;
             self.used -= 1;
+            if let Some(used) = self.used_by.get_mut(&running.agent) {
+                *used -= 1;
+            }
         }
     }
 
@@ -137,9 +171,8 @@ impl Worker {
 
     /// The task goes on: a slot is taken again. True: it had asked for it.
     pub(crate) fn go_on(&mut self, task: TaskId) -> bool {
+        self.hold(task);
         let Some(running) = self.running.get_mut(&task) else { return false };
-        self.used += u32::from(!running.computing);
-        running.computing = true;
         std::mem::take(&mut running.released)
     }
 
@@ -181,9 +214,8 @@ impl Worker {
 
     /// The task no longer is its business.
     pub(crate) fn finish(&mut self, task: TaskId) {
-        if let Some(running) = self.running.remove(&task) {
-            self.used -= u32::from(running.computing);
-        }
+        self.pause(task);
+        self.running.remove(&task);
         self.stop_resuming(task);
     }
 
@@ -205,52 +237,100 @@ impl Worker {
     }
 }
 
-impl Registry {
-    /// Takes note of an agent. True: it is new or has changed.
-    pub(crate) fn offer(&mut self, offer: AgentOffer, at: Millis) -> bool {
-        match self.agents.get_mut(&offer.name) {
-            Some(agent) if agent.offer == offer => false,
-            Some(agent) => {
-                agent.offer = offer;
-                agent.changed = at;
-                true
-            }
-            None => {
-                let agent = Agent {
-                    offer: offer.clone(),
-                    changed: at,
-                    workers: VecDeque::new(),
-                    queue: VecDeque::new(),
-                    waiting: 0,
-                };
-                self.agents.insert(offer.name, agent);
-                true
-            }
+impl Agent {
+    fn new(offer: AgentOffer, policy: Policy, changed: Millis) -> Self {
+        Self {
+            budget: Budget::full(&policy.budget),
+            breaker: Breaker::default(),
+            queue: Queue::default(),
+            workers: VecDeque::new(),
+            waiting: 0,
+            offer,
+            policy,
+            changed,
         }
     }
+}
 
-    /// A worker with a free slot for this agent, in turn.
-    pub(crate) fn choose(&mut self, agent: &str) -> Option<WorkerId> {
-        let Registry { agents, workers } = self;
+impl Registry {
+    pub(crate) fn new(config: Arc<Config>) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    /// Takes note of an agent. True: it is new or has changed.
+    pub(crate) fn offer(&mut self, offer: AgentOffer, at: Millis) -> bool {
+        let (name, policy) = (offer.name.clone(), Policy::of(&self.config, &offer));
+        match self.agents.get_mut(&name) {
+            Some(agent) if agent.offer == offer => return false,
+            Some(agent) => {
+                agent.offer = offer;
+                agent.policy = policy;
+                agent.changed = at;
+            }
+            None => drop(self.agents.insert(name.clone(), Agent::new(offer, policy, at))),
+        }
+        self.warn_of_strangers(&name);
+        true
+    }
+
+    /// How long workers may take to come back.
+    pub(crate) fn reattach_grace(&self) -> Duration {
+        Duration::from_millis(self.config.reattach_grace_ms)
+    }
+
+    /// How many tasks of this agent compute, wherever they do.
+    pub(crate) fn computing(&self, agent: &str) -> u32 {
+        self.workers.values().map(|worker| worker.used_by(agent)).sum()
+    }
+
+    /// May one more task of this agent compute?
+    fn may_start(&self, name: &str, task: Option<TaskId>) -> bool {
+        let Some(agent) = self.agents.get(name) else { return false };
+        let slots_max = agent.policy.slots_max;
+        agent.breaker.lets_through(task, &agent.policy.breaker, Instant::now())
+            && slots_max.is_none_or(|max| self.computing(name) < max)
+    }
+
+    /// A worker with a free slot for this agent, in turn. The one to avoid is the last resort.
+    pub(crate) fn choose(
+        &mut self,
+        agent: &str,
+        task: Option<TaskId>,
+        avoid: Option<WorkerId>,
+    ) -> Option<WorkerId> {
+        if !self.may_start(agent, task) {
+            return None;
+        }
+        let Registry { agents, workers, .. } = self;
         let agent = agents.get_mut(agent)?;
+        let mut last_resort = None;
         for _ in 0..agent.workers.len() {
             agent.workers.rotate_left(1);
             let id = *agent.workers.back()?;
-            if workers.get(&id).is_some_and(Worker::has_room) {
-                return Some(id);
+            match workers.get(&id).is_some_and(Worker::has_room) {
+                true if avoid == Some(id) => last_resort = avoid,
+                true => return Some(id),
+                false => {}
             }
         }
-        None
+        last_resort
     }
 
-    /// The next queued task that this worker may take. Its agents take turns.
-    pub(crate) fn next_for(&mut self, id: WorkerId) -> Option<TaskId> {
-        let worker = self.workers.get_mut(&id).filter(|w| w.has_room())?;
-        for _ in 0..worker.agents.len() {
+    /// The next queued task that this worker may take, and for which agent. They take turns.
+    pub(crate) fn next_for(&mut self, id: WorkerId) -> Option<(TaskId, String)> {
+        let agents = self.workers.get(&id).filter(|w| w.has_room())?.agents.len();
+        for _ in 0..agents {
+            let worker = self.workers.get_mut(&id)?;
             worker.agents.rotate_left(1);
             let name = worker.agents.last()?;
-            if let Some((task, _)) = self.agents.get_mut(name)?.queue.pop_front() {
-                return Some(task);
+            if self.agents.get(name).is_none_or(|agent| agent.queue.is_empty()) {
+                continue;
+            }
+            let name = name.clone();
+            if self.may_start(&name, None)
+                && let Some(task) = self.agents.get_mut(&name)?.queue.pop()
+            {
+                return Some((task, name));
             }
         }
         None

@@ -11,6 +11,7 @@ use faultline_proto::{
 use prost::Message as _;
 
 use crate::{
+    breaker::Said,
     core::{Effect, State},
     dispatch::close_span,
     judge::Verdict,
@@ -32,6 +33,7 @@ impl State {
             self.report_run(worker, id, run, now);
         }
         self.fill(worker, now);
+        self.serve_bounded(worker, now);
     }
 
     fn report_run(&mut self, worker: WorkerId, id: TaskId, run: Vec<Report>, now: Millis) {
@@ -77,6 +79,14 @@ impl State {
                     let body = live.task.reject(*message, failure);
                     events.push(live.task.apply_now(body, now));
                 }
+                Ok(Verdict::Failed(failure)) => {
+                    live.task.reported = number;
+                    highest = number;
+                    agent_ended = true;
+                    for body in self.registry.after_failure(&live.task, *failure, now) {
+                        events.push(live.task.apply_now(body, now));
+                    }
+                }
                 Ok(Verdict::TooLarge) => {
                     live.task.reported = number;
                     highest = number;
@@ -100,7 +110,7 @@ impl State {
             effects.push(Effect::Ack(worker, ack));
         }
         if let Some(message) = vanished {
-            let key = self.vanish(id, &message, &mut effects);
+            let key = self.vanish(id, &message, &mut effects, now);
             self.commit_write(Write::Erase { id, from, key }, effects);
             self.end_children(id, now);
             self.finish_on(worker, id);
@@ -124,10 +134,12 @@ impl State {
         id: TaskId,
         message: &Message,
         effects: &mut Vec<Effect>,
+        now: Millis,
     ) -> Option<Box<KeyRow>> {
         let mut live = self.live.remove(&id)?;
         self.drop_calls(&live);
         self.forget_time(id);
+        self.note(live.task.runner(), id, Said::Serves, now);
         let mut key = live.key.take();
         if let Some(key) = &mut key {
             key.reply = Some(message.encode_to_vec().into());
@@ -157,7 +169,8 @@ impl State {
         live.task.version += 1;
         let (over, homeless) = (live.task.is_final(), live.task.worker.is_empty());
         let (waiting, agent) = (is_waiting(live.task.state), live.task.agent.clone());
-        if over {
+        let runner = live.task.runner().to_owned();
+        if over || homeless {
             close_span(live);
         }
         live.may_vanish = false;
@@ -172,6 +185,10 @@ impl State {
         self.commit(id, before.version, events, effects);
         if over {
             self.end_children(id, now);
+            self.note_end(id, now);
+        } else if waiting && !before.was_waiting {
+            // Whoever asks is there.
+            self.note(&runner, id, Said::Serves, now);
         }
         if before.agent_ended {
             // The slot of an agent that was ended by us stays taken until it has stopped.
@@ -190,7 +207,7 @@ impl State {
         }
         self.count_waiting(&agent, i32::from(waiting) - i32::from(before.was_waiting));
         if homeless && !over && !waiting {
-            self.place(id, now);
+            self.place_in_time(id, now);
         }
     }
 

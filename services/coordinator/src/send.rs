@@ -205,7 +205,8 @@ impl Core {
         let agent = self.addressee(state, &request.tenant, caller)?;
         let found = state.admit(&agent)?;
         check_gates(&found.offer, &request, caller, streams)?;
-        if found.workers.is_empty() && self.config.wait_for_worker_ms == 0 {
+        let stands_in = state.registry.stand_in(&agent, |_| false).is_some();
+        if found.workers.is_empty() && !stands_in && self.config.wait_for_worker_ms == 0 {
             return Err(Error::AgentUnavailable(agent));
         }
         let limit = self.limit(state, found, caller)?;
@@ -232,6 +233,9 @@ impl Core {
             traceparent: caller.traceparent.clone(),
             parent: parent.transpose()?,
             limit,
+            // The key of a child says only which child it is.
+            idempotent: found.offer.idempotent
+                || (caller.calling.is_none() && !caller.idempotency_key.is_empty()),
             // Whoever wants to hear of the task is given one.
             may_message: found.offer.may_answer_with_message && !notifies,
             agent,

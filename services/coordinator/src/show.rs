@@ -12,7 +12,7 @@ impl Task {
     /// Takes over what every failure of this task must carry.
     pub(crate) fn complete_failure(&self, failure: Failure, service: &str) -> Failure {
         let origin = v1::Origin {
-            agent: self.agent.clone(),
+            agent: self.runner().to_owned(),
             service: service.to_owned(),
             worker: String::new(),
         };

@@ -1,5 +1,5 @@
-//! What happens because time passes: workers that did not come back, tasks that nobody takes,
-//! keys that have expired.
+//! What happens because time passes: workers that did not come back, tasks that are tried again,
+//! tasks that nobody takes, keys that have expired.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,8 +28,10 @@ pub(crate) async fn run(core: Arc<Core>) {
         let grace = Duration::from_millis(core.config.reattach_grace_ms);
         core.change(|state| {
             for worker in state.overdue(grace) {
-                state.lose(worker, &core.config, now);
+                state.lose(worker, now);
             }
+            state.end_pauses(Instant::now(), now);
+            state.serve_queues(now);
             state.give_up_waiting(&core.config, now);
         });
         if keys_due <= Instant::now() {

@@ -49,6 +49,14 @@ pub(crate) struct Task {
     pub(crate) reported: u32,
     /// Attempts that died. Those handed back do not count.
     pub(crate) losses: u32,
+    /// Attempts of the current agent that failed and were tried again.
+    pub(crate) retries: u32,
+    /// It waits until then, for no worker in particular.
+    pub(crate) retry_at: Option<Millis>,
+    /// The agent that had it last is done with it; another takes over.
+    pub(crate) passed_on: bool,
+    /// Doing it twice does no harm.
+    pub(crate) idempotent: bool,
     /// Who runs it, as text for the store; empty while nobody does.
     pub(crate) worker: String,
     pub(crate) created: Millis,
@@ -125,6 +133,10 @@ impl Task {
             attempt: 0,
             reported: 0,
             losses: 0,
+            retries: 0,
+            retry_at: None,
+            passed_on: false,
+            idempotent: false,
             worker: String::new(),
             created,
             budget: Budget::default(),
@@ -144,6 +156,14 @@ impl Task {
 
     pub(crate) fn is_final(&self) -> bool {
         is_final(self.state)
+    }
+
+    /// The agent that runs it, or ran it last: its own, or one that stands in.
+    pub(crate) fn runner(&self) -> &str {
+        match self.attempts.last().map(|attempt| attempt.agent.as_str()) {
+            None | Some("") => &self.agent,
+            Some(stand_in) => stand_in,
+        }
     }
 
     pub(crate) fn parent_id(&self) -> Option<TaskId> {
@@ -183,12 +203,21 @@ impl Task {
 
     // Deciding.
 
-    pub(crate) fn decide_assign(&self, id: &str, name: &str) -> Result<event::Body, Refused> {
+    /// `agent`: who runs it there, its own or one that stands in.
+    pub(crate) fn decide_assign(
+        &self,
+        id: &str,
+        name: &str,
+        agent: &str,
+    ) -> Result<event::Body, Refused> {
         match self.state {
             TaskState::Submitted | TaskState::Working if self.worker.is_empty() => {
                 let (worker, worker_name) = (id.to_owned(), name.to_owned());
                 let attempt = self.attempt + 1;
-                let agent = String::new();
+                let agent = match agent == self.agent {
+                    true => String::new(),
+                    false => agent.to_owned(),
+                };
                 Ok(event::Body::Assigned(Assigned { attempt, worker, worker_name, agent }))
             }
             _ if self.is_final() => Err(Refused::Final),
@@ -233,6 +262,14 @@ impl Task {
             true => Ok(self.after_loss(lost)),
             false => Ok(vec![lost, ended(TaskState::Failed, None, Some(enough(self)))]),
         }
+    }
+
+    /// Its attempt failed, and it is tried again at that time, or by another agent when none is
+    /// given.
+    pub(crate) fn decide_retry(&self, failure: Failure, at: Option<Millis>) -> Vec<event::Body> {
+        let failure = Some(failure.into_record());
+        let lost = AttemptLost { failure, retry_at: at.map(timestamp), ..self.lost(false) };
+        self.after_loss(event::Body::Lost(lost))
     }
 
     /// Its worker hands it back unharmed.

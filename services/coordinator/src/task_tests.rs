@@ -35,7 +35,7 @@ fn act(task: &mut Task, body: event::Body) {
 
 fn working() -> Task {
     let mut task = submitted();
-    let body = task.decide_assign(WORKER, "w-1").unwrap();
+    let body = task.decide_assign(WORKER, "w-1", "a").unwrap();
     act(&mut task, body);
     task
 }
@@ -57,6 +57,11 @@ fn take(task: &mut Task, body: report::Body) -> bool {
         }
         Ok(Verdict::Rejected(message)) => {
             let body = task.reject(*message, Failure::new(&reason::TASK_REJECTED));
+            act(task, body);
+            true
+        }
+        Ok(Verdict::Failed(failure)) => {
+            let body = task.decide_fail(*failure).unwrap();
             act(task, body);
             true
         }
@@ -133,7 +138,7 @@ fn every_transition_is_in_the_table_and_no_other() {
         for command in 0..9 {
             let mut task = in_state(state);
             let done = match command {
-                0 => task.decide_assign("w", "w").map(|b| act(&mut task, b)).is_ok(),
+                0 => task.decide_assign("w", "w", "a").map(|b| act(&mut task, b)).is_ok(),
                 1 => {
                     let answer = task.decide_answer(text_message("y".into()));
                     answer.map(|b| act(&mut task, b)).is_ok()
@@ -187,7 +192,7 @@ fn losses_end_a_task_only_when_there_were_enough() {
         assert_eq!(task.losses, loss);
         if loss < 3 {
             assert_eq!((task.state, task.worker.as_str()), (TaskState::Working, ""));
-            let body = task.decide_assign(WORKER, "w-1").unwrap();
+            let body = task.decide_assign(WORKER, "w-1", "a").unwrap();
             act(&mut task, body);
             assert_eq!((task.attempt, task.reported), (loss + 1, 0));
         }
@@ -226,7 +231,7 @@ fn a_lost_attempt_leaves_only_what_was_checkpointed() {
     assert_eq!(text_of(&task, "kept").as_deref(), Some("ab"));
     assert_eq!(text_of(&task, "same").as_deref(), Some("s"));
     assert_eq!(text_of(&task, "stray"), None);
-    let body = task.decide_assign(WORKER, "w-1").unwrap();
+    let body = task.decide_assign(WORKER, "w-1", "a").unwrap();
     act(&mut task, body);
     take(&mut task, chunk("kept", "d", true));
     take(&mut task, chunk("stray", "y", true));
@@ -261,7 +266,7 @@ fn a_bare_message_is_one_only_as_the_very_first_report() {
 fn a_failed_task_shows_its_failure_whole_in_task_and_frame() {
     let mut task = working();
     let body = match task.decide_report(report(&task, failed())).unwrap() {
-        Verdict::Events(mut bodies) => bodies.remove(0),
+        Verdict::Failed(failure) => task.decide_fail(*failure).unwrap(),
         other => panic!("{other:?}"),
     };
     let event = task.apply_now(body, NOW);
@@ -304,7 +309,7 @@ fn a_tolerated_failure_is_shown_and_ends_nothing() {
     assert_eq!(task.tolerated.failures().len(), 2);
     take(&mut task, report::Body::Released(Released {}));
     assert_eq!(task.tolerated.failures(), [stored.clone()]);
-    let body = task.decide_assign(WORKER, "w-1").unwrap();
+    let body = task.decide_assign(WORKER, "w-1", "a").unwrap();
     act(&mut task, body);
     take(&mut task, report::Body::Completed(Completed::default()));
     let metadata = task.to_a2a(None, true).metadata.unwrap();
@@ -312,9 +317,36 @@ fn a_tolerated_failure_is_shown_and_ends_nothing() {
     assert_eq!(task.state, TaskState::Completed);
 }
 
+#[test]
+fn a_failed_attempt_goes_back_to_its_checkpoint_and_another_agent_to_nothing() {
+    let mut task = working();
+    assert!(take(&mut task, chunk("out", "one ", false)));
+    assert!(take(&mut task, report::Body::Checkpoint("s".into())));
+    assert!(take(&mut task, chunk("out", "two", true)));
+    let failure = || Failure::new(&reason::UNAVAILABLE);
+    let bodies = task.decide_retry(failure(), Some(NOW + 1000));
+    assert_eq!(bodies.len(), 2, "watchers are told how far it goes back");
+    bodies.into_iter().for_each(|body| act(&mut task, body));
+    assert_eq!((task.retries, task.losses, task.retry_at), (1, 0, Some(NOW + 1000)));
+    assert_eq!((task.state, text_of(&task, "out").as_deref()), (TaskState::Working, Some("one ")));
+    let again = task.decide_assign(WORKER, "w-1", "a").unwrap();
+    act(&mut task, again);
+    assert_eq!((task.retry_at, task.checkpoint.as_deref()), (None, Some(b"s".as_slice())));
+    task.decide_retry(failure(), None).into_iter().for_each(|body| act(&mut task, body));
+    assert!(task.passed_on && task.retry_at.is_none());
+    let other = task.decide_assign(WORKER, "w-1", "b").unwrap();
+    act(&mut task, other);
+    assert_eq!((task.agent.as_str(), task.runner(), task.retries), ("a", "b", 0));
+    assert_eq!((task.checkpoint.clone(), text_of(&task, "out")), (None, None));
+    let outcomes: Vec<_> = task.attempts.iter().map(v1::Attempt::outcome).collect();
+    assert_eq!(outcomes, [Outcome::Failed, Outcome::Failed, Outcome::Running]);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Assign,
+    StandIn,
+    Retry(bool),
     Answer,
     Cancel,
     Lose,
@@ -330,6 +362,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => Just(Step::Assign),
+        1 => Just(Step::StandIn),
+        2 => any::<bool>().prop_map(Step::Retry),
         2 => Just(Step::Answer),
         1 => Just(Step::Cancel),
         2 => Just(Step::Lose),
@@ -354,7 +388,13 @@ proptest! {
         for step in steps {
             let before = task.clone();
             let bodies = match step {
-                Step::Assign => task.decide_assign(WORKER, "w-1").into_iter().collect(),
+                Step::Assign => task.decide_assign(WORKER, "w-1", "a").into_iter().collect(),
+                Step::StandIn => task.decide_assign(WORKER, "w-1", "b").into_iter().collect(),
+                Step::Retry(here) if task.is_current(task.attempt) => {
+                    let failure = Failure::new(&reason::UNAVAILABLE);
+                    task.decide_retry(failure, here.then_some(NOW + 1000))
+                }
+                Step::Retry(_) => Vec::new(),
                 Step::Answer => task.decide_answer(text_message("y".into())).into_iter().collect(),
                 Step::Cancel => task.decide_cancel(stop()).into_iter().collect(),
                 Step::Lose => task

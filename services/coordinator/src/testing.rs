@@ -131,7 +131,7 @@ impl Bench {
         core.flushed().await;
         writer.abort();
         let _ = writer.await;
-        let config = core.config.clone();
+        let config = Config::clone(&core.config);
         core.released().await;
         Self::start_in(dir, config, offers).await
     }

@@ -111,7 +111,7 @@ impl Core {
         let failure = Failure::from(Error::Unanswered { detail: error.to_string() });
         let (queue, live) = {
             let mut state = self.lock();
-            let fresh = State::new(state.tokens.clone());
+            let fresh = State::new(state.tokens.clone(), Arc::clone(&self.config));
             let old = std::mem::replace(&mut *state, fresh);
             state.next_session = old.next_session;
             state.closed = old.closed.or(Some(Closed::StoreFailed));

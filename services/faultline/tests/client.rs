@@ -25,7 +25,8 @@ struct Setup {
 impl Setup {
     async fn start() -> Self {
         let data = TempDir::new().expect("a directory can be made");
-        let config = Config::local(data.path()).on_free_ports();
+        let mut config = Config::local(data.path()).on_free_ports();
+        config.coordinator.retries = 0;
         let mesh = Mesh::start(config).await.expect("the mesh starts");
         Self { mesh, _data: data }
     }

@@ -93,6 +93,8 @@ pub struct Offer {
     max_attempts: u32,
     policy: Policy,
     timeout: Duration,
+    idempotent: bool,
+    retries: Option<u32>,
     agent: Box<dyn Erased>,
 }
 
@@ -123,6 +125,8 @@ impl Offer {
             max_attempts: 0,
             policy: Policy::default(),
             timeout: Duration::ZERO,
+            idempotent: false,
+            retries: None,
             agent: Box::new(agent),
         };
         let extension = "Failed tasks carry their whole failure in the metadata";
@@ -238,6 +242,19 @@ impl Offer {
         self
     }
 
+    /// Doing the same twice does no harm: a failure that leaves open whether the work was done is
+    /// tried again too.
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// How often a failed attempt is tried again. Without this the coordinator's default counts.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.retries = Some(retries);
+        self
+    }
+
     pub fn on_worker_lost(mut self, policy: OnWorkerLost) -> Self {
         self.on_worker_lost = policy;
         self
@@ -330,6 +347,8 @@ impl Offer {
             may_answer_with_message: self.may_answer_with_message,
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
+            idempotent: self.idempotent,
+            retries: self.retries,
             extended_card,
             timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
             ..v1::AgentOffer::default()

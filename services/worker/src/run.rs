@@ -181,7 +181,6 @@ fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
         let failure = failure
             .with_task(attempt.task_id(), &attempt.context_id)
             .with_trace(trace_id.as_str(), span_id)
-            .with_retries_spent(attempt.key.attempt - 1)
             .born_at(origin);
         log(attempt, &failure);
         failure

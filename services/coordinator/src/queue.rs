@@ -1,0 +1,178 @@
+//! The tasks of one agent that wait for a slot. Principals take turns, so that one with thousands
+//! of tasks delays nobody else by more than one; each principal's own tasks go in order.
+
+use std::collections::{HashMap, VecDeque};
+
+use faultline_proto::id::TaskId;
+use tokio::time::Instant;
+
+/// Places of tasks that have left may outnumber those that wait by so many before they are swept.
+const GONE_MAX: usize = 64;
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    waiting: HashMap<TaskId, Waiting>,
+    /// Whose turn it is, the next first. Everybody who has a line is in it once.
+    turns: VecDeque<String>,
+    lines: HashMap<String, VecDeque<Place>>,
+    /// Places in all lines, those of tasks that have left included.
+    places: usize,
+    next_ticket: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    ticket: u64,
+    since: Instant,
+}
+
+/// Taking a task out leaves its place, which finds nobody when its turn comes.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    task: TaskId,
+    ticket: u64,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Who waits, and since when.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, Instant)> {
+        self.waiting.iter().map(|(task, waiting)| (*task, waiting.since))
+    }
+
+    pub(crate) fn push_back(&mut self, task: TaskId, principal: &str, now: Instant) {
+        let place = self.place(task, now);
+        self.line(principal).push_back(place);
+    }
+
+    /// Ahead of the principal's other tasks: it had a place before.
+    pub(crate) fn push_front(&mut self, task: TaskId, principal: &str, now: Instant) {
+        let place = self.place(task, now);
+        self.line(principal).push_front(place);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<TaskId> {
+        loop {
+            let principal = self.turns.pop_front()?;
+            let Some(line) = self.lines.get_mut(&principal) else { continue };
+            let mut next = None;
+            while let Some(place) = line.pop_front() {
+                self.places -= 1;
+                if is_current(&self.waiting, &place) {
+                    next = Some(place.task);
+                    break;
+                }
+            }
+            match line.is_empty() {
+                true => drop(self.lines.remove(&principal)),
+                false => self.turns.push_back(principal),
+            }
+            if let Some(task) = next {
+                self.waiting.remove(&task);
+                return Some(task);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, task: TaskId) {
+        self.waiting.remove(&task);
+        if self.places > 2 * self.waiting.len() + GONE_MAX {
+            self.sweep();
+        }
+    }
+
+    fn place(&mut self, task: TaskId, since: Instant) -> Place {
+        self.next_ticket += 1;
+        self.places += 1;
+        let ticket = self.next_ticket;
+        self.waiting.insert(task, Waiting { ticket, since });
+        Place { task, ticket }
+    }
+
+    fn line(&mut self, principal: &str) -> &mut VecDeque<Place> {
+        if !self.lines.contains_key(principal) {
+            self.turns.push_back(principal.to_owned());
+        }
+        self.lines.entry(principal.to_owned()).or_default()
+    }
+
+    fn sweep(&mut self) {
+        for line in self.lines.values_mut() {
+            line.retain(|place| is_current(&self.waiting, place));
+        }
+        self.lines.retain(|_, line| !line.is_empty());
+        self.turns.retain(|principal| self.lines.contains_key(principal));
+        self.places = self.waiting.len();
+    }
+}
+
+fn is_current(waiting: &HashMap<TaskId, Waiting>, place: &Place) -> bool {
+    waiting.get(&place.task).is_some_and(|waiting| waiting.ticket == place.ticket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks(n: usize) -> Vec<TaskId> {
+        (0..n).map(|_| TaskId::new()).collect()
+    }
+
+    fn drain(queue: &mut Queue) -> Vec<TaskId> {
+        std::iter::from_fn(|| queue.pop()).collect()
+    }
+
+    #[test]
+    fn a_principal_with_thousands_of_tasks_delays_nobody() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (many, few) = (tasks(10_000), tasks(3));
+        many.iter().for_each(|task| queue.push_back(*task, "many", now));
+        few.iter().for_each(|task| queue.push_back(*task, "few", now));
+        let first: Vec<_> = (0..6).filter_map(|_| queue.pop()).collect();
+        assert_eq!(first, [many[0], few[0], many[1], few[1], many[2], few[2]]);
+        assert_eq!(drain(&mut queue), many[3..], "each in order");
+    }
+
+    #[test]
+    fn whoever_had_a_place_comes_before_its_own_kind_only() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let ids = tasks(4);
+        queue.push_back(ids[0], "ann", now);
+        queue.push_back(ids[1], "bob", now);
+        queue.push_front(ids[2], "bob", now);
+        queue.push_back(ids[3], "bob", now);
+        assert_eq!(drain(&mut queue), [ids[0], ids[2], ids[1], ids[3]]);
+    }
+
+    #[test]
+    fn who_leaves_is_not_met_again_until_it_comes_back() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let ids = tasks(3);
+        ids.iter().for_each(|task| queue.push_back(*task, "ann", now));
+        queue.remove(ids[0]);
+        assert_eq!((queue.len(), queue.iter().count()), (2, 2));
+        queue.push_back(ids[0], "ann", now);
+        assert_eq!(drain(&mut queue), [ids[1], ids[2], ids[0]]);
+        assert!(queue.is_empty() && queue.turns.is_empty() && queue.lines.is_empty());
+    }
+
+    #[test]
+    fn those_who_come_and_go_leave_nothing_behind() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        for n in 0..10_000 {
+            let task = TaskId::new();
+            queue.push_back(task, &format!("p{}", n % 100), now);
+            queue.remove(task);
+        }
+        let places: usize = queue.lines.values().map(VecDeque::len).sum();
+        assert!(places <= GONE_MAX && queue.turns.len() <= GONE_MAX, "{places}");
+        assert_eq!(queue.places, places);
+    }
+}

@@ -1,0 +1,154 @@
+//! Whether a failed attempt is tried again, and when. Retries are made in this one place, next to
+//! the agent that failed, so that attempts do not multiply from hop to hop. Pure: time and chance
+//! are arguments.
+
+use std::time::Duration;
+
+use faultline_proto::{
+    Failure,
+    reason::{self, Retry},
+};
+
+use crate::task::{Millis, Task};
+
+/// The least time in which an attempt may come to anything.
+const USEFUL: Duration = Duration::from_millis(50);
+/// How far chance moves a pause, to either side: those who failed together should not come back
+/// together.
+const JITTER: f64 = 0.2;
+
+/// How often and how soon.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rules {
+    pub(crate) retries: u32,
+    /// The first pause; each later one is twice as long.
+    pub(crate) base: Duration,
+    /// No pause is longer, and who asks for a longer one is not tried again.
+    pub(crate) cap: Duration,
+}
+
+/// What has happened to the task so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Situation {
+    /// Retries that this agent has had.
+    pub(crate) retries: u32,
+    /// Doing it twice does no harm.
+    pub(crate) idempotent: bool,
+    /// Of its deadline; `None`: it has none.
+    pub(crate) remaining: Option<Duration>,
+    /// From 0 to 1.
+    pub(crate) chance: f64,
+}
+
+/// Why it is not tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum No {
+    /// It came from further down, and was tried again there if that made sense.
+    NotOurs,
+    /// By what the failure or its reason says.
+    NotRetryable,
+    /// It is not to be tried before a time for which nobody waits.
+    TooLong,
+    /// All retries were made.
+    Spent,
+    /// Its time would be over.
+    TooLate,
+}
+
+impl No {
+    /// The agent had its chances, so another may have one.
+    pub(crate) fn is_spent(self) -> bool {
+        matches!(self, No::Spent | No::TooLong)
+    }
+}
+
+/// The pause before the next attempt, or why there is none.
+pub(crate) fn pause(
+    failure: &Failure,
+    rules: &Rules,
+    situation: &Situation,
+) -> Result<Duration, No> {
+    if !is_born_here(failure) || failure.retries_spent > 0 {
+        return Err(No::NotOurs);
+    }
+    if !is_retryable(failure, situation.idempotent) {
+        return Err(No::NotRetryable);
+    }
+    let pause = match failure.retry_after() {
+        Some(asked) if asked > rules.cap => return Err(No::TooLong),
+        Some(asked) => asked,
+        None => backoff(rules, situation),
+    };
+    if situation.retries >= rules.retries {
+        return Err(No::Spent);
+    }
+    match situation.remaining {
+        Some(remaining) if remaining < pause + USEFUL => Err(No::TooLate),
+        _ => Ok(pause),
+    }
+}
+
+/// Nothing that the agent called has failed: it did so itself.
+pub(crate) fn is_born_here(failure: &Failure) -> bool {
+    failure.hop == 0 && failure.causes.len() <= 1 && failure.aggregate.is_none()
+}
+
+fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
+    if let Some(said) = failure.retryable {
+        return said;
+    }
+    match failure.row().retry {
+        Retry::Yes => true,
+        Retry::Idempotent => idempotent,
+        Retry::Delay => failure.retry_after().is_some() || failure.row() == &reason::RATE_LIMITED,
+        Retry::Never | Retry::Enclosing | Retry::Reauthenticate => false,
+    }
+}
+
+fn backoff(rules: &Rules, situation: &Situation) -> Duration {
+    let factor = 2u32.saturating_pow(situation.retries);
+    let pause = rules.base.saturating_mul(factor).min(rules.cap);
+    pause.mul_f64(1.0 + JITTER * (2.0 * situation.chance - 1.0))
+}
+
+/// What is left of the task's deadline.
+pub(crate) fn remaining(_task: &Task, _now: Millis) -> Option<Duration> {
+    None
+}
+
+/// How many retries all tasks of an agent have together: when most of what it is given fails,
+/// trying again only adds to its load. Each failure takes one, each success gives a part of one
+/// back, and from half of them down nothing is tried again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Budget {
+    tokens: f64,
+}
+
+/// Of a budget.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Allowance {
+    /// What it starts with, and can hold. 0: retries are not counted.
+    pub(crate) max: u32,
+    /// What a success gives back.
+    pub(crate) ratio: f64,
+}
+
+impl Budget {
+    pub(crate) fn full(allowance: &Allowance) -> Self {
+        Self { tokens: f64::from(allowance.max) }
+    }
+
+    pub(crate) fn succeeded(&mut self, allowance: &Allowance) {
+        self.tokens = (self.tokens + allowance.ratio).min(f64::from(allowance.max));
+    }
+
+    /// False: it is not to be tried again.
+    pub(crate) fn failed(&mut self, allowance: &Allowance) -> bool {
+        self.tokens = (self.tokens - 1.0).max(0.0);
+        allowance.max == 0 || self.tokens > f64::from(allowance.max) / 2.0
+    }
+}
+
+#[cfg(test)]
+#[path = "retry_tests.rs"]
+mod tests;

@@ -1,0 +1,123 @@
+//! The decision as a table, and its clock by hand.
+
+use faultline_proto::{
+    reason::Reason,
+    v1::{Aggregate, Origin},
+};
+
+use super::*;
+
+const RULES: Rules =
+    Rules { retries: 3, base: Duration::from_secs(1), cap: Duration::from_secs(30) };
+const FRESH: Situation = Situation { retries: 0, idempotent: false, remaining: None, chance: 0.5 };
+
+fn born(reason: &'static Reason) -> Failure {
+    Failure::new(reason).born_at(Origin { agent: "a".into(), ..Origin::default() })
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[test]
+fn what_is_tried_again_is_what_the_table_says() {
+    let said = |reason, retryable| born(reason).with_retryable(retryable);
+    let later = |reason, delay| born(reason).with_retry_after(delay);
+    let idempotent = Situation { idempotent: true, ..FRESH };
+    let table: &[(&str, Failure, Situation, Result<Duration, No>)] = &[
+        ("class yes", born(&reason::UNAVAILABLE), FRESH, Ok(secs(1))),
+        ("a timeout of the agent's own", born(&reason::TASK_TIMEOUT), FRESH, Ok(secs(1))),
+        ("class never", born(&reason::INVALID_ARGUMENT), FRESH, Err(No::NotRetryable)),
+        ("bad parameters", born(&reason::INVALID_PARAMS), FRESH, Err(No::NotRetryable)),
+        ("not understood", born(&reason::JSON_PARSE), FRESH, Err(No::NotRetryable)),
+        ("no such method", born(&reason::METHOD_NOT_FOUND), FRESH, Err(No::NotRetryable)),
+        ("who calls", born(&reason::UNAUTHENTICATED), FRESH, Err(No::NotRetryable)),
+        ("what it may", born(&reason::INSUFFICIENT_SCOPE), FRESH, Err(No::NotRetryable)),
+        ("a panic", born(&reason::AGENT_PANICKED), idempotent, Err(No::NotRetryable)),
+        ("enclosing", born(&reason::ABORTED), FRESH, Err(No::NotRetryable)),
+        ("internal", born(&reason::INTERNAL), FRESH, Err(No::NotRetryable)),
+        ("internal that says so", said(&reason::INTERNAL, true), FRESH, Ok(secs(1))),
+        ("yes that says no", said(&reason::UNAVAILABLE, false), FRESH, Err(No::NotRetryable)),
+        ("may have been done", born(&reason::UNKNOWN), FRESH, Err(No::NotRetryable)),
+        ("may be done twice", born(&reason::UNKNOWN), idempotent, Ok(secs(1))),
+        ("a deadline", born(&reason::DEADLINE_EXCEEDED), FRESH, Err(No::NotRetryable)),
+        ("limited, no delay", born(&reason::RATE_LIMITED), FRESH, Ok(secs(1))),
+        ("limited, a delay", later(&reason::RATE_LIMITED, secs(7)), FRESH, Ok(secs(7))),
+        ("full, no delay", born(&reason::RESOURCE_EXHAUSTED), FRESH, Err(No::NotRetryable)),
+        ("full, a delay", later(&reason::RESOURCE_EXHAUSTED, secs(2)), FRESH, Ok(secs(2))),
+        ("at the cap", later(&reason::UNAVAILABLE, secs(30)), FRESH, Ok(secs(30))),
+        ("above it", later(&reason::UNAVAILABLE, secs(120)), FRESH, Err(No::TooLong)),
+        ("a child's", born(&reason::UNAVAILABLE).wrap("b", "t", "c"), FRESH, Err(No::NotOurs)),
+        (
+            "tried again further down",
+            born(&reason::UNAVAILABLE).with_retries_spent(3),
+            FRESH,
+            Err(No::NotOurs),
+        ),
+    ];
+    for (name, failure, situation, expected) in table {
+        assert_eq!(pause(failure, &RULES, situation), *expected, "{name}");
+    }
+}
+
+#[test]
+fn a_fan_out_that_got_too_little_is_its_branches_failure() {
+    let mut record = born(&reason::MIN_RESULTS_NOT_MET).into_record();
+    record.aggregate = Some(Aggregate::default());
+    let failure = Failure::from_record(record);
+    assert_eq!(pause(&failure, &RULES, &FRESH), Err(No::NotOurs));
+}
+
+#[test]
+fn pauses_double_up_to_the_cap_and_then_it_is_over() {
+    let rules = Rules { retries: 7, ..RULES };
+    let pauses = (0..8).map(|retries| {
+        let situation = Situation { retries, ..FRESH };
+        pause(&born(&reason::UNAVAILABLE), &rules, &situation).map(|pause| pause.as_secs())
+    });
+    let expected = [Ok(1), Ok(2), Ok(4), Ok(8), Ok(16), Ok(30), Ok(30), Err(No::Spent)];
+    assert_eq!(pauses.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn chance_moves_a_pause_by_a_fifth_but_not_one_that_was_asked_for() {
+    for (chance, millis) in [(0.0, 800), (0.5, 1000), (1.0, 1200)] {
+        let situation = Situation { chance, ..FRESH };
+        let own = pause(&born(&reason::UNAVAILABLE), &RULES, &situation);
+        assert_eq!(own, Ok(Duration::from_millis(millis)));
+        let asked = born(&reason::UNAVAILABLE).with_retry_after(secs(2));
+        assert_eq!(pause(&asked, &RULES, &situation), Ok(secs(2)));
+    }
+}
+
+#[test]
+fn nothing_is_tried_past_the_deadline() {
+    for (remaining, expected) in [(1049, Err(No::TooLate)), (1050, Ok(secs(1)))] {
+        let situation = Situation { remaining: Some(Duration::from_millis(remaining)), ..FRESH };
+        assert_eq!(pause(&born(&reason::UNAVAILABLE), &RULES, &situation), expected);
+    }
+}
+
+#[test]
+fn a_budget_lets_a_flaky_agent_be_tried_and_a_dead_one_alone() {
+    let allowance = Allowance { max: 100, ratio: 0.5 };
+    let mut flaky = Budget::full(&allowance);
+    for n in 0..1000 {
+        match n % 10 {
+            0 | 3 | 6 => assert!(flaky.failed(&allowance), "attempt {n}"),
+            _ => flaky.succeeded(&allowance),
+        }
+    }
+    let mut dead = Budget::full(&allowance);
+    assert_eq!((0..1000).filter(|_| dead.failed(&allowance)).count(), 49);
+    for _ in 0..102 {
+        dead.succeeded(&allowance);
+    }
+    assert!(!dead.failed(&allowance), "exactly half is not enough");
+    dead.succeeded(&allowance);
+    dead.succeeded(&allowance);
+    dead.succeeded(&allowance);
+    assert!(dead.failed(&allowance));
+    let uncounted = Allowance { max: 0, ratio: 0.0 };
+    assert!(Budget::full(&uncounted).failed(&uncounted));
+}
