@@ -2,9 +2,11 @@
 //! worker costs what it must and no more, and what a client does wrong costs nobody else.
 
 mod agents;
+mod canaries;
 mod codes;
 mod hostile;
 mod loss;
+mod peers;
 mod spans;
 
 faultline_tests::role!();
