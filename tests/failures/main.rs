@@ -7,6 +7,7 @@ mod codes;
 mod hostile;
 mod loss;
 mod peers;
+mod shapes;
 mod spans;
 
 faultline_tests::role!();
