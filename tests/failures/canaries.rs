@@ -20,7 +20,7 @@ use faultline_worker::{Agent, Context, Error, Offer, Worker, reason};
 use serde_json::{Value, json};
 
 /// In everything that nobody outside may see.
-const CANARY: &[u8] = b"canary";
+const CANARY: &str = "canary";
 
 const SQL: &str = "SELECT * FROM canary_cards WHERE cvv = '999'";
 const FILE: &str = "/home/canary/.ssh/id_ed25519";
@@ -45,14 +45,16 @@ impl error::Error for Nested {
 /// Fails as its message says, always with a canary in what is not for the caller.
 struct Leaky;
 
-const WAYS: &[(&str, &str)] = &[
-    ("io", FILE),
-    ("string", SECRET),
-    ("nested", SQL),
-    ("panic", SECRET),
-    ("panic with a value", FILE),
-    ("typed", SQL),
-    ("delegate", SECRET),
+/// What to ask for, the reason that is shown, and what the log has instead.
+const WAYS: &[(&str, &str, &str)] = &[
+    ("io", "UNKNOWN", FILE),
+    ("string", "UNKNOWN", SECRET),
+    ("nested", "UNKNOWN", SQL),
+    ("environment", "UNKNOWN", "PATH="),
+    ("panic", "AGENT_PANICKED", SECRET),
+    ("panic with a value", "AGENT_PANICKED", FILE),
+    ("typed", "INTERNAL", SQL),
+    ("delegate", "UNKNOWN", SECRET),
 ];
 
 impl Agent for Leaky {
@@ -61,6 +63,7 @@ impl Agent for Leaky {
             "io" => Err(io::Error::new(io::ErrorKind::NotFound, FILE))?,
             "string" => Err(SECRET)?,
             "nested" => Err(Nested(Some(Box::new(Nested(None)))))?,
+            "environment" => Err(format!("PATH={} of canary", path()))?,
             "panic" => panic!("{SECRET}"),
             "panic with a value" => std::panic::panic_any(FILE.to_owned()),
             "typed" => Err(Error::new(&reason::INTERNAL).because("our fault").caused_by(SQL)),
@@ -70,8 +73,13 @@ impl Agent for Leaky {
     }
 }
 
+fn path() -> String {
+    std::env::var("PATH").expect("every process here has one")
+}
+
 fn has_canary(bytes: &[u8]) -> bool {
-    bytes.windows(CANARY.len()).any(|w| w.eq_ignore_ascii_case(CANARY))
+    let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
+    text.contains(CANARY) || text.contains(&path().to_ascii_lowercase())
 }
 
 /// Everything that can be asked about a task, by one binding, and everything that needs no task.
@@ -131,13 +139,14 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
     let mut ends = 0;
     for binding in Binding::ALL {
         let door = Door::new(binding, tap.address).agent("leaky");
-        for (way, canary) in WAYS {
+        for (way, reason, canary) in WAYS {
             let mut params = message(way);
             let push = json!({"url": webhook.url().replace("canary", "q")});
             params["configuration"] = json!({"taskPushNotificationConfig": push});
             let answer = door.ask("SendMessage", params).await.unwrap();
             said.push(format!("{answer:?}"));
             let failure = shown(&answer.body["task"]);
+            assert_eq!(failure["reason"], *reason, "{way}: {failure}");
             let id = failure["id"].as_str().unwrap();
             let lines = log.of_failure(id);
             let told = |line: &&Value| line["detail"].as_str().is_some_and(|d| d.contains(canary));
@@ -205,11 +214,12 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
     for binding in Binding::ALL {
         let door = Door::new(binding, tap.address).agent("echo");
         let refusals = [
-            door.ask("SendMessage", message("after")).await.map(drop),
             door.ask("GetTask", json!({"id": task::id(&sent)})).await.map(drop),
             door.ask("ListTasks", json!({})).await.map(drop),
+            door.ask("SendMessage", message("after")).await.map(drop),
             door.stream("SendStreamingMessage", message("after")).await.map(drop),
         ];
+        assert!(refusals[0].is_err() && refusals[1].is_err(), "{binding:?} reads what is broken");
         for refusal in refusals.into_iter().filter_map(Result::err) {
             let text = format!("{refusal:?}").to_lowercase();
             let leaks = ["canary", "sqlite", "database", ".db", "disk", "malformed"];
@@ -222,7 +232,6 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
             ids.push(failure["id"].as_str().unwrap().to_owned());
         }
     }
-    assert!(!ids.is_empty(), "a broken store is noticed");
     assert!(!has_canary(&tap.heard()));
     let told = |id: &String| {
         log.of_failure(id).iter().any(|l| !l["detail"].as_str().unwrap_or_default().is_empty())
@@ -258,4 +267,34 @@ async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() 
     assert!(log.lines().iter().any(|line| line.to_string().contains("canary.invalid")));
     assert!(!log.lines().iter().any(|line| line.to_string().contains("canary-of-the-mesh")));
     running.abort();
+}
+
+#[tokio::test]
+async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
+    let log = Log::keep();
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = in_process(dir.path());
+    // `printf canary-token | sha256sum`.
+    let sha256 = "4b598de5faa6a2208f99f7b8a6b61378ac7d7a36d9524056e9be61c17c37667f";
+    let token = json!({"token": [{"sha256": sha256, "principal": "acme"}]});
+    config.auth = serde_json::from_value(token).unwrap();
+    let mesh = Mesh::start(config).await.unwrap();
+    let tap = Tap::to(mesh.gateway_addr()).await;
+    let mut said = Vec::new();
+    for binding in Binding::ALL {
+        let door = Door::new(binding, tap.address).agent("script");
+        let known = door.bearer("canary-token");
+        let sent = known.ask("SendMessage", message("fail INTERNAL")).await.unwrap();
+        said.push(format!("{sent:?}"));
+        for wrong in ["canary-of-a-stranger", "canary token", ""] {
+            let refused = door.bearer(wrong).ask("SendMessage", message("x")).await.unwrap_err();
+            assert_eq!(refused.reason().1, "UNAUTHENTICATED_CALLER", "{refused:?}");
+            said.push(format!("{refused:?}"));
+        }
+    }
+    said.extend(log.lines().iter().map(Value::to_string));
+    for text in said {
+        assert!(!has_canary(text.as_bytes()) && !text.contains(sha256), "it leaks: {text}");
+    }
+    assert!(!has_canary(&tap.heard()));
 }

@@ -161,3 +161,16 @@ async fn a_mesh_without_agents_says_what_is_missing() {
     let error = testing::Mesh::builder().start().await.err().unwrap();
     assert!(error.to_string().contains("Builder::agent"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_call_agents_stay_in_memory_too() {
+    let built_in = |config: &mut faultline::Config| config.worker.agents = vec!["script".into()];
+    let offer = Offer::new("greeter", Greeter("ada"));
+    let mesh = testing::Mesh::builder().agent(offer).configure(built_in).start().await.unwrap();
+    let made = mesh.send("script", "delegate script { delegate script { chunk deep } }").await;
+    assert_eq!(made.unwrap().text(), "deep");
+    let failed = mesh.send("script", "delegate script { fail NOT_FOUND code=X text=gone }").await;
+    let failed = failed.unwrap().ok().unwrap_err();
+    let failure = failed.failure().unwrap();
+    assert_eq!((failure.business_code.as_str(), failure.causes.len()), ("X", 2), "{failure:?}");
+}

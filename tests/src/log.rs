@@ -20,13 +20,13 @@ pub struct Log {
 struct Text(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Everything from debug on that is logged on this thread from now.
+    /// Everything of ours from debug on that is logged on this thread from now.
     pub fn keep() -> Self {
         let text = Text::default();
         let subscriber = tracing_subscriber::fmt()
             .json()
             .flatten_event(true)
-            .with_max_level(tracing::Level::DEBUG)
+            .with_env_filter("faultline=debug")
             .with_writer(text.clone())
             .finish();
         Self { text, _guard: tracing::subscriber::set_default(subscriber) }

@@ -205,7 +205,8 @@ impl Service<Uri> for Connector {
 
 /// A network of our own has addresses and no names.
 async fn inside(network: &Network, host: &str, uri: &Uri) -> Result<Wire, Error> {
-    let port = uri.port_u16().unwrap_or(80);
+    let usual = if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
+    let port = uri.port_u16().unwrap_or(usual);
     let connected = match host.parse() {
         Ok(ip) => network.connect(SocketAddr::new(ip, port)).await,
         Err(_) => Err(io::ErrorKind::AddrNotAvailable.into()),

@@ -14,6 +14,8 @@ use tempfile::TempDir;
 use crate::Config;
 
 /// A mesh in this process without sockets. Dropped, it is cut off, and its store is deleted.
+/// Webhooks and agents of other meshes are outside of it: these are called over the machine's
+/// network, as always.
 ///
 /// ```
 /// # use faultline::testing::Mesh;
@@ -25,8 +27,9 @@ use crate::Config;
 /// assert_eq!(echo.run(faultline_client::text("hello")).await?.text(), "hello");
 ///
 /// // As bytes, for whoever has to see them.
-/// let message = serde_json::json!({"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]});
-/// let body = serde_json::json!({"message": message});
+/// let body = serde_json::json!({
+///     "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]},
+/// });
 /// let (status, answer) = mesh.post("/agents/echo/message:send", &body).await?;
 /// assert_eq!(status, 200);
 /// assert_eq!(answer["task"]["status"]["state"], "TASK_STATE_COMPLETED");
