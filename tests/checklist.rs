@@ -72,7 +72,7 @@ fn is_test(text: &str, name: &str) -> bool {
         let line = line.strip_prefix("async ").unwrap_or(line);
         line.strip_prefix("fn ").is_some_and(|rest| rest.starts_with(&format!("{name}(")))
     };
-    let Some(at) = lines.iter().position(|line| defines(&line)) else { return false };
+    let Some(at) = lines.iter().position(defines) else { return false };
     let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
     let says_so = attributes.clone().any(|line| line.contains("test"));
     says_so || (text.contains("on_every_binding! {") && lines.contains(&name))

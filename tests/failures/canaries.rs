@@ -190,12 +190,12 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
 
 /// Breaks a store that is in use, as a bad disk would.
 fn break_store(dir: &Path) {
-    for file in fs::read_dir(dir).unwrap() {
-        let path = file.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let files = fs::read_dir(dir).expect("the store is there");
+    for path in files.map(|file| file.expect("a file can be seen").path()) {
+        let name = path.to_string_lossy();
         if name.ends_with(".db") || name.ends_with("-wal") {
-            let length = fs::metadata(&path).unwrap().len();
-            fs::write(&path, vec![0xAA; usize::try_from(length).unwrap()]).unwrap();
+            let length = fs::read(&path).expect("a file can be read").len();
+            fs::write(&path, vec![0xAA; length]).expect("a file can be written");
         }
     }
 }

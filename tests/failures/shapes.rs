@@ -29,8 +29,9 @@ impl Agent for Broke {
 }
 
 async fn with_agent(dir: &std::path::Path, offer: Offer) -> Mesh {
-    let mut mesh = Mesh::start(in_process(dir)).await.unwrap();
-    mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
+    let mut mesh = Mesh::start(in_process(dir)).await.expect("a mesh starts");
+    let build = |config| Worker::new(config).offer(offer);
+    mesh.attach(Config::default(), build).await.expect("a worker attaches");
     mesh
 }
 

@@ -29,7 +29,7 @@ impl Agent for Greeter {
 
 async fn mesh(name: &'static str) -> testing::Mesh {
     let offer = Offer::new("greeter", Greeter(name));
-    testing::Mesh::builder().agent(offer).start().await.unwrap()
+    testing::Mesh::builder().agent(offer).start().await.expect("a mesh starts")
 }
 
 fn message(text: &str) -> Value {

@@ -1,5 +1,7 @@
 //! A whole mesh for one test: its own network, its own store, the test's agents.
 
+use std::path::Path;
+
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use faultline_chassis::{Network, dial::Connector, tls::Trust};
@@ -11,7 +13,7 @@ use hyper_util::{client::legacy, rt::TokioExecutor};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::Config;
+use crate::config::{Config, store_in};
 
 /// A mesh in this process without sockets. Dropped, it is cut off, and its store is deleted.
 /// Webhooks and agents of other meshes are outside of it: these are called over the machine's
@@ -49,7 +51,7 @@ pub struct Mesh {
 #[must_use]
 pub struct Builder {
     offers: Vec<Offer>,
-    changes: Vec<Box<dyn FnOnce(&mut Config) + Send>>,
+    config: Config,
 }
 
 impl Builder {
@@ -61,8 +63,8 @@ impl Builder {
 
     /// With this in its configuration: built-in agents, tokens, limits of an agent. Addresses and
     /// the store are the mesh's own.
-    pub fn configure(mut self, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
-        self.changes.push(Box::new(change));
+    pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(&mut self.config);
         self
     }
 
@@ -73,22 +75,20 @@ impl Builder {
 
     /// Returns once it answers and its agents are offered.
     pub async fn start(self) -> anyhow::Result<Mesh> {
-        let dir = tempfile::tempdir().context("no room for a store")?;
-        let network = Network::new();
-        let mut config = Config::local(dir.path()).on_free_ports();
-        config.worker.agents.clear();
-        config.coordinator.default_agent = self.offers.first().map(|o| o.name().to_owned());
-        for change in self.changes {
-            change(&mut config);
-        }
-        config.mesh.network = Some(network.clone());
-        if self.offers.is_empty() && config.worker.agents.is_empty() {
+        let Self { offers, mut config } = self;
+        if offers.is_empty() && config.worker.agents.is_empty() {
             bail!("a mesh without agents: offer one with Builder::agent");
         }
+        let dir = tempfile::tempdir().context("no room for a store")?;
+        let network = Network::new();
+        config.coordinator.store = store_in(dir.path());
+        config.mesh.network = Some(network.clone());
+        let first = offers.first().map(|offer| offer.name().to_owned());
+        config.coordinator.default_agent = config.coordinator.default_agent.or(first);
         let (worker, bindings) = (config.worker.clone(), config.gateway.bindings.clone());
         config.worker.agents.clear();
         let mut running = crate::Mesh::start(config).await?;
-        let build = |config| self.offers.into_iter().fold(Worker::new(config), Worker::offer);
+        let build = |config| offers.into_iter().fold(Worker::new(config), Worker::offer);
         running.attach(worker, build).await?;
         let connector = Connector::new(Trust::system()).on(Some(network.clone()));
         let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
@@ -98,7 +98,10 @@ impl Builder {
 
 impl Mesh {
     pub fn builder() -> Builder {
-        Builder { offers: Vec::new(), changes: Vec::new() }
+        let mut config = Config::local(Path::new("")).on_free_ports();
+        config.worker.agents.clear();
+        config.coordinator.default_agent = None;
+        Builder { offers: Vec::new(), config }
     }
 
     /// Sends one text and waits until its task ends or asks. A task that failed is no error here:
