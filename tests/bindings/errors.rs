@@ -34,6 +34,8 @@ on_every_binding! {
     every_reason_is_shown_as_the_table_says
     an_old_peer_is_shown_the_old_table
     missing_fields_are_named
+    what_callers_must_tell_apart_has_names_of_its_own
+    a_delay_and_whether_to_retry_are_said_to_machines
 }
 
 const A2A: &str = "a2a-protocol.org";
@@ -115,8 +117,16 @@ impl Link for Failing {
                     Some(call::Body::Subscribe(s)) => s.request.unwrap_or_default().id,
                     _ => continue,
                 };
-                let row = reason::named(&named).expect("the id is a reason");
-                let body = reply::Body::Failure(Box::new(failure(row).into_record()));
+                let (named, later) = match named.strip_suffix("?later") {
+                    Some(named) => (named, true),
+                    None => (named.as_str(), false),
+                };
+                let failure = failure(reason::named(named).expect("the id is a reason"));
+                let failure = match later {
+                    true => failure.with_retry_after(std::time::Duration::from_secs(7)),
+                    false => failure,
+                };
+                let body = reply::Body::Failure(Box::new(failure.into_record()));
                 let reply = Reply { id, body: Some(body), ..Reply::default() };
                 if replies.send(Ok(reply)).await.is_err() {
                     return;
@@ -160,6 +170,7 @@ fn check(refusal: &Refusal, binding: Binding, row: &Row) {
     let (domain, reason, status, http, jsonrpc) = *row;
     assert_eq!(refusal.reason(), (domain, reason));
     assert_eq!(refusal.message, "as told", "{reason}");
+    assert!(says_whether_to_retry(refusal), "{refusal:?}");
     match binding {
         Binding::JsonRpc => assert_eq!(refusal.jsonrpc, Some(jsonrpc), "{reason}"),
         Binding::Rest => {
@@ -169,6 +180,50 @@ fn check(refusal: &Refusal, binding: Binding, row: &Row) {
     }
     let ours = refusal.detail("faultline.v1.Failure").expect("the whole record travels along");
     assert_eq!((&ours["id"], &ours["reason"]), (&json!(ID), &json!(reason)));
+}
+
+/// Every error says it, whatever else it says.
+fn says_whether_to_retry(refusal: &Refusal) -> bool {
+    let said = refusal.details[0]["metadata"]["retryable"].as_str();
+    matches!(said, Some("true" | "false"))
+}
+
+async fn what_callers_must_tell_apart_has_names_of_its_own(binding: Binding) {
+    let front = front("1.0.1").await;
+    let door = Door::new(binding, front.address);
+    let mut seen = std::collections::BTreeSet::new();
+    for (reason, status, http, jsonrpc) in [
+        ("UNAUTHENTICATED_CALLER", "UNAUTHENTICATED", 401, -31016),
+        ("TASK_NOT_FOUND", "NOT_FOUND", 404, -32001),
+        ("INSUFFICIENT_SCOPE", "PERMISSION_DENIED", 403, -31007),
+        ("RATE_LIMITED", "RESOURCE_EXHAUSTED", 429, -31008),
+        ("AGENT_UNAVAILABLE", "UNAVAILABLE", 503, -31014),
+        ("TASK_TIMEOUT", "DEADLINE_EXCEEDED", 504, -31004),
+        ("CONTENT_TOO_LARGE", "INVALID_ARGUMENT", 413, -32602),
+        ("AGENT_NOT_FOUND", "NOT_FOUND", 404, -31005),
+    ] {
+        let domain = if reason == "TASK_NOT_FOUND" { A2A } else { OURS };
+        let refusal = door.call("GetTask", json!({"id": reason})).await.expect_err(reason);
+        check(&refusal, binding, &(domain, reason, status, http, jsonrpc));
+        assert!(seen.insert(refusal.reason().1.to_owned()), "{reason} is like another");
+    }
+}
+
+async fn a_delay_and_whether_to_retry_are_said_to_machines(binding: Binding) {
+    let front = front("1.0.1").await;
+    let door = Door::new(binding, front.address);
+    for row in reason::TABLE {
+        let refusal = door.call("GetTask", json!({"id": row.name})).await.expect_err(row.name);
+        assert!(says_whether_to_retry(&refusal), "{refusal:?}");
+        assert_eq!(refusal.detail("RetryInfo"), None, "{}: nobody asked for time", row.name);
+        let later = format!("{}?later", row.name);
+        let refusal = door.call("GetTask", json!({"id": later})).await.expect_err(row.name);
+        let info = refusal.detail("RetryInfo").unwrap_or_else(|| panic!("{refusal:?}"));
+        assert_eq!(info["retryDelay"], "7s", "{}", row.name);
+        if binding == Binding::Rest {
+            assert_eq!(refusal.headers["retry-after"], "7", "{}", row.name);
+        }
+    }
 }
 
 async fn every_reason_is_shown_as_the_table_says(binding: Binding) {

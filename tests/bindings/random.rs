@@ -193,6 +193,7 @@ async fn json_rpc(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: Value) {
     if let Some(error) = error {
         assert!(error["code"].is_i64() && error["message"].is_string(), "{said}: {answer}");
         assert_ne!(error["code"], -32603, "nothing of it is our fault: {said}: {answer}");
+        assert!(says_whether_to_retry(&error["data"]), "{said}: {answer}");
     }
 }
 
@@ -257,7 +258,37 @@ async fn rest(rng: &mut StdRng, rpc: &Rpc, operation: &str, mut params: Value) {
     } else if status != StatusCode::OK {
         assert_eq!(answer["error"]["code"], status.as_u16(), "{said}: {answer}");
         assert!(answer["error"]["message"].is_string(), "{said}: {answer}");
-        assert!(answer["error"]["details"].is_array(), "{said}: {answer}");
+        assert!(says_whether_to_retry(&answer["error"]["details"]), "{said}: {answer}");
+    }
+}
+
+/// Details are never empty: the first of them says it.
+fn says_whether_to_retry(details: &Value) -> bool {
+    let said = details[0]["metadata"]["retryable"].as_str();
+    matches!(said, Some("true" | "false"))
+}
+
+/// Bodies that were never meant to be anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn noise_is_answered_in_json() {
+    let seed = seed();
+    eprintln!("again with FAULTLINE_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let dir = tempfile::tempdir().expect("there is room for a temporary directory");
+    let mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+    let rpc = Rpc::at(mesh.gateway_addr());
+    let paths = ["/", "/agents/echo", "/message:send", "/message:stream", "/tasks/x:cancel"];
+    for _ in 0..CASES {
+        let path = paths.choose(&mut rng).expect("there is one");
+        let noise: Vec<u8> = (0..rng.random_range(0..200)).map(|_| rng.random()).collect();
+        let reply = rpc.path(path).post(noise.clone()).await;
+        let kind = &reply.headers["content-type"];
+        assert!(kind == "application/json" || kind == "application/a2a+json", "{path} {noise:?}");
+        let error = &reply.json()["error"];
+        assert!(error["code"].is_i64() && error["message"].is_string(), "{path} {noise:?}");
+        let details = error.get("data").or(error.get("details")).expect("details");
+        assert!(says_whether_to_retry(details), "{path} {noise:?}: {error}");
+        assert!(!reply.status.is_server_error(), "{path} {noise:?}: {error}");
     }
 }
 

@@ -1,7 +1,5 @@
-//! What agents do that they did not mean to: panic, return errors with secrets in them, get a
-//! script that cannot be read.
-
-use std::io;
+//! What agents do that they did not mean to: panic, write without end, get a script that cannot be
+//! read.
 
 use faultline::Mesh;
 use faultline_tests::{
@@ -11,10 +9,8 @@ use faultline_tests::{
     until,
     wait::SOON,
 };
-use faultline_worker::{Agent, Config, Context, Error, Offer, Worker, reason};
+use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
 use serde_json::json;
-
-const SECRET: &str = "postgres://admin:hunter2-canary@10.0.0.7";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_fails_its_task_and_the_worker_lives() {
@@ -36,63 +32,6 @@ async fn a_panic_fails_its_task_and_the_worker_lives() {
     assert_eq!(task::state(&rpc.send("chunk well").await), COMPLETED);
     assert!(cluster.workers[0].ended(std::time::Duration::ZERO).await.is_none());
     assert_eq!(cluster.workers[0].id(), before);
-}
-
-/// Fails with whatever its message names, always with a secret in what is not for the caller.
-struct Leaky;
-
-impl Agent for Leaky {
-    async fn run(&self, cx: &Context) -> Result<(), Error> {
-        match cx.text().as_ref() {
-            "io" => Err(io::Error::other(SECRET))?,
-            "string" => Err(SECRET)?,
-            "panic" => panic!("{SECRET}"),
-            "typed" => Err(Error::new(&reason::INTERNAL).because("our fault").caused_by(SECRET)),
-            _ => Ok(()),
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_did_not_mean_to_say_is_not_said() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
-    let offer = Offer::new("leaky", Leaky);
-    mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
-    let rpc = Rpc::at(mesh.gateway_addr()).agent("leaky");
-    for (text, reason, says) in [
-        ("io", "UNKNOWN", "failed for an unknown reason"),
-        ("string", "UNKNOWN", "failed for an unknown reason"),
-        ("panic", "AGENT_PANICKED", ""),
-        ("typed", "INTERNAL", "our fault"),
-    ] {
-        let task = rpc.send(text).await;
-        assert_eq!(task::state(&task), FAILED);
-        let failure = &task["metadata"]["faultline.dev/failure"];
-        assert_eq!(failure["reason"], reason, "{failure}");
-        assert!(failure["publicMessage"].as_str().unwrap().contains(says), "{failure}");
-        let stream = rpc.stream("SendStreamingMessage", message(text)).await.unwrap();
-        let frames = stream.all().await;
-        let id = task::id(&task);
-        let listed = rpc.call("ListTasks", json!({"includeArtifacts": true})).await.unwrap();
-        let answers = [
-            task.to_string(),
-            format!("{frames:?}"),
-            rpc.task(id).await.to_string(),
-            rpc.inspect(id).await.to_string(),
-            listed.to_string(),
-        ];
-        for answer in answers {
-            assert!(!answer.contains("canary"), "{text} leaks: {answer}");
-        }
-    }
-    // The store is read by people who are not the log's readers.
-    mesh.stop().await.unwrap();
-    for file in std::fs::read_dir(dir.path()).unwrap() {
-        let bytes = std::fs::read(file.unwrap().path()).unwrap();
-        let found = bytes.windows(6).any(|w| w == b"canary");
-        assert!(!found, "the secret is in the store");
-    }
 }
 
 /// Writes more than a task may hold: one artifact that is too large, or too many of them.

@@ -3,6 +3,7 @@
 
 mod agents;
 mod business;
+mod canaries;
 mod codes;
 mod deadlines;
 mod fanout;
@@ -10,6 +11,8 @@ mod hostile;
 mod loss;
 mod outcomes;
 mod retry;
+mod peers;
+mod shapes;
 mod spans;
 
 faultline_tests::role!();

@@ -2,6 +2,7 @@
 //! what cannot be.
 
 mod delegation;
+mod kit;
 mod leaving;
 mod load;
 mod operators;

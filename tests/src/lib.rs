@@ -7,9 +7,11 @@
 
 pub mod cluster;
 pub mod door;
+pub mod log;
 pub mod process;
 pub mod raw;
 pub mod rpc;
+pub mod tap;
 pub mod task;
 pub mod wait;
 pub mod webhook;

@@ -30,6 +30,7 @@ use crate::{
     deadline::{Timeouts, format_grpc_timeout},
     dial::{self, Connector},
     limits,
+    network::Network,
     secret::Secret,
     tls::{self, Trust},
 };
@@ -44,12 +45,20 @@ pub struct Mesh {
     /// PEM: the CA that issued the coordinator's certificate. Default: those the system trusts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
+    /// Where they meet, when it is inside one process. Default: the machine's network.
+    #[serde(skip)]
+    pub network: Option<Network>,
 }
 
 impl Mesh {
     /// How a member dials the coordinator at `address`.
     pub fn dial(&self, address: &str) -> Dial {
-        Dial { address: address.to_owned(), ca: self.ca.clone(), token: self.token.clone() }
+        Dial {
+            address: address.to_owned(),
+            ca: self.ca.clone(),
+            token: self.token.clone(),
+            network: self.network.clone(),
+        }
     }
 }
 
@@ -62,6 +71,8 @@ pub struct Dial {
     pub ca: Option<PathBuf>,
     /// What every call says about who calls.
     pub token: Option<Secret>,
+    /// Where the address is. None: on the machine's network.
+    pub network: Option<Network>,
 }
 
 /// Why a peer cannot be dialled at all.
@@ -128,7 +139,7 @@ impl Channel {
             .http2_max_header_list_size(limits::HEADER_LIST_BYTES_MAX);
         let trust = Trust::with_ca(dial.ca.as_deref());
         let trust = trust.map_err(|source| CannotDial::Ca { address: address.clone(), source })?;
-        let connector = Connector::new(trust).http2_only();
+        let connector = Connector::new(trust).http2_only().on(dial.network.clone());
         let authorization = dial.token.as_ref().map(bearer);
         let recipe = Recipe { endpoint, connector, authorization };
         Ok(Self { transport: recipe.transport(), recipe: Arc::new(recipe) })

@@ -4,6 +4,7 @@ pub mod limits;
 
 pub mod client;
 pub mod dial;
+pub mod network;
 pub mod secret;
 pub mod server;
 pub mod tls;
@@ -21,5 +22,6 @@ mod body;
 pub use client::Mesh;
 pub use deadline::Timeouts;
 pub use drain::Drain;
+pub use network::Network;
 pub use secret::Secret;
 pub use trace::TraceContext;

@@ -21,6 +21,13 @@ pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 /// How long the key of a send is kept: a repeat later than that is a new send.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
+// What a network inside one process holds.
+
+/// Connections that wait to be accepted; whoever comes then waits to be one of them.
+pub const NETWORK_BACKLOG: usize = 64;
+/// What one side may say before the other has read it, as a socket would keep.
+pub const NETWORK_WIRE_BYTES: usize = 256 * 1024;
+
 // What a task may hold.
 
 /// All artifacts of one task together, encoded.

@@ -129,7 +129,8 @@ async fn a_certificate_that_is_not_ours_to_trust_is_refused_and_says_why() {
 
     // Also where gRPC would only say that nobody is there.
     let address = format!("https://{addr}");
-    let channel = Channel::lazy(&Dial { address, ca: Some(other.path("ca.pem")), token: None });
+    let channel =
+        Channel::lazy(&Dial { address, ca: Some(other.path("ca.pem")), ..Dial::default() });
     let failure = agents(channel.unwrap()).await.unwrap_err();
     assert_eq!((failure.code(), failure.public_message.as_str()), (Code::Unavailable, said));
 }
@@ -235,7 +236,7 @@ async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
     let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;
     let call = async |token| {
         let ca = Some(ours.path("ca.pem"));
-        let dial = Dial { address: format!("https://{addr}"), ca, token };
+        let dial = Dial { address: format!("https://{addr}"), ca, token, ..Dial::default() };
         agents(Channel::lazy(&dial).unwrap()).await
     };
     assert!(call(secret("hunter2")).await.is_ok());

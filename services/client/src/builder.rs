@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use faultline_chassis::{
-    TraceContext,
+    Network, TraceContext,
     client::{Channel, Dial},
     tls::Trust,
 };
@@ -34,6 +34,7 @@ pub struct Builder {
     url: String,
     binding: Option<Binding>,
     ca: Option<PathBuf>,
+    network: Option<Network>,
     headers: HeaderMap,
     trace: Option<TraceContext>,
     retry: Retry,
@@ -52,6 +53,7 @@ impl Builder {
             url: url.trim_end_matches('/').to_owned(),
             binding: None,
             ca: None,
+            network: None,
             headers: HeaderMap::new(),
             trace: None,
             retry: Retry::default(),
@@ -75,6 +77,12 @@ impl Builder {
     /// trusts.
     pub fn ca(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca = Some(path.into());
+        self
+    }
+
+    /// Inside this network, where a mesh in the same process listens, and nowhere else.
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = Some(network);
         self
     }
 
@@ -165,13 +173,13 @@ impl Builder {
         root: String,
         card: Option<AgentCard>,
     ) -> Result<Client, Error> {
-        let (http, ca) = (self.http()?, self.ca.clone());
+        let (http, ca, network) = (self.http()?, self.ca.clone(), self.network.clone());
         let transport = match interface.binding {
             Binding::JsonRpc => Transport::JsonRpc { http: http.clone(), url: interface.url },
             Binding::HttpJson => Transport::HttpJson { http: http.clone(), url: interface.url },
             Binding::Grpc => {
                 // The token travels with the other headers.
-                let dial = Dial { address: interface.url, ca, ..Dial::default() };
+                let dial = Dial { address: interface.url, ca, network, ..Dial::default() };
                 let channel = Channel::to_stranger(&dial).map_err(|e| unusable(&e))?;
                 Transport::Grpc(Grpc::new(channel))
             }
@@ -196,7 +204,8 @@ impl Builder {
         if let Some(problem) = &self.problem {
             return Err(problem.clone().into());
         }
-        Ok(Http::new(Trust::with_ca(self.ca.as_deref()).map_err(|e| unusable(&e))?))
+        let trust = Trust::with_ca(self.ca.as_deref()).map_err(|e| unusable(&e))?;
+        Ok(Http::new(trust, self.network.clone()))
     }
 
     fn credential(mut self, name: HeaderName, value: &str) -> Self {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use faultline_chassis::{dial::Connector, limits, tls::Trust};
+use faultline_chassis::{Network, dial::Connector, limits, tls::Trust};
 use faultline_proto::{
     Failure,
     json::{self, ProtoJson},
@@ -91,12 +91,12 @@ pub(crate) struct Answered {
 }
 
 impl Http {
-    pub(crate) fn new(trust: Trust) -> Self {
+    pub(crate) fn new(trust: Trust, network: Option<Network>) -> Self {
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(CONNECTION_IDLE)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-            .build(Connector::new(trust));
+            .build(Connector::new(trust).on(network));
         Self { client }
     }
 

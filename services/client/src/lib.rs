@@ -57,7 +57,7 @@ use faultline_proto::{
     json::{self, ProtoJson},
 };
 
-pub use faultline_chassis::TraceContext;
+pub use faultline_chassis::{Network, TraceContext};
 pub use faultline_proto::{Failure, a2a};
 
 pub use answer::Answer;

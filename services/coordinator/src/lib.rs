@@ -236,7 +236,8 @@ impl Config {
             return Err(Error::StoreUrl(self.store));
         };
         let store = store::sqlite::Sqlite::open(Path::new(path))?;
-        let listener = Listener::bind(self.listen, self.tls.as_ref()).await?;
+        let network = self.mesh.network.as_ref();
+        let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
         let token = self.mesh.token.clone();
         let core = Arc::new(Core::new(Box::new(store), self));
         core.recover().await.map_err(|e| Error::Recover(e.to_string()))?;

@@ -361,8 +361,13 @@ pub(crate) fn serve_span(method: &'static str, asked: v1::Caller) -> (Span, Call
 /// What the caller is not told must be found somewhere: here, under the failure's id.
 pub(crate) fn log_private(failure: &Failure) {
     if let Some(private) = failure.private() {
-        let detail = private.for_log();
-        tracing::warn!(failure = %failure.id, reason = failure.reason, detail, "refused");
+        tracing::warn!(
+            failure.id = %failure.id,
+            task.id = %failure.task_id,
+            reason = %failure.reason,
+            detail = private.for_log(),
+            "refused"
+        );
     }
 }
 

@@ -1,5 +1,6 @@
 //! The whole mesh in one process: what `faultline up` runs, and what tests run against. Services
-//! still talk over sockets, so nothing works here that would not work apart.
+//! still talk over connections, of the machine or of the mesh's own network, so nothing works here
+//! that would not work apart.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -106,7 +107,11 @@ impl Mesh {
 
         let url = url(gateway_addr, tls);
         let operator = MeshClient::new(Channel::lazy(&shared.dial(&hub_url))?);
-        let client = Client::new(&url)?;
+        let builder = Client::builder(&url);
+        let client = match shared.network.clone() {
+            Some(network) => builder.network(network).direct()?,
+            None => builder.direct()?,
+        };
         let mut mesh = Self {
             gateway,
             coordinator,

@@ -21,6 +21,7 @@ use http::{HeaderValue, Response, request::Parts};
 use self::conditional::Keeping;
 pub(crate) use self::public::{Public, is_grpc_address};
 use crate::{
+    binding::Binding,
     error::{JSON, Refused},
     http::Exchange,
     sign::Signer,
@@ -44,6 +45,7 @@ pub(crate) struct Cards {
     pub(crate) signer: Option<Signer>,
     /// Callers need a token.
     pub(crate) secured: bool,
+    pub(crate) bindings: Vec<Binding>,
     /// Clients of A2A 0.3 find what they look for, too.
     pub(crate) v03: bool,
     /// When this gateway started: what it adds is as old as that.
@@ -136,16 +138,20 @@ impl Cards {
             Some(name) => (format!("{public}/agents/{name}"), format!("{public}/agents/{name}")),
             None => (format!("{public}/"), public),
         };
-        let interface = |url, binding: &str, tenant: &str| AgentInterface {
+        let interface = |url, binding: Binding, tenant: &str| AgentInterface {
             url,
-            protocol_binding: binding.to_owned(),
+            protocol_binding: binding.name().to_owned(),
             tenant: tenant.to_owned(),
             protocol_version: VERSION.to_owned(),
         };
-        let mut interfaces = vec![interface(rpc, "JSONRPC", ""), interface(rest, "HTTP+JSON", "")];
+        let mut interfaces =
+            vec![interface(rpc, Binding::JsonRpc, ""), interface(rest, Binding::Rest, "")];
         // One address for all agents: there the tenant tells them apart.
         let grpc = self.grpc.clone();
-        interfaces.extend(grpc.map(|url| interface(url, "GRPC", name.unwrap_or_default())));
+        interfaces.extend(grpc.map(|url| interface(url, Binding::Grpc, name.unwrap_or_default())));
+        let served =
+            |i: &AgentInterface| self.bindings.iter().any(|b| b.name() == i.protocol_binding);
+        interfaces.retain(served);
         if self.v03 {
             interfaces.extend(v03::interfaces(&interfaces));
         }

@@ -177,16 +177,23 @@ fn log(failure: &Failure) {
     if ours {
         span.record("otel.status_code", "ERROR");
     }
-    let private = failure.private().map_or("", |p| p.for_log());
-    let (id, task_id) = (failure.id.as_str(), failure.task_id.as_str());
+    // The keys are those of every service, so that one id finds every line about it.
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                failure.id = %failure.id,
+                task.id = %failure.task_id,
+                trace.id = %failure.trace_id,
+                reason = %failure.reason,
+                detail = failure.private().map_or("", |p| p.for_log()),
+                "{failure}"
+            )
+        };
+    }
     match (failure.row().actor, failure.code()) {
-        (Actor::Operator, Code::Internal | Code::DataLoss) => {
-            tracing::error!(id, task_id, private, "{failure}");
-        }
-        (Actor::Operator, _) => tracing::warn!(id, task_id, private, "{failure}"),
-        (Actor::Caller | Actor::Author | Actor::Nobody, _) => {
-            tracing::debug!(id, task_id, private, "{failure}");
-        }
+        (Actor::Operator, Code::Internal | Code::DataLoss) => line!(error),
+        (Actor::Operator, _) => line!(warn),
+        (Actor::Caller | Actor::Author | Actor::Nobody, _) => line!(debug),
     }
 }
 

@@ -22,6 +22,7 @@ use tracing::{Instrument, Span, field::Empty};
 use crate::{
     Gateway,
     auth::{Principal, Scope},
+    binding::Binding,
     body, card,
     error::{JSON, Refused, Reporter},
     grpc,
@@ -66,6 +67,10 @@ impl Exchange {
     /// Whether clients of A2A 0.3 are served.
     pub(crate) fn serves_v03(&self) -> bool {
         self.gateway.cards.v03
+    }
+
+    pub(crate) fn serves(&self, binding: Binding) -> bool {
+        self.gateway.cards.bindings.contains(&binding)
     }
 
     pub(crate) fn reporter(&self) -> Reporter {
@@ -131,6 +136,11 @@ fn verb(method: &Method) -> &str {
 }
 
 async fn answer(exchange: &Exchange, route: &Route<'_>, body: &mut Body) -> Response<Body> {
+    let refused = Binding::of(route).filter(|binding| !exchange.serves(*binding));
+    if let Some(binding) = refused {
+        let failure = Refused::new(StatusCode::NOT_FOUND, binding.not_served());
+        return refuse(exchange, route, failure);
+    }
     let answered = match route {
         Route::Nothing => Err(no_such_path().into()),
         Route::OldCard(_) if !exchange.serves_v03() => Err(no_such_path().into()),

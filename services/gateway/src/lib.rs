@@ -2,6 +2,7 @@
 //! calls to the coordinator and answers back into JSON; it holds no task and stores nothing.
 
 mod auth;
+mod binding;
 mod body;
 mod card;
 mod error;
@@ -48,6 +49,7 @@ use crate::{
 };
 pub use crate::{
     auth::{Auth, BadToken, Scope, Token, Wrong},
+    binding::Binding,
     error::ErrorTable,
     sign::BadKey,
 };
@@ -70,6 +72,9 @@ pub struct Config {
     pub public_grpc: Option<String>,
     /// Which edition of A2A's error table answers follow, "1.0.1" or "1.0.0". Default: 1.0.1.
     pub a2a_error_table: ErrorTable,
+    /// Which bindings of A2A are served and listed on agent cards, of `jsonrpc`, `rest` and `grpc`.
+    /// Default: all.
+    pub bindings: Vec<Binding>,
     /// Whether clients of A2A 0.3 are served too. Default: true.
     pub serve_v03: bool,
     /// What agent cards are signed with: a PEM file with a PKCS#8 key of EC P-256 or Ed25519.
@@ -97,6 +102,7 @@ impl Default for Config {
             public_url: None,
             public_grpc: None,
             a2a_error_table: ErrorTable::default(),
+            bindings: Binding::ALL.to_vec(),
             serve_v03: true,
             card_key: None,
             card_key_id: None,
@@ -124,6 +130,10 @@ pub enum Error {
     PublicUrl(String),
     #[error("not a public gRPC address: '{0}' (say HOST:PORT)")]
     PublicGrpc(String),
+    #[error(
+        "gateway.bindings is empty: name some of jsonrpc, rest and grpc, or leave it out for all"
+    )]
+    NoBindings,
     #[error(transparent)]
     CardKey(#[from] BadKey),
     #[error(transparent)]
@@ -143,6 +153,9 @@ pub struct Service {
 impl Config {
     /// Opens the socket; no traffic yet.
     pub async fn bind(self) -> Result<Service, Error> {
+        if self.bindings.is_empty() {
+            return Err(Error::NoBindings);
+        }
         let callers = Callers::new(&self.auth)?;
         let signer = Signer::load(self.card_key.as_deref(), self.card_key_id.as_deref())?;
         if let Some(bad) = self.public_grpc.as_ref().filter(|text| !card::is_grpc_address(text)) {
@@ -152,7 +165,8 @@ impl Config {
             return Err(Error::Exposed(self.listen));
         }
         let coordinator = Channel::lazy(&self.mesh.dial(&self.coordinator))?;
-        let listener = Listener::bind(self.listen, self.tls.as_ref()).await?;
+        let network = self.mesh.network.as_ref();
+        let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
         let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
             .map_err(Error::PublicUrl)?;
         let cards = Cards {
@@ -160,6 +174,7 @@ impl Config {
             grpc: self.public_grpc,
             signer,
             secured: callers.are_known(),
+            bindings: self.bindings,
             v03: self.serve_v03,
             since: SystemTime::now(),
         };

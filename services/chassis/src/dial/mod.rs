@@ -23,7 +23,7 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpStream, lookup_host},
+    net::lookup_host,
     time::timeout,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -32,6 +32,7 @@ use tower::Service;
 
 use crate::{
     limits,
+    network::{Network, Wire},
     tls::{self, Trust},
 };
 
@@ -104,6 +105,8 @@ pub struct Connector {
     trust: Trust,
     protocols: &'static [&'static [u8]],
     public_only: bool,
+    /// The machine's, if none.
+    network: Option<Network>,
     /// Made at the first https: whoever never dials one need not have certificates.
     tls: Arc<OnceLock<Arc<ClientConfig>>>,
 }
@@ -112,7 +115,7 @@ impl Connector {
     /// Dials any address; where TLS lets peers choose, it offers HTTP/2 and HTTP/1.1.
     pub fn new(trust: Trust) -> Self {
         let protocols = &[tls::H2, tls::HTTP1];
-        Self { trust, protocols, public_only: false, tls: Arc::default() }
+        Self { trust, protocols, public_only: false, network: None, tls: Arc::default() }
     }
 
     /// Offers HTTP/2 only, as gRPC needs it.
@@ -131,13 +134,21 @@ impl Connector {
         Self { public_only: true, ..self }
     }
 
+    /// Dials inside this network, if there is one, and nowhere else.
+    pub fn on(self, network: Option<Network>) -> Self {
+        Self { network, ..self }
+    }
+
     async fn connect(self, uri: Uri) -> Result<TokioIo<Stream>, Error> {
         let host = uri.host().map(bare).ok_or_else(|| Error::NoHost(uri.clone()))?.to_owned();
         let connecting = async {
-            let tcp = self.tcp(&host, &uri).await?;
+            let wire = match &self.network {
+                Some(network) => inside(network, &host, &uri).await?,
+                None => self.tcp(&host, &uri).await?,
+            };
             match uri.scheme() == Some(&Scheme::HTTPS) {
-                true => self.encrypt(host.clone(), tcp).await,
-                false => Ok(Stream(Either::Left(tcp))),
+                true => self.encrypt(host.clone(), wire).await,
+                false => Ok(Stream(Either::Left(wire))),
             }
         };
         match timeout(limits::CONNECT_TIMEOUT, connecting).await {
@@ -146,7 +157,7 @@ impl Connector {
         }
     }
 
-    async fn tcp(&self, host: &str, uri: &Uri) -> Result<TcpStream, Error> {
+    async fn tcp(&self, host: &str, uri: &Uri) -> Result<Wire, Error> {
         let resolver = Resolver { public_only: self.public_only };
         // The connector below does not ask a resolver about what is an address already.
         if let Ok(address) = host.parse() {
@@ -158,19 +169,20 @@ impl Connector {
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_connect_timeout(Some(limits::CONNECT_TIMEOUT));
         let connected = tcp.call(uri.clone()).await;
-        connected.map(TokioIo::into_inner).map_err(|source| match Forbidden::within(&source) {
+        let connected = connected.map(|tcp| Either::Left(tcp.into_inner()));
+        connected.map_err(|source| match Forbidden::within(&source) {
             Some(forbidden) => forbidden.clone().into(),
             None => Error::Connect { host: host.to_owned(), source: source.into() },
         })
     }
 
-    async fn encrypt(&self, host: String, tcp: TcpStream) -> Result<Stream, Error> {
+    async fn encrypt(&self, host: String, wire: Wire) -> Result<Stream, Error> {
         let Ok(name) = ServerName::try_from(host.clone()) else {
             let problem = "it could not be for a name like this".to_owned();
             return Err(Error::Untrusted { host, problem });
         };
         let config = self.tls.get_or_init(|| Arc::new(self.trust.client(self.protocols)));
-        match TlsConnector::from(Arc::clone(config)).connect(name, tcp).await {
+        match TlsConnector::from(Arc::clone(config)).connect(name, wire).await {
             Ok(stream) => Ok(Stream(Either::Right(Box::new(stream)))),
             Err(source) => Err(handshake_failed(host, source)),
         }
@@ -188,6 +200,26 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         self.clone().connect(uri).boxed()
+    }
+}
+
+/// A network of our own has addresses and no names.
+async fn inside(network: &Network, host: &str, uri: &Uri) -> Result<Wire, Error> {
+    let usual = if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
+    let port = uri.port_u16().unwrap_or(usual);
+    let connected = match host.parse() {
+        Ok(ip) => network.connect(SocketAddr::new(ip, port)).await,
+        Err(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+    };
+    let unreached =
+        |source: io::Error| Error::Connect { host: host.to_owned(), source: source.into() };
+    connected.map(Either::Right).map_err(unreached)
+}
+
+fn connected(wire: &Wire) -> Connected {
+    match wire {
+        Either::Left(tcp) => tcp.connected(),
+        Either::Right(_) => Connected::new(),
     }
 }
 
@@ -260,17 +292,17 @@ impl Service<Name> for Resolver {
 
 /// One connection, encrypted or not.
 #[derive(Debug)]
-pub struct Stream(Either<TcpStream, Box<TlsStream<TcpStream>>>);
+pub struct Stream(Either<Wire, Box<TlsStream<Wire>>>);
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         match &self.0 {
-            Either::Left(tcp) => tcp.connected(),
+            Either::Left(wire) => connected(wire),
             Either::Right(tls) => {
-                let (tcp, session) = tls.get_ref();
+                let (wire, session) = tls.get_ref();
                 match session.alpn_protocol() == Some(tls::H2) {
-                    true => tcp.connected().negotiated_h2(),
-                    false => tcp.connected(),
+                    true => connected(wire).negotiated_h2(),
+                    false => connected(wire),
                 }
             }
         }

@@ -17,17 +17,18 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    time::timeout,
-};
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{either::Either, sync::CancellationToken};
 use tower::ServiceExt;
 
 use self::{stall::Impatient, streams::Streams};
-use crate::{drain::Drain, limits, tls};
+use crate::{
+    drain::Drain,
+    limits,
+    network::{Network, Socket, Wire},
+    tls,
+};
 
 pub use guard::{Guard, GuardLayer};
 pub use streams::stream_end;
@@ -35,7 +36,7 @@ pub use token::{TokenGuard, TokenLayer};
 
 /// A socket that waits for clients, and what they must speak on it.
 pub struct Listener {
-    tcp: TcpListener,
+    socket: Socket,
     tls: Option<TlsAcceptor>,
 }
 
@@ -49,24 +50,33 @@ pub enum BindError {
 }
 
 impl Listener {
-    /// Listens on `address`, with TLS if there are files for it.
+    /// Listens on `address` of the machine, with TLS if there are files for it.
     pub async fn bind(address: SocketAddr, tls: Option<&tls::Files>) -> Result<Self, BindError> {
+        Self::bind_on(None, address, tls).await
+    }
+
+    /// The same on a network of this process's own, if there is one.
+    pub async fn bind_on(
+        network: Option<&Network>,
+        address: SocketAddr,
+        tls: Option<&tls::Files>,
+    ) -> Result<Self, BindError> {
         let tls = tls.map(tls::Files::acceptor).transpose()?;
-        let tcp = TcpListener::bind(address).await;
-        let tcp = tcp.map_err(|source| BindError::Address { address, source })?;
-        Ok(Self { tcp, tls })
+        let socket = Socket::bind(network, address).await;
+        let socket = socket.map_err(|source| BindError::Address { address, source })?;
+        Ok(Self { socket, tls })
     }
 
     /// The address it listens on, with the port it really got.
     pub fn addr(&self) -> SocketAddr {
-        self.tcp.local_addr().expect("a socket that listens has an address")
+        self.socket.addr()
     }
 }
 
 /// Without TLS.
 impl From<TcpListener> for Listener {
     fn from(tcp: TcpListener) -> Self {
-        Self { tcp, tls: None }
+        Self { socket: Socket::Tcp(tcp), tls: None }
     }
 }
 
@@ -78,7 +88,7 @@ pub async fn serve(
     drain: Drain,
     patience: Duration,
 ) {
-    let Listener { tcp: listener, tls } = listener.into();
+    let Listener { mut socket, tls } = listener.into();
     let permits = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
     let graceful = GracefulShutdown::new();
     let patience_ended = CancellationToken::new();
@@ -88,7 +98,7 @@ pub async fn serve(
             () = drain.signalled() => break,
         };
         let (stream, peer) = tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = socket.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of file handles, most likely: give others time to close some.
@@ -126,18 +136,20 @@ pub async fn serve(
             }
         });
     }
-    drop(listener);
+    drop(socket);
     let _ = timeout(patience, graceful.shutdown()).await;
     patience_ended.cancel();
 }
 
 /// What a client is heard on.
-type Stream = greet::Greeted<Either<TcpStream, Box<tokio_rustls::server::TlsStream<TcpStream>>>>;
+type Stream = greet::Greeted<Either<Wire, Box<tokio_rustls::server::TlsStream<Wire>>>>;
 
 /// A connection up to the point where hyper keeps the time: encrypted if it must be, and far
 /// enough to know which HTTP the client speaks.
-async fn open(stream: TcpStream, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
-    stream.set_nodelay(true)?;
+async fn open(stream: Wire, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
+    if let Either::Left(tcp) = &stream {
+        tcp.set_nodelay(true)?;
+    }
     let stream = match tls {
         Some(tls) => {
             let shaken = timeout(limits::HEADER_READ_TIMEOUT, tls.accept(stream)).await?;

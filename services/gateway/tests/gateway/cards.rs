@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL};
-use faultline_gateway::{Auth, Config, Error, Token};
+use faultline_gateway::{Auth, Binding, Config, Error, Token};
 use faultline_proto::{a2a::AgentCardSignature, v1::Agent};
 use http::{HeaderMap, StatusCode};
 use ring::{
@@ -71,6 +71,32 @@ async fn a_card_lists_grpc_where_it_is_configured_and_the_old_version_where_it_i
         json!([interface(url, "JSONRPC", "1.0"), interface(url, "HTTP+JSON", "1.0"), grpc]);
     assert_eq!(card["supportedInterfaces"], interfaces);
     assert_eq!(card.get("url"), None);
+}
+
+#[tokio::test]
+async fn a_binding_that_is_not_served_is_on_no_card_and_says_so_when_called() {
+    let mesh = Mesh::start_with(|config| {
+        config.bindings = vec![Binding::Rest];
+        config.public_grpc = Some("agents.example.org:443".to_owned());
+        config.serve_v03 = false;
+    })
+    .await;
+    let mut client = mesh.client().await;
+    let card = client.ask("GET", CARD, &[], "").await.body;
+    let url = format!("http://{}", mesh.address);
+    assert_eq!(card["supportedInterfaces"], json!([interface(&url, "HTTP+JSON", "1.0")]));
+    let refused = client.rpc("GetTask", json!({"id": "t-7"})).await;
+    assert_eq!((refused.status, refused.code()), (StatusCode::NOT_FOUND, -32601));
+    assert!(refused.message().contains("card"), "it says where to look: {refused:?}");
+    let served = client.ask("GET", "/tasks/t-7", &[], "").await;
+    assert_eq!(served.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_gateway_that_would_serve_no_binding_does_not_start() {
+    let config = Config { bindings: Vec::new(), ..Config::default() };
+    let error = config.bind().await.err().unwrap().to_string();
+    assert!(error.contains("gateway.bindings"), "{error}");
 }
 
 #[tokio::test]

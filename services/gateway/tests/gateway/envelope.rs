@@ -162,4 +162,7 @@ async fn an_answer_of_the_wrong_kind_is_an_internal_error() {
     let mesh = Mesh::start().await;
     let answer = mesh.client().await.rpc("SendMessage", message("mixup")).await;
     assert_eq!(answer.code(), -32603);
+    let info = detail(answer.details(), "google.rpc.ErrorInfo");
+    assert_eq!(info["metadata"]["retryable"], "false", "{answer:?}");
+    assert!(!answer.body.to_string().contains("mixup"), "it says nothing of what it met");
 }

@@ -1,0 +1,228 @@
+//! A server of A2A that answers by a script, well or badly: whoever calls agents elsewhere can see
+//! what becomes of every way in which they fail. It keeps what it was asked.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::sleep,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::reply::{Fault, Reply};
+
+const CARD: &str = "/.well-known/agent-card.json";
+/// More than any test sends; whoever sends more is hung up on.
+const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Listens on a port of this machine until it is dropped. Its card, which offers JSON-RPC, is
+/// served without being asked of the script; every connection serves one request.
+///
+/// ```
+/// use faultline::testing::{Peer, Reply};
+/// use faultline_client::{Client, text};
+/// use serde_json::json;
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let done = json!({"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}});
+/// let busy = Reply::json(429, json!({})).header("retry-after", "0");
+/// let peer = Peer::start([busy, Reply::task(done)]).await?;
+///
+/// let client = Client::connect(&peer.url()).await?;
+/// client.send(text("hello").idempotent()).await?;
+/// assert_eq!(peer.calls().len(), 2);
+/// # anyhow::Ok(())
+/// # }).unwrap();
+/// ```
+pub struct Peer {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<Request>>>,
+    _serving: AbortOnDropHandle<()>,
+}
+
+/// One request as it came.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub verb: String,
+    pub path: String,
+    /// Their names in small letters, in the order they came.
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    pub at: Instant,
+}
+
+/// Tells what the peer says to a request, given how many calls came before it.
+type Script = dyn FnMut(&Request, usize) -> Reply + Send;
+
+impl Request {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON; null if it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// The method of a JSON-RPC call.
+    pub fn method(&self) -> String {
+        self.json()["method"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Peer {
+    /// Answers each call in turn; whoever comes after the last is hung up on.
+    pub async fn start(replies: impl IntoIterator<Item = Reply>) -> anyhow::Result<Self> {
+        let mut replies: VecDeque<Reply> = replies.into_iter().collect();
+        let over = || Reply::json(500, Value::Null).drop_before_headers();
+        Self::answering(move |_, _| replies.pop_front().unwrap_or_else(over)).await
+    }
+
+    /// Answers each call as it is told, given the call and how many came before it.
+    pub async fn answering(
+        script: impl FnMut(&Request, usize) -> Reply + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("no port")?;
+        let address = listener.local_addr().context("no address")?;
+        let seen = Arc::default();
+        let serving = serve(listener, address, Arc::clone(&seen), Box::new(script));
+        let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
+        Ok(Self { address, seen, _serving })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it was asked, except for its card.
+    pub fn calls(&self) -> Vec<Request> {
+        let seen = lock(&self.seen);
+        seen.iter().filter(|request| !request.path.ends_with(CARD)).cloned().collect()
+    }
+
+    /// The JSON-RPC methods of what it was asked.
+    pub fn methods(&self) -> Vec<String> {
+        self.calls().iter().map(Request::method).collect()
+    }
+
+    /// From each call to the next.
+    pub fn gaps(&self) -> Vec<Duration> {
+        self.calls().windows(2).map(|pair| pair[1].at - pair[0].at).collect()
+    }
+}
+
+fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(
+    listener: TcpListener,
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<Request>>>,
+    script: Box<Script>,
+) {
+    let script = Arc::new(Mutex::new((script, 0)));
+    // Connections end with the peer.
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (seen, script) = (Arc::clone(&seen), Arc::clone(&script));
+        connections.spawn(async move {
+            let mut stream = stream;
+            let Ok(request) = read(&mut stream).await else { return };
+            let reply = match request.path.ends_with(CARD) {
+                true => Reply::json(200, card(address)),
+                false => {
+                    let mut script = lock(&script);
+                    let (answer, count) = &mut *script;
+                    *count += 1;
+                    answer(&request, *count - 1)
+                }
+            };
+            let id = request.json()["id"].clone();
+            lock(&seen).push(request);
+            // Whoever has left does not hear the rest.
+            let _ = answer(&mut stream, &reply, &id).await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn answer(stream: &mut TcpStream, reply: &Reply, id: &Value) -> io::Result<()> {
+    let bytes = reply.render(id);
+    match reply.fault {
+        Fault::DropBeforeHead => return Ok(()),
+        Fault::Silence => return std::future::pending().await,
+        _ => stream.write_all(&bytes.head).await?,
+    }
+    match reply.fault {
+        Fault::DropAfterHead => Ok(()),
+        Fault::SilenceAfterHead => std::future::pending().await,
+        Fault::Drip(pause) => {
+            for byte in &bytes.body {
+                sleep(pause).await;
+                stream.write_all(&[*byte]).await?;
+            }
+            Ok(())
+        }
+        _ => stream.write_all(&bytes.body).await,
+    }
+}
+
+async fn read(stream: &mut TcpStream) -> io::Result<Request> {
+    let mut bytes = Vec::new();
+    let broken = || io::Error::from(io::ErrorKind::InvalidData);
+    let head_end = loop {
+        if let Some(at) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
+            break at;
+        }
+        if bytes.len() > REQUEST_BYTES_MAX || stream.read_buf(&mut bytes).await? == 0 {
+            return Err(broken());
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..head_end]).into_owned();
+    let mut lines = head.lines();
+    let mut first = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
+    let (verb, path) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+    let header = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
+    };
+    let headers: Vec<_> = lines.filter_map(header).collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length: usize = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
+    let mut body = bytes.split_off(head_end + 4);
+    while body.len() < length {
+        if length > REQUEST_BYTES_MAX || stream.read_buf(&mut body).await? == 0 {
+            return Err(broken());
+        }
+    }
+    Ok(Request { verb, path, headers, body, at: Instant::now() })
+}
+
+fn card(address: SocketAddr) -> Value {
+    json!({
+        "name": "peer",
+        "description": "Does as it is told",
+        "version": "1.0.0",
+        "capabilities": {"streaming": true},
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [{"id": "peer", "name": "peer", "description": "Anything", "tags": ["test"]}],
+        "supportedInterfaces": [{
+            "url": format!("http://{address}/"),
+            "protocolBinding": "JSONRPC",
+            "protocolVersion": "1.0",
+        }],
+    })
+}

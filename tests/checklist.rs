@@ -1,0 +1,93 @@
+//! The table of what was promised is true: every row is there once, and every test that it names
+//! exists. What a test asserts is for its readers to judge.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The rows that must be there, from and to.
+const ROWS: &[(u32, u32)] =
+    &[(1, 2), (9, 10), (14, 20), (23, 30), (35, 40), (45, 48), (50, 125), (130, 135), (154, 165)];
+
+/// Rows whose tests are not written yet. It only gets shorter.
+const OPEN: &[u32] = &[
+    9, 10, 14, 23, 24, 25, 26, 27, 28, 29, 30, 40, 47, 48, 51, 62, 64, 65, 67, 69, 71, 73, 74, 75,
+    76, 77, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 93, 97, 99, 100, 101, 102, 125,
+    130, 131, 132, 133, 134, 135, 157, 158, 159, 163, 165,
+];
+
+/// What stands where tests will.
+const UNWRITTEN: &str = concat!("TO", "DO");
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
+}
+
+/// Each row with its promise and its tests.
+fn rows() -> Vec<(u32, String, String)> {
+    let text = fs::read_to_string(root().join("tests/CHECKLIST.md")).expect("there is a table");
+    let cells = |line: &str| -> Option<(u32, String, String)> {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [row, promise, tests] = cells[..] else { return None };
+        Some((row.strip_prefix('F')?.parse().ok()?, promise.to_owned(), tests.to_owned()))
+    };
+    text.lines().filter(|line| line.starts_with("| F")).filter_map(cells).collect()
+}
+
+/// What stands between backquotes.
+fn named(tests: &str) -> Vec<&str> {
+    tests.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn every_row_is_there_once_and_says_what_it_promises() {
+    let mut seen = BTreeMap::new();
+    for (row, promise, _) in rows() {
+        assert!(promise.ends_with(['.', '*']), "F{row:03} is no sentence: {promise}");
+        *seen.entry(row).or_insert(0) += 1;
+    }
+    let expected: BTreeMap<u32, i32> =
+        ROWS.iter().flat_map(|(from, to)| *from..=*to).map(|row| (row, 1)).collect();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn every_test_that_is_named_exists() {
+    for (row, _, tests) in rows() {
+        for test in named(&tests) {
+            let (file, name) = test.split_once("::").unwrap_or_else(|| panic!("F{row:03}: {test}"));
+            let text = fs::read_to_string(root().join(file))
+                .unwrap_or_else(|e| panic!("F{row:03} names {file}: {e}"));
+            assert!(is_test(&text, name), "F{row:03}: {file} has no test {name}");
+        }
+    }
+}
+
+/// A function that says it is a test, or one that the macro of the bindings makes three of.
+fn is_test(text: &str, name: &str) -> bool {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    let defines = |line: &&str| {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        line.strip_prefix("fn ").is_some_and(|rest| rest.starts_with(&format!("{name}(")))
+    };
+    let Some(at) = lines.iter().position(defines) else { return false };
+    let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
+    let says_so = attributes.clone().any(|line| line.contains("test"));
+    says_so || (text.contains("on_every_binding! {") && lines.contains(&name))
+}
+
+#[test]
+fn what_has_no_test_yet_is_known() {
+    let (mut open, mut empty) = (BTreeSet::new(), BTreeSet::new());
+    for (row, _, tests) in rows() {
+        if tests == UNWRITTEN {
+            open.insert(row);
+        } else if named(&tests).is_empty() {
+            empty.insert(row);
+        }
+    }
+    assert!(empty.is_empty(), "rows without a test: {empty:?}");
+    assert_eq!(open, OPEN.iter().copied().collect(), "keep the list of open rows as it is");
+}

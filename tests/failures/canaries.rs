@@ -1,0 +1,300 @@
+//! What is not for callers does not reach them: canaries in panics, paths, queries, the environment
+//! and the configuration, looked for in every byte that a gateway or a webhook's caller says. What
+//! was kept from the caller is in the log, under the id that the caller got.
+
+use std::{error, fmt, fs, io, path::Path};
+
+use faultline::{Config, Mesh};
+use faultline_chassis::{Drain, Secret};
+use faultline_tests::{
+    Binding, Door, Rpc, in_process,
+    log::Log,
+    rpc::message,
+    tap::Tap,
+    task::{self, FAILED},
+    until,
+    wait::SOON,
+    webhook::Webhook,
+};
+use faultline_worker::{Agent, Context, Error, Offer, Worker, reason};
+use serde_json::{Value, json};
+
+/// In everything that nobody outside may see.
+const CANARY: &str = "canary";
+
+const SQL: &str = "SELECT * FROM canary_cards WHERE cvv = '999'";
+const FILE: &str = "/home/canary/.ssh/id_ed25519";
+const SECRET: &str = "postgres://admin:canary@10.0.0.7";
+
+/// An error with causes, as libraries make them.
+#[derive(Debug)]
+struct Nested(Option<Box<Nested>>);
+
+impl fmt::Display for Nested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "cannot load" } else { SQL })
+    }
+}
+
+impl error::Error for Nested {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.0.as_deref().map(|inner| inner as _)
+    }
+}
+
+/// Fails as its message says, always with a canary in what is not for the caller.
+struct Leaky;
+
+/// What to ask for, the reason that is shown, and what the log has instead.
+const WAYS: &[(&str, &str, &str)] = &[
+    ("io", "UNKNOWN", FILE),
+    ("string", "UNKNOWN", SECRET),
+    ("nested", "UNKNOWN", SQL),
+    ("environment", "UNKNOWN", "PATH="),
+    ("panic", "AGENT_PANICKED", SECRET),
+    ("panic with a value", "AGENT_PANICKED", FILE),
+    ("typed", "INTERNAL", SQL),
+    ("delegate", "UNKNOWN", SECRET),
+];
+
+impl Agent for Leaky {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        match cx.text().as_ref() {
+            "io" => Err(io::Error::new(io::ErrorKind::NotFound, FILE))?,
+            "string" => Err(SECRET)?,
+            "nested" => Err(Nested(Some(Box::new(Nested(None)))))?,
+            "environment" => Err(format!("PATH={} of canary", path()))?,
+            "panic" => panic!("{SECRET}"),
+            "panic with a value" => std::panic::panic_any(FILE.to_owned()),
+            "typed" => Err(Error::new(&reason::INTERNAL).because("our fault").caused_by(SQL)),
+            "delegate" => cx.delegate("leaky", "string").await.map(drop),
+            other => cx.artifact("echo", other).await,
+        }
+    }
+}
+
+fn path() -> String {
+    std::env::var("PATH").expect("every process here has one")
+}
+
+fn has_canary(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
+    text.contains(CANARY) || text.contains(&path().to_ascii_lowercase())
+}
+
+/// Everything that can be asked about a task, by one binding, and everything that needs no task.
+async fn ask_everything(door: &Door, id: &str) -> Vec<String> {
+    let mut said = Vec::new();
+    for (operation, params) in [
+        ("GetTask", json!({"id": id})),
+        ("ListTasks", json!({"includeArtifacts": true})),
+        ("CancelTask", json!({"id": id})),
+        ("ListTaskPushNotificationConfigs", json!({"taskId": id})),
+        ("GetExtendedAgentCard", json!({})),
+    ] {
+        said.push(format!("{:?}", door.ask(operation, params).await));
+    }
+    said.push(match door.stream("SubscribeToTask", json!({"id": id})).await {
+        Ok(events) => format!("{:?}", events.all().await),
+        Err(refusal) => format!("{refusal:?}"),
+    });
+    said
+}
+
+async fn ask_operators(rpc: &Rpc, id: &str) {
+    for path in [
+        "/.well-known/agent-card.json",
+        "/agents/leaky/.well-known/agent-card.json",
+        "/.well-known/agent.json",
+        "/healthz",
+        "/nothing/here",
+    ] {
+        rpc.path(path).get().await;
+    }
+    rpc.mesh("Agents", json!({})).await;
+    rpc.mesh("Workers", json!({})).await;
+    rpc.inspect(id).await;
+}
+
+/// The failure that the caller was shown.
+fn shown(task: &Value) -> &Value {
+    assert_eq!(task::state(task), FAILED, "{task}");
+    &task["metadata"]["faultline.dev/failure"]
+}
+
+#[tokio::test]
+async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
+    let log = Log::keep();
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = in_process(dir.path());
+    config.mesh.token = Some(Secret::new("canary-of-the-mesh").unwrap());
+    let mut mesh = Mesh::start(config).await.unwrap();
+    let leaky = Offer::new("leaky", Leaky);
+    let build = |config| Worker::new(config).offer(leaky);
+    mesh.attach(faultline_worker::Config::default(), build).await.unwrap();
+    let tap = Tap::to(mesh.gateway_addr()).await;
+    let webhook = Webhook::start().await;
+    let rpc = Rpc::at(tap.address);
+    let mut said = Vec::new();
+    let mut ends = 0;
+    for binding in Binding::ALL {
+        let door = Door::new(binding, tap.address).agent("leaky");
+        for (way, reason, canary) in WAYS {
+            let mut params = message(way);
+            let push = json!({"url": webhook.url().replace("canary", "q")});
+            params["configuration"] = json!({"taskPushNotificationConfig": push});
+            let answer = door.ask("SendMessage", params).await.unwrap();
+            said.push(format!("{answer:?}"));
+            let failure = shown(&answer.body["task"]);
+            assert_eq!(failure["reason"], *reason, "{way}: {failure}");
+            let id = failure["id"].as_str().unwrap();
+            let lines = log.of_failure(id);
+            let told = |line: &&Value| line["detail"].as_str().is_some_and(|d| d.contains(canary));
+            let line = lines.iter().find(told);
+            let line =
+                line.unwrap_or_else(|| panic!("{way}: the log has it under {id}: {lines:?}"));
+            assert_eq!(line["trace.id"], failure["traceId"], "{way}: {line}");
+            assert_eq!(line["agent"], "leaky", "{way}: {line}");
+            let frames = door.stream("SendStreamingMessage", message(way)).await.unwrap();
+            said.push(format!("{:?}", frames.headers()));
+            said.push(format!("{:?}", frames.all().await));
+            let task_id = task::id(&answer.body["task"]);
+            said.extend(ask_everything(&door, task_id).await);
+            ask_operators(&rpc, task_id).await;
+            ends += 1;
+        }
+    }
+    until("the webhook heard of every end", SOON, async || {
+        let failed = webhook.states().into_iter().filter(|state| state == FAILED).count();
+        (failed >= ends).then_some(())
+    })
+    .await;
+    for one in webhook.received() {
+        said.push(format!("{:?} {}", one.headers, one.body));
+    }
+    for text in said {
+        assert!(!has_canary(text.as_bytes()), "an answer leaks: {text}");
+    }
+    let heard = tap.heard();
+    assert!(heard.len() > 10_000 && !has_canary(&heard), "a byte that was sent leaks");
+    for line in log.lines() {
+        assert!(!line.to_string().contains("canary-of-the-mesh"), "the log leaks: {line}");
+    }
+    // The store is read by people who are not the log's readers.
+    mesh.stop().await.unwrap();
+    for file in fs::read_dir(dir.path()).unwrap() {
+        let path = file.unwrap().path();
+        assert!(!has_canary(&fs::read(&path).unwrap()), "{} leaks", path.display());
+    }
+}
+
+/// Breaks a store that is in use, as a bad disk would.
+fn break_store(dir: &Path) {
+    let files = fs::read_dir(dir).expect("the store is there");
+    for path in files.map(|file| file.expect("a file can be seen").path()) {
+        let name = path.to_string_lossy();
+        if name.ends_with(".db") || name.ends_with("-wal") {
+            let length = fs::read(&path).expect("a file can be read").len();
+            fs::write(&path, vec![0xAA; length]).expect("a file can be written");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
+    let log = Log::keep();
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("canary");
+    let mesh = Mesh::start(Config::local(&data).on_free_ports()).await.unwrap();
+    let tap = Tap::to(mesh.gateway_addr()).await;
+    let rpc = Rpc::at(tap.address);
+    let sent = rpc.agent("echo").send("before").await;
+    break_store(&data);
+    let mut ids = Vec::new();
+    for binding in Binding::ALL {
+        let door = Door::new(binding, tap.address).agent("echo");
+        let refusals = [
+            door.ask("GetTask", json!({"id": task::id(&sent)})).await.map(drop),
+            door.ask("ListTasks", json!({})).await.map(drop),
+            door.ask("SendMessage", message("after")).await.map(drop),
+            door.stream("SendStreamingMessage", message("after")).await.map(drop),
+        ];
+        assert!(refusals[0].is_err() && refusals[1].is_err(), "{binding:?} reads what is broken");
+        for refusal in refusals.into_iter().filter_map(Result::err) {
+            let text = format!("{refusal:?}").to_lowercase();
+            let leaks = ["canary", "sqlite", "database", ".db", "disk", "malformed"];
+            for word in leaks {
+                assert!(!text.contains(word), "'{word}' is in {text}");
+            }
+            let known = ["STORE_UNAVAILABLE", "OUTCOME_UNKNOWN", "OVERLOADED", "UNAVAILABLE"];
+            assert!(known.contains(&refusal.reason().1), "{refusal:?}");
+            let failure = refusal.detail("faultline.v1.Failure").expect("the record");
+            ids.push(failure["id"].as_str().unwrap().to_owned());
+        }
+    }
+    assert!(!has_canary(&tap.heard()));
+    let told = |id: &String| {
+        log.of_failure(id).iter().any(|l| !l["detail"].as_str().unwrap_or_default().is_empty())
+    };
+    assert!(ids.iter().any(told), "the log has the store's own words: {:?}", log.lines());
+}
+
+#[tokio::test]
+async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() {
+    let log = Log::keep();
+    let mut config = Config::default().gateway;
+    config.listen.set_port(0);
+    config.coordinator = "http://canary.invalid:4711".to_owned();
+    config.mesh.token = Some(Secret::new("canary-of-the-mesh").unwrap());
+    let gateway = config.bind().await.unwrap();
+    let tap = Tap::to(gateway.addr()).await;
+    let drain = Drain::new();
+    let running = tokio::spawn(gateway.run(drain.clone()));
+    for binding in Binding::ALL {
+        let door = Door::new(binding, tap.address).agent("echo");
+        let refusal = door.ask("SendMessage", message("x")).await.unwrap_err();
+        assert_eq!(refusal.status.as_deref().unwrap_or("UNAVAILABLE"), "UNAVAILABLE");
+        let text = format!("{refusal:?}").to_lowercase();
+        assert!(!text.contains("canary") && !text.contains("4711"), "{text}");
+        let failure = refusal.detail("faultline.v1.Failure").expect("the record");
+        let lines = log.of_failure(failure["id"].as_str().unwrap());
+        assert_eq!(lines.len(), 1, "it is logged once: {lines:?}");
+        assert_eq!(lines[0]["trace.id"], failure["traceId"], "{lines:?}");
+    }
+    let card = Rpc::at(tap.address).path("/agents/echo/.well-known/agent-card.json").get().await;
+    assert_eq!(card.status, 503);
+    assert!(!has_canary(&tap.heard()));
+    assert!(log.lines().iter().any(|line| line.to_string().contains("canary.invalid")));
+    assert!(!log.lines().iter().any(|line| line.to_string().contains("canary-of-the-mesh")));
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
+    let log = Log::keep();
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = in_process(dir.path());
+    // `printf canary-token | sha256sum`.
+    let sha256 = "4b598de5faa6a2208f99f7b8a6b61378ac7d7a36d9524056e9be61c17c37667f";
+    let token = json!({"token": [{"sha256": sha256, "principal": "acme"}]});
+    config.auth = serde_json::from_value(token).unwrap();
+    let mesh = Mesh::start(config).await.unwrap();
+    let tap = Tap::to(mesh.gateway_addr()).await;
+    let mut said = Vec::new();
+    for binding in Binding::ALL {
+        let door = Door::new(binding, tap.address).agent("script");
+        let known = door.bearer("canary-token");
+        let sent = known.ask("SendMessage", message("fail INTERNAL")).await.unwrap();
+        said.push(format!("{sent:?}"));
+        for wrong in ["canary-of-a-stranger", "canary token", ""] {
+            let refused = door.bearer(wrong).ask("SendMessage", message("x")).await.unwrap_err();
+            assert_eq!(refused.reason().1, "UNAUTHENTICATED_CALLER", "{refused:?}");
+            said.push(format!("{refused:?}"));
+        }
+    }
+    said.extend(log.lines().iter().map(Value::to_string));
+    for text in said {
+        assert!(!has_canary(text.as_bytes()) && !text.contains(sha256), "it leaks: {text}");
+    }
+    assert!(!has_canary(&tap.heard()));
+}
