@@ -17,9 +17,11 @@ pub mod descriptors;
 pub mod telemetry;
 
 mod body;
+mod stall;
 
 pub use client::Mesh;
 pub use deadline::Timeouts;
 pub use drain::Drain;
 pub use secret::Secret;
+pub use stall::Stalled;
 pub use trace::TraceContext;

@@ -198,10 +198,17 @@ impl From<Error> for Failure {
         match error {
             Error::Call(failure) => failure,
             Error::Ended(ended) => ended.failure,
-            Error::Reconnect { task_id, last, .. } => {
-                let mut record = last.into_record();
-                record.task_id = task_id;
-                Failure::from_record(record)
+            Error::Reconnect { ref task_id, attempts, ref last } => {
+                let words =
+                    format!("{attempts} reconnects brought nothing: {}", last.public_message);
+                let failure = Failure::new(&reason::RECONNECT_EXHAUSTED)
+                    .because(words)
+                    .with_plane(Plane::Transport)
+                    .with_task(task_id, "");
+                match last.private() {
+                    Some(private) => failure.privately(private.for_log()),
+                    None => failure,
+                }
             }
             Error::InvalidCard { .. } => {
                 Failure::new(&reason::INVALID_ARGUMENT).because(error.to_string())

@@ -1,9 +1,11 @@
 //! What a status says about how its task went. A peer that knows our record sends it whole; any
 //! other says what it says in flat keys and text, and that is quoted, not believed.
 
+use std::{fmt, sync::Arc};
+
 use faultline_proto::{
     Failure,
-    a2a::{Message, Part, TaskState, TaskStatus, part::Content},
+    a2a::{Message, Part, Task, TaskState, TaskStatus, part::Content},
     reason,
     v1::{Interrupt, Plane},
 };
@@ -11,6 +13,28 @@ use prost_types::{Struct, value::Kind};
 
 /// Where a waiting task carries its question.
 const INTERRUPT_KEY: &str = "faultline.dev/interrupt";
+
+/// How the user of a client reads failures, where that is not as usual.
+#[derive(Clone, Default)]
+pub(crate) struct Convert(Option<Arc<Reader>>);
+
+type Reader = dyn Fn(&Task) -> Option<Failure> + Send + Sync;
+
+impl Convert {
+    pub(crate) fn new(read: impl Fn(&Task) -> Option<Failure> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(read)))
+    }
+
+    pub(crate) fn read(&self, task: &Task) -> Option<Failure> {
+        self.0.as_ref()?(task)
+    }
+}
+
+impl fmt::Debug for Convert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Convert(own)" } else { "Convert(usual)" })
+    }
+}
 
 /// A final state never changes again.
 pub fn is_final(state: TaskState) -> bool {
@@ -44,7 +68,12 @@ pub fn failure_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Fail
         .with_business_code(flat("error_code"))
         .with_error_type(flat("error_type"))
         .with_plane(Plane::Execution);
+    let failure = match flat("error_param") {
+        field if field.is_empty() => failure,
+        field => failure.with_violation(field, ""),
+    };
     let mut record = failure.into_record();
+    record.llm_response_id = flat("llm_response_id");
     // The other two states say all there is; a failure of our own would have brought its record.
     record.foreign = status.state() == TaskState::Failed;
     Some(Failure::from_record(record))
@@ -80,16 +109,18 @@ fn places<'a>(status: &'a TaskStatus, metadata: Option<&'a Struct>) -> Vec<&'a S
     metadata.into_iter().chain(mirror).collect()
 }
 
+/// A text, or a whole number, which some write codes as.
 fn string(metadata: &Struct, key: &str) -> Option<String> {
     match metadata.fields.get(key)?.kind.as_ref()? {
-        Kind::StringValue(text) => Some(text.clone()),
+        Kind::StringValue(text) if !text.is_empty() => Some(text.clone()),
+        Kind::NumberValue(number) if number.fract() == 0.0 => Some(format!("{number:.0}")),
         _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use faultline_proto::{a2a::Task, json};
+    use faultline_proto::json;
 
     use super::*;
 

@@ -4,7 +4,6 @@
 
 mod greet;
 mod guard;
-mod stall;
 mod streams;
 mod token;
 
@@ -26,8 +25,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{either::Either, sync::CancellationToken};
 use tower::ServiceExt;
 
-use self::{stall::Impatient, streams::Streams};
-use crate::{drain::Drain, limits, tls};
+use self::streams::Streams;
+use crate::{drain::Drain, limits, stall::Impatient, tls};
 
 pub use guard::{Guard, GuardLayer};
 pub use streams::stream_end;
@@ -115,7 +114,7 @@ pub async fn serve(
                 router.clone().oneshot(request)
             });
             let builder = builder();
-            let stream = TokioIo::new(Impatient::new(stream));
+            let stream = TokioIo::new(Impatient::new(stream, Some(limits::READER_STALL)));
             let connection = builder.serve_connection(stream, service);
             // An error here is the client's: a reset, a cut, a malformed request already answered.
             tokio::select! {
