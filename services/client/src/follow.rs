@@ -202,7 +202,7 @@ impl Follow {
     async fn drive(mut self, through_questions: bool) -> Result<Answer, Error> {
         while let Some(event) = self.next().await {
             event?;
-            if self.ready.is_empty() && self.waits() && !through_questions {
+            if self.asks() && !through_questions {
                 break;
             }
         }
@@ -349,6 +349,11 @@ impl Follow {
     /// The task waits for somebody, and not for the answer that is on its way.
     fn waits(&self) -> bool {
         is_waiting(self.view.state()) && self.answer.is_none()
+    }
+
+    /// Everything was told, and the task waits for somebody: see [`Follow::answer`].
+    pub fn asks(&self) -> bool {
+        self.ready.is_empty() && self.waits()
     }
 
     fn take(&mut self, event: Event, is_fresh: bool) {
