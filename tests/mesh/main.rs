@@ -8,7 +8,9 @@ mod operators;
 mod promises;
 mod push;
 mod questions;
+mod remote;
 mod send;
+mod strangers;
 mod streams;
 mod tasks;
 
