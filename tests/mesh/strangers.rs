@@ -10,6 +10,8 @@ use faultline::remote::{Dialect, Remote};
 use faultline_tests::{
     Rpc,
     task::{self, COMPLETED, FAILED},
+    until,
+    wait::SOON,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -187,8 +189,25 @@ async fn a_liar_cannot_blame_our_agents_nor_flood_the_chain() {
     assert_eq!((agents[0], agents[1]), ("billing", "billing:script"));
     assert!(agents[1..].iter().all(|agent| agent.starts_with("billing:")), "{agents:?}");
     assert!(failure.to_string().len() < 64 * 1024);
-    assert!(failure.get("traceId").is_none(), "no trace was named: {failure}");
+    assert_ne!(failure["traceId"], "zz", "what is no trace is not taken for one");
     assert_eq!(task::state(&up.script.send("chunk x").await), COMPLETED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_says_who_stopped_it() {
+    let (stranger, _up, billing) = with(ended("TASK_STATE_WORKING", json!({})), |_| {}).await;
+    let task = billing.send_immediately("hello").await;
+    let called = async |method: &str| {
+        until(method, SOON, async || stranger.calls().into_iter().find(|c| c.contains(method)))
+            .await
+    };
+    called("\"SendMessage\"").await;
+    billing.call("CancelTask", json!({"id": task["id"]})).await.expect("it can be stopped");
+    let stop = called("\"CancelTask\"").await;
+    for told in ["\"id\":\"t-9\"", "faultline.dev/cancel", "\"initiator\":\"parent\""] {
+        assert!(stop.contains(told), "{told} in {stop}");
+    }
+    assert!(!stop.contains("idempotency-key"), "a key is for the send alone: {stop}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

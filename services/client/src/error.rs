@@ -227,6 +227,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn losing_sight_of_a_task_says_how_often_it_was_looked_for() {
+        let last = Failure::new(&reason::UNAVAILABLE).because("gone").privately("10.0.0.1");
+        let error = Error::Reconnect { task_id: "t".to_owned(), attempts: 3, last };
+        let failure = Failure::from(error);
+        assert_eq!((failure.row(), failure.task_id.as_str()), (&reason::RECONNECT_EXHAUSTED, "t"));
+        assert_eq!(failure.public_message, "3 reconnects brought nothing: gone");
+        assert_eq!(failure.private().unwrap().for_log(), "10.0.0.1");
+    }
+
+    #[test]
     fn a_task_that_did_not_complete_comes_with_all_it_made() {
         let ended = |state: &str| {
             let task = format!(

@@ -157,6 +157,12 @@ impl Follow {
         follow
     }
 
+    /// Goes on through another client of the same agent, without the headers of the one that sent.
+    pub fn through(mut self, client: Client) -> Self {
+        self.client = client;
+        self
+    }
+
     /// Of the task that is followed; empty until its first event, and for a bare message.
     pub fn task_id(&self) -> &str {
         &self.view.task().id

@@ -165,20 +165,20 @@ impl Elsewhere {
             failed => format!("{}.{failed}", cx.task_id()),
         };
         let mut request = pass::request(cx.message(), &place.context, cx.remaining());
-        let mut client = client.clone();
+        let mut sender = client.clone();
         if let Ok(key) = HeaderValue::from_str(&key) {
-            client = client.with_header(IDEMPOTENCY_HEADER, key);
+            sender = sender.with_header(IDEMPOTENCY_HEADER, key);
         }
         if let Some(left) = cx.remaining() {
-            client = client.with_header(TIMEOUT_HEADER, (left.as_millis() as u64).into());
+            sender = sender.with_header(TIMEOUT_HEADER, (left.as_millis() as u64).into());
         }
         // Only who keeps keys may be sent the same twice; to others the header is a hint.
-        if keeps_keys(&client) {
+        if keeps_keys(client) {
             let metadata = request.metadata.get_or_insert_default();
             let key = Value { kind: Some(Kind::StringValue(key)) };
             metadata.fields.insert(IDEMPOTENCY_KEY.to_owned(), key);
         }
-        client.follow(request).await
+        Ok(sender.follow(request).await?.through(client.clone()))
     }
 
     /// To the end of the remote task, through its questions.
