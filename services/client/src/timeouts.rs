@@ -26,7 +26,7 @@ use crate::retry::Fault;
 pub struct Timeouts {
     /// Until there is a connection, encrypted if it is to be. `CONNECT_TIMEOUT`.
     pub connect: Option<Duration>,
-    /// While the peer takes no bytes of the request. `WRITE_TIMEOUT`.
+    /// While the connection takes no bytes and some of the request wait. `WRITE_TIMEOUT`.
     pub write: Option<Duration>,
     /// Until fewer than [`crate::Builder::max_calls`] are under way. `POOL_TIMEOUT`.
     pub pool: Option<Duration>,

@@ -114,6 +114,13 @@ async fn a_silent_server_is_given_up_by_the_read_timeout_and_hung_up_on() {
         assert_ran_out(client.send_streaming("hi").await, &reason::READ_TIMEOUT, began);
         saw_it_close.recv().await.unwrap();
     }
+    // On gRPC the connection is for other calls too, and stays.
+    let timeouts = Timeouts { read: Some(SHORT), ..Timeouts::none() };
+    let client = builder(address, timeouts).binding(Binding::Grpc).direct().unwrap();
+    let began = Instant::now();
+    assert_ran_out(client.task("t").await, &reason::READ_TIMEOUT, began);
+    let began = Instant::now();
+    assert_ran_out(client.send_streaming("hi").await, &reason::READ_TIMEOUT, began);
 }
 
 /// A byte of the body every 50 ms, or, on a stream, a comment.
