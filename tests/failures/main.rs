@@ -10,8 +10,8 @@ mod fanout;
 mod hostile;
 mod loss;
 mod outcomes;
-mod retry;
 mod peers;
+mod retry;
 mod shapes;
 mod spans;
 

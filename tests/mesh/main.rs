@@ -9,8 +9,10 @@ mod operators;
 mod promises;
 mod push;
 mod questions;
+mod remote;
 mod send;
 mod stop;
+mod strangers;
 mod streams;
 mod tasks;
 

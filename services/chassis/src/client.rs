@@ -32,6 +32,7 @@ use crate::{
     limits,
     network::Network,
     secret::Secret,
+    stall::Stalled,
     tls::{self, Trust},
 };
 
@@ -97,26 +98,12 @@ struct Recipe {
     endpoint: Endpoint,
     connector: Connector,
     authorization: Option<HeaderValue>,
+    /// The peer is of another house, where our operators can do nothing.
+    is_stranger: bool,
 }
 
 impl Recipe {
-    fn transport(&self) -> Transport {
-        self.endpoint.connect_with_connector_lazy(self.connector.clone())
-    }
-}
-
-impl Channel {
-    /// Prepares a connection; the first call makes it.
-    pub fn lazy(dial: &Dial) -> Result<Self, CannotDial> {
-        Self::pinging(dial, limits::PING_INTERVAL)
-    }
-
-    /// The same to a server of another house, where frequent pings count as abuse.
-    pub fn to_stranger(dial: &Dial) -> Result<Self, CannotDial> {
-        Self::pinging(dial, limits::STRANGER_PING_INTERVAL)
-    }
-
-    fn pinging(dial: &Dial, interval: Duration) -> Result<Self, CannotDial> {
+    fn new(dial: &Dial, ping_interval: Duration) -> Result<Self, CannotDial> {
         let address = &dial.address;
         let url = match address.contains("://") {
             true => address.clone(),
@@ -131,7 +118,7 @@ impl Channel {
             warn_of(address);
         }
         let endpoint = Endpoint::from(uri)
-            .http2_keep_alive_interval(interval)
+            .http2_keep_alive_interval(ping_interval)
             .keep_alive_timeout(limits::PING_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
@@ -141,8 +128,34 @@ impl Channel {
         let trust = trust.map_err(|source| CannotDial::Ca { address: address.clone(), source })?;
         let connector = Connector::new(trust).http2_only().on(dial.network.clone());
         let authorization = dial.token.as_ref().map(bearer);
-        let recipe = Recipe { endpoint, connector, authorization };
-        Ok(Self { transport: recipe.transport(), recipe: Arc::new(recipe) })
+        Ok(Self { endpoint, connector, authorization, is_stranger: false })
+    }
+
+    fn transport(&self) -> Transport {
+        self.endpoint.connect_with_connector_lazy(self.connector.clone())
+    }
+}
+
+impl Channel {
+    /// Prepares a connection; the first call makes it.
+    pub fn lazy(dial: &Dial) -> Result<Self, CannotDial> {
+        Recipe::new(dial, limits::PING_INTERVAL).map(Self::by)
+    }
+
+    /// The same to a server of another house, where frequent pings count as abuse and nobody
+    /// promised to take a connection and bytes in time: see [`Connector::within`].
+    pub fn to_stranger(
+        dial: &Dial,
+        connect: Option<Duration>,
+        write: Option<Duration>,
+    ) -> Result<Self, CannotDial> {
+        let recipe = Recipe::new(dial, limits::STRANGER_PING_INTERVAL)?;
+        let connector = recipe.connector.within(connect, write);
+        Ok(Self::by(Recipe { connector, is_stranger: true, ..recipe }))
+    }
+
+    fn by(recipe: Recipe) -> Self {
+        Self { transport: recipe.transport(), recipe: Arc::new(recipe) }
     }
 
     /// The same to a peer that asks for no token.
@@ -198,7 +211,7 @@ impl Service<Request<Body>> for Channel {
             request.headers_mut().insert(AUTHORIZATION, value.clone());
         }
         let deadline = timeouts.total.map(|t| Instant::now() + t);
-        let mut transport = self.transport.clone();
+        let (mut transport, is_stranger) = (self.transport.clone(), self.recipe.is_stranger);
         async move {
             let answer = async {
                 futures::future::poll_fn(|cx| transport.poll_ready(cx)).await?;
@@ -213,6 +226,9 @@ impl Service<Request<Body>> for Channel {
             };
             Ok(match answer {
                 Ok(response) => normalize(response, deadline, timeouts),
+                Err(error) if is_stranger => {
+                    body::response(timed_out(&error).unwrap_or_else(|| lost(&error)))
+                }
                 Err(error) => body::response(lost(&error)),
             })
         }
@@ -252,6 +268,19 @@ fn not_grpc(status: http::StatusCode) -> Failure {
     Failure::new(reason).because(format!(
         "the peer answered HTTP {status}, not gRPC: is this the address of a coordinator?"
     ))
+}
+
+/// Which of our own clocks ran out on a peer outside the mesh, if one did.
+fn timed_out(error: &tonic::transport::Error) -> Option<Failure> {
+    let slow = dial::causes(error).find_map(|cause| cause.downcast_ref::<dial::Error>());
+    let failure = match slow {
+        Some(dial::Error::Slow { within, .. }) => {
+            let text = format!("the peer took no connection within {within:?}");
+            Failure::new(&reason::CONNECT_TIMEOUT).because(text)
+        }
+        _ => Failure::new(&reason::WRITE_TIMEOUT).because(Stalled::within(error)?),
+    };
+    Some(failure.with_plane(faultline_proto::v1::Plane::Transport))
 }
 
 /// Why there is no answer. The channel keeps a clock of its own for `grpc-timeout` and may be

@@ -18,10 +18,12 @@ pub mod descriptors;
 pub mod telemetry;
 
 mod body;
+mod stall;
 
 pub use client::Mesh;
 pub use deadline::Timeouts;
 pub use drain::Drain;
 pub use network::Network;
 pub use secret::Secret;
+pub use stall::Stalled;
 pub use trace::TraceContext;

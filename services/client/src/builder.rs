@@ -5,27 +5,36 @@ use std::{path::PathBuf, sync::Arc};
 use faultline_chassis::{
     Network, TraceContext,
     client::{Channel, Dial},
+    dial::causes,
     tls::Trust,
 };
-use faultline_proto::{Failure, a2a::AgentCard, json, reason};
+use faultline_proto::{
+    Failure,
+    a2a::{AgentCard, Task},
+    json, reason,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::AUTHORIZATION};
 
 use crate::{
     Client,
     card::{self, Binding, CardProblem, Interface},
+    dialect::Dialect,
     error::Error,
     follow::Reconnect,
     grpc::Grpc,
     http::{Exchange, Form, Http},
-    operation::ANSWER_TIMEOUT,
-    refusal,
+    outcome::Convert,
+    pool::Pool,
     retry::Retry,
+    timeouts::Timeouts,
     transport::Transport,
 };
 
 /// Names of A2A's service parameters.
 const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 pub(crate) const EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
+/// Calls of one client that may be under way, open streams included.
+const CALLS_MAX: usize = 256;
 
 /// Everything that may be said about a client before it is one. See [`Client::builder`].
 #[derive(Clone, Debug)]
@@ -39,6 +48,10 @@ pub struct Builder {
     trace: Option<TraceContext>,
     retry: Retry,
     reconnect: Reconnect,
+    timeouts: Timeouts,
+    max_calls: usize,
+    dialect: Dialect,
+    convert: Convert,
     /// The first thing that was said wrongly.
     problem: Option<Failure>,
 }
@@ -58,6 +71,10 @@ impl Builder {
             trace: None,
             retry: Retry::default(),
             reconnect: Reconnect::default(),
+            timeouts: Timeouts::default(),
+            max_calls: CALLS_MAX,
+            dialect: Dialect::default(),
+            convert: Convert::default(),
             problem: None,
         }
     }
@@ -122,6 +139,47 @@ impl Builder {
         self
     }
 
+    /// How long one call may take. It never bounds a task: [`Client::run`] and [`Client::follow`]
+    /// outlive any call.
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// How many calls of this client may be under way at once, streams included. The next one
+    /// waits, for [`Timeouts::pool`] at most. By default 256.
+    pub fn max_calls(self, calls: usize) -> Self {
+        match calls {
+            0 => self.wrong("`max_calls` is 0: nothing could ever be called".to_owned()),
+            calls => Self { max_calls: calls, ..self },
+        }
+    }
+
+    /// How the server tells its errors, if it is not by A2A.
+    pub fn dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = dialect;
+        self
+    }
+
+    /// Reads the failure of a task as its server tells it, by whatever convention of its own. None:
+    /// the usual reading, which knows faultline's record, flat keys such as `error_code`, and text.
+    ///
+    /// ```
+    /// # use faultline_client::{Client, Failure};
+    /// # use faultline_proto::reason;
+    /// let builder = Client::builder("https://agents.example.org").convert(|task| {
+    ///     let code = task.metadata.as_ref()?.fields.get("acme/errno")?;
+    ///     Some(Failure::new(&reason::TASK_FAILED).with_business_code(format!("{code:?}")))
+    /// });
+    /// ```
+    pub fn convert(
+        mut self,
+        convert: impl Fn(&Task) -> Option<Failure> + Send + Sync + 'static,
+    ) -> Self {
+        self.convert = Convert::new(convert);
+        self
+    }
+
     /// Reads the agent's card and chooses how to call it. The URL is that of the card, of the
     /// agent or of a server: unless it ends in `.json`, the card is well known below it.
     pub async fn connect(self) -> Result<Client, Error> {
@@ -133,7 +191,6 @@ impl Builder {
                 headers: self.headers.clone(),
                 body: None,
                 form: Form::Bare,
-                patience: Some(ANSWER_TIMEOUT),
             };
             http.call(exchange).await?.accepted()
         };
@@ -180,8 +237,9 @@ impl Builder {
             Binding::Grpc => {
                 // The token travels with the other headers.
                 let dial = Dial { address: interface.url, ca, network, ..Dial::default() };
-                let channel = Channel::to_stranger(&dial).map_err(|e| unusable(&e))?;
-                Transport::Grpc(Grpc::new(channel))
+                let Timeouts { connect, write, .. } = self.timeouts;
+                let channel = Channel::to_stranger(&dial, connect, write);
+                Transport::Grpc(Grpc::new(channel.map_err(|e| unusable(&e))?, self.timeouts))
             }
         };
         let mut headers = self.headers;
@@ -197,6 +255,8 @@ impl Builder {
             card: card.map(Arc::new),
             retry: self.retry,
             reconnect: self.reconnect,
+            pool: Pool::new(self.max_calls, self.timeouts.pool),
+            convert: self.convert,
         })
     }
 
@@ -205,7 +265,7 @@ impl Builder {
             return Err(problem.clone().into());
         }
         let trust = Trust::with_ca(self.ca.as_deref()).map_err(|e| unusable(&e))?;
-        Ok(Http::new(trust, self.network.clone()))
+        Ok(Http::new(trust, self.network.clone(), self.timeouts, self.dialect))
     }
 
     fn credential(mut self, name: HeaderName, value: &str) -> Self {
@@ -238,7 +298,7 @@ pub(crate) fn add_extension(headers: &mut HeaderMap, uri: &str) {
 }
 
 fn unusable(error: &(dyn std::error::Error + 'static)) -> Error {
-    let text: Vec<_> = refusal::causes(error).map(|error| error.to_string()).collect();
+    let text: Vec<_> = causes(error).map(|error| error.to_string()).collect();
     Failure::new(&reason::INVALID_ARGUMENT).because(text.join(": ")).into()
 }
 

@@ -198,10 +198,17 @@ impl From<Error> for Failure {
         match error {
             Error::Call(failure) => failure,
             Error::Ended(ended) => ended.failure,
-            Error::Reconnect { task_id, last, .. } => {
-                let mut record = last.into_record();
-                record.task_id = task_id;
-                Failure::from_record(record)
+            Error::Reconnect { ref task_id, attempts, ref last } => {
+                let words =
+                    format!("{attempts} reconnects brought nothing: {}", last.public_message);
+                let failure = Failure::new(&reason::RECONNECT_EXHAUSTED)
+                    .because(words)
+                    .with_plane(Plane::Transport)
+                    .with_task(task_id, "");
+                match last.private() {
+                    Some(private) => failure.privately(private.for_log()),
+                    None => failure,
+                }
             }
             Error::InvalidCard { .. } => {
                 Failure::new(&reason::INVALID_ARGUMENT).because(error.to_string())
@@ -218,6 +225,16 @@ mod tests {
     use faultline_proto::json;
 
     use super::*;
+
+    #[test]
+    fn losing_sight_of_a_task_says_how_often_it_was_looked_for() {
+        let last = Failure::new(&reason::UNAVAILABLE).because("gone").privately("10.0.0.1");
+        let error = Error::Reconnect { task_id: "t".to_owned(), attempts: 3, last };
+        let failure = Failure::from(error);
+        assert_eq!((failure.row(), failure.task_id.as_str()), (&reason::RECONNECT_EXHAUSTED, "t"));
+        assert_eq!(failure.public_message, "3 reconnects brought nothing: gone");
+        assert_eq!(failure.private().unwrap().for_log(), "10.0.0.1");
+    }
 
     #[test]
     fn a_task_that_did_not_complete_comes_with_all_it_made() {

@@ -8,18 +8,17 @@ use faultline_proto::{
 };
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::Streaming;
 
 use crate::{
+    dialect::Dialect,
     http::{ANSWER_BYTES_MAX, Form, read_frame},
     outcome::{is_final, text_of_parts},
     refusal,
     sse::{Frame, Parser},
+    timeouts::Layer,
 };
-
-/// Three missed keep-alives of a stream: it counts as broken.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// One event and its number in its task: what a later subscription may start after. Zero when the
 /// server gave none, as for a bare message.
@@ -73,71 +72,92 @@ impl Event {
 
 /// The events of one connection. It ends with the connection; [`crate::Follow`] does not.
 #[derive(Debug)]
-pub struct Events(Source);
+pub struct Events {
+    source: Source,
+    /// A call that is under way as long as anybody listens.
+    permit: Option<OwnedSemaphorePermit>,
+}
 
 #[derive(Debug)]
 enum Source {
-    Sse { body: Incoming, parser: Parser, form: Form },
+    Sse(Box<Sse>),
     Grpc(Box<Streaming<StreamResponse>>),
     Ended,
 }
 
+#[derive(Debug)]
+struct Sse {
+    body: Incoming,
+    parser: Parser,
+    form: Form,
+    dialect: Dialect,
+    /// How long the stream may be silent.
+    read: Option<Duration>,
+}
+
 impl Events {
-    pub(crate) fn sse(body: Incoming, form: Form) -> Self {
-        Self(Source::Sse { body, parser: Parser::new(ANSWER_BYTES_MAX), form })
+    pub(crate) fn sse(
+        body: Incoming,
+        form: Form,
+        dialect: Dialect,
+        read: Option<Duration>,
+    ) -> Self {
+        let parser = Parser::new(ANSWER_BYTES_MAX);
+        let sse = Sse { body, parser, form, dialect, read };
+        Self { source: Source::Sse(Box::new(sse)), permit: None }
     }
 
     pub(crate) fn grpc(stream: Streaming<StreamResponse>) -> Self {
-        Self(Source::Grpc(Box::new(stream)))
+        Self { source: Source::Grpc(Box::new(stream)), permit: None }
+    }
+
+    /// Counts as a call while it is open.
+    pub(crate) fn holding(self, permit: OwnedSemaphorePermit) -> Self {
+        Self { permit: Some(permit), ..self }
     }
 
     /// The next event; none after the stream was ended by the server. A failure is the last item.
     /// May be dropped and called again without losing anything.
     pub async fn next(&mut self) -> Option<Result<Event, Failure>> {
-        let next = match &mut self.0 {
+        let next = match &mut self.source {
             Source::Ended => None,
-            Source::Sse { body, parser, form } => next_frame(body, parser, *form).await,
+            Source::Sse(sse) => sse.next().await,
             Source::Grpc(stream) => match stream.message().await {
                 Ok(response) => response.map(|response| Ok(Event { seq: 0, response })),
                 Err(status) => Some(Err(status.into())),
             },
         };
         if !matches!(next, Some(Ok(_))) {
-            self.0 = Source::Ended;
+            (self.source, self.permit) = (Source::Ended, None);
         }
         next
     }
 }
 
-async fn next_frame(
-    body: &mut Incoming,
-    parser: &mut Parser,
-    form: Form,
-) -> Option<Result<Event, Failure>> {
-    loop {
-        if let Some(frame) = parser.next() {
-            return Some(read(&frame, form));
-        }
-        match timeout(IDLE_TIMEOUT, body.frame()).await {
-            Ok(Some(Ok(frame))) => {
-                let data = frame.data_ref().map_or(&[][..], |data| data);
-                if parser.feed(data).is_err() {
-                    return Some(Err(refusal::nonsense("an event of the stream is too large")));
+impl Sse {
+    async fn next(&mut self) -> Option<Result<Event, Failure>> {
+        loop {
+            if let Some(frame) = self.parser.next() {
+                return Some(read(&frame, self.form, self.dialect));
+            }
+            match Layer::Read.bound(self.read, self.body.frame()).await {
+                Ok(Some(Ok(frame))) => {
+                    let data = frame.data_ref().map_or(&[][..], |data| data);
+                    if self.parser.feed(data).is_err() {
+                        return Some(Err(refusal::nonsense("an event of the stream is too large")));
+                    }
                 }
-            }
-            Ok(Some(Err(error))) => {
-                return Some(Err(refusal::transport("the stream broke off", &error)));
-            }
-            Ok(None) => return None,
-            Err(_) => {
-                let message = format!("the stream was silent for {} s", IDLE_TIMEOUT.as_secs());
-                return Some(Err(refusal::lost(message)));
+                Ok(Some(Err(error))) => {
+                    return Some(Err(refusal::transport("the stream broke off", &error)));
+                }
+                Ok(None) => return None,
+                Err(silent) => return Some(Err(silent.failure)),
             }
         }
     }
 }
 
-fn read(frame: &Frame, form: Form) -> Result<Event, Failure> {
+fn read(frame: &Frame, form: Form, dialect: Dialect) -> Result<Event, Failure> {
     let seq = frame.id.as_ref().and_then(|id| id.parse().ok()).unwrap_or(0);
-    Ok(Event { seq, response: read_frame(&frame.data, form)? })
+    Ok(Event { seq, response: read_frame(&frame.data, form, dialect)? })
 }

@@ -12,8 +12,8 @@ use faultline_proto::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    Answer, Client,
-    error::{Ended, Error},
+    Answer, Client, Draft,
+    error::Error,
     events::{Event, Events},
     outcome::{is_final, is_waiting},
     refusal,
@@ -111,25 +111,42 @@ impl Follow {
         let answer = message.filter(|m| !m.task_id.is_empty()).map(|m| m.message_id.clone());
         let mut follow = Self::new(client, Source::Ended, View::default());
         follow.answer = answer;
-        if follow.client.streams() {
-            let events = follow.client.send_streaming(request.clone()).await?;
-            follow.source = Source::Live { events, is_fresh: false };
-            follow.resend = crate::draft::idempotency_key(&request).map(|_| request);
-            return Ok(follow);
+        let keyed = crate::draft::idempotency_key(&request).map(|_| request.clone());
+        follow.send(request).await?;
+        follow.resend = keyed.filter(|_| follow.client.streams());
+        Ok(follow)
+    }
+
+    /// Answers the question of the task that is followed, and goes on with what comes of it. What
+    /// was told before is not told again.
+    pub async fn answer(&mut self, draft: impl Into<Draft>) -> Result<(), Error> {
+        let mut request = SendMessageRequest::from(draft.into());
+        let message = request.message.get_or_insert_default();
+        self.task_id().clone_into(&mut message.task_id);
+        self.answer = Some(message.message_id.clone());
+        self.send(request).await
+    }
+
+    async fn send(&mut self, mut request: SendMessageRequest) -> Result<(), Error> {
+        if self.client.streams() {
+            let events = self.client.send_streaming(request).await?;
+            // A new task has nothing that was told already.
+            let is_fresh = !self.view.is_empty();
+            self.source = Source::Live { events, is_fresh };
+            return Ok(());
         }
-        let mut request = request;
         request.configuration.get_or_insert_default().return_immediately = true;
-        match follow.client.send(request).await? {
+        match self.client.send(request).await? {
             Answer::Task(task) => {
-                follow.source = follow.poll_from_now();
-                follow.take_snapshot(task, 0);
+                self.source = self.poll_from_now();
+                self.take_snapshot(task, 0);
             }
             Answer::Message(message) => {
                 let payload = Some(Payload::Message(message));
-                follow.tell(Event { seq: 0, response: StreamResponse { payload } });
+                self.tell(Event { seq: 0, response: StreamResponse { payload } });
             }
         }
-        Ok(follow)
+        Ok(())
     }
 
     /// A task that exists, from where it stands or from after one of its events.
@@ -138,6 +155,12 @@ impl Follow {
         // Zero stands for the beginning, which is what a subscription without a number gives.
         follow.last = after.unwrap_or(0);
         follow
+    }
+
+    /// Goes on through another client of the same agent, without the headers of the one that sent.
+    pub fn through(mut self, client: Client) -> Self {
+        self.client = client;
+        self
     }
 
     /// Of the task that is followed; empty until its first event, and for a bare message.
@@ -185,7 +208,7 @@ impl Follow {
     async fn drive(mut self, through_questions: bool) -> Result<Answer, Error> {
         while let Some(event) = self.next().await {
             event?;
-            if self.ready.is_empty() && self.waits() && !through_questions {
+            if self.asks() && !through_questions {
                 break;
             }
         }
@@ -193,12 +216,12 @@ impl Follow {
             return Ok(Answer::Message(message));
         }
         let told = self.view.into_task();
-        if Ended::of(&told).is_none() {
+        if self.client.ended(&told).is_none() {
             return Ok(Answer::Task(told));
         }
         // The whole story, with what was said before anybody listened.
         let whole = self.client.task(&told.id).await.unwrap_or_else(|_| told.clone());
-        let ended = Ended::of(&whole).or_else(|| Ended::of(&told));
+        let ended = self.client.ended(&whole).or_else(|| self.client.ended(&told));
         ended.map_or(Ok(Answer::Task(whole)), |ended| Err(ended.into()))
     }
 
@@ -332,6 +355,11 @@ impl Follow {
     /// The task waits for somebody, and not for the answer that is on its way.
     fn waits(&self) -> bool {
         is_waiting(self.view.state()) && self.answer.is_none()
+    }
+
+    /// Everything was told, and the task waits for somebody: see [`Follow::answer`].
+    pub fn asks(&self) -> bool {
+        self.ready.is_empty() && self.waits()
     }
 
     fn take(&mut self, event: Event, is_fresh: bool) {

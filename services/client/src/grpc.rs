@@ -1,17 +1,17 @@
 //! A2A over gRPC. Every operation is a method of one service, called by its name.
 
-use std::time::Duration;
-
-use faultline_chassis::{Timeouts, client::Channel, limits};
-use faultline_proto::{Failure, v1::Plane};
+use faultline_chassis::{client::Channel, limits};
+use faultline_proto::{Failure, reason, v1::Plane};
 use http::{HeaderMap, uri::PathAndQuery};
-use tonic::{Status, client, metadata::MetadataMap};
+use tonic::{Status, Streaming, client, metadata::MetadataMap};
 use tonic_prost::ProstCodec;
 
 use crate::{
     events::Events,
     operation::{Operation, Request},
+    refusal,
     retry::Fault,
+    timeouts::{Layer, Timeouts},
     transport::Answer,
 };
 
@@ -21,34 +21,51 @@ const SERVICE: &str = "/lf.a2a.v1.A2AService/";
 #[derive(Clone, Debug)]
 pub(crate) struct Grpc {
     channel: Channel,
+    timeouts: Timeouts,
 }
 
 impl Grpc {
-    pub(crate) fn new(channel: Channel) -> Self {
-        Self { channel }
+    pub(crate) fn new(channel: Channel, timeouts: Timeouts) -> Self {
+        Self { channel, timeouts }
     }
 
+    /// The peer is not told of the time that this call may take: it would take it for the task's.
     pub(crate) async fn call<Q: Request, A: Answer>(
         &self,
         operation: Operation<Q>,
         headers: HeaderMap,
     ) -> Result<A, Fault> {
-        let (path, timeout) = (path(operation.name), operation.patience);
-        let request = request(operation.request, headers, timeout);
-        let answer = self.peer().unary(request, path, ProstCodec::<Q, A>::default()).await;
-        Ok(answer.map_err(fault)?.into_inner())
+        let call = async {
+            // On the wire, one answer is a stream of one, and only as such it shows its beginning.
+            let mut stream: Streaming<A> = self.begin(operation, headers).await?;
+            let read = Layer::Read.bound(self.timeouts.read, stream.message()).await?;
+            let answer = read.map_err(fault)?;
+            Layer::Read.bound(self.timeouts.read, stream.message()).await?.map_err(fault)?;
+            answer.ok_or_else(|| Fault::lost(refusal::nonsense("the server answered nothing")))
+        };
+        Layer::Total.bound(self.timeouts.total, call).await?
     }
 
-    /// No clock runs on a stream: the pings of its connection find a dead peer.
+    /// No clock runs on a stream that has begun: the pings of its connection find a dead peer.
     pub(crate) async fn stream<Q: Request>(
         &self,
         operation: Operation<Q>,
         headers: HeaderMap,
     ) -> Result<Events, Fault> {
-        let request = request(operation.request, headers, None);
-        let codec = ProstCodec::<Q, _>::default();
-        let answer = self.peer().server_streaming(request, path(operation.name), codec).await;
-        Ok(Events::grpc(answer.map_err(fault)?.into_inner()))
+        Ok(Events::grpc(self.begin(operation, headers).await?))
+    }
+
+    async fn begin<Q: Request, A: Answer>(
+        &self,
+        operation: Operation<Q>,
+        headers: HeaderMap,
+    ) -> Result<Streaming<A>, Fault> {
+        let mut request = tonic::Request::new(operation.request);
+        *request.metadata_mut() = MetadataMap::from_headers(headers);
+        let (mut peer, codec) = (self.peer(), ProstCodec::<Q, A>::default());
+        let begun = peer.server_streaming(request, path(operation.name), codec);
+        let answer = Layer::Read.bound(self.timeouts.read, begun).await?;
+        Ok(answer.map_err(fault)?.into_inner())
     }
 
     fn peer(&self) -> client::Grpc<Channel> {
@@ -63,18 +80,12 @@ fn path(name: &str) -> PathAndQuery {
     PathAndQuery::from_maybe_shared(path).expect("the names of operations are letters")
 }
 
-fn request<Q>(message: Q, headers: HeaderMap, timeout: Option<Duration>) -> tonic::Request<Q> {
-    let mut request = tonic::Request::new(message);
-    *request.metadata_mut() = MetadataMap::from_headers(headers);
-    request.extensions_mut().insert(Timeouts { total: timeout, idle: None });
-    request
-}
-
 /// Only our own record says that the peer itself refused; from a bare code nobody can tell whether
 /// the call was ever seen.
 fn fault(status: Status) -> Fault {
     let failure = Failure::from(status);
     match failure.plane() {
+        _ if failure.row() == &reason::CONNECT_TIMEOUT => Fault::unsent(failure),
         Plane::Transport => Fault::lost(failure),
         _ => Fault::from(failure),
     }

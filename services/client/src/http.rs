@@ -6,8 +6,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use bytes::Bytes;
-use faultline_chassis::{Network, dial::Connector, limits, tls::Trust};
+use bytes::{Bytes, BytesMut};
+use faultline_chassis::{Network, Stalled, dial::Connector, limits, tls::Trust};
 use faultline_proto::{
     Failure,
     json::{self, ProtoJson},
@@ -17,7 +17,7 @@ use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER},
 };
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper_util::{
     client::legacy,
@@ -25,12 +25,15 @@ use hyper_util::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use crate::{
+    dialect::Dialect,
     events::Events,
+    outgoing::Outgoing,
     refusal::{self, WireError},
     retry::Fault,
+    timeouts::{Layer, Timeouts, expired},
 };
 
 /// One answer, or one event of a stream: a whole task as JSON, where base64 and escapes make the
@@ -68,7 +71,9 @@ impl Form {
 /// The connections of one client. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
-    client: legacy::Client<Connector, Full<Bytes>>,
+    client: legacy::Client<Connector, Outgoing>,
+    timeouts: Timeouts,
+    dialect: Dialect,
 }
 
 /// One request, ready to send.
@@ -79,8 +84,6 @@ pub(crate) struct Exchange {
     /// None for a request that has none.
     pub(crate) body: Option<Bytes>,
     pub(crate) form: Form,
-    /// To the end of the answer; for a stream, to its headers.
-    pub(crate) patience: Option<Duration>,
 }
 
 /// One answer, whatever it says.
@@ -88,43 +91,48 @@ pub(crate) struct Answered {
     status: StatusCode,
     retry_after: Option<Duration>,
     body: Bytes,
+    dialect: Dialect,
 }
 
 impl Http {
-    pub(crate) fn new(trust: Trust, network: Option<Network>) -> Self {
+    pub(crate) fn new(
+        trust: Trust,
+        network: Option<Network>,
+        timeouts: Timeouts,
+        dialect: Dialect,
+    ) -> Self {
+        let connector = Connector::new(trust).on(network);
+        let connector = connector.within(timeouts.connect, timeouts.write);
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(CONNECTION_IDLE)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-            .build(Connector::new(trust).on(network));
-        Self { client }
+            .build(connector);
+        Self { client, timeouts, dialect }
     }
 
     pub(crate) async fn call(&self, exchange: Exchange) -> Result<Answered, Fault> {
-        bounded(exchange.patience, async {
-            let accept = exchange.form.accept();
-            answered(self.request(exchange, accept).await?).await
-        })
-        .await
+        let accept = exchange.form.accept();
+        let call = async { self.answered(self.request(exchange, accept).await?).await };
+        Layer::Total.bound(self.timeouts.total, call).await?
     }
 
     pub(crate) async fn stream(&self, exchange: Exchange) -> Result<Events, Fault> {
         let form = exchange.form;
-        bounded(exchange.patience, async {
-            let response = self.request(exchange, "text/event-stream").await?;
-            let kind = response.headers().get(CONTENT_TYPE);
-            if kind.is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream")) {
-                return Ok(Events::sse(response.into_body(), form));
+        let response = self.request(exchange, "text/event-stream").await?;
+        let kind = response.headers().get(CONTENT_TYPE);
+        if kind.is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream")) {
+            let read = self.timeouts.read;
+            return Ok(Events::sse(response.into_body(), form, self.dialect, read));
+        }
+        // A failure before the first event is no stream but a plain answer.
+        let answered = Layer::Total.bound(self.timeouts.total, self.answered(response)).await??;
+        match answered.read::<()>(form, true) {
+            Err(fault) => Err(fault),
+            Ok(()) => {
+                Err(Fault::lost(refusal::nonsense("the server answered a stream with one object")))
             }
-            // A failure before the first event is no stream but a plain answer.
-            match answered(response).await?.read::<()>(form, true) {
-                Err(fault) => Err(fault),
-                Ok(()) => Err(Fault::lost(refusal::nonsense(
-                    "the server answered a stream with one object",
-                ))),
-            }
-        })
-        .await
+        }
     }
 
     async fn request(
@@ -132,7 +140,8 @@ impl Http {
         exchange: Exchange,
         accept: &'static str,
     ) -> Result<Response<Incoming>, Fault> {
-        let mut request = Request::new(Full::new(exchange.body.clone().unwrap_or_default()));
+        let (body, taken) = Outgoing::new(exchange.body.clone().unwrap_or_default());
+        let mut request = Request::new(body);
         *request.method_mut() = exchange.verb;
         *request.headers_mut() = exchange.headers;
         *request.uri_mut() = exchange.url.parse().map_err(|_| {
@@ -143,14 +152,45 @@ impl Http {
         if exchange.body.is_some() {
             request.headers_mut().insert(CONTENT_TYPE, exchange.form.content_type());
         }
-        self.client.request(request).await.map_err(|error| match error.is_connect() {
-            true => Fault::unsent(refusal::unreached(&error)),
-            false => {
-                let message = "the connection to the server was lost";
-                Fault::lost(refusal::transport(message, &error))
+        let silent = async {
+            taken.wait().await;
+            match self.timeouts.read {
+                Some(patience) => sleep(patience).await,
+                None => std::future::pending().await,
             }
-        })
+        };
+        tokio::select! {
+            biased;
+            response = self.client.request(request) => response.map_err(|error| unanswered(&error)),
+            () = silent => Err(Layer::Read.ran_out(self.timeouts.read.unwrap_or_default())),
+        }
     }
+
+    async fn answered(&self, response: Response<Incoming>) -> Result<Answered, Fault> {
+        let status = response.status();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(delay);
+        let mut body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+        let mut read = BytesMut::new();
+        while let Some(frame) = Layer::Read.bound(self.timeouts.read, body.frame()).await? {
+            let frame = frame.map_err(|error| {
+                let error: &(dyn StdError + 'static) = error.as_ref();
+                Fault::lost(refusal::transport("the answer broke off", error))
+            })?;
+            read.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+        }
+        Ok(Answered { status, retry_after, body: read.freeze(), dialect: self.dialect })
+    }
+}
+
+/// Why no answer began.
+fn unanswered(error: &legacy::Error) -> Fault {
+    if error.is_connect() {
+        return Fault::unsent(refusal::unreached(error));
+    }
+    if let Some(stalled) = Stalled::within(error) {
+        return Fault::lost(expired(&reason::WRITE_TIMEOUT, stalled));
+    }
+    Fault::lost(refusal::transport("the connection to the server was lost", error))
 }
 
 impl Answered {
@@ -158,7 +198,7 @@ impl Answered {
     pub(crate) fn read<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Fault> {
         let error = envelope(&self.body).ok().and_then(|envelope| envelope.error);
         let failure = match error {
-            Some(error) => error.into_failure(),
+            Some(error) => error.into_failure(self.dialect),
             None if !self.status.is_success() => refusal::from_http(self.status),
             None => return self.message(form, mute).map_err(Fault::lost),
         };
@@ -176,7 +216,7 @@ impl Answered {
     fn message<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Failure> {
         match form {
             _ if mute => json::from_str("{}").map_err(|e| refusal::nonsense(e.to_string())),
-            Form::Enveloped => read_frame(&self.body, form),
+            Form::Enveloped => read_frame(&self.body, form, self.dialect),
             Form::Bare => read_bare(&self.body),
         }
     }
@@ -211,7 +251,11 @@ fn envelope(json: &[u8]) -> Result<Envelope<'_>, serde_json::Error> {
 }
 
 /// One event of a stream, or one answer: the message or the failure.
-pub(crate) fn read_frame<A: ProtoJson>(json: &[u8], form: Form) -> Result<A, Failure> {
+pub(crate) fn read_frame<A: ProtoJson>(
+    json: &[u8],
+    form: Form,
+    dialect: Dialect,
+) -> Result<A, Failure> {
     let envelope = match envelope(json) {
         Ok(envelope) => envelope,
         Err(error) => {
@@ -219,7 +263,7 @@ pub(crate) fn read_frame<A: ProtoJson>(json: &[u8], form: Form) -> Result<A, Fai
         }
     };
     match (envelope.error, envelope.result) {
-        (Some(error), _) => Err(error.into_failure()),
+        (Some(error), _) => Err(error.into_failure(dialect)),
         (None, _) if form == Form::Bare => read_bare(json),
         (None, Some(result)) => read_bare(result.get().as_bytes()),
         (None, None) => Err(refusal::nonsense("the server answered neither result nor error")),
@@ -231,17 +275,6 @@ fn read_bare<A: ProtoJson>(json: &[u8]) -> Result<A, Failure> {
         .map_err(|e| refusal::nonsense(format!("the server answered nonsense: {e}")))
 }
 
-async fn answered(response: Response<Incoming>) -> Result<Answered, Fault> {
-    let status = response.status();
-    let retry_after = response.headers().get(RETRY_AFTER).and_then(delay);
-    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| {
-        let error: &(dyn StdError + 'static) = error.as_ref();
-        Fault::lost(refusal::transport("the answer broke off", error))
-    })?;
-    Ok(Answered { status, retry_after, body: body.to_bytes() })
-}
-
 /// `Retry-After`: seconds, or a date.
 fn delay(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
@@ -250,18 +283,6 @@ fn delay(value: &HeaderValue) -> Option<Duration> {
     }
     let at = httpdate::parse_http_date(text).ok()?;
     Some(at.duration_since(SystemTime::now()).unwrap_or_default())
-}
-
-async fn bounded<T>(
-    patience: Option<Duration>,
-    work: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Fault> {
-    let Some(patience) = patience else { return work.await };
-    let silent = || {
-        let message = format!("the server was silent for {} s", patience.as_secs());
-        Fault::lost(refusal::lost(message))
-    };
-    timeout(patience, work).await.unwrap_or_else(|_| Err(silent()))
 }
 
 #[cfg(test)]

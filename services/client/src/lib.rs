@@ -28,6 +28,7 @@
 mod answer;
 mod builder;
 mod card;
+mod dialect;
 mod draft;
 mod error;
 mod events;
@@ -36,9 +37,12 @@ mod grpc;
 mod http;
 mod operation;
 mod outcome;
+mod outgoing;
+mod pool;
 mod refusal;
 mod retry;
 mod sse;
+mod timeouts;
 mod transport;
 mod view;
 
@@ -63,16 +67,20 @@ pub use faultline_proto::{Failure, a2a};
 pub use answer::Answer;
 pub use builder::Builder;
 pub use card::{Binding, CardProblem};
+pub use dialect::Dialect;
 pub use draft::{Draft, text};
 pub use error::{Ended, Ending, Error};
 pub use events::{Event, Events};
 pub use follow::{Follow, Reconnect};
 pub use outcome::{failure_of, interrupt_of, is_final, is_waiting, text_of};
 pub use retry::Retry;
+pub use timeouts::Timeouts;
 
 use crate::{
     http::{Exchange, Form, Http},
     operation::{Operation, Request},
+    outcome::Convert,
+    pool::Pool,
     retry::Fault,
     transport::Transport,
 };
@@ -91,6 +99,8 @@ pub struct Client {
     card: Option<Arc<AgentCard>>,
     retry: Retry,
     reconnect: Reconnect,
+    pool: Pool,
+    convert: Convert,
 }
 
 /// How a client comes to be.
@@ -147,6 +157,28 @@ impl Client {
         }
         builder::add_extension(&mut self.headers, uri);
         Ok(self)
+    }
+
+    /// With this trace in every call, in place of another.
+    pub fn in_trace(mut self, trace: TraceContext) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
+    /// With this header in every call, in place of one of the same name.
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// How a task of this agent ended, unless it completed or still runs: as
+    /// [`Builder::convert`] reads it, or as usual.
+    pub fn ended(&self, task: &Task) -> Option<Ended> {
+        let ended = Ended::of(task)?;
+        match self.convert.read(task).filter(|_| is_final(ended.how.state())) {
+            Some(failure) => Some(Ended { failure, ..ended }),
+            None => Some(ended),
+        }
     }
 
     /// The card that the agent was found by, if it was.
@@ -209,8 +241,10 @@ impl Client {
 
 /// The operations of A2A, one by one.
 impl Client {
-    /// Starts a task or continues one, and waits until it ends or asks. A task that failed is no
-    /// error here: [`Answer::ok`] makes it one.
+    /// Starts a task or continues one, and waits until it ends or asks, on one connection: for
+    /// [`Timeouts::read`] at most, unless the draft says [`Draft::return_immediately`]. What may
+    /// take longer is for [`Client::run`]. A task that failed is no error here: [`Answer::ok`]
+    /// makes it one.
     pub async fn send(&self, draft: impl Into<Draft>) -> Result<Answer, Error> {
         let response = self.call(operation::send(draft.into().into())).await?;
         let empty = || refusal::nonsense("the server answered neither a task nor a message");
@@ -293,8 +327,8 @@ impl Client {
             body: Some(json::to_vec(request).into()),
             // It is no A2A, so it goes by the general name of JSON.
             form: Form::Enveloped,
-            patience: Some(operation::ANSWER_TIMEOUT),
         };
+        let _permit = self.pool.enter().await.map_err(|fault| fault.failure)?;
         let answered = self.http.call(exchange).await.map_err(|fault| fault.failure)?;
         Ok(answered.read(Form::Bare, false).map_err(|fault| fault.failure)?)
     }
@@ -322,12 +356,15 @@ impl Client {
         A: transport::Answer,
     {
         let headers = self.headers(operation.idempotency_key.as_deref(), operation.after);
+        let _permit = self.pool.enter().await?;
         self.transport.call(operation, &self.tenant, headers).await
     }
 
     async fn stream_once<Q: Request>(&self, operation: Operation<Q>) -> Result<Events, Fault> {
         let headers = self.headers(operation.idempotency_key.as_deref(), operation.after);
-        self.transport.stream(operation, &self.tenant, headers).await
+        let permit = self.pool.enter().await?;
+        let events = self.transport.stream(operation, &self.tenant, headers).await?;
+        Ok(events.holding(permit))
     }
 
     async fn task_once(&self, id: &str) -> Result<Task, Fault> {

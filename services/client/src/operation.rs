@@ -1,8 +1,6 @@
 //! A2A's operations: the one name that JSON-RPC and gRPC share, the route of HTTP+JSON, and
 //! whether a repeat can do harm. It knows no connection.
 
-use std::time::Duration;
-
 use faultline_proto::{
     a2a::{
         CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -15,9 +13,6 @@ use faultline_proto::{
 use http::Method;
 
 use crate::draft;
-
-/// Calls that only read or sign off take no longer than this; a send takes as long as its task.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One call, whatever it will travel on.
 #[derive(Clone, Debug)]
@@ -33,8 +28,6 @@ pub(crate) struct Operation<Q> {
     pub(crate) repeatable: bool,
     /// The answer has nothing in it: `{}`, `null` or no body at all.
     pub(crate) mute: bool,
-    /// From the call to its answer; for a stream, to its headers.
-    pub(crate) patience: Option<Duration>,
     pub(crate) idempotency_key: Option<String>,
     /// Exactly the events after this one.
     pub(crate) after: Option<u64>,
@@ -78,7 +71,6 @@ impl<Q> Operation<Q> {
             query: Vec::new(),
             repeatable: true,
             mute: false,
-            patience: Some(ANSWER_TIMEOUT),
             idempotency_key: None,
             after: None,
         }
@@ -106,7 +98,7 @@ fn sending(
 ) -> Operation<SendMessageRequest> {
     let key = draft::idempotency_key(&request);
     let operation = Operation::new(name, Method::POST, path.to_owned(), request);
-    Operation { repeatable: key.is_some(), idempotency_key: key, patience: None, ..operation }
+    Operation { repeatable: key.is_some(), idempotency_key: key, ..operation }
 }
 
 pub(crate) fn get_task(request: GetTaskRequest) -> Operation<GetTaskRequest> {

@@ -1,15 +1,39 @@
 //! What a status says about how its task went. A peer that knows our record sends it whole; any
 //! other says what it says in flat keys and text, and that is quoted, not believed.
 
+use std::{fmt, sync::Arc};
+
 use faultline_proto::{
     Failure,
-    a2a::{Message, Part, TaskState, TaskStatus, part::Content},
+    a2a::{Message, Part, Task, TaskState, TaskStatus, part::Content},
     v1::Interrupt,
 };
 use prost_types::{Struct, value::Kind};
 
 /// Where a waiting task carries its question.
 const INTERRUPT_KEY: &str = "faultline.dev/interrupt";
+
+/// How the user of a client reads failures, where that is not as usual.
+#[derive(Clone, Default)]
+pub(crate) struct Convert(Option<Arc<Reader>>);
+
+type Reader = dyn Fn(&Task) -> Option<Failure> + Send + Sync;
+
+impl Convert {
+    pub(crate) fn new(read: impl Fn(&Task) -> Option<Failure> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(read)))
+    }
+
+    pub(crate) fn read(&self, task: &Task) -> Option<Failure> {
+        self.0.as_ref()?(task)
+    }
+}
+
+impl fmt::Debug for Convert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Convert(own)" } else { "Convert(usual)" })
+    }
+}
 
 /// A final state never changes again.
 pub fn is_final(state: TaskState) -> bool {
@@ -60,7 +84,7 @@ fn places<'a>(status: &'a TaskStatus, metadata: Option<&'a Struct>) -> Vec<&'a S
 
 #[cfg(test)]
 mod tests {
-    use faultline_proto::{a2a::Task, json, reason};
+    use faultline_proto::{json, reason};
 
     use super::*;
 

@@ -1,9 +1,10 @@
 //! What a peer's error answer says, as a `Failure`. In order of trust: our own record, an
-//! `ErrorInfo`, the bare number. Whatever is wrong with the details, the code survives.
+//! `ErrorInfo`, the dialect that the peer speaks, the bare number. Whatever is wrong with the
+//! details, the code survives.
 
 use std::{collections::BTreeMap, error::Error as StdError, io, time::Duration};
 
-use faultline_chassis::dial;
+use faultline_chassis::dial::{self, causes};
 use faultline_proto::{
     Failure, json,
     reason::{self, Reason},
@@ -13,6 +14,11 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tonic::Code;
+
+use crate::{
+    dialect::{Dialect, Told},
+    timeouts::expired,
+};
 
 /// The longest chain that is believed; a longer one goes in a circle.
 const HOPS_MAX: u32 = 16;
@@ -35,12 +41,19 @@ pub(crate) struct WireError<'a> {
 }
 
 impl WireError<'_> {
-    pub(crate) fn into_failure(self) -> Failure {
+    pub(crate) fn into_failure(self, dialect: Dialect) -> Failure {
         let details = self.data.map(|data| Details::read(data.get())).unwrap_or_default();
         if let Some(record) = details.record.filter(|r| r.hop < HOPS_MAX) {
             return Failure::from_record(record);
         }
         let (row, known) = self.row();
+        if details.info.is_none() && self.status.is_none() {
+            let data = self.data.map_or("", RawValue::get);
+            let told = Told { code: self.code, message: &self.message, data };
+            if let Some(failure) = dialect.read(told, row) {
+                return failure;
+            }
+        }
         let mut failure = Failure::new(row);
         if !self.message.is_empty() {
             failure = failure.because(self.message);
@@ -65,19 +78,25 @@ impl WireError<'_> {
             let row = reason::named(status).filter(|r| reason::code_name(r.code) == r.name);
             return (row.unwrap_or(&reason::UNKNOWN), row.is_some());
         }
-        let numbered = |r: &&&Reason| r.domain == reason::A2A && i64::from(r.jsonrpc) == self.code;
-        if let Some(row) = reason::TABLE.iter().find(numbered) {
-            return (row, true);
-        }
-        match self.code {
-            -31016..=-31001 => (reason::generic(Code::from_i32((-31000 - self.code) as i32)), true),
-            _ => (&reason::UNKNOWN, false),
-        }
+        let row = numbered(self.code);
+        (row.unwrap_or(&reason::UNKNOWN), row.is_some())
+    }
+}
+
+/// What a number of JSON-RPC means by A2A or by our own rule.
+pub(crate) fn numbered(code: i64) -> Option<&'static Reason> {
+    let is_it = |r: &&&Reason| r.domain == reason::A2A && i64::from(r.jsonrpc) == code;
+    if let Some(row) = reason::TABLE.iter().find(is_it) {
+        return Some(row);
+    }
+    match code {
+        -31016..=-31001 => Some(reason::generic(Code::from_i32((-31000 - code) as i32))),
+        _ => None,
     }
 }
 
 /// Its words are quoted, not believed.
-fn foreign(failure: Failure) -> Failure {
+pub(crate) fn foreign(failure: Failure) -> Failure {
     let mut record = failure.into_record();
     record.foreign = true;
     Failure::from_record(record)
@@ -202,9 +221,12 @@ pub(crate) fn from_http(status: StatusCode) -> Failure {
 /// Nobody was reached. What kind of trouble it is may be told; addresses stay in the private text.
 pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Failure {
     let (why, passes) = match causes(error).find_map(|e| e.downcast_ref::<dial::Error>()) {
+        Some(dial::Error::Slow { within, .. }) => {
+            let text = format!("the server took no connection within {within:?}");
+            return expired(&reason::CONNECT_TIMEOUT, text).privately(told(error));
+        }
         Some(dial::Error::Untrusted { .. }) => (": its certificate is not trusted here", false),
         Some(dial::Error::NotTls { .. }) => (": it does not speak TLS", false),
-        Some(dial::Error::Slow { .. }) => (": it does not answer", true),
         Some(dial::Error::Connect { source, .. }) if is_refused(source.as_ref()) => {
             (": nobody listens there", true)
         }
@@ -222,17 +244,14 @@ fn is_refused(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|e| e.downcast_ref::<io::Error>().is_some_and(refused))
 }
 
-/// The error and what is behind it.
-pub(crate) fn causes<'a>(
-    error: &'a (dyn StdError + 'static),
-) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| error.source())
-}
-
 /// The peer stopped in the middle, or was never there. Addresses stay in the private text.
 pub(crate) fn transport(message: &str, error: &(dyn StdError + 'static)) -> Failure {
+    lost(message).privately(told(error))
+}
+
+fn told(error: &(dyn StdError + 'static)) -> String {
     let text: Vec<_> = causes(error).map(|error| error.to_string()).collect();
-    lost(message).privately(text.join(": "))
+    text.join(": ")
 }
 
 pub(crate) fn lost(message: impl Into<String>) -> Failure {
@@ -249,7 +268,7 @@ mod tests {
     use super::*;
 
     fn read(json: &str) -> Failure {
-        serde_json::from_str::<WireError<'_>>(json).unwrap().into_failure()
+        serde_json::from_str::<WireError<'_>>(json).unwrap().into_failure(Dialect::Auto)
     }
 
     #[test]

@@ -87,7 +87,8 @@ impl From<Failure> for Fault {
     /// failed would have been answered with a task.
     fn from(failure: Failure) -> Self {
         let refused = matches!(failure.code(), Code::Unavailable | Code::ResourceExhausted);
-        let harmless = refused && !failure.foreign;
+        // A stranger has to say so in as many words.
+        let harmless = refused && (!failure.foreign || failure.retryable == Some(true));
         Self { failure, harmless }
     }
 }
@@ -142,7 +143,7 @@ mod tests {
     use faultline_proto::reason;
 
     use super::*;
-    use crate::refusal;
+    use crate::{refusal, timeouts::Layer};
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_doubles_and_ends_after_the_last_try() {
@@ -180,6 +181,9 @@ mod tests {
             (Fault::from(Failure::new(&reason::RATE_LIMITED)), true, true),
             (Fault::from(Failure::new(&reason::AGENT_UNAVAILABLE)), true, true),
             (Fault::from(Failure::new(&reason::DEADLINE_EXCEEDED)), false, true),
+            (Layer::Pool.ran_out(Duration::ZERO), true, true),
+            (Layer::Read.ran_out(Duration::ZERO), false, true),
+            (Layer::Total.ran_out(Duration::ZERO), false, true),
             (Fault::from(Failure::new(&reason::TASK_NOT_FOUND)), false, false),
             (Fault::from(Failure::new(&reason::UNAVAILABLE).with_retryable(false)), false, false),
         ];

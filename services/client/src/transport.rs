@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use faultline_proto::json::{self, ProtoJson};
 use http::{HeaderMap, Method};
+use uuid::Uuid;
 
 use crate::{
     events::Events,
@@ -80,8 +81,9 @@ fn address(request: &mut impl Request, tenant: &str) {
 }
 
 fn enveloped<Q: Request>(url: &str, operation: &Operation<Q>, headers: HeaderMap) -> Exchange {
-    // One exchange carries one call, so its id has nothing to tell apart.
-    let mut body = br#"{"jsonrpc":"2.0","id":1,"method":""#.to_vec();
+    // One exchange carries one call: only whoever reads logs needs the id to tell calls apart.
+    let mut body =
+        format!(r#"{{"jsonrpc":"2.0","id":"{}","method":""#, Uuid::now_v7()).into_bytes();
     body.extend_from_slice(operation.name.as_bytes());
     body.extend_from_slice(br#"","params":"#);
     json::write(&operation.request, &mut body);
@@ -92,12 +94,11 @@ fn enveloped<Q: Request>(url: &str, operation: &Operation<Q>, headers: HeaderMap
         headers,
         body: Some(body.into()),
         form: Form::Enveloped,
-        patience: operation.patience,
     }
 }
 
 fn bare<Q: Request>(url: &str, operation: Operation<Q>, headers: HeaderMap) -> Exchange {
-    let Operation { mut request, verb, path, query, patience, .. } = operation;
+    let Operation { mut request, verb, path, query, .. } = operation;
     let tenant = std::mem::take(request.tenant());
     let mut url = url.to_owned();
     if !tenant.is_empty() {
@@ -110,5 +111,5 @@ fn bare<Q: Request>(url: &str, operation: Operation<Q>, headers: HeaderMap) -> E
         url.push_str(&format!("{name}={}", segment(value)));
     }
     let body = (verb == Method::POST).then(|| Bytes::from(json::to_vec(&request)));
-    Exchange { verb, url, headers, body, form: Form::Bare, patience }
+    Exchange { verb, url, headers, body, form: Form::Bare }
 }

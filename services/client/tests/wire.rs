@@ -206,8 +206,13 @@ async fn a_send_whose_fate_is_unknown_is_repeated_with_a_key_only() {
         assert_eq!(client.send(draft).await.is_ok(), calls == 2);
         let seen = server.seen();
         assert_eq!(seen.len(), calls);
-        let body = |request: &String| request.split("\r\n\r\n").nth(1).map(str::to_owned);
-        assert_eq!(body(&seen[0]), body(&seen[calls - 1]));
+        let body = |request: &String| -> serde_json::Value {
+            let body = request.split("\r\n\r\n").nth(1).unwrap_or_default();
+            serde_json::from_str(body).expect("what is sent is JSON")
+        };
+        let (first, last) = (body(&seen[0]), body(&seen[calls - 1]));
+        assert_eq!(first["params"], last["params"], "the same message");
+        assert_eq!(first["id"] == last["id"], calls == 1, "each call has an id of its own");
     }
     let server = Server::start([String::new(), result(TASK)]).await;
     let client = Client::builder(&server.url).retry(quick()).direct().unwrap();

@@ -124,8 +124,7 @@ impl Worker {
     pub(crate) fn start(&mut self, task: TaskId, agent: &str, attempt: u32, computing: bool) {
         self.finish(task);
         let agent = Arc::from(agent);
-        let running =
-            Running { agent, attempt, computing: false, released: false, orphan: false };
+        let running = Running { agent, attempt, computing: false, released: false, orphan: false };
         self.running.insert(task, running);
         if computing {
             self.hold(task);

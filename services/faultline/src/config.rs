@@ -3,6 +3,7 @@
 //! commands.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
 };
@@ -15,6 +16,8 @@ use faultline_chassis::{
 use faultline_gateway::Auth;
 use serde::{Deserialize, Serialize};
 
+use crate::remote::Remote;
+
 /// Read from the working directory when no other file is named.
 pub const FILE: &str = "faultline.toml";
 
@@ -25,6 +28,8 @@ pub struct Config {
     pub gateway: faultline_gateway::Config,
     pub coordinator: faultline_coordinator::Config,
     pub worker: faultline_worker::Config,
+    /// Agents that are elsewhere, by the names that the worker offers them under.
+    pub remote: BTreeMap<String, Remote>,
     /// What all services of one mesh know.
     pub mesh: Mesh,
     /// Who may call the gateway.
@@ -55,6 +60,7 @@ impl Default for Config {
             gateway: faultline_gateway::Config { coordinator: hub.clone(), ..Default::default() },
             worker: faultline_worker::Config { coordinator: hub, agents, ..Default::default() },
             coordinator,
+            remote: BTreeMap::new(),
             mesh: Mesh::default(),
             auth: Auth::default(),
             log: Log::default(),
@@ -182,6 +188,9 @@ mod tests {
             ("FAULTLINE_GATEWAY__TLS__CERT", "cert.pem"),
             ("FAULTLINE_GATEWAY__TLS__KEY", "key.pem"),
             ("FAULTLINE_AUTH__TOKEN", "[{ sha256 = 'abc', principal = 'acme' }]"),
+            ("FAULTLINE_REMOTE__BILLING__CARD", "https://billing.example"),
+            ("FAULTLINE_REMOTE__BILLING__TOKEN", "hunter2"),
+            ("FAULTLINE_REMOTE__BILLING__TIMEOUTS__READ_MS", "120000"),
         ]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
@@ -196,7 +205,11 @@ mod tests {
             (tls.cert.as_path(), tls.key.as_path()),
             (Path::new("cert.pem"), Path::new("key.pem"))
         );
+        let billing = &config.remote["billing"];
+        assert_eq!(billing.token.as_ref().unwrap().reveal(), "hunter2");
+        assert_eq!((billing.timeouts.read_ms, billing.timeouts.connect_ms), (120_000, 5000));
         let printed = toml::to_string_pretty(&config).unwrap();
+        assert!(printed.contains("https://billing.example"), "{printed}");
         assert!(printed.contains("ca.pem") && !printed.contains("hunter2"), "{printed}");
         assert!(!format!("{config:?}").contains("hunter2"));
     }

@@ -6,6 +6,7 @@ pub mod config;
 pub mod exit;
 pub mod mesh;
 pub mod output;
+pub mod remote;
 pub mod testing;
 
 mod cmd;

@@ -17,6 +17,7 @@ use tonic::Request;
 use crate::{
     config::{Config, url},
     exit::CannotStart,
+    remote,
 };
 
 /// How long a mesh may take to answer. Mostly the store's recovery.
@@ -82,9 +83,11 @@ impl Mesh {
     /// coordinator, and the worker is attached. Without agents in `config.worker` there is none.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         let worker = config.worker.clone();
+        let remote = remote::offers(&config.remote).await.context(CannotStart("worker"))?;
         let mut mesh = Self::start_without_worker(config).await?;
-        if !worker.agents.is_empty() {
-            mesh.attach(worker, Worker::new).await?;
+        if !worker.agents.is_empty() || !remote.is_empty() {
+            let build = |config| remote.into_iter().fold(Worker::new(config), Worker::offer);
+            mesh.attach(worker, build).await?;
         }
         Ok(mesh)
     }

@@ -110,15 +110,21 @@ pub(crate) fn text_parts(parts: &[Part]) -> impl Iterator<Item = &str> {
 
 /// An artifact that the mesh will take. Its name is its id: the same name is the same artifact.
 pub(crate) fn artifact(name: String, content: Content) -> Result<a2a::Artifact, Error> {
-    check_depth(&content.0)?;
     let artifact = a2a::Artifact {
         artifact_id: name.clone(),
         name,
         parts: content.0,
         ..a2a::Artifact::default()
     };
-    check_size("a chunk of an artifact", artifact.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
+    check_artifact(&artifact)?;
     Ok(artifact)
+}
+
+/// Whether the mesh will take it.
+pub(crate) fn check_artifact(artifact: &a2a::Artifact) -> Result<(), Error> {
+    check_depth(&artifact.parts)?;
+    artifact.metadata.as_ref().map_or(Ok(()), check_object_depth)?;
+    check_size("a chunk of an artifact", artifact.encoded_len(), limits::MESSAGE_BYTES_MAX)
 }
 
 pub(crate) fn check_size(what: &str, bytes: usize, bytes_max: usize) -> Result<(), Error> {

@@ -119,6 +119,19 @@ impl Context {
         self.chunk(name.into(), content.into(), true, true).await
     }
 
+    /// Hands on a piece of an artifact that somebody else made, with its id, its name and whatever
+    /// else it has there. `append`: it goes to the end of what was handed on before.
+    pub async fn relay(
+        &self,
+        artifact: a2a::Artifact,
+        append: bool,
+        last_chunk: bool,
+    ) -> Result<(), Error> {
+        content::check_artifact(&artifact)?;
+        let chunk = v1::ArtifactChunk { artifact: Some(artifact), append, last_chunk };
+        self.attempt.report(Body::Artifact(chunk)).await
+    }
+
     /// Gives the answer in words. It is sent when the agent returns `Ok`: as a bare message
     /// without a task if the agent [may](crate::Offer::may_answer_with_message) do that and
     /// reported nothing else, or else as the message of the COMPLETED task. The last one counts.

@@ -33,6 +33,7 @@ use tower::Service;
 use crate::{
     limits,
     network::{Network, Wire},
+    stall::Impatient,
     tls::{self, Trust},
 };
 
@@ -48,8 +49,8 @@ pub enum Error {
     Forbidden(#[from] Forbidden),
     #[error("cannot connect to {host}")]
     Connect { host: String, source: Box<dyn StdError + Send + Sync> },
-    #[error("no connection to {host} within {} s", limits::CONNECT_TIMEOUT.as_secs())]
-    Slow { host: String },
+    #[error("no connection to {host} within {within:?}")]
+    Slow { host: String, within: Duration },
     #[error("the certificate of {host} cannot be trusted: {problem}")]
     Untrusted { host: String, problem: String },
     #[error("{host} does not speak TLS (if it should not, write http:// instead of https://)")]
@@ -69,15 +70,15 @@ pub struct Forbidden {
 impl Forbidden {
     /// Finds it among the causes of an error, whatever was put around it on its way up.
     pub fn within<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(found) = error.downcast_ref() {
-                return Some(found);
-            }
-            next = error.source();
-        }
-        None
+        causes(error).find_map(|cause| cause.downcast_ref())
     }
+}
+
+/// An error and what is behind it.
+pub fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| error.source())
 }
 
 /// Why a host is no target.
@@ -107,6 +108,9 @@ pub struct Connector {
     public_only: bool,
     /// The machine's, if none.
     network: Option<Network>,
+    /// For a whole connection, and for bytes that the peer does not take.
+    connect: Option<Duration>,
+    write: Option<Duration>,
     /// Made at the first https: whoever never dials one need not have certificates.
     tls: Arc<OnceLock<Arc<ClientConfig>>>,
 }
@@ -115,7 +119,16 @@ impl Connector {
     /// Dials any address; where TLS lets peers choose, it offers HTTP/2 and HTTP/1.1.
     pub fn new(trust: Trust) -> Self {
         let protocols = &[tls::H2, tls::HTTP1];
-        Self { trust, protocols, public_only: false, network: None, tls: Arc::default() }
+        let connect = Some(limits::CONNECT_TIMEOUT);
+        Self {
+            trust,
+            protocols,
+            public_only: false,
+            network: None,
+            connect,
+            write: None,
+            tls: Arc::default(),
+        }
     }
 
     /// Offers HTTP/2 only, as gRPC needs it.
@@ -139,6 +152,13 @@ impl Connector {
         Self { network, ..self }
     }
 
+    /// Gives up after `connect` without a connection, and cuts one whose peer takes no bytes for
+    /// `write`; none: waits. By default a connection has [`limits::CONNECT_TIMEOUT`] to come about,
+    /// and is never cut.
+    pub fn within(self, connect: Option<Duration>, write: Option<Duration>) -> Self {
+        Self { connect, write, ..self }
+    }
+
     async fn connect(self, uri: Uri) -> Result<TokioIo<Stream>, Error> {
         let host = uri.host().map(bare).ok_or_else(|| Error::NoHost(uri.clone()))?.to_owned();
         let connecting = async {
@@ -148,13 +168,17 @@ impl Connector {
             };
             match uri.scheme() == Some(&Scheme::HTTPS) {
                 true => self.encrypt(host.clone(), wire).await,
-                false => Ok(Stream(Either::Left(wire))),
+                false => Ok(Either::Left(wire)),
             }
         };
-        match timeout(limits::CONNECT_TIMEOUT, connecting).await {
-            Ok(connected) => connected.map(TokioIo::new),
-            Err(_) => Err(Error::Slow { host }),
-        }
+        let connected = match self.connect {
+            None => connecting.await,
+            Some(within) => match timeout(within, connecting).await {
+                Ok(connected) => connected,
+                Err(_) => return Err(Error::Slow { host, within }),
+            },
+        };
+        connected.map(|wire| TokioIo::new(Stream(Impatient::new(wire, self.write))))
     }
 
     async fn tcp(&self, host: &str, uri: &Uri) -> Result<Wire, Error> {
@@ -167,23 +191,27 @@ impl Connector {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(KEEPALIVE));
-        tcp.set_connect_timeout(Some(limits::CONNECT_TIMEOUT));
+        // Shared among all addresses of a name.
+        tcp.set_connect_timeout(self.connect);
         let connected = tcp.call(uri.clone()).await;
         let connected = connected.map(|tcp| Either::Left(tcp.into_inner()));
         connected.map_err(|source| match Forbidden::within(&source) {
             Some(forbidden) => forbidden.clone().into(),
-            None => Error::Connect { host: host.to_owned(), source: source.into() },
+            None => match self.connect.filter(|_| is_timeout(&source)) {
+                Some(within) => Error::Slow { host: host.to_owned(), within },
+                None => Error::Connect { host: host.to_owned(), source: source.into() },
+            },
         })
     }
 
-    async fn encrypt(&self, host: String, wire: Wire) -> Result<Stream, Error> {
+    async fn encrypt(&self, host: String, wire: Wire) -> Result<Coded, Error> {
         let Ok(name) = ServerName::try_from(host.clone()) else {
             let problem = "it could not be for a name like this".to_owned();
             return Err(Error::Untrusted { host, problem });
         };
         let config = self.tls.get_or_init(|| Arc::new(self.trust.client(self.protocols)));
         match TlsConnector::from(Arc::clone(config)).connect(name, wire).await {
-            Ok(stream) => Ok(Stream(Either::Right(Box::new(stream)))),
+            Ok(stream) => Ok(Either::Right(Box::new(stream))),
             Err(source) => Err(handshake_failed(host, source)),
         }
     }
@@ -221,6 +249,11 @@ fn connected(wire: &Wire) -> Connected {
         Either::Left(tcp) => tcp.connected(),
         Either::Right(_) => Connected::new(),
     }
+}
+
+fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
+    let is = |e: &io::Error| e.kind() == io::ErrorKind::TimedOut;
+    causes(error).any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is))
 }
 
 /// An IPv6 address as it is, without the brackets of a URL.
@@ -290,13 +323,16 @@ impl Service<Name> for Resolver {
     }
 }
 
-/// One connection, encrypted or not.
+/// Encrypted or not.
+type Coded = Either<Wire, Box<TlsStream<Wire>>>;
+
+/// One connection.
 #[derive(Debug)]
-pub struct Stream(Either<Wire, Box<TlsStream<Wire>>>);
+pub struct Stream(Impatient<Coded>);
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
-        match &self.0 {
+        match self.0.get_ref() {
             Either::Left(wire) => connected(wire),
             Either::Right(tls) => {
                 let (wire, session) = tls.get_ref();

@@ -4,7 +4,6 @@
 
 mod greet;
 mod guard;
-mod stall;
 mod streams;
 mod token;
 
@@ -22,11 +21,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{either::Either, sync::CancellationToken};
 use tower::ServiceExt;
 
-use self::{stall::Impatient, streams::Streams};
+use self::streams::Streams;
 use crate::{
     drain::Drain,
     limits,
     network::{Network, Socket, Wire},
+    stall::Impatient,
     tls,
 };
 
@@ -125,7 +125,7 @@ pub async fn serve(
                 router.clone().oneshot(request)
             });
             let builder = builder();
-            let stream = TokioIo::new(Impatient::new(stream));
+            let stream = TokioIo::new(Impatient::new(stream, Some(limits::READER_STALL)));
             let connection = builder.serve_connection(stream, service);
             // An error here is the client's: a reset, a cut, a malformed request already answered.
             tokio::select! {

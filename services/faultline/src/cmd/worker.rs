@@ -5,13 +5,14 @@ use std::{process, time::Duration};
 use anyhow::Context;
 use faultline_chassis::{Timeouts, client::Channel, config::Environment};
 use faultline_proto::v1::{WorkersRequest, mesh_client::MeshClient};
+use faultline_worker::Worker;
 use tonic::Request;
 
 use crate::{
     cmd::config::Source,
     config::Config,
     exit::{CannotStart, Exit},
-    role,
+    remote, role,
 };
 
 const EXAMPLES: &str = "\
@@ -57,6 +58,8 @@ impl Args {
         role::serve(self.threads.count(), config.log, "faultline-worker", async |drain| {
             let what = format!("the coordinator at {}", worker.coordinator);
             let dial = worker.mesh.dial(&worker.coordinator);
+            let offers = remote::offers(&config.remote).await.context(CannotStart("worker"))?;
+            let worker = offers.into_iter().fold(Worker::new(worker), Worker::offer);
             let service = worker.bind().await.context(CannotStart("worker"))?;
             let operator = MeshClient::new(Channel::lazy(&dial)?);
             let announce = async {

@@ -1,0 +1,231 @@
+//! Every layer of a call's patience, each provoked alone, by servers that misbehave on a real socket.
+
+mod script;
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use faultline_client::{Binding, Builder, Client, Error, Reconnect, Retry, Timeouts, text};
+use faultline_proto::{Failure, reason, v1::Plane};
+use script::{Server, result};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::{sleep, timeout},
+};
+
+const TASK: &str = r#"{"id":"t-1","status":{"state":"TASK_STATE_COMPLETED"}}"#;
+/// Short beside any layer that is not tried.
+const SHORT: Duration = Duration::from_millis(300);
+
+fn builder(address: SocketAddr, timeouts: Timeouts) -> Builder {
+    Client::builder(&format!("http://{address}")).retry(Retry::never()).timeouts(timeouts)
+}
+
+/// Fails of the layer that is tried, after about its time, and says how long that was.
+fn assert_ran_out<T: std::fmt::Debug>(
+    result: Result<T, Error>,
+    row: &'static reason::Reason,
+    began: Instant,
+) {
+    let took = began.elapsed();
+    let failure = Failure::from(result.expect_err("it is given up"));
+    assert_eq!((failure.row(), failure.plane()), (row, Plane::Transport), "{failure}");
+    assert!(failure.public_message.contains("300ms"), "{failure}");
+    assert!(took >= SHORT && took < 10 * SHORT, "{}: {took:?}", row.name);
+}
+
+/// Where everything is accepted by `serve`, each connection on its own.
+async fn server<F: Future<Output = ()> + Send + 'static>(
+    serve: impl Fn(TcpStream) -> F + Send + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(serve(socket));
+        }
+    });
+    address
+}
+
+/// A listener whose queue is full: further connections are neither taken nor refused.
+async fn black_hole() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(Ok(stream)) = timeout(SHORT, TcpStream::connect(address)).await {
+        queued.push(stream);
+    }
+    (address, listener, queued)
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_taken_is_given_up_by_the_connect_timeout() {
+    let (address, _listener, _queued) = black_hole().await;
+    for binding in Binding::ALL {
+        let timeouts = Timeouts { connect: Some(SHORT), ..Timeouts::none() };
+        let client = builder(address, timeouts).binding(binding).direct().unwrap();
+        let began = Instant::now();
+        assert_ran_out(client.send("hi").await, &reason::CONNECT_TIMEOUT, began);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_read_is_given_up_by_the_write_timeout() {
+    // Keeps the connection and takes no byte of it.
+    let address = server(|socket| async move {
+        sleep(Duration::from_secs(60)).await;
+        drop(socket);
+    })
+    .await;
+    let timeouts = Timeouts { write: Some(SHORT), ..Timeouts::none() };
+    let client = builder(address, timeouts).direct().unwrap();
+    let began = Instant::now();
+    // More than the system buffers between the two.
+    let large = text("x".repeat(32 * 1024 * 1024));
+    let given_up = timeout(Duration::from_secs(20), client.send(large)).await.unwrap();
+    assert_ran_out(given_up, &reason::WRITE_TIMEOUT, began);
+}
+
+#[tokio::test]
+async fn a_silent_server_is_given_up_by_the_read_timeout_and_hung_up_on() {
+    let (closed, mut saw_it_close) = tokio::sync::mpsc::channel(8);
+    let address = server(move |mut socket| {
+        let closed = closed.clone();
+        async move {
+            let mut taken = vec![0; 1024];
+            while socket.read(&mut taken).await.is_ok_and(|n| n > 0) {}
+            let _ = closed.send(()).await;
+        }
+    })
+    .await;
+    for binding in [Binding::JsonRpc, Binding::HttpJson] {
+        let timeouts = Timeouts { read: Some(SHORT), ..Timeouts::none() };
+        let client = builder(address, timeouts).binding(binding).direct().unwrap();
+        let began = Instant::now();
+        assert_ran_out(client.task("t").await, &reason::READ_TIMEOUT, began);
+        saw_it_close.recv().await.unwrap();
+        let began = Instant::now();
+        assert_ran_out(client.send_streaming("hi").await, &reason::READ_TIMEOUT, began);
+        saw_it_close.recv().await.unwrap();
+    }
+    // On gRPC the connection is for other calls too, and stays.
+    let timeouts = Timeouts { read: Some(SHORT), ..Timeouts::none() };
+    let client = builder(address, timeouts).binding(Binding::Grpc).direct().unwrap();
+    let began = Instant::now();
+    assert_ran_out(client.task("t").await, &reason::READ_TIMEOUT, began);
+    let began = Instant::now();
+    assert_ran_out(client.send_streaming("hi").await, &reason::READ_TIMEOUT, began);
+}
+
+/// A byte of the body every 50 ms, or, on a stream, a comment.
+async fn drip(mut socket: TcpStream) {
+    let mut request = vec![0; 64 * 1024];
+    let read = socket.read(&mut request).await.unwrap_or(0);
+    let streams = String::from_utf8_lossy(&request[..read]).contains("SendStreamingMessage");
+    let head = match streams {
+        true => "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",
+        false => "HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n",
+    };
+    let drop: &[u8] = if streams { b":\n\n" } else { b" " };
+    let mut sent = socket.write_all(head.as_bytes()).await;
+    while sent.is_ok() {
+        sleep(Duration::from_millis(50)).await;
+        sent = socket.write_all(drop).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_drips_is_given_up_by_the_total_and_not_by_the_read_timeout() {
+    let address = server(drip).await;
+    let timeouts = Timeouts { read: Some(SHORT), total: Some(SHORT), ..Timeouts::none() };
+    let client = builder(address, timeouts).direct().unwrap();
+    let began = Instant::now();
+    assert_ran_out(client.task("t").await, &reason::CALL_TIMEOUT, began);
+    // Comments are bytes, and a stream has no total.
+    let mut stream = client.send_streaming("hi").await.unwrap();
+    assert!(timeout(4 * SHORT, stream.next()).await.is_err(), "the stream goes on");
+}
+
+#[tokio::test]
+async fn a_stream_that_falls_silent_is_given_up_by_the_read_timeout() {
+    let address = server(|mut socket| async move {
+        let mut taken = vec![0; 64 * 1024];
+        let _ = socket.read(&mut taken).await;
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n:\n\n";
+        let _ = socket.write_all(head.as_bytes()).await;
+        sleep(Duration::from_secs(60)).await;
+    })
+    .await;
+    let timeouts = Timeouts { read: Some(SHORT), ..Timeouts::none() };
+    let client = builder(address, timeouts).direct().unwrap();
+    let mut stream = client.send_streaming("hi").await.unwrap();
+    let began = Instant::now();
+    let silent = stream.next().await.unwrap().map_err(Error::from);
+    assert_ran_out(silent, &reason::READ_TIMEOUT, began);
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_call_that_finds_no_place_is_given_up_by_the_pool_timeout_and_nothing_is_sent() {
+    let server = Server::start([result(TASK)]).await;
+    let address = server.url.trim_start_matches("http://").parse().unwrap();
+    let silent = self::server(drip).await;
+    let timeouts = Timeouts { pool: Some(SHORT), ..Timeouts::none() };
+    let client = builder(silent, timeouts).max_calls(1).direct().unwrap();
+    let stream = client.send_streaming("hi").await.unwrap();
+    let began = Instant::now();
+    assert_ran_out(client.clone().task("t").await, &reason::POOL_TIMEOUT, began);
+    // The place is free again as soon as nobody listens to the stream.
+    drop(stream);
+    assert!(timeout(SHORT, client.send_streaming("hi")).await.unwrap().is_ok());
+    // Other clients have places of their own.
+    let other = builder(address, timeouts).max_calls(1).direct().unwrap();
+    other.task("t-1").await.unwrap();
+    let nothing = builder(address, timeouts).max_calls(0).direct();
+    let refused = Failure::from(nothing.unwrap_err());
+    assert!(refused.public_message.contains("max_calls"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_task_may_take_longer_than_any_call() {
+    let working =
+        r#"{"task":{"id":"t-1","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}"#;
+    let address = server(move |mut socket| async move {
+        let mut request = vec![0; 64 * 1024];
+        let read = socket.read(&mut request).await.unwrap_or(0);
+        let request = String::from_utf8_lossy(&request[..read]).into_owned();
+        let answer = match request.contains("\"GetTask\"") {
+            true => result(TASK),
+            // Every stream falls silent after its first event, if it has one at all.
+            false => {
+                let event = match request.contains("SendStreamingMessage") {
+                    true => format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{working}}}"),
+                    false => ":".to_owned(),
+                };
+                format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{event}\n\n")
+            }
+        };
+        let _ = socket.write_all(answer.as_bytes()).await;
+        sleep(Duration::from_secs(60)).await;
+    })
+    .await;
+    let timeouts = Timeouts { read: Some(SHORT), total: Some(SHORT), ..Timeouts::none() };
+    let backoff = Duration::from_millis(10);
+    let reconnect = Reconnect { backoff, backoff_max: backoff, ..Reconnect::default() };
+    let client = builder(address, timeouts).reconnect(reconnect).direct().unwrap();
+    let answer = timeout(Duration::from_secs(20), client.run("hi")).await.unwrap().unwrap();
+    assert_eq!(answer.task().map(|task| task.id.as_str()), Some("t-1"));
+}
+
+#[test]
+fn by_default_each_layer_has_its_time() {
+    let Timeouts { connect, write, pool, read, total } = Timeouts::default();
+    let seconds = [connect, write, pool, read, total].map(|layer| layer.unwrap().as_secs());
+    assert_eq!(seconds, [5, 5, 10, 60, 90]);
+}

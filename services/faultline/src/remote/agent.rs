@@ -1,0 +1,376 @@
+//! One agent that is elsewhere, as an agent of ours. A task of ours has one task there: what that
+//! one makes, asks and becomes, ours does, and when ours is stopped, that one is.
+
+use std::{pin::pin, time::Duration};
+
+use faultline_chassis::TraceContext;
+use faultline_client::{
+    Client, Ended, Error as ClientError, Follow, a2a::stream_response::Payload,
+};
+use faultline_proto::{
+    a2a::{Artifact, CancelTaskRequest, Message, SendMessageRequest, Task, TaskState, TaskStatus},
+    reason,
+};
+use faultline_worker::{Agent, Context, Error};
+use http::{HeaderName, HeaderValue};
+use prost_types::{Value, value::Kind};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::{OnceCell, watch},
+    time::{sleep, timeout},
+};
+
+use super::{
+    config::{BadRemote, Remote},
+    keeps_keys,
+    pass::{self, Asked},
+    quote,
+};
+
+const IDEMPOTENCY_KEY: &str = "faultline.dev/idempotencyKey";
+const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+const TIMEOUT_HEADER: HeaderName = HeaderName::from_static("faultline-timeout-ms");
+/// How long a task that is stopped waits for word that the remote one is, too.
+const STOP_MOMENT: Duration = Duration::from_millis(500);
+/// How long it waits for the id of a remote task that is just being started.
+const START_MOMENT: Duration = Duration::from_secs(1);
+/// Calls to stop a remote task before it is left to itself, and the pause before the second.
+const STOP_CALLS: u32 = 5;
+const STOP_PAUSE: Duration = Duration::from_millis(500);
+/// An answer that could not be given is given so often.
+const ANSWERS_MAX: u32 = 3;
+/// Between two looks at a remote task that asks: somebody else may answer it.
+const LOOK_MIN: Duration = Duration::from_millis(500);
+const LOOK_MAX: Duration = Duration::from_secs(15);
+/// A worker that leaves drops its agents sooner than this.
+const LEAVING: Duration = Duration::from_millis(20);
+
+pub(super) struct Elsewhere {
+    name: String,
+    remote: Remote,
+    client: OnceCell<Client>,
+}
+
+/// What a later attempt has to know, which is its checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+struct Place {
+    /// The remote task; empty until it is known, and after one has failed.
+    task: String,
+    /// The remote context.
+    context: String,
+    /// Remote tasks that have failed: each further one is sent under a key of its own.
+    failed: u32,
+}
+
+impl Elsewhere {
+    pub(super) fn new(name: &str, remote: &Remote) -> Result<Self, BadRemote> {
+        // What is wrong for good is said before anything is offered.
+        let checked = remote.builder(name)?.direct();
+        checked.map_err(|e| BadRemote::Unusable { name: name.to_owned(), source: Box::new(e) })?;
+        Ok(Self { name: name.to_owned(), remote: remote.clone(), client: OnceCell::new() })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// By its card, which is read until it could be.
+    pub(super) async fn client(&self) -> Result<&Client, ClientError> {
+        self.client
+            .get_or_try_init(|| async {
+                let builder = self.remote.builder(&self.name).expect("it was checked before");
+                builder.connect().await
+            })
+            .await
+    }
+
+    fn failed(&self, error: ClientError) -> Error {
+        let card = self.client.get().and_then(Client::card);
+        let peer = card.map_or("remote", |card| card.name.as_str());
+        quote::error(&self.name, peer, error)
+    }
+}
+
+impl Agent for Elsewhere {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let (known, mut seen) = watch::channel(Place::default());
+        let mut work = pin!(self.work(cx, known));
+        let ended = tokio::select! {
+            biased;
+            ended = &mut work => Some(ended),
+            () = cx.cancelled() => None,
+        };
+        let is_over = match ended {
+            Some(Err(error)) if error.is_stop() => true,
+            Some(ended) => return ended,
+            None => false,
+        };
+        // A worker that leaves hands the task back, remote one and all, and drops this future here.
+        sleep(LEAVING).await;
+        if !is_over {
+            // What is just being started can be stopped as soon as it has a name.
+            tokio::select! {
+                _ = seen.wait_for(|place| !place.task.is_empty()) => {}
+                _ = &mut work => {}
+                () = sleep(START_MOMENT) => {}
+            }
+        }
+        let task = Some(seen.borrow().task.clone()).filter(|id| !id.is_empty());
+        if let (Some(task), Some(client)) = (task, self.client.get()) {
+            let client = traced(client.clone(), cx);
+            let stopping = tokio::spawn(stop(client, self.name.clone(), task));
+            let _ = timeout(STOP_MOMENT, stopping).await;
+        }
+        cx.start().await
+    }
+}
+
+impl Elsewhere {
+    async fn work(&self, cx: &Context, known: watch::Sender<Place>) -> Result<(), Error> {
+        let mut place = restored(cx)?;
+        let client = self.client().await.map_err(|error| self.failed(error))?;
+        let client = traced(client.clone(), cx);
+        let follow = match place.task.as_str() {
+            "" => self.start(cx, &client, &place).await,
+            task => {
+                known.send_replace(place.clone());
+                Ok(client.follow_task(task, None))
+            }
+        };
+        let follow = follow.map_err(|error| self.failed(error))?;
+        let Err(ended) = self.follow(cx, &client, follow, &mut place, &known).await else {
+            return Ok(());
+        };
+        // The next attempt, if there is one, needs another task there.
+        let failed = matches!(ended, Stopped::There(_)) && !place.task.is_empty();
+        if failed {
+            let next = Place { task: String::new(), failed: place.failed + 1, ..place };
+            cx.checkpoint(saved(&next)).await?;
+        }
+        Err(match ended {
+            Stopped::There(ended) => self.failed(ended.into()),
+            Stopped::Between(error) => self.failed(error),
+            Stopped::Here(error) => error,
+        })
+    }
+
+    async fn start(
+        &self,
+        cx: &Context,
+        client: &Client,
+        place: &Place,
+    ) -> Result<Follow, ClientError> {
+        let key = match place.failed {
+            0 => cx.task_id().to_string(),
+            failed => format!("{}.{failed}", cx.task_id()),
+        };
+        let mut request = pass::request(cx.message(), &place.context, cx.remaining());
+        let mut sender = client.clone();
+        if let Ok(key) = HeaderValue::from_str(&key) {
+            sender = sender.with_header(IDEMPOTENCY_HEADER, key);
+        }
+        if let Some(left) = cx.remaining() {
+            sender = sender.with_header(TIMEOUT_HEADER, (left.as_millis() as u64).into());
+        }
+        // Only who keeps keys may be sent the same twice; to others the header is a hint.
+        if keeps_keys(client) {
+            let metadata = request.metadata.get_or_insert_default();
+            let key = Value { kind: Some(Kind::StringValue(key)) };
+            metadata.fields.insert(IDEMPOTENCY_KEY.to_owned(), key);
+        }
+        Ok(sender.follow(request).await?.through(client.clone()))
+    }
+
+    /// To the end of the remote task, through its questions.
+    async fn follow(
+        &self,
+        cx: &Context,
+        client: &Client,
+        mut follow: Follow,
+        place: &mut Place,
+        known: &watch::Sender<Place>,
+    ) -> Result<(), Stopped> {
+        let mut undelivered = 0;
+        loop {
+            self.copy(cx, &mut follow, place, known).await?;
+            let task = follow.task_so_far();
+            if let Some(asked) = Asked::of(task) {
+                let answer = self.ask(cx, client, task, &asked).await?;
+                let given = match answer {
+                    Some(answer) => follow.answer(answer).await,
+                    // It went on by itself, or by somebody else.
+                    None => Ok(follow = client.follow_task(&place.task, None)),
+                };
+                match given {
+                    Ok(()) => undelivered = 0,
+                    Err(error) if is_passing(&error) && undelivered < ANSWERS_MAX => {
+                        undelivered += 1;
+                        cx.sleep(STOP_PAUSE * undelivered).await?;
+                        follow = client.follow_task(&place.task, None);
+                    }
+                    Err(error) => return Err(Stopped::Between(error)),
+                }
+                continue;
+            }
+            return match client.ended(task) {
+                Some(ended) => Err(Stopped::There(ended)),
+                None => Ok(()),
+            };
+        }
+    }
+
+    /// Everything that the remote task does until it ends or asks, done by ours.
+    async fn copy(
+        &self,
+        cx: &Context,
+        follow: &mut Follow,
+        place: &mut Place,
+        known: &watch::Sender<Place>,
+    ) -> Result<(), Stopped> {
+        while let Some(event) = follow.next().await {
+            let event = event.map_err(Stopped::Between)?;
+            let (task, context) = (&follow.task_so_far().id, &follow.task_so_far().context_id);
+            if place.task.is_empty() && !task.is_empty() {
+                place.task.clone_from(task);
+                place.context.clone_from(context);
+                known.send_replace(place.clone());
+                cx.checkpoint(saved(place)).await?;
+            }
+            let status = match event.response.payload {
+                Some(Payload::Message(message)) => {
+                    cx.reply(pass::parts(&message)).await?;
+                    None
+                }
+                Some(Payload::Task(Task { artifacts, status, .. })) => {
+                    for artifact in artifacts {
+                        relay(cx, artifact, false, true).await?;
+                    }
+                    status
+                }
+                Some(Payload::ArtifactUpdate(update)) => {
+                    if let Some(artifact) = update.artifact {
+                        relay(cx, artifact, update.append, update.last_chunk).await?;
+                    }
+                    None
+                }
+                Some(Payload::StatusUpdate(update)) => update.status,
+                None => None,
+            };
+            match status.and_then(said) {
+                Some((TaskState::Completed, message)) => cx.reply(pass::parts(&message)).await?,
+                Some((TaskState::Working, message)) => cx.status(pass::parts(&message)).await?,
+                _ => {}
+            }
+            if follow.asks() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The answer to the question; none if the remote task does not ask it any longer.
+    async fn ask(
+        &self,
+        cx: &Context,
+        client: &Client,
+        task: &Task,
+        asked: &Asked,
+    ) -> Result<Option<SendMessageRequest>, Stopped> {
+        tokio::select! {
+            biased;
+            answer = cx.ask(asked.question()) => Ok(Some(asked.answer(answer?.message()))),
+            () = went_on(client, &task.id, asked) => {
+                // Takes our own question back.
+                cx.start().await?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Why there is nothing more to follow.
+enum Stopped {
+    /// The remote task did not complete.
+    There(Ended),
+    /// The remote server failed us, or was lost.
+    Between(ClientError),
+    /// Our own task has to stop, or cannot hold what the other makes.
+    Here(Error),
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Stopped::Here(error)
+    }
+}
+
+fn traced(client: Client, cx: &Context) -> Client {
+    client.in_trace(TraceContext::from_header(Some(&cx.traceparent())))
+}
+
+fn restored(cx: &Context) -> Result<Place, Error> {
+    let Some(bytes) = cx.restored() else { return Ok(Place::default()) };
+    serde_json::from_slice(bytes).map_err(|error| {
+        let text = "the checkpoint of an earlier attempt cannot be read";
+        Error::new(&reason::DATA_LOSS).because(text).caused_by(error)
+    })
+}
+
+fn saved(place: &Place) -> Vec<u8> {
+    serde_json::to_vec(place).expect("strings and a number are JSON")
+}
+
+fn said(status: TaskStatus) -> Option<(TaskState, Message)> {
+    let state = status.state();
+    status.message.filter(|message| !message.parts.is_empty()).map(|message| (state, message))
+}
+
+async fn relay(cx: &Context, artifact: Artifact, append: bool, last: bool) -> Result<(), Error> {
+    let pieces = pass::pieces(artifact);
+    let count = pieces.len();
+    for (at, piece) in pieces.into_iter().enumerate() {
+        cx.relay(piece, append || at > 0, last && at + 1 == count).await?;
+    }
+    Ok(())
+}
+
+/// Returns when the remote task does not ask this any longer.
+async fn went_on(client: &Client, task: &str, asked: &Asked) {
+    let mut pause = LOOK_MIN;
+    loop {
+        sleep(pause).await;
+        match client.task(task).await {
+            Ok(task) if Asked::of(&task).is_none_or(|now| now.id != asked.id) => return,
+            Ok(_) => {}
+            // Whoever follows it next will say what is wrong.
+            Err(error) if !is_passing(&error) => return,
+            Err(_) => {}
+        }
+        pause = (pause * 2).min(LOOK_MAX);
+    }
+}
+
+fn is_passing(error: &ClientError) -> bool {
+    let somebody_else = |error: &ClientError| {
+        error.failure().is_some_and(|f| f.row() == &reason::UNSUPPORTED_OPERATION)
+    };
+    error.failure().is_some_and(|failure| failure.may_retry()) || somebody_else(error)
+}
+
+/// Tells the remote server to stop its task, a few times if need be.
+async fn stop(client: Client, agent: String, task: String) {
+    let mut pause = STOP_PAUSE;
+    for call in 1..=STOP_CALLS {
+        let metadata = Some(pass::cancel());
+        let request = CancelTaskRequest { id: task.clone(), metadata, ..Default::default() };
+        let Err(error) = client.cancel_task(request).await else { return };
+        let passes = error.failure().is_some_and(|failure| failure.may_retry());
+        if !passes || call == STOP_CALLS {
+            let text = "a remote task may go on: it could not be stopped";
+            tracing::warn!(agent, remote.task = task, calls = call, %error, "{text}");
+            return;
+        }
+        sleep(pause).await;
+        pause *= 2;
+    }
+}

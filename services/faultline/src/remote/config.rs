@@ -1,0 +1,238 @@
+//! `[remote.NAME]`: an agent that is elsewhere, and how it is called.
+
+use std::{path::PathBuf, time::Duration};
+
+use faultline_chassis::Secret;
+use faultline_client as client;
+use http::{HeaderName, Uri};
+use serde::{Deserialize, Serialize};
+
+/// One agent of another house that this mesh offers under a name of its own.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Remote {
+    /// Where it is: the URL of its card, of the agent itself or of its server.
+    pub card: String,
+    /// What its server knows us by. Default: nothing.
+    #[serde(skip_serializing)]
+    pub token: Option<Secret>,
+    /// The header that carries the token as it is. Default: `authorization`, as a bearer token.
+    pub header: Option<String>,
+    /// PEM: the only CA to trust for it. Default: those the system trusts.
+    pub ca: Option<PathBuf>,
+    /// What the agent is for, in place of what its card says.
+    pub description: Option<String>,
+    /// What to call it by: `jsonrpc`, `http+json` or `grpc`. Default: what its card lists first.
+    pub binding: Option<Binding>,
+    /// How its server tells errors: `auto`, or `stack-a2a` for numbers older than A2A's. Default:
+    /// `auto`.
+    pub dialect: Dialect,
+    /// Sends the token to another machine unencrypted. Default: false.
+    pub insecure_http: bool,
+    /// Calls that may be under way at once, streams included. Default: 256.
+    pub max_calls: u32,
+    pub timeouts: Timeouts,
+}
+
+/// The bounds of one call to it, never of a task. 0: no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Timeouts {
+    /// Until there is a connection. Default: 5000.
+    pub connect_ms: u64,
+    /// While it takes no bytes. Default: 5000.
+    pub write_ms: u64,
+    /// Until one of `max_calls` is free. Default: 10000.
+    pub pool_ms: u64,
+    /// While it says nothing. Models are slow: give them 30 to 120 s. Default: 60000.
+    pub read_ms: u64,
+    /// All of a call that is no stream. Default: 90000.
+    pub total_ms: u64,
+}
+
+/// What calls travel on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum Binding {
+    #[serde(rename = "jsonrpc")]
+    JsonRpc,
+    #[serde(rename = "http+json")]
+    HttpJson,
+    #[serde(rename = "grpc")]
+    Grpc,
+}
+
+/// How errors are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    #[default]
+    Auto,
+    StackA2a,
+}
+
+/// Why an agent cannot be offered, whatever its server would say.
+#[derive(Debug, thiserror::Error)]
+pub enum BadRemote {
+    #[error("`remote.{name}.card` is missing: say where the agent is, as https://HOST/PATH")]
+    NoCard { name: String },
+    #[error("`remote.{name}.card`: '{card}' is no http:// or https:// URL")]
+    NoUrl { name: String, card: String },
+    #[error("`remote.{name}.header`: '{header}' is not the name of a header")]
+    NoHeader { name: String, header: String },
+    #[error(
+        "`remote.{name}.token` would go to another machine unencrypted: use https:// in \
+         `remote.{name}.card`, or set `remote.{name}.insecure_http`"
+    )]
+    Overheard { name: String },
+    #[error("`remote.{name}.max_calls` is 0: it could never be called")]
+    NoCalls { name: String },
+    #[error("`remote.{name}` cannot be used")]
+    Unusable { name: String, source: Box<client::Error> },
+}
+
+impl Default for Remote {
+    fn default() -> Self {
+        Self {
+            card: String::new(),
+            token: None,
+            header: None,
+            ca: None,
+            description: None,
+            binding: None,
+            dialect: Dialect::default(),
+            insecure_http: false,
+            max_calls: 256,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let client::Timeouts { connect, write, pool, read, total } = client::Timeouts::default();
+        let ms = |layer: Option<Duration>| layer.map_or(0, |time| time.as_millis() as u64);
+        Self {
+            connect_ms: ms(connect),
+            write_ms: ms(write),
+            pool_ms: ms(pool),
+            read_ms: ms(read),
+            total_ms: ms(total),
+        }
+    }
+}
+
+impl From<Timeouts> for client::Timeouts {
+    fn from(timeouts: Timeouts) -> Self {
+        let layer = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
+        Self {
+            connect: layer(timeouts.connect_ms),
+            write: layer(timeouts.write_ms),
+            pool: layer(timeouts.pool_ms),
+            read: layer(timeouts.read_ms),
+            total: layer(timeouts.total_ms),
+        }
+    }
+}
+
+impl Remote {
+    /// How to call it. It is the mesh that retries, so this client does not.
+    pub(super) fn builder(&self, name: &str) -> Result<client::Builder, BadRemote> {
+        let name = || name.to_owned();
+        if self.card.is_empty() {
+            return Err(BadRemote::NoCard { name: name() });
+        }
+        let uri = self.card.parse::<Uri>().ok().filter(|uri| {
+            uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https"))
+        });
+        let Some(uri) = uri else {
+            return Err(BadRemote::NoUrl { name: name(), card: self.card.clone() });
+        };
+        if self.token.is_some() && !self.insecure_http && is_overheard(&uri) {
+            return Err(BadRemote::Overheard { name: name() });
+        }
+        if self.max_calls == 0 {
+            return Err(BadRemote::NoCalls { name: name() });
+        }
+        let mut builder = client::Client::builder(&self.card)
+            .retry(client::Retry::never())
+            .timeouts(self.timeouts.into())
+            .max_calls(self.max_calls as usize)
+            .dialect(match self.dialect {
+                Dialect::Auto => client::Dialect::Auto,
+                Dialect::StackA2a => client::Dialect::StackA2a,
+            });
+        if let Some(binding) = self.binding {
+            builder = builder.binding(match binding {
+                Binding::JsonRpc => client::Binding::JsonRpc,
+                Binding::HttpJson => client::Binding::HttpJson,
+                Binding::Grpc => client::Binding::Grpc,
+            });
+        }
+        if let Some(ca) = &self.ca {
+            builder = builder.ca(ca);
+        }
+        Ok(match (&self.token, &self.header) {
+            (None, _) => builder,
+            (Some(token), None) => builder.bearer(token.reveal()),
+            (Some(token), Some(header)) => {
+                if header.parse::<HeaderName>().is_err() {
+                    return Err(BadRemote::NoHeader { name: name(), header: header.clone() });
+                }
+                builder.header(header, token.reveal())
+            }
+        })
+    }
+}
+
+/// Whether others on the network can read what is sent there.
+fn is_overheard(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let here = host == "localhost"
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    uri.scheme_str() == Some("http") && !here
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(toml: &str) -> String {
+        let remote: Remote = toml::from_str(toml).unwrap();
+        remote.builder("billing").err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_cannot_be_called_is_refused_by_the_name_of_its_key() {
+        let card = "card = 'https://x.example'\n";
+        let cases = [
+            ("", "`remote.billing.card` is missing"),
+            ("card = 'x.example'", "`remote.billing.card`: 'x.example' is no"),
+            ("card = 'ftp://x'", "is no http://"),
+            ("card = 'http://x.example'\ntoken = 't'", "`remote.billing.token` would go"),
+            (&format!("{card}token = 't'\nheader = 'a b'"), "`remote.billing.header`: 'a b'"),
+            (&format!("{card}max_calls = 0"), "`remote.billing.max_calls` is 0"),
+        ];
+        for (toml, expected) in cases {
+            assert!(refused(toml).contains(expected), "{toml}: {}", refused(toml));
+        }
+        for fine in [
+            card.to_owned(),
+            format!("{card}token = 't'\nheader = 'x-api-key'"),
+            "card = 'http://127.0.0.1:1'\ntoken = 't'".to_owned(),
+            "card = 'http://x.example'\ntoken = 't'\ninsecure_http = true".to_owned(),
+            format!("{card}dialect = 'stack-a2a'\nbinding = 'http+json'"),
+        ] {
+            assert_eq!(refused(&fine), "", "{fine}");
+        }
+    }
+
+    #[test]
+    fn its_patience_is_that_of_a_client_unless_said() {
+        let default = client::Timeouts::from(Timeouts::default());
+        assert_eq!(default, client::Timeouts::default());
+        let told: Remote = toml::from_str("timeouts = { read_ms = 0, connect_ms = 3000 }").unwrap();
+        let told = client::Timeouts::from(told.timeouts);
+        assert_eq!((told.read, told.connect), (None, Some(Duration::from_secs(3))));
+        assert_eq!(told.total, default.total);
+    }
+}

@@ -1,0 +1,241 @@
+//! What is handed over the border: messages and answers outward, questions and artifacts inward.
+//! Our private keys stay at home, and theirs do not come in. It knows no connection.
+
+use std::time::{Duration, SystemTime};
+
+use faultline_chassis::limits;
+use faultline_client::{interrupt_of, text_of};
+use faultline_proto::{
+    a2a::{Artifact, Message, Part, Role, SendMessageRequest, Task, TaskState},
+    id::TaskId,
+    json,
+    v1::{Interrupt, interrupt::Kind},
+};
+use faultline_worker::Question;
+use prost::Message as _;
+use prost_types::{Struct, Value, value};
+
+/// Opens every key of a metadata that is ours.
+const PRIVATE: &str = "faultline.dev/";
+const ANSWER: &str = "faultline.dev/answer";
+const CANCEL: &str = "faultline.dev/cancel";
+const TIMEOUT: &str = "faultline.dev/timeoutMs";
+
+/// The message of a task, for its remote one.
+pub(super) fn request(
+    message: &Message,
+    context_id: &str,
+    remaining: Option<Duration>,
+) -> SendMessageRequest {
+    let message = Message {
+        message_id: TaskId::new().to_string(),
+        context_id: context_id.to_owned(),
+        role: Role::User as i32,
+        parts: message.parts.iter().map(part).collect(),
+        metadata: public(message.metadata.as_ref()),
+        extensions: message.extensions.clone(),
+        ..Message::default()
+    };
+    let metadata = remaining.map(|left| object([(TIMEOUT, number(left.as_millis() as f64))]));
+    SendMessageRequest { message: Some(message), metadata, ..SendMessageRequest::default() }
+}
+
+/// Why a remote task has to stop.
+pub(super) fn cancel() -> Struct {
+    let why = object([
+        ("initiator", text("parent")),
+        ("reason", text("the task that it works for was canceled")),
+    ]);
+    object([(CANCEL, Value { kind: Some(value::Kind::StructValue(why)) })])
+}
+
+/// A question of a remote task.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Asked {
+    /// Tells it from other questions of its task; empty if nothing does.
+    pub(super) id: String,
+    /// The key of a server that keeps keys, which an answer has to name.
+    key: Option<String>,
+    interrupt: Interrupt,
+}
+
+impl Asked {
+    /// What the task waits for, if it does.
+    pub(super) fn of(task: &Task) -> Option<Self> {
+        let status = task.status.as_ref()?;
+        let is_auth = status.state() == TaskState::AuthRequired;
+        if !is_auth && status.state() != TaskState::InputRequired {
+            return None;
+        }
+        let told = interrupt_of(status, task.metadata.as_ref());
+        let key = told.as_ref().map(|i| i.key.clone()).filter(|key| !key.is_empty());
+        let said = status.message.as_ref();
+        let id = key.clone().or_else(|| said.map(|m| m.message_id.clone())).unwrap_or_default();
+        let words = said.map(text_of).unwrap_or_default();
+        let interrupt = told.unwrap_or_else(|| Interrupt {
+            kind: if is_auth { Kind::AuthUrl } else { Kind::Input } as i32,
+            url: if is_auth { url_in(&words) } else { String::new() },
+            prompt: words,
+            ..Interrupt::default()
+        });
+        Some(Self { id, key, interrupt })
+    }
+
+    /// The same as ours.
+    pub(super) fn question(&self) -> Question {
+        let Interrupt { prompt, schema, url, expires_at, .. } = self.interrupt.clone();
+        let prompt = if prompt.is_empty() { "The agent waits for you".to_owned() } else { prompt };
+        let question = match self.interrupt.kind() {
+            Kind::AuthUrl => Question::auth(url).prompt(prompt),
+            Kind::Approval => Question::approval(prompt),
+            Kind::Choice => Question::choice(prompt, [""; 0]),
+            Kind::Input | Kind::Unspecified => Question::input(prompt),
+        };
+        let question = match schema.and_then(|s| serde_json::from_str(&json::to_string(&s)).ok()) {
+            Some(schema) => question.schema(schema),
+            None => question,
+        };
+        let until = expires_at.and_then(|at| SystemTime::try_from(at).ok());
+        let question = match until.and_then(|at| at.duration_since(SystemTime::now()).ok()) {
+            Some(left) => question.expires_in(left),
+            None => question,
+        };
+        match self.id.as_str() {
+            "" => question,
+            id => question.key(format!("remote/{id}")),
+        }
+    }
+
+    /// The answer to it, as the remote task takes it.
+    pub(super) fn answer(&self, answer: &Message) -> SendMessageRequest {
+        let mut request = request(answer, "", None);
+        let Some(key) = &self.key else { return request };
+        let given = answer.metadata.as_ref().and_then(|m| m.fields.get(ANSWER)?.kind.clone());
+        let mut named = match given {
+            Some(value::Kind::StructValue(given)) => given,
+            _ => Struct::default(),
+        };
+        named.fields.insert("interruptId".to_owned(), text(key));
+        let named = Value { kind: Some(value::Kind::StructValue(named)) };
+        let message = request.message.get_or_insert_default();
+        let metadata = message.metadata.get_or_insert_default();
+        metadata.fields.insert(ANSWER.to_owned(), named);
+        request
+    }
+}
+
+/// Where to sign in, if the words name a place.
+fn url_in(words: &str) -> String {
+    let is_url = |word: &&str| word.starts_with("https://") || word.starts_with("http://");
+    let url = words.split_whitespace().find(is_url).unwrap_or_default();
+    url.trim_end_matches(['.', ',', ')', '>']).to_owned()
+}
+
+/// An artifact in pieces that the mesh takes, in their order.
+pub(super) fn pieces(artifact: Artifact) -> Vec<Artifact> {
+    let artifact = Artifact {
+        parts: artifact.parts.iter().map(part).collect(),
+        metadata: public(artifact.metadata.as_ref()),
+        ..artifact
+    };
+    if artifact.encoded_len() <= limits::MESSAGE_BYTES_MAX {
+        return vec![artifact];
+    }
+    let one = |part: &Part| Artifact { parts: vec![part.clone()], ..artifact.clone() };
+    artifact.parts.iter().map(one).collect()
+}
+
+pub(super) fn parts(message: &Message) -> Vec<Part> {
+    message.parts.iter().map(part).collect()
+}
+
+fn part(part: &Part) -> Part {
+    Part { metadata: public(part.metadata.as_ref()), ..part.clone() }
+}
+
+/// Without what is ours, or claims to be.
+fn public(metadata: Option<&Struct>) -> Option<Struct> {
+    let fields = metadata?.fields.iter().filter(|(key, _)| !key.starts_with(PRIVATE));
+    let fields = fields.map(|(key, value)| (key.clone(), value.clone()));
+    Some(Struct { fields: fields.collect() }).filter(|s| !s.fields.is_empty())
+}
+
+fn object<const N: usize>(fields: [(&str, Value); N]) -> Struct {
+    Struct { fields: fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect() }
+}
+
+fn text(text: &str) -> Value {
+    Value { kind: Some(value::Kind::StringValue(text.to_owned())) }
+}
+
+fn number(number: f64) -> Value {
+    Value { kind: Some(value::Kind::NumberValue(number)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(json: &str) -> Message {
+        json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn what_is_ours_stays_at_home_and_the_rest_goes() {
+        let ours = message(
+            r#"{"messageId":"m","contextId":"ours","taskId":"t","referenceTaskIds":["r"],
+                "parts":[{"text":"hi","metadata":{"faultline.dev/x":1,"lang":"en"}}],
+                "metadata":{"faultline.dev/parent":"p","team":"blue"}}"#,
+        );
+        let sent = request(&ours, "theirs", Some(Duration::from_millis(1500)));
+        let text = json::to_string(&sent);
+        for kept in [r#""lang":"en""#, r#""team":"blue""#, r#""contextId":"theirs""#] {
+            assert!(text.contains(kept), "{kept} in {text}");
+        }
+        assert!(text.contains(r#""faultline.dev/timeoutMs":1500"#), "{text}");
+        for gone in ["ours", "parent", "faultline.dev/x", r#""r""#, r#""m""#] {
+            assert!(!text.contains(gone), "{gone} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_question_is_read_from_its_record_or_from_its_words() {
+        let asked = |state: &str, message: &str| {
+            let task = format!(
+                r#"{{"id":"t","status":{{"state":"TASK_STATE_{state}","message":{message}}}}}"#
+            );
+            Asked::of(&json::from_str(&task).unwrap())
+        };
+        let keyed = r#"{"messageId":"m","parts":[{"text":"Sure?"}],"metadata":{
+            "faultline.dev/interrupt":{"key":"ask-1","kind":"KIND_APPROVAL","prompt":"Sure?",
+            "schema":{"type":"object"}}}}"#;
+        let keyed = asked("INPUT_REQUIRED", keyed).unwrap();
+        assert_eq!((keyed.id.as_str(), keyed.interrupt.kind()), ("ask-1", Kind::Approval));
+        let answer = r#"{"parts":[{"text":"yes"}],"metadata":{"faultline.dev/answer":{
+            "interruptId":"remote/ask-1","action":"accept"}}}"#;
+        let answer = json::to_string(&keyed.answer(&message(answer)));
+        assert!(answer.contains(r#""interruptId":"ask-1""#), "{answer}");
+        assert!(answer.contains(r#""action":"accept""#) && !answer.contains("remote/"), "{answer}");
+        let words = r#"{"messageId":"m","parts":[{"text":"Go to https://x.example/a, please"}]}"#;
+        let words = asked("AUTH_REQUIRED", words).unwrap();
+        assert_eq!((words.id.as_str(), words.interrupt.kind()), ("m", Kind::AuthUrl));
+        assert_eq!(words.interrupt.url, "https://x.example/a");
+        assert!(words.answer(&Message::default()).message.unwrap().metadata.is_none());
+        assert_eq!(asked("WORKING", "{}"), None);
+    }
+
+    #[test]
+    fn an_artifact_too_large_for_one_report_goes_in_pieces() {
+        let half = "x".repeat(limits::MESSAGE_BYTES_MAX / 2 + 1);
+        let content = faultline_proto::a2a::part::Content::Text(half);
+        let part = Part { content: Some(content), ..Part::default() };
+        let artifact = Artifact {
+            artifact_id: "a".to_owned(),
+            parts: vec![part.clone(), part],
+            ..Artifact::default()
+        };
+        assert_eq!(pieces(artifact.clone()).len(), 2);
+        let small = Artifact { parts: artifact.parts[..1].to_vec(), ..artifact };
+        assert_eq!(pieces(small.clone()), [small]);
+    }
+}

@@ -1,0 +1,267 @@
+//! The failure of somebody else, as this mesh may tell it. What a stranger says of himself is quoted
+//! below our own name for him: no claim of his can point at one of our agents.
+
+use faultline_client::{self as client, Ending};
+use faultline_proto::{
+    Failure,
+    failure::{CAUSES_MAX, MESSAGE_BYTES_MAX},
+    reason::{self, Reason},
+    v1::{self, Cause, FieldViolation, Origin, Plane},
+};
+use faultline_worker::Error;
+use tonic::Code;
+
+/// Whoever lists it on his card speaks as we do.
+pub(super) const EXTENSION: &str = "https://faultline.dev/a2a/ext/failure/v1";
+
+/// The longest name or id of somebody else that is repeated.
+const NAME_CHARS_MAX: usize = 63;
+const VIOLATIONS_MAX: usize = 16;
+/// What our own client says of a peer that did not answer.
+const UNANSWERED: [&Reason; 7] = [
+    &reason::UNAVAILABLE,
+    &reason::CONNECT_TIMEOUT,
+    &reason::WRITE_TIMEOUT,
+    &reason::POOL_TIMEOUT,
+    &reason::READ_TIMEOUT,
+    &reason::CALL_TIMEOUT,
+    &reason::RECONNECT_EXHAUSTED,
+];
+
+/// How a task of `agent` ends whose remote one failed, or could not be had. `peer` is what the
+/// other calls itself, where it does not say who failed.
+pub(super) fn error(agent: &str, peer: &str, error: client::Error) -> Error {
+    match error {
+        client::Error::Ended(ended) if ended.how == Ending::Rejected => {
+            Error::rejected(ended.failure.public_message.clone())
+        }
+        client::Error::InvalidCard { ref problem, .. } => {
+            let text = format!("the card of the remote agent cannot be used: {problem}");
+            Error::new(&reason::INVALID_AGENT_RESPONSE).because(text).caused_by(error)
+        }
+        client::Error::Ended(ended) => Error::from(quote(agent, peer, ended.failure)),
+        other => call_failed(agent, peer, Failure::from(other)),
+    }
+}
+
+/// The call did not run there, or nobody knows.
+fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
+    let is_ours = failure.plane() == Plane::Transport
+        && UNANSWERED.contains(&failure.row())
+        && failure.origin.is_none()
+        && failure.causes.is_empty();
+    if is_ours {
+        let row = match failure.row() {
+            row if row == &reason::UNAVAILABLE => &reason::AGENT_UNAVAILABLE,
+            row => row,
+        };
+        let text = format!("remote agent '{agent}': {}", failure.public_message);
+        let mut error = Error::new(row).because(text);
+        if let Some(retryable) = failure.retryable {
+            error = error.retryable(retryable);
+        }
+        return match failure.private() {
+            Some(private) => error.caused_by(private.for_log()),
+            None => error,
+        };
+    }
+    // It is not our caller whose credentials are bad.
+    if failure.code() == Code::Unauthenticated {
+        let text = format!(
+            "the server of remote agent '{agent}' does not accept our credentials: whoever runs \
+             this mesh has to renew `remote.{agent}.token`"
+        );
+        return Error::new(&reason::UNAUTHENTICATED).because(text).retryable(false);
+    }
+    Error::from(quote(agent, peer, failure))
+}
+
+/// Whatever may be believed of it stays: reason, code, texts, whether to retry, the trace.
+fn quote(agent: &str, peer: &str, failure: Failure) -> Failure {
+    let row = failure.row();
+    let told = failure.into_record();
+    let mut causes: Vec<Cause> =
+        told.causes.iter().cloned().map(|c| claim(agent, peer, c)).collect();
+    if causes.is_empty() {
+        let named = told.origin.as_ref().map(|origin| origin.agent.clone());
+        causes.push(claim(agent, peer, head(&told, named.unwrap_or_default())));
+    }
+    // One place is for the hop that quotes.
+    let dropped = causes.len().saturating_sub(CAUSES_MAX - 1);
+    if dropped > 0 {
+        let root = causes.pop();
+        causes.truncate(CAUSES_MAX - 2);
+        causes.extend(root);
+    }
+    for (hop, cause) in causes.iter_mut().rev().enumerate() {
+        cause.hop = hop as u32;
+    }
+    let violations = told.violations.into_iter().take(VIOLATIONS_MAX);
+    let violations = violations.map(|v| FieldViolation {
+        field: cut(v.field, MESSAGE_BYTES_MAX),
+        description: cut(v.description, MESSAGE_BYTES_MAX),
+    });
+    let fresh = Failure::new(row).into_record();
+    Failure::from_record(v1::Failure {
+        id: Some(name(&told.id)).filter(|id| !id.is_empty()).unwrap_or(fresh.id),
+        business_code: told.business_code,
+        error_type: told.error_type,
+        public_message: told.public_message,
+        retryable: told.retryable,
+        retry_after: told.retry_after,
+        plane: Plane::Execution as i32,
+        origin: Some(Origin {
+            agent: agent.to_owned(),
+            service: "remote".to_owned(),
+            ..Origin::default()
+        }),
+        hop: causes.len() as u32 - 1,
+        causes,
+        causes_dropped: told.causes_dropped.saturating_add(dropped as u32).min(999),
+        violations: violations.collect(),
+        trace_id: hex(told.trace_id, 32),
+        span_id: hex(told.span_id, 16),
+        llm_response_id: name(&told.llm_response_id),
+        retries_spent: told.retries_spent.min(999),
+        foreign: true,
+        ..fresh
+    })
+}
+
+/// The one hop of a failure that names none.
+fn head(told: &v1::Failure, agent: String) -> Cause {
+    Cause {
+        agent,
+        code: told.code,
+        reason: told.reason.clone(),
+        business_code: told.business_code.clone(),
+        public_message: told.public_message.clone(),
+        task_id: told.task_id.clone(),
+        time: told.time,
+        span_id: told.span_id.clone(),
+        retryable: told.retryable,
+        ..Cause::default()
+    }
+}
+
+/// One of their hops, under our name for them and within bounds.
+fn claim(agent: &str, peer: &str, cause: Cause) -> Cause {
+    let claimed = Some(name(&cause.agent)).filter(|name| !name.is_empty());
+    Cause {
+        agent: format!("{agent}:{}", claimed.unwrap_or_else(|| name(peer))),
+        reason: name(&cause.reason),
+        business_code: cut(cause.business_code, 255),
+        public_message: cut(cause.public_message, MESSAGE_BYTES_MAX),
+        task_id: name(&cause.task_id),
+        span_id: hex(cause.span_id, 16),
+        ..cause
+    }
+}
+
+fn name(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
+}
+
+fn cut(mut text: String, bytes_max: usize) -> String {
+    text.truncate(text.floor_char_boundary(bytes_max));
+    text
+}
+
+/// An id of a trace, or nothing.
+fn hex(text: String, digits: usize) -> String {
+    let fits = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if fits { text } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn born(agent: &str) -> Failure {
+        let origin = Origin { agent: agent.to_owned(), ..Origin::default() };
+        Failure::new(&reason::RATE_LIMITED)
+            .because("slow down")
+            .with_business_code("40401")
+            .with_retry_after(Duration::from_secs(2))
+            .with_trace("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+            .born_at(origin)
+    }
+
+    fn told(failure: Failure) -> Failure {
+        error("billing", "Billing Inc.", failure.into()).failure().unwrap().clone()
+    }
+
+    #[test]
+    fn a_strangers_chain_is_quoted_below_our_name_for_him() {
+        let theirs = born("script").wrap("plan", "t-2", "c");
+        let failure = told(theirs.clone());
+        assert!(failure.foreign && failure.plane() == Plane::Execution);
+        assert_eq!((failure.origin_agent(), failure.id.as_str()), ("billing", theirs.id.as_str()));
+        let names: Vec<_> = failure.causes.iter().map(|c| (c.agent.as_str(), c.hop)).collect();
+        assert_eq!(names, [("billing:plan", 1), ("billing:script", 0)]);
+        assert_eq!(failure.causes[1].public_message, "slow down");
+        assert_eq!(
+            (failure.row(), failure.business_code.as_str()),
+            (&reason::RATE_LIMITED, "40401")
+        );
+        assert_eq!(failure.retry_after(), Some(Duration::from_secs(2)));
+        assert_eq!(failure.trace_id, theirs.trace_id);
+    }
+
+    #[test]
+    fn whatever_he_claims_it_stays_within_bounds() {
+        let mut record = born("script").into_record();
+        record.hop = u32::MAX;
+        record.causes_dropped = u32::MAX;
+        record.id = "x\r\n".repeat(1000);
+        record.trace_id = "not hex".to_owned();
+        record.reason = "BRAND_NEW".to_owned();
+        let cause = Cause {
+            agent: format!("script\u{7}{}", "n".repeat(10_000)),
+            public_message: "m".repeat(100_000),
+            hop: 15,
+            ..Cause::default()
+        };
+        record.causes = vec![cause; 500];
+        record.violations = vec![FieldViolation::default(); 500];
+        // As it is read off the wire.
+        let failure = told(Failure::from_record(record));
+        let failure = failure.wrap("billing", "t", "c").wrap("front", "t", "c");
+        assert!(failure.causes.len() <= CAUSES_MAX);
+        assert!(failure.hop < 64 && failure.violations.len() <= VIOLATIONS_MAX);
+        assert_eq!(failure.row(), &reason::RESOURCE_EXHAUSTED, "by its code");
+        assert_eq!((failure.trace_id.as_str(), failure.id.len()), ("", NAME_CHARS_MAX));
+        let bytes = prost::Message::encoded_len(failure.record());
+        assert!(bytes < 32 * 1024, "{bytes}");
+        let ours = |cause: &&Cause| cause.agent == "script";
+        assert_eq!(failure.causes.iter().find(ours), None);
+    }
+
+    #[test]
+    fn a_stranger_without_names_is_named_by_his_card() {
+        let bare = Failure::new(&reason::TASK_FAILED).because("no");
+        let failure = told(bare);
+        assert_eq!(failure.causes[0].agent, "billing:Billing Inc.");
+    }
+
+    #[test]
+    fn a_call_that_is_not_answered_is_our_own_failure() {
+        let away = Failure::new(&reason::UNAVAILABLE)
+            .because("the server cannot be reached")
+            .privately("10.0.0.1:443")
+            .with_plane(Plane::Transport);
+        let failure = told(away);
+        assert_eq!((failure.row(), failure.foreign), (&reason::AGENT_UNAVAILABLE, false));
+        assert!(failure.public_message.contains("'billing'") && failure.may_retry());
+        assert_eq!(failure.private().unwrap().for_log(), "10.0.0.1:443");
+    }
+
+    #[test]
+    fn our_bad_credentials_are_not_our_callers() {
+        let failure = told(Failure::new(&reason::UNAUTHENTICATED_CALLER).because("who are you?"));
+        assert!(failure.public_message.contains("`remote.billing.token`"), "{failure}");
+        assert!(!failure.may_retry() && failure.origin.is_none());
+    }
+}

@@ -1,0 +1,277 @@
+//! Two meshes, of which one offers an agent of the other: what crosses between them, on every
+//! binding.
+
+use faultline::remote::{Binding, Remote};
+use faultline_tests::{
+    Plan, Rpc,
+    cluster::free_address,
+    rpc::{answer, message},
+    task::{self, AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, Fold, INPUT_REQUIRED, REJECTED},
+    until,
+    wait::SOON,
+};
+use serde_json::{Value, json};
+
+use crate::{Running, start_with};
+
+const BINDINGS: [Binding; 3] = [Binding::JsonRpc, Binding::HttpJson, Binding::Grpc];
+
+/// The agent `script` of another mesh.
+fn script_of(there: &Running, binding: Binding) -> Remote {
+    let card = format!("{}/agents/script", there.mesh.url());
+    Remote { card, binding: Some(binding), ..Remote::default() }
+}
+
+/// A mesh whose cards list every binding.
+async fn there() -> Running {
+    start_with(|config| {
+        config.gateway.listen = free_address();
+        config.gateway.public_grpc = Some(config.gateway.listen.to_string());
+    })
+    .await
+}
+
+/// A mesh, and one that offers the other's `script` as `elsewhere`.
+async fn two(binding: Binding) -> (Running, Running, Rpc) {
+    let there = there().await;
+    let remote = script_of(&there, binding);
+    let here = start_with(|config| {
+        config.remote.insert("elsewhere".to_owned(), remote);
+    })
+    .await;
+    let elsewhere = here.rpc.agent("elsewhere");
+    (there, here, elsewhere)
+}
+
+fn failure(task: &Value) -> &Value {
+    &task["metadata"]["faultline.dev/failure"]
+}
+
+async fn tasks(rpc: &Rpc) -> Vec<Value> {
+    let params = json!({"pageSize": 100, "includeArtifacts": true});
+    let list = rpc.call("ListTasks", params).await.expect("tasks are listed");
+    list["tasks"].as_array().expect("it is a list").clone()
+}
+
+/// The only task of a mesh, once there is one.
+async fn only(rpc: &Rpc) -> Value {
+    until("there is a task", SOON, async || tasks(rpc).await.first().cloned()).await
+}
+
+async fn in_state(rpc: &Rpc, id: &str, state: &str) -> Value {
+    until(state, SOON, async || Some(rpc.task(id).await).filter(|t| task::state(t) == state)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_other_makes_and_says_comes_as_it_is_made() {
+    for binding in BINDINGS {
+        let (there, _here, elsewhere) = two(binding).await;
+        let script = "say one; chunk \"a \"; sleep 50ms; chunk \"b \"; artifact extra whole; \
+                      sleep 50ms; chunk c; message done";
+        let sent = elsewhere.stream("SendStreamingMessage", message(script)).await.unwrap();
+        let frames = sent.all().await;
+        let fold = Fold::of(&frames);
+        assert_eq!(fold.finals(), [COMPLETED], "{binding:?}");
+        assert_eq!(fold.artifacts["output"], "a b c", "{binding:?}");
+        assert_eq!(fold.artifacts["extra"], "whole", "{binding:?}");
+        let chunks = frames.iter().filter(|f| f.body.get("artifactUpdate").is_some()).count();
+        assert!(chunks >= 3, "{binding:?}: pieces come as pieces, {chunks}");
+        let id = task::id(&frames[0].body["task"]).to_owned();
+        let stored = elsewhere.task(&id).await;
+        assert_eq!(task::artifacts(&stored)["output"], "a b c", "{stored}");
+        assert_eq!(task::text(&stored["status"]["message"]), "done", "{stored}");
+        let said: Vec<_> = frames.iter().map(|f| &f.body["statusUpdate"]["status"]).collect();
+        assert!(said.iter().any(|s| task::text(&s["message"]) == "one"), "{said:?}");
+        let theirs = tasks(&there.rpc).await;
+        assert_eq!(theirs.len(), 1, "{binding:?}: sent once");
+        assert_ne!(theirs[0]["contextId"], stored["contextId"], "a context of their own");
+        let private = "faultline.dev/idempotencyKey";
+        assert!(!theirs[0]["history"].to_string().contains(private), "{theirs:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_card_says_what_the_other_card_says() {
+    let (there, here, elsewhere) = two(Binding::JsonRpc).await;
+    let card = |name: &str| format!("/agents/{name}/.well-known/agent-card.json");
+    let theirs = there.rpc.path(&card("script")).get().await.json();
+    let ours = elsewhere.path(&card("elsewhere")).get().await.json();
+    assert_eq!(ours["name"], "elsewhere");
+    for same in ["description", "skills", "defaultInputModes", "version"] {
+        assert_eq!(ours[same], theirs[same], "{same}");
+    }
+    let url = ours["supportedInterfaces"][0]["url"].as_str().unwrap_or_default();
+    assert!(url.starts_with(&here.mesh.url()), "it is reached through this mesh: {url}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_three_hops_deep_names_the_hops_of_both_meshes() {
+    for binding in BINDINGS {
+        let (there, here, _) = two(binding).await;
+        let fault = "fail RATE_LIMITED code=40401 text=\"slow down\" retry_after=2s";
+        let script = format!("delegate elsewhere {{ delegate script {{ {fault} }} }}");
+        let trace = format!("{:032x}", rand::random::<u128>() | 1);
+        let traced = here.script.header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"));
+        let task = traced.send(&script).await;
+        assert_eq!(task::state(&task), FAILED, "{task}");
+        let failure = failure(&task);
+        let names = failure["causes"].as_array().expect("there are causes").iter();
+        let names = names.map(|c| c["agent"].as_str().unwrap_or_default()).collect::<Vec<_>>();
+        let expected = ["script", "elsewhere", "elsewhere:script", "elsewhere:script"];
+        assert_eq!(names, expected, "{binding:?}: {failure}");
+        assert_eq!(failure["origin"]["agent"], "elsewhere", "{failure}");
+        assert_eq!(failure["foreign"], true);
+        assert_eq!(failure["reason"], "RATE_LIMITED");
+        assert_eq!(failure["businessCode"], "40401");
+        assert_eq!(failure["retryAfter"], "2s");
+        assert_eq!(failure["causes"][3]["publicMessage"], "slow down", "{failure}");
+        assert_eq!(failure["publicMessage"], "Downstream agent 'elsewhere' failed");
+        assert_eq!(failure["traceId"], trace, "one trace through both meshes");
+        let theirs = tasks(&there.rpc).await;
+        let root = theirs.iter().find(|t| task::id(t) == failure["causes"][3]["taskId"]);
+        let root = self::failure(root.expect("their task is named"));
+        assert_eq!((&root["id"], &root["traceId"]), (&failure["id"], &failure["traceId"]));
+        assert_eq!(here.rpc.inspect(task::id(&task)).await["failure"], *failure, "as stored");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_stays_one() {
+    let (_there, _here, elsewhere) = two(Binding::JsonRpc).await;
+    let task = elsewhere.send("reject \"not my work\"").await;
+    assert_eq!(task::state(&task), REJECTED, "{task}");
+    assert_eq!(task::text(&task["status"]["message"]), "not my work");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_reaches_the_other() {
+    for binding in BINDINGS {
+        let (there, _here, elsewhere) = two(binding).await;
+        let task = elsewhere.send_immediately("say here; sleep 60s").await;
+        let theirs = only(&there.rpc).await;
+        let canceled = elsewhere.call("CancelTask", json!({"id": task["id"]})).await.unwrap();
+        assert_eq!(task::state(&canceled), CANCELED);
+        in_state(&there.rpc, task::id(&theirs), CANCELED).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_of_the_other_is_asked_here_and_its_answer_goes_there() {
+    for binding in BINDINGS {
+        let (there, here, elsewhere) = two(binding).await;
+        let script = "chunk \"hello \"; ask \"Your name?\"; chunk $answer; ask \"And?\"; \
+                      chunk \" and $answer\"";
+        let asked = elsewhere.send(script).await;
+        let id = task::id(&asked);
+        assert_eq!(task::state(&asked), INPUT_REQUIRED, "{binding:?}: {asked}");
+        assert_eq!(task::text(&asked["status"]["message"]), "Your name?");
+        let again = elsewhere.call("SendMessage", answer(id, "Ada")).await.expect("it waits");
+        assert_eq!(task::text(&again["task"]["status"]["message"]), "And?", "{again}");
+        let done = elsewhere.call("SendMessage", answer(id, "Bob")).await.expect("it waits");
+        assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");
+        assert_eq!(task::artifacts(&done["task"])["output"], "hello Ada and Bob");
+        assert_eq!((tasks(&there.rpc).await.len(), tasks(&here.rpc).await.len()), (1, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_may_be_given_there_or_here() {
+    let (there, _here, elsewhere) = two(Binding::JsonRpc).await;
+    let asked = elsewhere.send_immediately("auth https://login.example/x; chunk in").await;
+    let asked = in_state(&elsewhere, task::id(&asked), AUTH_REQUIRED).await;
+    let interrupt = &asked["status"]["message"]["metadata"]["faultline.dev/interrupt"];
+    assert_eq!(interrupt["url"], "https://login.example/x", "{asked}");
+    // Whoever has it gives it to the other, and ours goes on without having been told.
+    let theirs = only(&there.rpc).await;
+    let given = there.script.call("SendMessage", answer(task::id(&theirs), "done")).await;
+    assert_eq!(task::state(&given.unwrap()["task"]), COMPLETED);
+    let done = in_state(&elsewhere, task::id(&asked), COMPLETED).await;
+    assert_eq!(task::artifacts(&done)["output"], "in", "{done}");
+    let asked = elsewhere.send_immediately("auth https://login.example/y; chunk in").await;
+    in_state(&elsewhere, task::id(&asked), AUTH_REQUIRED).await;
+    let done = elsewhere.call("SendMessage", answer(task::id(&asked), "done")).await.unwrap();
+    assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_leaves_stops_nothing_and_the_next_goes_on() {
+    let (there, mut here, elsewhere) = two(Binding::JsonRpc).await;
+    let task = elsewhere.send_immediately("chunk \"one \"; ask \"Well?\"; chunk $answer").await;
+    let theirs = only(&there.rpc).await;
+    in_state(&elsewhere, task::id(&task), INPUT_REQUIRED).await;
+    here.mesh.detach().await.expect("the worker leaves");
+    let remotes = [("elsewhere".to_owned(), script_of(&there, Binding::JsonRpc))].into();
+    let mut offers = faultline::remote::offers(&remotes).await.expect("it can be offered");
+    let offer = offers.remove(0);
+    let worker = faultline_worker::Config::default();
+    let attached = here.mesh.attach(worker, |c| faultline_worker::Worker::new(c).offer(offer));
+    attached.await.expect("another worker comes");
+    let theirs = there.rpc.task(task::id(&theirs)).await;
+    assert_eq!(task::state(&theirs), INPUT_REQUIRED, "nobody stopped it: {theirs}");
+    let done = elsewhere.call("SendMessage", answer(task::id(&task), "two")).await.unwrap();
+    assert_eq!(task::artifacts(&done["task"])["output"], "one two", "{done}");
+    assert_eq!(tasks(&there.rpc).await.len(), 1, "sent once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_does_not_send_twice() {
+    for binding in ["jsonrpc", "grpc"] {
+        let there = there().await;
+        let remote = format!(
+            "[remote.elsewhere]\ncard = \"{}/agents/script\"\nbinding = \"{binding}\"",
+            there.mesh.url()
+        );
+        let mut here = Plan::default().with(&remote).start().await;
+        let elsewhere = here.rpc().agent("elsewhere");
+        let script = "chunk \"one \"; sleep 3s; chunk \"two \"; sleep 2s; chunk three";
+        let task = elsewhere.send_immediately(script).await;
+        until("the first piece is here", SOON, async || {
+            let task = elsewhere.task(task::id(&task)).await;
+            task::artifacts(&task).get("output").cloned()
+        })
+        .await;
+        here.workers[0].kill().await;
+        here.workers[0].restart().await;
+        let done = until("it has ended", 3 * SOON, async || {
+            let task = elsewhere.task(task::id(&task)).await;
+            Some(task).filter(|task| task::is_final(task::state(task)))
+        })
+        .await;
+        assert_eq!(task::state(&done), COMPLETED, "{done}");
+        assert_eq!(task::artifacts(&done)["output"], "one two three", "{done}");
+        assert_eq!(tasks(&there.rpc).await.len(), 1, "{binding}: sent once");
+        let story = here.rpc().inspect(task::id(&done)).await;
+        let attempts = story["attempts"].as_array().map(Vec::len);
+        assert!(attempts > Some(1), "the worker was lost: {story}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_away_fails_its_tasks_and_not_its_worker() {
+    let away = free_address();
+    let up = start_with(|config| {
+        let card = format!("http://{away}/agents/script");
+        config.remote.insert("elsewhere".to_owned(), Remote { card, ..Remote::default() });
+    })
+    .await;
+    let task = up.rpc.agent("elsewhere").send("chunk x").await;
+    let failure = failure(&task);
+    assert_eq!((task::state(&task), &failure["reason"]), (FAILED, &json!("AGENT_UNAVAILABLE")));
+    assert_eq!(failure["origin"]["agent"], "elsewhere", "{failure}");
+    let text = failure["publicMessage"].as_str().unwrap_or_default();
+    assert!(text.contains("'elsewhere'") && text.contains("nobody listens"), "{text}");
+    assert!(!failure.to_string().contains(&away.to_string()), "no address is told: {failure}");
+    assert_eq!(task::state(&up.script.send("chunk x").await), COMPLETED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_pass_is_tried_with_another_task_there() {
+    let (there, here, elsewhere) = two(Binding::JsonRpc).await;
+    let task = elsewhere.send("chunk x; fail UNAVAILABLE text=\"not now\"").await;
+    assert_eq!((task::state(&task), &failure(&task)["reason"]), (FAILED, &json!("UNAVAILABLE")));
+    let story = here.rpc.inspect(task::id(&task)).await;
+    let attempts = story["attempts"].as_array().map(Vec::len);
+    assert_eq!(Some(tasks(&there.rpc).await.len()), attempts, "one there for each here: {story}");
+    let again = elsewhere.send("chunk y").await;
+    assert_eq!(task::artifacts(&again)["output"], "y");
+}
