@@ -14,7 +14,6 @@ use crate::{
     caller::Caller,
     core::{Core, now},
     error::Error,
-    registry::Worker,
     store::Scope,
     task::{Millis, timestamp},
 };
