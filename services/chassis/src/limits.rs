@@ -36,6 +36,11 @@ pub const TASK_EVENTS_MAX: u64 = 1_000_000;
 /// What a worker may save to go on from.
 pub const CHECKPOINT_BYTES_MAX: usize = 1024 * 1024;
 
+/// Questions that one task may have open: what a person could still look through.
+pub const OPEN_QUESTIONS_MAX: usize = 64;
+/// All of them together, encoded: each status lists them. One alone may be as large as a message.
+pub const OPEN_QUESTIONS_BYTES_MAX: usize = 1024 * 1024;
+
 // What a task may start.
 
 /// How many delegations may lie above a task. Deeper is most likely a circle.

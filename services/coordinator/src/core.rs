@@ -19,6 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     Config,
     error::Error,
+    expiry::Expiries,
     family::Families,
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
@@ -49,6 +50,7 @@ pub(crate) struct State {
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
     pub(crate) deliveries: Deliveries,
+    pub(crate) expiries: Expiries,
     pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
     pub(crate) busy: bool,
@@ -115,6 +117,7 @@ impl State {
             tokens,
             calls: HashMap::new(),
             deliveries: Deliveries::default(),
+            expiries: Expiries::default(),
             queue: Queue::default(),
             busy: false,
             closed: None,

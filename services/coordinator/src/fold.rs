@@ -37,7 +37,10 @@ impl Task {
             }
             Some(event::Body::Assigned(assigned)) => self.apply_assigned(assigned, at),
             Some(event::Body::Status(status)) => {
-                self.pending = None;
+                // How older versions took a question back.
+                if status.message.is_none() {
+                    self.pending.clear();
+                }
                 self.enter(TaskState::Working, status.message.clone(), at);
             }
             Some(event::Body::Artifact(write)) => self.artifacts.write(write),
@@ -46,14 +49,21 @@ impl Task {
                 self.artifacts.checkpoint();
             }
             Some(event::Body::Asked(asked)) => {
-                self.pending.clone_from(&asked.interrupt);
-                let state = waiting_state(asked);
-                let question = asked.interrupt.as_ref().map(|i| self.ids().question(i));
-                self.history.extend(question.clone());
-                self.enter(state, question, at);
+                self.pending = match asked.open.is_empty() {
+                    true => asked.interrupt.iter().cloned().collect(),
+                    false => asked.open.clone(),
+                };
+                let question = |i| self.ids().question(i);
+                let said = asked.interrupt.as_ref().filter(|_| !asked.again).map(question);
+                let shown = self.pending.first().map(question);
+                // One that was taken back may be asked again, and was said before.
+                let new =
+                    said.filter(|m| self.history.iter().all(|h| h.message_id != m.message_id));
+                self.history.extend(new);
+                self.enter(waiting_state(asked), shown, at);
             }
             Some(event::Body::Answered(answer)) => {
-                self.pending = None;
+                self.pending.retain(|question| question.key != answer.key);
                 self.history.extend(answer.message.clone());
                 self.answers.push(answer.clone());
                 self.enter(TaskState::Working, None, at);
@@ -67,7 +77,11 @@ impl Task {
                 self.artifacts.rewind();
             }
             Some(event::Body::Ended(end)) => self.apply_ended(end, at),
-            Some(event::Body::Tolerated(_) | event::Body::Withdrawn(_)) => {}
+            Some(event::Body::Withdrawn(withdrawn)) => {
+                self.pending.retain(|question| question.key != withdrawn.key);
+                self.enter(TaskState::Working, None, at);
+            }
+            Some(event::Body::Tolerated(_)) => {}
             // Written by a newer version: it keeps its number, so that later ones fit.
             None => {}
         }
@@ -76,6 +90,7 @@ impl Task {
     fn apply_assigned(&mut self, assigned: &Assigned, at: Millis) {
         self.attempt = assigned.attempt;
         self.reported = 0;
+        self.answers_known = self.answers.len();
         self.worker.clone_from(&assigned.worker);
         self.attempts.push(v1::Attempt {
             number: assigned.attempt,
@@ -92,7 +107,7 @@ impl Task {
 
     fn apply_ended(&mut self, end: &Ended, at: Millis) {
         self.close_attempt(at, Outcome::Ended);
-        self.pending = None;
+        self.pending.clear();
         self.failure = end.failure.clone().map(Failure::from_record);
         let state = end.state();
         let message = match (&end.message, &self.failure) {

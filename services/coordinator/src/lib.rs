@@ -4,16 +4,19 @@
 //! `caller` and `gate` allow; agents that call agents are in `delegation` and `family`; `push`
 //! tells webhooks; `hub`, `link` and `grpc` are the doors.
 
+mod answer;
 mod artifact;
 mod depth;
 mod fold;
 mod frame;
 mod judge;
+mod questions;
 mod show;
 mod task;
 
 mod core;
 mod dispatch;
+mod expiry;
 mod family;
 mod live;
 mod losses;

@@ -33,7 +33,6 @@ impl State {
         let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else { return };
         let offer = self.registry.agents.get(&live.task.agent).map(|a| &a.offer);
         let losses_max = losses_max(config, &live.task.agent, offer);
-        let waited = is_waiting(live.task.state);
         let Ok(bodies) = live.task.decide_lose(losses_max, |task| worker_lost(task, losses_max))
         else {
             return;
@@ -42,13 +41,13 @@ impl State {
         live.task.version += 1;
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
         close_span(live);
-        let over = live.task.is_final();
+        let (over, needs_worker) = (live.task.is_final(), live.task.needs_worker());
         let (attempt, losses) = (live.task.attempt, live.task.losses);
         tracing::warn!(task = %id, attempt, losses, over, "a worker was lost with this task");
         self.commit(id, from, events, Vec::new());
         if over {
             self.end_children(id, now);
-        } else if !waited {
+        } else if needs_worker {
             self.place(id, now);
         }
     }
@@ -62,9 +61,9 @@ impl State {
         let bodies = live.task.decide_release();
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
         close_span(live);
-        let waiting = is_waiting(live.task.state);
+        let needs_worker = live.task.needs_worker();
         self.commit(id, from, events, Vec::new());
-        if !waiting {
+        if needs_worker {
             self.place(id, now);
         }
     }
@@ -73,6 +72,7 @@ impl State {
     pub(crate) fn remember(&mut self, task: Task, now: Millis) {
         let (id, agent) = (task.id, task.agent.clone());
         let (waiting, attempt) = (is_waiting(task.state), task.attempt);
+        let needs_worker = task.needs_worker();
         let worker = task.worker.parse::<WorkerId>().ok();
         self.live.insert(id, Box::new(Live::new(task)));
         if waiting {
@@ -84,9 +84,10 @@ impl State {
                     self.registry.workers.entry(worker).or_insert_with(|| Worker::remembered(now));
                 worker.start(id, attempt, !waiting);
             }
-            None if !waiting => self.enqueue(id, &agent),
+            None if needs_worker => self.enqueue(id, &agent),
             None => {}
         }
+        self.watch_expiry(id);
     }
 
     /// Workers whose stream broke longer ago than the grace period.

@@ -17,6 +17,7 @@ use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    answer::{self, NoAnswer},
     caller::Caller,
     core::{Core, Effect, State, now},
     delegation::NEVER_EXPIRES,
@@ -30,7 +31,7 @@ use crate::{
     repeat::Found,
     store::{Extras, Scope},
     subscription::Subscription,
-    task::{Refused, Task},
+    task::Task,
 };
 
 /// A send after everything that takes time has been looked up.
@@ -161,7 +162,7 @@ impl Core {
         let Sending { request, task, claim, push } = sending;
         let step = match task {
             None => Step::Start(Box::new(self.new_task(state, request, caller, streams)?)),
-            Some(task) => answer(state, &task, request, caller, streams)?,
+            Some(task) => continued(state, &task, request, caller, streams)?,
         };
         let used = || match (&step, &caller.calling) {
             (Step::Start(_), Some(_)) => NEVER_EXPIRES,
@@ -303,7 +304,7 @@ impl Core {
 }
 
 /// A message for a task that exists, checked against what else it says.
-fn answer(
+fn continued(
     state: &State,
     task: &Task,
     request: SendMessageRequest,
@@ -330,8 +331,10 @@ fn answer(
         return Err(Error::TaskNotFound(id.to_string()));
     };
     let body = live.task.decide_answer(message).map_err(|refused| match refused {
-        Refused::Final => Error::Ended { id, state: live.task.state },
-        _ => Error::Busy(id),
+        NoAnswer::Final => Error::Ended { id, state: live.task.state },
+        NoAnswer::Busy => Error::Busy(id),
+        NoAnswer::Answered(question) => Error::Answered { id, question },
+        NoAnswer::Wrong(wrong) => answer::refusal(wrong).with_task(id, "").into(),
     })?;
     Ok(Step::Answer(id, Box::new(body)))
 }

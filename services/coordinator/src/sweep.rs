@@ -1,5 +1,5 @@
 //! What happens because time passes: workers that did not come back, tasks that nobody takes,
-//! keys that have expired.
+//! questions and keys that have expired.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,6 +31,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                 state.lose(worker, &core.config, now);
             }
             state.give_up_waiting(&core.config, now);
+            state.expire_questions(now);
         });
         if keys_due <= Instant::now() {
             // More than one commit takes are taken by the ticks that follow.

@@ -56,8 +56,11 @@ pub(crate) struct Task {
     pub(crate) traceparent: String,
     pub(crate) status_message: Option<Message>,
     pub(crate) failure: Option<Failure>,
-    pub(crate) pending: Option<Interrupt>,
+    /// What it asks, oldest first. The oldest is what it shows.
+    pub(crate) pending: Vec<Interrupt>,
     pub(crate) answers: Vec<AnswerGiven>,
+    /// How many of them the last attempt began with.
+    pub(crate) answers_known: usize,
     pub(crate) checkpoint: Option<bytes::Bytes>,
     pub(crate) attempts: Vec<v1::Attempt>,
     pub(crate) history: Vec<Message>,
@@ -127,8 +130,9 @@ impl Task {
             traceparent: String::new(),
             status_message: None,
             failure: None,
-            pending: None,
+            pending: Vec::new(),
             answers: Vec::new(),
+            answers_known: 0,
             checkpoint: None,
             attempts: Vec::new(),
             history: Vec::new(),
@@ -172,30 +176,15 @@ impl Task {
     // Deciding.
 
     pub(crate) fn decide_assign(&self, id: &str, name: &str) -> Result<event::Body, Refused> {
-        match self.state {
-            TaskState::Submitted | TaskState::Working if self.worker.is_empty() => {
-                let (worker, worker_name) = (id.to_owned(), name.to_owned());
-                let attempt = self.attempt + 1;
-                let agent = String::new();
-                Ok(event::Body::Assigned(Assigned { attempt, worker, worker_name, agent }))
-            }
-            _ if self.is_final() => Err(Refused::Final),
-            _ => Err(Refused::Busy),
-        }
-    }
-
-    pub(crate) fn decide_answer(&self, mut message: Message) -> Result<event::Body, Refused> {
         if self.is_final() {
             return Err(Refused::Final);
         }
-        let Some(pending) = self.pending.as_ref().filter(|_| is_waiting(self.state)) else {
+        if !self.needs_worker() || !self.worker.is_empty() {
             return Err(Refused::Busy);
-        };
-        message.task_id = self.id.to_string();
-        message.context_id.clone_from(&self.context_id);
-        let key = pending.key.clone();
-        let action = v1::AnswerAction::Accept as i32;
-        Ok(event::Body::Answered(AnswerGiven { key, message: Some(message), action }))
+        }
+        let (worker, worker_name) = (id.to_owned(), name.to_owned());
+        let (attempt, agent) = (self.attempt + 1, String::new());
+        Ok(event::Body::Assigned(Assigned { attempt, worker, worker_name, agent }))
     }
 
     /// Stopped from outside; the failure says by whom.
