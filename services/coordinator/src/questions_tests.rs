@@ -314,6 +314,7 @@ async fn too_many_questions_end_the_task_and_cancel_closes_all() {
     let task = stored(&bench, &assign.task_id).await;
     let failure = task.failure.as_ref().unwrap();
     assert_eq!((failure.row(), open(&task).len()), (&reason::INVALID_AGENT_RESPONSE, 0));
+    assert!(matches!(bench.told().await, to_worker::Body::Cancel(_)));
     let other = bench.root("a").await;
     ask(&bench, &other, 1, vec![question("one"), question("two")]);
     let cancelled = soon(bench.cancel(&other.task_id)).await;

@@ -31,11 +31,14 @@
 //! loss of its worker, because everything that was reported is with the coordinator.
 
 mod agent;
+mod answer;
+mod child;
 mod content;
 mod context;
 mod delegation;
 mod error;
 mod question;
+mod raise;
 
 mod attempt;
 mod run;
@@ -49,13 +52,15 @@ mod service;
 pub mod agents;
 
 pub use agent::{Agent, Offer, OnWorkerLost, Skill};
+pub use answer::{Action, Answer};
+pub use child::Child;
 pub use content::Content;
 pub use context::Context;
 pub use delegation::{Delegated, Delegation};
 pub use error::{Error, ServiceError};
 pub use faultline_chassis::{Mesh, Secret};
-pub use faultline_proto::{a2a, id::TaskId, reason};
-pub use question::{Answer, Question};
+pub use faultline_proto::{a2a, id::TaskId, reason, v1::Interrupt};
+pub use question::Question;
 pub use service::{Config, Service, Worker};
 
 #[cfg(test)]
