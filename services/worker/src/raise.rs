@@ -63,9 +63,9 @@ impl<'c, 'a> Raised<'c, 'a> {
         &mut self,
         child: &a2a::Task,
     ) -> Result<Option<a2a::Message>, Error> {
-        let questions = questions(child.status.as_ref(), child.metadata.as_ref());
+        let questions = questions_of(child);
         self.learn(&questions)?;
-        self.open.retain(|asked| questions.iter().any(|q| q.key == asked.key));
+        self.take_back(&questions);
         for question in &questions {
             if !self.open.iter().any(|asked| asked.key == question.key) {
                 let asked = self.ask(question.clone());
@@ -81,8 +81,19 @@ impl<'c, 'a> Raised<'c, 'a> {
                 self.last = Some(Sent { key, source, refusal: None });
                 Ok(Some(message))
             }
-            () = moved_on(call, child, &questions) => Ok(None),
+            () = moved_on(call, child, &questions) => {
+                // A task shows that it works for a moment between two questions.
+                if let Ok(child) = call.send(call.message.clone(), true).await {
+                    self.take_back(&questions_of(&child));
+                }
+                Ok(None)
+            }
         }
+    }
+
+    /// Whatever the child asks no longer.
+    fn take_back(&mut self, questions: &[Interrupt]) {
+        self.open.retain(|asked| questions.iter().any(|q| q.key == asked.key));
     }
 
     /// The child did not take the last answer.
@@ -168,11 +179,9 @@ async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> R
     let mut frames = answer.into_inner();
     while let Some(frame) = frames.message().await? {
         let now = match &frame.payload {
-            Some(stream_response::Payload::Task(task)) => {
-                self::questions(task.status.as_ref(), task.metadata.as_ref())
-            }
+            Some(stream_response::Payload::Task(task)) => questions_of(task),
             Some(stream_response::Payload::StatusUpdate(update)) => {
-                self::questions(update.status.as_ref(), update.metadata.as_ref())
+                read_all(update.status.as_ref(), update.metadata.as_ref())
             }
             _ => continue,
         };
@@ -183,9 +192,13 @@ async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> R
     Err(Failure::new(&reason::UNAVAILABLE))
 }
 
+fn questions_of(task: &a2a::Task) -> Vec<Interrupt> {
+    read_all(task.status.as_ref(), task.metadata.as_ref())
+}
+
 /// What a task asks, oldest first; nothing unless it waits. A question that came without a record
 /// is read from its words.
-fn questions(status: Option<&a2a::TaskStatus>, metadata: Option<&Struct>) -> Vec<Interrupt> {
+fn read_all(status: Option<&a2a::TaskStatus>, metadata: Option<&Struct>) -> Vec<Interrupt> {
     let waits = |s: &&a2a::TaskStatus| {
         matches!(s.state(), TaskState::InputRequired | TaskState::AuthRequired)
     };

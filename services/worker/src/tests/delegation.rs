@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{Content, Context, Error};
 
-const CHILD: &str = "0199a1b2-0000-7000-8000-000000000001";
+pub(super) const CHILD: &str = "0199a1b2-0000-7000-8000-000000000001";
 
 fn child(state: TaskState, message: Option<a2a::Message>) -> a2a::Task {
     let status = a2a::TaskStatus { state: state as i32, message, timestamp: None };
@@ -29,14 +29,14 @@ fn child(state: TaskState, message: Option<a2a::Message>) -> a2a::Task {
 }
 
 /// In two pieces, as if it had been streamed.
-fn completed(text: &str) -> a2a::Task {
+pub(super) fn completed(text: &str) -> a2a::Task {
     let (start, end) = text.split_at(1);
     let parts = Content::from(start).and(end).0;
     let artifact = a2a::Artifact { artifact_id: "output".into(), parts, ..Default::default() };
     a2a::Task { artifacts: vec![artifact], ..child(TaskState::Completed, None) }
 }
 
-fn asking(key: &str) -> a2a::Task {
+pub(super) fn asking(key: &str) -> a2a::Task {
     let question = Interrupt {
         key: key.into(),
         kind: Kind::Approval as i32,
@@ -277,10 +277,11 @@ async fn a_question_that_somebody_else_answered_is_taken_back() {
     assert!(matches!(wire.reports().await[0].body, Some(Body::Ask(_))));
     mesh.hub.show(asking("ask-1")).await;
     mesh.hub.show(child(TaskState::Working, None)).await;
-    mesh.hub.sent().await.answer(Ok(completed("done")));
+    mesh.hub.sent().await.answer(Ok(child(TaskState::Working, None)));
     let reports = wire.reports().await;
     let Some(Body::Withdrawn(withdrawn)) = &reports[0].body else { panic!("{reports:?}") };
     assert_eq!(withdrawn.key, "delegate-1/ask-1");
+    mesh.hub.sent().await.answer(Ok(completed("done")));
     assert!(!wire.slot(&task).await);
     wire.go_on(&task).await;
     let reports = wire.reports().await;
