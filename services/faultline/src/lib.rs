@@ -9,6 +9,8 @@ pub mod output;
 
 mod cmd;
 mod follow;
+mod form;
+mod reply;
 mod role;
 
 use std::{ffi::OsString, io};

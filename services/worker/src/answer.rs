@@ -125,12 +125,15 @@ impl Answer {
             Action::Declined => AnswerAction::Decline,
             Action::Dismissed => AnswerAction::Dismiss,
         };
-        let mut metadata = self.message.metadata.unwrap_or_default();
-        metadata.fields.extend(answer::record(key, action).fields);
-        a2a::Message {
-            task_id: task_id.to_owned(),
-            metadata: Some(metadata),
-            ..user_message(self.message.parts)
+        let record = answer::record(key, action);
+        let (mut parts, mut metadata) =
+            (self.message.parts, self.message.metadata.unwrap_or_default());
+        // A message has to say something; a bare no says just that.
+        if parts.is_empty() {
+            parts.push(answer::fields_part(record.clone()));
         }
+        metadata.fields.extend(record.fields);
+        let task_id = task_id.to_owned();
+        a2a::Message { task_id, metadata: Some(metadata), ..user_message(parts) }
     }
 }
