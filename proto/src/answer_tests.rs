@@ -1,3 +1,5 @@
+//! What messages say in answer to questions, and what they do not.
+
 use serde_json::json;
 
 use super::*;

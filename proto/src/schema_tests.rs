@@ -1,3 +1,5 @@
+//! Schemas and answers, keyword by keyword, and whatever else anybody could send.
+
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -425,7 +425,8 @@ async fn two_open_questions_outlive_the_death_of_everything() {
     assert_eq!(task::artifacts(&done)["output"], "Ada of Bern", "{done}");
     let said: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
     assert_eq!(said, ["two", "Name?", "Town?", "Bern", "Ada"], "each is there once");
-    let list = relay.call("ListTasks", json!({"pageSize": 100})).await.expect("they are listed");
+    let all = cluster.rpc();
+    let list = all.call("ListTasks", json!({"pageSize": 100})).await.expect("they are listed");
     let children = list["tasks"].as_array().unwrap().iter();
     let children: Vec<_> =
         children.filter(|t| t["metadata"]["faultline.dev/parent"] == *id).collect();
