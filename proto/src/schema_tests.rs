@@ -226,7 +226,9 @@ proptest! {
     }
 
     #[test]
-    fn a_number_is_taken_exactly_within_its_bounds(low in -100i32..100, span in 0i32..100, n in -300i32..300) {
+    fn a_number_is_taken_exactly_within_its_bounds(
+        low in -100i32..100, span in 0i32..100, n in -300i32..300,
+    ) {
         let property = json!({"type": "integer", "minimum": low, "maximum": low + span});
         let right = (low..=low + span).contains(&n);
         prop_assert_eq!(wrong(property, json!(n)).is_none(), right);

@@ -80,7 +80,7 @@ impl Core {
             created: Some(timestamp(task.created)),
             attempts: task.attempts.clone(),
             failure: task.failure.clone().map(Failure::into_record),
-            interrupts: task.pending.iter().cloned().collect(),
+            interrupts: task.pending.clone(),
             late_reports: stored.late,
             principal: task.principal.clone(),
             parent: task.parent.as_deref().cloned(),

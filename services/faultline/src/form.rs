@@ -203,7 +203,8 @@ mod tests {
     #[test]
     fn a_form_asks_field_by_field_and_again_what_is_wrong() {
         let form = r#"{"kind":"KIND_INPUT","schema":{"type":"object","properties":{
-            "colour":{"type":"string","oneOf":[{"const":"r","title":"Red"},{"const":"g","title":"Green"}]},
+            "colour":{"type":"string","oneOf":[
+                {"const":"r","title":"Red"},{"const":"g","title":"Green"}]},
             "host":{"type":"string","default":"localhost","description":"its name"},
             "note":{"type":"string"},
             "port":{"type":"integer","minimum":1,"maximum":65535,"title":"Port"},

@@ -1,5 +1,5 @@
-//! What a child asks, its parent asks as its own, so that the whole chain waits and any of it may be
-//! answered. Whichever answer comes first counts; what the child asks no longer is taken back.
+//! What a child asks, its parent asks as its own, so that the whole chain waits and any of it may
+//! be answered. Whichever answer comes first counts; what the child asks no longer is taken back.
 
 use std::{future::poll_fn, sync::Arc, task::Poll};
 
