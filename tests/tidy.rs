@@ -157,6 +157,8 @@ fn the_state_machine_is_pure() {
         "fold.rs",
         "show.rs",
         "judge.rs",
+        "questions.rs",
+        "answer.rs",
         "budget.rs",
         "frame.rs",
         "artifact.rs",

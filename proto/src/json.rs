@@ -8,7 +8,7 @@ pub(crate) mod read;
 mod repeated;
 pub mod sample;
 mod scalar;
-mod time;
+pub(crate) mod time;
 mod value;
 pub(crate) mod write;
 

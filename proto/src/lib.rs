@@ -1,11 +1,13 @@
 //! The contract: every message that crosses a boundary, every reason a call or task can fail for,
 //! and the only place where a failure becomes a `tonic::Status` or JSON. It knows no service.
 
+pub mod answer;
 pub mod disposition;
 pub mod failure;
 pub mod id;
 pub mod json;
 pub mod reason;
+pub mod schema;
 pub mod status;
 pub mod told;
 pub mod wish;

@@ -16,6 +16,7 @@ on_every_binding! {
     an_agent_may_answer_with_a_message
     a_caller_in_a_hurry_does_not_wait
     a_question_is_answered_by_a_message_to_its_task
+    an_answer_names_its_question_and_may_be_a_no
     a_context_is_kept_inferred_and_checked
     history_is_as_long_as_asked_for
     a_task_is_cancelled_once
@@ -86,6 +87,33 @@ async fn a_question_is_answered_by_a_message_to_its_task(binding: Binding) {
     let busy = script.call("SendMessage", busy).await.unwrap();
     let refused = script.call("SendMessage", answer(task::id(&busy["task"]), "now?")).await;
     assert_eq!(refused.unwrap_err().reason().1, "UNSUPPORTED_OPERATION");
+}
+
+async fn an_answer_names_its_question_and_may_be_a_no(binding: Binding) {
+    let up = start(binding).await;
+    let script = up.agent("script");
+    let reply = |id: &str, record: Value| {
+        let mut reply = answer(id, "no");
+        reply["message"]["metadata"] = json!({"faultline.dev/answer": record});
+        reply
+    };
+    let asked = script.call("SendMessage", message("ask \"who?\"; chunk $answer")).await.unwrap();
+    let id = task::id(&asked["task"]);
+    let metadata = &asked["task"]["status"]["message"]["metadata"];
+    assert_eq!(metadata["faultline.dev/interrupt"]["key"], "ask-1", "{asked}");
+    let at = "message.metadata.faultline.dev/answer";
+    for (record, field) in [
+        (json!({"interruptId": "ask-2"}), format!("{at}.interruptId")),
+        (json!({"action": "expire"}), format!("{at}.action")),
+        (json!("no"), at.to_owned()),
+    ] {
+        let refused = script.call("SendMessage", reply(id, record)).await.unwrap_err();
+        assert_eq!(refused.reason().1, "INVALID_PARAMS", "{refused:?}");
+        assert_eq!(refused.fields(), [field.as_str()]);
+    }
+    let record = json!({"interruptId": "ask-1", "action": "decline"});
+    let done = script.call("SendMessage", reply(id, record)).await.unwrap();
+    assert_eq!(task::artifacts(&done["task"])["output"], "declined", "{done}");
 }
 
 async fn a_context_is_kept_inferred_and_checked(binding: Binding) {

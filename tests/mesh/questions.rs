@@ -20,7 +20,7 @@ async fn a_question_is_asked_and_its_answer_used() {
     assert_eq!(task::text(question), "Your name?");
     let interrupt = &question["metadata"]["faultline.dev/interrupt"];
     assert_eq!((&interrupt["kind"], &interrupt["agent"]), (&json!("KIND_INPUT"), &json!("script")));
-    assert_eq!(up.rpc.inspect(id).await["interrupt"]["prompt"], "Your name?");
+    assert_eq!(up.rpc.inspect(id).await["interrupts"][0]["prompt"], "Your name?");
     assert_eq!(up.rpc.task(id).await, task);
     let ended = up.script.call("SendMessage", answer(id, "Ada")).await.unwrap();
     let ended = &ended["task"];
@@ -28,7 +28,7 @@ async fn a_question_is_asked_and_its_answer_used() {
     assert_eq!(task::artifacts(ended)["output"], "hello Ada");
     let said: Vec<_> = ended["history"].as_array().unwrap().iter().map(task::text).collect();
     assert_eq!(said[1..], ["Your name?", "Ada"]);
-    assert!(up.rpc.inspect(id).await.get("interrupt").is_none());
+    assert!(up.rpc.inspect(id).await.get("interrupts").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

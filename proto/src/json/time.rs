@@ -119,7 +119,7 @@ fn day_of(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + 365 * year + year / 4 - year / 100 + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
-fn timestamp(text: &[u8]) -> Option<Timestamp> {
+pub(crate) fn timestamp(text: &[u8]) -> Option<Timestamp> {
     let mut text = Text(text);
     let (year, month, day) = (text.number(4)?, text.after(b"-", 2)?, text.after(b"-", 2)?);
     let (hour, minute) = (text.after(b"Tt", 2)?, text.after(b":", 2)?);

@@ -47,6 +47,10 @@ pub const CHECKPOINT_BYTES_MAX: usize = 1024 * 1024;
 pub const TOLERATED_MAX: usize = 16;
 /// The same together, encoded: they are shown with the task, like metadata.
 pub const TOLERATED_BYTES_MAX: usize = 64 * 1024;
+/// Questions that one task may have open: what a person could still look through.
+pub const OPEN_QUESTIONS_MAX: usize = 64;
+/// All of them together, encoded: each status lists them. One alone may be as large as a message.
+pub const OPEN_QUESTIONS_BYTES_MAX: usize = 1024 * 1024;
 
 // What a task may start.
 

@@ -20,6 +20,7 @@ use crate::{
     Config,
     due::Due,
     error::Error,
+    expiry::Expiries,
     family::Families,
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
@@ -58,6 +59,7 @@ pub(crate) struct State {
     pub(crate) coming: HashSet<CallKey>,
     pub(crate) deliveries: Deliveries,
     pub(crate) timers: Timers<Due>,
+    pub(crate) expiries: Expiries,
     pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
     pub(crate) busy: bool,
@@ -127,6 +129,7 @@ impl State {
             coming: HashSet::new(),
             deliveries: Deliveries::default(),
             timers: Timers::default(),
+            expiries: Expiries::default(),
             queue: Queue::default(),
             busy: false,
             closed: None,

@@ -7,7 +7,10 @@ use faultline_chassis::{TraceContext, telemetry::HOP};
 use faultline_proto::{
     a2a::Message,
     id::{TaskId, WorkerId},
-    v1::{Answer, Answered, Assign, Cancel, Event, Parent, Submitted, ToWorker, event, to_worker},
+    v1::{
+        Answer, AnswerGiven, Answered, Assign, Cancel, Event, Parent, Submitted, ToWorker, event,
+        to_worker,
+    },
 };
 use tokio::time::Instant;
 use tracing::{Span, info_span};
@@ -159,7 +162,8 @@ impl State {
         };
         match worker {
             Some(worker) => {
-                events.extend(self.hand_over(id, worker, &target, now, &mut effects));
+                let given = self.hand_over(id, worker, &target, now, &mut effects);
+                events.extend(given.unwrap_or_default());
             }
             None => self.enqueue(id, &target),
         }
@@ -176,7 +180,7 @@ impl State {
         }
     }
 
-    /// The event and effect of giving a task to a worker; `None`: the task is not to be given.
+    /// The events and effect of giving a task to a worker; `None`: the task is not to be given.
     fn hand_over(
         &mut self,
         id: TaskId,
@@ -184,12 +188,14 @@ impl State {
         agent: &str,
         now: Millis,
         effects: &mut Vec<Effect>,
-    ) -> Option<Event> {
+    ) -> Option<Vec<Event>> {
         let live = self.live.get_mut(&id)?;
         let name = self.registry.workers.get(&worker_id).map_or("", |w| w.name.as_str());
         let body = live.task.decide_assign(&worker_id.to_string(), name, agent).ok()?;
-        let event = live.task.apply_now(body, now);
+        let mut events = vec![live.task.apply_now(body, now)];
+        events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
         live.acked = 0;
+        live.told = live.task.answers.len();
         live.assigned = false;
         live.span = attempt_span(&live.task);
         let assign = assign_message(live, &self.tokens);
@@ -200,7 +206,7 @@ impl State {
         if let Some(agent) = self.registry.agents.get_mut(agent) {
             agent.breaker.started(id, Instant::now());
         }
-        Some(event)
+        Some(events)
     }
 
     /// Gives a worker as much as it has slots for: what goes on first, then what is new.
@@ -210,7 +216,7 @@ impl State {
             if let Some(id) = worker.next_to_resume() {
                 match worker.go_on(id) {
                     true => self.send_go_on(id, worker_id),
-                    false => self.send_answer(id, worker_id),
+                    false => self.send_answers(id, worker_id),
                 }
                 continue;
             }
@@ -225,7 +231,7 @@ impl State {
         live.task.version += 1;
         let mut effects = Vec::new();
         match self.hand_over(id, worker_id, agent, now, &mut effects) {
-            Some(event) => self.commit(id, from, vec![event], effects),
+            Some(events) => self.commit(id, from, events, effects),
             None => {
                 if let Some(live) = self.live.get_mut(&id) {
                     live.task.version = from;
@@ -251,15 +257,21 @@ impl State {
         }
     }
 
-    /// Tells the worker of an answered task the answer, after whatever is queued is durable.
-    pub(crate) fn send_answer(&mut self, id: TaskId, worker: WorkerId) {
-        let Some(answer) = self.live.get(&id).and_then(|live| last_answer(live)) else { return };
-        let body = Some(to_worker::Body::Answer(answer));
-        self.after_commit(Effect::Tell(worker, Box::new(ToWorker { body })));
+    /// Tells the worker of an answered task what it does not know of the answers, after whatever
+    /// is queued is durable.
+    pub(crate) fn send_answers(&mut self, id: TaskId, worker: WorkerId) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let new = live.task.answers.iter().skip(live.told);
+        let new: Vec<_> = new.map(|given| answer_message(&live.task, given)).collect();
+        live.told = live.task.answers.len();
+        for answer in new {
+            let body = Some(to_worker::Body::Answer(answer));
+            self.after_commit(Effect::Tell(worker, Box::new(ToWorker { body })));
+        }
     }
 
     /// Somebody answered. The task goes on where it waits, or somewhere else if that is gone.
-    fn answer(
+    pub(crate) fn answer(
         &mut self,
         id: TaskId,
         body: event::Body,
@@ -270,22 +282,31 @@ impl State {
         let Some(live) = self.live.get_mut(&id) else { return };
         let from = live.task.version;
         live.task.version += 1;
-        let event = live.task.apply_now(body, now);
+        let mut events = vec![live.task.apply_now(body, now)];
+        events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
+        let asks = is_waiting(live.task.state);
         let mut effects = Vec::new();
         then(live, &mut effects);
         let (agent, worker) = (live.task.agent.clone(), live.task.worker.parse::<WorkerId>().ok());
-        self.commit_with(id, from, vec![event], with, effects);
-        self.count_waiting(&agent, -1);
+        self.commit_with(id, from, events, with, effects);
+        self.watch_expiry(id);
+        if !asks {
+            self.count_waiting(&agent, -1);
+        }
         match worker {
             Some(worker_id) => {
                 match self.registry.workers.get_mut(&worker_id) {
-                    Some(worker) if worker.waits_for_slot(id) => worker.resume(id),
+                    Some(worker) if !asks && worker.waits_for_slot(id) => worker.resume(id),
                     // It computes beside its question, or waits for others and needs no slot yet.
-                    _ => self.send_answer(id, worker_id),
+                    _ => self.send_answers(id, worker_id),
                 }
                 self.fill(worker_id, now);
             }
-            None => self.place(id, now),
+            None => {
+                // Another answer may have sent it there already.
+                self.leave_queues(id, &agent);
+                self.place(id, now);
+            }
         }
     }
 
@@ -342,6 +363,7 @@ impl State {
         if let Some((worker, attempt)) = told {
             self.expect_stop(worker, id, attempt);
         }
+        self.watch_expiry(id);
         if waited {
             self.count_waiting(&agent, -1);
         }
@@ -398,15 +420,13 @@ pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
     }
 }
 
-/// The answer that the current attempt waits for, or waited for last.
-pub(crate) fn last_answer(live: &Live) -> Option<Answer> {
-    let given = live.task.answers.last()?;
-    Some(Answer {
-        task_id: live.task.id.to_string(),
-        attempt: live.task.attempt,
+fn answer_message(task: &Task, given: &AnswerGiven) -> Answer {
+    Answer {
+        task_id: task.id.to_string(),
+        attempt: task.attempt,
         key: given.key.clone(),
         message: given.message.clone(),
         action: given.action,
-        remaining_ms: live.task.remaining_ms(now()),
-    })
+        remaining_ms: task.remaining_ms(now()),
+    }
 }

@@ -94,6 +94,8 @@ pub(crate) enum Error {
          start another in its context"
     )]
     Busy(TaskId),
+    #[error("question '{question}' of task {id} was answered already: the first answer counts")]
+    Answered { id: TaskId, question: String },
     #[error("{field}: {what}")]
     Invalid { field: &'static str, what: String },
     #[error("{waiting} tasks wait for agent '{agent}' already")]
@@ -187,7 +189,7 @@ impl From<Error> for Failure {
             Error::NotCancelable { id, .. } => {
                 Failure::new(&reason::TASK_NOT_CANCELABLE).because(text).with_task(id, "")
             }
-            Error::Ended { id, .. } | Error::Busy(id) => {
+            Error::Ended { id, .. } | Error::Busy(id) | Error::Answered { id, .. } => {
                 Failure::new(&reason::UNSUPPORTED_OPERATION).because(text).with_task(id, "")
             }
             Error::Invalid { field, what } => {

@@ -42,7 +42,10 @@ impl Task {
             }
             Some(event::Body::Assigned(assigned)) => self.apply_assigned(assigned, at),
             Some(event::Body::Status(status)) => {
-                self.pending = None;
+                // How older versions took a question back.
+                if status.message.is_none() {
+                    self.pending.clear();
+                }
                 self.enter(TaskState::Working, status.message.clone(), at);
             }
             Some(event::Body::Artifact(write)) => self.artifacts.write(write),
@@ -52,14 +55,21 @@ impl Task {
                 self.tolerated.checkpoint();
             }
             Some(event::Body::Asked(asked)) => {
-                self.pending.clone_from(&asked.interrupt);
-                let state = waiting_state(asked);
-                let question = asked.interrupt.as_ref().map(|i| self.ids().question(i));
-                self.history.extend(question.clone());
-                self.enter(state, question, at);
+                self.pending = match asked.open.is_empty() {
+                    true => asked.interrupt.iter().cloned().collect(),
+                    false => asked.open.clone(),
+                };
+                let question = |i| self.ids().question(i);
+                let said = asked.interrupt.as_ref().filter(|_| !asked.again).map(question);
+                let shown = self.pending.first().map(question);
+                // One that was taken back may be asked again, and was said before.
+                let new =
+                    said.filter(|m| self.history.iter().all(|h| h.message_id != m.message_id));
+                self.history.extend(new);
+                self.enter(waiting_state(asked), shown, at);
             }
             Some(event::Body::Answered(answer)) => {
-                self.pending = None;
+                self.pending.retain(|question| question.key != answer.key);
                 self.history.extend(answer.message.clone());
                 self.answers.push(answer.clone());
                 self.enter(TaskState::Working, None, at);
@@ -68,8 +78,15 @@ impl Task {
             Some(event::Body::Ended(end)) => self.apply_ended(end, at),
             Some(event::Body::Tolerated(tolerated)) => {
                 tolerated.failure.iter().for_each(|failure| self.tolerated.add(failure));
+                // Clients see it as a WORKING status; what is asked beside it is shown again.
+                if is_waiting(self.state) {
+                    self.enter(TaskState::Working, None, at);
+                }
             }
-            Some(event::Body::Withdrawn(_)) => {}
+            Some(event::Body::Withdrawn(withdrawn)) => {
+                self.pending.retain(|question| question.key != withdrawn.key);
+                self.enter(TaskState::Working, None, at);
+            }
             // Written by a newer version: it keeps its number, so that later ones fit.
             None => {}
         }
@@ -105,6 +122,7 @@ impl Task {
         self.passed_on = false;
         self.attempt = assigned.attempt;
         self.reported = 0;
+        self.answers_known = self.answers.len();
         self.worker.clone_from(&assigned.worker);
         self.attempts.push(v1::Attempt {
             number: assigned.attempt,
@@ -126,6 +144,7 @@ impl Task {
         self.artifacts = Artifacts::default();
         self.tolerated = Tolerated::default();
         self.answers.clear();
+        self.pending.clear();
         (self.losses, self.retries) = (0, 0);
     }
 
@@ -135,7 +154,7 @@ impl Task {
 
     fn apply_ended(&mut self, end: &Ended, at: Millis) {
         self.close_attempt(at, Outcome::Ended);
-        self.pending = None;
+        self.pending.clear();
         self.retry_at = None;
         self.failure = end.failure.clone().map(Failure::from_record);
         let state = end.state();

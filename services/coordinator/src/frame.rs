@@ -8,8 +8,12 @@ use faultline_proto::{
     json,
     v1::{Asked, Event, Interrupt, event, interrupt},
 };
+use prost_types::{ListValue, Value, value::Kind};
 
 use crate::tolerated;
+
+/// Where a task that asks several things at once lists them.
+const INTERRUPTS_KEY: &str = "faultline.dev/interrupts";
 
 /// The names a frame carries.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +38,9 @@ impl Ids<'_> {
             })
         };
         let payload = match event.body.as_ref()? {
-            event::Body::Submitted(_)
-            | event::Body::Checkpointed(_)
-            | event::Body::Lost(_)
-            | event::Body::Withdrawn(_) => return None,
+            event::Body::Submitted(_) | event::Body::Checkpointed(_) | event::Body::Lost(_) => {
+                return None;
+            }
             event::Body::Artifact(write) => Payload::ArtifactUpdate(a2a::TaskArtifactUpdateEvent {
                 task_id: self.task_id.to_string(),
                 context_id: self.context_id.to_owned(),
@@ -46,13 +49,13 @@ impl Ids<'_> {
                 last_chunk: write.last_chunk,
                 metadata: None,
             }),
-            event::Body::Assigned(_) | event::Body::Answered(_) => {
+            event::Body::Assigned(_) | event::Body::Answered(_) | event::Body::Withdrawn(_) => {
                 status(TaskState::Working, None, None)
             }
             event::Body::Status(said) => status(TaskState::Working, said.message.clone(), None),
             event::Body::Asked(asked) => {
-                let question = asked.interrupt.as_ref().map(|i| self.question(i));
-                status(waiting_state(asked), question, None)
+                let question = shown(asked).map(|i| self.question(i));
+                status(waiting_state(asked), question, interrupts(&asked.open))
             }
             event::Body::Tolerated(tolerated) => {
                 status(TaskState::Working, None, tolerated::metadata(tolerated))
@@ -78,8 +81,7 @@ impl Ids<'_> {
 
     pub(crate) fn question(&self, interrupt: &Interrupt) -> Message {
         let record = json::to_struct(interrupt);
-        let kind = prost_types::value::Kind::StructValue(record);
-        let value = prost_types::Value { kind: Some(kind) };
+        let value = Value { kind: Some(Kind::StructValue(record)) };
         let fields = [("faultline.dev/interrupt".to_owned(), value)].into();
         let text = match interrupt.prompt.as_str() {
             "" => interrupt.url.clone(),
@@ -105,8 +107,24 @@ impl Ids<'_> {
     }
 }
 
+/// The oldest of those that are open.
+fn shown(asked: &Asked) -> Option<&Interrupt> {
+    asked.open.first().or(asked.interrupt.as_ref())
+}
+
+/// All open questions, oldest first, where there are several: the status shows only one.
+pub(crate) fn interrupts(open: &[Interrupt]) -> Option<prost_types::Struct> {
+    if open.len() < 2 {
+        return None;
+    }
+    let record = |i| Value { kind: Some(Kind::StructValue(json::to_struct(i))) };
+    let list = ListValue { values: open.iter().map(record).collect() };
+    let value = Value { kind: Some(Kind::ListValue(list)) };
+    Some(prost_types::Struct { fields: [(INTERRUPTS_KEY.to_owned(), value)].into() })
+}
+
 pub(crate) fn waiting_state(asked: &Asked) -> TaskState {
-    match asked.interrupt.as_ref().map(Interrupt::kind) {
+    match shown(asked).map(Interrupt::kind) {
         Some(interrupt::Kind::AuthUrl) => TaskState::AuthRequired,
         _ => TaskState::InputRequired,
     }

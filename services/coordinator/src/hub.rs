@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     core::{Core, State, now},
-    dispatch::{assign_message, last_answer},
+    dispatch::assign_message,
     registry::{Presence, Worker},
     store::Write,
     task::{Millis, is_waiting},
@@ -206,19 +206,24 @@ impl State {
         for (task, attempt) in believed {
             let held = held.iter().find(|h| h.attempt == attempt && h.task_id == task.to_string());
             let (held, waits) = (held.is_some(), held.is_some_and(|h| h.waits));
-            match self.live.get(&task) {
+            match self.live.get_mut(&task) {
                 Some(live) if live.task.worker == name && live.task.attempt == attempt => {
                     let computing = !is_waiting(live.task.state);
                     match live.task.reported {
                         _ if held || !live.assigned => {}
                         0 => {
+                            live.told = live.task.answers.len();
                             again.push(to_worker::Body::Assign(assign_message(live, &self.tokens)))
                         }
                         _ => forgotten.push(task),
                     }
-                    // An answer may be on its way to it, or lost with the stream: it is given
-                    // again, when there is a slot and once it is durable.
-                    let answered = held && computing && last_answer(live).is_some();
+                    // Answers may be on their way to it, or lost with the stream: they are given
+                    // again, when there is a slot, if it needs one, and once they are durable.
+                    let told = held && live.task.answers.len() > live.task.answers_known;
+                    let answered = told && computing;
+                    if told {
+                        live.told = live.task.answers_known;
+                    }
                     if let Some(worker) = self.registry.workers.get_mut(&id) {
                         worker.start(task, live.task.runner(), attempt, computing && !answered);
                         if waits {
@@ -227,7 +232,7 @@ impl State {
                             worker.resume(task);
                         }
                     }
-                    if answered && waits {
+                    if told && (waits || !computing) {
                         told_again.push(task);
                     }
                 }
@@ -244,7 +249,7 @@ impl State {
             self.tell(id, ToWorker { body: Some(body) });
         }
         for task in told_again {
-            self.send_answer(task, id);
+            self.send_answers(task, id);
         }
         forgotten
     }

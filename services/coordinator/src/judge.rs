@@ -4,14 +4,14 @@ use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
     a2a::{Message, TaskState},
-    v1::{ArtifactWritten, Asked, Checkpointed, Report, StatusChanged, event, report},
+    v1::{ArtifactWritten, Checkpointed, Report, StatusChanged, event, report},
 };
 
 use crate::{
     artifact::TooLarge,
     depth,
     show::cancelled,
-    task::{Refused, Task, ended, is_waiting},
+    task::{Refused, Task, ended},
     tolerated,
 };
 
@@ -48,18 +48,7 @@ impl Task {
         if depth::is_report_too_deep(&body) {
             return Err(Refused::Nonsense("its data nests too deep"));
         }
-        let withdraws = matches!(
-            body,
-            report::Body::Started(_) | report::Body::Artifact(_) | report::Body::Checkpoint(_)
-        );
-        match self.judge(body)? {
-            // An agent that goes on without the answer has taken its question back.
-            Verdict::Events(mut events) if withdraws && is_waiting(self.state) => {
-                events.insert(0, event::Body::Status(StatusChanged { message: None }));
-                Ok(Verdict::Events(events))
-            }
-            verdict => Ok(verdict),
-        }
+        self.judge(body)
     }
 
     fn judge(&self, body: report::Body) -> Result<Verdict, Refused> {
@@ -67,7 +56,11 @@ impl Task {
         let one = |body| Ok(Verdict::Events(vec![body]));
         match body {
             Body::Started(_) => Ok(Verdict::Events(Vec::new())),
-            Body::Artifact(_) | Body::Status(_) | Body::Checkpoint(_) | Body::Tolerated(_)
+            Body::Artifact(_)
+            | Body::Status(_)
+            | Body::Checkpoint(_)
+            | Body::Tolerated(_)
+            | Body::Ask(_)
                 if self.seq >= limits::TASK_EVENTS_MAX =>
             {
                 Ok(Verdict::TooLarge)
@@ -97,13 +90,8 @@ impl Task {
                 Ok(Verdict::TooLarge)
             }
             Body::Checkpoint(state) => one(event::Body::Checkpointed(Checkpointed { state })),
-            Body::Ask(mut interrupt) => {
-                // A question that was handed up names who asked it first.
-                if interrupt.agent.is_empty() {
-                    interrupt.agent.clone_from(&self.agent);
-                }
-                one(event::Body::Asked(Asked { interrupt: Some(interrupt), again: false }))
-            }
+            Body::Ask(interrupt) => self.judge_question(interrupt),
+            Body::Withdrawn(withdrawn) => Ok(self.judge_withdrawal(withdrawn.key)),
             Body::Completed(done) => {
                 one(ended(TaskState::Completed, done.message.map(|m| self.signed(m)), None))
             }
@@ -123,7 +111,6 @@ impl Task {
                 let failure = self.complete_failure(Failure::from_record(record), "worker");
                 one(event::Body::Tolerated(tolerated::recoverable(failure)))
             }
-            Body::Withdrawn(_) => Ok(Verdict::Events(Vec::new())),
             Body::Released(_) => Ok(Verdict::Events(self.decide_release())),
             // Told to stop, its task would have ended before this.
             Body::Stopped(_) => {

@@ -4,6 +4,7 @@
 //! `caller` and `gate` allow; agents that call agents are in `delegation` and `family`; `push`
 //! tells webhooks; `hub`, `link` and `grpc` are the doors.
 
+mod answer;
 mod artifact;
 mod breaker;
 mod budget;
@@ -11,6 +12,7 @@ mod depth;
 mod fold;
 mod frame;
 mod judge;
+mod questions;
 mod retry;
 mod show;
 mod task;
@@ -18,6 +20,7 @@ mod task;
 mod core;
 mod dispatch;
 mod due;
+mod expiry;
 mod failover;
 mod family;
 mod live;

@@ -11,7 +11,10 @@ use faultline_proto::{
 use tokio::{sync::mpsc, task::AbortHandle};
 use tracing::Span;
 
-use crate::{store::KeyRow, task::Task};
+use crate::{
+    store::KeyRow,
+    task::{Millis, Task},
+};
 
 pub(crate) struct Live {
     pub(crate) task: Task,
@@ -25,6 +28,10 @@ pub(crate) struct Live {
     pub(crate) may_vanish: bool,
     /// Under which it was sent, for as long as it may vanish: the key keeps the message then.
     pub(crate) key: Option<Box<KeyRow>>,
+    /// How many of the answers the current attempt was told.
+    pub(crate) told: usize,
+    /// When the first of its questions expires, as `expiry` knows it.
+    pub(crate) expires: Option<Millis>,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
     /// Of the current attempt, from its assignment to its end.
@@ -79,9 +86,11 @@ impl Live {
             published: task.seq,
             acked: task.reported,
             assigned: !task.worker.is_empty(),
+            told: task.answers_known,
             task,
             may_vanish: false,
             key: None,
+            expires: None,
             watchers: Vec::new(),
             waiters: Vec::new(),
             span: Span::none(),

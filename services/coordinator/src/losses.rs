@@ -43,14 +43,14 @@ impl State {
         live.task.version += 1;
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
         close_span(live);
-        let over = live.task.is_final();
+        let (over, needs_worker) = (live.task.is_final(), live.task.needs_worker());
         let (attempt, losses) = (live.task.attempt, live.task.losses);
         tracing::warn!(task = %id, attempt, losses, over, "a worker was lost with this task");
         self.commit(id, from, events, Vec::new());
         if over {
             self.end_children(id, now);
             self.note_end(id, now);
-        } else if !waited {
+        } else if needs_worker {
             self.place(id, now);
         }
     }
@@ -64,9 +64,9 @@ impl State {
         let bodies = live.task.decide_release();
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
         close_span(live);
-        let waiting = is_waiting(live.task.state);
+        let needs_worker = live.task.needs_worker();
         self.commit(id, from, events, Vec::new());
-        if !waiting {
+        if needs_worker {
             self.place(id, now);
         }
     }
@@ -76,6 +76,7 @@ impl State {
         let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
         let (waiting, attempt) = (is_waiting(task.state), task.attempt);
         let retry_at = task.retry_at;
+        let needs_worker = task.needs_worker();
         let worker = task.worker.parse::<WorkerId>().ok();
         self.live.insert(id, Box::new(Live::new(task)));
         self.watch_time(id);
@@ -88,10 +89,11 @@ impl State {
                     self.registry.workers.entry(worker).or_insert_with(|| Worker::remembered(now));
                 worker.start(id, &runner, attempt, !waiting);
             }
-            None if !waiting && retry_at.is_some() => self.place_in_time(id, now),
-            None if !waiting => self.enqueue(id, &runner),
+            None if needs_worker && retry_at.is_some() => self.place_in_time(id, now),
+            None if needs_worker => self.enqueue(id, &runner),
             None => {}
         }
+        self.watch_expiry(id);
     }
 
     /// Has it just read the store, so that workers may still be on their way?

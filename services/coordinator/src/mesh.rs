@@ -80,7 +80,7 @@ impl Core {
             created: Some(timestamp(task.created)),
             attempts: task.attempts.clone(),
             failure: task.failure.clone().map(Failure::into_record),
-            interrupts: task.pending.iter().cloned().collect(),
+            interrupts: task.pending.clone(),
             late_reports: stored.late,
             timeout_ms: task.budget.limit().map(|limit| limit.as_millis() as u64),
             remaining_ms: task.remaining_ms(now()),

@@ -175,6 +175,13 @@ impl Worker {
         std::mem::take(&mut running.released)
     }
 
+    /// It waits for others no longer, and for a human still: so it needs no slot.
+    pub(crate) fn go_on_without(&mut self, task: TaskId) {
+        if let Some(running) = self.running.get_mut(&task) {
+            running.released = false;
+        }
+    }
+
     /// The agent goes on without the answer, slot or no slot, unless it waits for others as well.
     pub(crate) fn take_back_question(&mut self, task: TaskId) {
         if self.waits_for_slot(task) {

@@ -50,7 +50,7 @@ impl State {
         let mut late = Vec::new();
         let mut vanished = None;
         let mut highest = 0;
-        let mut agent_ended = false;
+        let (mut agent_ended, mut asked) = (false, false);
         for mut report in run {
             let (number, attempt) = (report.number, report.attempt);
             if !may_message {
@@ -62,6 +62,7 @@ impl State {
                     live.task.reported = number;
                     highest = number;
                     agent_ended |= brief.is_last;
+                    asked |= brief.asks;
                     for body in bodies {
                         events.push(live.task.apply_now(body, now));
                     }
@@ -103,6 +104,7 @@ impl State {
                 Err(Refused::Fenced | Refused::Final | Refused::Busy) => late.push(brief),
             }
         }
+        events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
         let attempt = live.task.attempt;
         let ack = Ack { task_id: id.to_string(), attempt, number: highest };
         let mut effects = Vec::new();
@@ -116,7 +118,7 @@ impl State {
             self.finish_on(worker, id);
         } else {
             let reported = reported_before;
-            let before = Before { version: from, was_waiting, reported, agent_ended };
+            let before = Before { version: from, was_waiting, reported, agent_ended, asked };
             if live.task.is_final() && !agent_ended {
                 let cancel = ToWorker { body: Some(to_worker::Body::Cancel(fenced(live))) };
                 effects.push(Effect::Tell(worker, Box::new(cancel)));
@@ -168,6 +170,7 @@ impl State {
         }
         live.task.version += 1;
         let (over, homeless) = (live.task.is_final(), live.task.worker.is_empty());
+        let needs_worker = live.task.needs_worker();
         let (waiting, agent) = (is_waiting(live.task.state), live.task.agent.clone());
         let runner = live.task.runner().to_owned();
         if over || homeless {
@@ -194,7 +197,7 @@ impl State {
             // The slot of an agent that was ended by us stays taken until it has stopped.
             self.finish_on(worker, id);
         } else if waiting
-            && !before.was_waiting
+            && before.asked
             && let Some(worker) = self.registry.workers.get_mut(&worker)
         {
             worker.pause(id);
@@ -206,9 +209,10 @@ impl State {
             worker.take_back_question(id);
         }
         self.count_waiting(&agent, i32::from(waiting) - i32::from(before.was_waiting));
-        if homeless && !over && !waiting {
+        if homeless && needs_worker {
             self.place_in_time(id, now);
         }
+        self.watch_expiry(id);
     }
 
     pub(crate) fn finish_on(&mut self, worker: WorkerId, id: TaskId) {
@@ -242,6 +246,8 @@ struct Before {
     reported: u32,
     /// The run holds the last report of its attempt.
     agent_ended: bool,
+    /// And a question.
+    asked: bool,
 }
 
 fn fenced(live: &Live) -> Cancel {
@@ -278,6 +284,7 @@ struct Brief {
     is_last: bool,
     /// The worker did what it was told, so there is nothing to count.
     is_obedient: bool,
+    asks: bool,
 }
 
 impl Brief {
@@ -289,7 +296,8 @@ impl Brief {
             Some(Body::Completed(_) | Body::Failed(_) | Body::Rejected(_) | Body::Message(_))
         );
         let is_last = is_obedient || is_result;
-        Self { attempt: report.attempt, number: report.number, is_last, is_obedient }
+        let asks = matches!(report.body, Some(Body::Ask(_)));
+        Self { attempt: report.attempt, number: report.number, is_last, is_obedient, asks }
     }
 }
 

@@ -17,6 +17,7 @@ use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    answer::{self, NoAnswer},
     caller::Caller,
     core::{Core, Effect, State, now},
     delegation::NEVER_EXPIRES,
@@ -31,7 +32,7 @@ use crate::{
     repeat::Found,
     store::{Extras, Scope},
     subscription::Subscription,
-    task::{Refused, Task},
+    task::Task,
 };
 
 /// A send after everything that takes time has been looked up.
@@ -178,7 +179,7 @@ impl Core {
         let Sending { request, task, claim, push } = sending;
         let step = match task {
             None => Step::Start(Box::new(self.new_task(state, request, caller, streams)?)),
-            Some(task) => answer(state, &task, request, caller, streams)?,
+            Some(task) => continued(state, &task, request, caller, streams)?,
         };
         let used = || match (&step, &caller.calling) {
             (Step::Start(_), Some(_)) => NEVER_EXPIRES,
@@ -328,7 +329,7 @@ impl Core {
 }
 
 /// A message for a task that exists, checked against what else it says.
-fn answer(
+fn continued(
     state: &State,
     task: &Task,
     request: SendMessageRequest,
@@ -355,8 +356,10 @@ fn answer(
         return Err(Error::TaskNotFound(id.to_string()));
     };
     let body = live.task.decide_answer(message).map_err(|refused| match refused {
-        Refused::Final => Error::Ended { id, state: live.task.state },
-        _ => Error::Busy(id),
+        NoAnswer::Final => Error::Ended { id, state: live.task.state },
+        NoAnswer::Busy => Error::Busy(id),
+        NoAnswer::Answered(question) => Error::Answered { id, question },
+        NoAnswer::Wrong(wrong) => answer::refusal(wrong).with_task(id, "").into(),
     })?;
     Ok(Step::Answer(id, Box::new(body)))
 }

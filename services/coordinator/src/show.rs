@@ -3,7 +3,10 @@
 use faultline_proto::{Failure, a2a, reason, v1};
 use prost_types::{Value, value::Kind};
 
-use crate::task::{Task, timestamp};
+use crate::{
+    frame::interrupts,
+    task::{Task, timestamp},
+};
 
 /// Where a delegated task names the task that delegated it.
 const PARENT_KEY: &str = "faultline.dev/parent";
@@ -38,9 +41,12 @@ impl Task {
 
     fn metadata(&self) -> Option<prost_types::Struct> {
         let failure = self.failure.as_ref().map(|f| f.to_metadata(self.state));
-        let failure = self.tolerated.show(failure);
-        let Some(parent) = &self.parent else { return failure };
-        let mut metadata = failure.unwrap_or_default();
+        let mut own = self.tolerated.show(failure);
+        if let Some(asked) = interrupts(&self.pending) {
+            own.get_or_insert_default().fields.extend(asked.fields);
+        }
+        let Some(parent) = &self.parent else { return own };
+        let mut metadata = own.unwrap_or_default();
         let kind = Some(Kind::StringValue(parent.task_id.clone()));
         metadata.fields.insert(PARENT_KEY.to_owned(), Value { kind });
         Some(metadata)

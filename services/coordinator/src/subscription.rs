@@ -53,7 +53,7 @@ impl Subscription {
         task: a2a::Task,
         events: mpsc::Receiver<Seen>,
     ) -> Self {
-        Self {
+        let mut subscription = Self {
             core,
             id,
             context_id: task.context_id.clone(),
@@ -62,7 +62,10 @@ impl Subscription {
             source: Source::Live(events),
             until_question: true,
             tie: None,
-        }
+        };
+        // Another question may be open beside the one that was answered.
+        subscription.closes_at_question();
+        subscription
     }
 
     /// A task as it stands; `after`: exactly what came after that event instead.

@@ -7,7 +7,8 @@ use faultline_proto::{
     a2a::{Message, TaskState},
     id::TaskId,
     v1::{
-        self, AnswerGiven, Assigned, AttemptLost, Ended, Event, Interrupt, Parent, Submitted, event,
+        self, AnswerGiven, Assigned, AttemptLost, Ended, Event, Interrupt, Parent,
+        QuestionWithdrawn, Submitted, event,
     },
 };
 use prost_types::Timestamp;
@@ -66,8 +67,11 @@ pub(crate) struct Task {
     pub(crate) traceparent: String,
     pub(crate) status_message: Option<Message>,
     pub(crate) failure: Option<Failure>,
-    pub(crate) pending: Option<Interrupt>,
+    /// What it asks, oldest first. The oldest is what it shows.
+    pub(crate) pending: Vec<Interrupt>,
     pub(crate) answers: Vec<AnswerGiven>,
+    /// How many of them the last attempt began with.
+    pub(crate) answers_known: usize,
     pub(crate) checkpoint: Option<bytes::Bytes>,
     pub(crate) attempts: Vec<v1::Attempt>,
     pub(crate) history: Vec<Message>,
@@ -144,8 +148,9 @@ impl Task {
             traceparent: String::new(),
             status_message: None,
             failure: None,
-            pending: None,
+            pending: Vec::new(),
             answers: Vec::new(),
+            answers_known: 0,
             checkpoint: None,
             attempts: Vec::new(),
             history: Vec::new(),
@@ -210,33 +215,16 @@ impl Task {
         name: &str,
         agent: &str,
     ) -> Result<event::Body, Refused> {
-        match self.state {
-            TaskState::Submitted | TaskState::Working if self.worker.is_empty() => {
-                let (worker, worker_name) = (id.to_owned(), name.to_owned());
-                let attempt = self.attempt + 1;
-                let agent = match agent == self.agent {
-                    true => String::new(),
-                    false => agent.to_owned(),
-                };
-                Ok(event::Body::Assigned(Assigned { attempt, worker, worker_name, agent }))
-            }
-            _ if self.is_final() => Err(Refused::Final),
-            _ => Err(Refused::Busy),
-        }
-    }
-
-    pub(crate) fn decide_answer(&self, mut message: Message) -> Result<event::Body, Refused> {
         if self.is_final() {
             return Err(Refused::Final);
         }
-        let Some(pending) = self.pending.as_ref().filter(|_| is_waiting(self.state)) else {
+        if !self.needs_worker() || !self.worker.is_empty() {
             return Err(Refused::Busy);
-        };
-        message.task_id = self.id.to_string();
-        message.context_id.clone_from(&self.context_id);
-        let key = pending.key.clone();
-        let action = v1::AnswerAction::Accept as i32;
-        Ok(event::Body::Answered(AnswerGiven { key, message: Some(message), action }))
+        }
+        let (worker, worker_name) = (id.to_owned(), name.to_owned());
+        let (attempt, own) = (self.attempt + 1, agent == self.agent);
+        let agent = if own { String::new() } else { agent.to_owned() };
+        Ok(event::Body::Assigned(Assigned { attempt, worker, worker_name, agent }))
     }
 
     /// Stopped from outside; the failure says by whom.
@@ -269,7 +257,10 @@ impl Task {
     pub(crate) fn decide_retry(&self, failure: Failure, at: Option<Millis>) -> Vec<event::Body> {
         let failure = Some(failure.into_record());
         let lost = AttemptLost { failure, retry_at: at.map(timestamp), ..self.lost(false) };
-        self.after_loss(event::Body::Lost(lost))
+        // Nobody waits for the answers any longer; the next attempt may ask again.
+        let keys = self.pending.iter().map(|question| question.key.clone());
+        let withdrawn = keys.map(|key| event::Body::Withdrawn(QuestionWithdrawn { key }));
+        withdrawn.chain(self.after_loss(event::Body::Lost(lost))).collect()
     }
 
     /// Its worker hands it back unharmed.

@@ -53,6 +53,7 @@ fn take(task: &mut Task, body: report::Body) -> bool {
         Ok(Verdict::Events(bodies)) => {
             task.reported = number;
             bodies.into_iter().for_each(|body| act(task, body));
+            show_again(task);
             true
         }
         Ok(Verdict::Rejected(message)) => {
@@ -66,6 +67,12 @@ fn take(task: &mut Task, body: report::Body) -> bool {
             true
         }
         Ok(Verdict::BareMessage(_) | Verdict::TooLarge) | Err(_) => false,
+    }
+}
+
+fn show_again(task: &mut Task) {
+    if let Some(body) = task.shown_again() {
+        act(task, body);
     }
 }
 
@@ -126,8 +133,8 @@ fn every_transition_is_in_the_table_and_no_other() {
     let table = [
         (Submitted, "W-X------"),
         (Working, "--X=WICF="),
-        (InputRequired, "-WX=W=CF="),
-        (AuthRequired, "-WX=WICF="),
+        (InputRequired, "-WX===CF="),
+        (AuthRequired, "-WX===CF="),
         (Completed, "---------"),
         (Failed, "---------"),
         (Canceled, "---------"),
@@ -353,7 +360,8 @@ enum Step {
     Chunk(u8, bool),
     Checkpoint,
     Status,
-    Ask,
+    Ask(u8),
+    Withdraw(u8),
     Complete,
     Release,
     Stop,
@@ -370,7 +378,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..3u8, any::<bool>()).prop_map(|(id, append)| Step::Chunk(id, append)),
         3 => Just(Step::Checkpoint),
         2 => Just(Step::Status),
-        2 => Just(Step::Ask),
+        4 => (0..3u8).prop_map(Step::Ask),
+        1 => (0..3u8).prop_map(Step::Withdraw),
         1 => Just(Step::Complete),
         1 => Just(Step::Release),
         1 => Just(Step::Stop),
@@ -405,7 +414,13 @@ proptest! {
                         Step::Chunk(id, append) => chunk(&format!("a{id}"), "x", append),
                         Step::Checkpoint => report::Body::Checkpoint("s".into()),
                         Step::Status => report::Body::Status(text_message("s".into())),
-                        Step::Ask => ask(interrupt::Kind::Input),
+                        Step::Ask(key) => report::Body::Ask(Interrupt {
+                            key: key.to_string(),
+                            ..Interrupt::default()
+                        }),
+                        Step::Withdraw(key) => {
+                            report::Body::Withdrawn(v1::Withdrawn { key: key.to_string() })
+                        }
                         Step::Complete => report::Body::Completed(Completed::default()),
                         Step::Release => report::Body::Released(Released {}),
                         _ => report::Body::Stopped(Stopped {}),
@@ -422,6 +437,8 @@ proptest! {
             for body in bodies {
                 log.push(task.apply_now(body, NOW));
             }
+            log.extend(task.shown_again().map(|body| task.apply_now(body, NOW)));
+            prop_assert_eq!(is_waiting(task.state), !task.pending.is_empty(), "asks or not");
         }
         let mut replayed = Task::blank(task.id, "a".into(), "c".into(), NOW);
         log.iter().for_each(|event| replayed.apply(event));

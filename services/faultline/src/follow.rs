@@ -2,23 +2,31 @@
 //! line, and at the end the failure, the question or nothing. On a terminal a question is answered
 //! right there.
 
-use std::io::{self, IsTerminal, Stdout, Write};
+use std::{
+    io::{self, IsTerminal, Stdout, Write},
+    time::Duration,
+};
 
-use faultline_client::{Client, Error, Follow, failure_of, is_final, is_waiting, text, text_of};
+use faultline_client::{
+    Client, Error, Follow, failure_of, interrupt_of, is_final, is_waiting, text_of,
+};
 use faultline_proto::{
     Failure,
-    a2a::{StreamResponse, TaskState, TaskStatus, stream_response::Payload},
+    a2a::{Part, StreamResponse, TaskState, TaskStatus, stream_response::Payload},
     json,
+    v1::{AnswerAction, Interrupt},
 };
 use prost_types::Struct;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
     time::{Instant, Interval, interval_at},
 };
 
 use crate::{
     cmd::Connect,
     exit::Exit,
+    form,
     output::{
         artifacts::Printer,
         chain,
@@ -27,6 +35,7 @@ use crate::{
         task,
         text::{line, span},
     },
+    reply,
 };
 
 /// What is to be followed.
@@ -46,9 +55,14 @@ pub(crate) async fn follow(
     open: impl Future<Output = Result<Follow, Error>>,
 ) -> anyhow::Result<Exit> {
     let mut followed = follow_once(connect, following, open).await?;
-    while let Some(task) = followed.asks.take() {
-        let Some(answer) = read_answer().await? else { break };
-        let draft = text(answer).to_task(&task).idempotent();
+    while let Some(Asks { task, question }) = followed.asks.take() {
+        let key = question.key.clone();
+        let parts = match read_answer(question).await? {
+            Typed::Answer(parts) => parts,
+            Typed::Nothing => break,
+            Typed::Cancel => return cancel(connect, client, &task).await,
+        };
+        let draft = reply::draft(&task, &key, AnswerAction::Accept, parts);
         let headline = format!("answer to task {task} failed");
         let answer = Some(draft.message_id().to_owned());
         let following = Following { answer, headline: &headline };
@@ -57,15 +71,47 @@ pub(crate) async fn follow(
     Ok(followed.exit)
 }
 
-/// What a person types, if there is one. An empty line or Ctrl-D is no answer: the task waits on.
-async fn read_answer() -> anyhow::Result<Option<String>> {
-    let reading = tokio::task::spawn_blocking(|| {
-        eprint!("> ");
-        let mut line = String::new();
-        io::stdin().read_line(&mut line).map(|_| line.trim().to_owned())
+/// How long after the first Ctrl-C a second one cancels the task.
+const SECOND_THOUGHT: Duration = Duration::from_secs(2);
+
+/// What a person makes of a question.
+enum Typed {
+    Answer(Vec<Part>),
+    /// The task waits on: an empty line, Ctrl-D, or Ctrl-C once.
+    Nothing,
+    /// Ctrl-C twice.
+    Cancel,
+}
+
+async fn read_answer(question: Interrupt) -> anyhow::Result<Typed> {
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    let (typed, reading) = oneshot::channel();
+    // A thread of its own: it may wait for a line for ever, and nobody waits for it.
+    std::thread::spawn(move || {
+        let filled = form::fill(&question, &mut io::stdin().lock(), &mut io::stderr());
+        let _ = typed.send(filled);
     });
-    let line = reading.await??;
-    Ok(Some(line).filter(|line| !line.is_empty()))
+    tokio::select! {
+        filled = reading => Ok(filled??.map_or(Typed::Nothing, Typed::Answer)),
+        _ = interrupts.recv() => {
+            eprintln!("\nNot answered. Ctrl-C once more cancels the task.");
+            match tokio::time::timeout(SECOND_THOUGHT, interrupts.recv()).await {
+                Ok(_) => Ok(Typed::Cancel),
+                Err(_) => Ok(Typed::Nothing),
+            }
+        }
+    }
+}
+
+async fn cancel(connect: &Connect, client: &Client, task: &str) -> anyhow::Result<Exit> {
+    match client.cancel(task).await {
+        Ok(cancelled) => {
+            let state = cancelled.status.as_ref().map_or(TaskState::Canceled, TaskStatus::state);
+            eprintln!("{}", task::headline(task, state));
+            Ok(Exit::INTERRUPTED)
+        }
+        Err(error) => connect.refuse(error, &format!("cancel of task {task} failed")),
+    }
 }
 
 /// Whether somebody sits there who sees a question and can type.
@@ -76,8 +122,13 @@ fn is_attended() -> bool {
 /// How following ended.
 struct Followed {
     exit: Exit,
-    /// The task that asks for input, where somebody can give it.
-    asks: Option<String>,
+    /// What it asks, where somebody can answer.
+    asks: Option<Asks>,
+}
+
+struct Asks {
+    task: String,
+    question: Interrupt,
 }
 
 impl From<Exit> for Followed {
@@ -228,7 +279,7 @@ impl Session {
             self.tell(&chain::render(failure, &headline, paint))?;
             return Ok(Exit::of_failure(failure).into());
         }
-        let asks = state == TaskState::InputRequired && !self.json && is_attended();
+        let asks = is_waiting(state) && !self.json && is_attended();
         if is_waiting(state) {
             let metadata = self.metadata.as_ref();
             self.tell(&task::question(&self.task_id, &self.status, metadata, paint))?;
@@ -238,7 +289,9 @@ impl Session {
                 format!("{} task {} completed {took}", paint.green("✓"), line(&self.task_id));
             self.progress.say(&text);
         }
-        Ok(Followed { exit: Exit::of_state(state), asks: asks.then_some(self.task_id) })
+        let question = interrupt_of(&self.status, self.metadata.as_ref()).unwrap_or_default();
+        let asks = asks.then_some(Asks { task: self.task_id, question });
+        Ok(Followed { exit: Exit::of_state(state), asks })
     }
 
     fn refused(mut self, connect: &Connect, error: Error, headline: &str) -> anyhow::Result<Exit> {

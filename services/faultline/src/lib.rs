@@ -11,6 +11,8 @@ pub mod testing;
 
 mod cmd;
 mod follow;
+mod form;
+mod reply;
 mod role;
 mod tree;
 

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use tokio::{sync::Notify, time::Instant};
 
+pub(crate) use self::asking::Given;
 use crate::{
     Error,
     agent::Hosted,
@@ -26,6 +27,8 @@ use crate::{
     outbox::Outbox,
     slot::{Slot, Told},
 };
+
+mod asking;
 
 /// How many bytes of reports may wait for acknowledgement before the agent has to.
 const BYTES_AHEAD_MAX: usize = 2 * limits::MESSAGE_BYTES_MAX;
@@ -98,11 +101,11 @@ struct State {
     cancelled: bool,
     /// Drop the agent at once, whatever it does.
     dropped: Option<Dropped>,
-    answers: HashMap<String, a2a::Message>,
+    answers: HashMap<String, Given>,
     asks: u32,
     delegations: u32,
-    /// The agent waits for an answer, and nothing else.
-    asking: bool,
+    /// The questions that are open, by key, and how many wait for the answer.
+    asking: HashMap<String, u32>,
     slot: Slot,
     clock: Clock,
     reply: Option<a2a::Message>,
@@ -148,20 +151,6 @@ impl State {
     }
 }
 
-/// A question that is open. Dropped by an agent that does not wait for the answer, it is taken
-/// back by whatever the agent reports next.
-struct Asking<'a>(&'a Attempt);
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.asking = false;
-        state.clock.go_on(Instant::now());
-        drop(state);
-        self.0.changed.notify_waiters();
-    }
-}
-
 /// Another agent that is awaited. Meanwhile the attempt holds no slot.
 pub(crate) struct Waiting<'a>(&'a Attempt);
 
@@ -202,7 +191,7 @@ impl Attempt {
         let answers = assign.answers.into_iter();
         let state = State {
             epoch: outbox.epoch(),
-            answers: answers.map(|a| (a.key, a.message.unwrap_or_default())).collect(),
+            answers: answers.map(|a| (a.key.clone(), a.into())).collect(),
             asks: saved.asks,
             delegations: saved.delegations,
             clock: Clock::new(assign.remaining_ms, Instant::now()),
@@ -233,21 +222,23 @@ impl Attempt {
     /// Makes a report once the attempt is not too far ahead of its acknowledgements.
     pub(crate) async fn report(&self, body: Body) -> Result<(), Error> {
         let mut body = Some(body);
-        let asks = matches!(body, Some(Body::Ask(_)));
         self.until_it_may(|state| {
-            // A task that waits says nothing, so what else the agent does waits for the answer.
-            let may = state.has_room() && !state.asking;
+            let may = state.has_room();
             if may {
-                state.asking = asks;
-                self.make(state, body.take());
-                // From a task that the agent spawned, perhaps, which nobody uncorks.
-                if !state.corked {
-                    self.hand_over(state);
-                }
+                self.say(state, body.take());
             }
             may
         })
         .await
+    }
+
+    /// Makes a report that leaves as soon as it may.
+    fn say(&self, state: &mut State, body: Option<Body>) {
+        self.make(state, body);
+        // From a task that the agent spawned, perhaps, which nobody uncorks.
+        if !state.corked {
+            self.hand_over(state);
+        }
     }
 
     /// Waits until the agent may compute and `ready` agrees, or the agent has to stop.
@@ -276,14 +267,7 @@ impl Attempt {
         Saved { asks, bytes, delegations }.encode_to_vec().into()
     }
 
-    /// The key of a question that was given none: its ordinal in the task.
-    pub(crate) fn next_ask(&self) -> String {
-        let mut state = self.state.lock();
-        state.asks += 1;
-        format!("ask-{}", state.asks)
-    }
-
-    /// The key of a delegation, or a fan-out, that was given none, likewise.
+    /// The key of a delegation, or a fan-out, that was given none: its ordinal in the task.
     pub(crate) fn next_delegation(&self, kind: &str) -> String {
         let mut state = self.state.lock();
         state.delegations += 1;
@@ -301,26 +285,8 @@ impl Attempt {
         Waiting(self)
     }
 
-    pub(crate) fn answer(&self, key: &str) -> Option<a2a::Message> {
-        self.state.lock().answers.get(key).cloned()
-    }
-
-    pub(crate) async fn answered(&self, key: &str) -> Result<a2a::Message, Error> {
-        self.state.lock().clock.hold(Instant::now());
-        let _asking = Asking(self);
-        let answered = self.until(|state| match state.told_to_stop() {
-            true => Some(Err(Error::stopped())),
-            false => state.answers.get(key).cloned().map(Ok),
-        });
-        answered.await
-    }
-
     pub(crate) fn remaining(&self) -> Option<Duration> {
         self.state.lock().clock.left(Instant::now())
-    }
-
-    pub(crate) fn is_asking(&self) -> bool {
-        self.state.lock().asking
     }
 
     pub(crate) fn set_reply(&self, message: a2a::Message) {
@@ -455,15 +421,6 @@ impl Attempt {
 
     pub(crate) fn drop_agent(&self, why: Dropped) {
         self.state.lock().dropped = Some(why);
-        self.changed.notify_waiters();
-    }
-
-    pub(crate) fn set_remaining(&self, ms: Option<u64>) {
-        self.state.lock().clock.set(ms, Instant::now());
-    }
-
-    pub(crate) fn take_answer(&self, key: String, message: a2a::Message) {
-        self.state.lock().answers.insert(key, message);
         self.changed.notify_waiters();
     }
 

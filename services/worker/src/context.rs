@@ -170,22 +170,24 @@ impl Context {
     /// Asks a human and waits for the answer, however long that takes: the task is INPUT_REQUIRED
     /// and holds no slot of the worker meanwhile. If this question was answered in an earlier
     /// attempt, the stored answer comes back at once.
+    ///
+    /// - Several may be open at once, each with its [key](Question::key); they are answered in any
+    ///   order. What else the agent reports is seen beside them.
+    /// - The answer may be a no: see [`Answer::action`].
+    /// - Dropping the future takes the question back.
+    /// - One that [expires](Question::expires_in) fails with INPUT_TIMEOUT.
     pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, Error> {
         let mut question = question.into();
         let key = question.key.take().unwrap_or_else(|| self.attempt.next_ask());
-        self.ask_as(question.into_interrupt(key, &self.attempt.hosted.name)).await
+        self.ask_as(question.into_interrupt(key, &self.attempt.hosted.name)?).await
     }
 
     /// Asks just this, whoever asked it first.
     pub(crate) async fn ask_as(&self, interrupt: v1::Interrupt) -> Result<Answer, Error> {
-        let key = interrupt.key.clone();
-        if let Some(answer) = self.attempt.answer(&key) {
-            return self.go_on().map(|()| Answer(answer));
-        }
         interrupt.schema.as_ref().map_or(Ok(()), check_object_depth)?;
         check_size("the question", interrupt.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
-        self.attempt.report(Body::Ask(interrupt)).await?;
-        self.attempt.answered(&key).await.map(Answer)
+        let given = self.attempt.ask(interrupt.clone()).await?;
+        Answer::of(&interrupt, given)
     }
 
     /// Asks for a credential to be given at `url`; short for [`Question::auth`].

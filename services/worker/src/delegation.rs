@@ -2,29 +2,26 @@
 //! names the calling attempt, so that the coordinator knows parent and child. The child is stored
 //! under a key: whatever breaks, the same call with the same key finds the same child.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use faultline_chassis::{client::Channel, limits, trace::TRACEPARENT};
 use faultline_proto::{
     Failure,
-    a2a::{
-        self, TaskState, a2a_service_client::A2aServiceClient, send_message_response,
-        stream_response,
-    },
+    a2a::{self, TaskState, a2a_service_client::A2aServiceClient, send_message_response},
     disposition::RUN_ERROR,
-    json, reason,
-    v1::{Interrupt, Origin, interrupt::Kind},
+    reason,
+    v1::{Interrupt, Origin},
 };
 use futures::future::BoxFuture;
-use prost_types::value;
 use tonic::{
     Request,
     metadata::{Ascii, MetadataValue},
 };
 
 use crate::{
-    Content, Context, Error, OutcomeCall,
+    Answer, Child, Content, Context, Error, OutcomeCall,
     content::{check_message, text_of, text_parts},
+    raise::{Hook, Raised},
 };
 
 /// The token of the calling attempt.
@@ -35,11 +32,9 @@ const KEY: &str = "faultline-key";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// The child outlives its parent.
 const DETACHED: &str = "faultline-detached";
-/// Where a waiting task shows its question.
-const INTERRUPT: &str = "faultline.dev/interrupt";
 
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long the end of a child that is not wanted any longer is waited for.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -65,11 +60,13 @@ pub struct Delegation<'a> {
     key: Option<String>,
     task_id: String,
     detached: bool,
+    hook: Option<Hook<'a>>,
 }
 
 impl<'a> Delegation<'a> {
     pub(crate) fn new(cx: &'a Context, agent: String, content: Content) -> Self {
-        Self { cx, agent, content, key: None, task_id: String::new(), detached: false }
+        let task_id = String::new();
+        Self { cx, agent, content, key: None, task_id, detached: false, hook: None }
     }
 
     /// Names the child within its parent, in visible ASCII. The same key in a later attempt finds
@@ -95,6 +92,33 @@ impl<'a> Delegation<'a> {
         OutcomeCall::new(self)
     }
 
+    /// Lets this agent answer what the child asks: `hook` sees each question first, and `None` lets
+    /// it rise to this task's own caller, as all do without a hook. So does an answer that does
+    /// not fit the question. After a crash the same question may come again.
+    ///
+    /// ```
+    /// # use faultline_worker::{Answer, Context, Error};
+    /// # async fn run(cx: &Context) -> Result<(), Error> {
+    /// let built = cx.delegate("builder", "release 1.2").answer_with(async |question| {
+    ///     question.prompt.contains("branch").then(|| Answer::new("main"))
+    /// });
+    /// cx.reply(built.await?.text()).await
+    /// # }
+    /// ```
+    pub fn answer_with<F, A>(self, hook: F) -> Self
+    where
+        F: Fn(Interrupt) -> A + Send + Sync + 'a,
+        A: Future<Output = Option<Answer>> + Send + 'a,
+    {
+        Self { hook: Some(Arc::new(move |question| Box::pin(hook(question)))), ..self }
+    }
+
+    /// Sends the work and comes back once it is stored, without waiting for its end.
+    pub async fn start(mut self) -> Result<Child<'a>, Error> {
+        let key = self.take_key();
+        Child::start(Call::new(self, key)?).await
+    }
+
     /// Its key, which is counted on if none was given.
     pub(crate) fn take_key(&mut self) -> String {
         let given = self.key.take();
@@ -102,11 +126,7 @@ impl<'a> Delegation<'a> {
     }
 
     async fn run(self, key: String) -> Result<Delegated, Error> {
-        let call = Call::new(self, key)?;
-        let waiting = call.cx.attempt_state().wait_for_another();
-        let ended = call.cx.unless_cancelled(call.follow()).await?;
-        waiting.over().await?;
-        ended.and_then(|child| call.result(child))
+        Call::new(self, key)?.wait().await
     }
 }
 
@@ -154,21 +174,23 @@ impl Delegated {
 
 /// One delegation on its way.
 pub(crate) struct Call<'a> {
-    cx: &'a Context,
-    agent: String,
-    key: String,
+    pub(crate) cx: &'a Context,
+    pub(crate) agent: String,
+    pub(crate) key: String,
     key_value: MetadataValue<Ascii>,
-    message: a2a::Message,
+    pub(crate) message: a2a::Message,
     /// What every call says.
     metadata: Vec<(&'static str, MetadataValue<Ascii>)>,
-    client: A2aServiceClient<Channel>,
+    pub(crate) client: A2aServiceClient<Channel>,
+    /// Sees the child's questions first.
+    pub(crate) hook: Option<Hook<'a>>,
     /// A question of the child is asked here; else whoever delegated is given it.
     raises: bool,
 }
 
 impl<'a> Call<'a> {
     pub(crate) fn new(delegation: Delegation<'a>, key: String) -> Result<Self, Error> {
-        let Delegation { cx, agent, content, task_id, detached, .. } = delegation;
+        let Delegation { cx, agent, content, task_id, detached, hook, .. } = delegation;
         let attempt = cx.attempt_state();
         if attempt.token.is_empty() {
             let text = "the coordinator takes no delegations: it is older than this worker";
@@ -187,7 +209,15 @@ impl<'a> Call<'a> {
         let client = A2aServiceClient::new(attempt.coordinator.clone())
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
-        Ok(Self { cx, agent, key, key_value, message, metadata, client, raises: true })
+        Ok(Self { cx, agent, key, key_value, message, metadata, client, hook, raises: true })
+    }
+
+    /// Waits for the end, without a slot.
+    pub(crate) async fn wait(&self) -> Result<Delegated, Error> {
+        let waiting = self.cx.attempt_state().wait_for_another();
+        let ended = self.cx.unless_cancelled(self.follow()).await?;
+        waiting.over().await?;
+        ended.and_then(|child| self.result(child))
     }
 
     /// Questions of the child come back instead of being asked.
@@ -199,15 +229,16 @@ impl<'a> Call<'a> {
     /// that is over.
     pub(crate) async fn follow(&self) -> Result<a2a::Task, Error> {
         let mut pause = PAUSE_MIN;
+        let mut raised = Raised::new(self);
         let mut answer = None;
         loop {
             // Without an answer to give the first message goes again, which finds the child.
             let answers = answer.is_some();
-            let sent = self.send(answer.take().unwrap_or_else(|| self.message.clone())).await;
-            match sent {
+            let message = answer.take().unwrap_or_else(|| self.message.clone());
+            match self.send(message, false).await {
                 Ok(child) => match state(&child) {
                     TaskState::InputRequired | TaskState::AuthRequired if self.raises => {
-                        answer = self.pass_up(&child).await?;
+                        answer = raised.next_answer(&child).await?;
                         pause = PAUSE_MIN;
                         continue;
                     }
@@ -216,6 +247,9 @@ impl<'a> Call<'a> {
                 },
                 // The child went on without this answer: somebody else gave one, or it has ended.
                 Err(failure) if answers && failure.row() == &reason::UNSUPPORTED_OPERATION => {}
+                Err(failure) if answers && failure.row() == &reason::INVALID_PARAMS => {
+                    raised.refused(failure);
+                }
                 Err(failure) if is_passing(&failure) => {
                     tracing::debug!(agent = self.agent, reason = %failure, "sending it again");
                 }
@@ -240,7 +274,7 @@ impl<'a> Call<'a> {
         let mut id = self.message.task_id.clone();
         let cancelling = async {
             if id.is_empty() {
-                let child = self.send_for(self.message.clone(), true).await?;
+                let child = self.send(self.message.clone(), true).await?;
                 id = child.id;
             }
             let (tenant, id) = (self.agent.clone(), id.clone());
@@ -256,15 +290,11 @@ impl<'a> Call<'a> {
         id
     }
 
-    /// Returns when the child has ended or asks something.
-    async fn send(&self, message: a2a::Message) -> Result<a2a::Task, Failure> {
-        self.send_for(message, false).await
-    }
-
-    async fn send_for(
+    /// Returns when the child has ended or asks something; `at_once`: when it is stored.
+    pub(crate) async fn send(
         &self,
         message: a2a::Message,
-        return_immediately: bool,
+        at_once: bool,
     ) -> Result<a2a::Task, Failure> {
         // The key stands for what starts the child, and with it the child would be found again.
         let answers = !message.task_id.is_empty();
@@ -274,7 +304,7 @@ impl<'a> Call<'a> {
             message: Some(message),
             configuration: Some(a2a::SendMessageConfiguration {
                 history_length: Some(0),
-                return_immediately,
+                return_immediately: at_once,
                 ..a2a::SendMessageConfiguration::default()
             }),
             ..a2a::SendMessageRequest::default()
@@ -293,68 +323,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn request<T>(&self, message: T) -> Request<T> {
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         for (name, value) in &self.metadata {
             request.metadata_mut().insert(*name, value.clone());
         }
         request
-    }
-
-    /// Asks the child's question as the parent's own. `None`: the child no longer wants to know.
-    async fn pass_up(&self, child: &a2a::Task) -> Result<Option<a2a::Message>, Error> {
-        let question = question(child);
-        let key = format!("{}/{}", self.key, question.key);
-        let raised = Interrupt { key, ..question.clone() };
-        tokio::select! {
-            biased;
-            answer = self.cx.ask_as(raised) => {
-                let answer = answer?.into_message();
-                Ok(Some(a2a::Message {
-                    task_id: child.id.clone(),
-                    metadata: answer.metadata,
-                    ..user_message(answer.parts)
-                }))
-            }
-            () = self.moved_on(child, &question.key) => {
-                // Takes the question back.
-                self.cx.start().await?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// Returns when the child does not ask this question any longer. It may be answered or
-    /// cancelled by others: it is a task like any other.
-    async fn moved_on(&self, child: &a2a::Task, key: &str) {
-        let mut pause = PAUSE_MIN;
-        loop {
-            match self.watch(child, key).await {
-                Ok(()) => return,
-                Err(failure) if !is_passing(&failure) => return,
-                Err(_) => tokio::time::sleep(pause).await,
-            }
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
-    }
-
-    async fn watch(&self, child: &a2a::Task, key: &str) -> Result<(), Failure> {
-        let (tenant, id) = (self.agent.clone(), child.id.clone());
-        let request = a2a::SubscribeToTaskRequest { tenant, id };
-        let answer = self.client.clone().subscribe_to_task(self.request(request)).await?;
-        let mut frames = answer.into_inner();
-        while let Some(frame) = frames.message().await? {
-            let status = match frame.payload {
-                Some(stream_response::Payload::Task(task)) => task.status,
-                Some(stream_response::Payload::StatusUpdate(update)) => update.status,
-                _ => None,
-            };
-            let asks = |s: &a2a::TaskStatus| is_waiting(s) && read(s).is_none_or(|q| q.key == key);
-            if status.is_some_and(|s| !asks(&s)) {
-                return Ok(());
-            }
-        }
-        Err(Failure::new(&reason::UNAVAILABLE))
     }
 
     /// Why the child did not do it, if it did not.
@@ -372,34 +346,6 @@ pub(crate) fn state(task: &a2a::Task) -> TaskState {
     task.status.as_ref().map_or(TaskState::Unspecified, a2a::TaskStatus::state)
 }
 
-fn is_waiting(status: &a2a::TaskStatus) -> bool {
-    matches!(status.state(), TaskState::InputRequired | TaskState::AuthRequired)
-}
-
-/// The question of a waiting child. One that came without a record is read from its words.
-pub(crate) fn question(child: &a2a::Task) -> Interrupt {
-    let status = child.status.clone().unwrap_or_default();
-    read(&status).unwrap_or_else(|| {
-        let auth = status.state() == TaskState::AuthRequired;
-        let message = status.message.unwrap_or_default();
-        Interrupt {
-            kind: if auth { Kind::AuthUrl } else { Kind::Input } as i32,
-            prompt: text_of(&message).into_owned(),
-            requested_at: status.timestamp,
-            key: message.message_id,
-            ..Interrupt::default()
-        }
-    })
-}
-
-fn read(status: &a2a::TaskStatus) -> Option<Interrupt> {
-    let metadata = status.message.as_ref()?.metadata.as_ref()?;
-    match metadata.fields.get(INTERRUPT)?.kind.as_ref()? {
-        value::Kind::StructValue(record) => json::from_struct(record).ok(),
-        _ => None,
-    }
-}
-
 /// An answer without a task, as the task it might have been.
 fn bare(message: a2a::Message) -> a2a::Task {
     let status = a2a::TaskStatus {
@@ -410,7 +356,7 @@ fn bare(message: a2a::Message) -> a2a::Task {
     a2a::Task { status: Some(status), ..a2a::Task::default() }
 }
 
-fn user_message(parts: Vec<a2a::Part>) -> a2a::Message {
+pub(crate) fn user_message(parts: Vec<a2a::Part>) -> a2a::Message {
     a2a::Message {
         message_id: uuid::Uuid::now_v7().to_string(),
         role: a2a::Role::User as i32,
@@ -420,7 +366,7 @@ fn user_message(parts: Vec<a2a::Part>) -> a2a::Message {
 }
 
 /// The coordinator is away or cannot say, and will be back.
-fn is_passing(failure: &Failure) -> bool {
+pub(crate) fn is_passing(failure: &Failure) -> bool {
     let passing = [&reason::UNAVAILABLE, &reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE];
     passing.contains(&failure.row())
 }

@@ -118,8 +118,7 @@ impl Desk {
             }
             Some(Body::Answer(answer)) => {
                 if let Some(attempt) = self.find(&answer.task_id, answer.attempt) {
-                    attempt.set_remaining(answer.remaining_ms);
-                    attempt.take_answer(answer.key, answer.message.unwrap_or_default());
+                    attempt.take_answer(answer);
                 }
             }
             Some(Body::Heartbeat(_)) => {

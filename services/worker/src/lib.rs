@@ -31,6 +31,8 @@
 //! loss of its worker, because everything that was reported is with the coordinator.
 
 mod agent;
+mod answer;
+mod child;
 mod content;
 mod context;
 mod delegation;
@@ -38,6 +40,7 @@ mod error;
 mod fanout;
 mod outcome;
 mod question;
+mod raise;
 mod typed;
 
 mod attempt;
@@ -53,6 +56,8 @@ mod service;
 pub mod agents;
 
 pub use agent::{Agent, Offer, OnWorkerLost, Skill};
+pub use answer::{Action, Answer};
+pub use child::Child;
 pub use content::Content;
 pub use context::Context;
 pub use delegation::{Delegated, Delegation};
@@ -63,10 +68,10 @@ pub use faultline_proto::{
     Failure, a2a,
     id::TaskId,
     reason::{self, Reason},
-    v1::{Disposition, Severity},
+    v1::{Disposition, Interrupt, Severity},
 };
 pub use outcome::{Ending, Outcome, OutcomeCall};
-pub use question::{Answer, Question};
+pub use question::Question;
 pub use service::{Config, Service, Worker};
 pub use typed::{AgentError, Code, MarkRecoverable, TypedResult};
 

@@ -14,7 +14,8 @@ use tonic::Code;
 
 use crate::{
     Delegated, Delegation, Error,
-    delegation::{Call, question, state},
+    delegation::{Call, state},
+    raise::questions_of,
     reason,
 };
 
@@ -139,8 +140,8 @@ impl Outcome {
         let task_id = child.id.clone();
         let (state, text) = match state(&child) {
             TaskState::Completed => (Ending::Completed, Delegated(child).text()),
-            TaskState::InputRequired => (Ending::InputRequired, question(&child).prompt),
-            TaskState::AuthRequired => (Ending::AuthRequired, question(&child).prompt),
+            TaskState::InputRequired => (Ending::InputRequired, asked(&child)),
+            TaskState::AuthRequired => (Ending::AuthRequired, asked(&child)),
             TaskState::Rejected => (Ending::Rejected, said()),
             TaskState::Canceled => (Ending::Cancelled, said()),
             _ => (Ending::Failed, said()),
@@ -175,6 +176,11 @@ fn is_permanent(failure: &Failure) -> bool {
     let code = failure.code();
     matches!(code, Code::Unavailable | Code::PermissionDenied | Code::Unauthenticated)
         || failure.row() == &reason::AGENT_NOT_FOUND
+}
+
+/// The oldest question of a task that waits.
+fn asked(task: &a2a::Task) -> String {
+    questions_of(task).into_iter().next().map(|question| question.prompt).unwrap_or_default()
 }
 
 fn message_of(task: &a2a::Task) -> Option<&a2a::Message> {

@@ -1,14 +1,16 @@
-//! A question to a human, and its answer.
+//! A question to a human.
 
-use std::{borrow::Cow, time::Duration, time::SystemTime};
+use std::time::{Duration, SystemTime};
 
 use faultline_proto::{
-    a2a, json,
+    json, reason,
+    schema::Schema,
     v1::{Interrupt, interrupt::Kind},
 };
 use prost_types::{Struct, value};
+use serde_json::json;
 
-use crate::content::text_of;
+use crate::{Error, answer::APPROVED};
 
 /// What [`Context::ask`](crate::Context::ask) asks. A string is a question for free text.
 ///
@@ -22,7 +24,7 @@ pub struct Question {
     pub(crate) key: Option<String>,
     kind: Kind,
     prompt: String,
-    schema: Option<Struct>,
+    schema: Option<serde_json::Value>,
     url: String,
     expires_in: Option<Duration>,
 }
@@ -33,9 +35,13 @@ impl Question {
         Self::new(Kind::Input, prompt.into())
     }
 
-    /// Asks for yes or no.
+    /// Asks for yes or no; [`Answer::approved`](crate::Answer::approved) says which it was.
     pub fn approval(prompt: impl Into<String>) -> Self {
-        Self::new(Kind::Approval, prompt.into())
+        Self::new(Kind::Approval, prompt.into()).schema(json!({
+            "type": "object",
+            "properties": { APPROVED: { "type": "boolean" } },
+            "required": [APPROVED],
+        }))
     }
 
     /// Asks for one of `options`.
@@ -44,8 +50,8 @@ impl Question {
         options: impl IntoIterator<Item = O>,
     ) -> Self {
         let options: Vec<String> = options.into_iter().map(Into::into).collect();
-        let choice = serde_json::json!({ "type": "string", "enum": options });
-        Self::new(Kind::Choice, prompt.into()).schema(serde_json::json!({
+        let choice = json!({ "type": "string", "enum": options });
+        Self::new(Kind::Choice, prompt.into()).schema(json!({
             "type": "object",
             "properties": { "choice": choice },
             "required": ["choice"],
@@ -62,7 +68,7 @@ impl Question {
 
     /// Names the question within its task. The same key in a later attempt gets the stored answer
     /// instead of asking again. Without one, questions are counted, so give keys when their order
-    /// may change. Several at the same time are put one after the other.
+    /// may change.
     pub fn key(self, key: impl Into<String>) -> Self {
         Self { key: Some(key.into()), ..self }
     }
@@ -72,18 +78,18 @@ impl Question {
         Self { prompt: prompt.into(), ..self }
     }
 
-    /// A flat JSON Schema of the answer, for front ends that show a form. Anything but an object
-    /// is ignored.
+    /// The fields of the answer as a flat JSON Schema: an object whose properties are strings
+    /// (`format` email, uri, date or date-time, `minLength`, `maxLength`, `enum`, or `oneOf` with
+    /// `const` and `title`), numbers and integers (`minimum`, `maximum`), booleans, or arrays with
+    /// an `enum` of strings, each with a `default` or not. Front ends show it as a form, and an
+    /// answer that does not fit never reaches the agent. What cannot be shown so makes
+    /// [`ask`](crate::Context::ask) fail with INVALID_ARGUMENT.
     pub fn schema(self, schema: serde_json::Value) -> Self {
-        let schema = match json::value_from_json(schema).kind {
-            Some(value::Kind::StructValue(schema)) => Some(schema),
-            _ => None,
-        };
-        Self { schema, ..self }
+        Self { schema: Some(schema), ..self }
     }
 
-    /// Shown to people: nobody need answer after this much time. It does not end the question;
-    /// race [`ask`](crate::Context::ask) against a timer for that.
+    /// How long somebody may take to answer; without it, for ever. After that
+    /// [`ask`](crate::Context::ask) fails with INPUT_TIMEOUT, which the agent may catch.
     pub fn expires_in(self, time: Duration) -> Self {
         Self { expires_in: Some(time), ..self }
     }
@@ -92,18 +98,32 @@ impl Question {
         Self { key: None, kind, prompt, schema: None, url: String::new(), expires_in: None }
     }
 
-    pub(crate) fn into_interrupt(self, key: String, agent: &str) -> Interrupt {
+    pub(crate) fn into_interrupt(self, key: String, agent: &str) -> Result<Interrupt, Error> {
         let now = SystemTime::now();
-        Interrupt {
+        Ok(Interrupt {
             key,
             kind: self.kind as i32,
             prompt: self.prompt,
-            schema: self.schema,
+            schema: self.schema.map(read_schema).transpose()?,
             url: self.url,
             requested_at: Some(now.into()),
             expires_at: self.expires_in.map(|time| (now + time).into()),
             agent: agent.to_owned(),
-        }
+        })
+    }
+}
+
+fn read_schema(schema: serde_json::Value) -> Result<Struct, Error> {
+    let refused = |field: &str, what: &str| {
+        let text = format!("the question cannot be asked: {field}: {what}");
+        Error::new(&reason::INVALID_ARGUMENT).because(text).violation(field, what)
+    };
+    let Some(value::Kind::StructValue(schema)) = json::value_from_json(schema).kind else {
+        return Err(refused("schema", "is an object"));
+    };
+    match Schema::read(&schema) {
+        Ok(_) => Ok(schema),
+        Err(wrong) => Err(refused(&wrong.field, &wrong.what)),
     }
 }
 
@@ -116,25 +136,5 @@ impl From<&str> for Question {
 impl From<String> for Question {
     fn from(prompt: String) -> Self {
         Self::input(prompt)
-    }
-}
-
-/// What came back: the message that was sent to the waiting task.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer(pub(crate) a2a::Message);
-
-impl Answer {
-    /// Its text parts, joined by line breaks.
-    pub fn text(&self) -> Cow<'_, str> {
-        text_of(&self.0)
-    }
-
-    /// The whole message.
-    pub fn message(&self) -> &a2a::Message {
-        &self.0
-    }
-
-    pub fn into_message(self) -> a2a::Message {
-        self.0
     }
 }

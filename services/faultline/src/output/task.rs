@@ -153,8 +153,29 @@ pub(crate) fn question(
     if let Some(time) = &interrupt.expires_at {
         tell("until", &instant(time));
     }
-    tell("answer", &format!("faultline answer {} TEXT", line(task_id)));
+    let keys = open_keys(metadata);
+    if keys.len() > 1 {
+        tell("all", &keys.join(", "));
+        let answer = format!("faultline answer {} --question KEY TEXT", line(task_id));
+        tell("answer", &answer);
+    } else {
+        tell("answer", &format!("faultline answer {} TEXT", line(task_id)));
+    }
     out
+}
+
+/// The questions of a task that asks several things at once, by key.
+fn open_keys(metadata: Option<&Struct>) -> Vec<String> {
+    let listed = metadata.and_then(|m| m.fields.get("faultline.dev/interrupts")?.kind.as_ref());
+    let Some(Kind::ListValue(list)) = listed else { return Vec::new() };
+    let key = |value: &prost_types::Value| match value.kind.as_ref()? {
+        Kind::StructValue(record) => match record.fields.get("key")?.kind.as_ref()? {
+            Kind::StringValue(key) => Some(line(key)),
+            _ => None,
+        },
+        _ => None,
+    };
+    list.values.iter().filter_map(key).collect()
 }
 
 /// What may be chosen, as the schema of the answer lists it.

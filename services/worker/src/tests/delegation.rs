@@ -277,8 +277,10 @@ async fn a_question_that_somebody_else_answered_is_taken_back() {
     assert!(matches!(wire.reports().await[0].body, Some(Body::Ask(_))));
     mesh.hub.show(asking("ask-1")).await;
     mesh.hub.show(child(TaskState::Working, None)).await;
+    mesh.hub.sent().await.answer(Ok(child(TaskState::Working, None)));
     let reports = wire.reports().await;
-    assert!(matches!(reports[0].body, Some(Body::Started(_))), "{reports:?}");
+    let Some(Body::Withdrawn(withdrawn)) = &reports[0].body else { panic!("{reports:?}") };
+    assert_eq!(withdrawn.key, "delegate-1/ask-1");
     mesh.hub.sent().await.answer(Ok(completed("done")));
     assert!(!wire.slot(&task).await);
     wire.go_on(&task).await;

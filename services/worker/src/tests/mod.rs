@@ -1,6 +1,7 @@
 //! The worker against a fake coordinator on a real connection.
 
 mod agents;
+mod asking;
 mod delegation;
 mod door;
 mod fanout;

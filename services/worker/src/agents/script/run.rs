@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::parse::{Fail, Instruction, Script};
-use crate::{Context, Error, Fanned, a2a, reason};
+use crate::{Action, Context, Error, Fanned, a2a, reason};
 
 /// Where a script stands, as it is saved.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -87,7 +87,12 @@ async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Res
             return Ok(true);
         }
         Instruction::Ask(prompt) => {
-            place.answer = cx.ask(fill(prompt)).await?.text().into_owned();
+            let answer = cx.ask(fill(prompt)).await?;
+            place.answer = match answer.action() {
+                Action::Accepted => answer.text().into_owned(),
+                Action::Declined => "declined".to_owned(),
+                Action::Dismissed => "dismissed".to_owned(),
+            };
             return Ok(true);
         }
         Instruction::Auth(url) => {

@@ -1,0 +1,138 @@
+//! What a message says in answer to a question: which one it means, how it answers, and with
+//! what. Read in the same way where answers are taken and where agents use them. Pure.
+
+use prost_types::{Struct, Value, value};
+
+use crate::{
+    a2a::{Message, Part, part::Content},
+    schema::{Schema, Violation},
+    v1::{AnswerAction, Interrupt},
+};
+
+/// Where a message says which question it answers and how, in its metadata or as the only field of
+/// a data part.
+pub const ANSWER_KEY: &str = "faultline.dev/answer";
+
+/// A message as an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply {
+    /// The key of the question; empty: the oldest that is open.
+    pub interrupt_id: String,
+    pub action: AnswerAction,
+    /// The fields of the answer, if it came as fields.
+    pub content: Option<Struct>,
+    /// The answer in words.
+    pub text: String,
+}
+
+impl Reply {
+    pub fn read(message: &Message) -> Result<Self, Violation> {
+        let said = message.metadata.as_ref().and_then(|m| m.fields.get(ANSWER_KEY));
+        let mut record = said.map(|value| (format!("message.metadata.{ANSWER_KEY}"), value));
+        let (mut content, mut text) = (None, Vec::new());
+        for (at, part) in message.parts.iter().enumerate() {
+            match &part.content {
+                Some(Content::Text(words)) => text.push(words.as_str()),
+                Some(Content::Data(Value { kind: Some(value::Kind::StructValue(data)) })) => {
+                    match data.fields.get(ANSWER_KEY).filter(|_| data.fields.len() == 1) {
+                        Some(value) => {
+                            let at = format!("message.parts[{at}].data.{ANSWER_KEY}");
+                            record.get_or_insert((at, value));
+                        }
+                        None => content = content.or_else(|| Some(data.clone())),
+                    }
+                }
+                _ => {}
+            }
+        }
+        let (interrupt_id, action) = match record {
+            None => (String::new(), AnswerAction::Accept),
+            Some((at, value)) => read_record(&at, value)?,
+        };
+        Ok(Self { interrupt_id, action, content, text: text.join("\n") })
+    }
+
+    /// The fields of the answer as the question asks for them, with defaults filled in. Plain
+    /// words are taken for the only field there is. `None`: the question asks for no fields, or
+    /// they were not given because the answer is no.
+    pub fn fit(self, question: &Interrupt) -> Result<Option<Struct>, Vec<Violation>> {
+        // One that cannot be read cannot be asked with, so this came from elsewhere.
+        let schema = question.schema.as_ref().and_then(|schema| Schema::read(schema).ok());
+        let (Some(schema), AnswerAction::Accept) = (schema, self.action) else {
+            return Ok(self.content);
+        };
+        let from_text = || schema.from_text(&self.text).filter(|_| !self.text.is_empty());
+        let content = self.content.or_else(from_text).unwrap_or_default();
+        match schema.check(content) {
+            Ok(content) => Ok(Some(content)),
+            Err(mut wrong) => {
+                for violation in &mut wrong {
+                    violation.field.insert_str(0, "answer.");
+                }
+                Err(wrong)
+            }
+        }
+    }
+}
+
+fn read_record(at: &str, value: &Value) -> Result<(String, AnswerAction), Violation> {
+    let wrong = |field: &str, what: &str| {
+        let field = if field.is_empty() { at.to_owned() } else { format!("{at}.{field}") };
+        Err(Violation { field, what: what.to_owned() })
+    };
+    let Some(value::Kind::StructValue(record)) = &value.kind else {
+        return wrong("", "an object with `interruptId` and `action`, both optional");
+    };
+    let (mut id, mut action) = (String::new(), AnswerAction::Accept);
+    for (name, value) in &record.fields {
+        match (name.as_str(), value.kind.as_ref()) {
+            (_, None | Some(value::Kind::NullValue(_))) => {}
+            ("interruptId", Some(value::Kind::StringValue(text))) => id.clone_from(text),
+            ("interruptId", _) => return wrong(name, "the key of a question that is open"),
+            ("action", Some(value::Kind::StringValue(word))) => match read_action(word) {
+                Some(said) => action = said,
+                None => return wrong(name, "accept, decline or dismiss"),
+            },
+            ("action", _) => return wrong(name, "accept, decline or dismiss"),
+            _ => return wrong(name, "there are only `interruptId` and `action`"),
+        }
+    }
+    Ok((id, action))
+}
+
+/// Words of people. Only time makes a question expire.
+fn read_action(word: &str) -> Option<AnswerAction> {
+    match word {
+        "accept" => Some(AnswerAction::Accept),
+        "decline" => Some(AnswerAction::Decline),
+        "dismiss" => Some(AnswerAction::Dismiss),
+        _ => None,
+    }
+}
+
+/// The record that names a question and says how it is answered, as `Reply` reads it.
+pub fn record(interrupt_id: &str, action: AnswerAction) -> Struct {
+    let word = match action {
+        AnswerAction::Unspecified | AnswerAction::Accept => "accept",
+        AnswerAction::Decline => "decline",
+        AnswerAction::Dismiss | AnswerAction::Expire => "dismiss",
+    };
+    let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
+    let mut fields = Struct::default().fields;
+    if !interrupt_id.is_empty() {
+        fields.insert("interruptId".to_owned(), text(interrupt_id));
+    }
+    fields.insert("action".to_owned(), text(word));
+    let kind = Some(value::Kind::StructValue(Struct { fields }));
+    Struct { fields: [(ANSWER_KEY.to_owned(), Value { kind })].into() }
+}
+
+/// Fields of an answer as a part of a message.
+pub fn fields_part(fields: Struct) -> Part {
+    let value = Value { kind: Some(value::Kind::StructValue(fields)) };
+    Part { content: Some(Content::Data(value)), ..Part::default() }
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

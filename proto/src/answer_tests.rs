@@ -1,0 +1,104 @@
+//! What messages say in answer to questions, and what they do not.
+
+use serde_json::json;
+
+use super::*;
+use crate::json as proto_json;
+
+fn message(value: serde_json::Value) -> Message {
+    proto_json::from_str(&value.to_string()).expect("a message")
+}
+
+fn read(value: serde_json::Value) -> Result<Reply, String> {
+    Reply::read(&message(value)).map_err(|wrong| wrong.field)
+}
+
+fn question(schema: serde_json::Value) -> Interrupt {
+    let schema = match proto_json::value_from_json(schema).kind {
+        Some(value::Kind::StructValue(schema)) => Some(schema),
+        _ => None,
+    };
+    Interrupt { schema, ..Interrupt::default() }
+}
+
+fn fitted(reply: Reply, question: &Interrupt) -> Result<serde_json::Value, Vec<String>> {
+    match reply.fit(question) {
+        Ok(None) => Ok(json!(null)),
+        Ok(Some(fields)) => {
+            let kind = Some(value::Kind::StructValue(fields));
+            Ok(proto_json::value_to_json(&Value { kind }))
+        }
+        Err(wrong) => Err(wrong.into_iter().map(|v| format!("{}: {}", v.field, v.what)).collect()),
+    }
+}
+
+#[test]
+fn words_answer_the_oldest_and_accept() {
+    let reply = read(json!({"parts": [{"text": "a"}, {"text": "b"}]})).unwrap();
+    assert_eq!((reply.interrupt_id.as_str(), reply.action), ("", AnswerAction::Accept));
+    assert_eq!((reply.text.as_str(), reply.content), ("a\nb", None));
+}
+
+#[test]
+fn a_record_names_the_question_and_the_action_in_metadata_or_in_a_part() {
+    let record = json!({ANSWER_KEY: {"interruptId": "k", "action": "decline"}});
+    let written = [
+        json!({"parts": [{"text": "no"}], "metadata": record}),
+        json!({"parts": [{"text": "no"}, {"data": record}]}),
+    ];
+    for message in written {
+        let reply = read(message).unwrap();
+        assert_eq!((reply.interrupt_id.as_str(), reply.action), ("k", AnswerAction::Decline));
+        assert_eq!((reply.text.as_str(), reply.content), ("no", None));
+    }
+    let by_us = super::record("k", AnswerAction::Dismiss);
+    let reply = Reply::read(&Message { metadata: Some(by_us), ..Message::default() }).unwrap();
+    assert_eq!((reply.interrupt_id.as_str(), reply.action), ("k", AnswerAction::Dismiss));
+}
+
+#[test]
+fn a_record_that_makes_no_sense_is_refused_by_field() {
+    let metadata = |record| json!({"parts": [], "metadata": {ANSWER_KEY: record}});
+    let at = |field: &str| format!("message.metadata.{ANSWER_KEY}{field}");
+    assert_eq!(read(metadata(json!("yes"))).unwrap_err(), at(""));
+    assert_eq!(read(metadata(json!({"action": "expire"}))).unwrap_err(), at(".action"));
+    assert_eq!(read(metadata(json!({"action": 1}))).unwrap_err(), at(".action"));
+    assert_eq!(read(metadata(json!({"interruptId": 7}))).unwrap_err(), at(".interruptId"));
+    assert_eq!(read(metadata(json!({"id": "x"}))).unwrap_err(), at(".id"));
+    let part = json!({"parts": [{"text": "x"}, {"data": {ANSWER_KEY: 1}}]});
+    assert_eq!(read(part).unwrap_err(), format!("message.parts[1].data.{ANSWER_KEY}"));
+    assert!(read(metadata(json!({"action": null, "interruptId": null}))).is_ok());
+}
+
+#[test]
+fn an_answer_fits_its_question_or_says_where_not() {
+    let port = question(json!({"type": "object", "required": ["port"], "properties": {
+        "port": {"type": "integer", "maximum": 65535},
+    }}));
+    let text = |text: &str| read(json!({"parts": [{"text": text}]})).unwrap();
+    let data = |data: serde_json::Value| read(json!({"parts": [{"data": data}]})).unwrap();
+    assert_eq!(fitted(text("8080"), &port), Ok(json!({"port": 8080})));
+    assert_eq!(fitted(data(json!({"port": 1})), &port), Ok(json!({"port": 1})));
+    let high = vec!["answer.port: must be at most 65535".to_owned()];
+    assert_eq!(fitted(text("70000"), &port), Err(high.clone()));
+    assert_eq!(fitted(data(json!({"port": 70000})), &port), Err(high));
+    let none = read(json!({"parts": []})).unwrap();
+    assert_eq!(fitted(none, &port), Err(vec!["answer.port: is required".to_owned()]));
+}
+
+#[test]
+fn a_no_needs_no_fields_and_a_question_without_a_schema_takes_anything() {
+    let strict = question(json!({"type": "object", "required": ["x"], "properties": {
+        "x": {"type": "boolean"},
+    }}));
+    for action in ["decline", "dismiss"] {
+        let said = json!({"parts": [], "metadata": {ANSWER_KEY: {"action": action}}});
+        assert_eq!(fitted(read(said).unwrap(), &strict), Ok(json!(null)));
+    }
+    let free = question(json!(null));
+    let reply = read(json!({"parts": [{"data": {"any": "thing"}}]})).unwrap();
+    assert_eq!(fitted(reply, &free), Ok(json!({"any": "thing"})));
+    let unreadable = question(json!({"type": "object", "properties": {"x": {"type": "object"}}}));
+    let reply = read(json!({"parts": [{"text": "words"}]})).unwrap();
+    assert_eq!(fitted(reply, &unreadable), Ok(json!(null)));
+}

@@ -1,0 +1,241 @@
+//! Asking a person on a terminal: one line for a plain question, field after field for one with a
+//! schema, and again whatever is wrong. It reads lines and writes prompts, and sends nothing.
+
+use std::io::{self, BufRead, Write};
+
+use faultline_proto::{
+    a2a::{Part, part::Content},
+    answer,
+    schema::{Bounds, Choice, Field, Kind, Schema},
+    v1::{Interrupt, interrupt},
+};
+use prost_types::{Struct, Value, value};
+
+use crate::output::text::line;
+
+/// What was typed, as the parts of an answer. `None`: nothing was, so the task waits on.
+pub(crate) fn fill(
+    question: &Interrupt,
+    input: &mut impl BufRead,
+    output: &mut impl Write,
+) -> io::Result<Option<Vec<Part>>> {
+    if question.kind() == interrupt::Kind::AuthUrl {
+        let done = read(input, output, "press Enter when that is done ")?;
+        return Ok(done.map(|_| vec![text("done")]));
+    }
+    let schema = question.schema.as_ref().and_then(|schema| Schema::read(schema).ok());
+    let Some(schema) = schema else {
+        let typed = read(input, output, "> ")?;
+        return Ok(typed.filter(|typed| !typed.is_empty()).map(|typed| vec![text(&typed)]));
+    };
+    let approves = question.kind() == interrupt::Kind::Approval;
+    let mut fields = Struct::default();
+    for field in &schema.fields {
+        match fill_field(field, approves, input, output)? {
+            Filled::With(value) => drop(fields.fields.insert(field.name.clone(), value)),
+            Filled::Skipped => {}
+            Filled::Left => return Ok(None),
+        }
+    }
+    Ok(Some(vec![answer::fields_part(fields)]))
+}
+
+enum Filled {
+    With(Value),
+    Skipped,
+    /// The person is gone.
+    Left,
+}
+
+fn fill_field(
+    field: &Field,
+    approves: bool,
+    input: &mut impl BufRead,
+    output: &mut impl Write,
+) -> io::Result<Filled> {
+    if let Kind::Choice(options) | Kind::Choices { options, .. } = &field.kind {
+        for (number, option) in (1..).zip(options) {
+            writeln!(output, "  {number}  {}", line(&option.title))?;
+        }
+    }
+    let prompt = prompt(field);
+    loop {
+        let Some(typed) = read(input, output, &prompt)? else { return Ok(Filled::Left) };
+        let value = match typed.as_str() {
+            // Nobody approves by accident.
+            "" if field.kind == Kind::YesNo && approves => field.parse("no"),
+            "" if field.default.is_some() || !field.required => return Ok(Filled::Skipped),
+            typed => read_value(field, typed),
+        };
+        let empty = typed.is_empty() && !approves;
+        let wrong = field.check(&value).or_else(|| empty.then(|| "is required".to_owned()));
+        match wrong {
+            Some(what) => writeln!(output, "  {} {}", line(field.label()), line(&what))?,
+            None => return Ok(Filled::With(value)),
+        }
+    }
+}
+
+/// What is asked for, what it may be, and what it is if nothing is typed.
+fn prompt(field: &Field) -> String {
+    let mut prompt = line(field.label());
+    if !field.description.is_empty() {
+        prompt.push_str(&format!(" ({})", line(&field.description)));
+    }
+    let hint = match &field.kind {
+        Kind::YesNo if field.default.is_none() => " [y/N]".to_owned(),
+        Kind::Number { range, .. } => bounds(range),
+        Kind::Choice(options) => format!(" 1-{}", options.len()),
+        Kind::Choices { options, .. } => format!(" 1-{}, with commas", options.len()),
+        Kind::Text { .. } | Kind::YesNo => String::new(),
+    };
+    prompt.push_str(&hint);
+    match &field.default {
+        Some(default) => prompt.push_str(&format!(" [{}]", line(&shown(default)))),
+        None if !field.required => prompt.push_str(" (optional)"),
+        None => {}
+    }
+    prompt.push_str(": ");
+    prompt
+}
+
+fn bounds(range: &Bounds) -> String {
+    match (range.min, range.max) {
+        (Some(min), Some(max)) => format!(" {min} to {max}"),
+        (Some(min), None) => format!(" from {min}"),
+        (None, Some(max)) => format!(" up to {max}"),
+        (None, None) => String::new(),
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match &value.kind {
+        Some(value::Kind::BoolValue(true)) => "yes".to_owned(),
+        Some(value::Kind::BoolValue(false)) => "no".to_owned(),
+        Some(value::Kind::NumberValue(number)) => number.to_string(),
+        Some(value::Kind::StringValue(text)) => text.clone(),
+        Some(value::Kind::ListValue(list)) => {
+            list.values.iter().map(shown).collect::<Vec<_>>().join(", ")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Options may be chosen by their number.
+fn read_value(field: &Field, typed: &str) -> Value {
+    match &field.kind {
+        Kind::Choice(options) => field.parse(numbered(options, typed)),
+        Kind::Choices { options, .. } => {
+            let chosen = typed.split(',').map(|one| numbered(options, one.trim()));
+            field.parse(&chosen.collect::<Vec<_>>().join(","))
+        }
+        Kind::Text { .. } | Kind::Number { .. } | Kind::YesNo => field.parse(typed),
+    }
+}
+
+fn numbered<'a>(options: &'a [Choice], typed: &'a str) -> &'a str {
+    if options.iter().any(|option| option.value == typed) {
+        return typed;
+    }
+    let at = typed.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    at.and_then(|at| options.get(at)).map_or(typed, |option| &option.value)
+}
+
+/// One line without its end; `None`: there is no more.
+fn read(
+    input: &mut impl BufRead,
+    output: &mut impl Write,
+    prompt: &str,
+) -> io::Result<Option<String>> {
+    write!(output, "{prompt}")?;
+    output.flush()?;
+    let mut line = String::new();
+    match input.read_line(&mut line)? {
+        0 => Ok(None),
+        _ => Ok(Some(line.trim().to_owned())),
+    }
+}
+
+fn text(text: &str) -> Part {
+    Part { content: Some(Content::Text(text.to_owned())), ..Part::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::json;
+
+    use super::*;
+
+    /// What is sent, as JSON, and everything that was written, for what is typed.
+    fn typed(question: &str, lines: &str) -> (Option<String>, String) {
+        let question: Interrupt = json::from_str(question).unwrap();
+        let mut output = Vec::new();
+        let filled = fill(&question, &mut lines.as_bytes(), &mut output).unwrap();
+        let parts = filled.map(|parts| {
+            let each: Vec<_> = parts.iter().map(json::to_string).collect();
+            each.join(",")
+        });
+        (parts, String::from_utf8(output).unwrap())
+    }
+
+    const APPROVAL: &str = r#"{"kind":"KIND_APPROVAL","schema":{"type":"object",
+        "properties":{"approved":{"type":"boolean"}},"required":["approved"]}}"#;
+
+    #[test]
+    fn a_plain_question_takes_a_line_and_nothing_is_no_answer() {
+        assert_eq!(typed("{}", "Ada\n"), (Some(r#"{"text":"Ada"}"#.into()), "> ".into()));
+        assert_eq!(typed("{}", "\n").0, None);
+        assert_eq!(typed("{}", "").0, None);
+    }
+
+    #[test]
+    fn an_approval_is_no_unless_somebody_says_yes() {
+        let sent = |yes: bool| Some(format!(r#"{{"data":{{"approved":{yes}}}}}"#));
+        assert_eq!(typed(APPROVAL, "y\n"), (sent(true), "approved [y/N]: ".into()));
+        assert_eq!(typed(APPROVAL, "\n").0, sent(false));
+        assert_eq!(typed(APPROVAL, "no\n").0, sent(false));
+        let (parts, shown) = typed(APPROVAL, "perhaps\nyes\n");
+        assert_eq!(parts, sent(true));
+        assert!(shown.contains("  approved must be yes or no\n"), "{shown}");
+        assert_eq!(typed(APPROVAL, "").0, None, "nobody is there");
+    }
+
+    #[test]
+    fn a_form_asks_field_by_field_and_again_what_is_wrong() {
+        let form = r#"{"kind":"KIND_INPUT","schema":{"type":"object","properties":{
+            "colour":{"type":"string","oneOf":[
+                {"const":"r","title":"Red"},{"const":"g","title":"Green"}]},
+            "host":{"type":"string","default":"localhost","description":"its name"},
+            "note":{"type":"string"},
+            "port":{"type":"integer","minimum":1,"maximum":65535,"title":"Port"},
+            "tags":{"type":"array","items":{"enum":["a","b"]},"default":["a"]}},
+            "required":["colour","port"]}}"#;
+        let (parts, shown) = typed(form, "3\n2\n\n\n70000\n\n8080\n2, a\n");
+        let sent = r#"{"data":{"colour":"g","port":8080,"tags":["b","a"]}}"#;
+        assert_eq!(parts.as_deref(), Some(sent));
+        let expected = "  1  Red\n  2  Green\n\
+             colour 1-2:   colour must be one of r, g\n\
+             colour 1-2: host (its name) [localhost]: note (optional): \
+             Port 1 to 65535:   Port must be at most 65535\n\
+             Port 1 to 65535:   Port must be a whole number\n\
+             Port 1 to 65535:   1  a\n  2  b\ntags 1-2, with commas [a]: ";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_credential_is_given_elsewhere_and_only_confirmed_here() {
+        let auth = r#"{"kind":"KIND_AUTH_URL","url":"https://login.example"}"#;
+        let (parts, shown) = typed(auth, "\n");
+        assert_eq!(parts.as_deref(), Some(r#"{"text":"done"}"#));
+        assert_eq!(shown, "press Enter when that is done ");
+        assert_eq!(typed(auth, "").0, None);
+    }
+
+    #[test]
+    fn what_a_stranger_wrote_cannot_move_the_cursor() {
+        let evil = r#"{"schema":{"type":"object","required":["x"],"properties":{"x":
+            {"type":"string","enum":["a\u001b[2J"],"title":"t\u001b[1A"}}}}"#;
+        let (_, shown) = typed(evil, "1\n");
+        assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    }
+}

@@ -1,0 +1,108 @@
+//! The questions of an attempt: those that are open, and the answers that came. Several may be open
+//! at once; what else the agent does goes on beside them.
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a, reason,
+    v1::{self, AnswerAction, Interrupt, report::Body},
+};
+use tokio::time::Instant;
+
+use super::Attempt;
+use crate::Error;
+
+/// An answer as it came.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Given {
+    pub(crate) message: a2a::Message,
+    pub(crate) action: AnswerAction,
+}
+
+impl From<v1::Answered> for Given {
+    fn from(answered: v1::Answered) -> Self {
+        let action = answered.action();
+        Self { message: answered.message.unwrap_or_default(), action }
+    }
+}
+
+/// A question that is open. Dropped by an agent that does not wait for the answer, it is taken
+/// back.
+struct Asking<'a> {
+    attempt: &'a Attempt,
+    key: &'a str,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut state = self.attempt.state.lock();
+        let Some(waiting) = state.asking.get_mut(self.key) else { return };
+        *waiting -= 1;
+        if *waiting > 0 {
+            return;
+        }
+        state.asking.remove(self.key);
+        state.clock.go_on(Instant::now());
+        if !state.told_to_stop() && !state.answers.contains_key(self.key) {
+            let withdrawn = v1::Withdrawn { key: self.key.to_owned() };
+            self.attempt.say(&mut state, Some(Body::Withdrawn(withdrawn)));
+        }
+    }
+}
+
+impl Attempt {
+    /// The key of a question that was given none: its ordinal in the task.
+    pub(crate) fn next_ask(&self) -> String {
+        let mut state = self.state.lock();
+        state.asks += 1;
+        format!("ask-{}", state.asks)
+    }
+
+    /// Asks, unless this is asked or answered already, and waits for the answer.
+    pub(crate) async fn ask(&self, question: Interrupt) -> Result<Given, Error> {
+        let key = question.key.clone();
+        let mut body = Some(Body::Ask(question));
+        let mut crowded = false;
+        self.until_it_may(|state| {
+            if state.answers.contains_key(&key) {
+                return true;
+            }
+            if let Some(waiting) = state.asking.get_mut(&key) {
+                *waiting += 1;
+                return true;
+            }
+            crowded = state.asking.len() >= limits::OPEN_QUESTIONS_MAX;
+            let may = state.has_room() && !crowded;
+            if may {
+                state.asking.insert(key.clone(), 1);
+                state.clock.hold(Instant::now());
+                self.say(state, body.take());
+            }
+            may || crowded
+        })
+        .await?;
+        if crowded {
+            let text = format!("{} questions are open already", limits::OPEN_QUESTIONS_MAX);
+            return Err(Error::new(&reason::RESOURCE_EXHAUSTED).because(text));
+        }
+        let _asking = Asking { attempt: self, key: &key };
+        let answered = self.until(|state| match state.told_to_stop() {
+            true => Some(Err(Error::stopped())),
+            false => state.answers.get(&key).cloned().map(Ok),
+        });
+        answered.await
+    }
+
+    pub(crate) fn is_asking(&self) -> bool {
+        !self.state.lock().asking.is_empty()
+    }
+
+    pub(crate) fn take_answer(&self, answer: v1::Answer) {
+        let action = answer.action();
+        let given = Given { message: answer.message.unwrap_or_default(), action };
+        let mut state = self.state.lock();
+        state.answers.insert(answer.key, given);
+        state.clock.set(answer.remaining_ms, Instant::now());
+        drop(state);
+        self.changed.notify_waiters();
+    }
+}
