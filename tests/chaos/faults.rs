@@ -181,6 +181,7 @@ impl Client {
     async fn send(&mut self, agent: &str, text: &str) {
         let rpc = self.rpc.agent(agent).within(TASK_TIME);
         let sent = self.taken(&rpc, message(text)).await;
+        assert_ne!(task::state(&sent["task"]), CANCELED, "nobody asked for that: {sent}");
         self.tally.note(&sent["task"]);
     }
 

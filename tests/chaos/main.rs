@@ -8,8 +8,9 @@
 //! ```
 //!
 //! It prints the seed of its plan; `FAULTLINE_SEED` repeats a plan, though not what the machine
-//! made of it. `storm` lets clients die in mid-request, hundreds at a time. `faults` has a worker die
-//! every second while an agent fails and another hangs, for as many tasks as `FAULTLINE_TASKS` says.
+//! made of it. `storm` lets clients die in mid-request, hundreds at a time. `faults` has a worker
+//! die every second while an agent fails and another hangs, for as many tasks as
+//! `FAULTLINE_TASKS` says.
 
 mod clients;
 mod faults;

@@ -28,7 +28,7 @@ pub(crate) struct Tree {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Below {
-    Seen(Tree),
+    Seen(Box<Tree>),
     /// Not asked for, or not to be had.
     Unseen(Child),
 }
@@ -80,7 +80,7 @@ impl Tree {
     /// Puts everybody below their parent.
     fn grow(task: InspectResponse, found: &mut HashMap<String, InspectResponse>) -> Self {
         let below = task.children.iter().map(|child| match found.remove(&child.task_id) {
-            Some(seen) => Below::Seen(Self::grow(seen, found)),
+            Some(seen) => Below::Seen(Box::new(Self::grow(seen, found))),
             None => Below::Unseen(child.clone()),
         });
         Self { below: below.collect(), task }
@@ -98,7 +98,7 @@ impl Tree {
     /// Those below that were asked for.
     pub(crate) fn seen(&self) -> impl Iterator<Item = &Tree> {
         self.below.iter().filter_map(|below| match below {
-            Below::Seen(tree) => Some(tree),
+            Below::Seen(tree) => Some(tree.as_ref()),
             Below::Unseen(_) => None,
         })
     }

@@ -46,10 +46,10 @@ impl Setup {
         let data = TempDir::new().expect("a directory can be made");
         let config = Config::local(data.path()).on_free_ports();
         let mut mesh = Mesh::start(config).await.expect("the mesh starts");
-        for at in 0..LINE.len() {
+        for (at, agent) in LINE.into_iter().enumerate() {
             let name = Some(format!("w-{}", at + 1));
             let config = faultline_worker::Config { name, ..Default::default() };
-            let build = |config| Worker::new(config).offer(Offer::new(LINE[at], Hop(at)));
+            let build = |config| Worker::new(config).offer(Offer::new(agent, Hop(at)));
             mesh.attach(config, build).await.expect("a worker attaches");
         }
         Self { mesh, _data: data }

@@ -33,7 +33,7 @@ fn once(worker: &str) -> String {
 }
 
 fn with(mut tree: Tree, below: Vec<Tree>) -> Tree {
-    tree.below = below.into_iter().map(Below::Seen).collect();
+    tree.below = below.into_iter().map(|tree| Below::Seen(Box::new(tree))).collect();
     tree
 }
 
