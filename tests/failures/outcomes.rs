@@ -1,5 +1,5 @@
-//! Loops of a model and its tools, where the tools are agents: what a model is told, what it may try
-//! again, and what ends the run, wherever the tool ran.
+//! Loops of a model and its tools, where the tools are agents: what a model is told, what it may
+//! try again, and what ends the run, wherever the tool ran.
 
 use std::{
     sync::{
