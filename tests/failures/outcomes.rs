@@ -1,5 +1,5 @@
-//! Loops of a model and its tools, where the tools are agents: what a model is told, what it may try
-//! again, and what ends the run, wherever the tool ran.
+//! Loops of a model and its tools, where the tools are agents: what a model is told, what it may
+//! try again, and what ends the run, wherever the tool ran.
 
 use std::{
     sync::{
@@ -187,7 +187,12 @@ async fn a_second_call_with_the_answer_resumes_the_same_task() {
     let task = rpc.call("SendMessage", answer(id, "Ada")).await.unwrap()["task"].clone();
     assert_eq!(task::text(&task["status"]["message"]), "Age?", "{task}");
     let task = rpc.call("SendMessage", answer(id, "36")).await.unwrap()["task"].clone();
-    let told = "[INPUT_REQUIRED:task_id=ID] Name?\n[INPUT_REQUIRED:task_id=ID] Age?\n[COMPLETED] hi Ada, 36";
+    let told = [
+        "[INPUT_REQUIRED:task_id=ID] Name?",
+        "[INPUT_REQUIRED:task_id=ID] Age?",
+        "[COMPLETED] hi Ada, 36",
+    ];
+    let told = told.join("\n");
     assert_eq!(task::artifacts(&task)["told"], told, "{task}");
 }
 

@@ -315,7 +315,7 @@ fn a_tolerated_failure_is_shown_and_ends_nothing() {
     take(&mut task, tolerated);
     assert_eq!(task.tolerated.failures().len(), 2);
     take(&mut task, report::Body::Released(Released {}));
-    assert_eq!(task.tolerated.failures(), [stored.clone()]);
+    assert_eq!(task.tolerated.failures(), std::slice::from_ref(stored));
     let body = task.decide_assign(WORKER, "w-1", "a").unwrap();
     act(&mut task, body);
     take(&mut task, report::Body::Completed(Completed::default()));
