@@ -25,7 +25,8 @@ const TIMEOUT: &str = "faultline.dev/timeoutMs";
 const ON_DISCONNECT: &str = "faultline.dev/onDisconnect";
 const CANCEL: &str = "faultline.dev/cancel";
 const TIMEOUT_IS: &str = "must be a whole number of milliseconds, from 1 to a year";
-const ON_DISCONNECT_IS: &str = "must be \"detach\", \"cancel\" or \"grace=\" and a time of at most a day, such as \"grace=5s\"";
+const ON_DISCONNECT_IS: &str =
+    "must be detach, cancel, or grace= and a time of at most a day, such as grace=5s";
 
 /// How long the task may be active: the smallest of what the headers and both metadata say.
 pub fn task_timeout<'a>(

@@ -127,7 +127,7 @@ impl Agent for Late {
         tokio::time::sleep(left.saturating_sub(Duration::from_millis(60))).await;
         let left = cx.remaining().unwrap_or_default();
         let refused = cx.delegate("echo", "quick").await.expect_err("there is no time for it");
-        if let Some(told) = self.0.lock().unwrap().take() {
+        if let Some(told) = self.0.lock().expect("nobody panics with it").take() {
             let _ = told.send((left, format!("{refused:?}")));
         }
         Err(refused)

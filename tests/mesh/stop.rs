@@ -79,7 +79,10 @@ async fn with_deaf(blocks: bool) -> (Running, Rpc, Arc<AtomicBool>) {
     let let_go = Arc::new(AtomicBool::new(false));
     let offer = Offer::new("deaf", Deaf { blocks, let_go: Arc::clone(&let_go) });
     let config = Config { name: Some("deaf".into()), slots: 2, ..Config::default() };
-    up.mesh.attach(config, |config| Worker::new(config).offer(offer)).await.unwrap();
+    up.mesh
+        .attach(config, |config| Worker::new(config).offer(offer))
+        .await
+        .expect("a worker attaches");
     let deaf = up.rpc.agent("deaf");
     (up, deaf, let_go)
 }
@@ -236,10 +239,11 @@ async fn who_cancels_may_say_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_an_end_and_a_cancel_the_first_counts_for_good() {
     let up = start().await;
+    // Half of them end by themselves just then.
     let race = async |n: u64| {
-        let sent = up.script.send_immediately(&format!("sleep {}ms; chunk x", n * 4)).await;
+        let script = if n % 2 == 0 { "say on it; sleep 60s" } else { "say on it; chunk x" };
+        let sent = up.script.send_immediately(script).await;
         let id = task::id(&sent);
-        tokio::time::sleep(Duration::from_millis(200)).await;
         let state = match cancel(&up.script, id).await {
             Ok(task) => {
                 assert_eq!(task::state(&task), CANCELED);
@@ -250,6 +254,7 @@ async fn of_an_end_and_a_cancel_the_first_counts_for_good() {
                 COMPLETED
             }
         };
+        assert!(state == CANCELED || n % 2 == 1, "nothing came before the cancel");
         (id.to_owned(), state)
     };
     let raced = join_all((0..100).map(race)).await;
@@ -257,6 +262,4 @@ async fn of_an_end_and_a_cancel_the_first_counts_for_good() {
     for (id, state) in &raced {
         assert_eq!(task::state(&up.rpc.task(id).await), *state);
     }
-    let canceled = raced.iter().filter(|(_, state)| *state == CANCELED).count();
-    assert!(canceled > 0, "some cancels came in time");
 }

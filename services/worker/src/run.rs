@@ -64,9 +64,13 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
     if attempt.told_to_stop() {
         return None;
     }
+    let ignored = async {
+        attempt.cancelled().await;
+        tokio::time::sleep(limits::STOP_GRACE).await;
+    };
     let out_of_patience = async {
         tokio::select! {
-            () = async { attempt.cancelled().await; tokio::time::sleep(limits::STOP_GRACE).await } => {}
+            () = ignored => {}
             () = attempt.dropped() => {}
         }
     };

@@ -34,8 +34,8 @@ async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {
         ..v1::Answer::default()
     }))
     .await;
-    let bodies = wire.until_final(&task).await;
-    let Some(Body::Artifact(chunk)) = bodies.first() else { panic!("{bodies:?}") };
+    let reports = wire.reports().await;
+    let Some(Body::Artifact(chunk)) = &reports[0].body else { panic!("{reports:?}") };
     let text = text_parts(&chunk.artifact.as_ref().unwrap().parts).collect::<String>();
     let left: Vec<u64> = text.split(' ').map(|ms| ms.parse().unwrap()).collect();
     assert!((30_000..=60_000).contains(&left[0]), "{text}");
