@@ -160,6 +160,7 @@ fn the_state_machine_is_pure() {
         "questions.rs",
         "answer.rs",
         "budget.rs",
+        "retry.rs",
         "frame.rs",
         "artifact.rs",
         "gate.rs",

@@ -143,8 +143,8 @@ pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(4);
 pub const PUSH_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The same when the webhook itself asks for a pause by `Retry-After`.
 pub const PUSH_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
-/// The longest pause before a failed task is tried again, and the longest time for which an agent is
-/// left alone, that can be configured.
+/// The longest pause before a failed task is tried again that can be configured, and the longest
+/// time for which an agent is left alone.
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60 * 60);
 /// How long a reader may take nothing of a stream while something waits for it.
 pub const READER_STALL: Duration = Duration::from_secs(60);

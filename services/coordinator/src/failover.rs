@@ -39,6 +39,8 @@ impl Registry {
         match retry {
             Ok(pause) => {
                 let pause = Millis::try_from(pause.as_micros().div_ceil(1000)).unwrap_or(0);
+                let (task_id, attempt) = (task.id, task.attempt);
+                tracing::debug!(task = %task_id, attempt, pause, %failure, "tried again");
                 task.decide_retry(failure, Some(now + pause))
             }
             Err(no) if self.passes_on(task, &failure, no) => task.decide_retry(failure, None),
@@ -97,6 +99,14 @@ impl Registry {
     /// The same for a task, which no agent gets twice.
     pub(crate) fn next_stand_in(&self, task: &Task) -> Option<&str> {
         self.stand_in(&task.agent, |name| task.attempts.iter().any(|a| a.agent == name))
+    }
+
+    /// Does it stand in for another, or another for it?
+    fn is_in_failover(&self, name: &str) -> bool {
+        self.agents.iter().any(|(other, agent)| {
+            let failover = &agent.policy.failover;
+            !failover.is_empty() && (other == name || failover.iter().any(|n| n == name))
+        })
     }
 
     /// Says which of those who are to stand in for each other cannot. Once for each offer.
@@ -194,7 +204,8 @@ impl State {
     /// Those who wait for an agent that cannot serve go to one that stands in.
     fn move_queue(&mut self, name: &str, now: Millis) {
         let Some(agent) = self.registry.agents.get(name) else { return };
-        if agent.breaker.is_closed() && !agent.workers.is_empty() {
+        let serves = agent.breaker.is_closed() && !agent.workers.is_empty();
+        if serves || !self.registry.is_in_failover(name) {
             return;
         }
         let goes = |id: &TaskId| self.live.get(id).is_some_and(|l| self.target(&l.task) != name);

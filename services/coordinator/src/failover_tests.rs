@@ -208,12 +208,8 @@ async fn another_worker_comes_first() {
     let hello = Hello { agents: vec![offer("a")], slots: 1, ..Hello::default() };
     let core = &bench.core;
     core.change(|state| state.attach(other, hello, outbox, core.welcome(), now()));
-    for _ in 0..2 {
-        // Twice, so that it is not its turn by chance.
-        bench.core.change(|state| state.registry.choose("a", None, None));
-        let last = bench.core.lock().live[&assign.task_id.parse().unwrap()].task.clone();
-        assert_eq!(worker_to_avoid(&last), None, "it still runs");
-    }
+    let turn = || bench.core.change(|state| state.registry.choose("a", None, None));
+    assert_eq!([turn(), turn()], [Some(bench.worker), Some(other)], "so the next is not other's");
     bench.report(&assign, 1, away());
     bench.pass(60);
     bench.core.flushed().await;
@@ -455,4 +451,50 @@ async fn a_stranger_does_not_stand_in() {
     let assign = bench.root("a").await;
     bench.report(&assign, 1, away());
     assert_eq!(bench.state(&assign.task_id).await, TaskState::Failed);
+}
+
+#[tokio::test]
+async fn who_was_queued_moves_when_somebody_can_stand_in() {
+    let config = Config { reattach_grace_ms: 0, ..standing_in() };
+    let bench = Bench::start_with(config, four()).await;
+    bench.set_slots(0);
+    let sent = task_of(bench.send(at_once(request("a", "hi")), &principal("ann"))).await;
+    let mut bench = bench.restart(vec![skilled("b", "sum")]).await;
+    bench.core.flushed().await;
+    assert!(bench.is_idle());
+    bench.serve_queues();
+    let assign = bench.assigned().await;
+    assert_eq!((assign.agent.as_str(), assign.task_id), ("b", sent.id));
+    let agents = bench.core.agents(&AgentsRequest::default()).unwrap().agents;
+    assert!(agents.iter().all(|agent| agent.queued == 0));
+}
+
+#[tokio::test]
+async fn without_a_budget_nothing_is_tried_again() {
+    for (retry_budget, state) in [(2, TaskState::Failed), (3, TaskState::Working)] {
+        let config = Config { retry_budget, ..Config::default() };
+        let mut bench = Bench::start_with(config, vec![offer("a")]).await;
+        let assign = bench.root("a").await;
+        bench.report(&assign, 1, away());
+        assert_eq!(bench.state(&assign.task_id).await, state);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_worker_is_stood_in_for_too() {
+    let config = Config { max_attempts: 1, ..standing_in() };
+    let mut bench = Bench::start_with(config, four()).await;
+    let first = bench.root("a").await;
+    let (other, (outbox, mut messages)) = (WorkerId::new(), mpsc::channel(64));
+    let hello = Hello { agents: vec![skilled("b", "sum")], slots: 1, ..Hello::default() };
+    let core = &bench.core;
+    core.change(|state| state.attach(other, hello, outbox, core.welcome(), now()));
+    core.change(|state| {
+        state.registry.detach(bench.worker);
+        state.lose(bench.worker, now());
+    });
+    let seen = bench.inspect(&first.task_id).await;
+    assert_eq!(seen.attempts[0].failure.as_ref().unwrap().reason, "WORKER_LOST");
+    assert_eq!((seen.attempts[1].agent.as_str(), seen.attempts.len()), ("b", 2));
+    drop(messages.try_recv());
 }

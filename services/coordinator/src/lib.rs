@@ -1,8 +1,9 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
-//! `losses` take it back, and `retry`, `breaker` and `failover` say what is tried again and where; `send`, `repeat`, `api` and `mesh` are what callers may ask, within what
-//! `caller` and `gate` allow; agents that call agents are in `delegation` and `family`; `push`
-//! tells webhooks; `hub`, `link` and `grpc` are the doors.
+//! `losses` take it back; `retry`, `breaker` and `failover` say what is tried again, and where;
+//! `send`, `repeat`, `api` and `mesh` are what callers may ask, within what `caller` and `gate`
+//! allow; agents that call agents are in `delegation` and `family`; `push` tells webhooks; `hub`,
+//! `link` and `grpc` are the doors.
 
 mod answer;
 mod artifact;
