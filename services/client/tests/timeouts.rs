@@ -1,4 +1,4 @@
-//! Every layer of a call's patience, each provoked alone, by servers that misbehave on a real socket.
+//! Every layer of a call's patience, each provoked alone, by servers that misbehave on a socket.
 
 mod script;
 
