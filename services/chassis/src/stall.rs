@@ -1,5 +1,5 @@
-//! A connection whose peer has to read what is sent to it. One that takes nothing for too long while
-//! something waits is cut: bodies are not even polled then, so nothing above could notice.
+//! A connection whose peer has to read what is sent to it. One that takes nothing for too long
+//! while something waits is cut: bodies are not even polled then, so nothing above could notice.
 
 use std::{
     error::Error as StdError,

@@ -1,5 +1,5 @@
-//! The body of a request, in pieces, so that it is known when the last one was taken: only from then
-//! on the peer can be expected to say something.
+//! The body of a request, in pieces, so that it is known when the last one was taken: only from
+//! then on the peer can be expected to say something.
 
 use std::{
     convert::Infallible,

@@ -1,4 +1,4 @@
-//! Every layer of a call's patience, each provoked alone, by servers that misbehave on a real socket.
+//! Every layer of a call's patience, each provoked alone, by servers that misbehave on a socket.
 
 mod script;
 
@@ -41,8 +41,8 @@ fn assert_ran_out<T: std::fmt::Debug>(
 async fn server<F: Future<Output = ()> + Send + 'static>(
     serve: impl Fn(TcpStream) -> F + Send + 'static,
 ) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback works");
+    let address = listener.local_addr().expect("loopback works");
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             tokio::spawn(serve(socket));
@@ -53,10 +53,11 @@ async fn server<F: Future<Output = ()> + Send + 'static>(
 
 /// A listener whose queue is full: further connections are neither taken nor refused.
 async fn black_hole() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let listener = socket.listen(1).unwrap();
-    let address = listener.local_addr().unwrap();
+    let socket = TcpSocket::new_v4().expect("loopback works");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(any).expect("loopback works");
+    let listener = socket.listen(1).expect("loopback works");
+    let address = listener.local_addr().expect("loopback works");
     let mut queued = Vec::new();
     while let Ok(Ok(stream)) = timeout(SHORT, TcpStream::connect(address)).await {
         queued.push(stream);

@@ -199,7 +199,10 @@ impl Elsewhere {
                 let given = match answer {
                     Some(answer) => follow.answer(answer).await,
                     // It went on by itself, or by somebody else.
-                    None => Ok(follow = client.follow_task(&place.task, None)),
+                    None => {
+                        follow = client.follow_task(&place.task, None);
+                        Ok(())
+                    }
                 };
                 match given {
                     Ok(()) => undelivered = 0,

@@ -23,8 +23,8 @@ use agent::Elsewhere;
 const CARD_PATIENCE: Duration = Duration::from_secs(5);
 const ANYTHING: &str = "*/*";
 
-/// The agents of `[remote]`. Each is offered with what the card of the real one says, if that can be
-/// had now; one that is away is offered all the same, and looked for again by its first task.
+/// The agents of `[remote]`. Each is offered with what the card of the real one says, if that can
+/// be had now; one that is away is offered all the same, and looked for again by its first task.
 pub async fn offers(remotes: &BTreeMap<String, Remote>) -> Result<Vec<Offer>, BadRemote> {
     let agents = remotes.iter().map(|(name, remote)| Elsewhere::new(name, remote));
     let agents = agents.collect::<Result<Vec<_>, _>>()?;

@@ -1,5 +1,5 @@
-//! The failure of somebody else, as this mesh may tell it. What a stranger says of himself is quoted
-//! below our own name for him: no claim of his can point at one of our agents.
+//! The failure of somebody else, as this mesh may tell it. What a stranger says of himself is
+//! quoted below our own name for him: no claim of his can point at one of our agents.
 
 use faultline_client::{self as client, Ending};
 use faultline_proto::{
