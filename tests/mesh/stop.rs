@@ -241,7 +241,8 @@ async fn of_an_end_and_a_cancel_the_first_counts_for_good() {
     let up = start().await;
     // Half of them end by themselves just then.
     let race = async |n: u64| {
-        let script = if n % 2 == 0 { "say on it; sleep 60s" } else { "say on it; chunk x" };
+        let script =
+            if n.is_multiple_of(2) { "say on it; sleep 60s" } else { "say on it; chunk x" };
         let sent = up.script.send_immediately(script).await;
         let id = task::id(&sent);
         let state = match cancel(&up.script, id).await {

@@ -20,11 +20,9 @@ use crate::{
     Config,
     due::Due,
     error::Error,
-    expiry::Expiries,
     family::Families,
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
-    pauses::Pauses,
     push::{Courier, Deliveries},
     registry::{Registry, Worker},
     store::{Extras, Row, Store, Write, encode},
@@ -50,7 +48,6 @@ pub(crate) struct Core {
 pub(crate) struct State {
     pub(crate) live: HashMap<TaskId, Box<Live>>,
     pub(crate) registry: Registry,
-    pub(crate) pauses: Pauses,
     pub(crate) families: Families,
     pub(crate) tokens: Tokens,
     /// Which task each waiting call of a link waits for.
@@ -59,7 +56,6 @@ pub(crate) struct State {
     pub(crate) coming: HashSet<CallKey>,
     pub(crate) deliveries: Deliveries,
     pub(crate) timers: Timers<Due>,
-    pub(crate) expiries: Expiries,
     pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
     pub(crate) busy: bool,
@@ -122,14 +118,12 @@ impl State {
         Self {
             live: HashMap::new(),
             registry: Registry::new(config),
-            pauses: Pauses::default(),
             families: Families::default(),
             tokens,
             calls: HashMap::new(),
             coming: HashSet::new(),
             deliveries: Deliveries::default(),
             timers: Timers::default(),
-            expiries: Expiries::default(),
             queue: Queue::default(),
             busy: false,
             closed: None,

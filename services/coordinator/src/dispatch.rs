@@ -139,7 +139,6 @@ impl State {
             parent: new.parent,
             timeout_ms: new.limit.map_or(0, |limit| limit.as_millis() as u64),
             idempotent: new.idempotent,
-            ..Submitted::default()
         };
         let (task, first) = Task::submit(id, &agent, context_id, submitted, now);
         let mut live = Live::new(task);
@@ -289,7 +288,6 @@ impl State {
         then(live, &mut effects);
         let (agent, worker) = (live.task.agent.clone(), live.task.worker.parse::<WorkerId>().ok());
         self.commit_with(id, from, events, with, effects);
-        self.watch_expiry(id);
         if !asks {
             self.count_waiting(&agent, -1);
         }
@@ -363,11 +361,9 @@ impl State {
         if let Some((worker, attempt)) = told {
             self.expect_stop(worker, id, attempt);
         }
-        self.watch_expiry(id);
         if waited {
             self.count_waiting(&agent, -1);
         }
-        self.pauses.remove(id);
         self.leave_queues(id, &agent);
     }
 }

@@ -1,5 +1,7 @@
-//! What falls due: tasks that have used up their time, tasks whose callers went away and did not
-//! come back, and agents that should have stopped. One task sleeps until the next of them.
+//! What falls due: tasks that have used up their time, or have paused for long enough and are tried
+//! again; questions that nobody answered; tasks whose callers went away and did not come back; and
+//! agents that should have stopped. One task sleeps until the next of them. After a restart it is
+//! all made anew from what the tasks say.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,6 +26,8 @@ use crate::{
 
 /// When a task that ran out of time may be sent again.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The longest sleep before something far away is looked at again.
+const FAR: Duration = Duration::from_secs(24 * 60 * 60);
 /// Done under one lock at the most, so that nobody waits long for it.
 const AT_ONCE: usize = 256;
 
@@ -31,6 +35,10 @@ const AT_ONCE: usize = 256;
 pub(crate) enum Due {
     /// The task has used up its time.
     Deadline(TaskId),
+    /// The task has paused after a failed attempt.
+    Pause(TaskId),
+    /// A question of the task expires.
+    Question(TaskId),
     /// Whoever wanted the task has been away for long enough.
     Abandoned(TaskId),
     /// The worker should have said by now that this attempt has stopped.
@@ -81,7 +89,7 @@ impl Core {
 }
 
 impl State {
-    fn do_what_is_due(&mut self, at: Instant, now: Millis) {
+    pub(crate) fn do_what_is_due(&mut self, at: Instant, now: Millis) {
         for _ in 0..AT_ONCE {
             let Some(due) = self.timers.pop(at) else { return };
             // Memory is not to be trusted, or no longer ours: whoever reads the store sets anew.
@@ -90,19 +98,30 @@ impl State {
             }
             match due {
                 Due::Deadline(id) => self.run_out(id, now),
+                Due::Pause(id) => self.place(id, now),
+                Due::Question(id) => self.expire_questions(id, now),
                 Due::Abandoned(id) => self.give_up(id, now),
                 Due::Stopped(worker, id, attempt) => self.note_orphan(worker, id, attempt),
             }
         }
     }
 
-    /// A task has taken a step: its time runs, stands still or is over.
+    /// A task has taken a step: its time runs, stands still or is over, it pauses, it asks.
     pub(crate) fn watch_time(&mut self, id: TaskId) {
         let Some(live) = self.live.get(&id) else { return };
         if live.task.is_final() {
-            self.timers.clear(Due::Abandoned(id));
+            self.forget_time(id);
+            return;
         }
         let (budget, due) = (live.task.budget, Due::Deadline(id));
+        if let Some(at) = live.task.retry_at {
+            let pause = until(at, now()).min(limits::RETRY_PAUSE_MAX);
+            self.timers.set(Due::Pause(id), Instant::now() + pause);
+        }
+        match live.task.next_expiry() {
+            Some(at) => self.timers.set(Due::Question(id), Instant::now() + until(at, now())),
+            None => self.timers.clear(Due::Question(id)),
+        }
         if budget.limit().is_none() {
             return;
         }
@@ -117,10 +136,32 @@ impl State {
         }
     }
 
-    /// A task leaves memory.
+    /// A task leaves memory, or has ended.
     pub(crate) fn forget_time(&mut self, id: TaskId) {
-        self.timers.clear(Due::Deadline(id));
-        self.timers.clear(Due::Abandoned(id));
+        for due in [Due::Deadline(id), Due::Pause(id), Due::Question(id), Due::Abandoned(id)] {
+            self.timers.clear(due);
+        }
+    }
+
+    /// A task that nobody has is given to somebody, unless it pauses first.
+    pub(crate) fn place_in_time(&mut self, id: TaskId, now: Millis) {
+        if self.live.get(&id).is_some_and(|live| live.task.retry_at.is_none()) {
+            self.place(id, now);
+        }
+    }
+
+    /// Nobody answered in time. That is the answer then; what becomes of the task is for its agent
+    /// to say.
+    fn expire_questions(&mut self, id: TaskId, now: Millis) {
+        let Some(live) = self.live.get(&id) else { return };
+        for key in live.task.expired(now) {
+            let Some(live) = self.live.get(&id) else { return };
+            tracing::info!(task = %id, question = key, "nobody answered in time");
+            let body = live.task.decide_expire(key);
+            self.answer(id, body, None, now, |_, _| {});
+        }
+        // The clock on the wall may have been slower, or there are more.
+        self.watch_time(id);
     }
 
     fn run_out(&mut self, id: TaskId, now: Millis) {
@@ -206,6 +247,12 @@ impl Drop for Tie {
             core.change(|state| state.abandon_after(self.task, self.grace));
         }
     }
+}
+
+/// The clock on the wall may have been set meanwhile; nothing sleeps longer than it should.
+fn until(at: Millis, now: Millis) -> Duration {
+    let millis = u64::try_from(at.saturating_sub(now)).unwrap_or(0);
+    Duration::from_millis(millis).min(FAR)
 }
 
 fn timed_out(task: &Task) -> Failure {

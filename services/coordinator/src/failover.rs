@@ -64,14 +64,14 @@ impl Registry {
         let situation = Situation {
             retries: task.retries,
             idempotent: task.idempotent,
-            remaining: retry::remaining(task, now),
+            remaining: task.remaining_ms(now).map(Duration::from_millis),
             chance: rand::random(),
         };
         let rules = agent.policy.retry_rules(task.parent.is_some());
         let decided = retry::pause(failure, &rules, &situation);
         // What would be tried again counts, whether or not it may be.
         let counts = matches!(decided, Ok(_) | Err(retry::No::Spent));
-        match counts && !agent.budget.failed(&agent.policy.budget) {
+        match counts && !agent.retry_budget.failed(&agent.policy.budget) {
             true => Err(retry::No::Spent),
             false => decided,
         }
@@ -228,7 +228,7 @@ impl State {
     pub(crate) fn note(&mut self, name: &str, id: TaskId, said: Said, now: Millis) {
         let Some(agent) = self.registry.agents.get_mut(name) else { return };
         if said == Said::Serves {
-            agent.budget.succeeded(&agent.policy.budget);
+            agent.retry_budget.succeeded(&agent.policy.budget);
         }
         if !agent.breaker.heard(id, said, &agent.policy.breaker, Instant::now()) {
             return;

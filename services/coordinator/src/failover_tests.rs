@@ -38,7 +38,7 @@ impl Bench {
     /// Lets so much time pass for those who wait to be tried again.
     fn pass(&self, secs: u64) {
         let until = Instant::now() + Duration::from_secs(secs);
-        self.core.change(|state| state.end_pauses(until, now()));
+        self.core.change(|state| state.do_what_is_due(until, now()));
     }
 
     fn serve_queues(&self) {

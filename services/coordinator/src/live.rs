@@ -11,10 +11,7 @@ use faultline_proto::{
 use tokio::{sync::mpsc, task::AbortHandle};
 use tracing::Span;
 
-use crate::{
-    store::KeyRow,
-    task::{Millis, Task},
-};
+use crate::{store::KeyRow, task::Task};
 
 pub(crate) struct Live {
     pub(crate) task: Task,
@@ -30,8 +27,6 @@ pub(crate) struct Live {
     pub(crate) key: Option<Box<KeyRow>>,
     /// How many of the answers the current attempt was told.
     pub(crate) told: usize,
-    /// When the first of its questions expires, as `expiry` knows it.
-    pub(crate) expires: Option<Millis>,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
     /// Of the current attempt, from its assignment to its end.
@@ -90,7 +85,6 @@ impl Live {
             task,
             may_vanish: false,
             key: None,
-            expires: None,
             watchers: Vec::new(),
             waiters: Vec::new(),
             span: Span::none(),

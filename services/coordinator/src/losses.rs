@@ -93,7 +93,6 @@ impl State {
             None if needs_worker => self.enqueue(id, &runner),
             None => {}
         }
-        self.watch_expiry(id);
     }
 
     /// Has it just read the store, so that workers may still be on their way?

@@ -90,7 +90,6 @@ impl Core {
             ended: task.is_final().then(|| timestamp(task.status_at)),
             tolerated: task.tolerated.failures().to_vec(),
             task: Some(task.into_a2a(None)),
-            ..InspectResponse::default()
         })
     }
 }

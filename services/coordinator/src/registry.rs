@@ -13,7 +13,9 @@ use faultline_proto::{
 };
 use tokio::{sync::mpsc, time::Instant};
 
-use crate::{Config, breaker::Breaker, policy::Policy, queue::Queue, retry::Budget, task::Millis};
+use crate::{
+    Config, breaker::Breaker, policy::Policy, queue::Queue, retry::RetryBudget, task::Millis,
+};
 
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -32,7 +34,7 @@ pub(crate) struct Agent {
     pub(crate) queue: Queue,
     pub(crate) policy: Policy,
     pub(crate) breaker: Breaker,
-    pub(crate) budget: Budget,
+    pub(crate) retry_budget: RetryBudget,
     /// Tasks that wait for somebody's answer.
     pub(crate) waiting: u32,
 }
@@ -246,7 +248,7 @@ impl Worker {
 impl Agent {
     fn new(offer: AgentOffer, policy: Policy, changed: Millis) -> Self {
         Self {
-            budget: Budget::full(&policy.budget),
+            retry_budget: RetryBudget::full(&policy.budget),
             breaker: Breaker::default(),
             queue: Queue::default(),
             workers: VecDeque::new(),

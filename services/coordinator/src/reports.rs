@@ -212,7 +212,6 @@ impl State {
         if homeless && needs_worker {
             self.place_in_time(id, now);
         }
-        self.watch_expiry(id);
     }
 
     pub(crate) fn finish_on(&mut self, worker: WorkerId, id: TaskId) {

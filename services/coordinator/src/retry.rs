@@ -9,8 +9,6 @@ use faultline_proto::{
     reason::{self, Retry},
 };
 
-use crate::task::{Millis, Task};
-
 /// The least time in which an attempt may come to anything.
 const USEFUL: Duration = Duration::from_millis(50);
 /// How far chance moves a pause, to either side: those who failed together should not come back
@@ -111,16 +109,11 @@ fn backoff(rules: &Rules, situation: &Situation) -> Duration {
     pause.mul_f64(1.0 + JITTER * (2.0 * situation.chance - 1.0))
 }
 
-/// What is left of the task's deadline.
-pub(crate) fn remaining(_task: &Task, _now: Millis) -> Option<Duration> {
-    None
-}
-
 /// How many retries all tasks of an agent have together: when most of what it is given fails,
 /// trying again only adds to its load. Each failure takes one, each success gives a part of one
 /// back, and from half of them down nothing is tried again.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Budget {
+pub(crate) struct RetryBudget {
     tokens: f64,
 }
 
@@ -133,7 +126,7 @@ pub(crate) struct Allowance {
     pub(crate) ratio: f64,
 }
 
-impl Budget {
+impl RetryBudget {
     pub(crate) fn full(allowance: &Allowance) -> Self {
         Self { tokens: f64::from(allowance.max) }
     }

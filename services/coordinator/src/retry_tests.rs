@@ -101,14 +101,14 @@ fn nothing_is_tried_past_the_deadline() {
 #[test]
 fn a_budget_lets_a_flaky_agent_be_tried_and_a_dead_one_alone() {
     let allowance = Allowance { max: 100, ratio: 0.5 };
-    let mut flaky = Budget::full(&allowance);
+    let mut flaky = RetryBudget::full(&allowance);
     for n in 0..1000 {
         match n % 10 {
             0 | 3 | 6 => assert!(flaky.failed(&allowance), "attempt {n}"),
             _ => flaky.succeeded(&allowance),
         }
     }
-    let mut dead = Budget::full(&allowance);
+    let mut dead = RetryBudget::full(&allowance);
     assert_eq!((0..1000).filter(|_| dead.failed(&allowance)).count(), 49);
     for _ in 0..102 {
         dead.succeeded(&allowance);
@@ -119,5 +119,5 @@ fn a_budget_lets_a_flaky_agent_be_tried_and_a_dead_one_alone() {
     dead.succeeded(&allowance);
     assert!(dead.failed(&allowance));
     let uncounted = Allowance { max: 0, ratio: 0.0 };
-    assert!(Budget::full(&uncounted).failed(&uncounted));
+    assert!(RetryBudget::full(&uncounted).failed(&uncounted));
 }

@@ -1,5 +1,5 @@
-//! What happens because time passes: workers that did not come back, tasks that are tried again,
-//! tasks that nobody takes, questions and keys that have expired.
+//! What is looked for from time to time: workers that did not come back, tasks that nobody takes,
+//! keys that have expired. What has a time of its own is in `due`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,10 +30,8 @@ pub(crate) async fn run(core: Arc<Core>) {
             for worker in state.overdue(grace) {
                 state.lose(worker, now);
             }
-            state.end_pauses(Instant::now(), now);
             state.serve_queues(now);
             state.give_up_waiting(&core.config, now);
-            state.expire_questions(now);
         });
         if keys_due <= Instant::now() {
             // More than one commit takes are taken by the ticks that follow.

@@ -351,7 +351,6 @@ impl Offer {
             retries: self.retries,
             extended_card,
             timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
-            ..v1::AgentOffer::default()
         };
         (offer, hosted)
     }
