@@ -75,9 +75,8 @@ impl Said {
         assert_eq!(causes[0]["agent"], "script", "{failure}");
     }
 
-    /// Checks metadata of a task, an event or a message: the record, and the flat keys beside it.
-    fn check_metadata(&self, metadata: &Value, task_id: &str) {
-        self.check(&metadata["faultline.dev/failure"], task_id);
+    /// Checks the flat keys, which are on a task or event and mirrored in its message.
+    fn check_flat(&self, metadata: &Value) {
         let flat = json!({
             "object_type": "error",
             "error_type": "flow_error",
@@ -93,9 +92,11 @@ impl Said {
     /// Checks a task or a status update, around its status and in its message.
     fn check_status(&self, carrier: &Value, task_id: &str) {
         assert_eq!(task::state(carrier), FAILED, "{carrier}");
-        self.check_metadata(&carrier["metadata"], task_id);
+        self.check(&carrier["metadata"]["faultline.dev/failure"], task_id);
+        self.check_flat(&carrier["metadata"]);
         let message = &carrier["status"]["message"];
-        self.check_metadata(&message["metadata"], task_id);
+        self.check_flat(&message["metadata"]);
+        assert_eq!(message["metadata"].get("faultline.dev/failure"), None, "it is said once");
         assert_eq!(task::text(message), self.text, "{message}");
         assert_eq!(message["role"], "ROLE_AGENT", "{message}");
     }

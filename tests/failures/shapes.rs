@@ -108,8 +108,8 @@ async fn a_failed_task_has_its_form_in_either_version() {
     assert_eq!((&said["kind"], &said["role"]), (&json!("message"), &json!("agent")));
     assert_eq!(said["parts"], json!([{"kind": "text", "text": "no such thing"}]));
     for task in [&new, &old] {
+        assert_eq!(task["metadata"]["faultline.dev/failure"]["reason"], "NOT_FOUND", "{task}");
         for metadata in [&task["metadata"], &task["status"]["message"]["metadata"]] {
-            assert_eq!(metadata["faultline.dev/failure"]["reason"], "NOT_FOUND", "{task}");
             assert_eq!(metadata["error_code"], "SKU_9", "{task}");
             assert_eq!(metadata["task_state"], "failed", "{task}");
         }

@@ -139,10 +139,16 @@ pub(crate) fn cannot_serve(failure: &Failure) -> bool {
     is_born_here(failure) && (row.retry == Retry::Yes || row == &reason::DEADLINE_EXCEEDED)
 }
 
-/// What a task that has just ended says about the agent that had it last.
-pub(crate) fn said_by(task: &Task) -> Said {
+/// What a task that has just ended says about the agent that had it last, which is given so much
+/// time by itself or the operator. Less than that was its caller's wish, and says nothing: else
+/// one hasty caller could have the agent left alone for everybody.
+pub(crate) fn said_by(task: &Task, own_time: Option<Duration>) -> Said {
+    let hasty = || own_time.is_none_or(|own| task.budget.limit().is_some_and(|l| l < own));
     match (task.state, &task.failure) {
         (TaskState::Canceled, _) => Said::Nothing,
+        (TaskState::Failed, Some(f)) if f.row() == &reason::TASK_TIMEOUT && hasty() => {
+            Said::Nothing
+        }
         (TaskState::Failed, Some(failure)) if cannot_serve(failure) => Said::CannotServe,
         _ => Said::Serves,
     }

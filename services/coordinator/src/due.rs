@@ -72,18 +72,14 @@ impl Core {
         agent: &Agent,
         caller: &Caller,
     ) -> Result<Option<Duration>, Error> {
-        let ms = Duration::from_millis;
-        let name = &agent.offer.name;
-        let set = self.config.agents.get(name).and_then(|policy| policy.timeout_ms);
-        let own = Some(set.unwrap_or(agent.offer.timeout_ms)).filter(|n| *n > 0).map(ms);
-        let asked_max = self.config.timeout_ms_max.map(ms);
+        let asked_max = self.config.timeout_ms_max.map(Duration::from_millis);
         // A child that outlives its parent need not be in time for it.
         let calling = caller.calling.as_ref().filter(|calling| !calling.detached);
         let parent = calling.and_then(|calling| state.live.get(&calling.task));
         let left = parent.and_then(|parent| parent.task.budget.left(now()));
-        budget::allot(caller.task_timeout, asked_max, own, left).map_err(|left| {
+        budget::allot(caller.task_timeout, asked_max, agent.policy.timeout, left).map_err(|left| {
             let caller = parent.map_or_else(String::new, |parent| parent.task.agent.clone());
-            Error::BudgetExhausted { caller, agent: name.clone(), left }
+            Error::BudgetExhausted { caller, agent: agent.offer.name.clone(), left }
         })
     }
 }

@@ -102,6 +102,23 @@ async fn a_task_that_runs_out_fails_and_its_agent_is_told_to_stop() {
 }
 
 #[tokio::test]
+async fn a_hasty_caller_does_not_have_the_agent_left_alone() {
+    let own = AgentPolicy { timeout_ms: Some(30), ..AgentPolicy::default() };
+    let config = Config { agents: [("b".to_owned(), own)].into(), ..Config::default() };
+    let timed = Timed::start(config).await;
+    let failures = |agent| timed.core.lock().registry.agents[agent].breaker.failures();
+    for (agent, hasty, counted) in [("a", 20, 0), ("b", 10, 0), ("b", 60_000, 3)] {
+        for _ in 0..3 {
+            let task = task_of(timed.send(request(agent, "go"), &within(ms(hasty)))).await;
+            assert_eq!(task.status.unwrap().state(), TaskState::Failed);
+        }
+        assert_eq!(failures(agent), counted, "{agent} within {hasty} ms");
+    }
+    let refused = refusal_of(timed.send(request("b", "go"), &principal("ann"))).await;
+    assert_eq!(refused.reason, "CIRCUIT_OPEN", "its own time ran out");
+}
+
+#[tokio::test]
 async fn a_task_that_ends_in_time_leaves_nothing_behind() {
     let mut timed = Timed::start(Config::default()).await;
     let sent = timed.send(request("a", "go"), &within(ms(60_000)));

@@ -31,7 +31,8 @@ impl Registry {
         let retry = self.pause_after(task, &failure, now);
         let failure = match retry::is_born_here(&failure) {
             true => {
-                let spent = failure.retries_spent + task.retries + task.losses;
+                let here = task.retries + task.losses;
+                let spent = failure.retries_spent.saturating_add(here);
                 failure.with_retries_spent(spent)
             }
             false => failure,
@@ -221,7 +222,9 @@ impl State {
     /// A task has ended, or an agent has shown otherwise how it is.
     pub(crate) fn note_end(&mut self, id: TaskId, now: Millis) {
         let Some(live) = self.live.get(&id) else { return };
-        let (agent, said) = (live.task.runner().to_owned(), said_by(&live.task));
+        let agent = live.task.runner().to_owned();
+        let own = self.registry.agents.get(&agent).and_then(|agent| agent.policy.timeout);
+        let said = said_by(&live.task, own);
         self.note(&agent, id, said, now);
     }
 

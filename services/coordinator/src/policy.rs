@@ -19,6 +19,8 @@ pub(crate) struct Policy {
     pub(crate) delegated_retries: u32,
     pub(crate) budget: retry::Allowance,
     pub(crate) breaker: breaker::Rules,
+    /// How long a task may be active.
+    pub(crate) timeout: Option<Duration>,
     /// Tasks that may wait for a slot.
     pub(crate) queue_max: usize,
     /// Tasks that may compute at once, over all workers.
@@ -50,6 +52,9 @@ impl Policy {
                 max: own.and_then(|p| p.retry_budget).unwrap_or(config.retry_budget),
                 ratio: own.and_then(|p| p.retry_budget_ratio).unwrap_or(config.retry_budget_ratio),
             },
+            timeout: Some(own.and_then(|p| p.timeout_ms).unwrap_or(offer.timeout_ms))
+                .filter(|ms| *ms > 0)
+                .map(Duration::from_millis),
             breaker: breaker::Rules { failures, open: Duration::from_millis(open) },
             queue_max: own.and_then(|p| p.queue_max).unwrap_or(config.queue_max),
             slots_max: own.and_then(|p| p.slots_max),

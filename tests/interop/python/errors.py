@@ -144,8 +144,9 @@ async def no_such_route(clients):
 
 
 async def timeout(clients):
-    async with await clients.of('script', streaming=False) as client:
-        call = send(client, message('sleep 5s'), within(0.5))
+    """A stream's: a gRPC send that waits gives its task the same time, and sees it fail first."""
+    async with await clients.of('script') as client:
+        call = events(client, message('say working; sleep 5s'), within(0.5))
         await raises(A2AClientTimeoutError, call)
 
 

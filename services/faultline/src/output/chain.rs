@@ -105,7 +105,7 @@ fn root(failure: &Failure, cause: &Cause, paint: Paint) -> String {
     let mut place = Vec::new();
     if !origin.worker.is_empty() {
         place.push(format!("worker {}", line(&origin.worker)));
-        place.push(format!("attempt {}", failure.retries_spent + 1));
+        place.push(format!("attempt {}", failure.retries_spent.saturating_add(1)));
     }
     if !place.is_empty() {
         put(&mut out, format_args!("   {}", paint.dim(place.join(", "))));
