@@ -106,7 +106,7 @@ fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
 fn backoff(rules: &Rules, situation: &Situation) -> Duration {
     let factor = 2u32.saturating_pow(situation.retries);
     let pause = rules.base.saturating_mul(factor).min(rules.cap);
-    pause.mul_f64(1.0 + JITTER * (2.0 * situation.chance - 1.0))
+    pause.mul_f64(1.0 + JITTER * (2.0 * situation.chance - 1.0)).min(rules.cap)
 }
 
 /// How many retries all tasks of an agent have together: when most of what it is given fails,

@@ -29,6 +29,7 @@ fn what_is_tried_again_is_what_the_table_says() {
         ("a timeout of the agent's own", born(&reason::TASK_TIMEOUT), FRESH, Ok(secs(1))),
         ("class never", born(&reason::INVALID_ARGUMENT), FRESH, Err(No::NotRetryable)),
         ("bad parameters", born(&reason::INVALID_PARAMS), FRESH, Err(No::NotRetryable)),
+        ("no request", born(&reason::INVALID_REQUEST), FRESH, Err(No::NotRetryable)),
         ("not understood", born(&reason::JSON_PARSE), FRESH, Err(No::NotRetryable)),
         ("no such method", born(&reason::METHOD_NOT_FOUND), FRESH, Err(No::NotRetryable)),
         ("who calls", born(&reason::UNAUTHENTICATED), FRESH, Err(No::NotRetryable)),
@@ -87,6 +88,19 @@ fn chance_moves_a_pause_by_a_fifth_but_not_one_that_was_asked_for() {
         assert_eq!(own, Ok(Duration::from_millis(millis)));
         let asked = born(&reason::UNAVAILABLE).with_retry_after(secs(2));
         assert_eq!(pause(&asked, &RULES, &situation), Ok(secs(2)));
+    }
+}
+
+#[test]
+fn no_pause_is_longer_than_the_cap_whatever_chance_says() {
+    let rules = Rules { retries: 40, ..RULES };
+    for retries in 0..40 {
+        for chance in [0.0, 0.5, 1.0] {
+            let situation = Situation { retries, chance, ..FRESH };
+            let pause = pause(&born(&reason::UNAVAILABLE), &rules, &situation).unwrap();
+            assert!(pause <= secs(30), "retry {retries}: {pause:?}");
+            assert!(retries < 9 || pause >= secs(24), "retry {retries}: {pause:?}");
+        }
     }
 }
 
