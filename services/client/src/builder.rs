@@ -17,6 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::AUTHORIZATIO
 
 use crate::{
     Client,
+    bearer::Bearer,
     card::{self, Binding, CardProblem, Interface},
     dialect::Dialect,
     error::Error,
@@ -45,6 +46,7 @@ pub struct Builder {
     ca: Option<PathBuf>,
     network: Option<Network>,
     headers: HeaderMap,
+    bearer: Bearer,
     trace: Option<TraceContext>,
     retry: Retry,
     reconnect: Reconnect,
@@ -68,6 +70,7 @@ impl Builder {
             ca: None,
             network: None,
             headers: HeaderMap::new(),
+            bearer: Bearer::default(),
             trace: None,
             retry: Retry::default(),
             reconnect: Reconnect::default(),
@@ -88,6 +91,25 @@ impl Builder {
     /// With this token in every call: those that read the card, and those to where it leads.
     pub fn bearer(self, token: &str) -> Self {
         self.credential(AUTHORIZATION, &format!("Bearer {token}"))
+    }
+
+    /// With a token that expires. It is had by `have` when it is first needed, and again when the
+    /// server does not take it any more: the call that was refused is then made once more.
+    ///
+    /// ```
+    /// # use faultline_client::Client;
+    /// let builder = Client::builder("https://agents.example.org").bearer_from(|| async {
+    ///     Ok(tokio::fs::read_to_string("/run/secrets/agents").await?.trim().to_owned())
+    /// });
+    /// ```
+    pub fn bearer_from<F>(mut self, have: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<String, Box<dyn std::error::Error + Send + Sync>>>
+            + Send
+            + 'static,
+    {
+        self.bearer = Bearer::from(have);
+        self
     }
 
     /// Trusting the certificates in this PEM file and no others. By default those that the system
@@ -185,16 +207,13 @@ impl Builder {
     pub async fn connect(self) -> Result<Client, Error> {
         let (http, url) = (self.http()?, card::card_url(&self.url));
         let read = || async {
-            let exchange = Exchange {
-                verb: Method::GET,
-                url: url.clone(),
-                headers: self.headers.clone(),
-                body: None,
-                form: Form::Bare,
-            };
+            let mut headers = self.headers.clone();
+            self.bearer.put(&mut headers).await?;
+            let (url, form) = (url.clone(), Form::Bare);
+            let exchange = Exchange { verb: Method::GET, url, headers, body: None, form };
             http.call(exchange).await?.accepted()
         };
-        let card = self.retry.run(true, read).await?;
+        let card = self.retry.run(true, || self.bearer.run(read)).await?;
         match json::from_slice(&card) {
             Ok(card) => self.connect_by(card),
             Err(error) => {
@@ -257,6 +276,7 @@ impl Builder {
             reconnect: self.reconnect,
             pool: Pool::new(self.max_calls, self.timeouts.pool),
             convert: self.convert,
+            bearer: self.bearer,
         })
     }
 

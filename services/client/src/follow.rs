@@ -12,7 +12,7 @@ use faultline_proto::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    Answer, Client, Draft,
+    Answer, Client, Draft, TraceContext,
     error::Error,
     events::{Event, Events},
     outcome::{is_final, is_waiting},
@@ -91,7 +91,9 @@ enum Source {
 }
 
 impl Follow {
-    fn new(client: Client, source: Source, view: View) -> Self {
+    fn new(mut client: Client, source: Source, view: View) -> Self {
+        // However often it is taken up again.
+        client.trace.get_or_insert_with(TraceContext::root);
         Self {
             client,
             resend: None,

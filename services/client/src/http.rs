@@ -197,20 +197,24 @@ impl Answered {
     /// The message, or what is known of the failure. A `mute` answer may be nothing at all.
     pub(crate) fn read<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Fault> {
         let error = envelope(&self.body).ok().and_then(|envelope| envelope.error);
-        let failure = match error {
-            Some(error) => error.into_failure(self.dialect),
-            None if !self.status.is_success() => refusal::from_http(self.status),
-            None => return self.message(form, mute).map_err(Fault::lost),
-        };
-        Err(self.fault(failure))
+        match error {
+            Some(error) => Err(self.fault(error.into_failure(self.dialect))),
+            None if !self.status.is_success() => Err(self.bare_fault()),
+            None => self.message(form, mute).map_err(Fault::lost),
+        }
     }
 
     /// The body as it is, unless it comes with a refusal.
     pub(crate) fn accepted(self) -> Result<Bytes, Fault> {
         match self.status.is_success() {
             true => Ok(self.body),
-            false => Err(self.fault(refusal::from_http(self.status))),
+            false => Err(self.bare_fault()),
         }
+    }
+
+    /// A status and nothing that A2A would say: whoever answered may not even be the agent.
+    fn bare_fault(&self) -> Fault {
+        Fault { of_the_wire: true, ..self.fault(refusal::from_http(self.status)) }
     }
 
     fn message<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Failure> {

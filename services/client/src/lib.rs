@@ -26,7 +26,9 @@
 //! [`Error`].
 
 mod answer;
+mod bearer;
 mod builder;
+mod calls;
 mod card;
 mod dialect;
 mod draft;
@@ -48,15 +50,13 @@ mod view;
 
 use std::sync::Arc;
 
-use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
-use faultline_chassis::trace::TRACEPARENT;
+use ::http::{HeaderMap, HeaderName, HeaderValue};
 use faultline_proto::{
     a2a::{
         AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
         GetTaskPushNotificationConfigRequest, GetTaskRequest,
         ListTaskPushNotificationConfigsRequest, ListTaskPushNotificationConfigsResponse,
-        ListTasksRequest, ListTasksResponse, SendMessageRequest, SubscribeToTaskRequest, Task,
-        TaskPushNotificationConfig,
+        ListTasksRequest, ListTasksResponse, Task, TaskPushNotificationConfig,
     },
     json::{self, ProtoJson},
 };
@@ -77,11 +77,7 @@ pub use retry::Retry;
 pub use timeouts::Timeouts;
 
 use crate::{
-    http::{Exchange, Form, Http},
-    operation::{Operation, Request},
-    outcome::Convert,
-    pool::Pool,
-    retry::Fault,
+    bearer::Bearer, calls::subscription, http::Http, outcome::Convert, pool::Pool,
     transport::Transport,
 };
 
@@ -101,6 +97,7 @@ pub struct Client {
     reconnect: Reconnect,
     pool: Pool,
     convert: Convert,
+    bearer: Bearer,
 }
 
 /// How a client comes to be.
@@ -320,81 +317,7 @@ impl Client {
         Q: ProtoJson,
         A: ProtoJson,
     {
-        let exchange = Exchange {
-            verb: Method::POST,
-            url: format!("{}/mesh/{}", self.root, operation::segment(method)),
-            headers: self.headers(None, None),
-            body: Some(json::to_vec(request).into()),
-            // It is no A2A, so it goes by the general name of JSON.
-            form: Form::Enveloped,
-        };
-        let _permit = self.pool.enter().await.map_err(|fault| fault.failure)?;
-        let answered = self.http.call(exchange).await.map_err(|fault| fault.failure)?;
-        Ok(answered.read(Form::Bare, false).map_err(|fault| fault.failure)?)
+        let url = format!("{}/mesh/{}", self.root, operation::segment(method));
+        self.post(url, json::to_vec(request).into()).await
     }
-}
-
-/// Calls, repeated as the policy says or made once.
-impl Client {
-    async fn call<Q, A>(&self, operation: Operation<Q>) -> Result<A, Error>
-    where
-        Q: Request,
-        A: transport::Answer,
-    {
-        let call = || self.call_once(operation.clone());
-        Ok(self.retry.run(operation.repeatable, call).await?)
-    }
-
-    async fn stream<Q: Request>(&self, operation: Operation<Q>) -> Result<Events, Error> {
-        let call = || self.stream_once(operation.clone());
-        Ok(self.retry.run(operation.repeatable, call).await?)
-    }
-
-    async fn call_once<Q, A>(&self, operation: Operation<Q>) -> Result<A, Fault>
-    where
-        Q: Request,
-        A: transport::Answer,
-    {
-        let headers = self.headers(operation.idempotency_key.as_deref(), operation.after);
-        let _permit = self.pool.enter().await?;
-        self.transport.call(operation, &self.tenant, headers).await
-    }
-
-    async fn stream_once<Q: Request>(&self, operation: Operation<Q>) -> Result<Events, Fault> {
-        let headers = self.headers(operation.idempotency_key.as_deref(), operation.after);
-        let permit = self.pool.enter().await?;
-        let events = self.transport.stream(operation, &self.tenant, headers).await?;
-        Ok(events.holding(permit))
-    }
-
-    async fn task_once(&self, id: &str) -> Result<Task, Fault> {
-        let request = GetTaskRequest { id: id.to_owned(), ..Default::default() };
-        self.call_once(operation::get_task(request)).await
-    }
-
-    async fn subscribe_once(&self, id: &str, after: Option<u64>) -> Result<Events, Fault> {
-        self.stream_once(operation::subscribe(subscription(id), after)).await
-    }
-
-    async fn send_streaming_once(&self, request: SendMessageRequest) -> Result<Events, Fault> {
-        self.stream_once(operation::send_streaming(request)).await
-    }
-
-    fn headers(&self, idempotency_key: Option<&str>, after: Option<u64>) -> HeaderMap {
-        let mut headers = self.headers.clone();
-        let trace = self.trace.unwrap_or_else(TraceContext::root).to_string();
-        let mut put = |name: &'static str, value: Option<&str>| {
-            if let Some(value) = value.and_then(|v| HeaderValue::from_str(v).ok()) {
-                headers.insert(HeaderName::from_static(name), value);
-            }
-        };
-        put(TRACEPARENT, Some(&trace));
-        put("idempotency-key", idempotency_key);
-        put("last-event-id", after.map(|seq| seq.to_string()).as_deref());
-        headers
-    }
-}
-
-fn subscription(id: &str) -> SubscribeToTaskRequest {
-    SubscribeToTaskRequest { id: id.to_owned(), ..SubscribeToTaskRequest::default() }
 }

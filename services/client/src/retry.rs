@@ -57,20 +57,20 @@ impl Retry {
             };
             match attempts.pause(&fault, repeatable) {
                 Some(pause) => sleep(pause).await,
-                None => return Err(fault.failure),
+                None => return Err(attempts.told(fault.failure)),
             }
         }
     }
 
     fn start(self) -> Attempts {
-        Attempts { retry: self, made: 0, until: Instant::now() + self.patience }
+        Attempts { retry: self, wire: 0, call: 0, until: Instant::now() + self.patience }
     }
 }
 
 /// Twice as long each time, and up to a quarter longer still, so that those who broke off
-/// together do not come back together.
+/// together do not come back together. Never longer than `max`.
 pub(crate) fn backoff(first: Duration, max: Duration, attempt: u32) -> Duration {
-    let pause = first.saturating_mul(1 << attempt.min(16)).min(max);
+    let pause = first.saturating_mul(1 << attempt.min(16)).min(max.mul_f64(0.8));
     pause.mul_f64(rand::random_range(1.0..1.25))
 }
 
@@ -80,6 +80,8 @@ pub(crate) struct Fault {
     pub(crate) failure: Failure,
     /// The server cannot have acted: it was not reached, or it refused before it began.
     pub(crate) harmless: bool,
+    /// It is the wire's: no peer that speaks A2A put it into words.
+    pub(crate) of_the_wire: bool,
 }
 
 impl From<Failure> for Fault {
@@ -89,19 +91,19 @@ impl From<Failure> for Fault {
         let refused = matches!(failure.code(), Code::Unavailable | Code::ResourceExhausted);
         // A stranger has to say so in as many words.
         let harmless = refused && (!failure.foreign || failure.retryable == Some(true));
-        Self { failure, harmless }
+        Self { failure, harmless, of_the_wire: false }
     }
 }
 
 impl Fault {
     /// Nobody was reached.
     pub(crate) fn unsent(failure: Failure) -> Self {
-        Self { failure, harmless: true }
+        Self { failure, harmless: true, of_the_wire: true }
     }
 
     /// What became of the call is not known.
     pub(crate) fn lost(failure: Failure) -> Self {
-        Self { failure, harmless: false }
+        Self { failure, harmless: false, of_the_wire: true }
     }
 
     /// Whether the same call may go better later, and may be made.
@@ -118,23 +120,41 @@ impl Fault {
     }
 }
 
-/// The clock and the count of one call.
+/// The clock and the counts of one call. What the wire did and what the peer said are counted
+/// apart, for whoever reads the log, and allowed together.
 struct Attempts {
     retry: Retry,
-    made: u32,
+    wire: u32,
+    call: u32,
     until: Instant,
 }
 
 impl Attempts {
     /// How long to wait before the next call; none when there is to be no next.
     fn pause(&mut self, fault: &Fault, repeatable: bool) -> Option<Duration> {
-        if self.made >= self.retry.max || !fault.passes(repeatable) {
+        if self.made() >= self.retry.max || !fault.passes(repeatable) {
             return None;
         }
-        let pause = backoff(self.retry.backoff, self.retry.backoff_max, self.made);
+        let pause = backoff(self.retry.backoff, self.retry.backoff_max, self.made());
         let pause = pause.max(fault.failure.retry_after().unwrap_or_default());
-        self.made += 1;
-        (Instant::now() + pause <= self.until).then_some(pause)
+        if Instant::now() + pause > self.until {
+            return None;
+        }
+        *(if fault.of_the_wire { &mut self.wire } else { &mut self.call }) += 1;
+        let (reason, after_ms) = (fault.failure.reason.as_str(), pause.as_millis() as u64);
+        let (wire_retries, call_retries) = (self.wire, self.call);
+        tracing::debug!(reason, after_ms, wire_retries, call_retries, "a call is made again");
+        Some(pause)
+    }
+
+    fn made(&self) -> u32 {
+        self.wire + self.call
+    }
+
+    /// The last failure, with how often the call was made again for it.
+    fn told(&self, last: Failure) -> Failure {
+        let spent = last.retries_spent.saturating_add(self.made());
+        last.with_retries_spent(spent)
     }
 }
 
@@ -154,6 +174,16 @@ mod tests {
         for (pause, least) in pauses.iter().zip([200, 400, 800]) {
             let least = Duration::from_millis(least);
             assert!(*pause >= least && *pause < least.mul_f64(1.25), "{pause:?}");
+        }
+    }
+
+    #[test]
+    fn no_pause_is_longer_than_it_may_be() {
+        let (first, max) = (Duration::from_secs(1), Duration::from_secs(30));
+        for attempt in 0..100 {
+            let pause = backoff(first, max, attempt);
+            assert!(pause <= max, "attempt {attempt}: {pause:?}");
+            assert!(attempt < 9 || pause >= max.mul_f64(0.8), "attempt {attempt}: {pause:?}");
         }
     }
 

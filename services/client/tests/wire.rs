@@ -2,7 +2,7 @@
 
 mod script;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use faultline_client::{Answer, Binding, Client, Error, Retry, text};
 use faultline_proto::{
@@ -184,6 +184,18 @@ async fn a_delay_that_the_server_asks_for_is_waited_for() {
     assert_eq!(gaps.len(), 2);
     assert!(gaps[0] >= Duration::from_secs(1), "{gaps:?}");
     assert!((Duration::from_millis(300)..Duration::from_secs(1)).contains(&gaps[1]), "{gaps:?}");
+}
+
+#[tokio::test]
+async fn a_busy_server_may_say_at_what_time() {
+    let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3));
+    let busy = answer("429 Too Many Requests", &format!("retry-after: {at}\r\n"), "");
+    let server = Server::start([busy, result(&format!(r#"{{"task":{TASK}}}"#))]).await;
+    let client = Client::builder(&server.url).retry(quick()).direct().unwrap();
+    client.send("hi").await.unwrap();
+    // A date has whole seconds.
+    let gaps = server.gaps();
+    assert!(gaps.len() == 1 && gaps[0] > Duration::from_secs(1), "{gaps:?}");
 }
 
 #[tokio::test]

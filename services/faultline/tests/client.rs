@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use faultline::{Config, Mesh};
 use faultline_chassis::tls::Files;
-use faultline_client::{Answer, Binding, Client, Draft, Ending, Error, text};
+use faultline_client::{Answer, Binding, Client, Draft, Ending, Error, text, text_of};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -86,6 +86,41 @@ async fn every_way_a_task_can_go_is_the_same_on_each_binding() {
         client.cancel(&task.id).await.unwrap();
         let error = client.wait(&task.id).await.unwrap_err();
         assert!(error.is_terminal(), "{binding}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_follows_is_asked_and_the_same_task_goes_on_with_the_answer() {
+    let setup = Setup::start().await;
+    for (binding, client) in setup.each("script") {
+        let script =
+            "chunk \"to \"; ask \"Which city?\"; chunk $answer; ask \"When?\"; chunk \", $answer\"";
+        let mut follow = client.follow(script).await.unwrap();
+        let (mut asked, mut shown, mut ids) = (Vec::new(), String::new(), Vec::new());
+        loop {
+            while let Some(event) = follow.next().await {
+                shown.push_str(&event.unwrap().text());
+                if follow.asks() {
+                    break;
+                }
+            }
+            ids.push(follow.task_id().to_owned());
+            if !follow.asks() {
+                break;
+            }
+            let question = follow.task_so_far().status.as_ref().unwrap().message.clone().unwrap();
+            let question = text_of(&question);
+            let reply = if question == "Which city?" { "Paris" } else { "today" };
+            asked.push(question);
+            follow.answer(text(reply)).await.unwrap();
+        }
+        assert_eq!(asked, ["Which city?", "When?"], "{binding}");
+        assert_eq!(shown, "to Paris, today", "{binding}: each is told once");
+        ids.dedup();
+        assert_eq!(ids.len(), 1, "{binding}: one task");
+        let task = client.task(&ids[0]).await.unwrap();
+        assert_eq!(task.status.as_ref().unwrap().state(), TaskState::Completed, "{binding}");
+        assert_eq!(Answer::Task(task).text(), "to Paris, today", "{binding}");
     }
 }
 

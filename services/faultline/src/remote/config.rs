@@ -16,6 +16,9 @@ pub struct Remote {
     /// What its server knows us by. Default: nothing.
     #[serde(skip_serializing)]
     pub token: Option<Secret>,
+    /// A file that has the token in place of `token`, for one that expires: it is read again when
+    /// the server does not take what was read before.
+    pub token_file: Option<PathBuf>,
     /// The header that carries the token as it is. Default: `authorization`, as a bearer token.
     pub header: Option<String>,
     /// PEM: the only CA to trust for it. Default: those the system trusts.
@@ -84,6 +87,8 @@ pub enum BadRemote {
          `remote.{name}.card`, or set `remote.{name}.insecure_http`"
     )]
     Overheard { name: String },
+    #[error("`remote.{name}.token_file` goes without `{other}`: leave one of them out")]
+    TwoTokens { name: String, other: &'static str },
     #[error("`remote.{name}.max_calls` is 0: it could never be called")]
     NoCalls { name: String },
     #[error("`remote.{name}` cannot be used")]
@@ -95,6 +100,7 @@ impl Default for Remote {
         Self {
             card: String::new(),
             token: None,
+            token_file: None,
             header: None,
             ca: None,
             description: None,
@@ -147,8 +153,13 @@ impl Remote {
         let Some(uri) = uri else {
             return Err(BadRemote::NoUrl { name: name(), card: self.card.clone() });
         };
-        if self.token.is_some() && !self.insecure_http && is_overheard(&uri) {
+        let has_token = self.token.is_some() || self.token_file.is_some();
+        if has_token && !self.insecure_http && is_overheard(&uri) {
             return Err(BadRemote::Overheard { name: name() });
+        }
+        let other = [("token", self.token.is_some()), ("header", self.header.is_some())];
+        if let (Some(_), Some((other, _))) = (&self.token_file, other.iter().find(|o| o.1)) {
+            return Err(BadRemote::TwoTokens { name: name(), other });
         }
         if self.max_calls == 0 {
             return Err(BadRemote::NoCalls { name: name() });
@@ -171,6 +182,9 @@ impl Remote {
         if let Some(ca) = &self.ca {
             builder = builder.ca(ca);
         }
+        if let Some(path) = self.token_file.clone() {
+            builder = builder.bearer_from(move || read_token(path.clone()));
+        }
         Ok(match (&self.token, &self.header) {
             (None, _) => builder,
             (Some(token), None) => builder.bearer(token.reveal()),
@@ -182,6 +196,12 @@ impl Remote {
             }
         })
     }
+}
+
+async fn read_token(path: PathBuf) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    let read = tokio::fs::read_to_string(&path).await;
+    let text = read.map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(Secret::new(text.trim())?.reveal().to_owned())
 }
 
 /// Whether others on the network can read what is sent there.
@@ -210,6 +230,9 @@ mod tests {
             ("card = 'ftp://x'", "is no http://"),
             ("card = 'http://x.example'\ntoken = 't'", "`remote.billing.token` would go"),
             (&format!("{card}token = 't'\nheader = 'a b'"), "`remote.billing.header`: 'a b'"),
+            (&format!("{card}token_file = 'f'\ntoken = 't'"), "without `token`"),
+            (&format!("{card}token_file = 'f'\nheader = 'h'"), "without `header`"),
+            ("card = 'http://x.example'\ntoken_file = 'f'", "`remote.billing.token` would go"),
             (&format!("{card}max_calls = 0"), "`remote.billing.max_calls` is 0"),
         ];
         for (toml, expected) in cases {
