@@ -36,6 +36,7 @@ on_every_binding! {
     missing_fields_are_named
     what_callers_must_tell_apart_has_names_of_its_own
     a_delay_and_whether_to_retry_are_said_to_machines
+    what_may_pass_is_said_and_what_never_does
 }
 
 const A2A: &str = "a2a-protocol.org";
@@ -223,6 +224,39 @@ async fn a_delay_and_whether_to_retry_are_said_to_machines(binding: Binding) {
         if binding == Binding::Rest {
             assert_eq!(refusal.headers["retry-after"], "7", "{}", row.name);
         }
+    }
+}
+
+async fn what_may_pass_is_said_and_what_never_does(binding: Binding) {
+    let front = front("1.0.1").await;
+    let door = Door::new(binding, front.address);
+    let passes = [
+        "RATE_LIMITED",
+        "UNAVAILABLE",
+        "AGENT_UNAVAILABLE",
+        "CIRCUIT_OPEN",
+        "WORKER_LOST",
+        "TASK_TIMEOUT",
+    ];
+    let never = [
+        "JSON_PARSE",
+        "INVALID_REQUEST",
+        "METHOD_NOT_FOUND",
+        "INVALID_PARAMS",
+        "INVALID_ARGUMENT",
+        "CONTENT_TOO_LARGE",
+        "UNAUTHENTICATED_CALLER",
+        "INSUFFICIENT_SCOPE",
+        "PERMISSION_DENIED",
+        "TASK_NOT_FOUND",
+        "INTERNAL",
+        "INTERNAL_ERROR",
+        "AGENT_PANICKED",
+    ];
+    let said = passes.map(|name| (name, "true")).into_iter();
+    for (reason, retryable) in said.chain(never.map(|name| (name, "false"))) {
+        let refusal = door.call("GetTask", json!({"id": reason})).await.expect_err(reason);
+        assert_eq!(refusal.details[0]["metadata"]["retryable"], retryable, "{reason}");
     }
 }
 

@@ -7,7 +7,7 @@ use faultline::Mesh;
 use faultline_tests::{
     Plan, Rpc, in_process,
     rpc::{answer, message},
-    task::{self, COMPLETED, FAILED, INPUT_REQUIRED, WORKING, is_final},
+    task::{self, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING, is_final},
     until,
     wait::SOON,
 };
@@ -116,6 +116,32 @@ async fn a_human_may_take_longer_than_the_task() {
     for task in tasks(&script).await {
         assert_eq!(task::state(&task), COMPLETED, "{task}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_waits_longer_than_every_limit_there_is() {
+    let plan = Plan::default()
+        .with("reattach_grace_ms = 200")
+        .with("wait_for_worker_ms = 200")
+        .with("heartbeat_ms = 200");
+    let mut cluster = plan.start().await;
+    let script = cluster.rpc().agent("script");
+    let hasty = script.header(TIMEOUT, 300);
+    let answered = hasty.send("ask \"well?\"; chunk $answer").await;
+    let canceled = hasty.send("ask \"well?\"").await;
+    let interrupt = &answered["status"]["message"]["metadata"]["faultline.dev/interrupt"];
+    assert!(interrupt["expiresAt"].is_null(), "unless it was said it does not expire: {interrupt}");
+    cluster.workers[0].kill().await;
+    // What is waited for is that nothing happens, with nobody there who could go on.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for asked in [&answered, &canceled] {
+        assert_eq!(script.task(task::id(asked)).await, *asked, "as it was");
+    }
+    let ended = script.call("CancelTask", json!({"id": task::id(&canceled)})).await.unwrap();
+    assert_eq!(task::state(&ended), CANCELED);
+    cluster.workers[0].restart().await;
+    let done = script.call("SendMessage", answer(task::id(&answered), "yes")).await.unwrap();
+    assert_eq!(task::artifacts(&done["task"])["output"], "yes", "{done}");
 }
 
 /// Spends its time until next to nothing is left, and tells what the call said that it made then.

@@ -154,6 +154,8 @@ async fn a_coordinator_goes_on_when_its_specialist_fails() {
     assert_eq!((task::state(&task), &*task::artifacts(&task)["output"]), (COMPLETED, "by B"));
     assert_eq!(task["metadata"]["faultline.dev/degraded"], true, "{task}");
     let record = &task["metadata"]["faultline.dev/tolerated"][0];
+    assert_eq!(record["severity"], "SEVERITY_RECOVERABLE", "{record}");
+    assert_eq!(record["origin"]["agent"], "down", "{record}");
     // One event for those who watch, and none that says FAILED.
     let updates: Vec<_> = frames.iter().filter_map(|f| f.body.get("statusUpdate")).collect();
     let told: Vec<_> = updates.iter().filter(|u| !failure(u).is_null()).collect();

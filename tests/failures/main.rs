@@ -1,11 +1,13 @@
 //! The failure path: what went wrong in an agent reaches the client whole, what goes wrong in a
 //! worker costs what it must and no more, and what a client does wrong costs nobody else.
 
+mod again;
 mod agents;
 mod business;
 mod canaries;
 mod codes;
 mod deadlines;
+mod elsewhere;
 mod fanout;
 mod hostile;
 mod loss;

@@ -9,21 +9,32 @@ use std::{
     time::Duration,
 };
 
-use faultline::Mesh;
+use faultline::{Mesh, remote::Remote};
 use faultline_tests::{
     Rpc, in_process,
     rpc::answer,
     task::{self, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED},
+    until,
+    wait::SOON,
 };
 use faultline_worker::{
     Agent, Config, Context, Disposition, Ending, Error, Failure, Offer, Worker, reason,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 async fn start(offers: Vec<Offer>) -> (Rpc, Mesh, TempDir) {
+    start_beside(offers, &[]).await
+}
+
+/// With agents of another mesh besides, each under a name of ours and its own URL.
+async fn start_beside(offers: Vec<Offer>, remotes: &[(&str, String)]) -> (Rpc, Mesh, TempDir) {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
-    let mut mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+    let mut config = in_process(dir.path());
+    for (name, card) in remotes.iter().cloned() {
+        config.remote.insert(name.to_owned(), Remote { card, ..Remote::default() });
+    }
+    let mut mesh = Mesh::start(config).await.expect("a mesh starts");
     let offered = |config| offers.into_iter().fold(Worker::new(config), Worker::offer);
     mesh.attach(Config::default(), offered).await.expect("a worker attaches");
     (Rpc::at(mesh.gateway_addr()), mesh, dir)
@@ -111,7 +122,32 @@ async fn a_model_mends_what_it_can_and_the_run_ends_where_it_cannot() {
     }
 }
 
-/// Asks `mail` in every way and says what it should do about the failure.
+/// What a program reads of a failure.
+#[derive(Clone, Debug, PartialEq)]
+struct Read {
+    disposition: Disposition,
+    code: i32,
+    reason: String,
+    business_code: String,
+    fields: Vec<String>,
+    retryable: bool,
+}
+
+impl Read {
+    fn of(failure: &Failure) -> Self {
+        Self {
+            disposition: failure.disposition(),
+            code: failure.code() as i32,
+            reason: failure.reason.clone(),
+            business_code: failure.business_code.clone(),
+            fields: failure.violations.iter().map(|v| v.field.clone()).collect(),
+            retryable: failure.may_retry(),
+        }
+    }
+}
+
+/// Sends mail itself, by another agent, by one behind that, and by one of another house, and says
+/// what it should do about the failure.
 struct Comparing;
 
 impl Agent for Comparing {
@@ -119,20 +155,16 @@ impl Agent for Comparing {
         let argument = cx.text().into_owned();
         let local = send_mail(&argument).expect_err("it is not sent");
         let local = local.failure().expect("it failed").clone();
-        let outcome = cx.delegate("mail", argument.as_str()).outcome().await?;
-        let deep = cx.delegate("hop", argument.as_str()).outcome().await?;
-        let mut foreign = local.clone().into_record();
-        foreign.foreign = true;
-        let dispositions: [Disposition; 4] = [
-            local.disposition(),
-            outcome.disposition().expect("it failed"),
-            deep.disposition().expect("it failed"),
-            Failure::from_record(foreign).disposition(),
-        ];
-        assert_eq!(outcome.state, Ending::Failed);
-        let codes = [outcome.failure, deep.failure].map(|f| f.expect("it failed").code());
-        assert_eq!(codes, [local.code(); 2]);
-        cx.reply(format!("{dispositions:?}")).await
+        let mut told = vec![local.disposition()];
+        for (agent, foreign) in [("mail", false), ("hop", false), ("elsewhere", true)] {
+            let outcome = cx.delegate(agent, argument.as_str()).outcome().await?;
+            assert_eq!(outcome.state, Ending::Failed);
+            told.push(outcome.disposition().expect("it failed"));
+            let failure = outcome.failure.expect("it failed");
+            assert_eq!(failure.foreign, foreign, "{agent}");
+            assert_eq!(Read::of(&failure), Read::of(&local), "{agent}");
+        }
+        cx.reply(format!("{told:?}")).await
     }
 }
 
@@ -147,9 +179,11 @@ impl Agent for Hop {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_error_is_handled_the_same_wherever_it_came_from() {
+    let (_, there, _there_dir) = start(vec![Offer::new("mail", Mail)]).await;
     let offers =
         vec![Offer::new("mail", Mail), Offer::new("hop", Hop), Offer::new("comparing", Comparing)];
-    let (rpc, _mesh, _dir) = start(offers).await;
+    let elsewhere = ("elsewhere", format!("{}/agents/mail", there.url()));
+    let (rpc, _mesh, _dir) = start_beside(offers, &[elsewhere]).await;
     for (argument, disposition) in [("x@example.com", "ModelRetry"), ("down", "Abort")] {
         let task = rpc.agent("comparing").send(argument).await;
         assert_eq!(task::state(&task), COMPLETED, "{task}");
@@ -233,4 +267,18 @@ async fn a_model_is_told_what_became_of_a_live_agent() {
         let task = rpc.agent("relaying").send(script).await;
         assert_eq!(task::artifacts(&task)["told"], told, "{task}");
     }
+    // Somebody else stops the other, and whoever had it work is told that.
+    let sent = rpc.agent("relaying").send_immediately("say here; sleep 60s").await;
+    let child = until("the other is at work", SOON, async || {
+        let list = rpc.agent("script").call("ListTasks", json!({"pageSize": 100})).await.unwrap();
+        let mut tasks = list["tasks"].as_array().unwrap().iter();
+        tasks.find(|t| t["metadata"]["faultline.dev/parent"] == sent["id"]).cloned()
+    })
+    .await;
+    rpc.call("CancelTask", json!({"id": child["id"]})).await.expect("it can be");
+    let told = until("the relay has ended", SOON, async || {
+        Some(rpc.task(task::id(&sent)).await).filter(|t| task::is_final(task::state(t)))
+    })
+    .await;
+    assert_eq!(task::artifacts(&told)["told"], "[CANCELLED] Task was cancelled", "{told}");
 }

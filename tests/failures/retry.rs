@@ -170,7 +170,9 @@ async fn a_circuit_opens_answers_at_once_lets_one_through_and_closes() {
     for _ in 0..3 {
         assert_eq!(task::state(&rpc.send("hi").await), FAILED);
     }
+    let asked = Instant::now();
     let refused = rpc.call("SendMessage", message("hi")).await.unwrap_err();
+    assert!(asked.elapsed() < Duration::from_millis(500), "at once: {:?}", asked.elapsed());
     assert_eq!(refused["code"], -31014, "{refused}");
     let text = refused.to_string();
     assert!(text.contains("CIRCUIT_OPEN") && text.contains("'counting'"), "{text}");

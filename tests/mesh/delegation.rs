@@ -13,7 +13,7 @@ use faultline_tests::{
 use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
 use serde_json::{Value, json};
 
-use crate::{start, start_with};
+use crate::{Running, start, start_with};
 
 /// `script` in a chain: each hop delegates to the next, and the last does `work`.
 fn chain(hops: usize, work: &str) -> String {
@@ -86,19 +86,30 @@ async fn many_chains_at_once_complete_on_one_slot() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_at_the_bottom_reaches_the_top_with_every_hop() {
     let up = start_with(|config| config.coordinator.retries = 0).await;
-    let fault = "fail RATE_LIMITED code=40401 text=\"slow down\" retry_after=2s";
-    let top = up.script.send(&chain(4, fault)).await;
+    for retryable in [true, false] {
+        check_chain(&up, retryable).await;
+    }
+}
+
+async fn check_chain(up: &Running, retryable: bool) {
+    let fault = format!(
+        "fail RATE_LIMITED code=40401 text=\"slow down\" retry_after=2s retryable={retryable}"
+    );
+    let top = up.script.send(&chain(4, &fault)).await;
     assert_eq!(task::state(&top), FAILED);
     let below = below(&up.rpc, task::id(&top)).await;
     let line: Vec<&Value> = std::iter::once(&top).chain(&below).collect();
     assert_eq!(line.len(), 5);
     let root = failure(line[4]);
     assert_eq!(root["publicMessage"], "slow down", "{root}");
+    assert_eq!(root["retryable"], retryable, "{root}");
     for (at, task) in line.iter().enumerate() {
         let failure = failure(task);
         let hops = 4 - at;
         assert_eq!(failure["hop"].as_u64().unwrap_or(0), hops as u64, "{failure}");
-        for same in ["id", "origin", "reason", "businessCode", "traceId", "retryAfter", "code"] {
+        for same in
+            ["id", "origin", "reason", "businessCode", "traceId", "retryable", "retryAfter", "code"]
+        {
             assert_eq!(failure[same], root[same], "{same}: {failure}");
             assert!(!root[same].is_null(), "{same}: {root}");
         }

@@ -1,0 +1,148 @@
+//! Agents of other houses that fail, and what becomes of whoever had them work: an answer that says
+//! no and a connection that breaks are both failures with a name and a way.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use faultline::{
+    Mesh,
+    remote::Remote,
+    testing::{Peer, Reply},
+};
+use faultline_proto::{Failure, a2a, json as proto_json};
+use faultline_tests::{
+    Rpc, in_process,
+    task::{self, COMPLETED, FAILED},
+};
+use serde_json::{Value, json};
+
+/// A mesh whose remote agents are these peers, by name.
+async fn with(dir: &Path, peers: &[(&str, &Peer)]) -> (Mesh, Rpc) {
+    let mut config = in_process(dir);
+    config.coordinator.retry_base_ms = 20;
+    for (name, peer) in peers {
+        let remote = Remote { card: peer.url(), ..Remote::default() };
+        config.remote.insert((*name).to_owned(), remote);
+    }
+    let mesh = Mesh::start(config).await.expect("a mesh starts");
+    let rpc = Rpc::at(mesh.gateway_addr());
+    (mesh, rpc)
+}
+
+fn failure(task: &Value) -> &Value {
+    &task["metadata"]["faultline.dev/failure"]
+}
+
+/// As a client reads it.
+fn may_retry(task: &Value) -> bool {
+    let task: a2a::Task = proto_json::from_str(&task.to_string()).expect("it is a task");
+    let status = task.status.expect("a task has a status");
+    Failure::of_task(&status, task.metadata.as_ref()).expect("it failed").may_retry()
+}
+
+/// Says no to everything, with HTTP 200.
+async fn refusing() -> Peer {
+    let error = json!({"code": -31009, "message": "the books are closed", "data": [
+        {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "FAILED_PRECONDITION",
+         "domain": "faultline.dev", "metadata": {"businessCode": "BOOKS_7"}}]});
+    Peer::answering(move |_, _| Reply::error(error.clone())).await.expect("a port is free")
+}
+
+/// Hangs up on everybody.
+async fn dropping() -> Peer {
+    let hangs_up = || Reply::json(200, json!({})).drop_before_headers();
+    Peer::answering(move |_, _| hangs_up()).await.expect("a port is free")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_answer_and_a_lost_connection_are_wrapped_alike() {
+    let (books, ships) = (refusing().await, dropping().await);
+    let dir = tempfile::tempdir().unwrap();
+    let (_mesh, rpc) = with(dir.path(), &[("books", &books), ("ships", &ships)]).await;
+    for (agent, reason, retryable, text) in [
+        ("books", "FAILED_PRECONDITION", false, "the books are closed"),
+        ("ships", "AGENT_UNAVAILABLE", true, "'ships'"),
+    ] {
+        let script = format!("delegate script {{ delegate {agent} {{ please }} }}");
+        let task = rpc.agent("script").send(&script).await;
+        assert_eq!(task::state(&task), FAILED, "{task}");
+        let failure = failure(&task);
+        assert_eq!(failure["reason"], reason, "{failure}");
+        assert_eq!(may_retry(&task), retryable, "as it said: {failure}");
+        assert_eq!(failure["origin"]["agent"], agent, "{failure}");
+        assert_eq!(failure["publicMessage"], "Downstream agent 'script' failed");
+        let causes = failure["causes"].as_array().expect("there are causes");
+        let names: Vec<_> = causes.iter().map(|c| c["agent"].as_str().unwrap()).collect();
+        assert_eq!(names[..3], ["script", "script", agent], "{failure}");
+        assert_eq!(causes[1]["publicMessage"], format!("Downstream agent '{agent}' failed"));
+        let root = causes.last().expect("there is a root");
+        assert!(root["publicMessage"].as_str().unwrap().contains(text), "{failure}");
+        assert_eq!(rpc.inspect(task::id(&task)).await["failure"], *failure, "as it is stored");
+    }
+    let address = ships.url().replace("http://", "");
+    let listed = rpc.call("ListTasks", json!({"pageSize": 100})).await.unwrap().to_string();
+    assert!(listed.contains("BOOKS_7") && !listed.contains(&address), "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_in_an_answer_that_went_well_is_no_result() {
+    let books = refusing().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (_mesh, rpc) = with(dir.path(), &[("books", &books)]).await;
+    let script = rpc.agent("script");
+    let task = script.send("fanout 2 of script,books { sleep 20ms; chunk x }").await;
+    assert_eq!(task::state(&task), FAILED, "{task}");
+    assert_eq!(failure(&task)["reason"], "MIN_RESULTS_NOT_MET", "{task}");
+    let aggregate = &failure(&task)["aggregate"];
+    assert_eq!((&aggregate["required"], &aggregate["asked"]), (&json!(2), &json!(2)));
+    assert!(aggregate["succeeded"].as_u64().unwrap_or(0) < 2, "{aggregate}");
+    let branch = &aggregate["branches"][0];
+    assert_eq!((&branch["agent"], &branch["code"]), (&json!("books"), &json!(9)), "{branch}");
+    let task = script.send("fanout 1 of books,script { sleep 500ms; chunk x }").await;
+    assert_eq!((task::state(&task), &*task::artifacts(&task)["output"]), (COMPLETED, "x"));
+    let tolerated = &task["metadata"]["faultline.dev/tolerated"];
+    assert_eq!(tolerated[0]["businessCode"], "BOOKS_7", "{task}");
+    assert_eq!(task["metadata"]["faultline.dev/degraded"], true, "{task}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_in_a_file_is_read_again_when_it_is_refused() {
+    let wanted = Arc::new(Mutex::new("first"));
+    let wants = Arc::clone(&wanted);
+    let done = json!({"id": "t", "contextId": "c", "status": {"state": COMPLETED}});
+    let peer = Peer::answering(move |request, _| {
+        let token = format!("Bearer {}", wants.lock().expect("nobody panics with it"));
+        match request.header("authorization") == Some(&token) {
+            true => Reply::stream([json!({"task": done.clone()})]),
+            false => Reply::json(401, json!({})),
+        }
+    })
+    .await
+    .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "first\n").unwrap();
+    let mut config = in_process(dir.path());
+    let (card, token_file) = (peer.url(), Some(token.clone()));
+    let remote = Remote { card, token_file, ..Remote::default() };
+    config.remote.insert("books".to_owned(), remote);
+    let mesh = Mesh::start(config).await.unwrap();
+    let books = Rpc::at(mesh.gateway_addr()).agent("books");
+    assert_eq!(task::state(&books.send("x").await), COMPLETED);
+    *wanted.lock().unwrap() = "second";
+    std::fs::write(&token, "second\n").unwrap();
+    let task = books.send("x").await;
+    assert_eq!(task::state(&task), COMPLETED, "{task}");
+    let attempts = books.inspect(task::id(&task)).await["attempts"].as_array().map(Vec::len);
+    assert_eq!(attempts, Some(1), "it cost the task nothing");
+    // One that nobody renewed is the operator's matter.
+    *wanted.lock().unwrap() = "third";
+    let task = books.send("x").await;
+    let failure = failure(&task);
+    assert_eq!((task::state(&task), &failure["retryable"]), (FAILED, &json!(false)), "{task}");
+    assert!(failure["publicMessage"].as_str().unwrap().contains("`remote.books."), "{failure}");
+    let seen = format!("{task} {}", books.inspect(task::id(&task)).await);
+    assert!(!seen.contains("second") && !seen.contains("token\""), "no token is told: {seen}");
+}
