@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use faultline::testing::{Peer, Reply};
 use faultline_client::{Client, Ending, Error, Reconnect, Retry, text};
-use faultline_proto::reason::code_name;
+use faultline_proto::{json as proto_json, reason::code_name};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -135,16 +135,26 @@ async fn a_broken_stream_is_gone_on_with_and_nothing_is_told_twice() {
 
 #[tokio::test]
 async fn an_event_that_comes_twice_is_told_once() {
-    let whole = [json!({"task": task("WORKING")}), update("WORKING"), update("COMPLETED")];
+    let said = |id: &str| {
+        let mut said = update("WORKING");
+        let message = json!({"messageId": id, "role": "ROLE_AGENT", "parts": [{"text": "busy"}]});
+        said["statusUpdate"]["status"]["message"] = message;
+        said
+    };
+    let artifact = json!({"artifactId": "b", "parts": [{"text": "made"}]});
+    let made = json!({"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": artifact}});
+    let begun = json!({"task": task("WORKING")});
+    // The same words under another id are other words.
+    let whole = [begun, said("m-1"), made, said("m-2"), update("COMPLETED")];
     let twice: Vec<_> = whole.iter().flat_map(|event| [event.clone(), event.clone()]).collect();
     let peer = Peer::start([Reply::stream(twice)]).await.unwrap();
     let mut follow = client(&peer).await.follow(text("x")).await.unwrap();
-    let mut finals = 0;
+    let mut told = Vec::new();
     while let Some(event) = follow.next().await {
-        let state = event.unwrap().state();
-        finals += usize::from(state.is_some_and(faultline_client::is_final));
+        let event = proto_json::to_string(&event.unwrap().response);
+        told.push(serde_json::from_str::<Value>(&event).unwrap());
     }
-    assert_eq!(finals, 1);
+    assert_eq!(told, whole);
 }
 
 #[tokio::test]
