@@ -121,11 +121,13 @@ async fn a_rejection_says_why_and_is_no_failed_task() {
     assert_eq!(task::state(&task), REJECTED);
     let message = &task["status"]["message"];
     assert_eq!(task::text(message), "not my kind of work");
+    let failure = &task["metadata"]["faultline.dev/failure"];
+    assert_eq!(failure["reason"], "TASK_REJECTED", "{failure}");
+    assert_eq!(failure["publicMessage"], "not my kind of work", "{failure}");
+    assert_eq!(failure["traceId"], trace_id.as_str(), "{failure}");
+    assert!(message["metadata"]["faultline.dev/failure"].is_null(), "it is said once: {task}");
     for metadata in [&task["metadata"], &message["metadata"]] {
-        let failure = &metadata["faultline.dev/failure"];
-        assert_eq!(failure["reason"], "TASK_REJECTED", "{failure}");
-        assert_eq!(failure["publicMessage"], "not my kind of work", "{failure}");
-        assert_eq!(failure["traceId"], trace_id.as_str(), "{failure}");
+        assert_eq!(metadata["error_message"], "not my kind of work", "{metadata}");
         assert_eq!(metadata["task_state"], "rejected", "{metadata}");
     }
     assert_eq!(rpc.task(task::id(&task)).await, task);

@@ -92,7 +92,7 @@ enum Source {
 
 impl Follow {
     fn new(mut client: Client, source: Source, view: View) -> Self {
-        // However often it is taken up again.
+        // One trace, however often it is taken up again.
         client.trace.get_or_insert_with(TraceContext::root);
         Self {
             client,

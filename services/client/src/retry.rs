@@ -140,7 +140,10 @@ impl Attempts {
         if Instant::now() + pause > self.until {
             return None;
         }
-        *(if fault.of_the_wire { &mut self.wire } else { &mut self.call }) += 1;
+        match fault.of_the_wire {
+            true => self.wire += 1,
+            false => self.call += 1,
+        }
         let (reason, after_ms) = (fault.failure.reason.as_str(), pause.as_millis() as u64);
         let (wire_retries, call_retries) = (self.wire, self.call);
         tracing::debug!(reason, after_ms, wire_retries, call_retries, "a call is made again");

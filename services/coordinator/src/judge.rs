@@ -121,9 +121,9 @@ impl Task {
         }
     }
 
-    /// The agent declined; its message carries the failure as every final message does.
+    /// The agent declined; its message mirrors the failure as every final message does.
     pub(crate) fn reject(&self, mut message: Message, failure: Failure) -> event::Body {
-        message.metadata = Some(failure.to_metadata(TaskState::Rejected));
+        message.metadata = Some(failure.to_flat_metadata(TaskState::Rejected));
         ended(TaskState::Rejected, Some(message), Some(failure))
     }
 }
