@@ -19,6 +19,7 @@ mod rest;
 mod route;
 mod sign;
 mod sse;
+mod trace_link;
 mod v03;
 mod validate;
 mod version;
@@ -48,6 +49,7 @@ use crate::{
     host::Hosts,
     link::Link,
     sign::Signer,
+    trace_link::TraceLink,
 };
 pub use crate::{
     auth::{Auth, BadToken, Scope, Token, Wrong},
@@ -91,6 +93,8 @@ pub struct Config {
     /// Whether operators may cancel and answer everybody's tasks, at /mesh and in the console.
     /// Default: false; `faultline up` for this machine alone, without tokens: true.
     pub operators_act: bool,
+    /// Where traces are shown, with a place for the id: `https://…/{trace_id}`. Default: nowhere.
+    pub trace_url: Option<String>,
     /// What the coordinator asks for. Default: nothing.
     #[serde(skip)]
     pub mesh: Mesh,
@@ -114,6 +118,7 @@ impl Default for Config {
             tls: None,
             insecure: false,
             operators_act: false,
+            trace_url: None,
             mesh: Mesh::default(),
             auth: Auth::default(),
         }
@@ -136,6 +141,8 @@ pub enum Error {
     PublicUrl(String),
     #[error("not a public gRPC address: '{0}' (say HOST:PORT)")]
     PublicGrpc(String),
+    #[error("gateway.trace_url '{0}' is no link to a trace (say https://HOST/PATH/{{trace_id}})")]
+    TraceUrl(String),
     #[error(
         "gateway.bindings is empty: name some of jsonrpc, rest and grpc, or leave it out for all"
     )]
@@ -155,6 +162,7 @@ pub struct Service {
     callers: Callers,
     hosts: Hosts,
     operators_act: bool,
+    trace_link: Option<TraceLink>,
     error_table: ErrorTable,
 }
 
@@ -169,6 +177,7 @@ impl Config {
         if let Some(bad) = self.public_grpc.as_ref().filter(|text| !card::is_grpc_address(text)) {
             return Err(Error::PublicGrpc(bad.clone()));
         }
+        let trace_link = self.trace_url.map(TraceLink::new).transpose().map_err(Error::TraceUrl)?;
         if !self.listen.ip().is_loopback() && self.auth.token.is_empty() && !self.insecure {
             return Err(Error::Exposed(self.listen));
         }
@@ -196,6 +205,7 @@ impl Config {
             callers,
             hosts,
             operators_act: self.operators_act,
+            trace_link,
             error_table: self.a2a_error_table,
         })
     }
@@ -224,6 +234,7 @@ impl Service {
             callers: self.callers,
             hosts: self.hosts,
             operators_act: self.operators_act,
+            trace_link: self.trace_link,
             error_table: self.error_table,
         };
         let router = http::router(Arc::new(gateway));
@@ -260,5 +271,6 @@ struct Gateway {
     hosts: Hosts,
     /// Whether operators may change tasks.
     operators_act: bool,
+    trace_link: Option<TraceLink>,
     error_table: ErrorTable,
 }
