@@ -9,6 +9,7 @@ mod error;
 mod extensions;
 mod form;
 mod grpc;
+mod host;
 mod http;
 mod jsonrpc;
 mod link;
@@ -18,6 +19,7 @@ mod rest;
 mod route;
 mod sign;
 mod sse;
+mod trace_link;
 mod v03;
 mod validate;
 mod version;
@@ -44,8 +46,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     auth::Callers,
     card::{Cards, Public},
+    host::Hosts,
     link::Link,
     sign::Signer,
+    trace_link::TraceLink,
 };
 pub use crate::{
     auth::{Auth, BadToken, Scope, Token, Wrong},
@@ -86,6 +90,11 @@ pub struct Config {
     pub tls: Option<tls::Files>,
     /// Whether everybody who reaches a port beyond this machine may call. Default: false.
     pub insecure: bool,
+    /// Whether operators may cancel and answer everybody's tasks, at /mesh and in the console.
+    /// Default: false; `faultline up` for this machine alone, without tokens: true.
+    pub operators_act: bool,
+    /// Where traces are shown, with a place for the id: `https://…/{trace_id}`. Default: nowhere.
+    pub trace_url: Option<String>,
     /// What the coordinator asks for. Default: nothing.
     #[serde(skip)]
     pub mesh: Mesh,
@@ -108,6 +117,8 @@ impl Default for Config {
             card_key_id: None,
             tls: None,
             insecure: false,
+            operators_act: false,
+            trace_url: None,
             mesh: Mesh::default(),
             auth: Auth::default(),
         }
@@ -130,6 +141,8 @@ pub enum Error {
     PublicUrl(String),
     #[error("not a public gRPC address: '{0}' (say HOST:PORT)")]
     PublicGrpc(String),
+    #[error("gateway.trace_url '{0}' is no link to a trace (say https://HOST/PATH/{{trace_id}})")]
+    TraceUrl(String),
     #[error(
         "gateway.bindings is empty: name some of jsonrpc, rest and grpc, or leave it out for all"
     )]
@@ -147,6 +160,9 @@ pub struct Service {
     coordinator: Channel,
     cards: Cards,
     callers: Callers,
+    hosts: Hosts,
+    operators_act: bool,
+    trace_link: Option<TraceLink>,
     error_table: ErrorTable,
 }
 
@@ -161,25 +177,37 @@ impl Config {
         if let Some(bad) = self.public_grpc.as_ref().filter(|text| !card::is_grpc_address(text)) {
             return Err(Error::PublicGrpc(bad.clone()));
         }
+        let trace_link = self.trace_url.map(TraceLink::new).transpose().map_err(Error::TraceUrl)?;
         if !self.listen.ip().is_loopback() && self.auth.token.is_empty() && !self.insecure {
             return Err(Error::Exposed(self.listen));
         }
         let coordinator = Channel::lazy(&self.mesh.dial(&self.coordinator))?;
         let network = self.mesh.network.as_ref();
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
+        let known = callers.are_known();
+        let hosts = Hosts::new(listener.addr(), known, self.public_url.as_deref());
         let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
             .map_err(Error::PublicUrl)?;
         let cards = Cards {
             public,
             grpc: self.public_grpc,
             signer,
-            secured: callers.are_known(),
+            secured: known,
             bindings: self.bindings,
             v03: self.serve_v03,
             since: SystemTime::now(),
         };
-        let (link, error_table) = (Link::new(), self.a2a_error_table);
-        Ok(Service { listener, link, coordinator, cards, callers, error_table })
+        Ok(Service {
+            listener,
+            link: Link::new(),
+            coordinator,
+            cards,
+            callers,
+            hosts,
+            operators_act: self.operators_act,
+            trace_link,
+            error_table: self.a2a_error_table,
+        })
     }
 }
 
@@ -204,6 +232,9 @@ impl Service {
             grpc: grpc::router(&link, &drain),
             cards: self.cards,
             callers: self.callers,
+            hosts: self.hosts,
+            operators_act: self.operators_act,
+            trace_link: self.trace_link,
             error_table: self.error_table,
         };
         let router = http::router(Arc::new(gateway));
@@ -237,5 +268,9 @@ struct Gateway {
     grpc: Router,
     cards: Cards,
     callers: Callers,
+    hosts: Hosts,
+    /// Whether operators may change tasks.
+    operators_act: bool,
+    trace_link: Option<TraceLink>,
     error_table: ErrorTable,
 }

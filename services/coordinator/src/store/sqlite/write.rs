@@ -107,7 +107,7 @@ fn insert(tx: &Transaction<'_>, lease: i64, row: &Row) -> rusqlite::Result<bool>
         row.principal,
         row.parent.as_ref().map(TaskId::as_bytes),
     ])?;
-    Ok(inserted == 1)
+    note_failure(tx, inserted == 1, row)
 }
 
 fn advance(tx: &Transaction<'_>, lease: i64, from: u64, row: &Row) -> rusqlite::Result<bool> {
@@ -126,7 +126,18 @@ fn advance(tx: &Transaction<'_>, lease: i64, from: u64, row: &Row) -> rusqlite::
         from,
         lease,
     ])?;
-    Ok(advanced == 1)
+    note_failure(tx, advanced == 1, row)
+}
+
+/// A step of its own for the few that failed: three more columns in those above would cost every
+/// task a sixth more here.
+fn note_failure(tx: &Transaction<'_>, applied: bool, row: &Row) -> rusqlite::Result<bool> {
+    if let Some(key) = row.failure.as_deref().filter(|_| applied) {
+        let sql = "UPDATE tasks SET reason = ?1, origin = ?2, failure_id = ?3 WHERE id = ?4";
+        let id = row.id.as_bytes();
+        tx.prepare_cached(sql)?.execute(params![key.reason, key.origin, key.id, id])?;
+    }
+    Ok(applied)
 }
 
 fn append(
