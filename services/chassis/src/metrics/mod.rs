@@ -5,7 +5,9 @@
 //!
 //! No label may hold what callers can make up: ids, principals, texts.
 
+pub mod calls;
 pub mod export;
+pub mod failures;
 mod instrument;
 mod otlp;
 mod process;
