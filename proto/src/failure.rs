@@ -266,7 +266,7 @@ impl Failure {
             let root = causes.pop();
             causes.truncate(keep.max(1) - 1);
             causes.extend(root);
-            self.record.causes_dropped += excess as u32;
+            self.record.causes_dropped = self.record.causes_dropped.saturating_add(excess as u32);
         }
     }
 
