@@ -137,6 +137,13 @@ pub const WATCH_TASKS_MAX: usize = 1000;
 /// Messages that one watcher may be behind. One that is slower reads the list again.
 pub const WATCH_BATCHES_MAX: usize = 8;
 
+// What is measured.
+
+/// Agents that have numbers of their own; the others share theirs.
+pub const METRIC_AGENTS_MAX: usize = 200;
+/// Series of one metric: what comes then is counted as one.
+pub const METRIC_SERIES_MAX: usize = 2000;
+
 // Time.
 
 /// To connect to a peer.

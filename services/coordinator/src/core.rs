@@ -24,6 +24,7 @@ use crate::{
     feed::{Changed, Feed},
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
+    meters::{AgentMeters, Meters},
     pulse::Pulse,
     push::{Courier, Deliveries},
     registry::{Registry, Worker},
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     /// To operators who watch.
     pub(crate) changed: Changed,
     pub(crate) pulse: Pulse,
+    pub(crate) meters: Arc<Meters>,
     /// There is something to write.
     pub(crate) work: Notify,
     /// The queue to the store has shrunk.
@@ -122,10 +124,10 @@ pub(crate) fn now() -> Millis {
 }
 
 impl State {
-    pub(crate) fn new(tokens: Tokens, config: Arc<Config>) -> Self {
+    pub(crate) fn new(tokens: Tokens, config: Arc<Config>, meters: Arc<Meters>) -> Self {
         Self {
             live: HashMap::new(),
-            registry: Registry::new(config),
+            registry: Registry::new(config, meters),
             families: Families::default(),
             tokens,
             calls: HashMap::new(),
@@ -138,6 +140,14 @@ impl State {
             closed: None,
             since: Instant::now(),
             next_session: 1,
+        }
+    }
+
+    /// Where what becomes of an agent's tasks is counted.
+    pub(crate) fn meters_of(&self, agent: &str) -> Arc<AgentMeters> {
+        match self.registry.agents.get(agent) {
+            Some(agent) => Arc::clone(&agent.meters),
+            None => AgentMeters::new(&self.registry.meters, agent),
         }
     }
 
@@ -276,6 +286,7 @@ impl State {
         self.feed.note(id);
         let Some(live) = self.live.get_mut(&id) else { return };
         if !events.is_empty() {
+            live.meters.happened(&live.task, &events);
             live.publish(first, events);
         }
         if !live.is_confirmed() {
@@ -351,14 +362,24 @@ impl State {
 impl Core {
     pub(crate) fn new(store: Box<dyn Store>, config: Config) -> Self {
         let (work, room, sooner) = (Notify::new(), Notify::new(), Notify::new());
-        let courier = Courier::new(config.push.clone());
+        let meters = Meters::new(&config.metrics);
+        let courier = Courier::new(config.push.clone(), meters.deliveries.clone());
         let config = Arc::new(config);
         let tokens = Tokens::new(store.secret());
-        let state = Mutex::new(State::new(tokens, Arc::clone(&config)));
-        let claims = Claims::default();
-        let changed = Changed::new(limits::WATCH_BATCHES_MAX);
-        let pulse = Pulse::default();
-        Self { state, store, config, claims, courier, changed, pulse, work, room, sooner }
+        let state = State::new(tokens, Arc::clone(&config), Arc::clone(&meters));
+        Self {
+            state: Mutex::new(state),
+            store,
+            config,
+            claims: Claims::default(),
+            courier,
+            changed: Changed::new(limits::WATCH_BATCHES_MAX),
+            pulse: Pulse::default(),
+            meters,
+            work,
+            room,
+            sooner,
+        }
     }
 
     /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].

@@ -26,6 +26,8 @@ mod family;
 mod feed;
 mod live;
 mod losses;
+mod meters;
+mod observed;
 mod policy;
 mod queue;
 mod registry;
@@ -63,14 +65,23 @@ mod principal_tests;
 #[cfg(test)]
 mod testing;
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use faultline_chassis::{
-    Drain, Mesh, Secret, limits,
+    Drain, Mesh, Metrics, Secret,
+    admin::Ready,
+    limits,
     server::{self, Listener},
     tls,
 };
 use faultline_proto::{
+    Failure,
     a2a::a2a_service_server::A2aServiceServer,
     v1::{hub_server::HubServer, link_server::LinkServer, mesh_server::MeshServer},
 };
@@ -132,11 +143,17 @@ pub struct Config {
     pub queue_max: usize,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
+    /// Where probes and numbers are served, to whoever reaches it. Default: nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin: Option<SocketAddr>,
     /// Whether everybody who reaches a port beyond this machine may attach. Default: false.
     pub insecure: bool,
     /// What gateways and workers are asked for. Default: nothing.
     #[serde(skip)]
     pub mesh: Mesh,
+    /// Where its numbers are kept.
+    #[serde(skip)]
+    pub metrics: Metrics,
     /// How webhooks are called.
     pub push: Push,
     /// What differs for one agent, by name.
@@ -212,8 +229,10 @@ impl Default for Config {
             breaker_open_ms: 30_000,
             queue_max: limits::AGENT_QUEUE_MAX,
             tls: None,
+            admin: None,
             insecure: false,
             mesh: Mesh::default(),
+            metrics: Metrics::default(),
             push: Push::default(),
             agents: BTreeMap::new(),
         }
@@ -247,6 +266,7 @@ impl Config {
         let token = self.mesh.token.clone();
         let core = Arc::new(Core::new(Box::new(store), self));
         core.recover().await.map_err(|e| Error::Recover(e.to_string()))?;
+        observed::watch(&core);
         Ok(Service { listener, token, core })
     }
 }
@@ -254,6 +274,11 @@ impl Config {
 impl Service {
     pub fn addr(&self) -> SocketAddr {
         self.listener.addr()
+    }
+
+    /// To be asked while it runs.
+    pub fn readiness(&self) -> Readiness {
+        Readiness(Arc::downgrade(&self.core))
     }
 
     /// Serves until drained. Tasks that run go on in their workers, which come back to the next
@@ -284,6 +309,7 @@ impl Service {
         let router = routes.prepare().into_axum_router();
         // The guard stands outermost: it must see the panics and clocks of everything inside.
         let router = router.layer(server::TokenLayer::new(token)).layer(server::GuardLayer);
+        let router = router.layer(measure(&core));
         let writer = tokio::spawn({
             let core = Arc::clone(&core);
             async move { core.write().await }
@@ -310,5 +336,32 @@ impl Service {
         let _ = tokio::join!(sweeper, timekeeper, writer);
         core.released().await;
         Ok(())
+    }
+}
+
+/// Calls with a stream of their own. Links and workers have theirs for as long as they live, and
+/// what gateways ask is measured on their links.
+fn measure(core: &Arc<Core>) -> server::MeasureLayer {
+    let except = &["/faultline.v1.Link/", "/faultline.v1.Hub/", "/grpc.health.v1.Health/"];
+    let meters = Arc::clone(&core.meters);
+    // Without an origin it becomes the caller's, which is an agent here, and is counted there.
+    let refused = move |failure: &Failure| match failure.origin {
+        Some(_) => meters.refused(failure),
+        None => {}
+    };
+    server::MeasureLayer::new(&core.config.metrics, except, refused)
+}
+
+/// Whether a coordinator is of use: it is while it has its store.
+#[derive(Clone)]
+pub struct Readiness(Weak<Core>);
+
+impl Readiness {
+    pub fn look(&self) -> Ready {
+        match self.0.upgrade().map(|core| core.lock().closed) {
+            Some(None) => Ok(()),
+            Some(Some(Closed::StoreFailed)) => Err("the store failed and is being read again"),
+            Some(Some(Closed::Leaving)) | None => Err("it is leaving"),
+        }
     }
 }

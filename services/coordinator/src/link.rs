@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use faultline_chassis::{TraceContext, limits, telemetry::HOP};
+use faultline_chassis::{TraceContext, limits, metrics::calls::Call as Measured, telemetry::HOP};
 use faultline_proto::{
     Failure, reason,
     v1::{self, Call, Deleted, End, Frame, Reply, call, link_server::Link, reply},
@@ -30,6 +30,7 @@ use crate::{
     core::Core,
     error::Error,
     feed::Watching,
+    meters,
     subscription::Subscription,
 };
 
@@ -135,6 +136,7 @@ impl Line {
             }
             call::Body::Drop(_) => self.drop_call(id),
             call::Body::Send(request) => {
+                let measured = self.core.meters.send.begin();
                 let (span, mut caller) = serve_span("SendMessage", asked);
                 caller.call = Some((self.id, id));
                 let (line, extensions) = (Arc::clone(self), caller.extensions.clone());
@@ -143,6 +145,7 @@ impl Line {
                     caller,
                     Box::new(move |answer| {
                         record(&span, answer.as_ref().err());
+                        measured.end(answer.as_ref().err());
                         line.reply(id, answer.map(reply::Body::Sent), extensions.active());
                     }),
                 );
@@ -151,30 +154,34 @@ impl Line {
                 let (span, caller) = serve_span("SendStreamingMessage", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
                 let open = async move { core.stream(request, &caller).await };
-                self.open_stream(id, span, extensions, open);
+                self.open_stream(id, self.core.meters.stream.begin(), span, extensions, open);
             }
             call::Body::Subscribe(subscribe) => {
                 let (span, caller) = serve_span("SubscribeToTask", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
-                self.open_stream(id, span, extensions, async move {
+                let measured = self.core.meters.subscribe.begin();
+                self.open_stream(id, measured, span, extensions, async move {
                     let request = subscribe.request.unwrap_or_default();
                     core.subscribe(&request, subscribe.after, &caller).await
                 });
             }
             call::Body::Watch(request) => {
                 let (core, caller) = (Arc::clone(&self.core), Caller::from(asked));
+                let measured = self.core.meters.calls.begin(meters::MESH);
                 let open = async move { core.changes(request, &caller) };
-                self.open_stream(id, Span::none(), Extensions::default(), open);
+                self.open_stream(id, measured, Span::none(), Extensions::default(), open);
             }
             question => {
                 let (span, caller) = match method(&question) {
                     Some(method) => serve_span(method, asked),
                     None => (Span::none(), asked.into()),
                 };
+                let measured = self.core.meters.calls.begin(meters::method(&question));
                 let line = Arc::clone(self);
                 tokio::spawn(async move {
                     let answer = guarded(ask(&line.core, question, &caller)).await;
                     record(&span, answer.as_ref().err());
+                    measured.end(answer.as_ref().err());
                     line.reply(id, answer, caller.extensions.active());
                 });
             }
@@ -184,6 +191,7 @@ impl Line {
     fn open_stream<S: Source>(
         self: &Arc<Self>,
         id: u64,
+        measured: Measured,
         span: Span,
         extensions: Extensions,
         open: impl Future<Output = Result<S, Error>> + Send + 'static,
@@ -193,8 +201,11 @@ impl Line {
         let reader = Arc::new(Reader { credit, gone: Notify::new() });
         self.streams().insert(id, Arc::clone(&reader));
         tokio::spawn(async move {
+            let _open = line.core.meters.open.hold();
             let all = async {
-                let source = open.await?;
+                let opened = open.await.map_err(Failure::from);
+                measured.end(opened.as_ref().err());
+                let source = opened.map_err(Error::from)?;
                 line.pump(id, source, &reader, extensions).await
             };
             let answer = guarded(all).await.map(|()| reply::Body::End(End {}));
@@ -264,6 +275,7 @@ impl Line {
         };
         answer.unwrap_or_else(|failure| {
             log_private(&failure);
+            self.core.meters.refused(&failure);
             reply::Body::Failure(Box::new(failure.into_record()))
         })
     }

@@ -14,6 +14,7 @@ mod http;
 mod jsonrpc;
 mod link;
 mod mesh;
+mod meters;
 mod operation;
 mod rest;
 mod route;
@@ -33,7 +34,8 @@ use std::{
 
 use axum::Router;
 use faultline_chassis::{
-    Drain, Mesh,
+    Drain, Mesh, Metrics,
+    admin::Ready,
     client::{CannotDial, Channel},
     limits,
     server::{self, BindError, Listener},
@@ -48,6 +50,7 @@ use crate::{
     card::{Cards, Public},
     host::Hosts,
     link::Link,
+    meters::Meters,
     sign::Signer,
     trace_link::TraceLink,
 };
@@ -88,6 +91,9 @@ pub struct Config {
     pub card_key_id: Option<String>,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
+    /// Where probes and numbers are served, to whoever reaches it; the numbers are also at
+    /// `/metrics` of `listen`, for operators. Default: nowhere else.
+    pub admin: Option<SocketAddr>,
     /// Whether everybody who reaches a port beyond this machine may call. Default: false.
     pub insecure: bool,
     /// Whether operators may cancel and answer everybody's tasks, at /mesh and in the console.
@@ -101,6 +107,9 @@ pub struct Config {
     /// Who may call. Default: everybody, as `local`.
     #[serde(skip)]
     pub auth: Auth,
+    /// Where its numbers are kept.
+    #[serde(skip)]
+    pub metrics: Metrics,
 }
 
 impl Default for Config {
@@ -116,11 +125,13 @@ impl Default for Config {
             card_key: None,
             card_key_id: None,
             tls: None,
+            admin: None,
             insecure: false,
             operators_act: false,
             trace_url: None,
             mesh: Mesh::default(),
             auth: Auth::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -164,6 +175,7 @@ pub struct Service {
     operators_act: bool,
     trace_link: Option<TraceLink>,
     error_table: ErrorTable,
+    metrics: Metrics,
 }
 
 impl Config {
@@ -207,6 +219,7 @@ impl Config {
             operators_act: self.operators_act,
             trace_link,
             error_table: self.a2a_error_table,
+            metrics: self.metrics,
         })
     }
 }
@@ -236,6 +249,8 @@ impl Service {
             operators_act: self.operators_act,
             trace_link: self.trace_link,
             error_table: self.error_table,
+            meters: Meters::new(&self.metrics, &link),
+            metrics: self.metrics,
         };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
@@ -260,6 +275,10 @@ impl Readiness {
     pub fn is_ready(&self) -> bool {
         self.0.is_up()
     }
+
+    pub fn look(&self) -> Ready {
+        self.is_ready().then_some(()).ok_or("the coordinator has not been reached")
+    }
 }
 
 /// What every request shares.
@@ -273,4 +292,6 @@ struct Gateway {
     operators_act: bool,
     trace_link: Option<TraceLink>,
     error_table: ErrorTable,
+    metrics: Metrics,
+    meters: Arc<Meters>,
 }

@@ -1,9 +1,15 @@
 //! Everything the worker holds: the agents it offers and the attempts that are not yet over. What
 //! the coordinator says arrives here; the desk outlives every connection.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-use faultline_chassis::{TraceContext, client::Channel, telemetry::HOP};
+use faultline_chassis::{Metrics, TraceContext, client::Channel, telemetry::HOP};
 use faultline_proto::{
     id::WorkerId,
     reason,
@@ -17,6 +23,7 @@ use crate::{
     Agent, Context, Error,
     agent::{Hosted, Offer},
     attempt::{Attempt, Dropped, Key},
+    meters::{AgentMeters, Meters},
     outbox::Outbox,
     run,
 };
@@ -26,12 +33,15 @@ pub(crate) struct Desk {
     name: String,
     slots: u32,
     offers: Vec<v1::AgentOffer>,
-    hosted: HashMap<String, Arc<Hosted>>,
+    hosted: HashMap<String, (Arc<Hosted>, Arc<AgentMeters>)>,
     pub(crate) outbox: Arc<Outbox>,
     /// For what agents ask of other agents.
     coordinator: Channel,
     state: Mutex<State>,
     changed: Notify,
+    meters: Arc<Meters>,
+    /// The same as in `state`, for those outside.
+    attached: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -46,20 +56,35 @@ struct State {
 }
 
 impl Desk {
-    pub(crate) fn new(name: String, slots: u32, offers: Vec<Offer>, coordinator: Channel) -> Self {
+    pub(crate) fn new(
+        name: String,
+        slots: u32,
+        offers: Vec<Offer>,
+        coordinator: Channel,
+        metrics: &Metrics,
+    ) -> Self {
+        let attached = Arc::default();
+        let meters = Meters::new(metrics, &attached, slots);
         let split = offers.into_iter().map(|offer| offer.split(&name));
         let (offers, hosted): (Vec<_>, Vec<_>) = split.unzip();
         Self {
             id: WorkerId::new(),
             slots,
             offers,
-            hosted: hosted.into_iter().map(|h| (h.name.clone(), Arc::new(h))).collect(),
+            hosted: hosted.into_iter().map(|h| (h.name.clone(), metered(&meters, h))).collect(),
             name,
             outbox: Arc::default(),
             coordinator,
             state: Mutex::default(),
             changed: Notify::new(),
+            meters,
+            attached,
         }
+    }
+
+    /// Whether a coordinator has welcomed it, to be asked at any time.
+    pub(crate) fn attached(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.attached)
     }
 
     pub(crate) fn hello(&self) -> v1::Hello {
@@ -82,6 +107,7 @@ impl Desk {
         let resumed: HashMap<Key, u32> = resumed.collect();
         let mut state = self.state.lock();
         state.attached = true;
+        self.attached.store(true, Ordering::Relaxed);
         state.held.retain(|key, attempt| match resumed.get(key) {
             Some(acked) => !attempt.resume(epoch, *acked),
             None => {
@@ -97,6 +123,7 @@ impl Desk {
     /// The connection has ended.
     pub(crate) fn parted(&self) {
         self.outbox.close();
+        self.attached.store(false, Ordering::Relaxed);
         self.state.lock().attached = false;
         self.changed.notify_waiters();
     }
@@ -141,8 +168,9 @@ impl Desk {
             tracing::error!(task.id = %assign.task_id, "assigned a task with an impossible id");
             return;
         };
-        let hosted = self.hosted.get(&assign.agent).map(Arc::clone);
-        let hosted = hosted.unwrap_or_else(|| Arc::new(unknown(&assign.agent, &self.name)));
+        let hosted = self.hosted.get(&assign.agent).cloned();
+        let (hosted, meters) =
+            hosted.unwrap_or_else(|| metered(&self.meters, unknown(&assign.agent, &self.name)));
         let span = tracing::info_span!(
             target: HOP,
             parent: None,
@@ -158,7 +186,8 @@ impl Desk {
         );
         let trace = TraceContext::from_header(Some(&assign.traceparent)).enter(&span);
         let (outbox, coordinator) = (Arc::clone(&self.outbox), self.coordinator.clone());
-        let attempt = Arc::new(Attempt::new(key, assign, hosted, trace, outbox, coordinator));
+        let attempt = Attempt::new(key, assign, hosted, trace, outbox, coordinator, meters);
+        let attempt = Arc::new(attempt);
         {
             let mut state = self.state.lock();
             if state.held.contains_key(&key) {
@@ -234,6 +263,11 @@ impl Desk {
             changed.await;
         }
     }
+}
+
+fn metered(meters: &Arc<Meters>, hosted: Hosted) -> (Arc<Hosted>, Arc<AgentMeters>) {
+    let meters = AgentMeters::new(meters, &hosted.name);
+    (Arc::new(hosted), Arc::new(meters))
 }
 
 /// Stands in for an agent that was never offered.
