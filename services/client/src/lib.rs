@@ -46,10 +46,10 @@ mod timeouts;
 mod transport;
 mod view;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, Method};
-use faultline_chassis::trace::TRACEPARENT;
+use faultline_chassis::telemetry::Calling;
 use faultline_proto::{
     a2a::{
         AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
@@ -85,6 +85,9 @@ use crate::{
     transport::Transport,
 };
 
+/// Who calls, as spans say it.
+const ROLE: &str = "client";
+
 /// One agent, or a server with several. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -96,6 +99,8 @@ pub struct Client {
     tenant: String,
     headers: HeaderMap,
     trace: Option<TraceContext>,
+    /// Host and port, as spans name them.
+    peer: Arc<(String, Option<u16>)>,
     card: Option<Arc<AgentCard>>,
     retry: Retry,
     reconnect: Reconnect,
@@ -323,7 +328,7 @@ impl Client {
         let exchange = Exchange {
             verb: Method::POST,
             url: format!("{}/mesh/{}", self.root, operation::segment(method)),
-            headers: self.headers(None, None),
+            headers: self.headers(None, None, &self.parent().child()),
             body: Some(json::to_vec(request).into()),
             // It is no A2A, so it goes by the general name of JSON.
             form: Form::Enveloped,
@@ -341,12 +346,14 @@ impl Client {
         Q: Request,
         A: transport::Answer,
     {
-        let call = || self.call_once(operation.clone());
+        let tried = Tried::default();
+        let call = || self.call_as(operation.clone(), &tried);
         Ok(self.retry.run(operation.repeatable, call).await?)
     }
 
     async fn stream<Q: Request>(&self, operation: Operation<Q>) -> Result<Events, Error> {
-        let call = || self.stream_once(operation.clone());
+        let tried = Tried::default();
+        let call = || self.stream_as(operation.clone(), &tried);
         Ok(self.retry.run(operation.repeatable, call).await?)
     }
 
@@ -355,16 +362,61 @@ impl Client {
         Q: Request,
         A: transport::Answer,
     {
-        let headers = self.headers(operation.idempotency_key.as_deref(), operation.after);
+        self.call_as(operation, &Tried::default()).await
+    }
+
+    async fn call_as<Q, A>(&self, operation: Operation<Q>, tried: &Tried) -> Result<A, Fault>
+    where
+        Q: Request,
+        A: transport::Answer,
+    {
+        let (key, after) = (operation.idempotency_key.as_deref(), operation.after);
         let _permit = self.pool.enter().await?;
-        self.transport.call(operation, &self.tenant, headers).await
+        let mut calling = self.calling(&operation, tried);
+        let headers = self.headers(key, after, calling.context());
+        let answer = self.transport.call(operation, &self.tenant, headers).await;
+        calling.ended(answer.as_ref().map(|_| None).map_err(|fault| &fault.failure));
+        answer
     }
 
     async fn stream_once<Q: Request>(&self, operation: Operation<Q>) -> Result<Events, Fault> {
-        let headers = self.headers(operation.idempotency_key.as_deref(), operation.after);
+        self.stream_as(operation, &Tried::default()).await
+    }
+
+    async fn stream_as<Q: Request>(
+        &self,
+        operation: Operation<Q>,
+        tried: &Tried,
+    ) -> Result<Events, Fault> {
+        let (key, after) = (operation.idempotency_key.as_deref(), operation.after);
         let permit = self.pool.enter().await?;
-        let events = self.transport.stream(operation, &self.tenant, headers).await?;
-        Ok(events.holding(permit))
+        let mut calling = self.calling(&operation, tried);
+        let headers = self.headers(key, after, calling.context());
+        match self.transport.stream(operation, &self.tenant, headers).await {
+            Ok(events) => Ok(events.holding(permit, calling)),
+            Err(fault) => {
+                calling.ended(Err(&fault.failure));
+                Err(fault)
+            }
+        }
+    }
+
+    /// The span of one call.
+    fn calling<Q>(&self, operation: &Operation<Q>, tried: &Tried) -> Calling {
+        let (parent, name) = (self.parent(), operation.name);
+        let calling = match &self.transport {
+            Transport::Grpc(_) => Calling::begin(ROLE, name, &parent),
+            Transport::JsonRpc { .. } => Calling::http(ROLE, "POST", name, &parent),
+            Transport::HttpJson { .. } => {
+                Calling::http(ROLE, operation.verb.as_str(), name, &parent)
+            }
+        };
+        let (host, port) = &*self.peer;
+        tried.next(calling.to(host, *port))
+    }
+
+    fn parent(&self) -> TraceContext {
+        self.trace.clone().unwrap_or_else(TraceContext::begin)
     }
 
     async fn task_once(&self, id: &str) -> Result<Task, Fault> {
@@ -380,18 +432,34 @@ impl Client {
         self.stream_once(operation::send_streaming(request)).await
     }
 
-    fn headers(&self, idempotency_key: Option<&str>, after: Option<u64>) -> HeaderMap {
+    fn headers(
+        &self,
+        idempotency_key: Option<&str>,
+        after: Option<u64>,
+        trace: &TraceContext,
+    ) -> HeaderMap {
         let mut headers = self.headers.clone();
-        let trace = self.trace.unwrap_or_else(TraceContext::root).to_string();
         let mut put = |name: &'static str, value: Option<&str>| {
             if let Some(value) = value.and_then(|v| HeaderValue::from_str(v).ok()) {
                 headers.insert(HeaderName::from_static(name), value);
             }
         };
-        put(TRACEPARENT, Some(&trace));
         put("idempotency-key", idempotency_key);
         put("last-event-id", after.map(|seq| seq.to_string()).as_deref());
+        trace.put(&mut headers);
         headers
+    }
+}
+
+/// The calls of one operation so far: each knows the one that it repeats.
+#[derive(Default)]
+struct Tried(Mutex<Option<TraceContext>>);
+
+impl Tried {
+    fn next(&self, calling: Calling) -> Calling {
+        let own = calling.context().clone();
+        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(own);
+        calling.again(before.as_ref())
     }
 }
 

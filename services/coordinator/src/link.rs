@@ -12,9 +12,14 @@ use std::{
     },
 };
 
-use faultline_chassis::{TraceContext, limits, telemetry::HOP};
+use faultline_chassis::{
+    limits,
+    telemetry::{Kind, Span, link},
+};
 use faultline_proto::{
-    Failure, reason,
+    Failure,
+    a2a::{SendMessageResponse, send_message_response::Payload},
+    reason,
     v1::{self, Call, Deleted, End, Reply, call, link_server::Link, reply},
 };
 use futures::{FutureExt, Stream, StreamExt, stream};
@@ -23,7 +28,6 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
-use tracing::{Span, info_span};
 
 use crate::{
     caller::{Caller, Extensions},
@@ -141,7 +145,7 @@ impl Line {
                     request,
                     caller,
                     Box::new(move |answer| {
-                        record(&span, answer.as_ref().err());
+                        let answer = sent(span, answer);
                         line.reply(id, answer.map(reply::Body::Sent), extensions.active());
                     }),
                 );
@@ -153,22 +157,32 @@ impl Line {
                 self.open_stream(id, span, extensions, open);
             }
             call::Body::Subscribe(subscribe) => {
-                let (span, caller) = serve_span("SubscribeToTask", asked);
+                let (mut span, caller) = serve_span("SubscribeToTask", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
+                if subscribe.after.is_some() {
+                    let id = subscribe.request.as_ref().map_or("", |request| &request.id);
+                    core.link_run(&mut span, id, link::RECONNECT_OF);
+                }
                 self.open_stream(id, span, extensions, async move {
                     let request = subscribe.request.unwrap_or_default();
                     core.subscribe(&request, subscribe.after, &caller).await
                 });
             }
             question => {
-                let (span, caller) = match method(&question) {
+                let (mut span, caller) = match method(&question) {
                     Some(method) => serve_span(method, asked),
                     None => (Span::none(), asked.into()),
                 };
+                if let call::Body::Cancel(request) = &question {
+                    self.core.link_run(&mut span, &request.id, link::CANCELS);
+                }
                 let line = Arc::clone(self);
                 tokio::spawn(async move {
                     let answer = guarded(ask(&line.core, question, &caller)).await;
-                    record(&span, answer.as_ref().err());
+                    if let Ok(reply::Body::Task(task)) = &answer {
+                        span.task(task);
+                    }
+                    let answer = ended(span, answer);
                     line.reply(id, answer, caller.extensions.active());
                 });
             }
@@ -178,7 +192,7 @@ impl Line {
     fn open_stream(
         self: &Arc<Self>,
         id: u64,
-        span: Span,
+        mut span: Span,
         extensions: Extensions,
         open: impl Future<Output = Result<Subscription, Error>> + Send + 'static,
     ) {
@@ -189,11 +203,11 @@ impl Line {
         tokio::spawn(async move {
             let all = async {
                 let subscription = open.await?;
-                line.pump(id, subscription, &reader, extensions).await
+                line.pump(id, subscription, &reader, extensions, &mut span).await
             };
             let answer = guarded(all).await.map(|()| reply::Body::End(End {}));
             line.streams().remove(&id);
-            record(&span, answer.as_ref().err());
+            let answer = ended(span, answer);
             let last = Reply { id, body: Some(line.body(answer)), extensions: Vec::new() };
             line.send_frame(last, &reader).await;
         });
@@ -207,6 +221,7 @@ impl Line {
         mut subscription: Subscription,
         reader: &Reader,
         extensions: Extensions,
+        span: &mut Span,
     ) -> Result<(), Error> {
         let mut extensions = extensions.active();
         loop {
@@ -215,6 +230,7 @@ impl Line {
                 () = reader.gone.notified() => return Ok(()),
             };
             let Some(frame) = frame else { return Ok(()) };
+            span.frame(&frame);
             match reader.credit.acquire().await {
                 Ok(permit) => permit.forget(),
                 Err(_) => return Ok(()),
@@ -342,20 +358,42 @@ async fn ask(
 
 /// The span of one call at this hop, and the caller as the operations see it.
 pub(crate) fn serve_span(method: &'static str, asked: v1::Caller) -> (Span, Caller) {
-    let span = info_span!(
-        target: HOP,
-        parent: None,
-        "rpc",
-        otel.name = format!("lf.a2a.v1.A2AService/{method}"),
-        otel.kind = "server",
-        otel.status_code = tracing::field::Empty,
-        otel.status_description = tracing::field::Empty,
-        error.r#type = tracing::field::Empty,
-        rpc.system.name = "grpc",
-        a2a.method.name = method,
-    );
-    let trace = TraceContext::from_header(Some(&asked.traceparent)).enter(&span);
-    (span, Caller { traceparent: trace.to_string(), ..asked.into() })
+    let mut caller = Caller::from(asked);
+    let name = format_args!("lf.a2a.v1.A2AService/{method}");
+    let mut span = Span::begin(Kind::Server, &caller.trace, name);
+    span.rpc("coordinator", method);
+    caller.trace = span.context().clone();
+    (span, caller)
+}
+
+/// A call is over. What was refused here was born here.
+pub(crate) fn ended<T>(mut span: Span, answer: Result<T, Failure>) -> Result<T, Failure> {
+    match answer {
+        Ok(answer) => {
+            span.rpc_ended(Ok(()));
+            Ok(answer)
+        }
+        Err(failure) => {
+            let trace = span.context();
+            let failure = match failure.trace_id.is_empty() {
+                true => failure.with_trace(trace.trace_id(), trace.span_id()),
+                false => failure,
+            };
+            span.rpc_ended(Err(&failure));
+            Err(failure)
+        }
+    }
+}
+
+/// The same for a send.
+pub(crate) fn sent(
+    mut span: Span,
+    answer: Result<SendMessageResponse, Failure>,
+) -> Result<SendMessageResponse, Failure> {
+    if let Ok(SendMessageResponse { payload: Some(Payload::Task(task)) }) = &answer {
+        span.task(task);
+    }
+    ended(span, answer)
 }
 
 /// What the caller is not told must be found somewhere: here, under the failure's id.
@@ -368,13 +406,5 @@ pub(crate) fn log_private(failure: &Failure) {
             detail = private.for_log(),
             "refused"
         );
-    }
-}
-
-pub(crate) fn record(span: &Span, failure: Option<&Failure>) {
-    if let Some(failure) = failure.filter(|_| !span.is_disabled()) {
-        span.record("otel.status_code", "ERROR");
-        span.record("otel.status_description", failure.public_message.as_str());
-        span.record("error.type", failure.reason.as_str());
     }
 }

@@ -9,9 +9,8 @@ use faultline_proto::{
     v1::Event,
 };
 use tokio::{sync::mpsc, task::AbortHandle};
-use tracing::Span;
 
-use crate::{store::KeyRow, task::Task};
+use crate::{spans::Open, store::KeyRow, task::Task};
 
 pub(crate) struct Live {
     pub(crate) task: Task,
@@ -29,8 +28,8 @@ pub(crate) struct Live {
     pub(crate) told: usize,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
-    /// Of the current attempt, from its assignment to its end.
-    pub(crate) span: Span,
+    /// Which of its spans are under way.
+    pub(crate) open: Open,
 }
 
 /// A confirmed event on its way to a watcher.
@@ -82,12 +81,12 @@ impl Live {
             acked: task.reported,
             assigned: !task.worker.is_empty(),
             told: task.answers_known,
+            open: Open::recalled(&task),
             task,
             may_vanish: false,
             key: None,
             watchers: Vec::new(),
             waiters: Vec::new(),
-            span: Span::none(),
         }
     }
 

@@ -261,6 +261,12 @@ impl Agent {
 }
 
 impl Registry {
+    /// Of an agent's card.
+    pub(crate) fn version(&self, agent: &str) -> &str {
+        let card = self.agents.get(agent).and_then(|agent| agent.offer.card.as_ref());
+        card.map_or("", |card| &card.version)
+    }
+
     pub(crate) fn new(config: Arc<Config>) -> Self {
         Self { config, ..Self::default() }
     }

@@ -31,10 +31,11 @@ use std::{
 
 use axum::Router;
 use faultline_chassis::{
-    Drain, Mesh,
+    Drain, Mesh, TraceContext,
     client::{CannotDial, Channel},
     limits,
     server::{self, BindError, Listener},
+    telemetry::Calling,
     tls,
 };
 use serde::{Deserialize, Serialize};
@@ -148,6 +149,8 @@ pub struct Service {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
+    /// Host and port of the coordinator, for spans.
+    peer: (String, Option<u16>),
 }
 
 impl Config {
@@ -179,7 +182,8 @@ impl Config {
             since: SystemTime::now(),
         };
         let (link, error_table) = (Link::new(), self.a2a_error_table);
-        Ok(Service { listener, link, coordinator, cards, callers, error_table })
+        let peer = coordinator.peer();
+        Ok(Service { listener, link, coordinator, cards, callers, error_table, peer })
     }
 }
 
@@ -205,6 +209,7 @@ impl Service {
             cards: self.cards,
             callers: self.callers,
             error_table: self.error_table,
+            peer: self.peer,
         };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
@@ -238,4 +243,13 @@ struct Gateway {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
+    peer: (String, Option<u16>),
+}
+
+impl Gateway {
+    /// The span of a call to the coordinator.
+    fn calling(&self, method: &str, parent: &TraceContext) -> Calling {
+        let (host, port) = &self.peer;
+        Calling::begin("gateway", method, parent).to(host, *port)
+    }
 }

@@ -18,10 +18,14 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
 use tokio::time::{Instant, Sleep, sleep};
-use tracing::Span;
 
 use crate::{
-    error::Reporter, extensions, form::Form, http::Exchange, link::FrameStream, operation::Admitted,
+    error::Reporter,
+    extensions,
+    form::Form,
+    http::Exchange,
+    link::FrameStream,
+    operation::{self, Admitted},
 };
 
 /// Events that are ready together leave together, up to about so many bytes.
@@ -35,7 +39,7 @@ pub(crate) async fn answer(
     call: Admitted,
     form: &Form,
 ) -> Result<Response<Body>, Failure> {
-    let mut frames = exchange.gateway.link.stream(call.caller, call.call).await?;
+    let mut frames = operation::stream(exchange, call).await?;
     let mut idle = Box::pin(sleep(limits::SSE_KEEP_ALIVE));
     let first = tokio::select! {
         biased;
@@ -56,8 +60,8 @@ pub(crate) async fn answer(
         Some(None) => (None, None),
         None => (None, Some(frames)),
     };
-    let (span, report, form) = (exchange.span.clone(), exchange.reporter(), form.clone());
-    let events = Events { first, frames, form, idle, heard: Instant::now(), span, report };
+    let (report, form) = (exchange.reporter(), form.clone());
+    let events = Events { first, frames, form, idle, heard: Instant::now(), report };
     Ok(response.map(|()| Body::new(events)))
 }
 
@@ -69,8 +73,7 @@ struct Events {
     form: Form,
     idle: Pin<Box<Sleep>>,
     heard: Instant,
-    /// Open for as long as the stream is.
-    span: Span,
+    /// Its span is open for as long as the stream is.
     report: Reporter,
 }
 
@@ -137,8 +140,6 @@ impl HttpBody for Events {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
-        let span = this.span.clone();
-        let _entered = span.enter();
         let ready = this.write_ready(cx);
         if !ready.is_empty() {
             this.heard = Instant::now();

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use faultline_chassis::{TraceContext, client::Channel, telemetry::HOP};
+use faultline_chassis::{client::Channel, telemetry};
 use faultline_proto::{
     id::WorkerId,
     reason,
@@ -11,7 +11,6 @@ use faultline_proto::{
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tracing::{Instrument, field::Empty};
 
 use crate::{
     Agent, Context, Error,
@@ -143,22 +142,8 @@ impl Desk {
         };
         let hosted = self.hosted.get(&assign.agent).map(Arc::clone);
         let hosted = hosted.unwrap_or_else(|| Arc::new(unknown(&assign.agent, &self.name)));
-        let span = tracing::info_span!(
-            target: HOP,
-            parent: None,
-            "attempt",
-            otel.name = hosted.span_name.as_str(),
-            otel.kind = "server",
-            agent = hosted.name.as_str(),
-            task.id = assign.task_id.as_str(),
-            attempt = key.attempt,
-            otel.status_code = Empty,
-            otel.status_description = Empty,
-            "error.type" = Empty,
-        );
-        let trace = TraceContext::from_header(Some(&assign.traceparent)).enter(&span);
         let (outbox, coordinator) = (Arc::clone(&self.outbox), self.coordinator.clone());
-        let attempt = Arc::new(Attempt::new(key, assign, hosted, trace, outbox, coordinator));
+        let attempt = Arc::new(Attempt::new(key, assign, hosted, outbox, coordinator));
         {
             let mut state = self.state.lock();
             if state.held.contains_key(&key) {
@@ -169,7 +154,9 @@ impl Desk {
             }
             state.held.insert(key, Arc::clone(&attempt));
         }
-        tokio::spawn(run::run(attempt).instrument(span));
+        attempt.begin_span();
+        let work: Arc<dyn telemetry::Work> = Arc::clone(&attempt) as _;
+        tokio::spawn(telemetry::about(work, run::run(attempt)));
     }
 
     fn acks(&self, acks: &v1::Acks) {
