@@ -6,6 +6,7 @@ use std::{
     convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -29,11 +30,14 @@ use opentelemetry_proto::tonic::{
     trace::v1::{ScopeSpans, Span, span, status::StatusCode},
 };
 use prost::Message;
-use tokio::net::TcpListener;
+use tokio::{
+    net::TcpListener,
+    time::{Instant, sleep},
+};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::server::{Server, TcpIncoming};
 
-use crate::{until, wait::SOON};
+use crate::wait::SOON;
 
 type Attributes = BTreeMap<String, String>;
 
@@ -224,11 +228,25 @@ impl Collector {
 
     /// The same once there are so many.
     pub async fn until(&self, trace: &str, count: usize) -> Vec<Seen> {
-        until(&format!("{count} spans of the trace are here"), SOON, async || {
+        self.until_so(trace, &format!("{count} spans"), |spans| spans.len() >= count).await
+    }
+
+    /// The same once they are as they should be.
+    pub async fn until_so(
+        &self,
+        trace: &str,
+        what: &str,
+        is_so: impl Fn(&[Seen]) -> bool,
+    ) -> Vec<Seen> {
+        let end = Instant::now() + SOON;
+        loop {
             let spans = self.spans(trace);
-            (spans.len() >= count).then_some(spans)
-        })
-        .await
+            if is_so(&spans) {
+                return spans;
+            }
+            assert!(Instant::now() < end, "waited in vain for {what}, got:\n{}", tree(&spans));
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 
     pub fn all(&self) -> Vec<Seen> {

@@ -43,10 +43,7 @@ impl Agent for Leaky {
 async fn a_failure_is_logged_once_and_whole() {
     let log = Log::default();
     let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .json()
-        .with_writer(move || writer.clone())
-        .finish();
+    let subscriber = tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
     // For the whole process: tracing caches per call site whether anybody listens, and with a
     // subscriber for this thread alone another test's thread could answer that with no.
     tracing::subscriber::set_global_default(subscriber).unwrap();
