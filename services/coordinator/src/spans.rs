@@ -172,7 +172,7 @@ fn invoked(task: &Task, own: TraceContext, parent: &TraceContext, began: u64) ->
     let name = format_args!("invoke_agent {}", task.agent);
     let mut span = Span::named(Kind::Client, own, parent, Some(began), name);
     if span.is_recorded() {
-        span.role(ROLE).agent(&task.agent, &task.id.to_string(), &task.context_id);
+        span.role(ROLE).agent(&task.agent, task.id, &task.context_id);
         span.set("faultline.task.attempts", task.attempts.len() as i64);
         if let Some(above) = &task.parent {
             span.set("faultline.task.parent.id", &above.task_id);
@@ -193,7 +193,7 @@ fn attempt_span(task: &Task, (number, run): (u32, u32), began: u64, now: u64) ->
     if !span.is_recorded() {
         return None;
     }
-    span.role(ROLE).agent(agent, &task.id.to_string(), &task.context_id);
+    span.role(ROLE).agent(agent, task.id, &task.context_id);
     span.set("faultline.attempt", number).set_some("faultline.worker", &attempt.worker);
     if run == task.run.number {
         link_attempt(&mut span, task, &trace, number);

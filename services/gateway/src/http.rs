@@ -117,7 +117,7 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         },
     };
     let parent = TraceContext::at_edge(&head.headers, principal.is_some());
-    let (span, trace) = match span(&head, &route, &parent) {
+    let (span, trace) = match span(gateway.scheme, &head, &route, &parent) {
         Some(span) => (SharedSpan::from(span.1), span.0),
         None => (SharedSpan::default(), parent.child()),
     };
@@ -142,7 +142,12 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
 }
 
 /// The span of a request, and what is handed on. Probes have none: there would be nothing else.
-fn span(head: &Parts, route: &Route<'_>, parent: &TraceContext) -> Option<(TraceContext, Span)> {
+fn span(
+    scheme: &str,
+    head: &Parts,
+    route: &Route<'_>,
+    parent: &TraceContext,
+) -> Option<(TraceContext, Span)> {
     let path = head.uri.path();
     let mut span = match route {
         Route::Health | Route::GrpcHealth => return None,
@@ -162,7 +167,7 @@ fn span(head: &Parts, route: &Route<'_>, parent: &TraceContext) -> Option<(Trace
         }
     };
     span.role(ROLE).set("http.request.method", verb(&head.method));
-    span.set("http.route", route.template()).set("url.path", path);
+    span.set("http.route", route.template()).set("url.path", path).set("url.scheme", scheme);
     Some((span.context().clone(), span))
 }
 

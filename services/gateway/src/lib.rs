@@ -149,8 +149,9 @@ pub struct Service {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
-    /// Host and port of the coordinator, for spans.
+    /// Host and port of the coordinator, and what clients speak, for spans.
     peer: (String, Option<u16>),
+    scheme: &'static str,
 }
 
 impl Config {
@@ -182,8 +183,9 @@ impl Config {
             since: SystemTime::now(),
         };
         let (link, error_table) = (Link::new(), self.a2a_error_table);
-        let peer = coordinator.peer();
-        Ok(Service { listener, link, coordinator, cards, callers, error_table, peer })
+        let (peer, scheme) =
+            (coordinator.peer(), if self.tls.is_some() { "https" } else { "http" });
+        Ok(Service { listener, link, coordinator, cards, callers, error_table, peer, scheme })
     }
 }
 
@@ -210,6 +212,7 @@ impl Service {
             callers: self.callers,
             error_table: self.error_table,
             peer: self.peer,
+            scheme: self.scheme,
         };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
@@ -244,6 +247,7 @@ struct Gateway {
     callers: Callers,
     error_table: ErrorTable,
     peer: (String, Option<u16>),
+    scheme: &'static str,
 }
 
 impl Gateway {

@@ -133,6 +133,14 @@ impl Span {
         self
     }
 
+    /// The same of what is not text yet.
+    pub fn set_text(&mut self, key: &str, text: fmt::Arguments<'_>) -> &mut Self {
+        if let Some(recorded) = &mut self.recorded {
+            wire::attribute_text(&mut recorded.bytes, field::ATTRIBUTES, key, text);
+        }
+        self
+    }
+
     /// The same, unless there is nothing to say.
     pub fn set_some(&mut self, key: &str, text: &str) -> &mut Self {
         if text.is_empty() { self } else { self.set(key, text) }

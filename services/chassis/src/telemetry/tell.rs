@@ -1,6 +1,8 @@
 //! What a span says of calls, tasks and failures: the names of OpenTelemetry where there are any,
 //! `faultline.*` for the rest, and one set of rules for what is an error.
 
+use std::fmt;
+
 use faultline_proto::{
     Failure,
     a2a::{self, TaskState, stream_response::Payload},
@@ -24,11 +26,8 @@ pub type Outcome<'a> = Result<(), &'a Failure>;
 impl Span {
     /// A call of A2A's service, on whichever side: `lf.a2a.v1.A2AService/{method}`.
     pub fn rpc(&mut self, role: &str, method: &str) -> &mut Self {
-        self.role(role);
-        self.set("rpc.system.name", "grpc");
-        if self.is_recorded() {
-            self.set("rpc.method", &format!("lf.a2a.v1.A2AService/{method}"));
-        }
+        self.role(role).set("rpc.system.name", "grpc");
+        self.set_text("rpc.method", format_args!("lf.a2a.v1.A2AService/{method}"));
         self.set("a2a.method.name", method)
     }
 
@@ -38,12 +37,17 @@ impl Span {
     }
 
     /// Work of an agent on a task.
-    pub fn agent(&mut self, agent: &str, task_id: &str, context_id: &str) -> &mut Self {
+    pub fn agent(
+        &mut self,
+        agent: &str,
+        task_id: impl fmt::Display,
+        context_id: &str,
+    ) -> &mut Self {
         self.set("gen_ai.operation.name", "invoke_agent");
         self.set("gen_ai.provider.name", "faultline");
         self.set("gen_ai.agent.name", agent);
         self.set("gen_ai.conversation.id", context_id);
-        self.set("a2a.task.id", task_id);
+        self.set_text("a2a.task.id", format_args!("{task_id}"));
         if self.is_recorded() && pipe::openinference() {
             self.set("openinference.span.kind", "AGENT");
             self.set("agent.name", agent);

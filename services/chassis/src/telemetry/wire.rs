@@ -131,6 +131,13 @@ pub(super) fn any(out: &mut Vec<u8>, field: u32, value: Value<'_>) {
     });
 }
 
+pub(super) fn attribute_text(out: &mut Vec<u8>, field: u32, key: &str, value: fmt::Arguments<'_>) {
+    nested(out, field, |out| {
+        bytes(out, 1, key.as_bytes());
+        nested(out, 2, |out| text(out, 1, value));
+    });
+}
+
 pub(super) fn attribute(out: &mut Vec<u8>, field: u32, key: &str, value: Value<'_>) {
     nested(out, field, |out| {
         bytes(out, 1, key.as_bytes());

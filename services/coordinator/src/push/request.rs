@@ -129,7 +129,7 @@ pub(super) fn span(
 ) -> Span {
     let mut span = Span::begin(Kind::Client, run, format_args!("POST"));
     if span.is_recorded() {
-        span.role("coordinator").set("a2a.task.id", &task.to_string());
+        span.role("coordinator").set_text("a2a.task.id", format_args!("{task}"));
         span.set("http.request.method", "POST");
         span.set("server.address", &target.host);
         span.set("server.port", target.port());
