@@ -91,6 +91,10 @@ async fn the_whole_tree_of_a_delegated_retried_failed_task_reaches_a_collector()
     }
 }
 
+fn said(value: &Value) -> &str {
+    value.as_str().expect("it is text")
+}
+
 fn failure(task: &Value) -> &Value {
     &task["metadata"]["faultline.dev/failure"]
 }
@@ -107,7 +111,7 @@ fn check_edge(spans: &[Seen], task: &Value) {
             ("a2a.method.name", "SendMessage"),
             ("a2a.task.id", task::id(task)),
             ("a2a.task.state", "failed"),
-            ("gen_ai.conversation.id", task["contextId"].as_str().unwrap()),
+            ("gen_ai.conversation.id", said(&task["contextId"])),
         ],
     );
     assert_eq!(edge.error, None, "a failed task is a successful call");
@@ -125,7 +129,7 @@ fn check_outer(outer: &Hop<'_>, task: &Value) {
         &[
             ("gen_ai.operation.name", "invoke_agent"),
             ("gen_ai.agent.name", "script"),
-            ("gen_ai.conversation.id", task["contextId"].as_str().unwrap()),
+            ("gen_ai.conversation.id", said(&task["contextId"])),
             ("a2a.task.id", task::id(task)),
             ("a2a.task.state", "failed"),
             ("error.type", "UNAVAILABLE"),
@@ -143,7 +147,7 @@ fn check_outer(outer: &Hop<'_>, task: &Value) {
     for span in [calling, serving] {
         assert_eq!(span.event_names(), ["faultline.failure"], "it was not born here");
         let about = |key| span.said("faultline.failure", key);
-        assert_eq!(about("faultline.failure.id"), [failure(task)["id"].as_str().unwrap()]);
+        assert_eq!(about("faultline.failure.id"), [said(&failure(task)["id"])]);
         assert_eq!(about("faultline.failure.hop"), ["1"]);
         assert_eq!(about("faultline.failure.downstream.agent"), ["script"]);
         assert_eq!(about("faultline.failure.code"), ["UNAVAILABLE"]);
@@ -173,7 +177,7 @@ fn check_inner(inner: &Hop<'_>, outer: &Hop<'_>, task: &Value) {
     // The record leads to the span in which the failure was born, and back.
     assert_eq!(failure(task)["spanId"], second.1.id.as_str());
     let ids = second.1.said("faultline.failure", "faultline.failure.id");
-    assert_eq!(ids, [failure(task)["id"].as_str().unwrap()]);
+    assert_eq!(ids, [said(&failure(task)["id"])]);
     assert_ne!(first.1.said("faultline.failure", "faultline.failure.id"), ids, "another failure");
 }
 

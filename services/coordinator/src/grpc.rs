@@ -13,7 +13,7 @@ use std::{
 
 use faultline_chassis::{
     deadline::parse_grpc_timeout,
-    telemetry::{Span, link},
+    telemetry::{Span, link as why},
     trace::{TRACEPARENT, TRACESTATE},
 };
 use faultline_proto::{
@@ -41,7 +41,7 @@ use crate::{
     core::Core,
     delegation::Claimed,
     error::Error,
-    link::{ended, log_private, sent, serve_span},
+    link::{self, ended, log_private, sent, serve_span},
     live::CallKey,
     subscription::Subscription,
 };
@@ -178,7 +178,7 @@ fn respond<T>(answer: T, caller: &Caller) -> Response<T> {
 }
 
 fn refused(span: Span, error: impl Into<Failure>) -> Status {
-    status(ended::<()>(span, Err(error.into())).unwrap_err())
+    status(link::refused(span, error.into()))
 }
 
 fn status(failure: Failure) -> Status {
@@ -289,7 +289,7 @@ impl A2aService for Doors {
         request: Request<CancelTaskRequest>,
     ) -> Result<Response<Task>, Status> {
         let (mut span, caller) = self.begin("CancelTask", request.metadata())?;
-        self.core.link_run(&mut span, &request.get_ref().id, link::CANCELS);
+        self.core.link_run(&mut span, &request.get_ref().id, why::CANCELS);
         let cancelled = self.core.cancel(request.into_inner(), &caller).await;
         Ok(respond(task(span, cancelled)?, &caller))
     }
@@ -303,7 +303,7 @@ impl A2aService for Doors {
             None => None,
             Some(text) => match text.to_str().ok().and_then(|text| text.parse().ok()) {
                 Some(after) => {
-                    self.core.link_run(&mut span, &request.get_ref().id, link::RECONNECT_OF);
+                    self.core.link_run(&mut span, &request.get_ref().id, why::RECONNECT_OF);
                     Some(after)
                 }
                 None => {

@@ -366,23 +366,26 @@ pub(crate) fn serve_span(method: &'static str, asked: v1::Caller) -> (Span, Call
     (span, caller)
 }
 
-/// A call is over. What was refused here was born here.
+/// A call is over.
 pub(crate) fn ended<T>(mut span: Span, answer: Result<T, Failure>) -> Result<T, Failure> {
     match answer {
         Ok(answer) => {
             span.rpc_ended(Ok(()));
             Ok(answer)
         }
-        Err(failure) => {
-            let trace = span.context();
-            let failure = match failure.trace_id.is_empty() {
-                true => failure.with_trace(trace.trace_id(), trace.span_id()),
-                false => failure,
-            };
-            span.rpc_ended(Err(&failure));
-            Err(failure)
-        }
+        Err(failure) => Err(refused(span, failure)),
     }
+}
+
+/// What is refused here was born here.
+pub(crate) fn refused(mut span: Span, failure: Failure) -> Failure {
+    let trace = span.context();
+    let failure = match failure.trace_id.is_empty() {
+        true => failure.with_trace(trace.trace_id(), trace.span_id()),
+        false => failure,
+    };
+    span.rpc_ended(Err(&failure));
+    failure
 }
 
 /// The same for a send.

@@ -166,8 +166,8 @@ fn span(
             Span::begin(Kind::Server, parent, format_args!("{verb} {template}"))
         }
     };
-    span.role(ROLE).set("http.request.method", verb(&head.method));
-    span.set("http.route", route.template()).set("url.path", path).set("url.scheme", scheme);
+    span.http(ROLE, verb(&head.method), route.template());
+    span.set("url.path", path).set("url.scheme", scheme);
     Some((span.context().clone(), span))
 }
 

@@ -48,6 +48,7 @@ impl Calling {
     pub fn http(role: &str, verb: &str, method: &str, parent: &TraceContext) -> Self {
         let mut span = Span::begin(Kind::Client, parent, format_args!("{verb} {method}"));
         span.role(role).set("http.request.method", verb).set("a2a.method.name", method);
+        span.is_chain();
         Self { span, is_open: true, is_rpc: false }
     }
 

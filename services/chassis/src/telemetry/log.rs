@@ -183,3 +183,79 @@ impl Visit for Record {
         self.record_str(field, &text);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::Mutex};
+
+    use super::*;
+
+    struct Job;
+
+    impl Work for Job {
+        fn trace(&self) -> TraceContext {
+            TraceContext::read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "")
+        }
+
+        fn task(&self) -> &str {
+            "t-1"
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// One line outside of any work, one inside, and one that names its trace itself.
+    async fn logged<F>(format: F) -> Vec<String>
+    where
+        F: FormatEvent<tracing_subscriber::Registry, JsonFields> + Send + Sync + 'static,
+    {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .fmt_fields(JsonFields::new())
+            .event_format(format)
+            .with_writer(move || writer.clone());
+        let subscriber =
+            tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
+        let _guard = tracing::subscriber::set_default(subscriber);
+        tracing::info!("outside");
+        about(Arc::new(Job), async {
+            tracing::info!(n = 1, "inside");
+            tracing::info!(trace.id = "another", "itself");
+        })
+        .await;
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[tokio::test]
+    async fn a_line_says_which_task_it_is_about() {
+        let inner = format::format().json().flatten_event(true);
+        let lines = logged(WithIds { inner, json: true }).await;
+        assert!(
+            lines[0].ends_with(
+                r#""message":"outside","target":"faultline_chassis::telemetry::log::tests"}"#
+            ),
+            "{lines:?}"
+        );
+        let ids = r#","trace.id":"4bf92f3577b34da6a3ce929d0e0e4736","span.id":"00f067aa0ba902b7","task.id":"t-1"}"#;
+        assert!(lines[1].ends_with(ids) && lines[1].contains("inside"), "{lines:?}");
+        assert!(lines[2].contains(r#""trace.id":"another""#), "{lines:?}");
+        assert_eq!(lines[2].matches("trace.id").count(), 1, "{lines:?}");
+        let inner: Format = format::format().with_ansi(false);
+        let lines = logged(WithIds { inner, json: false }).await;
+        let ids = " trace.id=4bf92f3577b34da6a3ce929d0e0e4736 span.id=00f067aa0ba902b7 task.id=t-1";
+        assert!(!lines[0].contains("trace.id") && lines[1].ends_with(ids), "{lines:?}");
+    }
+}

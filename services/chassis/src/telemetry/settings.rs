@@ -120,6 +120,10 @@ impl Reader<'_> {
         if !wanted {
             return Ok(None);
         }
+        let compression = self.either(signal, "COMPRESSION");
+        if let Some(other) = self.get(&compression).filter(|c| *c != "none").map(str::to_owned) {
+            self.pass_over(&compression, other, "done here: it goes as it is");
+        }
         let protocol = self.protocol(signal);
         let url = url(protocol, signal, own.as_deref(), common)?;
         let timeout = self.either(signal, "TIMEOUT");

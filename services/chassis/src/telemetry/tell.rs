@@ -28,7 +28,20 @@ impl Span {
     pub fn rpc(&mut self, role: &str, method: &str) -> &mut Self {
         self.role(role).set("rpc.system.name", "grpc");
         self.set_text("rpc.method", format_args!("lf.a2a.v1.A2AService/{method}"));
-        self.set("a2a.method.name", method)
+        self.set("a2a.method.name", method).is_chain()
+    }
+
+    /// A request by HTTP that is served here.
+    pub fn http(&mut self, role: &str, verb: &str, route: &str) -> &mut Self {
+        self.role(role).set("http.request.method", verb).set("http.route", route).is_chain()
+    }
+
+    /// What leads to an agent, in the words of OpenInference.
+    pub(super) fn is_chain(&mut self) -> &mut Self {
+        match self.is_recorded() && pipe::openinference() {
+            true => self.set("openinference.span.kind", "CHAIN"),
+            false => self,
+        }
     }
 
     /// Which service of the mesh it is of. Some backends drop the resource, which says so too.
