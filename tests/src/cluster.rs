@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use faultline_chassis::config::Environment;
 use rand::Rng;
 use tempfile::TempDir;
 
@@ -20,6 +21,8 @@ pub struct Plan {
     pub gateways: usize,
     /// Keys of `[coordinator]` in the configuration file.
     pub coordinator: String,
+    /// Of every process.
+    pub env: Environment,
 }
 
 impl Default for Plan {
@@ -29,6 +32,7 @@ impl Default for Plan {
             slots: 64,
             gateways: 1,
             coordinator: "default_agent = \"echo\"\n".to_owned(),
+            env: Environment::new(),
         }
     }
 }
@@ -38,6 +42,12 @@ impl Plan {
     pub fn with(mut self, line: &str) -> Self {
         self.coordinator.push_str(line);
         self.coordinator.push('\n');
+        self
+    }
+
+    /// A variable in the environment of every process.
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.insert(name.to_owned(), value.into());
         self
     }
 
@@ -63,6 +73,7 @@ pub struct Cluster {
     pub addresses: Vec<SocketAddr>,
     /// Between the coordinator and everybody else.
     pub wire: Wire,
+    env: Environment,
     /// Last, so that processes are gone before their files are.
     pub dir: TempDir,
 }
@@ -76,19 +87,20 @@ impl Cluster {
         let store = format!("sqlite:{}", path.join("tasks.db").display());
         let listen = hub.to_string();
         let args = ["coordinator", "--listen", &listen, "--store", &store];
-        let coordinator = Process::start(path, "coordinator", &args).await;
+        let coordinator = Process::start_with(path, "coordinator", &args, &plan.env).await;
         let wire = Wire::to(hub).await;
         let hub = wire.address;
         let addresses: Vec<_> = (0..plan.gateways).map(|_| free_address()).collect();
         let mut gateways = Vec::new();
         for (n, address) in addresses.iter().enumerate() {
-            gateways.push(gateway(path, &format!("gateway-{n}"), *address, hub).await);
+            gateways.push(gateway(path, &format!("gateway-{n}"), *address, hub, &plan.env).await);
         }
         let mut workers = Vec::new();
         for (n, agents) in plan.workers.iter().enumerate() {
-            workers.push(worker(path, &format!("worker-{n}"), hub, agents, plan.slots).await);
+            let name = format!("worker-{n}");
+            workers.push(worker(path, &name, hub, agents, plan.slots, &plan.env).await);
         }
-        Self { coordinator, gateways, workers, addresses, wire, dir }
+        Self { coordinator, gateways, workers, addresses, wire, env: plan.env, dir }
     }
 
     /// A client of the first gateway.
@@ -99,19 +111,34 @@ impl Cluster {
     /// One more worker.
     pub async fn add_worker(&mut self, agents: &str, slots: u32) {
         let name = format!("worker-{}", self.workers.len());
-        self.workers.push(worker(self.dir.path(), &name, self.wire.address, agents, slots).await);
+        let (path, hub) = (self.dir.path(), self.wire.address);
+        self.workers.push(worker(path, &name, hub, agents, slots, &self.env).await);
     }
 }
 
-async fn gateway(dir: &Path, name: &str, listen: SocketAddr, hub: SocketAddr) -> Process {
+async fn gateway(
+    dir: &Path,
+    name: &str,
+    listen: SocketAddr,
+    hub: SocketAddr,
+    env: &Environment,
+) -> Process {
     let (listen, hub) = (listen.to_string(), format!("http://{hub}"));
-    Process::start(dir, name, &["gateway", "--listen", &listen, "--coordinator", &hub]).await
+    let args = ["gateway", "--listen", &listen, "--coordinator", &hub];
+    Process::start_with(dir, name, &args, env).await
 }
 
-async fn worker(dir: &Path, name: &str, hub: SocketAddr, agents: &str, slots: u32) -> Process {
+async fn worker(
+    dir: &Path,
+    name: &str,
+    hub: SocketAddr,
+    agents: &str,
+    slots: u32,
+    env: &Environment,
+) -> Process {
     let (hub, slots) = (format!("http://{hub}"), slots.to_string());
     let args = ["worker", "--coordinator", &hub, "--agents", agents, "--slots", &slots];
-    Process::start(dir, name, &args).await
+    Process::start_with(dir, name, &args, env).await
 }
 
 /// One that stays free while its owner is being restarted: below the range from which the system

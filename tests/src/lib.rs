@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod door;
 pub mod log;
+pub mod otlp;
 pub mod process;
 pub mod raw;
 pub mod rpc;
@@ -19,6 +20,7 @@ pub mod wire;
 
 pub use cluster::{Cluster, Plan};
 pub use door::{Binding, Door};
+pub use otlp::Collector;
 pub use process::Process;
 pub use rpc::{Broken, Frame, Frames, Rpc};
 pub use wait::until;

@@ -20,6 +20,8 @@ use tokio::{
 
 /// The command line of a role, as a JSON array.
 const ARGS: &str = "FAULTLINE_TEST_ARGS";
+/// Its environment, as a JSON object.
+const ENV: &str = "FAULTLINE_TEST_ENV";
 /// How long a process may take until it serves. A gateway waits for its coordinator meanwhile.
 const START: Duration = Duration::from_secs(30);
 /// How much of a log is shown when a test fails.
@@ -29,8 +31,12 @@ const TAIL_BYTES: u64 = 16 * 1024;
 pub fn play_role() {
     let Ok(args) = env::var(ARGS) else { return };
     let args: Vec<String> = serde_json::from_str(&args).expect("the harness writes JSON");
-    // Only what is on the command line counts: a developer's own settings must not change a test.
-    let exit = faultline::run(args.into_iter().map(OsString::from), &Environment::new());
+    // Only what the harness says counts: a developer's own settings must not change a test.
+    let env: Environment = env::var(ENV).map_or_else(
+        |_| Environment::new(),
+        |env| serde_json::from_str(&env).expect("the harness writes JSON"),
+    );
+    let exit = faultline::run(args.into_iter().map(OsString::from), &env);
     std::process::exit(exit.number().into());
 }
 
@@ -39,6 +45,7 @@ pub fn play_role() {
 pub struct Process {
     name: String,
     args: Vec<String>,
+    env: Environment,
     dir: PathBuf,
     child: Child,
     ready: String,
@@ -47,9 +54,15 @@ pub struct Process {
 impl Process {
     /// Starts `faultline ARGS` in `dir` and waits until it says that it is ready.
     pub async fn start(dir: &Path, name: &str, args: &[&str]) -> Self {
+        Self::start_with(dir, name, args, &Environment::new()).await
+    }
+
+    /// The same with an environment.
+    pub async fn start_with(dir: &Path, name: &str, args: &[&str], env: &Environment) -> Self {
         let args: Vec<String> = ["faultline"].iter().chain(args).map(|a| (*a).to_owned()).collect();
-        let (child, ready) = spawn(dir, name, &args).await;
-        Self { name: name.to_owned(), args, dir: dir.to_owned(), child, ready }
+        let (child, ready) = spawn(dir, name, &args, env).await;
+        let (name, env, dir) = (name.to_owned(), env.clone(), dir.to_owned());
+        Self { name, args, env, dir, child, ready }
     }
 
     /// What it said when it was ready, after the word itself: its address, if it has one.
@@ -68,7 +81,7 @@ impl Process {
 
     /// Starts it again, with the same arguments and so on the same address.
     pub async fn restart(&mut self) {
-        let (child, ready) = spawn(&self.dir, &self.name, &self.args).await;
+        let (child, ready) = spawn(&self.dir, &self.name, &self.args, &self.env).await;
         (self.child, self.ready) = (child, ready);
     }
 
@@ -109,7 +122,7 @@ fn log_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.log"))
 }
 
-async fn spawn(dir: &Path, name: &str, args: &[String]) -> (Child, String) {
+async fn spawn(dir: &Path, name: &str, args: &[String], env: &Environment) -> (Child, String) {
     let log = log_path(dir, name);
     let log = OpenOptions::new().create(true).append(true).open(log).expect("a log can be kept");
     let mut command = Command::new(env::current_exe().expect("a test knows its executable"));
@@ -121,6 +134,7 @@ async fn spawn(dir: &Path, name: &str, args: &[String]) -> (Child, String) {
     let mut child = command
         .args(["role", "--exact", "--nocapture", "--test-threads=1"])
         .env(ARGS, serde_json::to_string(args).expect("strings are JSON"))
+        .env(ENV, serde_json::to_string(env).expect("strings are JSON"))
         .env("NO_COLOR", "1")
         .current_dir(dir)
         .stdin(Stdio::null())

@@ -154,6 +154,12 @@ impl Channel {
         Ok(Self::by(Recipe { connector, is_stranger: true, ..recipe }))
     }
 
+    /// Host and port of the peer, as spans name it.
+    pub fn peer(&self) -> (String, Option<u16>) {
+        let uri = self.recipe.endpoint.uri();
+        (uri.host().map_or("", dial::bare).to_owned(), uri.port_u16())
+    }
+
     fn by(recipe: Recipe) -> Self {
         Self { transport: recipe.transport(), recipe: Arc::new(recipe) }
     }

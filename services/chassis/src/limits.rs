@@ -21,6 +21,23 @@ pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 /// How long the key of a send is kept: a repeat later than that is a new send.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The `tracestate` that comes with a trace. The standard asks for no more to be handed on.
+pub const TRACESTATE_BYTES_MAX: usize = 512;
+
+// What waits to be exported.
+
+/// Spans that wait for the collector, at half a KiB each; then the oldest go. OpenTelemetry's usual
+/// 2048 are the work of a twentieth of a second here.
+pub const OTLP_QUEUE_MAX: usize = 16_384;
+/// Spans in one request: collectors take 4 MiB.
+pub const OTLP_BATCH_MAX: usize = 2048;
+/// How long one that came alone waits for others.
+pub const OTLP_DELAY: Duration = Duration::from_secs(2);
+/// One request to the collector.
+pub const OTLP_TIMEOUT: Duration = Duration::from_secs(10);
+/// What the end of the process waits for the collector.
+pub const OTLP_FLUSH: Duration = Duration::from_secs(5);
+
 // What a network inside one process holds.
 
 /// Connections that wait to be accepted; whoever comes then waits to be one of them.

@@ -1,33 +1,83 @@
 //! W3C trace context. A trace id always exists, exporter or not: the edge makes one when the
-//! caller brought none, and every hop hands on a child of what it got.
+//! caller brought none, and every hop hands on a child of what it got. Between processes and in
+//! the store a context is text; nobody hands on a live span.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
-use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
-use opentelemetry::{Context, trace::TraceContextExt};
-use tracing::Span;
-use tracing_opentelemetry::OpenTelemetrySpanExt;
+use http::HeaderMap;
+
+use crate::{limits, telemetry::sampler};
 
 /// The header and metadata key.
 pub const TRACEPARENT: &str = "traceparent";
+/// What other vendors say of the trace: handed on whole, never read.
+pub const TRACESTATE: &str = "tracestate";
 
-/// One `traceparent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+const SAMPLED: u8 = 0x01;
+/// Sampled, and that the id is random: the flags there are.
+const KNOWN: u8 = 0x03;
+
+/// One `traceparent`, and the `tracestate` that belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     trace_id: u128,
+    /// 0 where nothing lies above.
     span_id: u64,
     flags: u8,
+    state: Option<Arc<str>>,
 }
 
 impl TraceContext {
-    /// The start of a new trace.
+    /// The start of a new trace, by somebody who has no span of his own.
     pub fn root() -> Self {
-        Self { trace_id: rand::random::<u128>() | 1, span_id: random_span(), flags: 1 }
+        Self { span_id: random_span(), ..Self::begin() }
     }
 
-    /// What the caller sent, or a new trace when that is absent or malformed.
+    /// A trace of which nothing exists yet. Whether it is sampled is decided here.
+    pub fn begin() -> Self {
+        let trace_id = rand::random::<u128>() | 1;
+        let flags = u8::from(sampler::decides(trace_id, None));
+        Self { trace_id, span_id: 0, flags, state: None }
+    }
+
+    /// What a peer of this mesh sent, or a new trace when that is absent or malformed.
     pub fn from_header(header: Option<&str>) -> Self {
-        header.and_then(|h| h.parse().ok()).unwrap_or_else(Self::root)
+        header.and_then(|h| h.parse().ok()).unwrap_or_else(Self::begin)
+    }
+
+    /// The same with the state that came along.
+    pub fn read(traceparent: &str, tracestate: &str) -> Self {
+        match traceparent.parse::<Self>() {
+            Ok(context) => context.with_state(tracestate),
+            Err(NotATraceparent) => Self::begin(),
+        }
+    }
+
+    /// What a caller at the edge sent. His trace is continued in any case. Whether it is sampled
+    /// is for the sampler to say, which hears what he wants only if he is known.
+    pub fn at_edge(headers: &HeaderMap, known: bool) -> Self {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let Some(Ok(mut context)) = text(TRACEPARENT).map(str::parse::<Self>) else {
+            return Self::begin();
+        };
+        let asked = known.then(|| context.is_sampled());
+        context.set_sampled(sampler::decides(context.trace_id, asked));
+        let mut states = headers.get_all(TRACESTATE).iter();
+        match (states.next(), states.next()) {
+            (None, _) => context,
+            (Some(one), None) => context.with_state(one.to_str().unwrap_or_default()),
+            (Some(_), Some(_)) => {
+                let all = headers.get_all(TRACESTATE).iter().filter_map(|v| v.to_str().ok());
+                context.with_state(&all.collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+
+    /// Whole or, above the bound, not at all: half of it would be a lie.
+    fn with_state(self, state: &str) -> Self {
+        let state = state.trim();
+        let fits = !state.is_empty() && state.len() <= limits::TRACESTATE_BYTES_MAX;
+        Self { state: fits.then(|| state.into()), ..self }
     }
 
     pub fn trace_id(&self) -> String {
@@ -38,45 +88,90 @@ impl TraceContext {
         format!("{:016x}", self.span_id)
     }
 
-    /// Makes `span` a child of this context and gives the context to hand on: the span's own when
-    /// an exporter listens, else a fresh child that only carries the ids.
-    pub fn enter(self, span: &Span) -> Self {
-        if span.is_disabled() {
-            return Self { span_id: random_span(), ..self };
+    /// Empty: there is none.
+    pub fn state(&self) -> &str {
+        self.state.as_deref().unwrap_or_default()
+    }
+
+    pub fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    fn set_sampled(&mut self, yes: bool) {
+        self.flags = if yes { self.flags | SAMPLED } else { self.flags & !SAMPLED };
+    }
+
+    /// A new trace that is sampled if this one is: what goes on much later.
+    pub fn anew(&self) -> Self {
+        let mut root = Self::root();
+        root.set_sampled(self.is_sampled());
+        root
+    }
+
+    /// Another span of the same trace.
+    pub fn with_span(&self, span_id: u64) -> Self {
+        Self { span_id: span_id.max(1), ..self.clone() }
+    }
+
+    /// A span of the same trace that nobody has named before.
+    pub fn child(&self) -> Self {
+        self.with_span(random_span())
+    }
+
+    pub(crate) fn trace_bytes(&self) -> [u8; 16] {
+        self.trace_id.to_be_bytes()
+    }
+
+    pub(crate) fn span_bytes(&self) -> [u8; 8] {
+        self.span_id.to_be_bytes()
+    }
+
+    pub(crate) fn has_span(&self) -> bool {
+        self.span_id != 0
+    }
+
+    pub(crate) fn without_span(self) -> Self {
+        Self { span_id: 0, ..self }
+    }
+
+    pub(crate) fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    /// Is this the span of that id?
+    pub(crate) fn is_span(&self, trace_id: &str, span_id: &str) -> bool {
+        u64::from_str_radix(span_id, 16) == Ok(self.span_id)
+            && u128::from_str_radix(trace_id, 16) == Ok(self.trace_id)
+    }
+
+    /// Writes it into the headers of a request.
+    pub fn put(&self, headers: &mut HeaderMap) {
+        if let Ok(value) = self.to_string().try_into() {
+            headers.insert(TRACEPARENT, value);
         }
-        let _ = span.set_parent(Context::new().with_remote_span_context(self.into()));
-        let own = span.context().span().span_context().clone();
-        match own.is_valid() && own.trace_id() == TraceId::from(self.trace_id) {
-            true if !own.is_remote() => own.into(),
-            _ => Self { span_id: random_span(), ..self },
+        if let Some(value) = self.state.as_ref().and_then(|state| state.parse().ok()) {
+            headers.insert(TRACESTATE, value);
         }
     }
+}
+
+/// The id of a span that stands for something with a name of its own. Whoever ends the span can
+/// name it so, also after a crash, and nobody has to remember it.
+pub fn span_id_of(name: &[u8; 16], part: u64) -> u64 {
+    let name = u128::from_be_bytes(*name);
+    let mut mixed = (name >> 64) as u64 ^ (name as u64).rotate_left(32);
+    for more in [name as u64, part] {
+        // The finalizer of splitmix64: each bit of what goes in changes half of what comes out.
+        mixed = (mixed ^ more).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+    }
+    mixed.max(1)
 }
 
 fn random_span() -> u64 {
     rand::random::<u64>() | 1
-}
-
-impl From<TraceContext> for SpanContext {
-    fn from(c: TraceContext) -> SpanContext {
-        SpanContext::new(
-            TraceId::from(c.trace_id),
-            SpanId::from(c.span_id),
-            TraceFlags::new(c.flags),
-            true,
-            TraceState::default(),
-        )
-    }
-}
-
-impl From<SpanContext> for TraceContext {
-    fn from(c: SpanContext) -> Self {
-        Self {
-            trace_id: u128::from_be_bytes(c.trace_id().to_bytes()),
-            span_id: u64::from_be_bytes(c.span_id().to_bytes()),
-            flags: c.trace_flags().to_u8(),
-        }
-    }
 }
 
 impl fmt::Display for TraceContext {
@@ -93,23 +188,24 @@ impl FromStr for TraceContext {
     type Err = NotATraceparent;
 
     fn from_str(text: &str) -> Result<Self, NotATraceparent> {
-        let parts: Vec<&str> = text.trim().split('-').collect();
-        let [version, trace, span, flags, rest @ ..] = parts.as_slice() else {
-            return Err(NotATraceparent);
+        let mut parts = text.trim().split('-');
+        let mut hex = |len: usize| {
+            let part = parts.next().filter(|part| part.len() == len).ok_or(NotATraceparent)?;
+            let legal = part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+            if !legal {
+                return Err(NotATraceparent);
+            }
+            u128::from_str_radix(part, 16).map_err(|_| NotATraceparent)
         };
-        let hex = |s: &str, len| {
-            let legal = s.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-            if s.len() == len && legal { u128::from_str_radix(s, 16).ok() } else { None }
-        };
-        let version = hex(version, 2).ok_or(NotATraceparent)?;
+        let (version, trace_id, span_id, flags) = (hex(2)?, hex(32)?, hex(16)?, hex(2)?);
         // A later version may add fields; this one may not, and ff is forbidden.
-        if version == 0xff || (version == 0 && !rest.is_empty()) {
+        if version == 0xff || (version == 0 && parts.next().is_some()) {
             return Err(NotATraceparent);
         }
-        let trace_id = hex(trace, 32).filter(|n| *n != 0).ok_or(NotATraceparent)?;
-        let span_id = hex(span, 16).filter(|n| *n != 0).ok_or(NotATraceparent)?;
-        let flags = hex(flags, 2).ok_or(NotATraceparent)?;
-        Ok(Self { trace_id, span_id: span_id as u64, flags: flags as u8 & 0x03 })
+        if trace_id == 0 || span_id == 0 {
+            return Err(NotATraceparent);
+        }
+        Ok(Self { trace_id, span_id: span_id as u64, flags: flags as u8 & KNOWN, state: None })
     }
 }
 
@@ -124,6 +220,7 @@ mod tests {
         let context: TraceContext = GOOD.parse().unwrap();
         assert_eq!(context.to_string(), GOOD);
         assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert!(context.is_span("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"));
     }
 
     #[test]
@@ -140,13 +237,52 @@ mod tests {
             assert_eq!(bad.parse::<TraceContext>(), Err(NotATraceparent), "{bad}");
         }
         assert_ne!(TraceContext::from_header(Some("x")), TraceContext::from_header(None));
+        assert!(!TraceContext::from_header(None).has_span(), "nothing lies above a new trace");
     }
 
     #[test]
     fn a_hop_keeps_the_trace_and_changes_the_span() {
-        let parent: TraceContext = GOOD.parse().unwrap();
-        let child = parent.enter(&Span::none());
+        let parent = TraceContext::read(GOOD, "vendor=x");
+        let child = parent.child();
         assert_eq!(child.trace_id(), parent.trace_id());
         assert_ne!(child.span_id(), parent.span_id());
+        assert_eq!(child.state(), "vendor=x");
+    }
+
+    #[test]
+    fn the_state_of_other_vendors_passes_whole_or_not_at_all() {
+        let mut headers = HeaderMap::new();
+        headers.insert(TRACEPARENT, GOOD.parse().unwrap());
+        headers.append(TRACESTATE, "rojo=00f067aa0ba902b7".parse().unwrap());
+        headers.append(TRACESTATE, "congo=t61rcWkgMzE".parse().unwrap());
+        let context = TraceContext::at_edge(&headers, true);
+        assert_eq!(context.state(), "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
+        let mut sent = HeaderMap::new();
+        context.put(&mut sent);
+        assert_eq!(sent[TRACEPARENT], GOOD);
+        assert_eq!(sent[TRACESTATE], context.state());
+        let long = "x".repeat(limits::TRACESTATE_BYTES_MAX + 1);
+        assert_eq!(TraceContext::read(GOOD, &long).state(), "");
+    }
+
+    #[test]
+    fn what_a_stranger_wants_sampled_is_not_for_him_to_say() {
+        let mut headers = HeaderMap::new();
+        headers.insert(TRACEPARENT, GOOD.replace("-01", "-00").parse().unwrap());
+        assert!(!TraceContext::at_edge(&headers, true).is_sampled());
+        assert!(TraceContext::at_edge(&headers, false).is_sampled(), "all are, unless set");
+    }
+
+    #[test]
+    fn the_id_of_a_span_follows_from_what_it_stands_for() {
+        let ids: std::collections::HashSet<_> = (0..1000_u64)
+            .flat_map(|n| {
+                let mut name = [7; 16];
+                name[8..].copy_from_slice(&n.to_be_bytes());
+                [span_id_of(&name, 0), span_id_of(&name, 1)]
+            })
+            .collect();
+        assert_eq!(ids.len(), 2000);
+        assert_eq!(span_id_of(&[1; 16], 5), span_id_of(&[1; 16], 5));
     }
 }

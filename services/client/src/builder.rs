@@ -250,6 +250,7 @@ impl Builder {
         card: Option<AgentCard>,
     ) -> Result<Client, Error> {
         let (http, ca, network) = (self.http()?, self.ca.clone(), self.network.clone());
+        let peer = Arc::new(peer(&interface.url));
         let transport = match interface.binding {
             Binding::JsonRpc => Transport::JsonRpc { http: http.clone(), url: interface.url },
             Binding::HttpJson => Transport::HttpJson { http: http.clone(), url: interface.url },
@@ -271,6 +272,7 @@ impl Builder {
             tenant: interface.tenant,
             headers,
             trace: self.trace,
+            peer,
             card: card.map(Arc::new),
             retry: self.retry,
             reconnect: self.reconnect,
@@ -320,6 +322,13 @@ pub(crate) fn add_extension(headers: &mut HeaderMap, uri: &str) {
 fn unusable(error: &(dyn std::error::Error + 'static)) -> Error {
     let text: Vec<_> = causes(error).map(|error| error.to_string()).collect();
     Failure::new(&reason::INVALID_ARGUMENT).because(text.join(": ")).into()
+}
+
+/// Host and port, where the URL says them.
+fn peer(url: &str) -> (String, Option<u16>) {
+    let uri: Option<Uri> = url.parse().ok();
+    let authority = uri.as_ref().and_then(|uri| uri.authority());
+    authority.map_or_else(Default::default, |at| (at.host().to_owned(), at.port_u16()))
 }
 
 /// Scheme, host and port.

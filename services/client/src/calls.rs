@@ -1,7 +1,9 @@
-//! One call of a client: its headers and its place, and how often it is made.
+//! One call of a client: its headers, its span and its place, and how often it is made.
+
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use faultline_chassis::{TraceContext, trace::TRACEPARENT};
+use faultline_chassis::{TraceContext, telemetry::Calling};
 use faultline_proto::{
     a2a::{GetTaskRequest, SendMessageRequest, SubscribeToTaskRequest, Task},
     json::ProtoJson,
@@ -9,13 +11,13 @@ use faultline_proto::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::{
-    Client,
+    Client, ROLE,
     error::Error,
     events::Events,
     http::{Exchange, Form},
     operation::{self, Operation, Request},
     retry::Fault,
-    transport,
+    transport::{self, Transport},
 };
 
 /// Repeated as the policy says.
@@ -26,8 +28,8 @@ impl Client {
         A: transport::Answer,
     {
         // However often it is made, it is one call.
-        let trace = self.trace();
-        let call = || self.call_once(&operation, trace);
+        let tries = self.tries();
+        let call = || self.call_once(&operation, &tries);
         Ok(self.retry.run(operation.repeatable, call).await?)
     }
 
@@ -35,27 +37,26 @@ impl Client {
         &self,
         operation: Operation<Q>,
     ) -> Result<Events, Error> {
-        let trace = self.trace();
-        let call = || self.stream_once(&operation, trace);
+        let tries = self.tries();
+        let call = || self.stream_once(&operation, &tries);
         Ok(self.retry.run(operation.repeatable, call).await?)
     }
 }
 
 /// Made once; twice where a token has expired.
 impl Client {
-    async fn call_once<Q, A>(
-        &self,
-        operation: &Operation<Q>,
-        trace: TraceContext,
-    ) -> Result<A, Fault>
+    async fn call_once<Q, A>(&self, operation: &Operation<Q>, tries: &Tries) -> Result<A, Fault>
     where
         Q: Request,
         A: transport::Answer,
     {
         let call = || async {
-            let headers = self.headers(operation, trace).await?;
             let _permit = self.pool.enter().await?;
-            self.transport.call(operation.clone(), &self.tenant, headers).await
+            let mut calling = tries.next(self, operation);
+            let headers = self.headers(operation, calling.context()).await?;
+            let answer = self.transport.call(operation.clone(), &self.tenant, headers).await;
+            calling.ended(answer.as_ref().map(|_| None).map_err(|fault| &fault.failure));
+            answer
         };
         self.bearer.run(call).await
     }
@@ -63,20 +64,26 @@ impl Client {
     async fn stream_once<Q: Request>(
         &self,
         operation: &Operation<Q>,
-        trace: TraceContext,
+        tries: &Tries,
     ) -> Result<Events, Fault> {
         let call = || async {
-            let headers = self.headers(operation, trace).await?;
             let permit = self.pool.enter().await?;
-            let events = self.transport.stream(operation.clone(), &self.tenant, headers).await?;
-            Ok(events.holding(permit))
+            let mut calling = tries.next(self, operation);
+            let headers = self.headers(operation, calling.context()).await?;
+            match self.transport.stream(operation.clone(), &self.tenant, headers).await {
+                Ok(events) => Ok(events.holding(permit, calling)),
+                Err(fault) => {
+                    calling.ended(Err(&fault.failure));
+                    Err(fault)
+                }
+            }
         };
         self.bearer.run(call).await
     }
 
     pub(crate) async fn task_once(&self, id: &str) -> Result<Task, Fault> {
         let request = GetTaskRequest { id: id.to_owned(), ..Default::default() };
-        self.call_once(&operation::get_task(request), self.trace()).await
+        self.call_once(&operation::get_task(request), &self.tries()).await
     }
 
     pub(crate) async fn subscribe_once(
@@ -85,20 +92,20 @@ impl Client {
         after: Option<u64>,
     ) -> Result<Events, Fault> {
         let operation = operation::subscribe(subscription(id), after);
-        self.stream_once(&operation, self.trace()).await
+        self.stream_once(&operation, &self.tries()).await
     }
 
     pub(crate) async fn send_streaming_once(
         &self,
         request: SendMessageRequest,
     ) -> Result<Events, Fault> {
-        self.stream_once(&operation::send_streaming(request), self.trace()).await
+        self.stream_once(&operation::send_streaming(request), &self.tries()).await
     }
 
     /// A call that is no A2A, so it goes by the general name of JSON.
     pub(crate) async fn post<A: ProtoJson>(&self, url: String, body: Bytes) -> Result<A, Error> {
         let call = || async {
-            let mut headers = self.traced(self.trace());
+            let mut headers = self.traced(&self.parent().child());
             self.bearer.put(&mut headers).await?;
             let (url, body) = (url.clone(), Some(body.clone()));
             let exchange =
@@ -109,20 +116,24 @@ impl Client {
         Ok(self.bearer.run(call).await.map_err(|fault| fault.failure)?)
     }
 
-    fn trace(&self) -> TraceContext {
-        self.trace.unwrap_or_else(TraceContext::root)
+    fn parent(&self) -> TraceContext {
+        self.trace.clone().unwrap_or_else(TraceContext::begin)
     }
 
-    fn traced(&self, trace: TraceContext) -> HeaderMap {
+    fn tries(&self) -> Tries {
+        Tries { parent: self.parent(), last: Mutex::default() }
+    }
+
+    fn traced(&self, trace: &TraceContext) -> HeaderMap {
         let mut headers = self.headers.clone();
-        put(&mut headers, TRACEPARENT, Some(&trace.to_string()));
+        trace.put(&mut headers);
         headers
     }
 
     async fn headers<Q>(
         &self,
         operation: &Operation<Q>,
-        trace: TraceContext,
+        trace: &TraceContext,
     ) -> Result<HeaderMap, Fault> {
         let mut headers = self.traced(trace);
         put(&mut headers, "idempotency-key", operation.idempotency_key.as_deref());
@@ -130,6 +141,31 @@ impl Client {
         put(&mut headers, "last-event-id", after.as_deref());
         self.bearer.put(&mut headers).await?;
         Ok(headers)
+    }
+}
+
+/// The calls of one operation so far: all in one trace, and each knows the one that it repeats.
+struct Tries {
+    parent: TraceContext,
+    last: Mutex<Option<TraceContext>>,
+}
+
+impl Tries {
+    /// The span of the next one.
+    fn next<Q>(&self, client: &Client, operation: &Operation<Q>) -> Calling {
+        let (parent, name) = (&self.parent, operation.name);
+        let calling = match &client.transport {
+            Transport::Grpc(_) => Calling::begin(ROLE, name, parent),
+            Transport::JsonRpc { .. } => Calling::http(ROLE, "POST", name, parent),
+            Transport::HttpJson { .. } => {
+                Calling::http(ROLE, operation.verb.as_str(), name, parent)
+            }
+        };
+        let (host, port) = &*client.peer;
+        let calling = calling.to(host, *port);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.replace(calling.context().clone());
+        calling.again(before.as_ref())
     }
 }
 

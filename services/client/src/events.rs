@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use faultline_chassis::telemetry::Calling;
 use faultline_proto::{
     Failure,
     a2a::{StreamResponse, TaskState, stream_response::Payload},
@@ -14,7 +15,7 @@ use tonic::Streaming;
 use crate::{
     dialect::Dialect,
     http::{ANSWER_BYTES_MAX, Form, read_frame},
-    outcome::{is_final, text_of_parts},
+    outcome::{is_final, is_waiting, text_of_parts},
     refusal,
     sse::{Frame, Parser},
     timeouts::Layer,
@@ -76,6 +77,8 @@ pub struct Events {
     source: Source,
     /// A call that is under way as long as anybody listens.
     permit: Option<OwnedSemaphorePermit>,
+    /// Its span, which lasts as long.
+    calling: Option<Calling>,
 }
 
 #[derive(Debug)]
@@ -104,16 +107,27 @@ impl Events {
     ) -> Self {
         let parser = Parser::new(ANSWER_BYTES_MAX);
         let sse = Sse { body, parser, form, dialect, read };
-        Self { source: Source::Sse(Box::new(sse)), permit: None }
+        Self { source: Source::Sse(Box::new(sse)), permit: None, calling: None }
     }
 
     pub(crate) fn grpc(stream: Streaming<StreamResponse>) -> Self {
-        Self { source: Source::Grpc(Box::new(stream)), permit: None }
+        Self { source: Source::Grpc(Box::new(stream)), permit: None, calling: None }
     }
 
     /// Counts as a call while it is open.
-    pub(crate) fn holding(self, permit: OwnedSemaphorePermit) -> Self {
-        Self { permit: Some(permit), ..self }
+    pub(crate) fn holding(self, permit: OwnedSemaphorePermit, calling: Calling) -> Self {
+        Self { permit: Some(permit), calling: Some(calling), ..self }
+    }
+
+    /// Whoever listens may leave after the last word, and after a question.
+    fn tell(&mut self, next: Option<&Result<Event, Failure>>) {
+        let Some(calling) = &mut self.calling else { return };
+        let settled = |event: &Event| event.is_last() || event.state().is_some_and(is_waiting);
+        match next {
+            Some(Ok(event)) if !settled(event) => {}
+            Some(Ok(_)) | None => calling.ended(Ok(None)),
+            Some(Err(failure)) => calling.ended(Err(failure)),
+        }
     }
 
     /// The next event; none after the stream was ended by the server. A failure is the last item.
@@ -127,6 +141,7 @@ impl Events {
                 Err(status) => Some(Err(status.into())),
             },
         };
+        self.tell(next.as_ref());
         if !matches!(next, Some(Ok(_))) {
             (self.source, self.permit) = (Source::Ended, None);
         }

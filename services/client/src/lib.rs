@@ -81,6 +81,9 @@ use crate::{
     transport::Transport,
 };
 
+/// Who calls, as spans say it.
+const ROLE: &str = "client";
+
 /// One agent, or a server with several. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -92,6 +95,8 @@ pub struct Client {
     tenant: String,
     headers: HeaderMap,
     trace: Option<TraceContext>,
+    /// Host and port, as spans name them.
+    peer: Arc<(String, Option<u16>)>,
     card: Option<Arc<AgentCard>>,
     retry: Retry,
     reconnect: Reconnect,

@@ -45,13 +45,14 @@ impl Task {
         reply.fit(question).map_err(NoAnswer::Wrong)?;
         message.task_id = self.id.to_string();
         message.context_id.clone_from(&self.context_id);
-        Ok(event::Body::Answered(AnswerGiven { key, message: Some(message), action }))
+        let message = Some(message);
+        Ok(event::Body::Answered(AnswerGiven { key, message, action, ..Default::default() }))
     }
 
     /// Nobody answered in time, which is an answer of its own.
     pub(crate) fn decide_expire(&self, key: String) -> event::Body {
         let action = AnswerAction::Expire as i32;
-        event::Body::Answered(AnswerGiven { key, message: None, action })
+        event::Body::Answered(AnswerGiven { key, action, ..Default::default() })
     }
 
     fn unknown(&self, id: &str) -> Violation {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use faultline_chassis::limits;
+use faultline_chassis::{TraceContext, limits};
 use faultline_proto::v1::{self, AgentOffer};
 use tokio::time::Instant;
 
@@ -24,7 +24,7 @@ pub(crate) struct Caller {
     /// Makes a send safe to repeat; empty: none was given.
     pub(crate) idempotency_key: String,
     /// Of the hop that serves the call: what a new task is filed under.
-    pub(crate) traceparent: String,
+    pub(crate) trace: TraceContext,
     /// Until when the caller waits.
     pub(crate) deadline: Option<Instant>,
     /// Active time that a task started by this call may take.
@@ -50,7 +50,7 @@ impl From<v1::Caller> for Caller {
             operates: asked.operates,
             extensions: Extensions::declared(asked.extensions),
             idempotency_key: asked.idempotency_key,
-            traceparent: asked.traceparent,
+            trace: TraceContext::read(&asked.traceparent, &asked.tracestate),
             deadline: patience.map(|patience| Instant::now() + patience),
             task_timeout: (asked.task_timeout_ms > 0)
                 .then(|| Duration::from_millis(asked.task_timeout_ms)),

@@ -189,9 +189,10 @@ impl State {
         from: u64,
         events: Vec<Event>,
         with: Option<Box<Extras>>,
-        then: Vec<Effect>,
+        mut then: Vec<Effect>,
     ) {
-        let Some(live) = self.live.get(&id) else { return };
+        let Some(live) = self.live.get_mut(&id) else { return };
+        then.extend(live.open.follow(&live.task, self.registry.version(&live.task.agent)));
         let first = live.task.seq + 1 - events.len() as u64;
         let stored = (first..).zip(&events).map(|(seq, event)| encode(seq, event)).collect();
         let row = Row::from(&live.task);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use faultline_chassis::{TraceContext, telemetry::HOP};
+use faultline_chassis::TraceContext;
 use faultline_proto::{
     a2a::Message,
     id::{TaskId, WorkerId},
@@ -13,7 +13,6 @@ use faultline_proto::{
     },
 };
 use tokio::time::Instant;
-use tracing::{Span, info_span};
 
 use crate::{
     breaker::{Circuit, Said},
@@ -23,6 +22,7 @@ use crate::{
     keys::Claim,
     live::Live,
     registry::Agent,
+    spans::Open,
     store::{Extras, PushKey},
     task::{Millis, Task, is_waiting},
     token::Tokens,
@@ -35,7 +35,8 @@ pub(crate) struct NewTask {
     pub(crate) agent: String,
     pub(crate) context_id: String,
     pub(crate) message: Message,
-    pub(crate) traceparent: String,
+    /// Of the call that brings it.
+    pub(crate) trace: TraceContext,
     /// Set on one that an agent gave to another.
     pub(crate) parent: Option<Parent>,
     /// Active time that it may take; `None`: as much as it takes.
@@ -134,7 +135,8 @@ impl State {
         let NewTask { id, agent, context_id, may_message, .. } = new;
         let submitted = Submitted {
             message: Some(new.message),
-            traceparent: new.traceparent,
+            traceparent: new.trace.to_string(),
+            tracestate: new.trace.state().to_owned(),
             principal: new.principal,
             parent: new.parent,
             timeout_ms: new.limit.map_or(0, |limit| limit.as_millis() as u64),
@@ -144,6 +146,7 @@ impl State {
         let mut live = Live::new(task, self.meters_of(&agent));
         // Not even its first event is with the store yet.
         live.published = 0;
+        live.open = Open::begun();
         live.may_vanish = may_message;
         let key = with.as_ref().filter(|_| may_message).and_then(|with| with.key.clone());
         live.key = key.map(Box::new);
@@ -200,7 +203,6 @@ impl State {
         live.acked = 0;
         live.told = live.task.answers.len();
         live.assigned = false;
-        live.span = attempt_span(&live.task);
         let queued = live.queued.take();
         let assign = assign_message(live, &self.tokens);
         effects.push(Effect::Assign(worker_id, Box::new(assign)));
@@ -367,7 +369,6 @@ impl State {
         let from = live.task.version;
         live.task.version += 1;
         let event = live.task.apply_now(body, now);
-        close_span(live);
         self.commit(id, from, vec![event], effects);
         if let Some((worker, attempt)) = told {
             self.expect_stop(worker, id, attempt);
@@ -379,36 +380,9 @@ impl State {
     }
 }
 
-fn attempt_span(task: &Task) -> Span {
-    info_span!(
-        target: HOP,
-        parent: None,
-        "attempt",
-        otel.name = format!("attempt {}", task.runner()),
-        otel.kind = "client",
-        otel.status_code = tracing::field::Empty,
-        otel.status_description = tracing::field::Empty,
-        error.r#type = tracing::field::Empty,
-        a2a.task.id = %task.id,
-        faultline.attempt = task.attempt,
-    )
-}
-
-/// The attempt is over; what the span says is what the task says.
-pub(crate) fn close_span(live: &mut Live) {
-    let attempt = live.task.attempts.last().and_then(|attempt| attempt.failure.as_ref());
-    let failure = live.task.failure.as_ref().map(|failure| failure.record()).or(attempt);
-    if let Some(failure) = failure.filter(|_| !live.span.is_disabled()) {
-        live.span.record("otel.status_code", "ERROR");
-        live.span.record("otel.status_description", failure.public_message.as_str());
-        live.span.record("error.type", failure.reason.as_str());
-    }
-    live.span = Span::none();
-}
-
 pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
     let task = &live.task;
-    let trace = TraceContext::from_header(Some(&task.traceparent)).enter(&live.span);
+    let trace = task.attempt_trace();
     Assign {
         token: tokens.of(task),
         task_id: task.id.to_string(),
@@ -423,12 +397,17 @@ pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
             .map(|a| Answered { key: a.key.clone(), message: a.message.clone(), action: a.action })
             .collect(),
         traceparent: trace.to_string(),
+        tracestate: trace.state().to_owned(),
         remaining_ms: task.remaining_ms(now()),
     }
 }
 
 fn answer_message(task: &Task, given: &AnswerGiven) -> Answer {
+    // While more is asked the next run has not begun.
+    let trace = (!is_waiting(task.state)).then(|| task.attempt_trace());
     Answer {
+        traceparent: trace.as_ref().map(TraceContext::to_string).unwrap_or_default(),
+        tracestate: trace.as_ref().map_or("", TraceContext::state).to_owned(),
         task_id: task.id.to_string(),
         attempt: task.attempt,
         key: given.key.clone(),

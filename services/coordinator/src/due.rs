@@ -20,6 +20,7 @@ use crate::{
     core::{Core, State, now},
     error::Error,
     registry::Agent,
+    run,
     show::cancelled,
     task::{Millis, Task},
 };
@@ -153,7 +154,8 @@ impl State {
         for key in live.task.expired(now) {
             let Some(live) = self.live.get(&id) else { return };
             tracing::info!(task = %id, question = key, "nobody answered in time");
-            let body = live.task.decide_expire(key);
+            // Nobody called, so it goes on in a trace of its own.
+            let body = run::traced(live.task.decide_expire(key), &live.task.run.parent().anew());
             self.answer(id, body, None, now, |_, _| {});
         }
         // The clock on the wall may have been slower, or there are more.

@@ -34,7 +34,8 @@ impl Task {
                     principal => principal.to_owned(),
                 };
                 self.parent = submitted.parent.clone().map(Box::new);
-                self.traceparent.clone_from(&submitted.traceparent);
+                self.run.traceparent.clone_from(&submitted.traceparent);
+                self.run.tracestate.clone_from(&submitted.tracestate);
                 self.idempotent = submitted.idempotent;
                 self.history.extend(submitted.message.clone());
                 self.budget = Budget::of(submitted.timeout_ms);
@@ -43,8 +44,9 @@ impl Task {
             Some(event::Body::Assigned(assigned)) => self.apply_assigned(assigned, at),
             Some(event::Body::Status(status)) => {
                 // How older versions took a question back.
-                if status.message.is_none() {
+                if status.message.is_none() && !self.pending.is_empty() {
                     self.pending.clear();
+                    self.begin_run("", "", at);
                 }
                 self.enter(TaskState::Working, status.message.clone(), at);
             }
@@ -72,6 +74,9 @@ impl Task {
                 self.pending.retain(|question| question.key != answer.key);
                 self.history.extend(answer.message.clone());
                 self.answers.push(answer.clone());
+                if self.pending.is_empty() {
+                    self.begin_run(&answer.traceparent, &answer.tracestate, at);
+                }
                 self.enter(TaskState::Working, None, at);
             }
             Some(event::Body::Lost(lost)) => self.apply_lost(lost, at),
@@ -85,6 +90,9 @@ impl Task {
             }
             Some(event::Body::Withdrawn(withdrawn)) => {
                 self.pending.retain(|question| question.key != withdrawn.key);
+                if self.pending.is_empty() {
+                    self.begin_run("", "", at);
+                }
                 self.enter(TaskState::Working, None, at);
             }
             // Written by a newer version: it keeps its number, so that later ones fit.
@@ -117,7 +125,7 @@ impl Task {
 
     fn apply_assigned(&mut self, assigned: &Assigned, at: Millis) {
         if !self.attempts.is_empty() && self.stand_in() != assigned.agent {
-            self.start_over();
+            self.start_over(at);
         }
         self.retry_at = None;
         self.passed_on = false;
@@ -141,12 +149,15 @@ impl Task {
 
     /// Another agent takes over. It cannot read what the last one saved, and would take answers to
     /// the other's questions for answers to its own.
-    fn start_over(&mut self) {
+    fn start_over(&mut self, at: Millis) {
         self.checkpoint = None;
         self.artifacts = Artifacts::default();
         self.tolerated = Tolerated::default();
         self.answers.clear();
-        self.pending.clear();
+        if !self.pending.is_empty() {
+            self.pending.clear();
+            self.begin_run("", "", at);
+        }
         (self.losses, self.retries) = (0, 0);
     }
 

@@ -13,7 +13,11 @@ use std::{
     time::Duration,
 };
 
-use faultline_chassis::{deadline::parse_grpc_timeout, trace::TRACEPARENT};
+use faultline_chassis::{
+    deadline::parse_grpc_timeout,
+    telemetry::{Span, link as why},
+    trace::{TRACEPARENT, TRACESTATE},
+};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -30,14 +34,13 @@ use faultline_proto::{
 use futures::Stream;
 use tokio::{sync::oneshot, time::Instant};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
-use tracing::Span;
 
 use crate::{
     caller::Caller,
     core::Core,
     delegation::Claimed,
     error::Error,
-    link::{log_private, record, serve_span},
+    link::{self, ended, log_private, sent, serve_span},
     live::CallKey,
     subscription::Subscription,
 };
@@ -83,16 +86,13 @@ impl Doors {
         }
     }
 
-    /// The same for a call that has a span.
+    /// A call comes in.
     fn begin(&self, method: &'static str, metadata: &MetadataMap) -> Result<Begun, Status> {
         let (span, caller) = serve_span(method, asked(metadata));
-        let known = self.known(caller, metadata).map_err(Failure::from);
-        record(&span, known.as_ref().err());
-        Ok((span, known.map_err(refused)?))
-    }
-
-    fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
-        self.known(asked(metadata).into(), metadata).map_err(refused)
+        match self.known(caller, metadata) {
+            Ok(caller) => Ok((span, caller)),
+            Err(error) => Err(refused(span, error)),
+        }
     }
 
     fn waiting(&self) -> Waiting<'_> {
@@ -140,6 +140,7 @@ fn asked(metadata: &MetadataMap) -> Asked {
     Asked {
         timeout_ms: u32::try_from(patience).unwrap_or(u32::MAX),
         traceparent: text(TRACEPARENT).to_owned(),
+        tracestate: text(TRACESTATE).to_owned(),
         principal: text(PRINCIPAL).to_owned(),
         idempotency_key: text(IDEMPOTENCY_KEY).to_owned(),
         extensions: uris.filter(|uri| !uri.is_empty()).map(str::to_owned).collect(),
@@ -175,26 +176,58 @@ fn respond<T>(answer: T, caller: &Caller) -> Response<T> {
     response
 }
 
-fn refused(error: impl Into<Failure>) -> Status {
-    let failure = error.into();
+fn refused(span: Span, error: impl Into<Failure>) -> Status {
+    status(link::refused(span, error.into()))
+}
+
+fn status(failure: Failure) -> Status {
     log_private(&failure);
     failure.into()
 }
 
-fn frames(subscription: Subscription) -> Frames {
-    Box::pin(futures::stream::unfold(Some(subscription), |subscription| async move {
-        let mut subscription = subscription?;
+/// For operators, whose calls are no spans.
+fn unseen(error: Error) -> Status {
+    status(error.into())
+}
+
+/// The answer to a call, whichever it is.
+fn answer<T>(span: Span, answer: Result<T, Error>) -> Result<T, Status> {
+    ended(span, answer.map_err(Failure::from)).map_err(status)
+}
+
+/// The same, if it is a task.
+fn task(mut span: Span, task: Result<Task, Error>) -> Result<Task, Status> {
+    if let Ok(task) = &task {
+        span.task(task);
+    }
+    answer(span, task)
+}
+
+/// The span lasts as long as the stream.
+fn frames(span: Span, subscription: Result<Subscription, Error>) -> Result<Frames, Status> {
+    let subscription = match subscription {
+        Ok(subscription) => subscription,
+        Err(error) => return Err(refused(span, error)),
+    };
+    let open = Some((span, subscription));
+    Ok(Box::pin(futures::stream::unfold(open, |open| async move {
+        let (mut span, mut subscription) = open?;
         loop {
             match subscription.next().await {
-                Ok(Some(frame)) => match frame.response {
-                    Some(response) => return Some((Ok(response), Some(subscription))),
-                    None => continue,
-                },
-                Ok(None) => return None,
-                Err(error) => return Some((Err(refused(error)), None)),
+                Ok(Some(frame)) => {
+                    span.frame(&frame);
+                    if let Some(response) = frame.response {
+                        return Some((Ok(response), Some((span, subscription))));
+                    }
+                }
+                Ok(None) => {
+                    span.rpc_ended(Ok(()));
+                    return None;
+                }
+                Err(error) => return Some((Err(refused(span, error)), None)),
             }
         }
-    }))
+    })))
 }
 
 #[tonic::async_trait]
@@ -209,112 +242,124 @@ impl A2aService for Doors {
         let (span, caller) = self.begin("SendMessage", request.metadata())?;
         let configuration = request.get_ref().configuration.as_ref();
         let waits = !configuration.is_some_and(|c| c.return_immediately);
-        let mut caller = wishing(caller, &request, waits).map_err(refused)?;
+        let mut caller = match wishing(caller, &request, waits) {
+            Ok(caller) => caller,
+            Err(failure) => return Err(refused(span, failure)),
+        };
         let waiting = self.waiting();
         caller.call = Some(waiting.call);
         let (done, answer) = oneshot::channel();
         let done = Box::new(move |sent| drop(done.send(sent)));
         self.core.send(request.into_inner(), caller.clone(), done);
         let answer = answer.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
-        record(&span, answer.as_ref().err());
-        Ok(respond(answer.map_err(refused)?, &caller))
+        Ok(respond(sent(span, answer).map_err(status)?, &caller))
     }
 
     async fn send_streaming_message(
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<Frames>, Status> {
-        let (_span, caller) = self.begin("SendStreamingMessage", request.metadata())?;
-        let caller = wishing(caller, &request, false).map_err(refused)?;
+        let (span, caller) = self.begin("SendStreamingMessage", request.metadata())?;
+        let caller = match wishing(caller, &request, false) {
+            Ok(caller) => caller,
+            Err(failure) => return Err(refused(span, failure)),
+        };
         let subscription = self.core.stream(request.into_inner(), &caller).await;
-        Ok(respond(frames(subscription.map_err(refused)?), &caller))
+        Ok(respond(frames(span, subscription)?, &caller))
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        let caller = self.caller(request.metadata())?;
-        let task = self.core.get(request.into_inner(), &caller).await;
-        Ok(respond(task.map_err(refused)?, &caller))
+        let (span, caller) = self.begin("GetTask", request.metadata())?;
+        let found = self.core.get(request.into_inner(), &caller).await;
+        Ok(respond(task(span, found)?, &caller))
     }
 
     async fn list_tasks(
         &self,
         request: Request<ListTasksRequest>,
     ) -> Result<Response<ListTasksResponse>, Status> {
-        let caller = self.caller(request.metadata())?;
+        let (span, caller) = self.begin("ListTasks", request.metadata())?;
         let list = self.core.list(request.into_inner(), &caller).await;
-        Ok(Response::new(list.map_err(refused)?))
+        Ok(Response::new(answer(span, list)?))
     }
 
     async fn cancel_task(
         &self,
         request: Request<CancelTaskRequest>,
     ) -> Result<Response<Task>, Status> {
-        let caller = self.caller(request.metadata())?;
-        let task = self.core.cancel(request.into_inner(), &caller).await;
-        Ok(respond(task.map_err(refused)?, &caller))
+        let (mut span, caller) = self.begin("CancelTask", request.metadata())?;
+        self.core.link_run(&mut span, &request.get_ref().id, why::CANCELS);
+        let cancelled = self.core.cancel(request.into_inner(), &caller).await;
+        Ok(respond(task(span, cancelled)?, &caller))
     }
 
     async fn subscribe_to_task(
         &self,
         request: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<Frames>, Status> {
+        let (mut span, caller) = self.begin("SubscribeToTask", request.metadata())?;
         let after = match request.metadata().get(LAST_EVENT_ID) {
             None => None,
-            Some(text) => {
-                Some(text.to_str().ok().and_then(|t| t.parse().ok()).ok_or_else(|| {
+            Some(text) => match text.to_str().ok().and_then(|text| text.parse().ok()) {
+                Some(after) => {
+                    self.core.link_run(&mut span, &request.get_ref().id, why::RECONNECT_OF);
+                    Some(after)
+                }
+                None => {
                     let what = "the number of an event, as it came with the stream".to_owned();
-                    refused(Error::Invalid { field: LAST_EVENT_ID, what })
-                })?)
-            }
+                    return Err(refused(span, Error::Invalid { field: LAST_EVENT_ID, what }));
+                }
+            },
         };
-        let caller = self.caller(request.metadata())?;
         let subscribed = self.core.subscribe(&request.into_inner(), after, &caller).await;
-        Ok(respond(frames(subscribed.map_err(refused)?), &caller))
+        Ok(respond(frames(span, subscribed)?, &caller))
     }
 
     async fn create_task_push_notification_config(
         &self,
         request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let caller = self.caller(request.metadata())?;
+        let method = "CreateTaskPushNotificationConfig";
+        let (span, caller) = self.begin(method, request.metadata())?;
         let made = self.core.create_push(request.into_inner(), &caller).await;
-        Ok(respond(made.map_err(refused)?, &caller))
+        Ok(respond(answer(span, made)?, &caller))
     }
 
     async fn get_task_push_notification_config(
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let caller = self.caller(request.metadata())?;
+        let (span, caller) = self.begin("GetTaskPushNotificationConfig", request.metadata())?;
         let config = self.core.get_push(request.into_inner(), &caller).await;
-        Ok(respond(config.map_err(refused)?, &caller))
+        Ok(respond(answer(span, config)?, &caller))
     }
 
     async fn list_task_push_notification_configs(
         &self,
         request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        let caller = self.caller(request.metadata())?;
+        let (span, caller) = self.begin("ListTaskPushNotificationConfigs", request.metadata())?;
         let list = self.core.list_push(request.into_inner(), &caller).await;
-        Ok(respond(list.map_err(refused)?, &caller))
+        Ok(respond(answer(span, list)?, &caller))
     }
 
     async fn delete_task_push_notification_config(
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<()>, Status> {
-        let caller = self.caller(request.metadata())?;
+        let method = "DeleteTaskPushNotificationConfig";
+        let (span, caller) = self.begin(method, request.metadata())?;
         let deleted = self.core.delete_push(request.into_inner(), &caller).await;
-        Ok(respond(deleted.map_err(refused)?, &caller))
+        Ok(respond(answer(span, deleted)?, &caller))
     }
 
     async fn get_extended_agent_card(
         &self,
         request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        let caller = self.caller(request.metadata())?;
+        let (span, caller) = self.begin("GetExtendedAgentCard", request.metadata())?;
         let card = self.core.extended_card(&request.into_inner(), &caller);
-        Ok(Response::new(card.map_err(refused)?))
+        Ok(Response::new(answer(span, card)?))
     }
 }
 

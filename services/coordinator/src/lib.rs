@@ -15,6 +15,7 @@ mod frame;
 mod judge;
 mod questions;
 mod retry;
+mod run;
 mod show;
 mod task;
 
@@ -33,6 +34,7 @@ mod queue;
 mod registry;
 mod reports;
 mod slots;
+mod spans;
 mod store;
 mod sweep;
 mod timers;

@@ -12,9 +12,15 @@ use std::{
     },
 };
 
-use faultline_chassis::{TraceContext, limits, metrics::calls::Call as Measured, telemetry::HOP};
+use faultline_chassis::{
+    limits,
+    metrics::calls::Call as Measured,
+    telemetry::{Kind, Span, link},
+};
 use faultline_proto::{
-    Failure, reason,
+    Failure,
+    a2a::{SendMessageResponse, send_message_response::Payload},
+    reason,
     v1::{self, Call, Deleted, End, Frame, Reply, call, link_server::Link, reply},
 };
 use futures::{FutureExt, Stream, StreamExt, stream};
@@ -23,7 +29,6 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
-use tracing::{Span, info_span};
 
 use crate::{
     caller::{Caller, Extensions},
@@ -144,8 +149,8 @@ impl Line {
                     request,
                     caller,
                     Box::new(move |answer| {
-                        record(&span, answer.as_ref().err());
                         measured.end(answer.as_ref().err());
+                        let answer = sent(span, answer);
                         line.reply(id, answer.map(reply::Body::Sent), extensions.active());
                     }),
                 );
@@ -157,8 +162,12 @@ impl Line {
                 self.open_stream(id, self.core.meters.stream.begin(), span, extensions, open);
             }
             call::Body::Subscribe(subscribe) => {
-                let (span, caller) = serve_span("SubscribeToTask", asked);
+                let (mut span, caller) = serve_span("SubscribeToTask", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
+                if subscribe.after.is_some() {
+                    let id = subscribe.request.as_ref().map_or("", |request| &request.id);
+                    core.link_run(&mut span, id, link::RECONNECT_OF);
+                }
                 let measured = self.core.meters.subscribe.begin();
                 self.open_stream(id, measured, span, extensions, async move {
                     let request = subscribe.request.unwrap_or_default();
@@ -172,16 +181,22 @@ impl Line {
                 self.open_stream(id, measured, Span::none(), Extensions::default(), open);
             }
             question => {
-                let (span, caller) = match method(&question) {
+                let (mut span, caller) = match method(&question) {
                     Some(method) => serve_span(method, asked),
                     None => (Span::none(), asked.into()),
                 };
+                if let call::Body::Cancel(request) = &question {
+                    self.core.link_run(&mut span, &request.id, link::CANCELS);
+                }
                 let measured = self.core.meters.calls.begin(meters::method(&question));
                 let line = Arc::clone(self);
                 tokio::spawn(async move {
                     let answer = guarded(ask(&line.core, question, &caller)).await;
-                    record(&span, answer.as_ref().err());
                     measured.end(answer.as_ref().err());
+                    if let Ok(reply::Body::Task(task)) = &answer {
+                        span.task(task);
+                    }
+                    let answer = ended(span, answer);
                     line.reply(id, answer, caller.extensions.active());
                 });
             }
@@ -192,7 +207,7 @@ impl Line {
         self: &Arc<Self>,
         id: u64,
         measured: Measured,
-        span: Span,
+        mut span: Span,
         extensions: Extensions,
         open: impl Future<Output = Result<S, Error>> + Send + 'static,
     ) {
@@ -206,11 +221,11 @@ impl Line {
                 let opened = open.await.map_err(Failure::from);
                 measured.end(opened.as_ref().err());
                 let source = opened.map_err(Error::from)?;
-                line.pump(id, source, &reader, extensions).await
+                line.pump(id, source, &reader, extensions, &mut span).await
             };
             let answer = guarded(all).await.map(|()| reply::Body::End(End {}));
             line.streams().remove(&id);
-            record(&span, answer.as_ref().err());
+            let answer = ended(span, answer);
             let last = Reply { id, body: Some(line.body(answer)), extensions: Vec::new() };
             line.send_frame(last, &reader).await;
         });
@@ -224,6 +239,7 @@ impl Line {
         mut source: impl Source,
         reader: &Reader,
         extensions: Extensions,
+        span: &mut Span,
     ) -> Result<(), Error> {
         let mut extensions = extensions.active();
         loop {
@@ -232,6 +248,7 @@ impl Line {
                 () = reader.gone.notified() => return Ok(()),
             };
             let Some(frame) = frame else { return Ok(()) };
+            span.frame(&frame);
             match reader.credit.acquire().await {
                 Ok(permit) => permit.forget(),
                 Err(_) => return Ok(()),
@@ -393,20 +410,45 @@ async fn ask(
 
 /// The span of one call at this hop, and the caller as the operations see it.
 pub(crate) fn serve_span(method: &'static str, asked: v1::Caller) -> (Span, Caller) {
-    let span = info_span!(
-        target: HOP,
-        parent: None,
-        "rpc",
-        otel.name = format!("lf.a2a.v1.A2AService/{method}"),
-        otel.kind = "server",
-        otel.status_code = tracing::field::Empty,
-        otel.status_description = tracing::field::Empty,
-        error.r#type = tracing::field::Empty,
-        rpc.system.name = "grpc",
-        a2a.method.name = method,
-    );
-    let trace = TraceContext::from_header(Some(&asked.traceparent)).enter(&span);
-    (span, Caller { traceparent: trace.to_string(), ..asked.into() })
+    let mut caller = Caller::from(asked);
+    let name = format_args!("lf.a2a.v1.A2AService/{method}");
+    let mut span = Span::begin(Kind::Server, &caller.trace, name);
+    span.rpc("coordinator", method);
+    caller.trace = span.context().clone();
+    (span, caller)
+}
+
+/// A call is over.
+pub(crate) fn ended<T>(mut span: Span, answer: Result<T, Failure>) -> Result<T, Failure> {
+    match answer {
+        Ok(answer) => {
+            span.rpc_ended(Ok(()));
+            Ok(answer)
+        }
+        Err(failure) => Err(refused(span, failure)),
+    }
+}
+
+/// What is refused here was born here.
+pub(crate) fn refused(mut span: Span, failure: Failure) -> Failure {
+    let trace = span.context();
+    let failure = match failure.trace_id.is_empty() {
+        true => failure.with_trace(trace.trace_id(), trace.span_id()),
+        false => failure,
+    };
+    span.rpc_ended(Err(&failure));
+    failure
+}
+
+/// The same for a send.
+pub(crate) fn sent(
+    mut span: Span,
+    answer: Result<SendMessageResponse, Failure>,
+) -> Result<SendMessageResponse, Failure> {
+    if let Ok(SendMessageResponse { payload: Some(Payload::Task(task)) }) = &answer {
+        span.task(task);
+    }
+    ended(span, answer)
 }
 
 /// What the caller is not told must be found somewhere: here, under the failure's id.
@@ -419,13 +461,5 @@ pub(crate) fn log_private(failure: &Failure) {
             detail = private.for_log(),
             "refused"
         );
-    }
-}
-
-pub(crate) fn record(span: &Span, failure: Option<&Failure>) {
-    if let Some(failure) = failure.filter(|_| !span.is_disabled()) {
-        span.record("otel.status_code", "ERROR");
-        span.record("otel.status_description", failure.public_message.as_str());
-        span.record("error.type", failure.reason.as_str());
     }
 }

@@ -14,9 +14,8 @@ use tokio::{
     task::AbortHandle,
     time::Instant,
 };
-use tracing::Span;
 
-use crate::{meters::AgentMeters, store::KeyRow, task::Task};
+use crate::{meters::AgentMeters, spans::Open, store::KeyRow, task::Task};
 
 pub(crate) struct Live {
     pub(crate) task: Task,
@@ -34,13 +33,13 @@ pub(crate) struct Live {
     pub(crate) told: usize,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
-    /// Of the current attempt, from its assignment to its end.
-    pub(crate) span: Span,
     /// Since when it waits for a slot.
     pub(crate) queued: Option<Instant>,
     /// Of its agent.
     pub(crate) meters: Arc<AgentMeters>,
     _active: Held,
+    /// Which of its spans are under way.
+    pub(crate) open: Open,
 }
 
 /// A confirmed event on its way to a watcher.
@@ -92,12 +91,12 @@ impl Live {
             acked: task.reported,
             assigned: !task.worker.is_empty(),
             told: task.answers_known,
+            open: Open::recalled(&task),
             task,
             may_vanish: false,
             key: None,
             watchers: Vec::new(),
             waiters: Vec::new(),
-            span: Span::none(),
             queued: None,
             _active: meters.active.hold(),
             meters,

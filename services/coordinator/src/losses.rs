@@ -12,7 +12,6 @@ use faultline_proto::{
 use crate::{
     Config,
     core::State,
-    dispatch::close_span,
     live::Live,
     registry::{Presence, Worker},
     task::{Millis, Task, is_waiting},
@@ -42,7 +41,6 @@ impl State {
         let from = live.task.version;
         live.task.version += 1;
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
-        close_span(live);
         let (over, needs_worker) = (live.task.is_final(), live.task.needs_worker());
         let (attempt, losses) = (live.task.attempt, live.task.losses);
         tracing::warn!(task = %id, attempt, losses, over, "a worker was lost with this task");
@@ -63,7 +61,6 @@ impl State {
         live.task.version += 1;
         let bodies = live.task.decide_release();
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
-        close_span(live);
         let needs_worker = live.task.needs_worker();
         self.commit(id, from, events, Vec::new());
         if needs_worker {

@@ -76,7 +76,7 @@ impl Core {
         let task = stored.task;
         Ok(InspectResponse {
             agent: task.agent.clone(),
-            trace_id: task.traceparent.split('-').nth(1).unwrap_or_default().to_owned(),
+            trace_id: task.run_trace().trace_id(),
             created: Some(timestamp(task.created)),
             attempts: task.attempts.clone(),
             failure: task.failure.clone().map(Failure::into_record),

@@ -294,6 +294,12 @@ impl Registry {
         Self { config, meters, agents: BTreeMap::new(), workers: HashMap::new() }
     }
 
+    /// Of an agent's card.
+    pub(crate) fn version(&self, agent: &str) -> &str {
+        let card = self.agents.get(agent).and_then(|agent| agent.offer.card.as_ref());
+        card.map_or("", |card| &card.version)
+    }
+
     /// Takes note of an agent. True: it is new or has changed.
     pub(crate) fn offer(&mut self, offer: AgentOffer, at: Millis) -> bool {
         let (name, policy) = (offer.name.clone(), Policy::of(&self.config, &offer));

@@ -13,7 +13,6 @@ use prost::Message as _;
 use crate::{
     breaker::Said,
     core::{Effect, State},
-    dispatch::close_span,
     judge::Verdict,
     live::{Live, message_response, task_response},
     store::{KeyRow, Write},
@@ -140,6 +139,8 @@ impl State {
         now: Millis,
     ) -> Option<Box<KeyRow>> {
         let mut live = self.live.remove(&id)?;
+        let version = self.registry.version(&live.task.agent);
+        effects.extend(live.open.vanish(&live.task, version));
         self.drop_calls(&live);
         self.forget_time(id);
         self.note(live.task.runner(), id, Said::Serves, now);
@@ -175,9 +176,6 @@ impl State {
         let needs_worker = live.task.needs_worker();
         let (waiting, agent) = (is_waiting(live.task.state), live.task.agent.clone());
         let runner = live.task.runner().to_owned();
-        if over || homeless {
-            close_span(live);
-        }
         live.may_vanish = false;
         live.key = None;
         // As it is in this very step, which is durable when they hear of it.

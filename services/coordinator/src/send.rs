@@ -30,6 +30,7 @@ use crate::{
     live::{Alarm, Done, Until, Waiter, task_response},
     push,
     repeat::Found,
+    run,
     store::{Extras, Scope},
     subscription::Subscription,
     task::Task,
@@ -231,7 +232,7 @@ impl Core {
             principal: caller.principal.clone(),
             context_id,
             message,
-            traceparent: caller.traceparent.clone(),
+            trace: caller.trace.clone(),
             parent: parent.transpose()?,
             limit,
             // The key of a child says only which child it is.
@@ -361,7 +362,7 @@ fn continued(
         NoAnswer::Answered(question) => Error::Answered { id, question },
         NoAnswer::Wrong(wrong) => answer::refusal(wrong).with_task(id, "").into(),
     })?;
-    Ok(Step::Answer(id, Box::new(body)))
+    Ok(Step::Answer(id, Box::new(run::traced(body, &caller.trace))))
 }
 
 fn check_gates(

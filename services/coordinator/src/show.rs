@@ -22,9 +22,11 @@ impl Task {
         let failure = failure.with_task(self.id, &self.context_id);
         let failure = match failure.trace_id.is_empty() {
             true => {
-                let mut ids = self.traceparent.split('-').skip(1);
-                let (trace, span) = (ids.next().unwrap_or(""), ids.next().unwrap_or(""));
-                failure.with_trace(trace, span)
+                let trace = match self.worker.is_empty() {
+                    true => self.run_trace(),
+                    false => self.attempt_trace(),
+                };
+                failure.with_trace(trace.trace_id(), trace.span_id())
             }
             false => failure,
         };

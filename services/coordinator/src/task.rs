@@ -13,7 +13,7 @@ use faultline_proto::{
 };
 use prost_types::Timestamp;
 
-use crate::{artifact::Artifacts, budget::Budget, frame::Ids, tolerated::Tolerated};
+use crate::{artifact::Artifacts, budget::Budget, frame::Ids, run::Run, tolerated::Tolerated};
 
 /// Whose tasks are those of a caller that nobody has named: a mesh without tokens has only this
 /// one. The schema says the same of tasks that are older than principals.
@@ -64,7 +64,8 @@ pub(crate) struct Task {
     /// Active time: what it may take, and what it took.
     pub(crate) budget: Budget,
     pub(crate) status_at: Millis,
-    pub(crate) traceparent: String,
+    /// What it does since somebody last called or answered.
+    pub(crate) run: Run,
     pub(crate) status_message: Option<Message>,
     pub(crate) failure: Option<Failure>,
     /// Why the attempt that ended it was the last.
@@ -147,7 +148,7 @@ impl Task {
             created,
             budget: Budget::default(),
             status_at: created,
-            traceparent: String::new(),
+            run: Run { began: created, first: 1, ..Run::default() },
             status_message: None,
             failure: None,
             not_retried: NotRetried::Unspecified,

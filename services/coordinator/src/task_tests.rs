@@ -12,12 +12,13 @@ use crate::{frame::text_message, judge::Verdict};
 use faultline_proto::v1::interrupt;
 
 const NOW: Millis = 1_700_000_000_000;
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const WORKER: &str = "0199aaaa-0000-7000-8000-000000000001";
 
 fn first() -> Submitted {
     Submitted {
         message: Some(text_message("hi".into())),
-        traceparent: "00-1-2-01".into(),
+        traceparent: format!("00-{TRACE}-00f067aa0ba902b7-01"),
         principal: LOCAL.into(),
         ..Submitted::default()
     }
@@ -284,7 +285,7 @@ fn a_failed_task_shows_its_failure_whole_in_task_and_frame() {
     assert_eq!(update.status, shown.status);
     let failure = Failure::from_metadata(&shown.metadata.unwrap()).unwrap();
     assert_eq!((failure.reason.as_str(), failure.origin_agent()), ("ABORTED", "a"));
-    assert_eq!((failure.task_id.clone(), failure.trace_id.as_str()), (task.id.to_string(), "1"));
+    assert_eq!((failure.task_id.clone(), failure.trace_id.as_str()), (task.id.to_string(), TRACE));
 }
 
 #[test]

@@ -49,8 +49,17 @@ pub struct Log {
     pub filter: Option<String>,
     /// One JSON object a line instead of text. Default: false.
     pub json: bool,
-    /// Where spans go by OTLP over gRPC, such as `http://127.0.0.1:4317`. Default: nowhere.
+    /// Where spans go by OTLP, such as `http://127.0.0.1:4317`. The standard variables of
+    /// OpenTelemetry say how, and may say otherwise. Default: nowhere.
     pub otlp_endpoint: Option<String>,
+    /// Whether spans that end in error go there although their trace was not sampled: each alone,
+    /// without what lies above it. Default: false.
+    pub keep_errors: bool,
+    /// Whether spans of agents also have the attributes of OpenInference. Default: false.
+    pub openinference: bool,
+    /// The standard variables, which are not ours to print.
+    #[serde(skip)]
+    pub otel: Environment,
 }
 
 /// The three services find each other on one machine.
@@ -103,7 +112,10 @@ impl Config {
         let text = path.map(config::read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
         let file = text.as_ref().map(|text| File { name: &name, text });
-        config::load(&self, file, &with_short_names(env)).map(Self::shared)
+        let mut config = config::load(&self, file, &with_short_names(env))?.shared();
+        let otel = env.iter().filter(|(name, _)| name.starts_with("OTEL_"));
+        config.log.otel = otel.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Ok(config)
     }
 
     /// Gives every service what it needs of the sections that belong to none.
@@ -141,6 +153,9 @@ impl Log {
             json: self.json,
             service: service.to_owned(),
             otlp_endpoint: self.otlp_endpoint,
+            keep_errors: self.keep_errors,
+            openinference: self.openinference,
+            otel: self.otel,
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, io::Write, sync::Arc};
 
 use axum::body::Body;
-use faultline_chassis::TraceContext;
+use faultline_chassis::{TraceContext, telemetry::SharedSpan};
 use faultline_proto::{
     Failure, json,
     reason::{self, Actor},
@@ -18,7 +18,6 @@ use http::{
 };
 use serde::{Deserialize, Serialize};
 use tonic::{Code, Status};
-use tracing::Span;
 
 use crate::{jsonrpc::Id, meters::Seen, v03, version::Version};
 
@@ -47,6 +46,7 @@ impl Refused {
 /// What a failure needs to become an answer.
 #[derive(Clone)]
 pub(crate) struct Reporter {
+    pub(crate) span: SharedSpan,
     pub(crate) trace: TraceContext,
     pub(crate) table: ErrorTable,
     pub(crate) seen: Arc<Seen>,
@@ -66,7 +66,7 @@ impl Reporter {
     /// The answer to a JSON-RPC request. The error is in the body; HTTP went well, unless the
     /// request was turned away before it was read, or this very caller was.
     pub(crate) fn rpc(&self, refused: Refused, id: &Id) -> Response<Body> {
-        let failure = self.complete(refused.failure);
+        let failure = self.seen(refused.failure);
         let usual = match failure.row() {
             row if row == &reason::UNAUTHENTICATED_CALLER => StatusCode::UNAUTHORIZED,
             row if row == &reason::INSUFFICIENT_SCOPE => StatusCode::FORBIDDEN,
@@ -80,12 +80,12 @@ impl Reporter {
 
     /// The same as one more frame of a stream that has begun.
     pub(crate) fn write_rpc(&self, failure: Failure, id: &Id, out: &mut Vec<u8>) {
-        write_rpc(&self.complete(failure), id, out);
+        write_rpc(&self.seen(failure), id, out);
     }
 
     /// The answer of everything that is not JSON-RPC.
     pub(crate) fn plain(&self, refused: Refused, version: Version) -> Response<Body> {
-        let failure = self.complete(refused.failure);
+        let failure = self.seen(refused.failure);
         let status = refused.status.unwrap_or_else(|| self.http(&failure));
         let mut body = Vec::with_capacity(1024);
         write_plain(&failure, status, version, &mut body);
@@ -93,7 +93,7 @@ impl Reporter {
     }
 
     pub(crate) fn write_plain(&self, failure: Failure, version: Version, out: &mut Vec<u8>) {
-        let failure = self.complete(failure);
+        let failure = self.seen(failure);
         write_plain(&failure, self.http(&failure), version, out);
     }
 
@@ -101,6 +101,9 @@ impl Reporter {
     pub(crate) fn status(&self, failure: Failure) -> Status {
         let failure = self.complete(failure);
         self.seen.told_by_status(&failure);
+        self.span.with(|span| {
+            span.rpc_ended(Err(&failure));
+        });
         Status::from(failure)
     }
 
@@ -111,6 +114,15 @@ impl Reporter {
             ErrorTable::V1_0_1 => row.http,
         };
         StatusCode::from_u16(number).unwrap_or(StatusCode::BAD_GATEWAY)
+    }
+
+    /// The same, and the span of an HTTP request says so.
+    fn seen(&self, failure: Failure) -> Failure {
+        let failure = self.complete(failure);
+        self.span.with(|span| {
+            span.failed(&failure);
+        });
+        failure
     }
 
     /// Gives a failure of our own its birthplace and trace, writes the one line about it, and
@@ -166,21 +178,6 @@ fn respond(status: StatusCode, failure: &Failure, body: Vec<u8>) -> Response<Bod
 }
 
 fn log(failure: &Failure) {
-    let span = Span::current();
-    span.record("error.type", failure.reason.as_str());
-    // The codes that are the server's fault; the others went as they should, seen from here.
-    let ours = matches!(
-        failure.code(),
-        Code::Unknown
-            | Code::DeadlineExceeded
-            | Code::Unimplemented
-            | Code::Internal
-            | Code::Unavailable
-            | Code::DataLoss
-    );
-    if ours {
-        span.record("otel.status_code", "ERROR");
-    }
     // The keys are those of every service, so that one id finds every line about it.
     macro_rules! line {
         ($level:ident) => {

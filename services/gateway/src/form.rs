@@ -63,10 +63,15 @@ impl Form {
         let admit = |call| operation::admit(exchange, self.operation, agent, call);
         let answered = match call.and_then(admit) {
             Err(failure) => Err(failure),
-            Ok(call) if self.operation.streams() => sse::answer(exchange, call, self.clone()).await,
+            Ok(call) if self.operation.streams() => self.stream(exchange, call).await,
             Ok(call) => self.once(exchange, call).await,
         };
         answered.unwrap_or_else(|failure| self.refuse(failure.into(), exchange))
+    }
+
+    async fn stream(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {
+        let frames = operation::stream(exchange, call).await?;
+        sse::answer(exchange, frames, self.clone()).await
     }
 
     async fn once(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {

@@ -96,10 +96,7 @@ fn exchange<T>(request: &Request<T>) -> Result<Arc<Exchange>, Status> {
 }
 
 fn admit(exchange: &Exchange, operation: Operation, call: call::Body) -> Result<Admitted, Failure> {
-    let name = operation.name();
-    exchange.span.record("a2a.method.name", name);
     exchange.seen.asks(operation);
-    exchange.span.record("otel.name", format_args!("lf.a2a.v1.A2AService/{name}"));
     // Also without any metadata: to be lenient here would only hide what clients forget, and the
     // official ones do not.
     version::must_be_1(exchange, Version::of(exchange)?, operation)?;
@@ -121,6 +118,7 @@ async fn once<T, A>(
         Ok((taken, answer.extensions))
     };
     let (taken, extensions) = asked.await.map_err(|f| exchange.reporter().status(f))?;
+    exchange.went_well();
     Ok(respond(&exchange, taken, &extensions))
 }
 
@@ -134,8 +132,8 @@ async fn many<T>(
 ) -> Result<Response<Events>, Status> {
     let exchange = exchange(&request)?;
     let opened = async {
-        let Admitted { caller, call } = admit(&exchange, operation, call(request.into_inner()))?;
-        let mut frames = exchange.gateway.link.stream(caller, call).await?;
+        let admitted = admit(&exchange, operation, call(request.into_inner()))?;
+        let mut frames = operation::stream(&exchange, admitted).await?;
         let first = frames.next().await.transpose()?;
         Ok((first, frames))
     };
@@ -152,9 +150,13 @@ fn following(
     exchange: Arc<Exchange>,
 ) -> impl Stream<Item = Result<StreamResponse, Status>> {
     stream::unfold((frames, exchange), |(mut frames, exchange)| async move {
-        let item = match frames.next().await? {
+        let Some(item) = frames.next().await else {
+            exchange.went_well();
+            return None;
+        };
+        let item = match item {
             Ok(frame) => Ok(frame.response.unwrap_or_default()),
-            Err(failure) => Err(exchange.span.in_scope(|| exchange.reporter().status(failure))),
+            Err(failure) => Err(exchange.reporter().status(failure)),
         };
         Some((item, (frames, exchange)))
     })

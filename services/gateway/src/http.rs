@@ -14,7 +14,11 @@ use axum::{
     extract::{Request, State},
 };
 use bytes::Bytes;
-use faultline_chassis::{TraceContext, admin::scraped, telemetry::HOP, trace::TRACEPARENT};
+use faultline_chassis::{
+    TraceContext,
+    admin::scraped,
+    telemetry::{Kind, SharedSpan, Span},
+};
 use faultline_proto::{Failure, reason, v1::Caller};
 use futures::FutureExt;
 use http::{
@@ -22,7 +26,6 @@ use http::{
     header::{ALLOW, CONNECTION, CONTENT_TYPE},
     request::Parts,
 };
-use tracing::{Instrument, Span, field::Empty};
 
 use crate::{
     Gateway,
@@ -34,17 +37,21 @@ use crate::{
     jsonrpc::{self, Id},
     mesh,
     meters::Seen,
+    operation::Operation,
     rest,
     route::Route,
     version::Version,
 };
+
+const ROLE: &str = "gateway";
 
 /// One request, as far as all handlers need it.
 #[derive(Clone)]
 pub(crate) struct Exchange {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) head: Parts,
-    pub(crate) span: Span,
+    /// Open for as long as anything of the answer is under way.
+    pub(crate) span: SharedSpan,
     /// What is handed on: a child of what the client sent.
     pub(crate) trace: TraceContext,
     /// Who asks; nobody where it does not matter.
@@ -53,10 +60,26 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
+    /// The caller, in no trace yet: that is of the call that is made for him.
     pub(crate) fn caller(&self, wait: Duration) -> Caller {
         let timeout_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let who = self.principal.as_ref().map(Principal::caller).unwrap_or_default();
-        Caller { traceparent: self.trace.to_string(), timeout_ms, ..who }
+        Caller { timeout_ms, ..who }
+    }
+
+    /// It is known what an HTTP request asks for.
+    pub(crate) fn does(&self, operation: Operation) {
+        self.span.with(|span| {
+            span.set("a2a.method.name", operation.name());
+        });
+        self.seen.asks(operation);
+    }
+
+    /// A gRPC call is answered.
+    pub(crate) fn went_well(&self) {
+        self.span.with(|span| {
+            span.rpc_ended(Ok(()));
+        });
     }
 
     /// A header that is text. What is not text is as good as absent, except that it is not empty.
@@ -87,8 +110,9 @@ impl Exchange {
     }
 
     pub(crate) fn reporter(&self) -> Reporter {
+        let (span, trace) = (self.span.clone(), self.trace.clone());
         let seen = Arc::clone(&self.seen);
-        Reporter { trace: self.trace, table: self.gateway.error_table, seen }
+        Reporter { span, trace, table: self.gateway.error_table, seen }
     }
 }
 
@@ -101,20 +125,6 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let (head, mut body) = request.into_parts();
     let uri = head.uri.clone();
     let route = Route::of(uri.path(), &head.headers);
-    let span = tracing::info_span!(
-        target: HOP,
-        parent: None,
-        "request",
-        "otel.name" = format_args!("{} {}", verb(&head.method), route.template()),
-        "otel.kind" = "server",
-        "http.request.method" = head.method.as_str(),
-        "http.response.status_code" = Empty,
-        "a2a.method.name" = Empty,
-        "error.type" = Empty,
-        "otel.status_code" = Empty,
-    );
-    let parent = head.headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
-    let trace = TraceContext::from_header(parent).enter(&span);
     let (principal, stranger) = match route.is_public() {
         true => (None, None),
         false => match gateway.callers.identify(&head.headers) {
@@ -122,27 +132,72 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
             Err(failure) => (None, Some(failure)),
         },
     };
+    let parent = TraceContext::at_edge(&head.headers, principal.is_some());
+    let (span, trace) = match span(gateway.scheme, &head, &route, &parent) {
+        Some(span) => (SharedSpan::from(span.1), span.0),
+        None => (SharedSpan::default(), parent.child()),
+    };
     let seen = Seen::new(&gateway.meters);
     let exchange = Exchange { gateway, span: span.clone(), trace, head, principal, seen };
     let mut response = match stranger {
-        Some(failure) => span.in_scope(|| refuse(&exchange, &route, failure.into())),
+        Some(failure) => refuse(&exchange, &route, failure.into()),
         None => {
             // Pinned here, so that what is put around it does not move it: it is large.
             let answering = pin!(answer(&exchange, &route, &mut body));
             // A panic costs the request that met it, and the client hears of it in its own form.
-            let answered = AssertUnwindSafe(answering).catch_unwind().instrument(span.clone());
+            let answered = AssertUnwindSafe(answering).catch_unwind();
             let failure = || Failure::new(&reason::INTERNAL_ERROR).into();
-            let panicked = |_| span.in_scope(|| refuse(&exchange, &route, failure()));
+            let panicked = |_| refuse(&exchange, &route, failure());
             answered.await.unwrap_or_else(panicked)
         }
     };
     if !body::finish(&exchange.head, &mut body).await {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    span.record("http.response.status_code", response.status().as_u16());
+    span.with(|span| answered_with(span, &route, response.status()));
     let (verb, status) = (verb(&exchange.head.method), response.status());
     exchange.seen.answered(verb, &route, status, since.elapsed());
     response
+}
+
+/// The span of a request, and what is handed on. Probes have none: there would be nothing else.
+fn span(
+    scheme: &str,
+    head: &Parts,
+    route: &Route<'_>,
+    parent: &TraceContext,
+) -> Option<(TraceContext, Span)> {
+    let path = head.uri.path();
+    let mut span = match route {
+        Route::Health | Route::GrpcHealth => return None,
+        Route::Grpc => match path.rsplit('/').next().and_then(Operation::named) {
+            Some(operation) => {
+                let method = operation.name();
+                let name = format_args!("lf.a2a.v1.A2AService/{method}");
+                let mut span = Span::begin(Kind::Server, parent, name);
+                span.rpc(ROLE, method);
+                return Some((span.context().clone(), span));
+            }
+            None => Span::begin(Kind::Server, parent, format_args!("POST {}", route.template())),
+        },
+        _ => {
+            let (verb, template) = (verb(&head.method), route.template());
+            Span::begin(Kind::Server, parent, format_args!("{verb} {template}"))
+        }
+    };
+    span.http(ROLE, verb(&head.method), route.template());
+    span.set("url.path", path).set("url.scheme", scheme);
+    Some((span.context().clone(), span))
+}
+
+/// What went wrong on this side and left no failure says so by its status.
+fn answered_with(span: &mut Span, route: &Route<'_>, status: StatusCode) {
+    if !matches!(route, Route::Grpc) {
+        span.set("http.response.status_code", status.as_u16());
+    }
+    if status.is_server_error() {
+        span.error(status.as_str(), status.canonical_reason().unwrap_or_default());
+    }
 }
 
 /// A method as a span names it: few, whatever clients send.

@@ -98,8 +98,7 @@ fn read(
         Ok(chosen) => chosen,
         Err(failure) => return Err((id, failure)),
     };
-    exchange.span.record("a2a.method.name", operation.name());
-    exchange.seen.asks(operation);
+    exchange.does(operation);
     let form = Form { wrap: Wrap::Rpc(id), version, operation };
     let call = form.read(envelope.params.map_or("{}", RawValue::get));
     Ok((form, call))

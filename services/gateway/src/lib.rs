@@ -34,11 +34,12 @@ use std::{
 
 use axum::Router;
 use faultline_chassis::{
-    Drain, Mesh, Metrics,
+    Drain, Mesh, Metrics, TraceContext,
     admin::Ready,
     client::{CannotDial, Channel},
     limits,
     server::{self, BindError, Listener},
+    telemetry::Calling,
     tls,
 };
 use serde::{Deserialize, Serialize};
@@ -176,6 +177,9 @@ pub struct Service {
     trace_link: Option<TraceLink>,
     error_table: ErrorTable,
     metrics: Metrics,
+    /// Host and port of the coordinator, and what clients speak, for spans.
+    peer: (String, Option<u16>),
+    scheme: &'static str,
 }
 
 impl Config {
@@ -209,9 +213,11 @@ impl Config {
             v03: self.serve_v03,
             since: SystemTime::now(),
         };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
         Ok(Service {
             listener,
             link: Link::new(),
+            peer: coordinator.peer(),
             coordinator,
             cards,
             callers,
@@ -220,6 +226,7 @@ impl Config {
             trace_link,
             error_table: self.a2a_error_table,
             metrics: self.metrics,
+            scheme,
         })
     }
 }
@@ -251,6 +258,8 @@ impl Service {
             error_table: self.error_table,
             meters: Meters::new(&self.metrics, &link),
             metrics: self.metrics,
+            peer: self.peer,
+            scheme: self.scheme,
         };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
@@ -294,4 +303,14 @@ struct Gateway {
     error_table: ErrorTable,
     metrics: Metrics,
     meters: Arc<Meters>,
+    peer: (String, Option<u16>),
+    scheme: &'static str,
+}
+
+impl Gateway {
+    /// The span of a call to the coordinator.
+    fn calling(&self, method: &str, parent: &TraceContext) -> Calling {
+        let (host, port) = &self.peer;
+        Calling::begin("gateway", method, parent).to(host, *port)
+    }
 }

@@ -18,7 +18,6 @@ use crate::{
     body,
     error::{Refused, Reporter},
     http::{self as surface, Exchange},
-    operation::Admitted,
     sse::{self, Writing},
     validate,
     version::Version,
@@ -112,7 +111,8 @@ pub(crate) async fn answer(
     let call = method.call(&body)?;
     let caller = exchange.caller(Duration::ZERO);
     if method == Method::Watch {
-        return Ok(sse::answer(exchange, Admitted { caller, call }, Changes).await?);
+        let changes = exchange.gateway.link.stream(caller, call).await?;
+        return Ok(sse::answer(exchange, changes, Changes).await?);
     }
     let body = match exchange.gateway.link.ask(caller, call).await?.body {
         reply::Body::Agents(agents) => json::to_vec(&agents),

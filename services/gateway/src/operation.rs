@@ -3,17 +3,23 @@
 
 use std::time::Duration;
 
-use faultline_chassis::deadline::parse_grpc_timeout;
+use faultline_chassis::{deadline::parse_grpc_timeout, telemetry::Calling};
 use faultline_proto::{
     Failure,
-    a2a::SendMessageRequest,
+    a2a::{SendMessageRequest, SendMessageResponse, Task, send_message_response::Payload},
     json::{self, ProtoJson},
     v1::{Caller, Subscribe, call, reply},
     wish,
 };
 use prost_types::{Struct, value::Kind};
 
-use crate::{auth::Scope, card, extensions, http::Exchange, link::Answer, validate};
+use crate::{
+    auth::Scope,
+    card, extensions,
+    http::Exchange,
+    link::{Answer, FrameStream},
+    validate,
+};
 
 const LAST_EVENT_ID: &str = "last-event-id";
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
@@ -121,8 +127,9 @@ fn parse<T: ProtoJson>(json: &str) -> Result<T, Failure> {
 
 /// A call that may be sent on.
 pub(crate) struct Admitted {
-    pub(crate) caller: Caller,
-    pub(crate) call: call::Body,
+    calling: Calling,
+    caller: Caller,
+    call: call::Body,
 }
 
 /// Lets a call through, whichever binding it came by: the caller may do this, and all is right
@@ -148,23 +155,58 @@ pub(crate) fn admit(
         caller.cancel_after_ms = grace.map(|grace| grace.as_millis() as u32);
     }
     caller.extensions = extensions::declared(&exchange.head.headers)?;
-    Ok(Admitted { caller, call })
+    let calling = exchange.gateway.calling(operation.name(), &exchange.trace);
+    caller.traceparent = calling.context().to_string();
+    calling.context().state().clone_into(&mut caller.tracestate);
+    Ok(Admitted { calling, caller, call })
 }
 
 /// Sends a call that has one answer. Only the gateway knows where an agent is reached, so it has
 /// to complete an extended card.
 pub(crate) async fn once(exchange: &Exchange, admitted: Admitted) -> Result<Answer, Failure> {
-    let Admitted { caller, call } = admitted;
+    let Admitted { mut calling, caller, call } = admitted;
     let agent = match &call {
         call::Body::ExtendedCard(request) => Some(request.tenant.clone()),
         _ => None,
     };
-    let mut answer = exchange.gateway.link.ask(caller, call).await?;
+    let asked = exchange.gateway.link.ask(caller, call).await;
+    let task = asked.as_ref().map(|answer| task(&answer.body));
+    exchange.span.with(|span| {
+        if let Ok(Some(task)) = task {
+            span.task(task);
+        }
+    });
+    calling.ended(task);
+    let mut answer = asked?;
     if let reply::Body::Card(card) = &mut answer.body {
         let agent = agent.filter(|agent| !agent.is_empty());
         card::complete(exchange, agent.as_deref(), card);
     }
     Ok(answer)
+}
+
+/// The task that an answer is, if it is one.
+fn task(answer: &reply::Body) -> Option<&Task> {
+    match answer {
+        reply::Body::Task(task) => Some(task),
+        reply::Body::Sent(SendMessageResponse { payload: Some(Payload::Task(task)) }) => Some(task),
+        _ => None,
+    }
+}
+
+/// Opens a call that has many answers.
+pub(crate) async fn stream(
+    exchange: &Exchange,
+    admitted: Admitted,
+) -> Result<FrameStream, Failure> {
+    let Admitted { mut calling, caller, call } = admitted;
+    match exchange.gateway.link.stream(caller, call).await {
+        Ok(frames) => Ok(frames.traced(calling, exchange.span.clone())),
+        Err(failure) => {
+            calling.ended(Err(&failure));
+            Err(failure)
+        }
+    }
 }
 
 /// Appends the JSON of an answer, if it is one to an operation.

@@ -34,8 +34,7 @@ pub(crate) async fn answer(
     operation: Operation,
     body: &mut Body,
 ) -> Result<Response<Body>, Refused> {
-    exchange.span.record("a2a.method.name", operation.name());
-    exchange.seen.asks(operation);
+    exchange.does(operation);
     let version = speak(exchange, rest, operation)?;
     let form = Form { wrap: Wrap::Bare, version, operation };
     let call = match exchange.head.method {

@@ -18,9 +18,8 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
 use tokio::time::{Instant, Sleep, sleep};
-use tracing::Span;
 
-use crate::{error::Reporter, extensions, http::Exchange, link::FrameStream, operation::Admitted};
+use crate::{error::Reporter, extensions, http::Exchange, link::FrameStream};
 
 /// Events that are ready together leave together, up to about so many bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -35,14 +34,13 @@ pub(crate) trait Writing: Send + Unpin + 'static {
     fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>);
 }
 
-/// Opens a stream. A failure before its first event is a plain answer, so that is waited for, but
+/// Shows a stream. A failure before its first event is a plain answer, so that is waited for, but
 /// not for ever: proxies want to see headers.
 pub(crate) async fn answer(
     exchange: &Exchange,
-    call: Admitted,
+    mut frames: FrameStream,
     form: impl Writing,
 ) -> Result<Response<Body>, Failure> {
-    let mut frames = exchange.gateway.link.stream(call.caller, call.call).await?;
     let mut idle = Box::pin(sleep(limits::SSE_KEEP_ALIVE));
     let first = tokio::select! {
         biased;
@@ -63,8 +61,8 @@ pub(crate) async fn answer(
         Some(None) => (None, None),
         None => (None, Some(frames)),
     };
-    let (span, report) = (exchange.span.clone(), exchange.reporter());
-    let events = Events { first, frames, form, idle, heard: Instant::now(), span, report };
+    let report = exchange.reporter();
+    let events = Events { first, frames, form, idle, heard: Instant::now(), report };
     Ok(response.map(|()| Body::new(events)))
 }
 
@@ -76,8 +74,7 @@ struct Events<F> {
     form: F,
     idle: Pin<Box<Sleep>>,
     heard: Instant,
-    /// Open for as long as the stream is.
-    span: Span,
+    /// Its span is open for as long as the stream is.
     report: Reporter,
 }
 
@@ -144,8 +141,6 @@ impl<F: Writing> HttpBody for Events<F> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
-        let span = this.span.clone();
-        let _entered = span.enter();
         let ready = this.write_ready(cx);
         if !ready.is_empty() {
             this.heard = Instant::now();

@@ -50,7 +50,6 @@ impl<A: Agent> Erased for A {
 /// An agent as a running worker has it.
 pub(crate) struct Hosted {
     pub(crate) name: String,
-    pub(crate) span_name: String,
     /// The worker's own name, for the origin of failures.
     pub(crate) worker: String,
     pub(crate) may_answer_with_message: bool,
@@ -335,7 +334,6 @@ impl Offer {
         };
         let hosted = Hosted {
             name: self.name.clone(),
-            span_name: format!("attempt {}", self.name),
             worker: worker.to_owned(),
             may_answer_with_message: self.may_answer_with_message,
             policy: self.policy,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use faultline_chassis::{TraceContext, client::Channel, limits};
+use faultline_chassis::{client::Channel, limits};
 use faultline_proto::{
     a2a,
     id::TaskId,
@@ -20,6 +20,7 @@ use prost::Message;
 use tokio::{sync::Notify, time::Instant};
 
 pub(crate) use self::asking::Given;
+use self::trace::Tracing;
 use crate::{
     Error,
     agent::Hosted,
@@ -30,6 +31,7 @@ use crate::{
 };
 
 mod asking;
+mod trace;
 
 /// How many bytes of reports may wait for acknowledgement before the agent has to.
 const BYTES_AHEAD_MAX: usize = 2 * limits::MESSAGE_BYTES_MAX;
@@ -64,7 +66,6 @@ pub(crate) struct Attempt {
     pub(crate) hosted: Arc<Hosted>,
     pub(crate) context_id: String,
     pub(crate) message: a2a::Message,
-    pub(crate) trace: TraceContext,
     pub(crate) restored: Restored,
     /// What calls to other agents say about who calls, and where they go.
     pub(crate) token: String,
@@ -73,6 +74,7 @@ pub(crate) struct Attempt {
     /// The task's id as text, for every report.
     task_id: String,
     outbox: Arc<Outbox>,
+    tracing: Mutex<Tracing>,
     state: Mutex<State>,
     /// Something in `state` changed that somebody may wait for.
     changed: Notify,
@@ -178,7 +180,6 @@ impl Attempt {
         key: Key,
         assign: v1::Assign,
         hosted: Arc<Hosted>,
-        trace: TraceContext,
         outbox: Arc<Outbox>,
         coordinator: Channel,
         meters: Arc<AgentMeters>,
@@ -205,7 +206,7 @@ impl Attempt {
             hosted,
             context_id: assign.context_id,
             message: assign.message.unwrap_or_default(),
-            trace,
+            tracing: Mutex::new(Tracing::new(&assign.traceparent, &assign.tracestate)),
             restored,
             token: assign.token,
             coordinator,

@@ -1,10 +1,10 @@
 //! Work for another agent that was started and is not awaited yet.
 
-use faultline_proto::{Failure, a2a, reason};
+use faultline_proto::{a2a, reason};
 
 use crate::{
     Answer, Delegated, Error,
-    delegation::{Call, PAUSE_MAX, PAUSE_MIN, is_passing},
+    delegation::{Call, PAUSE_MAX, PAUSE_MIN, answered, is_passing},
 };
 
 /// A child that runs beside its parent, made by [`Delegation::start`](crate::Delegation::start).
@@ -59,12 +59,10 @@ impl<'a> Child<'a> {
         }
         let (tenant, id) = (self.call.agent.clone(), self.task.id.clone());
         let request = a2a::GetTaskRequest { tenant, id, history_length: Some(0) };
-        let mut client = self.call.client.clone();
-        let got = self.call.cx.unless_cancelled(client.get_task(self.call.request(request)));
-        match got.await? {
-            Ok(task) => Ok(task.into_inner()),
-            Err(status) => Err(Failure::from(status).into()),
-        }
+        let (mut client, mut calling) = (self.call.client.clone(), self.call.calling("GetTask"));
+        let request = self.call.request(request, calling.context());
+        let got = self.call.cx.unless_cancelled(client.get_task(request)).await?;
+        Ok(answered(&mut calling, got)?)
     }
 
     /// Answers its question `key`, or the oldest if that is empty. Fails with UNSUPPORTED_OPERATION
@@ -82,9 +80,10 @@ impl<'a> Child<'a> {
         }
         let (tenant, id) = (self.call.agent.clone(), self.task.id.clone());
         let request = a2a::CancelTaskRequest { tenant, id, ..a2a::CancelTaskRequest::default() };
-        let mut client = self.call.client.clone();
-        let done = self.call.cx.unless_cancelled(client.cancel_task(self.call.request(request)));
-        match done.await?.map_err(Failure::from) {
+        let (mut client, mut calling) = (self.call.client.clone(), self.call.calling("CancelTask"));
+        let request = self.call.request(request, calling.context());
+        let done = self.call.cx.unless_cancelled(client.cancel_task(request)).await?;
+        match answered(&mut calling, done) {
             Err(failure) if failure.row() != &reason::TASK_NOT_CANCELABLE => Err(failure.into()),
             _ => Ok(()),
         }

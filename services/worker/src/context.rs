@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use faultline_chassis::limits;
+use faultline_chassis::{TraceContext, limits};
 use faultline_proto::{
     a2a,
     id::TaskId,
@@ -73,9 +73,15 @@ impl Context {
         self.attempt.remaining()
     }
 
-    /// The W3C trace context of this attempt, for calls to other services.
+    /// The trace of this attempt, with what other vendors say of it.
+    pub fn trace(&self) -> TraceContext {
+        self.attempt.trace()
+    }
+
+    /// The same as a `traceparent`, for calls to other services. After an answer it is another: that
+    /// of whoever answered.
     pub fn traceparent(&self) -> String {
-        self.attempt.trace.to_string()
+        self.attempt.trace().to_string()
     }
 
     // Telling.

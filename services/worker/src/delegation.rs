@@ -4,7 +4,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use faultline_chassis::{client::Channel, limits, trace::TRACEPARENT};
+use faultline_chassis::{
+    TraceContext,
+    client::Channel,
+    limits,
+    telemetry::Calling,
+    trace::{TRACEPARENT, TRACESTATE},
+};
 use faultline_proto::{
     Failure,
     a2a::{self, TaskState, a2a_service_client::A2aServiceClient, send_message_response},
@@ -14,7 +20,7 @@ use faultline_proto::{
 };
 use futures::future::BoxFuture;
 use tonic::{
-    Request,
+    Request, Response, Status,
     metadata::{Ascii, MetadataValue},
 };
 
@@ -197,10 +203,7 @@ impl<'a> Call<'a> {
             return Err(Error::new(&reason::UNIMPLEMENTED).because(text));
         }
         let key_value = readable("the key of a delegation", &key)?;
-        let mut metadata = vec![
-            (TASK, readable("the token", &attempt.token)?),
-            (TRACEPARENT, readable("the trace", &cx.traceparent())?),
-        ];
+        let mut metadata = vec![(TASK, readable("the token", &attempt.token)?)];
         if detached {
             metadata.push((DETACHED, MetadataValue::from_static("true")));
         }
@@ -279,8 +282,10 @@ impl<'a> Call<'a> {
             }
             let (tenant, id) = (self.agent.clone(), id.clone());
             let request = a2a::CancelTaskRequest { tenant, id, ..Default::default() };
-            self.client.clone().cancel_task(self.request(request)).await?;
-            Ok::<_, Failure>(())
+            let mut calling = self.calling("CancelTask");
+            let request = self.request(request, calling.context());
+            let cancelled = self.client.clone().cancel_task(request).await;
+            answered(&mut calling, cancelled).map(drop)
         };
         match tokio::time::timeout(CANCEL_PATIENCE, cancelling).await {
             Ok(Ok(())) => {}
@@ -309,22 +314,39 @@ impl<'a> Call<'a> {
             }),
             ..a2a::SendMessageRequest::default()
         };
-        let mut request = self.request(request);
+        let mut calling = self.calling("SendMessage");
+        let mut request = self.request(request, calling.context());
         if !answers {
             request.metadata_mut().insert(KEY, self.key_value.clone());
         } else if first && let Ok(id) = self.message.message_id.parse() {
             request.metadata_mut().insert(IDEMPOTENCY_KEY, id);
         }
-        let answer = self.client.clone().send_message(request).await?;
-        match answer.into_inner().payload {
-            Some(send_message_response::Payload::Task(task)) => Ok(task),
-            Some(send_message_response::Payload::Message(message)) => Ok(bare(message)),
-            None => Err(Failure::new(&reason::INVALID_AGENT_RESPONSE)),
-        }
+        let sent = self.client.clone().send_message(request).await;
+        let sent =
+            sent.map_err(Failure::from).and_then(|answer| match answer.into_inner().payload {
+                Some(send_message_response::Payload::Task(task)) => Ok(task),
+                Some(send_message_response::Payload::Message(message)) => Ok(bare(message)),
+                None => Err(Failure::new(&reason::INVALID_AGENT_RESPONSE)),
+            });
+        calling.ended(sent.as_ref().map(Some));
+        sent
     }
 
-    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
+    /// The span of one call to the coordinator.
+    pub(crate) fn calling(&self, method: &str) -> Calling {
+        let attempt = self.cx.attempt_state();
+        let (host, port) = attempt.coordinator.peer();
+        Calling::begin("worker", method, &attempt.trace()).to(&host, port)
+    }
+
+    pub(crate) fn request<T>(&self, message: T, trace: &TraceContext) -> Request<T> {
         let mut request = Request::new(message);
+        let text = [(TRACEPARENT, trace.to_string()), (TRACESTATE, trace.state().to_owned())];
+        for (name, value) in text.into_iter().filter(|(_, value)| !value.is_empty()) {
+            if let Ok(value) = value.parse() {
+                request.metadata_mut().insert(name, value);
+            }
+        }
         for (name, value) in &self.metadata {
             request.metadata_mut().insert(*name, value.clone());
         }
@@ -340,6 +362,16 @@ impl<'a> Call<'a> {
         let origin = Origin { agent: self.agent.clone(), ..Origin::default() };
         Some(failure.with_task(&child.id, &child.context_id).born_at(origin))
     }
+}
+
+/// What a call that is answered by a task came to.
+pub(crate) fn answered(
+    calling: &mut Calling,
+    answer: Result<Response<a2a::Task>, Status>,
+) -> Result<a2a::Task, Failure> {
+    let answer = answer.map(Response::into_inner).map_err(Failure::from);
+    calling.ended(answer.as_ref().map(Some));
+    answer
 }
 
 pub(crate) fn state(task: &a2a::Task) -> TaskState {

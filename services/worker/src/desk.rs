@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use faultline_chassis::{Metrics, TraceContext, client::Channel, telemetry::HOP};
+use faultline_chassis::{Metrics, client::Channel, telemetry};
 use faultline_proto::{
     id::WorkerId,
     reason,
@@ -17,7 +17,6 @@ use faultline_proto::{
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tracing::{Instrument, field::Empty};
 
 use crate::{
     Agent, Context, Error,
@@ -171,22 +170,8 @@ impl Desk {
         let hosted = self.hosted.get(&assign.agent).cloned();
         let (hosted, meters) =
             hosted.unwrap_or_else(|| metered(&self.meters, unknown(&assign.agent, &self.name)));
-        let span = tracing::info_span!(
-            target: HOP,
-            parent: None,
-            "attempt",
-            otel.name = hosted.span_name.as_str(),
-            otel.kind = "server",
-            agent = hosted.name.as_str(),
-            task.id = assign.task_id.as_str(),
-            attempt = key.attempt,
-            otel.status_code = Empty,
-            otel.status_description = Empty,
-            "error.type" = Empty,
-        );
-        let trace = TraceContext::from_header(Some(&assign.traceparent)).enter(&span);
         let (outbox, coordinator) = (Arc::clone(&self.outbox), self.coordinator.clone());
-        let attempt = Attempt::new(key, assign, hosted, trace, outbox, coordinator, meters);
+        let attempt = Attempt::new(key, assign, hosted, outbox, coordinator, meters);
         let attempt = Arc::new(attempt);
         {
             let mut state = self.state.lock();
@@ -198,7 +183,9 @@ impl Desk {
             }
             state.held.insert(key, Arc::clone(&attempt));
         }
-        tokio::spawn(run::run(attempt).instrument(span));
+        attempt.begin_span();
+        let work: Arc<dyn telemetry::Work> = Arc::clone(&attempt) as _;
+        tokio::spawn(telemetry::about(work, run::run(attempt)));
     }
 
     fn acks(&self, acks: &v1::Acks) {

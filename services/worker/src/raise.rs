@@ -175,7 +175,9 @@ async fn moved_on(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) {
 async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> Result<(), Failure> {
     let (tenant, id) = (call.agent.clone(), child.id.clone());
     let request = a2a::SubscribeToTaskRequest { tenant, id };
-    let answer = call.client.clone().subscribe_to_task(call.request(request)).await?;
+    // No span of its own: it lasts as long as somebody thinks.
+    let request = call.request(request, &call.cx.trace());
+    let answer = call.client.clone().subscribe_to_task(request).await?;
     let mut frames = answer.into_inner();
     while let Some(frame) = frames.message().await? {
         let now = match &frame.payload {

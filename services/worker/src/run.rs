@@ -13,7 +13,6 @@ use faultline_proto::{
 };
 use futures::FutureExt;
 use prost::Message as _;
-use tracing::Span;
 
 use crate::{
     Context, Error,
@@ -46,6 +45,7 @@ pub(crate) async fn run(attempt: Arc<Attempt>) {
     };
     let last = last_words(&attempt, ended);
     attempt.meters.ended(last.as_ref(), since.elapsed());
+    attempt.end_span();
     attempt.end(last);
 }
 
@@ -146,15 +146,13 @@ pub(crate) fn attempt_message(
 
 /// Completes the record, logs it and marks the span.
 fn failed(attempt: &Attempt, failure: Failure, error_type: &str) -> Body {
+    attempt.wake_span();
     let failure = complete(attempt, failure, error_type);
-    let span = Span::current();
-    span.record("otel.status_code", "ERROR");
-    span.record("otel.status_description", failure.public_message.as_str());
-    span.record("error.type", failure.reason.as_str());
+    attempt.span_failed(&failure);
     Body::Failed(bounded(failure))
 }
 
-/// What failed although the agent goes on. Only its log knows that the span had trouble.
+/// What failed although the agent goes on: its span has seen it, and is no error.
 pub(crate) fn tolerated(attempt: &Attempt, error: Error) -> Result<Body, Error> {
     let failure = match error.normalised(&attempt.hosted.policy).into_kind() {
         Kind::Failed(told) => told.failure,
@@ -162,7 +160,9 @@ pub(crate) fn tolerated(attempt: &Attempt, error: Error) -> Result<Body, Error> 
         Kind::Stopped => return Err(Error::stopped()),
     };
     let failure = failure.with_severity(Severity::Recoverable);
-    Ok(Body::Tolerated(bounded(complete(attempt, failure, FLOW_ERROR))))
+    let failure = complete(attempt, failure, FLOW_ERROR);
+    attempt.span_saw(&failure);
+    Ok(Body::Tolerated(bounded(failure)))
 }
 
 /// Gives a failure what only its attempt knows. One that came from another agent was logged there:
@@ -170,7 +170,6 @@ pub(crate) fn tolerated(attempt: &Attempt, error: Error) -> Result<Body, Error> 
 fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
     let hosted = &attempt.hosted;
     let failure = failure.with_plane(Plane::Execution);
-    let (trace_id, span_id) = (attempt.trace.trace_id(), attempt.trace.span_id());
     if failure.origin.is_some() {
         let failure = failure.wrap(&hosted.name, attempt.task_id(), &attempt.context_id);
         tracing::debug!(failure.id = %failure.id, task.id = %attempt.key.task_id, "passed on");
@@ -181,13 +180,14 @@ fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
             service: "worker".to_owned(),
             worker: hosted.worker.clone(),
         };
+        let trace = attempt.trace();
         let failure = match failure.error_type.as_str() {
             "" => failure.with_error_type(error_type),
             _ => failure,
         };
         let failure = failure
             .with_task(attempt.task_id(), &attempt.context_id)
-            .with_trace(trace_id.as_str(), span_id)
+            .with_trace(trace.trace_id(), trace.span_id())
             .born_at(origin);
         log(attempt, &failure);
         failure

@@ -12,7 +12,7 @@ use faultline_proto::v1::{
 use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
 
-use super::{Doors, asked, refused};
+use super::{Doors, asked, unseen};
 use crate::caller::Caller;
 
 type Changes = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
@@ -30,7 +30,7 @@ impl Mesh for Doors {
         &self,
         request: Request<AgentsRequest>,
     ) -> Result<Response<AgentsResponse>, Status> {
-        Ok(Response::new(self.core.agents(&request.into_inner()).map_err(refused)?))
+        Ok(Response::new(self.core.agents(&request.into_inner()).map_err(unseen)?))
     }
 
     async fn workers(
@@ -45,7 +45,7 @@ impl Mesh for Doors {
         request: Request<InspectRequest>,
     ) -> Result<Response<InspectResponse>, Status> {
         let (caller, request) = opened(request);
-        Ok(Response::new(self.core.inspect(request, &caller).await.map_err(refused)?))
+        Ok(Response::new(self.core.inspect(request, &caller).await.map_err(unseen)?))
     }
 
     async fn tasks(
@@ -53,7 +53,7 @@ impl Mesh for Doors {
         request: Request<TasksRequest>,
     ) -> Result<Response<TasksResponse>, Status> {
         let (caller, request) = opened(request);
-        Ok(Response::new(self.core.tasks(request, &caller).await.map_err(refused)?))
+        Ok(Response::new(self.core.tasks(request, &caller).await.map_err(unseen)?))
     }
 
     async fn events(
@@ -61,7 +61,7 @@ impl Mesh for Doors {
         request: Request<EventsRequest>,
     ) -> Result<Response<EventsResponse>, Status> {
         let (caller, request) = opened(request);
-        Ok(Response::new(self.core.events(request, &caller).await.map_err(refused)?))
+        Ok(Response::new(self.core.events(request, &caller).await.map_err(unseen)?))
     }
 
     async fn activity(
@@ -69,7 +69,7 @@ impl Mesh for Doors {
         request: Request<ActivityRequest>,
     ) -> Result<Response<ActivityResponse>, Status> {
         let (caller, request) = opened(request);
-        Ok(Response::new(self.core.activity(request, &caller).await.map_err(refused)?))
+        Ok(Response::new(self.core.activity(request, &caller).await.map_err(unseen)?))
     }
 
     async fn failures(
@@ -77,12 +77,12 @@ impl Mesh for Doors {
         request: Request<FailuresRequest>,
     ) -> Result<Response<FailuresResponse>, Status> {
         let (caller, request) = opened(request);
-        Ok(Response::new(self.core.failures(request, &caller).await.map_err(refused)?))
+        Ok(Response::new(self.core.failures(request, &caller).await.map_err(unseen)?))
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Changes>, Status> {
         let (caller, request) = opened(request);
-        let watching = self.core.changes(request, &caller).map_err(refused)?;
+        let watching = self.core.changes(request, &caller).map_err(unseen)?;
         let changes = stream::unfold(watching, async |mut watching| {
             let changed = watching.next().await?;
             Some((Ok(changed), watching))
@@ -95,7 +95,7 @@ impl Mesh for Doors {
         request: Request<OperatorCancelRequest>,
     ) -> Result<Response<InspectResponse>, Status> {
         let (caller, request) = opened(request);
-        Ok(Response::new(self.core.operator_cancel(request, &caller).await.map_err(refused)?))
+        Ok(Response::new(self.core.operator_cancel(request, &caller).await.map_err(unseen)?))
     }
 
     async fn answer(
@@ -103,6 +103,6 @@ impl Mesh for Doors {
         request: Request<OperatorAnswerRequest>,
     ) -> Result<Response<InspectResponse>, Status> {
         let (caller, request) = opened(request);
-        Ok(Response::new(self.core.operator_answer(request, &caller).await.map_err(refused)?))
+        Ok(Response::new(self.core.operator_answer(request, &caller).await.map_err(unseen)?))
     }
 }

@@ -6,25 +6,19 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use faultline_chassis::TraceContext;
-use faultline_proto::{
-    a2a::stream_response::Payload,
-    id::TaskId,
-    json,
-    v1::{Event, Frame, event},
-};
-use prost::Message;
+use faultline_proto::{a2a::stream_response::Payload, id::TaskId, json, v1::Frame};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     pending::Pending,
-    request::{Answer, Courier, pause},
+    request::{Answer, Courier, pause, span},
     target::Target,
 };
 use crate::{
     core::{Closed, Core, Effect, State},
     error::Error,
-    store::{PushKey, PushWrite},
+    store::{PushKey, PushWrite, Scope},
     task::is_final,
 };
 
@@ -126,13 +120,13 @@ impl Core {
             // Taken by an older version with other rules.
             return self.note_sent(key, stop, row.sent, true).await;
         };
-        let trace = self.trace_of(key.task).await?;
         let mut events = self.subscribe_id(key.task, Some(row.sent)).await?;
         drop(opening);
-        let mut seq = row.sent;
+        let (mut seq, mut known) = (row.sent, None);
         while let Some(frame) = events.next().await? {
             let Some((body, is_last)) = notification(&frame) else { continue };
-            let taken = self.courier.insist(&target, body, trace).await;
+            let trace = self.trace_of(key.task, known.take()).await?;
+            let taken = self.courier.insist(&target, body, &trace, key.task).await;
             self.courier.note(if taken.is_ok() { "taken" } else { "given_up" });
             if let Err(why) = &taken {
                 let (task, push, host) = (key.task, &key.id, &target.host);
@@ -140,6 +134,7 @@ impl Core {
             } else {
                 seq = frame.seq;
             }
+            known = Some(trace);
             let done = is_last || taken.is_err();
             self.note_sent(key, stop, seq, done).await?;
             if done {
@@ -169,15 +164,18 @@ impl Core {
         }
     }
 
-    /// The trace that the task belongs to, from its first event.
-    async fn trace_of(&self, task: TaskId) -> Result<TraceContext, Error> {
-        let first = self.store.events(task, 0, 1).await?.into_iter().next();
-        let event = first.and_then(|stored| Event::decode(stored.body).ok());
-        let header = match event.and_then(|event| event.body) {
-            Some(event::Body::Submitted(submitted)) => submitted.traceparent,
-            _ => String::new(),
-        };
-        Ok(TraceContext::from_header(Some(&header)))
+    /// The span of the run that the task is in, or was in when it was `known`.
+    async fn trace_of(
+        &self,
+        task: TaskId,
+        known: Option<TraceContext>,
+    ) -> Result<TraceContext, Error> {
+        let live = self.lock().live.get(&task).map(|live| live.task.run_trace());
+        if let Some(trace) = live.or(known) {
+            return Ok(trace);
+        }
+        let stored = self.store.task(task, Scope::default()).await?;
+        Ok(stored.map_or_else(TraceContext::root, |stored| stored.task.run_trace()))
     }
 }
 
@@ -187,12 +185,16 @@ impl Courier {
         &self,
         target: &Target,
         body: Bytes,
-        trace: TraceContext,
+        trace: &TraceContext,
+        task: TaskId,
     ) -> Result<(), String> {
         let (since, patience) = (Instant::now(), Duration::from_millis(self.rules.give_up_ms));
         let first = Duration::from_millis(self.rules.pause_ms);
+        let mut before = None;
         for tried in 1.. {
-            match self.post(target, body.clone(), trace).await {
+            let span = span(target, trace, task, before.as_ref());
+            before = Some(span.context().clone());
+            match self.post(target, body.clone(), span).await {
                 Answer::Taken => break,
                 Answer::Never { why } => return Err(why),
                 Answer::NotNow { why, after } => {

@@ -13,10 +13,10 @@ use faultline_chassis::{
     dial::{Connector, Forbidden},
     limits,
     metrics::Counters,
-    telemetry::HOP,
+    telemetry::{Kind, Span, link},
     tls::Trust,
-    trace::TRACEPARENT,
 };
+use faultline_proto::id::TaskId;
 use http::{
     Request, Response, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT},
@@ -30,7 +30,6 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
 };
-use tracing::{Span, field::Empty, info_span};
 
 use super::{Push, target::Target};
 
@@ -86,14 +85,14 @@ impl Courier {
     }
 
     /// One attempt. Redirects are not followed: where they lead nobody has agreed to.
-    pub(super) async fn post(&self, target: &Target, body: Bytes, trace: TraceContext) -> Answer {
+    pub(super) async fn post(&self, target: &Target, body: Bytes, mut span: Span) -> Answer {
         let host = self.host(&target.host);
         // The host's place first: whoever waits for a slow host must not hold anybody else's.
         let (Ok(_host), Ok(_place)) = (host.acquire().await, self.places.acquire().await) else {
             return Answer::NotNow { why: "no place to send from".to_owned(), after: None };
         };
-        let span = span(target);
-        let request = request(target, body, trace.enter(&span));
+        let request = request(target, body, span.context());
+        let mut status = 0;
         let (since, patience) = (Instant::now(), Duration::from_millis(self.rules.timeout_ms));
         let answer = match timeout(patience, self.client.request(request)).await {
             Err(_) => Answer::NotNow { why: "no answer in time".to_owned(), after: None },
@@ -102,7 +101,8 @@ impl Courier {
                 None => Answer::NotNow { why: causes(&error), after: None },
             },
             Ok(Ok(response)) => {
-                span.record("http.response.status_code", response.status().as_u16());
+                status = response.status().as_u16();
+                span.set("http.response.status_code", status);
                 let answer = read(&response);
                 // Only to leave the connection usable; what it says does not matter.
                 let rest = Limited::new(response.into_body(), limits::PUSH_ANSWER_BYTES_MAX);
@@ -111,8 +111,10 @@ impl Courier {
             }
         };
         if let Answer::NotNow { why, .. } | Answer::Never { why } = &answer {
-            span.record("otel.status_code", "ERROR");
-            span.record("otel.status_description", why.as_str());
+            match status {
+                0 => span.error("unanswered", why),
+                status => span.error(&status.to_string(), why),
+            };
         }
         answer
     }
@@ -129,30 +131,35 @@ impl Courier {
     }
 }
 
-fn span(target: &Target) -> Span {
-    info_span!(
-        target: HOP,
-        parent: None,
-        "push",
-        otel.name = "POST",
-        otel.kind = "client",
-        otel.status_code = Empty,
-        otel.status_description = Empty,
-        http.request.method = "POST",
-        http.response.status_code = Empty,
-        server.address = target.host.as_str(),
-    )
+/// One attempt to tell a webhook of a task; `before`: the one that was not taken.
+pub(super) fn span(
+    target: &Target,
+    run: &TraceContext,
+    task: TaskId,
+    before: Option<&TraceContext>,
+) -> Span {
+    let mut span = Span::begin(Kind::Client, run, format_args!("POST"));
+    if span.is_recorded() {
+        span.role("coordinator").set_text("a2a.task.id", format_args!("{task}"));
+        span.set("http.request.method", "POST");
+        span.set("server.address", &target.host);
+        span.set("server.port", target.port());
+    }
+    if let Some(before) = before {
+        span.link(before, link::RETRY_OF);
+    }
+    span
 }
 
-fn request(target: &Target, body: Bytes, trace: TraceContext) -> Request<Full<Bytes>> {
+fn request(target: &Target, body: Bytes, trace: &TraceContext) -> Request<Full<Bytes>> {
     let mut request = Request::post(target.url.clone())
         .header(CONTENT_TYPE, "application/a2a+json")
         .header(USER_AGENT, concat!("faultline/", env!("CARGO_PKG_VERSION")))
         .header("a2a-version", "1.0")
-        .header(TRACEPARENT, trace.to_string())
         .body(Full::new(body))
         .expect("these headers are good and the URL was read before");
     request.headers_mut().extend(target.headers.clone());
+    trace.put(request.headers_mut());
     request
 }
 
@@ -235,7 +242,7 @@ mod tests {
         let target = Target::of(&config).unwrap();
         let post = async |rules| {
             Courier::new(rules, Meters::new(&Metrics::default()).deliveries.clone())
-                .post(&target, Bytes::new(), TraceContext::root())
+                .post(&target, Bytes::new(), Span::none())
                 .await
         };
         let refused = post(Push::default()).await;

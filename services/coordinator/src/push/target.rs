@@ -47,13 +47,17 @@ impl Target {
         Ok(Self { url, host, headers })
     }
 
+    pub(super) fn port(&self) -> u16 {
+        self.url.port_u16().unwrap_or_else(|| default_port(&self.url))
+    }
+
     /// As its name resolves now; when it is dialled, the address is checked again.
     pub(super) async fn check_reachable(&self, rules: &Push) -> Result<(), Error> {
         if rules.allow_private {
             return Ok(());
         }
-        let port = self.url.port_u16().unwrap_or_else(|| default_port(&self.url));
-        let looking = timeout(limits::CONNECT_TIMEOUT, dial::check_public(&self.host, port));
+        let looking = dial::check_public(&self.host, self.port());
+        let looking = timeout(limits::CONNECT_TIMEOUT, looking);
         let Ok(found) = looking.await else {
             let what = format!("the address of '{}' takes too long to find: try again", self.host);
             return Err(invalid("url", what));

@@ -36,7 +36,7 @@ impl Life {
             context.into(),
             Submitted {
                 message: Some(message),
-                traceparent: "00-t-s-01".into(),
+                traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
                 principal: whose.into(),
                 ..Submitted::default()
             },

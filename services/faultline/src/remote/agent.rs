@@ -3,7 +3,6 @@
 
 use std::{pin::pin, time::Duration};
 
-use faultline_chassis::TraceContext;
 use faultline_client::{
     Client, Ended, Error as ClientError, Follow, a2a::stream_response::Payload,
 };
@@ -308,7 +307,7 @@ impl From<Error> for Stopped {
 }
 
 fn traced(client: Client, cx: &Context) -> Client {
-    client.in_trace(TraceContext::from_header(Some(&cx.traceparent())))
+    client.in_trace(cx.trace())
 }
 
 fn restored(cx: &Context) -> Result<Place, Error> {

@@ -7,7 +7,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use faultline_chassis::{limits, server};
+use faultline_chassis::{
+    limits, server,
+    telemetry::{Calling, SharedSpan},
+};
 use faultline_proto::{
     Failure,
     v1::{Call, Frame, call},
@@ -86,6 +89,8 @@ pub(crate) struct FrameStream {
     taken: u32,
     extensions: Vec<String>,
     _place: OwnedSemaphorePermit,
+    /// The call, and the request that makes it.
+    spans: Option<(Calling, SharedSpan)>,
 }
 
 impl FrameStream {
@@ -94,7 +99,26 @@ impl FrameStream {
         ticket: Ticket,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        Self { frames, ticket, taken: 0, extensions: Vec::new(), _place: place }
+        Self { frames, ticket, taken: 0, extensions: Vec::new(), _place: place, spans: None }
+    }
+
+    /// Whatever comes is told to these spans.
+    pub(crate) fn traced(self, calling: Calling, request: SharedSpan) -> Self {
+        Self { spans: Some((calling, request)), ..self }
+    }
+
+    fn tell(&mut self, item: Option<&Result<Frame, Failure>>) {
+        let Some((calling, request)) = &mut self.spans else { return };
+        match item {
+            Some(Ok(frame)) => {
+                calling.frame(frame);
+                request.with(|span| {
+                    span.frame(frame);
+                });
+            }
+            Some(Err(failure)) => calling.ended(Err(failure)),
+            None => calling.ended(Ok(None)),
+        }
     }
 
     /// The extensions in force. Known once the first frame is here.
@@ -127,6 +151,7 @@ impl FrameStream {
                 None
             }
         };
+        self.tell(item.as_ref());
         if self.taken == CREDIT_BATCH {
             self.ticket.give_credit(mem::take(&mut self.taken));
         }

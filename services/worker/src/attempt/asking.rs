@@ -1,7 +1,7 @@
 //! The questions of an attempt: those that are open, and the answers that came. Several may be open
 //! at once; what else the agent does goes on beside them.
 
-use faultline_chassis::limits;
+use faultline_chassis::{TraceContext, limits};
 use faultline_proto::{
     a2a, reason,
     v1::{self, AnswerAction, Interrupt, report::Body},
@@ -45,6 +45,9 @@ impl Drop for Asking<'_> {
         if !state.told_to_stop() && !state.answers.contains_key(self.key) {
             let withdrawn = v1::Withdrawn { key: self.key.to_owned() };
             self.attempt.say(&mut state, Some(Body::Withdrawn(withdrawn)));
+            if state.asking.is_empty() {
+                self.attempt.resume_span(None);
+            }
         }
     }
 }
@@ -74,6 +77,7 @@ impl Attempt {
             let may = state.has_room() && !crowded;
             if may {
                 state.asking.insert(key.clone(), 1);
+                self.pause_span();
                 state.clock.hold(Instant::now());
                 self.say(state, body.take());
             }
@@ -98,6 +102,11 @@ impl Attempt {
 
     pub(crate) fn take_answer(&self, answer: v1::Answer) {
         let action = answer.action();
+        // While more is asked nothing goes on yet.
+        if !answer.traceparent.is_empty() {
+            let trace = TraceContext::read(&answer.traceparent, &answer.tracestate);
+            self.resume_span(Some(trace));
+        }
         let given = Given { message: answer.message.unwrap_or_default(), action };
         let mut state = self.state.lock();
         state.answers.insert(answer.key, given);

@@ -21,7 +21,7 @@ use crate::{Action, Answer, Content, Question, reason};
 async fn answer(wire: &Wire, task: &Task, key: &str, message: a2a::Message, action: AnswerAction) {
     let (task_id, attempt, key) = (task.id.to_string(), task.attempt, key.to_owned());
     let (message, action) = (Some(message), action as i32);
-    let answer = v1::Answer { task_id, attempt, key, message, action, remaining_ms: None };
+    let answer = v1::Answer { task_id, attempt, key, message, action, ..v1::Answer::default() };
     wire.say(to_worker::Body::Answer(answer)).await;
 }
 

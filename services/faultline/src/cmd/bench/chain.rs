@@ -8,7 +8,7 @@ use anyhow::Context;
 use super::{
     driver::{Fleet, Tally, ask_until_served},
     figures::Figures,
-    process::Process,
+    process::{Env, Process},
     role::Hop,
 };
 
@@ -35,13 +35,19 @@ impl Chain {
 
     /// The mesh itself, its store in `dir`, with these agents.
     pub(super) async fn mesh(dir: &Path, agents: &str) -> anyhow::Result<Self> {
+        Self::mesh_with(dir, agents, &[]).await
+    }
+
+    /// The same with variables in the environment of each process.
+    pub(super) async fn mesh_with(dir: &Path, agents: &str, env: Env<'_>) -> anyhow::Result<Self> {
         let store = format!("sqlite:{}", dir.join("db").display());
-        let coordinator = coordinator(dir, "127.0.0.1:0", &store).await?;
+        let args = ["service", "coordinator", "--listen", "127.0.0.1:0", "--store", &store];
+        let coordinator = Process::start_with(dir, "coordinator", &args, env).await?;
         let to = format!("http://{}", coordinator.address);
         let args = ["service", "worker", "--coordinator", &to, "--agents", agents];
-        let worker = Process::start(dir, "worker", &args).await?;
+        let worker = Process::start_with(dir, "worker", &args, env).await?;
         let args = ["service", "gateway", "--listen", "127.0.0.1:0", "--coordinator", &to];
-        let gateway = Process::start(dir, "gateway", &args).await?;
+        let gateway = Process::start_with(dir, "gateway", &args, env).await?;
         Self::new(vec![coordinator, worker, gateway])
     }
 

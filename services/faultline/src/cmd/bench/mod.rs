@@ -9,6 +9,7 @@ mod hop;
 mod json;
 mod recovery;
 mod streams;
+mod tracing;
 
 mod chain;
 mod disk;
@@ -22,6 +23,7 @@ mod table;
 mod role;
 
 mod back;
+mod collector;
 mod front;
 mod middle;
 
@@ -48,6 +50,7 @@ Examples:
   faultline bench streams               many subscribers, and what an idle one costs
   faultline bench cancel                one stop for 500 tasks on 20 workers
   faultline bench failing               what a failed task costs beside one that succeeds
+  faultline bench tracing               what it costs to export every span
   faultline bench hop --json            two ways from the gateway to the coordinator";
 
 /// Measure the mesh on this machine, against a bare chain of the same hops.
@@ -85,6 +88,8 @@ enum Section {
     Cancel,
     /// Three hops that fail at the bottom, against three that succeed: the CPU of each.
     Failing,
+    /// Every span exported to a collector, against none: what is left of the throughput.
+    Tracing,
     /// Gateway to coordinator: a unary call per request, or one long-lived stream for all.
     Hop,
 }
@@ -156,6 +161,7 @@ impl Args {
             Some(Section::Streams) => streams::run().await,
             Some(Section::Cancel) => cancel::run().await,
             Some(Section::Failing) => failing::run(self).await,
+            Some(Section::Tracing) => tracing::run(self).await,
             Some(Section::Hop) => hop::run(self).await,
         }
     }

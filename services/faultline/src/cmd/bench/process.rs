@@ -25,6 +25,9 @@ const REAP_PAUSE: Duration = Duration::from_millis(5);
 /// How much of a log is shown when a process does not start.
 const LOG_BYTES: usize = 2000;
 
+/// Names and values.
+pub(super) type Env<'a> = &'a [(&'a str, &'a str)];
+
 /// Killed when dropped, and by itself when the bench dies without a chance to.
 pub(super) struct Process {
     child: Child,
@@ -38,6 +41,16 @@ pub(super) struct Process {
 impl Process {
     /// Starts a role of this binary and waits for the line that says that it serves.
     pub(super) async fn start(dir: &Path, name: &str, args: &[&str]) -> anyhow::Result<Self> {
+        Self::start_with(dir, name, args, &[]).await
+    }
+
+    /// The same with these variables in its environment.
+    pub(super) async fn start_with(
+        dir: &Path,
+        name: &str,
+        args: &[&str],
+        env: Env<'_>,
+    ) -> anyhow::Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let mut command = Command::new(std::env::current_exe()?);
         // Neither a faultline.toml nor the environment may change what is measured.
@@ -47,6 +60,7 @@ impl Process {
         let mut child = command
             .arg("bench-role")
             .args(args)
+            .envs(env.iter().copied())
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -108,7 +122,7 @@ impl Drop for Process {
 }
 
 fn is_ours(key: &str) -> bool {
-    key.starts_with("FAULTLINE_")
+    key.starts_with("FAULTLINE_") || key.starts_with("OTEL_")
 }
 
 /// A directory that goes away with its owner.

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 
-use super::{back, front, middle};
+use super::{back, collector, front, middle};
 use crate::{config, exit::Exit, role};
 
 const EXAMPLES: &str = "\
@@ -53,6 +53,8 @@ enum Role {
         #[arg(long)]
         at_once: bool,
     },
+    /// Takes spans by OTLP and counts them.
+    Collector,
     /// Attached by a stream, as a worker.
     Back {
         /// The middle.
@@ -82,6 +84,7 @@ impl Args {
             }
             Role::Front { to, hop } => runtime.block_on(front::serve(&to, hop)),
             Role::Middle { at_once } => runtime.block_on(middle::serve(at_once)),
+            Role::Collector => runtime.block_on(collector::serve()),
             Role::Back { to } => runtime.block_on(back::serve(&to)),
         };
         served.map(|()| Exit::OK)

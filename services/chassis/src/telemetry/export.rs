@@ -1,0 +1,383 @@
+//! The way to the collector, on a thread and a runtime of its own: whatever the collector does, no
+//! task waits for it. gRPC and http/protobuf are the same bytes in two wrappings.
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER, TE, USER_AGENT},
+};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioTimer},
+};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tonic::Code;
+
+use super::{
+    pipe::{Batch, Pipe},
+    settings::{Protocol, Target},
+    wire,
+};
+use crate::{
+    dial::{Connector, causes},
+    limits,
+    tls::{self, Trust},
+};
+
+/// Between two attempts to reach a collector that is away.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// What is read of an answer.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// What the names of attributes follow.
+const SCHEMA: &str = "https://opentelemetry.io/schemas/1.42.0";
+const USER: &str = concat!("OTel-OTLP-Exporter-faultline/", env!("CARGO_PKG_VERSION"));
+
+/// What a thread empties into a target.
+pub(super) struct Flow {
+    pub(super) pipe: &'static Pipe,
+    pub(super) target: Target,
+}
+
+/// The thread. It ends when its pipes are closed and empty, or could not be emptied in time.
+#[derive(Debug)]
+pub(super) struct Exporter {
+    pipes: Vec<&'static Pipe>,
+    over: oneshot::Receiver<()>,
+}
+
+impl Exporter {
+    pub(super) fn start(
+        flows: Vec<Flow>,
+        resource: &BTreeMap<String, String>,
+    ) -> Result<Self, tls::Error> {
+        let pipes = flows.iter().map(|flow| flow.pipe).collect();
+        let (done, over) = oneshot::channel();
+        let couriers = flows.into_iter().map(|flow| Courier::new(flow, resource));
+        let couriers = couriers.collect::<Result<Vec<_>, _>>()?;
+        let work = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(async {
+                    futures::future::join_all(couriers.into_iter().map(Courier::run)).await;
+                }),
+                Err(error) => tracing::error!(%error, "nothing is exported: no runtime"),
+            }
+            let _ = done.send(());
+        };
+        if let Err(error) = thread::Builder::new().name("otlp".to_owned()).spawn(work) {
+            tracing::error!(%error, "nothing is exported: no thread");
+        }
+        Ok(Self { pipes, over })
+    }
+
+    /// Sends what waits, but not for ever.
+    pub(super) async fn finish(self) {
+        self.pipes.iter().for_each(|pipe| pipe.close());
+        // The thread keeps the time itself; this is for one that cannot.
+        let _ = timeout(limits::OTLP_FLUSH + Duration::from_secs(1), self.over).await;
+    }
+}
+
+struct Courier {
+    pipe: &'static Pipe,
+    target: Target,
+    client: Client<Connector, Full<Bytes>>,
+    /// What stands before the records of every batch: resource and scope.
+    resource: Vec<u8>,
+    /// The collector is away, and that was said.
+    was_told: bool,
+    /// Until when the end of the process waits.
+    end: Option<Instant>,
+    lost: u64,
+}
+
+/// What became of a batch.
+enum Answer {
+    Taken,
+    /// Taken, but for so many.
+    Partly(u64, String),
+    /// To be tried again, after this long if it said so.
+    NotNow(String, Option<Duration>),
+    Never(String),
+}
+
+impl Courier {
+    fn new(flow: Flow, resource: &BTreeMap<String, String>) -> Result<Self, tls::Error> {
+        let Flow { pipe, target } = flow;
+        let connector = Connector::new(Trust::with_ca(target.ca.as_deref())?);
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.pool_timer(TokioTimer::new());
+        let client = match target.protocol {
+            Protocol::Grpc => builder.http2_only(true).build(connector.http2_only()),
+            Protocol::HttpProtobuf => builder.build(connector.http1_only()),
+        };
+        let mut head = Vec::new();
+        wire::nested(&mut head, 1, |out| {
+            for (key, value) in resource {
+                wire::attribute(out, 1, key, value.into());
+            }
+        });
+        Ok(Self { pipe, target, client, resource: head, was_told: false, end: None, lost: 0 })
+    }
+
+    async fn run(mut self) {
+        loop {
+            if !self.pipe.has_full() && !self.pipe.is_closed() {
+                let _ = timeout(self.target.delay, self.pipe.ready.notified()).await;
+            }
+            // Asked before, so that nothing is left behind that came before the end.
+            let is_closed = self.pipe.is_closed();
+            while let Some(batch) = self.pipe.take() {
+                self.insist(batch).await;
+                // What is not full has time, unless it is the end.
+                if !self.pipe.has_full() && !is_closed {
+                    break;
+                }
+            }
+            if is_closed {
+                return self.tell_losses();
+            }
+        }
+    }
+
+    /// Tries until it is taken or refused, or, at the end, time is over.
+    async fn insist(&mut self, batch: Batch) {
+        let count = batch.count as u64;
+        let body = self.wrap(&batch);
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.post(body.clone()).await {
+                Answer::Taken => return self.tell_recovery(),
+                Answer::Partly(refused, why) => {
+                    self.lost += refused;
+                    return self.tell_trouble(&why);
+                }
+                Answer::Never(why) => {
+                    self.lost += count;
+                    return self.tell_trouble(&why);
+                }
+                Answer::NotNow(why, after) => {
+                    self.tell_trouble(&why);
+                    if self.end.is_some_and(|end| end <= Instant::now()) {
+                        self.lost += count;
+                        return;
+                    }
+                    let asked = after.unwrap_or_default().min(PAUSE_MAX);
+                    let wait = pause.mul_f64(rand::random_range(0.5..1.0)).max(asked);
+                    tokio::select! {
+                        () = sleep(wait) => {}
+                        () = self.closing(), if self.end.is_none() => {}
+                    }
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    async fn closing(&self) {
+        while !self.pipe.is_closed() {
+            self.pipe.ready.notified().await;
+        }
+    }
+
+    /// One attempt, within its patience. Once it is the end, all of them share what is left, which
+    /// is little for a collector that is known to be away.
+    async fn post(&mut self, body: Bytes) -> Answer {
+        let patience = Instant::now() + self.target.timeout;
+        if self.pipe.is_closed() {
+            let flush = if self.was_told { PAUSE_MIN } else { limits::OTLP_FLUSH };
+            self.end.get_or_insert_with(|| Instant::now() + flush);
+        }
+        let until = self.end.map_or(patience, |end| end.min(patience));
+        let asked = async {
+            match self.client.request(self.request(body)).await {
+                Ok(response) => self.read(response).await,
+                Err(error) => {
+                    let why: Vec<_> = causes(&error).map(ToString::to_string).collect();
+                    Answer::NotNow(why.join(": "), None)
+                }
+            }
+        };
+        match timeout_at(until, asked).await {
+            Ok(answer) => answer,
+            Err(_) => Answer::NotNow("no answer in time".to_owned(), None),
+        }
+    }
+
+    /// The whole message around the records of a batch.
+    fn wrap(&self, batch: &Batch) -> Bytes {
+        let mut scope = Vec::new();
+        wire::nested(&mut scope, 1, |out| {
+            wire::bytes(out, 1, b"faultline");
+            wire::bytes(out, 2, env!("CARGO_PKG_VERSION").as_bytes());
+        });
+        let mut schema = Vec::new();
+        wire::bytes(&mut schema, 3, SCHEMA.as_bytes());
+        let scoped = [scope.as_slice(), batch.bytes.as_slice(), schema.as_slice()];
+        let mut list = Vec::new();
+        lengthed(&mut list, 2, &scoped);
+        let whole = [self.resource.as_slice(), list.as_slice(), schema.as_slice()];
+        let mut message = Vec::new();
+        lengthed(&mut message, 1, &whole);
+        match self.target.protocol {
+            Protocol::HttpProtobuf => message.into(),
+            Protocol::Grpc => {
+                let mut framed = BytesMut::with_capacity(message.len() + 5);
+                framed.put_u8(0);
+                framed.put_u32(message.len() as u32);
+                framed.put_slice(&message);
+                framed.freeze()
+            }
+        }
+    }
+
+    fn request(&self, body: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.target.url.clone();
+        let headers = request.headers_mut();
+        headers.clone_from(&self.target.headers);
+        headers.insert(USER_AGENT, HeaderValue::from_static(USER));
+        let kind = match self.target.protocol {
+            Protocol::Grpc => {
+                headers.insert(TE, HeaderValue::from_static("trailers"));
+                "application/grpc"
+            }
+            Protocol::HttpProtobuf => "application/x-protobuf",
+        };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        request
+    }
+
+    async fn read(&self, response: Response<Incoming>) -> Answer {
+        let (head, body) = response.into_parts();
+        let (body, trailers) = match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
+            Ok(whole) => {
+                let trailers = whole.trailers().cloned().unwrap_or_default();
+                (whole.to_bytes(), trailers)
+            }
+            Err(error) => return Answer::NotNow(format!("the answer broke off: {error}"), None),
+        };
+        let after = head.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
+        let after = after.map(Duration::from_secs);
+        if head.status != StatusCode::OK {
+            let why = format!("it answered HTTP {}", head.status);
+            return match head.status.as_u16() {
+                429 | 502 | 503 | 504 => Answer::NotNow(why, after),
+                _ => Answer::Never(why),
+            };
+        }
+        match self.target.protocol {
+            Protocol::HttpProtobuf => accepted(&body),
+            Protocol::Grpc => match grpc_status(&head.headers, &trailers) {
+                Some((Code::Ok, _)) => accepted(body.get(5..).unwrap_or_default()),
+                Some((code, why)) => {
+                    let why = format!("it answered {code:?}: {why}");
+                    match passes(code) {
+                        true => Answer::NotNow(why, after),
+                        false => Answer::Never(why),
+                    }
+                }
+                None => Answer::Never("it does not speak gRPC".to_owned()),
+            },
+        }
+    }
+
+    // Said once for each time that it goes away, however much is lost meanwhile.
+
+    fn tell_trouble(&mut self, why: &str) {
+        if !self.was_told {
+            self.was_told = true;
+            let (what, url) = (self.target.signal.what(), &self.target.url);
+            let to = format!("{}://{}", url.scheme_str().unwrap_or("http"), host(url));
+            tracing::warn!(to, why, "the collector does not take {what}; tasks go on");
+        }
+    }
+
+    fn tell_recovery(&mut self) {
+        let dropped = self.pipe.take_dropped();
+        self.lost += dropped;
+        if self.was_told || dropped > 0 {
+            let (what, lost) = (self.target.signal.what(), std::mem::take(&mut self.lost));
+            match self.was_told {
+                true => tracing::info!(lost, "the collector takes {what} again"),
+                false => tracing::warn!(lost, "more {what} were made than the collector took"),
+            }
+            self.was_told = false;
+        }
+    }
+
+    fn tell_losses(&mut self) {
+        let lost = self.lost + self.pipe.take_dropped();
+        if lost > 0 {
+            tracing::warn!(lost, "some {} were not sent", self.target.signal.what());
+        }
+    }
+}
+
+fn host(url: &http::Uri) -> &str {
+    url.authority().map_or("", |authority| authority.as_str().rsplit('@').next().unwrap_or(""))
+}
+
+fn lengthed(out: &mut Vec<u8>, field: u32, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    out.reserve(length + 16);
+    wire::varint(out, u64::from(field << 3 | 2));
+    wire::varint(out, length as u64);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+/// In the headers, if nothing else was answered, or after it.
+fn grpc_status(headers: &HeaderMap, trailers: &HeaderMap) -> Option<(Code, String)> {
+    let text = |name: &str| {
+        let value = headers.get(name).or_else(|| trailers.get(name))?;
+        value.to_str().ok().map(str::to_owned)
+    };
+    let code = text("grpc-status")?.parse::<i32>().ok()?;
+    Some((Code::from_i32(code), text("grpc-message").unwrap_or_default()))
+}
+
+/// What OTLP says may be sent again.
+fn passes(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss
+            | Code::ResourceExhausted
+    )
+}
+
+/// The answer to an export, as far as it matters.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Exported {
+    #[prost(message, optional, tag = "1")]
+    partial: Option<Partial>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Partial {
+    #[prost(int64, tag = "1")]
+    rejected: i64,
+    #[prost(string, tag = "2")]
+    why: String,
+}
+
+fn accepted(body: &[u8]) -> Answer {
+    let partial = <Exported as prost::Message>::decode(body).unwrap_or_default().partial;
+    match partial.filter(|partial| partial.rejected > 0) {
+        Some(partial) => Answer::Partly(partial.rejected as u64, partial.why),
+        None => Answer::Taken,
+    }
+}

@@ -1,0 +1,102 @@
+//! Two ways to hold a span: by several who do not know which of them is the last, and by a call
+//! that may be dropped before it is answered.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use faultline_proto::{Failure, a2a, v1};
+
+use super::{Kind, Span, link};
+use crate::TraceContext;
+
+/// One span in several hands. It ends with the last. One that is not recorded is nothing.
+#[derive(Clone, Debug, Default)]
+pub struct SharedSpan(Option<Arc<Mutex<Span>>>);
+
+impl From<Span> for SharedSpan {
+    fn from(span: Span) -> Self {
+        Self(span.is_recorded().then(|| Arc::new(Mutex::new(span))))
+    }
+}
+
+impl SharedSpan {
+    /// Says something of it, if anybody listens.
+    pub fn with(&self, say: impl FnOnce(&mut Span)) {
+        if let Some(span) = &self.0 {
+            say(&mut span.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+/// The span of a call that this process makes. Dropped before its end, nobody waited for it.
+#[derive(Debug)]
+pub struct Calling {
+    span: Span,
+    is_open: bool,
+    is_rpc: bool,
+}
+
+impl Calling {
+    /// Of A2A's service: `lf.a2a.v1.A2AService/{method}`.
+    pub fn begin(role: &str, method: &str, parent: &TraceContext) -> Self {
+        let name = format_args!("lf.a2a.v1.A2AService/{method}");
+        let mut span = Span::begin(Kind::Client, parent, name);
+        span.rpc(role, method);
+        Self { span, is_open: true, is_rpc: true }
+    }
+
+    /// The same by HTTP, where the method of A2A stands for the path.
+    pub fn http(role: &str, verb: &str, method: &str, parent: &TraceContext) -> Self {
+        let mut span = Span::begin(Kind::Client, parent, format_args!("{verb} {method}"));
+        span.role(role).set("http.request.method", verb).set("a2a.method.name", method);
+        span.is_chain();
+        Self { span, is_open: true, is_rpc: false }
+    }
+
+    /// Whom it calls.
+    pub fn to(mut self, host: &str, port: Option<u16>) -> Self {
+        self.span.set_some("server.address", host);
+        if let Some(port) = port {
+            self.span.set("server.port", port);
+        }
+        self
+    }
+
+    /// One that is tried again; `before`: the call that was not answered as hoped.
+    pub fn again(mut self, before: Option<&TraceContext>) -> Self {
+        if let Some(before) = before {
+            self.span.link(before, link::RETRY_OF);
+        }
+        self
+    }
+
+    pub fn context(&self) -> &TraceContext {
+        self.span.context()
+    }
+
+    /// A frame of the stream that answers it.
+    pub fn frame(&mut self, frame: &v1::Frame) {
+        self.span.frame(frame);
+    }
+
+    /// It is answered.
+    pub fn ended(&mut self, outcome: Result<Option<&a2a::Task>, &Failure>) {
+        if std::mem::replace(&mut self.is_open, false) {
+            if let Ok(Some(task)) = outcome {
+                self.span.task(task);
+            }
+            match outcome {
+                _ if self.is_rpc => self.span.rpc_ended(outcome.map(drop)),
+                Err(failure) => self.span.failed(failure),
+                Ok(_) => &mut self.span,
+            };
+        }
+    }
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.span.left(self.is_rpc);
+        }
+    }
+}

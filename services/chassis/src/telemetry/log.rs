@@ -1,0 +1,261 @@
+//! The log: lines for people or for machines on stderr, and on request records for a collector.
+//! Each says which trace and which task it is about, where the code that writes it runs inside of
+//! one.
+
+use std::{
+    fmt::{self, Write as _},
+    io::IsTerminal,
+    sync::Arc,
+};
+
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    EnvFilter, Layer,
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::{self, Format, JsonFields, Writer},
+    },
+    layer::Context,
+    registry::LookupSpan,
+};
+
+use super::{pipe, wire};
+use crate::TraceContext;
+
+/// What code works on while it runs.
+pub trait Work: Send + Sync {
+    fn trace(&self) -> TraceContext;
+    fn task(&self) -> &str;
+}
+
+tokio::task_local! {
+    static WORK: Arc<dyn Work>;
+}
+
+/// Whatever `future` logs is about `work`.
+pub fn about<F: Future>(work: Arc<dyn Work>, future: F) -> impl Future<Output = F::Output> {
+    WORK.scope(work, future)
+}
+
+fn work() -> Option<Arc<dyn Work>> {
+    WORK.try_with(Arc::clone).ok()
+}
+
+pub(super) fn layer<S>(filter: EnvFilter, json: bool) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
+{
+    let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    match json {
+        true => {
+            let inner = format::format().json().flatten_event(true);
+            let format = WithIds { inner, json };
+            let lines = lines.fmt_fields(JsonFields::new()).event_format(format);
+            lines.with_filter(filter).boxed()
+        }
+        false => {
+            let inner: Format = format::format().with_ansi(ansi);
+            let lines = lines.with_ansi(ansi).event_format(WithIds { inner, json });
+            lines.with_filter(filter).boxed()
+        }
+    }
+}
+
+/// A line with the ids of the work it was written in.
+struct WithIds<F> {
+    inner: F,
+    json: bool,
+}
+
+impl<S, N, F> FormatEvent<S, N> for WithIds<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        // Who names its trace itself knows better.
+        let named = event.metadata().fields().field("trace.id").is_some();
+        let Some(work) = work().filter(|_| !named) else {
+            return self.inner.format_event(context, writer, event);
+        };
+        let mut line = String::new();
+        self.inner.format_event(context, Writer::new(&mut line), event)?;
+        let trace = work.trace();
+        let (trace_id, span_id, task) = (trace.trace_id(), trace.span_id(), work.task());
+        let line = line.trim_end();
+        match line.strip_suffix('}').filter(|_| self.json) {
+            Some(open) => writeln!(
+                writer,
+                r#"{open},"trace.id":"{trace_id}","span.id":"{span_id}","task.id":"{task}"}}"#
+            ),
+            None => writeln!(writer, "{line} trace.id={trace_id} span.id={span_id} task.id={task}"),
+        }
+    }
+}
+
+/// The same lines as records of OTLP.
+pub(super) struct Records;
+
+impl<S: Subscriber> Layer<S> for Records {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let Some(pipe) = pipe::logs() else { return };
+        let mut record = Record::default();
+        event.record(&mut record);
+        let metadata = event.metadata();
+        let (number, name) = severity(*metadata.level());
+        let out = &mut record.out;
+        wire::fixed64(out, 1, wire::now());
+        wire::number(out, 2, number);
+        wire::bytes(out, 3, name.as_bytes());
+        wire::attribute(out, 6, "log.target", metadata.target().into());
+        wire::nested(out, 5, |out| wire::bytes(out, 1, record.message.as_bytes()));
+        let context = work().map(|work| {
+            wire::attribute(out, 6, "a2a.task.id", work.task().into());
+            work.trace()
+        });
+        if let Some(context) = context.or(record.trace) {
+            wire::bytes(out, 9, &context.trace_bytes());
+            if context.has_span() {
+                wire::bytes(out, 10, &context.span_bytes());
+            }
+            wire::fixed32(out, 8, context.flags().into());
+        }
+        pipe.push(out);
+    }
+}
+
+fn severity(level: Level) -> (u64, &'static str) {
+    match level {
+        Level::ERROR => (17, "ERROR"),
+        Level::WARN => (13, "WARN"),
+        Level::INFO => (9, "INFO"),
+        Level::DEBUG => (5, "DEBUG"),
+        Level::TRACE => (1, "TRACE"),
+    }
+}
+
+#[derive(Default)]
+struct Record {
+    out: Vec<u8>,
+    message: String,
+    /// Of a line that names its trace itself.
+    trace: Option<TraceContext>,
+}
+
+impl Visit for Record {
+    fn record_str(&mut self, field: &Field, text: &str) {
+        match field.name() {
+            "message" => text.clone_into(&mut self.message),
+            "trace.id" => {
+                // The span is not named, and none is claimed.
+                let context = format!("00-{text}-0000000000000001-01").parse::<TraceContext>();
+                self.trace = context.ok().map(|context| context.without_span());
+            }
+            name => wire::attribute(&mut self.out, 6, name, text.into()),
+        }
+    }
+
+    fn record_i64(&mut self, field: &Field, number: i64) {
+        wire::attribute(&mut self.out, 6, field.name(), number.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, number: u64) {
+        self.record_i64(field, i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    fn record_bool(&mut self, field: &Field, flag: bool) {
+        wire::attribute(&mut self.out, 6, field.name(), flag.into());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let mut text = String::new();
+        let _ = write!(text, "{value:?}");
+        self.record_str(field, &text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::Mutex};
+
+    use super::*;
+
+    struct Job;
+
+    impl Work for Job {
+        fn trace(&self) -> TraceContext {
+            TraceContext::read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "")
+        }
+
+        fn task(&self) -> &str {
+            "t-1"
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// One line outside of any work, one inside, and one that names its trace itself.
+    async fn logged<F>(format: F) -> Vec<String>
+    where
+        F: FormatEvent<tracing_subscriber::Registry, JsonFields> + Send + Sync + 'static,
+    {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .fmt_fields(JsonFields::new())
+            .event_format(format)
+            .with_writer(move || writer.clone());
+        let subscriber =
+            tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
+        let _guard = tracing::subscriber::set_default(subscriber);
+        tracing::info!("outside");
+        about(Arc::new(Job), async {
+            tracing::info!(n = 1, "inside");
+            tracing::info!(trace.id = "another", "itself");
+        })
+        .await;
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[tokio::test]
+    async fn a_line_says_which_task_it_is_about() {
+        let inner = format::format().json().flatten_event(true);
+        let lines = logged(WithIds { inner, json: true }).await;
+        assert!(
+            lines[0].ends_with(
+                r#""message":"outside","target":"faultline_chassis::telemetry::log::tests"}"#
+            ),
+            "{lines:?}"
+        );
+        let ids = r#","trace.id":"4bf92f3577b34da6a3ce929d0e0e4736","span.id":"00f067aa0ba902b7","task.id":"t-1"}"#;
+        assert!(lines[1].ends_with(ids) && lines[1].contains("inside"), "{lines:?}");
+        assert!(lines[2].contains(r#""trace.id":"another""#), "{lines:?}");
+        assert_eq!(lines[2].matches("trace.id").count(), 1, "{lines:?}");
+        let inner: Format = format::format().with_ansi(false);
+        let lines = logged(WithIds { inner, json: false }).await;
+        let ids = " trace.id=4bf92f3577b34da6a3ce929d0e0e4736 span.id=00f067aa0ba902b7 task.id=t-1";
+        assert!(!lines[0].contains("trace.id") && lines[1].ends_with(ids), "{lines:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Which traces are exported. Decided once, where a trace enters the mesh: the flag in its
+//! `traceparent` tells every hop after that.
+
+use std::sync::OnceLock;
+
+static IN_FORCE: OnceLock<Sampler> = OnceLock::new();
+
+/// What `OTEL_TRACES_SAMPLER` names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sampler {
+    /// Whoever comes with a trace decides himself.
+    pub(crate) parent_based: bool,
+    /// Of the traces that nobody has decided on, from 0 to 1.
+    pub(crate) ratio: f64,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self { parent_based: true, ratio: 1.0 }
+    }
+}
+
+impl Sampler {
+    /// By its standard name; `None`: there is no such name.
+    pub(super) fn named(name: &str, ratio: f64) -> Option<Self> {
+        let (parent_based, rest) = match name.strip_prefix("parentbased_") {
+            Some(rest) => (true, rest),
+            None => (false, name),
+        };
+        let ratio = match rest {
+            "always_on" => 1.0,
+            "always_off" => 0.0,
+            "traceidratio" => ratio,
+            _ => return None,
+        };
+        Some(Self { parent_based, ratio })
+    }
+
+    fn decides(self, trace_id: u128, asked: Option<bool>) -> bool {
+        if let Some(asked) = asked.filter(|_| self.parent_based) {
+            return asked;
+        }
+        // The lower half of the id is random, as every implementation of OpenTelemetry takes it:
+        // services that sample by the same ratio keep the same traces.
+        let drawn = (trace_id as u64) >> 1;
+        self.ratio >= 1.0 || drawn < (self.ratio.max(0.0) * (1_u64 << 63) as f64) as u64
+    }
+}
+
+pub(super) fn set(sampler: Sampler) {
+    let _ = IN_FORCE.set(sampler);
+}
+
+/// Whether this trace is exported. `asked`: what the one who brought it wants.
+pub(crate) fn decides(trace_id: u128, asked: Option<bool>) -> bool {
+    IN_FORCE.get().copied().unwrap_or_default().decides(trace_id, asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standard_names_mean_what_they_say() {
+        let sampler = |name| Sampler::named(name, 0.25).unwrap();
+        let id = u128::from(u64::MAX);
+        assert!(sampler("always_on").decides(id, Some(false)));
+        assert!(!sampler("always_off").decides(0, Some(true)));
+        assert!(sampler("parentbased_always_off").decides(id, Some(true)));
+        assert!(!sampler("parentbased_always_on").decides(id, Some(false)));
+        assert!(sampler("parentbased_always_on").decides(id, None));
+        assert!(!sampler("traceidratio").decides(id, Some(true)));
+        assert!(sampler("traceidratio").decides(1, Some(false)));
+        assert_eq!(Sampler::named("jaeger_remote", 1.0), None);
+    }
+
+    #[test]
+    fn a_ratio_keeps_about_that_share() {
+        let sampler = Sampler::named("traceidratio", 0.25).unwrap();
+        let kept = (0..10_000).filter(|_| sampler.decides(rand::random(), None)).count();
+        assert!((2_200..2_800).contains(&kept), "{kept} of 10000");
+    }
+}
