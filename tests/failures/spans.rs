@@ -14,6 +14,12 @@ use faultline_tests::{
     until,
     wait::SOON,
 };
+use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
+use opentelemetry::{
+    global,
+    trace::{Span as _, Status, Tracer as _},
+};
+use tracing::Instrument;
 
 fn collected() -> InMemory {
     static SPANS: OnceLock<InMemory> = OnceLock::new();
@@ -118,6 +124,66 @@ async fn an_error_that_is_the_callers_does_not_mark_who_serves() {
     let spans = chain(&trace_id, 6).await;
     let errors: Vec<_> = spans.iter().map(|span| span.error.is_some()).collect();
     assert_eq!(errors, [false, false, false, true, true, false], "{}", tree(&spans));
+}
+
+/// Instrumented as any program is, in both ways there are.
+struct Instrumented;
+
+impl Agent for Instrumented {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let span = tracing::info_span!("look up", customer = 7, otel.kind = "client");
+        let found = async {
+            tokio::task::yield_now().await;
+            tracing::warn!("the cache is cold");
+            tracing::info_span!("query", rows = 2.5).in_scope(|| "Ann")
+        };
+        let found = found.instrument(span).await;
+        // What the coordinator's own calls record is no business of the agent's.
+        cx.status("looking").await?;
+        let mut own = global::tracer("billing").start("charge");
+        own.set_status(Status::error("the card was refused"));
+        own.end();
+        cx.artifact("output", found).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_records_lies_below_its_attempt() {
+    collected();
+    let dir = tempfile::tempdir().unwrap();
+    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let build = |config| Worker::new(config).offer(Offer::new("instrumented", Instrumented));
+    mesh.attach(Config::default(), build).await.unwrap();
+    let (trace_id, header) = crate::trace();
+    let rpc = Rpc::at(mesh.gateway_addr()).agent("instrumented").header("traceparent", header);
+    assert_eq!(task::state(&rpc.send("x").await), COMPLETED);
+    let spans = until("all are finished", SOON, async || {
+        let spans: Vec<_> =
+            read_memory(&collected().spans()).into_iter().filter(|s| s.trace == trace_id).collect();
+        (spans.len() >= 9).then_some(spans)
+    })
+    .await;
+    assert_eq!(spans.len(), 9, "{}", tree(&spans));
+    let named = |name: &str, kind: &str| {
+        let span = spans.iter().find(|span| span.name == name && span.kind == kind);
+        span.unwrap_or_else(|| panic!("no {kind} {name}:\n{}", tree(&spans)))
+    };
+    let attempt = named("attempt instrumented", "server");
+    let looked = named("look up", "client");
+    let (query, charge) = (named("query", "internal"), named("charge", "internal"));
+    assert_eq!(
+        [&looked.parent, &query.parent, &charge.parent],
+        [&attempt.id, &looked.id, &attempt.id],
+        "{}",
+        tree(&spans)
+    );
+    assert_eq!((looked.get("customer"), query.get("rows")), ("7", "2.5"));
+    assert_eq!(looked.event_names(), ["the cache is cold"]);
+    assert_eq!(charge.error.as_deref(), Some("the card was refused"));
+    for span in [looked, query, charge] {
+        assert_eq!(span.get("faultline.role"), "agent");
+        assert!(attempt.start <= span.start && span.end <= attempt.end, "{}", tree(&spans));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -138,6 +138,7 @@ fn text(value: &AnyValue) -> String {
         Some(any_value::Value::StringValue(text)) => text.clone(),
         Some(any_value::Value::IntValue(number)) => number.to_string(),
         Some(any_value::Value::BoolValue(flag)) => flag.to_string(),
+        Some(any_value::Value::DoubleValue(number)) => number.to_string(),
         other => format!("{other:?}"),
     }
 }

@@ -5,6 +5,7 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use http::HeaderMap;
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 use crate::{limits, telemetry::sampler};
 
@@ -130,6 +131,11 @@ impl TraceContext {
         self.span_id != 0
     }
 
+    /// What lies above a span: the one of that id, or nothing.
+    pub(crate) fn above(&self, parent: u64) -> Self {
+        Self { span_id: parent, ..self.clone() }
+    }
+
     pub(crate) fn without_span(self) -> Self {
         Self { span_id: 0, ..self }
     }
@@ -152,6 +158,26 @@ impl TraceContext {
         if let Some(value) = self.state.as_ref().and_then(|state| state.parse().ok()) {
             headers.insert(TRACESTATE, value);
         }
+    }
+}
+
+impl From<&TraceContext> for SpanContext {
+    fn from(context: &TraceContext) -> Self {
+        let state = TraceState::from_str(context.state()).unwrap_or_default();
+        let (trace, span) = (TraceId::from(context.trace_id), SpanId::from(context.span_id));
+        Self::new(trace, span, TraceFlags::new(context.flags), true, state)
+    }
+}
+
+impl From<&SpanContext> for TraceContext {
+    fn from(context: &SpanContext) -> Self {
+        let plain = Self {
+            trace_id: u128::from_be_bytes(context.trace_id().to_bytes()),
+            span_id: u64::from_be_bytes(context.span_id().to_bytes()),
+            flags: context.trace_flags().to_u8() & KNOWN,
+            state: None,
+        };
+        plain.with_state(&context.trace_state().header())
     }
 }
 

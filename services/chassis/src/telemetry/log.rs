@@ -22,7 +22,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use super::{pipe, wire};
+use super::{bridge, pipe, wire};
 use crate::TraceContext;
 
 /// What code works on while it runs.
@@ -35,9 +35,13 @@ tokio::task_local! {
     static WORK: Arc<dyn Work>;
 }
 
-/// Whatever `future` logs is about `work`.
+/// Whatever `future` logs is about `work`, and whatever spans it makes are below that.
 pub fn about<F: Future>(work: Arc<dyn Work>, future: F) -> impl Future<Output = F::Output> {
-    WORK.scope(work, future)
+    WORK.scope(Arc::clone(&work), bridge::below(work, future))
+}
+
+pub(super) fn in_work() -> bool {
+    WORK.try_with(|_| ()).is_ok()
 }
 
 fn work() -> Option<Arc<dyn Work>> {

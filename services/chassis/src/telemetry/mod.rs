@@ -2,10 +2,12 @@
 //! way to a collector by OTLP. Without an exporter no span is made; trace ids exist all the same,
 //! because `chassis::trace` carries them.
 //!
-//! Spans are not those of `tracing` and go through no SDK: with everything sampled a task makes
-//! six of them, and a mesh that serves in 70 µs of CPU has no 20 µs for their attributes
-//! (`faultline bench tracing`). One of ours is its own bytes on the wire.
+//! The spans of the mesh itself are not those of `tracing` and go through no SDK: with everything
+//! sampled a task makes six of them, and a mesh that serves in 70 µs of CPU has no 20 µs for their
+//! attributes (`faultline bench tracing`). One of ours is its own bytes on the wire. Those of agents
+//! come through OpenTelemetry's API and SDK (`bridge`), and lie below their attempts.
 
+mod bridge;
 mod export;
 mod hold;
 mod log;
@@ -83,7 +85,8 @@ pub fn start(options: Options) -> Result<Telemetry, Error> {
         Some(_) => Some(log::Records.with_filter(filter()?)),
         None => None,
     };
-    let started = tracing_subscriber::registry().with(lines).with(records).try_init();
+    let agents = settings.traces.is_some().then(bridge::layer);
+    let started = tracing_subscriber::registry().with(lines).with(records).with(agents).try_init();
     started.map_err(|_| Error::Twice)?;
     for what in &settings.passed_over {
         tracing::warn!("passed over: {what}");
@@ -139,7 +142,9 @@ pub struct InMemory(&'static Pipe);
 pub fn in_memory() -> Result<InMemory, Error> {
     let pipe = Pipe::new(usize::MAX, usize::MAX);
     let tracing = Tracing { pipe, keep_errors: false, openinference: false };
-    pipe::open_traces(tracing).map(InMemory).ok_or(Error::Twice)
+    let pipe = pipe::open_traces(tracing).ok_or(Error::Twice)?;
+    tracing_subscriber::registry().with(bridge::layer()).try_init().map_err(|_| Error::Twice)?;
+    Ok(InMemory(pipe))
 }
 
 impl InMemory {

@@ -16,10 +16,12 @@ pub enum Kind {
     Internal = 1,
     Server = 2,
     Client = 3,
+    Producer = 4,
+    Consumer = 5,
 }
 
 /// Numbers of the fields of OTLP's Span.
-mod field {
+pub(super) mod field {
     pub(super) const TRACE_ID: u32 = 1;
     pub(super) const SPAN_ID: u32 = 2;
     pub(super) const TRACE_STATE: u32 = 3;
@@ -33,6 +35,8 @@ mod field {
     pub(super) const LINKS: u32 = 13;
     pub(super) const STATUS: u32 = 15;
     pub(super) const FLAGS: u32 = 16;
+    /// Of an event in it.
+    pub(in crate::telemetry) const EVENT_ATTRIBUTES: u32 = 3;
 }
 
 /// Room for an ordinary span, so that it grows once at the most.
@@ -148,13 +152,24 @@ impl Span {
 
     /// Something that happened in it just now.
     pub fn event(&mut self, name: &str, attributes: &[(&str, Value<'_>)]) -> &mut Self {
+        self.event_at(wire::now(), name, |out| {
+            for (key, value) in attributes {
+                wire::attribute(out, field::EVENT_ATTRIBUTES, key, *value);
+            }
+        })
+    }
+
+    pub(super) fn event_at(
+        &mut self,
+        at_ns: u64,
+        name: &str,
+        say: impl FnOnce(&mut Vec<u8>),
+    ) -> &mut Self {
         if let Some(recorded) = &mut self.recorded {
             wire::nested(&mut recorded.bytes, field::EVENTS, |out| {
-                wire::fixed64(out, 1, wire::now());
+                wire::fixed64(out, 1, at_ns);
                 wire::bytes(out, 2, name.as_bytes());
-                for (key, value) in attributes {
-                    wire::attribute(out, 3, key, *value);
-                }
+                say(out);
             });
         }
         self
@@ -175,15 +190,23 @@ impl Span {
 
     /// It ended in an error. Only the first counts.
     pub fn error(&mut self, error_type: &str, description: &str) -> &mut Self {
+        match self.mark_failed(description) {
+            true => self.set("error.type", error_type),
+            false => self,
+        }
+    }
+
+    /// The same without a word on what kind of error. False: it was marked before.
+    pub(super) fn mark_failed(&mut self, description: &str) -> bool {
         let Some(recorded) = self.recorded.as_mut().filter(|recorded| !recorded.is_error) else {
-            return self;
+            return false;
         };
         recorded.is_error = true;
         wire::nested(&mut recorded.bytes, field::STATUS, |out| {
             wire::bytes(out, 2, description.as_bytes());
             wire::number(out, 3, STATUS_ERROR);
         });
-        self.set("error.type", error_type)
+        true
     }
 
     /// Ends it now, to be sent later or never.

@@ -13,6 +13,7 @@ pub enum Value<'a> {
     Text(&'a str),
     Number(i64),
     Flag(bool),
+    Decimal(f64),
 }
 
 impl<'a> From<&'a str> for Value<'a> {
@@ -41,6 +42,12 @@ number!(i64, i32, u32, u16);
 impl From<bool> for Value<'_> {
     fn from(flag: bool) -> Self {
         Value::Flag(flag)
+    }
+}
+
+impl From<f64> for Value<'_> {
+    fn from(number: f64) -> Self {
+        Value::Decimal(number)
     }
 }
 
@@ -128,6 +135,7 @@ pub(super) fn any(out: &mut Vec<u8>, field: u32, value: Value<'_>) {
         }
         Value::Flag(flag) => number(out, 2, flag.into()),
         Value::Number(n) => number(out, 3, n as u64),
+        Value::Decimal(n) => fixed64(out, 4, n.to_bits()),
     });
 }
 

@@ -1,0 +1,137 @@
+//! Spans that are not ours: what an agent records with `tracing`, or with OpenTelemetry's own API,
+//! lies below its attempt and goes the way of our spans. So an agent is instrumented as any
+//! program is, and need not know that it runs in a mesh.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use opentelemetry::{
+    Context, KeyValue, Value as Said, global,
+    trace::{SpanKind, Status, TraceContextExt, TracerProvider},
+};
+use opentelemetry_sdk::{
+    error::OTelSdkResult,
+    propagation::TraceContextPropagator,
+    trace::{SdkTracerProvider, SpanData, SpanProcessor},
+};
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::{Layer, filter, registry::LookupSpan};
+
+use super::{
+    Kind, Span,
+    log::{Work, in_work},
+    pipe,
+    span::field,
+    wire::{self, Value},
+};
+use crate::TraceContext;
+
+/// What is below us records much, and nothing that an agent means.
+const NOT_AGENTS: [&str; 9] =
+    ["faultline", "h2", "hyper", "opentelemetry", "rustls", "tokio", "tonic", "tower", "want"];
+
+/// Hears the spans of agents. For the whole process, as the SDK wants it.
+pub(super) fn layer<S>() -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
+{
+    let provider = SdkTracerProvider::builder().with_span_processor(IntoPipe).build();
+    let tracer = provider.tracer("agent");
+    global::set_tracer_provider(provider);
+    global::set_text_map_propagator(TraceContextPropagator::new());
+    let heard = filter::dynamic_filter_fn(|about, _| is_agents(about) && in_work());
+    tracing_opentelemetry::layer().with_tracer(tracer).with_filter(heard)
+}
+
+fn is_agents(about: &Metadata<'_>) -> bool {
+    let root = about.target().split("::").next().unwrap_or_default();
+    let family = root.split('_').next().unwrap_or_default();
+    !NOT_AGENTS.contains(&family)
+}
+
+/// Whatever `future` records is below the span of `work`, which is another after an answer.
+pub(super) async fn below<F: Future>(work: Arc<dyn Work>, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|polling| {
+        let context = || Context::new().with_remote_span_context((&work.trace()).into());
+        let _below = pipe::listens().then(|| context().attach());
+        future.as_mut().poll(polling)
+    })
+    .await
+}
+
+/// Puts what the SDK has recorded to what waits to be exported.
+#[derive(Debug)]
+struct IntoPipe;
+
+impl SpanProcessor for IntoPipe {
+    fn on_start(&self, _: &mut opentelemetry_sdk::trace::Span, _: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        convert(&span).finish_at(Some(nanos(span.end_time))).send();
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+}
+
+fn convert(data: &SpanData) -> Span {
+    let context = TraceContext::from(&data.span_context);
+    let parent = context.above(u64::from_be_bytes(data.parent_span_id.to_bytes()));
+    let kind = match data.span_kind {
+        SpanKind::Internal => Kind::Internal,
+        SpanKind::Server => Kind::Server,
+        SpanKind::Client => Kind::Client,
+        SpanKind::Producer => Kind::Producer,
+        SpanKind::Consumer => Kind::Consumer,
+    };
+    let began = Some(nanos(data.start_time));
+    let mut span = Span::named(kind, context, &parent, began, format_args!("{}", data.name));
+    span.role("agent");
+    for attribute in &data.attributes {
+        said(attribute, |key, value| {
+            span.set(key, value);
+        });
+    }
+    for event in &data.events.events {
+        span.event_at(nanos(event.timestamp), &event.name, |out| {
+            for attribute in &event.attributes {
+                said(attribute, |key, value| {
+                    wire::attribute(out, field::EVENT_ATTRIBUTES, key, value)
+                });
+            }
+        });
+    }
+    for link in &data.links.links {
+        span.link(&TraceContext::from(&link.span_context), "agent");
+    }
+    if let Status::Error { description } = &data.status {
+        span.mark_failed(description);
+    }
+    span
+}
+
+/// What is a list is said as text.
+fn said(attribute: &KeyValue, mut say: impl FnMut(&str, Value<'_>)) {
+    let key = attribute.key.as_str();
+    match &attribute.value {
+        Said::Bool(flag) => say(key, (*flag).into()),
+        Said::I64(number) => say(key, (*number).into()),
+        Said::F64(number) => say(key, (*number).into()),
+        Said::String(text) => say(key, text.as_str().into()),
+        other => say(key, other.as_str().as_ref().into()),
+    }
+}
+
+fn nanos(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
