@@ -89,7 +89,7 @@ impl Core {
     async fn deliver(self: Arc<Self>, key: PushKey, stop: CancellationToken) {
         let delivering = async {
             while let Err(error) = self.deliver_rest(&key, &stop).await {
-                tracing::debug!(task = %key.task, push = key.id, %error, "delivery has to wait");
+                tracing::debug!(task.id = %key.task, push = key.id, %error, "delivery has to wait");
                 sleep(STORE_PAUSE).await;
             }
         };
@@ -125,7 +125,11 @@ impl Core {
             let taken = self.courier.insist(&target, body, &trace, key.task).await;
             if let Err(why) = &taken {
                 let (task, push, host) = (key.task, &key.id, &target.host);
-                tracing::warn!(%task, push, host, why, "the webhook is given up");
+                let trace = trace.trace_id();
+                tracing::warn!(
+                    task.id = %task, trace.id = trace, push, host, why,
+                    "the webhook is given up"
+                );
             } else {
                 seq = frame.seq;
             }
