@@ -192,7 +192,8 @@ impl State {
         mut then: Vec<Effect>,
     ) {
         let Some(live) = self.live.get_mut(&id) else { return };
-        then.extend(live.open.follow(&live.task, self.registry.version(&live.task.agent)));
+        let version = || self.registry.version(&live.task.agent);
+        then.extend(live.open.follow(&live.task, version));
         let first = live.task.seq + 1 - events.len() as u64;
         let stored = (first..).zip(&events).map(|(seq, event)| encode(seq, event)).collect();
         let row = Row::from(&live.task);

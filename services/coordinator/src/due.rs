@@ -153,7 +153,8 @@ impl State {
         let Some(live) = self.live.get(&id) else { return };
         for key in live.task.expired(now) {
             let Some(live) = self.live.get(&id) else { return };
-            tracing::info!(task = %id, question = key, "nobody answered in time");
+            let trace = live.task.run_trace().trace_id();
+            tracing::info!(task.id = %id, trace.id = trace, question = key, "nobody answered in time");
             // Nobody called, so it goes on in a trace of its own.
             let body = run::traced(live.task.decide_expire(key), &live.task.run.parent().anew());
             self.answer(id, body, None, now, |_, _| {});
@@ -213,7 +214,7 @@ impl State {
         };
         worker.orphan(id);
         tracing::warn!(
-            task = %id,
+            task.id = %id,
             attempt,
             worker = worker.name,
             "an agent was told to stop and did not; it holds its slot until it does"

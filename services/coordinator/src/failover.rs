@@ -44,8 +44,10 @@ impl Registry {
         match retry {
             Ok(pause) => {
                 let pause = Millis::try_from(pause.as_micros().div_ceil(1000)).unwrap_or(0);
-                let (task_id, attempt) = (task.id, task.attempt);
-                tracing::debug!(task = %task_id, attempt, pause, %failure, "tried again");
+                tracing::debug!(
+                    task.id = %task.id, trace.id = %failure.trace_id, failure.id = %failure.id,
+                    attempt = task.attempt, pause, %failure, "tried again"
+                );
                 task.decide_retry(failure, Some(now + pause))
             }
             Err(_) if passes_on => task.decide_retry(failure, None),

@@ -43,7 +43,11 @@ impl State {
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
         let (over, needs_worker) = (live.task.is_final(), live.task.needs_worker());
         let (attempt, losses) = (live.task.attempt, live.task.losses);
-        tracing::warn!(task = %id, attempt, losses, over, "a worker was lost with this task");
+        let trace = live.task.run_trace().trace_id();
+        tracing::warn!(
+            task.id = %id, trace.id = trace, attempt, losses, over,
+            "a worker was lost with this task"
+        );
         self.commit(id, from, events, Vec::new());
         if over {
             self.end_children(id, now);

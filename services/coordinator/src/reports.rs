@@ -95,7 +95,11 @@ impl State {
                 }
                 Err(Refused::Duplicate) => highest = highest.max(number),
                 Err(Refused::Nonsense(what)) => {
-                    tracing::warn!(task = %id, attempt, number, what, "a report makes no sense");
+                    let trace = live.task.run_trace().trace_id();
+                    tracing::warn!(
+                        task.id = %id, trace.id = trace, attempt, number, what,
+                        "a report makes no sense"
+                    );
                     let failure = Failure::new(&reason::INVALID_AGENT_RESPONSE).because(what);
                     fail_now(live, failure, now, &mut events);
                     late.push(brief);
@@ -233,7 +237,7 @@ impl State {
         match report.is_obedient {
             true => self.after_commit(Effect::Ack(worker, ack)),
             false => {
-                tracing::info!(task = %id, attempt = ack.attempt, "a late report was dropped");
+                tracing::info!(task.id = %id, attempt = ack.attempt, "a late report was dropped");
                 self.registry.meters.late.add(1);
                 self.commit_write(Write::CountLate { id }, vec![Effect::Ack(worker, ack)]);
             }

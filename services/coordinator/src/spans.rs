@@ -54,7 +54,11 @@ impl Open {
     }
 
     /// A task has taken a step: whatever is over by it, to be sent once it is durable.
-    pub(crate) fn follow(&mut self, task: &Task, version: &str) -> Option<Effect> {
+    pub(crate) fn follow<'a>(
+        &mut self,
+        task: &Task,
+        version: impl FnOnce() -> &'a str,
+    ) -> Option<Effect> {
         if !telemetry::listens() {
             return None;
         }
@@ -68,7 +72,7 @@ impl Open {
         let fell_over = self.run.is_none() && task.state == TaskState::Failed && !self.is_over;
         if self.run.map(|(open, _)| open) != run {
             let old = std::mem::replace(&mut self.run, run.map(|new| (new, now)));
-            ended.extend(old.and_then(|(at, began)| run_span(task, at, began, now, version)));
+            ended.extend(old.and_then(|(at, began)| run_span(task, at, began, now, version())));
         }
         if fell_over {
             ended.push(afterword(task, now));

@@ -72,7 +72,7 @@ impl Core {
             }
             Some(live)
         });
-        tracing::warn!(task = %id, "a step lost a race and was undone");
+        tracing::warn!(task.id = %id, "a step lost a race and was undone");
         answer_all(Vec::new(), live.map_or_else(Vec::new, |live| live.waiters), &failure);
         match self.store.task(id, Scope::default()).await {
             Ok(Some(stored)) if !stored.task.is_final() => {
@@ -82,7 +82,7 @@ impl Core {
                 });
             }
             Ok(_) => self.change(|state| state.end_children(id, now())),
-            Err(error) => tracing::error!(task = %id, %error, "cannot be read again"),
+            Err(error) => tracing::error!(task.id = %id, %error, "cannot be read again"),
         }
     }
 

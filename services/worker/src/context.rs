@@ -78,8 +78,8 @@ impl Context {
         self.attempt.trace()
     }
 
-    /// The same as a `traceparent`, for calls to other services. After an answer it is another: that
-    /// of whoever answered.
+    /// The same as a `traceparent`, for calls to other services. After an answer it is another:
+    /// that of whoever answered.
     pub fn traceparent(&self) -> String {
         self.attempt.trace().to_string()
     }

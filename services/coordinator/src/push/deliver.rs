@@ -93,7 +93,7 @@ impl Core {
     async fn deliver(self: Arc<Self>, key: PushKey, stop: CancellationToken) {
         let delivering = async {
             while let Err(error) = self.deliver_rest(&key, &stop).await {
-                tracing::debug!(task = %key.task, push = key.id, %error, "delivery has to wait");
+                tracing::debug!(task.id = %key.task, push = key.id, %error, "delivery has to wait");
                 sleep(STORE_PAUSE).await;
             }
         };
@@ -130,7 +130,11 @@ impl Core {
             self.courier.note(if taken.is_ok() { "taken" } else { "given_up" });
             if let Err(why) = &taken {
                 let (task, push, host) = (key.task, &key.id, &target.host);
-                tracing::warn!(%task, push, host, why, "the webhook is given up");
+                let trace = trace.trace_id();
+                tracing::warn!(
+                    task.id = %task, trace.id = trace, push, host, why,
+                    "the webhook is given up"
+                );
             } else {
                 seq = frame.seq;
             }
