@@ -13,7 +13,7 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::{numbers::exercised, query::named, scrape::Scraped};
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
 }
 
@@ -71,7 +71,7 @@ fn every_alert_says_what_it_means_and_what_to_do() {
 }
 
 /// Every expression, with where it stands.
-fn expressions() -> Vec<(String, String)> {
+pub(crate) fn expressions() -> Vec<(String, String)> {
     let rules = yaml("deploy/prometheus/rules.yaml");
     let groups = rules["groups"].as_vec().unwrap().iter();
     let rules = groups.flat_map(|group| group["rules"].as_vec().unwrap());
@@ -108,9 +108,9 @@ fn dashboard() -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_dashboard_and_the_alerts_name_is_exported_by_a_mesh() {
-    let exercised = exercised().await;
+    let scraped = exercised().await;
     let mut exported: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (name, labels) in exercised.scraped.names() {
+    for (name, labels) in scraped.names() {
         exported.insert(name.to_owned(), labels.into_iter().map(str::to_owned).collect());
     }
     // What Prometheus adds itself.
@@ -139,7 +139,7 @@ async fn whatever_the_dashboard_and_the_alerts_name_is_exported_by_a_mesh() {
         let strange: Vec<_> = found.grouped.difference(&known).collect();
         assert!(strange.is_empty(), "{place}: no {strange:?} in {expression}");
     }
-    every_metric_is_described(&exercised.scraped);
+    every_metric_is_described(&scraped);
     // And the other way round: what is exported is looked at somewhere.
     let suffixes = ["_bucket", "_sum", "_count"];
     let stem =

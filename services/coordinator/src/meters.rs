@@ -293,6 +293,9 @@ impl AgentMeters {
         for to in ["open", "closed"] {
             of.transitions.with([name, to]);
         }
+        for outcome in ["retried", "spent"] {
+            of.retries.with([name, outcome]);
+        }
         of.tasks.with([name, state_word(TaskState::Failed)]);
         of.lost.with([name]);
         let (active, wait) = (of.active.with([name]), of.wait.with([name]));
