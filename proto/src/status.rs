@@ -123,6 +123,11 @@ pub fn error_info(failure: &Failure) -> pb::ErrorInfo {
     pb::ErrorInfo { reason: failure.reason.clone(), domain: failure.domain.clone(), metadata }
 }
 
+/// Whether all of a failure fits into the details of a status.
+pub fn fits(failure: &Failure) -> bool {
+    encode(failure, true).len() <= DETAILS_BYTES_MAX
+}
+
 /// The details that fit: the chain gives way first, from its middle; then long texts; then the
 /// violations; the record itself last. The code and `ErrorInfo` always stay.
 fn encode_within(failure: &mut Failure, bytes_max: usize) -> Vec<u8> {

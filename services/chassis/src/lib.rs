@@ -13,8 +13,10 @@ pub mod deadline;
 pub mod drain;
 pub mod trace;
 
+pub mod admin;
 pub mod config;
 pub mod descriptors;
+pub mod metrics;
 pub mod telemetry;
 
 mod body;
@@ -23,6 +25,7 @@ mod stall;
 pub use client::Mesh;
 pub use deadline::Timeouts;
 pub use drain::Drain;
+pub use metrics::Metrics;
 pub use network::Network;
 pub use secret::Secret;
 pub use stall::Stalled;

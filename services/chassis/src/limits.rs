@@ -122,6 +122,13 @@ pub const REPORTS_PER_MESSAGE_MAX: usize = 256;
 /// Open connections of one server.
 pub const CONNECTIONS_MAX: usize = 10_000;
 
+// What is measured.
+
+/// Agents that have numbers of their own; the others share theirs.
+pub const METRIC_AGENTS_MAX: usize = 200;
+/// Series of one metric: what comes then is counted as one.
+pub const METRIC_SERIES_MAX: usize = 2000;
+
 // Time.
 
 /// To connect to a peer.

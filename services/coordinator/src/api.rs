@@ -177,6 +177,7 @@ impl Core {
         if after.is_none() && task.is_final() {
             return Err(Error::Ended { id: task.id, state: task.state });
         }
+        self.meters.resumed.add(after.is_some().into());
         self.subscribe_id(task.id, after).await
     }
 

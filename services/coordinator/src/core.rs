@@ -23,6 +23,7 @@ use crate::{
     family::Families,
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
+    meters::{AgentMeters, Meters},
     push::{Courier, Deliveries},
     registry::{Registry, Worker},
     store::{Extras, Row, Store, Write, encode},
@@ -37,6 +38,7 @@ pub(crate) struct Core {
     pub(crate) config: Arc<Config>,
     pub(crate) claims: Claims,
     pub(crate) courier: Courier,
+    pub(crate) meters: Arc<Meters>,
     /// There is something to write.
     pub(crate) work: Notify,
     /// The queue to the store has shrunk.
@@ -114,10 +116,10 @@ pub(crate) fn now() -> Millis {
 }
 
 impl State {
-    pub(crate) fn new(tokens: Tokens, config: Arc<Config>) -> Self {
+    pub(crate) fn new(tokens: Tokens, config: Arc<Config>, meters: Arc<Meters>) -> Self {
         Self {
             live: HashMap::new(),
-            registry: Registry::new(config),
+            registry: Registry::new(config, meters),
             families: Families::default(),
             tokens,
             calls: HashMap::new(),
@@ -129,6 +131,14 @@ impl State {
             closed: None,
             since: Instant::now(),
             next_session: 1,
+        }
+    }
+
+    /// Where what becomes of an agent's tasks is counted.
+    pub(crate) fn meters_of(&self, agent: &str) -> Arc<AgentMeters> {
+        match self.registry.agents.get(agent) {
+            Some(agent) => Arc::clone(&agent.meters),
+            None => AgentMeters::new(&self.registry.meters, agent),
         }
     }
 
@@ -266,6 +276,7 @@ impl State {
     fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
         let Some(live) = self.live.get_mut(&id) else { return };
         if !events.is_empty() {
+            live.meters.happened(&live.task, &events);
             live.publish(first, events);
         }
         if !live.is_confirmed() {
@@ -340,12 +351,13 @@ impl State {
 impl Core {
     pub(crate) fn new(store: Box<dyn Store>, config: Config) -> Self {
         let (work, room, sooner) = (Notify::new(), Notify::new(), Notify::new());
-        let courier = Courier::new(config.push.clone());
+        let meters = Meters::new(&config.metrics);
+        let courier = Courier::new(config.push.clone(), meters.deliveries.clone());
         let config = Arc::new(config);
         let tokens = Tokens::new(store.secret());
-        let state = Mutex::new(State::new(tokens, Arc::clone(&config)));
-        let claims = Claims::default();
-        Self { state, store, config, claims, courier, work, room, sooner }
+        let state = State::new(tokens, Arc::clone(&config), Arc::clone(&meters));
+        let (state, claims) = (Mutex::new(state), Claims::default());
+        Self { state, store, config, claims, courier, meters, work, room, sooner }
     }
 
     /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].

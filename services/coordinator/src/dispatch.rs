@@ -141,7 +141,7 @@ impl State {
             idempotent: new.idempotent,
         };
         let (task, first) = Task::submit(id, &agent, context_id, submitted, now);
-        let mut live = Live::new(task);
+        let mut live = Live::new(task, self.meters_of(&agent));
         // Not even its first event is with the store yet.
         live.published = 0;
         live.may_vanish = may_message;
@@ -173,9 +173,13 @@ impl State {
     }
 
     pub(crate) fn enqueue(&mut self, id: TaskId, agent: &str) {
-        let principal = self.live.get(&id).map_or("", |live| live.task.principal.as_str());
+        let (live, now) = (self.live.get_mut(&id), Instant::now());
+        let principal = live.map_or("", |live| {
+            live.queued.get_or_insert(now);
+            live.task.principal.as_str()
+        });
         if let Some(agent) = self.registry.agents.get_mut(agent) {
-            agent.queue.push_back(id, principal, Instant::now());
+            agent.queue.push_back(id, principal, now);
         }
     }
 
@@ -197,6 +201,7 @@ impl State {
         live.told = live.task.answers.len();
         live.assigned = false;
         live.span = attempt_span(&live.task);
+        let queued = live.queued.take();
         let assign = assign_message(live, &self.tokens);
         effects.push(Effect::Assign(worker_id, Box::new(assign)));
         if let Some(worker) = self.registry.workers.get_mut(&worker_id) {
@@ -204,6 +209,7 @@ impl State {
         }
         if let Some(agent) = self.registry.agents.get_mut(agent) {
             agent.breaker.started(id, Instant::now());
+            agent.meters.assigned(queued);
         }
         Some(events)
     }
@@ -246,6 +252,8 @@ impl State {
         match self.registry.choose(&agent, Some(id), avoid) {
             Some(worker) => self.assign(id, worker, &agent, now),
             None => {
+                let Some(live) = self.live.get_mut(&id) else { return };
+                live.queued.get_or_insert_with(Instant::now);
                 if let Some(agent) = self.registry.agents.get_mut(&agent) {
                     agent.queue.push_front(id, &live.task.principal, Instant::now());
                     // Should it have been let through to see: whoever is next may be.
@@ -279,6 +287,9 @@ impl State {
         then: impl FnOnce(&mut Live, &mut Vec<Effect>),
     ) {
         let Some(live) = self.live.get_mut(&id) else { return };
+        if let event::Body::Answered(answer) = &body {
+            live.meters.answered(&live.task, answer, now);
+        }
         let from = live.task.version;
         live.task.version += 1;
         let mut events = vec![live.task.apply_now(body, now)];

@@ -196,6 +196,9 @@ impl State {
 
     /// An attempt is being told to stop.
     pub(crate) fn expect_stop(&mut self, worker: WorkerId, id: TaskId, attempt: u32) {
+        if let Some(worker) = self.registry.workers.get_mut(&worker) {
+            worker.stop(id);
+        }
         let at = Instant::now() + limits::ORPHANED_AFTER;
         self.timers.set(Due::Stopped(worker, id, attempt), at);
     }

@@ -29,6 +29,10 @@ impl Registry {
         now: Millis,
     ) -> Vec<event::Body> {
         let retry = self.pause_after(task, &failure, now);
+        let passes_on = retry.is_err_and(|no| self.passes_on(task, &failure, no));
+        if let Some(agent) = self.agents.get(task.runner()) {
+            agent.meters.retry(&retry, passes_on);
+        }
         let failure = match retry::is_born_here(&failure) {
             true => {
                 let here = task.retries + task.losses;
@@ -44,7 +48,7 @@ impl Registry {
                 tracing::debug!(task = %task_id, attempt, pause, %failure, "tried again");
                 task.decide_retry(failure, Some(now + pause))
             }
-            Err(no) if self.passes_on(task, &failure, no) => task.decide_retry(failure, None),
+            Err(_) if passes_on => task.decide_retry(failure, None),
             Err(_) => task.decide_fail(failure).into_iter().collect(),
         }
     }
@@ -236,6 +240,7 @@ impl State {
         if !agent.breaker.heard(id, said, &agent.policy.breaker, Instant::now()) {
             return;
         }
+        agent.meters.circuit(said == Said::CannotServe);
         match said {
             Said::CannotServe => {
                 let failures = agent.breaker.failures();

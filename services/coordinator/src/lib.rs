@@ -25,6 +25,8 @@ mod failover;
 mod family;
 mod live;
 mod losses;
+mod meters;
+mod observed;
 mod policy;
 mod queue;
 mod registry;
@@ -59,10 +61,18 @@ mod principal_tests;
 #[cfg(test)]
 mod testing;
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use faultline_chassis::{
-    Drain, Mesh, Secret, limits,
+    Drain, Mesh, Metrics, Secret,
+    admin::Ready,
+    limits,
     server::{self, Listener},
     tls,
 };
@@ -128,11 +138,17 @@ pub struct Config {
     pub queue_max: usize,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
+    /// Where probes and numbers are served, to whoever reaches it. Default: nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin: Option<SocketAddr>,
     /// Whether everybody who reaches a port beyond this machine may attach. Default: false.
     pub insecure: bool,
     /// What gateways and workers are asked for. Default: nothing.
     #[serde(skip)]
     pub mesh: Mesh,
+    /// Where its numbers are kept.
+    #[serde(skip)]
+    pub metrics: Metrics,
     /// How webhooks are called.
     pub push: Push,
     /// What differs for one agent, by name.
@@ -208,8 +224,10 @@ impl Default for Config {
             breaker_open_ms: 30_000,
             queue_max: limits::AGENT_QUEUE_MAX,
             tls: None,
+            admin: None,
             insecure: false,
             mesh: Mesh::default(),
+            metrics: Metrics::default(),
             push: Push::default(),
             agents: BTreeMap::new(),
         }
@@ -243,6 +261,7 @@ impl Config {
         let token = self.mesh.token.clone();
         let core = Arc::new(Core::new(Box::new(store), self));
         core.recover().await.map_err(|e| Error::Recover(e.to_string()))?;
+        observed::watch(&core);
         Ok(Service { listener, token, core })
     }
 }
@@ -250,6 +269,11 @@ impl Config {
 impl Service {
     pub fn addr(&self) -> SocketAddr {
         self.listener.addr()
+    }
+
+    /// To be asked while it runs.
+    pub fn readiness(&self) -> Readiness {
+        Readiness(Arc::downgrade(&self.core))
     }
 
     /// Serves until drained. Tasks that run go on in their workers, which come back to the next
@@ -280,6 +304,7 @@ impl Service {
         let router = routes.prepare().into_axum_router();
         // The guard stands outermost: it must see the panics and clocks of everything inside.
         let router = router.layer(server::TokenLayer::new(token)).layer(server::GuardLayer);
+        let router = router.layer(measure(&core));
         let writer = tokio::spawn({
             let core = Arc::clone(&core);
             async move { core.write().await }
@@ -306,5 +331,27 @@ impl Service {
         let _ = tokio::join!(sweeper, timekeeper, writer);
         core.released().await;
         Ok(())
+    }
+}
+
+/// Calls with a stream of their own. Links and workers have theirs for as long as they live, and
+/// what gateways ask is measured on their links.
+fn measure(core: &Arc<Core>) -> server::MeasureLayer {
+    let except = &["/faultline.v1.Link/", "/faultline.v1.Hub/", "/grpc.health.v1.Health/"];
+    let meters = Arc::clone(&core.meters);
+    server::MeasureLayer::new(&core.config.metrics, except, move |f| meters.refused(f))
+}
+
+/// Whether a coordinator is of use: it is while it has its store.
+#[derive(Clone)]
+pub struct Readiness(Weak<Core>);
+
+impl Readiness {
+    pub fn look(&self) -> Ready {
+        match self.0.upgrade().map(|core| core.lock().closed) {
+            Some(None) => Ok(()),
+            Some(Some(Closed::StoreFailed)) => Err("the store failed and is being read again"),
+            Some(Some(Closed::Leaving)) | None => Err("it is leaving"),
+        }
     }
 }

@@ -29,6 +29,7 @@ use crate::{
     caller::{Caller, Extensions},
     core::Core,
     error::Error,
+    meters,
     subscription::Subscription,
 };
 
@@ -134,6 +135,7 @@ impl Line {
             }
             call::Body::Drop(_) => self.drop_call(id),
             call::Body::Send(request) => {
+                let measured = self.core.meters.calls.begin(meters::SEND);
                 let (span, mut caller) = serve_span("SendMessage", asked);
                 caller.call = Some((self.id, id));
                 let (line, extensions) = (Arc::clone(self), caller.extensions.clone());
@@ -142,6 +144,7 @@ impl Line {
                     caller,
                     Box::new(move |answer| {
                         record(&span, answer.as_ref().err());
+                        measured.end(answer.as_ref().err());
                         line.reply(id, answer.map(reply::Body::Sent), extensions.active());
                     }),
                 );
@@ -150,12 +153,12 @@ impl Line {
                 let (span, caller) = serve_span("SendStreamingMessage", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
                 let open = async move { core.stream(request, &caller).await };
-                self.open_stream(id, span, extensions, open);
+                self.open_stream(id, meters::STREAM, span, extensions, open);
             }
             call::Body::Subscribe(subscribe) => {
                 let (span, caller) = serve_span("SubscribeToTask", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
-                self.open_stream(id, span, extensions, async move {
+                self.open_stream(id, meters::SUBSCRIBE, span, extensions, async move {
                     let request = subscribe.request.unwrap_or_default();
                     core.subscribe(&request, subscribe.after, &caller).await
                 });
@@ -165,10 +168,12 @@ impl Line {
                     Some(method) => serve_span(method, asked),
                     None => (Span::none(), asked.into()),
                 };
+                let measured = self.core.meters.calls.begin(meters::method(&question));
                 let line = Arc::clone(self);
                 tokio::spawn(async move {
                     let answer = guarded(ask(&line.core, question, &caller)).await;
                     record(&span, answer.as_ref().err());
+                    measured.end(answer.as_ref().err());
                     line.reply(id, answer, caller.extensions.active());
                 });
             }
@@ -178,6 +183,7 @@ impl Line {
     fn open_stream(
         self: &Arc<Self>,
         id: u64,
+        method: &'static str,
         span: Span,
         extensions: Extensions,
         open: impl Future<Output = Result<Subscription, Error>> + Send + 'static,
@@ -186,9 +192,13 @@ impl Line {
         let credit = Semaphore::new(limits::STREAM_CREDIT as usize);
         let reader = Arc::new(Reader { credit, gone: Notify::new() });
         self.streams().insert(id, Arc::clone(&reader));
+        let measured = self.core.meters.calls.begin(method);
         tokio::spawn(async move {
+            let _open = line.core.meters.open.hold();
             let all = async {
-                let subscription = open.await?;
+                let opened = open.await.map_err(Failure::from);
+                measured.end(opened.as_ref().err());
+                let subscription = opened.map_err(Error::from)?;
                 line.pump(id, subscription, &reader, extensions).await
             };
             let answer = guarded(all).await.map(|()| reply::Body::End(End {}));
@@ -257,6 +267,7 @@ impl Line {
         };
         answer.unwrap_or_else(|failure| {
             log_private(&failure);
+            self.core.meters.refused(&failure);
             reply::Body::Failure(Box::new(failure.into_record()))
         })
     }

@@ -3,15 +3,20 @@
 
 use std::{sync::Arc, time::Duration};
 
+use faultline_chassis::metrics::Held;
 use faultline_proto::{
     Failure,
     a2a::{self, SendMessageResponse, send_message_response::Payload},
     v1::Event,
 };
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    task::AbortHandle,
+    time::Instant,
+};
 use tracing::Span;
 
-use crate::{store::KeyRow, task::Task};
+use crate::{meters::AgentMeters, store::KeyRow, task::Task};
 
 pub(crate) struct Live {
     pub(crate) task: Task,
@@ -31,6 +36,11 @@ pub(crate) struct Live {
     pub(crate) waiters: Vec<Waiter>,
     /// Of the current attempt, from its assignment to its end.
     pub(crate) span: Span,
+    /// Since when it waits for a slot.
+    pub(crate) queued: Option<Instant>,
+    /// Of its agent.
+    pub(crate) meters: Arc<AgentMeters>,
+    _active: Held,
 }
 
 /// A confirmed event on its way to a watcher.
@@ -76,7 +86,7 @@ pub(crate) enum Until {
 }
 
 impl Live {
-    pub(crate) fn new(task: Task) -> Self {
+    pub(crate) fn new(task: Task, meters: Arc<AgentMeters>) -> Self {
         Self {
             published: task.seq,
             acked: task.reported,
@@ -88,6 +98,9 @@ impl Live {
             watchers: Vec::new(),
             waiters: Vec::new(),
             span: Span::none(),
+            queued: None,
+            _active: meters.active.hold(),
+            meters,
         }
     }
 
@@ -100,7 +113,14 @@ impl Live {
         }
         for (seq, event) in (first..).zip(events) {
             let seen = Seen { seq, event: Arc::new(event) };
-            self.watchers.retain(|watcher| watcher.try_send(seen.clone()).is_ok());
+            self.watchers.retain(|watcher| match watcher.try_send(seen.clone()) {
+                Ok(()) => true,
+                Err(TrySendError::Full(_)) => {
+                    self.meters.lagged();
+                    false
+                }
+                Err(TrySendError::Closed(_)) => false,
+            });
         }
     }
 

@@ -78,7 +78,8 @@ impl State {
         let retry_at = task.retry_at;
         let needs_worker = task.needs_worker();
         let worker = task.worker.parse::<WorkerId>().ok();
-        self.live.insert(id, Box::new(Live::new(task)));
+        let meters = self.meters_of(&agent);
+        self.live.insert(id, Box::new(Live::new(task, meters)));
         self.watch_time(id);
         if waiting {
             self.count_waiting(&agent, 1);

@@ -14,12 +14,18 @@ use faultline_proto::{
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    Config, breaker::Breaker, policy::Policy, queue::Queue, retry::RetryBudget, task::Millis,
+    Config,
+    breaker::Breaker,
+    meters::{AgentMeters, Meters},
+    policy::Policy,
+    queue::Queue,
+    retry::RetryBudget,
+    task::Millis,
 };
 
-#[derive(Default)]
 pub(crate) struct Registry {
     config: Arc<Config>,
+    pub(crate) meters: Arc<Meters>,
     pub(crate) agents: BTreeMap<String, Agent>,
     pub(crate) workers: HashMap<WorkerId, Worker>,
 }
@@ -37,6 +43,7 @@ pub(crate) struct Agent {
     pub(crate) retry_budget: RetryBudget,
     /// Tasks that wait for somebody's answer.
     pub(crate) waiting: u32,
+    pub(crate) meters: Arc<AgentMeters>,
 }
 
 pub(crate) struct Worker {
@@ -65,6 +72,8 @@ pub(crate) struct Running {
     pub(crate) computing: bool,
     /// Gave it back because it waits for others, and will ask for it.
     released: bool,
+    /// Since when it is told to stop.
+    stopping: Option<Instant>,
     /// Was told to stop, and did not.
     orphan: bool,
 }
@@ -110,6 +119,18 @@ impl Worker {
         self.running.get(&task).is_some_and(|r| r.attempt == attempt)
     }
 
+    /// The task is over, and its agent is told.
+    pub(crate) fn stop(&mut self, task: TaskId) {
+        if let Some(running) = self.running.get_mut(&task) {
+            running.stopping.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Since when it is told to stop, if it is.
+    pub(crate) fn stopping(&self, task: TaskId) -> Option<Instant> {
+        self.running.get(&task)?.stopping
+    }
+
     /// The task is over and its agent did not stop in time.
     pub(crate) fn orphan(&mut self, task: TaskId) {
         if let Some(running) = self.running.get_mut(&task) {
@@ -126,7 +147,14 @@ impl Worker {
     pub(crate) fn start(&mut self, task: TaskId, agent: &str, attempt: u32, computing: bool) {
         self.finish(task);
         let agent = Arc::from(agent);
-        let running = Running { agent, attempt, computing: false, released: false, orphan: false };
+        let running = Running {
+            agent,
+            attempt,
+            computing: false,
+            released: false,
+            stopping: None,
+            orphan: false,
+        };
         self.running.insert(task, running);
         if computing {
             self.hold(task);
@@ -246,13 +274,14 @@ impl Worker {
 }
 
 impl Agent {
-    fn new(offer: AgentOffer, policy: Policy, changed: Millis) -> Self {
+    fn new(offer: AgentOffer, policy: Policy, changed: Millis, meters: Arc<AgentMeters>) -> Self {
         Self {
             retry_budget: RetryBudget::full(&policy.budget),
             breaker: Breaker::default(),
             queue: Queue::default(),
             workers: VecDeque::new(),
             waiting: 0,
+            meters,
             offer,
             policy,
             changed,
@@ -261,8 +290,8 @@ impl Agent {
 }
 
 impl Registry {
-    pub(crate) fn new(config: Arc<Config>) -> Self {
-        Self { config, ..Self::default() }
+    pub(crate) fn new(config: Arc<Config>, meters: Arc<Meters>) -> Self {
+        Self { config, meters, agents: BTreeMap::new(), workers: HashMap::new() }
     }
 
     /// Takes note of an agent. True: it is new or has changed.
@@ -275,7 +304,10 @@ impl Registry {
                 agent.policy = policy;
                 agent.changed = at;
             }
-            None => drop(self.agents.insert(name.clone(), Agent::new(offer, policy, at))),
+            None => {
+                let meters = AgentMeters::new(&self.meters, &name);
+                self.agents.insert(name.clone(), Agent::new(offer, policy, at, meters));
+            }
         }
         self.warn_of_strangers(&name);
         true

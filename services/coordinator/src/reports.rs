@@ -3,7 +3,7 @@
 
 use faultline_proto::{
     Failure,
-    a2a::{Message, part::Content},
+    a2a::{Message, TaskState, part::Content},
     id::{TaskId, WorkerId},
     reason,
     v1::{self, Ack, Cancel, Event, Report, ToWorker, report, to_worker},
@@ -142,6 +142,7 @@ impl State {
         self.drop_calls(&live);
         self.forget_time(id);
         self.note(live.task.runner(), id, Said::Serves, now);
+        live.meters.ended(TaskState::Completed, live.task.created, now);
         let mut key = live.key.take();
         if let Some(key) = &mut key {
             key.reply = Some(message.encode_to_vec().into());
@@ -224,14 +225,17 @@ impl State {
     /// it, and counted, so that somebody can find out.
     fn late(&mut self, worker: WorkerId, id: TaskId, report: Brief) {
         let ack = Ack { task_id: id.to_string(), attempt: report.attempt, number: report.number };
-        let runs = self.registry.workers.get(&worker).is_some_and(|w| w.runs(id, report.attempt));
-        if report.is_last && runs {
+        let found = self.registry.workers.get(&worker).filter(|w| w.runs(id, report.attempt));
+        if let Some(found) = found.filter(|_| report.is_last) {
+            let told = found.stopping(id);
+            told.into_iter().for_each(|at| self.registry.meters.stops.record(at.elapsed()));
             self.finish_on(worker, id);
         }
         match report.is_obedient {
             true => self.after_commit(Effect::Ack(worker, ack)),
             false => {
                 tracing::info!(task = %id, attempt = ack.attempt, "a late report was dropped");
+                self.registry.meters.late.add(1);
                 self.commit_write(Write::CountLate { id }, vec![Effect::Ack(worker, ack)]);
             }
         }

@@ -12,7 +12,14 @@ use faultline_proto::{
 use prost::Message;
 use tokio::sync::mpsc;
 
-use crate::{core::Core, due::Tie, error::Error, frame::Ids, live::Seen, task::Task};
+use crate::{
+    core::{Core, now},
+    due::Tie,
+    error::Error,
+    frame::Ids,
+    live::Seen,
+    task::{Task, millis},
+};
 
 /// Events read from the store at once.
 const PAGE: usize = 256;
@@ -137,7 +144,11 @@ impl Subscription {
             match &mut self.source {
                 Source::Over => return Ok(None),
                 Source::Live(events) => match events.recv().await {
-                    Some(seen) => self.show(seen.seq, &seen.event),
+                    Some(seen) => {
+                        let at = seen.event.time.as_ref().map(millis);
+                        self.core.meters.lag(at, now());
+                        self.show(seen.seq, &seen.event);
+                    }
                     None => self.rejoin()?,
                 },
                 Source::Replay(_) => self.replay().await?,
@@ -147,6 +158,7 @@ impl Subscription {
 
     fn show(&mut self, seq: u64, event: &Event) {
         if seq <= self.seq {
+            self.core.meters.duplicates.add(1);
             return;
         }
         self.seq = seq;

@@ -29,13 +29,17 @@ impl Core {
                 }
                 continue;
             }
-            let expected = writes.len();
+            let (expected, since) = (writes.len(), Instant::now());
             let answer = (expected > 0).then(|| self.store.commit(writes));
             self.lock().publish(std::mem::take(&mut confirmed));
             let written = match answer {
                 Some(answer) => answer.await.unwrap_or_default(),
                 None => Written::new(),
             };
+            if expected > 0 {
+                self.meters.commits.record(since.elapsed());
+                self.meters.batches.record_size(expected);
+            }
             if let Some(error) = failure_of(&written, expected) {
                 self.recover_from(error, followups).await;
                 continue;
@@ -53,6 +57,7 @@ impl Core {
     /// Somebody else moved this task first: our step never was. Only who waits for it is told,
     /// and the task is read again.
     async fn abandon(&self, refused: Followup) {
+        self.meters.conflicts.add(1);
         let failure = Failure::new(&reason::ABORTED)
             .because("the task was changed elsewhere at the same moment")
             .with_retryable(true);
@@ -108,10 +113,12 @@ impl Core {
     /// waits is told that nobody knows, and the store is read again as after a restart.
     async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<Followup>) {
         tracing::error!(%error, "the store failed; reading it again");
+        self.meters.store_failures.add(1);
         let failure = Failure::from(Error::Unanswered { detail: error.to_string() });
         let (queue, live) = {
             let mut state = self.lock();
-            let fresh = State::new(state.tokens.clone(), Arc::clone(&self.config));
+            let meters = Arc::clone(&self.meters);
+            let fresh = State::new(state.tokens.clone(), Arc::clone(&self.config), meters);
             let old = std::mem::replace(&mut *state, fresh);
             state.next_session = old.next_session;
             state.closed = old.closed.or(Some(Closed::StoreFailed));

@@ -9,7 +9,7 @@ use std::{
 };
 
 use faultline_chassis::{
-    Mesh,
+    Mesh, Metrics,
     config::{self, Environment, Error, File},
     telemetry,
 };
@@ -35,6 +35,9 @@ pub struct Config {
     /// Who may call the gateway.
     pub auth: Auth,
     pub log: Log,
+    /// Where all of them keep their numbers.
+    #[serde(skip)]
+    pub metrics: Metrics,
 }
 
 /// What the process says about itself.
@@ -64,6 +67,7 @@ impl Default for Config {
             mesh: Mesh::default(),
             auth: Auth::default(),
             log: Log::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -107,6 +111,9 @@ impl Config {
         self.gateway.mesh = self.mesh.clone();
         self.coordinator.mesh = self.mesh.clone();
         self.worker.mesh = self.mesh.clone();
+        self.gateway.metrics = self.metrics.clone();
+        self.coordinator.metrics = self.metrics.clone();
+        self.worker.metrics = self.metrics.clone();
         self
     }
 }

@@ -15,6 +15,7 @@ mod form;
 mod reply;
 mod role;
 mod tree;
+mod watch;
 
 use std::{ffi::OsString, io};
 

@@ -5,7 +5,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
-use faultline_chassis::{Drain, Mesh as Shared, Timeouts, client::Channel, limits};
+use faultline_chassis::{
+    Drain, Mesh as Shared, Metrics, Timeouts, admin::Ready, client::Channel, limits,
+};
 use faultline_client::Client;
 use faultline_gateway::Readiness;
 use faultline_proto::v1::{WorkersRequest, WorkersResponse, mesh_client::MeshClient};
@@ -36,11 +38,13 @@ pub struct Mesh {
     coordinator: Running,
     workers: Vec<Running>,
     readiness: Readiness,
+    coordinator_readiness: faultline_coordinator::Readiness,
     url: String,
     hub_url: String,
     gateway_addr: SocketAddr,
     hub_addr: SocketAddr,
     shared: Shared,
+    metrics: Metrics,
     /// Asks the coordinator itself: a gateway may want a token that nobody here has.
     operator: MeshClient<Channel>,
     client: Client,
@@ -93,10 +97,10 @@ impl Mesh {
     }
 
     async fn start_without_worker(config: Config) -> anyhow::Result<Self> {
-        let Config { coordinator, gateway, mesh: shared, .. } = config.shared();
+        let Config { coordinator, gateway, mesh: shared, metrics, .. } = config.shared();
         let tls = coordinator.tls.is_some();
         let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
-        let hub_addr = service.addr();
+        let (hub_addr, coordinator_readiness) = (service.addr(), service.readiness());
         let hub_url = url(hub_addr, tls);
         let drain = Drain::new();
         let coordinator = Running::spawn("the coordinator", drain.clone(), service.run(drain));
@@ -120,11 +124,13 @@ impl Mesh {
             coordinator,
             workers: Vec::new(),
             readiness,
+            coordinator_readiness,
             url,
             hub_url,
             gateway_addr,
             hub_addr,
             shared,
+            metrics,
             operator,
             client,
         };
@@ -144,6 +150,7 @@ impl Mesh {
         let config = faultline_worker::Config {
             coordinator: self.hub_url.clone(),
             mesh: self.shared.clone(),
+            metrics: self.metrics.clone(),
             name: Some(name.clone()),
             ..config
         };
@@ -176,6 +183,12 @@ impl Mesh {
     /// The gateway's address as a client writes it.
     pub fn url(&self) -> String {
         self.url.clone()
+    }
+
+    /// Whether it is of use, to be asked at any time.
+    pub fn readiness(&self) -> impl Fn() -> Ready + Send + Sync + use<> {
+        let (gateway, coordinator) = (self.readiness.clone(), self.coordinator_readiness.clone());
+        move || coordinator.look().and_then(|()| gateway.look())
     }
 
     /// A client of this mesh.

@@ -9,14 +9,14 @@ use std::{
 };
 
 use anyhow::Context;
-use faultline_chassis::{Drain, descriptors, limits, telemetry, tls};
+use faultline_chassis::{Drain, admin::Probes, descriptors, limits, telemetry, tls};
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
     time::sleep,
 };
 
-use crate::{config::Log, exit::Exit};
+use crate::{config::Log, exit::Exit, watch::Watch};
 
 /// How many threads a role serves with.
 #[derive(Debug, clap::Args)]
@@ -71,11 +71,13 @@ pub(crate) fn runtime(threads: usize) -> io::Result<Runtime> {
 }
 
 /// Runs a service to its end: until `work` returns, which it should soon after the drain starts.
+/// `work` tells the probes when it has started.
 pub(crate) fn serve<W>(
     threads: usize,
     log: Log,
     service: &str,
-    work: impl FnOnce(Drain) -> W,
+    watch: Watch,
+    work: impl FnOnce(Drain, Probes) -> W,
 ) -> anyhow::Result<Exit>
 where
     W: Future<Output = anyhow::Result<()>>,
@@ -86,7 +88,9 @@ where
         let drain = Drain::new();
         watch_signals(drain.clone())?;
         let patience = limits::DRAIN_TIMEOUT + Duration::from_millis(500);
-        let ended = drain.bound(patience, work(drain.clone())).await;
+        let watched = watch.start(&drain).await?;
+        let ended = drain.bound(patience, work(drain.clone(), watched.probes.clone())).await;
+        watched.end().await;
         telemetry.flush().await;
         match ended {
             Some(ended) => ended?,

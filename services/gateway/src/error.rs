@@ -2,7 +2,7 @@
 //! REST, or as a gRPC status. This is also where it is logged, once. It decides nothing: numbers
 //! and statuses come from the table.
 
-use std::{collections::BTreeMap, io::Write};
+use std::{collections::BTreeMap, io::Write, sync::Arc};
 
 use axum::body::Body;
 use faultline_chassis::TraceContext;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tonic::{Code, Status};
 use tracing::Span;
 
-use crate::{jsonrpc::Id, v03, version::Version};
+use crate::{jsonrpc::Id, meters::Seen, v03, version::Version};
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// How a caller says who it is (RFC 6750).
@@ -45,10 +45,11 @@ impl Refused {
 }
 
 /// What a failure needs to become an answer.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Reporter {
     pub(crate) trace: TraceContext,
     pub(crate) table: ErrorTable,
+    pub(crate) seen: Arc<Seen>,
 }
 
 /// Which edition of A2A's error table HTTP and gRPC answers follow: 1.0.1 changed six rows.
@@ -98,7 +99,9 @@ impl Reporter {
 
     /// The answer to a gRPC call.
     pub(crate) fn status(&self, failure: Failure) -> Status {
-        Status::from(self.complete(failure))
+        let failure = self.complete(failure);
+        self.seen.told_by_status(&failure);
+        Status::from(failure)
     }
 
     fn http(&self, failure: &Failure) -> StatusCode {
@@ -116,6 +119,7 @@ impl Reporter {
         if failure.trace_id.is_empty() {
             failure = failure.with_trace(self.trace.trace_id(), self.trace.span_id());
         }
+        self.seen.failed(&failure, failure.origin.is_none());
         if failure.origin.is_none() {
             let origin = Origin { service: "gateway".to_owned(), ..Origin::default() };
             failure = failure.born_at(origin);

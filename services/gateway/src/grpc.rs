@@ -98,6 +98,7 @@ fn exchange<T>(request: &Request<T>) -> Result<Arc<Exchange>, Status> {
 fn admit(exchange: &Exchange, operation: Operation, call: call::Body) -> Result<Admitted, Failure> {
     let name = operation.name();
     exchange.span.record("a2a.method.name", name);
+    exchange.seen.asks(operation);
     exchange.span.record("otel.name", format_args!("lf.a2a.v1.A2AService/{name}"));
     // Also without any metadata: to be lenient here would only hide what clients forget, and the
     // official ones do not.

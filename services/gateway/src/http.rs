@@ -1,7 +1,12 @@
 //! The HTTP surface: who asks for what, the span around each request, and which binding answers.
 //! What requests mean is known to the bindings, to card and to mesh.
 
-use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Router,
@@ -9,7 +14,7 @@ use axum::{
     extract::{Request, State},
 };
 use bytes::Bytes;
-use faultline_chassis::{TraceContext, telemetry::HOP, trace::TRACEPARENT};
+use faultline_chassis::{TraceContext, admin::scraped, telemetry::HOP, trace::TRACEPARENT};
 use faultline_proto::{Failure, reason, v1::Caller};
 use futures::FutureExt;
 use http::{
@@ -27,7 +32,9 @@ use crate::{
     error::{JSON, Refused, Reporter},
     grpc,
     jsonrpc::{self, Id},
-    mesh, rest,
+    mesh,
+    meters::Seen,
+    rest,
     route::Route,
     version::Version,
 };
@@ -42,6 +49,7 @@ pub(crate) struct Exchange {
     pub(crate) trace: TraceContext,
     /// Who asks; nobody where it does not matter.
     pub(crate) principal: Option<Principal>,
+    pub(crate) seen: Arc<Seen>,
 }
 
 impl Exchange {
@@ -74,7 +82,8 @@ impl Exchange {
     }
 
     pub(crate) fn reporter(&self) -> Reporter {
-        Reporter { trace: self.trace, table: self.gateway.error_table }
+        let seen = Arc::clone(&self.seen);
+        Reporter { trace: self.trace, table: self.gateway.error_table, seen }
     }
 }
 
@@ -83,6 +92,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
 }
 
 async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let since = Instant::now();
     let (head, mut body) = request.into_parts();
     let uri = head.uri.clone();
     let route = Route::of(uri.path(), &head.headers);
@@ -107,7 +117,8 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
             Err(failure) => (None, Some(failure)),
         },
     };
-    let exchange = Exchange { gateway, span: span.clone(), trace, head, principal };
+    let seen = Seen::new(&gateway.meters);
+    let exchange = Exchange { gateway, span: span.clone(), trace, head, principal, seen };
     let mut response = match stranger {
         Some(failure) => span.in_scope(|| refuse(&exchange, &route, failure.into())),
         None => {
@@ -124,6 +135,8 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     span.record("http.response.status_code", response.status().as_u16());
+    let (verb, status) = (verb(&exchange.head.method), response.status());
+    exchange.seen.answered(verb, route.template(), status, since.elapsed());
     response
 }
 
@@ -156,6 +169,10 @@ async fn answer(exchange: &Exchange, route: &Route<'_>, body: &mut Body) -> Resp
         },
         Route::Card(agent) | Route::OldCard(agent) => card::answer(exchange, *agent).await,
         Route::Mesh(method) => mesh::answer(exchange, method, body).await,
+        Route::Metrics => {
+            let numbers = exchange.may(Scope::Operate).map(|()| &exchange.gateway.metrics);
+            numbers.map(scraped).map_err(Refused::from)
+        }
         Route::Health => Ok(health(&exchange.gateway)),
     };
     answered.unwrap_or_else(|refused| refuse(exchange, route, refused))

@@ -99,6 +99,7 @@ fn read(
         Err(failure) => return Err((id, failure)),
     };
     exchange.span.record("a2a.method.name", operation.name());
+    exchange.seen.asks(operation);
     let form = Form { wrap: Wrap::Rpc(id), version, operation };
     let call = form.read(envelope.params.map_or("{}", RawValue::get));
     Ok((form, call))

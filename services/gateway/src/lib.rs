@@ -13,6 +13,7 @@ mod http;
 mod jsonrpc;
 mod link;
 mod mesh;
+mod meters;
 mod operation;
 mod rest;
 mod route;
@@ -31,7 +32,8 @@ use std::{
 
 use axum::Router;
 use faultline_chassis::{
-    Drain, Mesh,
+    Drain, Mesh, Metrics,
+    admin::Ready,
     client::{CannotDial, Channel},
     limits,
     server::{self, BindError, Listener},
@@ -45,6 +47,7 @@ use crate::{
     auth::Callers,
     card::{Cards, Public},
     link::Link,
+    meters::Meters,
     sign::Signer,
 };
 pub use crate::{
@@ -84,6 +87,9 @@ pub struct Config {
     pub card_key_id: Option<String>,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
+    /// Where probes and numbers are served, to whoever reaches it; the numbers are also at
+    /// `/metrics` of `listen`, for operators. Default: nowhere else.
+    pub admin: Option<SocketAddr>,
     /// Whether everybody who reaches a port beyond this machine may call. Default: false.
     pub insecure: bool,
     /// What the coordinator asks for. Default: nothing.
@@ -92,6 +98,9 @@ pub struct Config {
     /// Who may call. Default: everybody, as `local`.
     #[serde(skip)]
     pub auth: Auth,
+    /// Where its numbers are kept.
+    #[serde(skip)]
+    pub metrics: Metrics,
 }
 
 impl Default for Config {
@@ -107,9 +116,11 @@ impl Default for Config {
             card_key: None,
             card_key_id: None,
             tls: None,
+            admin: None,
             insecure: false,
             mesh: Mesh::default(),
             auth: Auth::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -148,6 +159,7 @@ pub struct Service {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
+    metrics: Metrics,
 }
 
 impl Config {
@@ -178,8 +190,8 @@ impl Config {
             v03: self.serve_v03,
             since: SystemTime::now(),
         };
-        let (link, error_table) = (Link::new(), self.a2a_error_table);
-        Ok(Service { listener, link, coordinator, cards, callers, error_table })
+        let (link, error_table, metrics) = (Link::new(), self.a2a_error_table, self.metrics);
+        Ok(Service { listener, link, coordinator, cards, callers, error_table, metrics })
     }
 }
 
@@ -205,6 +217,8 @@ impl Service {
             cards: self.cards,
             callers: self.callers,
             error_table: self.error_table,
+            meters: Meters::new(&self.metrics, &link),
+            metrics: self.metrics,
         };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
@@ -229,6 +243,10 @@ impl Readiness {
     pub fn is_ready(&self) -> bool {
         self.0.is_up()
     }
+
+    pub fn look(&self) -> Ready {
+        self.is_ready().then_some(()).ok_or("the coordinator has not been reached")
+    }
 }
 
 /// What every request shares.
@@ -238,4 +256,6 @@ struct Gateway {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
+    metrics: Metrics,
+    meters: Arc<Meters>,
 }

@@ -8,7 +8,10 @@ use std::{
     collections::{HashMap, VecDeque},
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -50,6 +53,8 @@ struct Shared {
     ups: watch::Sender<bool>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
+    /// Streams that were ended because nobody read them.
+    stalled: AtomicU64,
 }
 
 #[derive(Default)]
@@ -83,12 +88,32 @@ impl Link {
             state: Mutex::default(),
             ups: watch::Sender::new(false),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
+            stalled: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared) }
     }
 
     pub(crate) fn is_up(&self) -> bool {
         *self.shared.ups.borrow()
+    }
+
+    /// Finds it again for as long as it is used.
+    pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + use<> {
+        let shared = Arc::downgrade(&self.shared);
+        move || shared.upgrade().map(|shared| Self { shared })
+    }
+
+    /// Calls under way, streams among them.
+    pub(crate) fn calls(&self) -> usize {
+        self.shared.lock().waiting.len()
+    }
+
+    pub(crate) fn open_streams(&self) -> usize {
+        limits::STREAMS_MAX - self.shared.streams.available_permits()
+    }
+
+    pub(crate) fn stalled(&self) -> u64 {
+        self.shared.stalled.load(Ordering::Relaxed)
     }
 
     /// A call with one answer. Dropped before its end, it tells the coordinator so.
@@ -272,7 +297,10 @@ impl Shared {
         senders.into_iter().for_each(wake);
         for (_, waiter) in ended {
             match waiter {
-                Waiter::Many(reader) => reader.let_go(stuck_reader()),
+                Waiter::Many(reader) => {
+                    self.stalled.fetch_add(1, Ordering::Relaxed);
+                    reader.let_go(stuck_reader());
+                }
                 Waiter::One(_) => {}
             }
         }

@@ -35,6 +35,7 @@ pub(crate) async fn answer(
     body: &mut Body,
 ) -> Result<Response<Body>, Refused> {
     exchange.span.record("a2a.method.name", operation.name());
+    exchange.seen.asks(operation);
     let version = speak(exchange, rest, operation)?;
     let form = Form { wrap: Wrap::Bare, version, operation };
     let call = match exchange.head.method {

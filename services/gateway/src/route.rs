@@ -28,6 +28,8 @@ pub(crate) enum Route<'a> {
     /// The same, where clients older than 0.3 look for it.
     OldCard(Option<&'a str>),
     Mesh(&'a str),
+    /// The numbers, as Prometheus scrapes them.
+    Metrics,
     Health,
     Nothing,
 }
@@ -66,6 +68,7 @@ impl<'a> Route<'a> {
             },
             "/" => Route::Rpc(None),
             "/healthz" => Route::Health,
+            "/metrics" => Route::Metrics,
             _ => path.strip_prefix('/').map_or(Route::Nothing, Self::below_root),
         }
     }
@@ -97,7 +100,8 @@ impl<'a> Route<'a> {
         match self {
             Route::Grpc | Route::GrpcHealth | Route::Rpc(_) | Route::Mesh(_) => "POST",
             Route::Rest(rest) => rest.resource.allow(),
-            Route::Card(_) | Route::OldCard(_) | Route::Health | Route::Nothing => "GET, HEAD",
+            Route::Card(_) | Route::OldCard(_) => "GET, HEAD",
+            Route::Metrics | Route::Health | Route::Nothing => "GET, HEAD",
         }
     }
 
@@ -111,6 +115,7 @@ impl<'a> Route<'a> {
             Route::Card(_) | Route::OldCard(_) | Route::Health | Route::GrpcHealth => true,
             Route::Nothing => true,
             Route::Grpc | Route::Rpc(_) | Route::Rest(_) | Route::Mesh(_) => false,
+            Route::Metrics => false,
         }
     }
 
@@ -127,6 +132,7 @@ impl<'a> Route<'a> {
             Route::OldCard(None) => "/.well-known/agent.json",
             Route::OldCard(Some(_)) => "/agents/{agent}/.well-known/agent.json",
             Route::Mesh(_) => "/mesh/{method}",
+            Route::Metrics => "/metrics",
             Route::Health => "/healthz",
             Route::Nothing => "unknown path",
         }
@@ -278,6 +284,8 @@ mod tests {
             ("/mesh", Route::Nothing),
             ("/healthz", Route::Health),
             ("/healthz/", Route::Nothing),
+            ("/metrics", Route::Metrics),
+            ("/metrics/x", Route::Nothing),
             ("//", Route::Nothing),
             ("", Route::Nothing),
             ("/message:send", rest(None, None, Resource::Send)),

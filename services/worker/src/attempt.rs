@@ -24,6 +24,7 @@ use crate::{
     Error,
     agent::Hosted,
     clock::Clock,
+    meters::Meters,
     outbox::Outbox,
     slot::{Slot, Told},
 };
@@ -68,6 +69,7 @@ pub(crate) struct Attempt {
     /// What calls to other agents say about who calls, and where they go.
     pub(crate) token: String,
     pub(crate) coordinator: Channel,
+    pub(crate) meters: Arc<Meters>,
     /// The task's id as text, for every report.
     task_id: String,
     outbox: Arc<Outbox>,
@@ -179,6 +181,7 @@ impl Attempt {
         trace: TraceContext,
         outbox: Arc<Outbox>,
         coordinator: Channel,
+        meters: Arc<Meters>,
     ) -> Self {
         let (saved, restored) = match assign.checkpoint.map(Saved::decode) {
             None => (Saved::default(), Restored::Nothing),
@@ -206,6 +209,7 @@ impl Attempt {
             restored,
             token: assign.token,
             coordinator,
+            meters,
             task_id: assign.task_id,
             outbox,
             state: Mutex::new(state),

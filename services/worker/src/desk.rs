@@ -1,9 +1,15 @@
 //! Everything the worker holds: the agents it offers and the attempts that are not yet over. What
 //! the coordinator says arrives here; the desk outlives every connection.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-use faultline_chassis::{TraceContext, client::Channel, telemetry::HOP};
+use faultline_chassis::{Metrics, TraceContext, client::Channel, telemetry::HOP};
 use faultline_proto::{
     id::WorkerId,
     reason,
@@ -17,6 +23,7 @@ use crate::{
     Agent, Context, Error,
     agent::{Hosted, Offer},
     attempt::{Attempt, Dropped, Key},
+    meters::Meters,
     outbox::Outbox,
     run,
 };
@@ -32,6 +39,9 @@ pub(crate) struct Desk {
     coordinator: Channel,
     state: Mutex<State>,
     changed: Notify,
+    meters: Arc<Meters>,
+    /// The same as in `state`, for those outside.
+    attached: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -46,7 +56,14 @@ struct State {
 }
 
 impl Desk {
-    pub(crate) fn new(name: String, slots: u32, offers: Vec<Offer>, coordinator: Channel) -> Self {
+    pub(crate) fn new(
+        name: String,
+        slots: u32,
+        offers: Vec<Offer>,
+        coordinator: Channel,
+        metrics: &Metrics,
+    ) -> Self {
+        let attached = Arc::default();
         let split = offers.into_iter().map(|offer| offer.split(&name));
         let (offers, hosted): (Vec<_>, Vec<_>) = split.unzip();
         Self {
@@ -59,7 +76,14 @@ impl Desk {
             coordinator,
             state: Mutex::default(),
             changed: Notify::new(),
+            meters: Meters::new(metrics, &attached, slots),
+            attached,
         }
+    }
+
+    /// Whether a coordinator has welcomed it, to be asked at any time.
+    pub(crate) fn attached(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.attached)
     }
 
     pub(crate) fn hello(&self) -> v1::Hello {
@@ -82,6 +106,7 @@ impl Desk {
         let resumed: HashMap<Key, u32> = resumed.collect();
         let mut state = self.state.lock();
         state.attached = true;
+        self.attached.store(true, Ordering::Relaxed);
         state.held.retain(|key, attempt| match resumed.get(key) {
             Some(acked) => !attempt.resume(epoch, *acked),
             None => {
@@ -97,6 +122,7 @@ impl Desk {
     /// The connection has ended.
     pub(crate) fn parted(&self) {
         self.outbox.close();
+        self.attached.store(false, Ordering::Relaxed);
         self.state.lock().attached = false;
         self.changed.notify_waiters();
     }
@@ -158,7 +184,9 @@ impl Desk {
         );
         let trace = TraceContext::from_header(Some(&assign.traceparent)).enter(&span);
         let (outbox, coordinator) = (Arc::clone(&self.outbox), self.coordinator.clone());
-        let attempt = Arc::new(Attempt::new(key, assign, hosted, trace, outbox, coordinator));
+        let meters = Arc::clone(&self.meters);
+        let attempt = Attempt::new(key, assign, hosted, trace, outbox, coordinator, meters);
+        let attempt = Arc::new(attempt);
         {
             let mut state = self.state.lock();
             if state.held.contains_key(&key) {

@@ -50,6 +50,7 @@ mod slot;
 
 mod attach;
 mod desk;
+mod meters;
 mod outbox;
 mod service;
 
@@ -63,7 +64,7 @@ pub use context::Context;
 pub use delegation::{Delegated, Delegation};
 pub use error::{Error, ServiceError};
 pub use fanout::{Branch, Fanned, Fanout};
-pub use faultline_chassis::{Mesh, Secret};
+pub use faultline_chassis::{Mesh, Metrics, Secret};
 pub use faultline_proto::{
     Failure, a2a,
     id::TaskId,
@@ -72,7 +73,7 @@ pub use faultline_proto::{
 };
 pub use outcome::{Ending, Outcome, OutcomeCall};
 pub use question::Question;
-pub use service::{Config, Service, Worker};
+pub use service::{Config, Readiness, Service, Worker};
 pub use typed::{AgentError, Code, MarkRecoverable, TypedResult};
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! the agent does — return, fail, panic, ignore that it was cancelled — exactly one report ends
 //! the attempt, and the worker lives on.
 
-use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc};
+use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Instant};
 
 use faultline_chassis::limits;
 use faultline_proto::{
@@ -26,6 +26,7 @@ const REJECTION_BYTES_MAX: usize = 64 * 1024;
 
 /// Runs the agent to its end and reports it.
 pub(crate) async fn run(attempt: Arc<Attempt>) {
+    let (_running, since) = (attempt.meters.run(&attempt.hosted.name), Instant::now());
     let cx = Context::new(Arc::clone(&attempt));
     let mut driven = pin!(AssertUnwindSafe(drive(&cx)).catch_unwind());
     // Reports leave when the agent has nothing more to do for now. An agent that never waits costs
@@ -43,7 +44,9 @@ pub(crate) async fn run(attempt: Arc<Attempt>) {
         Ok(None) => Ended::Dropped,
         Err(panic) => Ended::Panicked(panic_text(&*panic)),
     };
-    attempt.end(last_words(&attempt, ended));
+    let last = last_words(&attempt, ended);
+    attempt.meters.ended(&attempt.hosted.name, last.as_ref(), since.elapsed());
+    attempt.end(last);
 }
 
 enum Ended {

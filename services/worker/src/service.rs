@@ -1,9 +1,17 @@
 //! The worker as a service: its configuration, the agents it is given, and its life from the first
 //! attach to the last acknowledgement.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use faultline_chassis::{Drain, Mesh, client::Channel, limits};
+use faultline_chassis::{Drain, Mesh, Metrics, admin::Ready, client::Channel, limits};
 use faultline_proto::id::check_agent_name;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -29,9 +37,14 @@ pub struct Config {
     pub slots: u32,
     /// What people know the worker by. Default: the host's name.
     pub name: Option<String>,
+    /// Where probes and numbers are served, to whoever reaches it. Default: nowhere.
+    pub admin: Option<SocketAddr>,
     /// What the coordinator asks for. Default: nothing.
     #[serde(skip)]
     pub mesh: Mesh,
+    /// Where its numbers are kept.
+    #[serde(skip)]
+    pub metrics: Metrics,
 }
 
 impl Default for Config {
@@ -41,7 +54,9 @@ impl Default for Config {
             agents: Vec::new(),
             slots: 64,
             name: None,
+            admin: None,
             mesh: Mesh::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -107,7 +122,7 @@ impl Worker {
             }
         }
         let name = config.name.unwrap_or_else(host_name);
-        let desk = Desk::new(name, config.slots, offers, coordinator.clone());
+        let desk = Desk::new(name, config.slots, offers, coordinator.clone(), &config.metrics);
         let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
         Ok(Service { desk, address: config.coordinator, coordinator, patience })
     }
@@ -131,6 +146,11 @@ pub struct Service {
 }
 
 impl Service {
+    /// To be asked while it runs.
+    pub fn readiness(&self) -> Readiness {
+        Readiness(self.desk.attached())
+    }
+
     /// Attaches to the coordinator and works, through any number of broken connections, until
     /// drained. Then running attempts may finish for a while, and what is left is handed back.
     pub async fn run(self, drain: Drain) -> Result<(), ServiceError> {
@@ -177,6 +197,16 @@ impl Service {
             }
         }
         self.desk.outbox.finish();
+    }
+}
+
+/// Whether a worker is of use: it is while a coordinator has it.
+#[derive(Clone, Debug)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    pub fn look(&self) -> Ready {
+        self.0.load(Ordering::Relaxed).then_some(()).ok_or("no coordinator has welcomed it")
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod greet;
 mod guard;
+mod measure;
 mod streams;
 mod token;
 
@@ -31,6 +32,7 @@ use crate::{
 };
 
 pub use guard::{Guard, GuardLayer};
+pub use measure::{Measure, MeasureLayer};
 pub use streams::stream_end;
 pub use token::{TokenGuard, TokenLayer};
 

@@ -56,6 +56,10 @@ impl Deliveries {
         self.0.remove(key);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn stop_all(&mut self) {
         self.0.clear();
     }
@@ -129,6 +133,7 @@ impl Core {
         while let Some(frame) = events.next().await? {
             let Some((body, is_last)) = notification(&frame) else { continue };
             let taken = self.courier.insist(&target, body, trace).await;
+            self.courier.note(if taken.is_ok() { "taken" } else { "given_up" });
             if let Err(why) = &taken {
                 let (task, push, host) = (key.task, &key.id, &target.host);
                 tracing::warn!(%task, push, host, why, "the webhook is given up");
@@ -197,6 +202,7 @@ impl Courier {
                     if since.elapsed() + pause > patience {
                         return Err(why);
                     }
+                    self.note("retried");
                     sleep(pause).await;
                 }
             }

@@ -12,6 +12,7 @@ use faultline_chassis::{
     TraceContext,
     dial::{Connector, Forbidden},
     limits,
+    metrics::Counters,
     telemetry::HOP,
     tls::Trust,
     trace::TRACEPARENT,
@@ -59,10 +60,11 @@ pub(crate) struct Courier {
     /// For deliveries that find out where they stand.
     pub(super) openings: Semaphore,
     hosts: Mutex<HashMap<String, Weak<Semaphore>>>,
+    deliveries: Counters<1>,
 }
 
 impl Courier {
-    pub(crate) fn new(rules: Push) -> Self {
+    pub(crate) fn new(rules: Push, deliveries: Counters<1>) -> Self {
         let any = Connector::new(Trust::system());
         let connector = if rules.allow_private { any } else { any.public_only() };
         let client = Client::builder(TokioExecutor::new())
@@ -71,7 +73,16 @@ impl Courier {
             .build(connector);
         let places = Semaphore::new(limits::PUSH_REQUESTS_MAX);
         let openings = Semaphore::new(limits::PUSH_OPENINGS_MAX);
-        Self { rules, client, places, openings, hosts: Mutex::default() }
+        // There from the beginning, so that the first of each is seen as one.
+        for outcome in ["taken", "retried", "given_up"] {
+            deliveries.with([outcome]);
+        }
+        Self { rules, client, places, openings, hosts: Mutex::default(), deliveries }
+    }
+
+    /// What became of a notification.
+    pub(super) fn note(&self, outcome: &'static str) {
+        self.deliveries.at([outcome], |counter| counter.add(1));
     }
 
     /// One attempt. Redirects are not followed: where they lead nobody has agreed to.
@@ -179,9 +190,11 @@ fn causes(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use faultline_chassis::Metrics;
     use faultline_proto::a2a::TaskPushNotificationConfig;
 
     use super::*;
+    use crate::meters::Meters;
 
     fn answered(status: u16, retry_after: Option<&str>) -> Answer {
         let mut response = Response::builder().status(status);
@@ -221,7 +234,9 @@ mod tests {
         };
         let target = Target::of(&config).unwrap();
         let post = async |rules| {
-            Courier::new(rules).post(&target, Bytes::new(), TraceContext::root()).await
+            Courier::new(rules, Meters::new(&Metrics::default()).deliveries.clone())
+                .post(&target, Bytes::new(), TraceContext::root())
+                .await
         };
         let refused = post(Push::default()).await;
         assert!(matches!(refused, Answer::Never { .. }), "{refused:?}");

@@ -10,12 +10,13 @@ use crate::{
     config::Config,
     exit::{CannotStart, Exit},
     role,
+    watch::{self, Watch},
 };
 
 const EXAMPLES: &str = "\
 Examples:
   faultline coordinator
-  faultline coordinator --store sqlite:/var/lib/faultline/tasks.db
+  faultline coordinator --store sqlite:/var/lib/faultline/tasks.db --admin 0.0.0.0:9090
   FAULTLINE_MESH__TOKEN=… faultline coordinator --listen 0.0.0.0:8081 \\
     --tls-cert cert.pem --tls-key key.pem
 
@@ -32,6 +33,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
+    admin: watch::Flag,
+    #[command(flatten)]
     guard: role::Guard,
     #[command(flatten)]
     threads: role::Threads,
@@ -46,8 +49,14 @@ impl Args {
         coordinator.listen = self.listen.unwrap_or(coordinator.listen);
         self.guard.over(&mut coordinator.tls, &mut coordinator.insecure);
         coordinator.store = self.store.unwrap_or(coordinator.store);
-        role::serve(self.threads.count(), config.log, "faultline-coordinator", async |drain| {
+        let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
+        let (name, endpoint) = ("faultline-coordinator", endpoint.as_deref());
+        let watch = Watch::new(name, self.admin, coordinator.admin, endpoint, env)?;
+        coordinator.metrics = watch.metrics.clone();
+        role::serve(self.threads.count(), log, name, watch, async |drain, probes| {
             let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
+            let readiness = service.readiness();
+            probes.started(move || readiness.look());
             role::ready(&format!("ready {}", service.addr()))?;
             Ok(service.run(drain).await?)
         })

@@ -10,6 +10,7 @@ use crate::{
     config::{Config, url},
     exit::{CannotStart, Exit},
     role,
+    watch::{self, Watch},
 };
 
 const EXAMPLES: &str = "\
@@ -36,6 +37,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     #[command(flatten)]
+    admin: watch::Flag,
+    #[command(flatten)]
     guard: role::Guard,
     #[command(flatten)]
     threads: role::Threads,
@@ -51,11 +54,17 @@ impl Args {
         self.guard.over(&mut gateway.tls, &mut gateway.insecure);
         gateway.coordinator = self.coordinator.unwrap_or(gateway.coordinator);
         gateway.public_url = self.public_url.or(gateway.public_url);
-        role::serve(self.threads.count(), config.log, "faultline-gateway", async |drain| {
+        let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
+        let (name, endpoint) = ("faultline-gateway", endpoint.as_deref());
+        let watch = Watch::new(name, self.admin, gateway.admin, endpoint, env)?;
+        gateway.metrics = watch.metrics.clone();
+        role::serve(self.threads.count(), log, name, watch, async |drain, probes| {
             let what = format!("the coordinator at {}", gateway.coordinator);
             let tls = gateway.tls.is_some();
             let service = gateway.bind().await.context(CannotStart("gateway"))?;
             let (addr, readiness) = (service.addr(), service.readiness());
+            let look = readiness.clone();
+            probes.started(move || look.look());
             let announce = async {
                 if role::until(&drain, &what, async || readiness.is_ready()).await {
                     role::ready(&format!("ready {}", url(addr, tls)))?;

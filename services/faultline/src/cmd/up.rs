@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use faultline_chassis::{Drain, config::Environment};
+use faultline_chassis::{Drain, admin::Probes, config::Environment};
 
 use crate::{
     cmd::config::Source,
@@ -14,6 +14,7 @@ use crate::{
     mesh::Mesh,
     output::paint::Paint,
     role,
+    watch::{self, Watch},
 };
 
 const DATA: &str = ".faultline";
@@ -44,6 +45,8 @@ pub(crate) struct Args {
     /// Where tasks are kept, in faultline.db below it [default: .faultline].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    admin: watch::Flag,
     /// Serve other machines without asking anybody for a token.
     #[arg(long)]
     insecure: bool,
@@ -61,8 +64,10 @@ impl Args {
             defaults.coordinator.push.allow_private = false;
             config = self.over(defaults, env)?;
         }
-        let log = config.log.clone();
-        role::serve(0, log, "faultline", |drain| run(config, drain))
+        let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint.as_deref());
+        let watch = Watch::new("faultline", self.admin, config.gateway.admin, endpoint, env)?;
+        config.metrics = watch.metrics.clone();
+        role::serve(0, log, "faultline", watch, |drain, probes| run(config, drain, probes))
     }
 
     /// Everything that is configured, laid over `defaults`.
@@ -79,13 +84,14 @@ impl Args {
     }
 }
 
-async fn run(config: Config, drain: Drain) -> anyhow::Result<()> {
+async fn run(config: Config, drain: Drain, probes: Probes) -> anyhow::Result<()> {
     let store = config.coordinator.store.clone();
     let keys = keys(&config);
     let mut mesh = tokio::select! {
         mesh = Mesh::start(config) => mesh?,
         () = drain.signalled() => return Ok(()),
     };
+    probes.started(mesh.readiness());
     role::ready(&format!("ready {}", mesh.url()))?;
     eprint!("{}", welcome(&mesh, &store, &keys, Paint::stderr()));
     tokio::select! {

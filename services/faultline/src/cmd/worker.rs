@@ -13,6 +13,7 @@ use crate::{
     config::Config,
     exit::{CannotStart, Exit},
     remote, role,
+    watch::{self, Watch},
 };
 
 const EXAMPLES: &str = "\
@@ -41,6 +42,8 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
+    admin: watch::Flag,
+    #[command(flatten)]
     threads: role::Threads,
     #[command(flatten)]
     source: Source,
@@ -55,12 +58,18 @@ impl Args {
         worker.slots = self.slots.unwrap_or(worker.slots);
         let name = self.name.or(worker.name).unwrap_or_else(|| name(env));
         worker.name = Some(name.clone());
-        role::serve(self.threads.count(), config.log, "faultline-worker", async |drain| {
+        let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
+        let (service, endpoint) = ("faultline-worker", endpoint.as_deref());
+        let watch = Watch::new(service, self.admin, worker.admin, endpoint, env)?;
+        worker.metrics = watch.metrics.clone();
+        role::serve(self.threads.count(), log, service, watch, async |drain, probes| {
             let what = format!("the coordinator at {}", worker.coordinator);
             let dial = worker.mesh.dial(&worker.coordinator);
             let offers = remote::offers(&config.remote).await.context(CannotStart("worker"))?;
             let worker = offers.into_iter().fold(Worker::new(worker), Worker::offer);
             let service = worker.bind().await.context(CannotStart("worker"))?;
+            let readiness = service.readiness();
+            probes.started(move || readiness.look());
             let operator = MeshClient::new(Channel::lazy(&dial)?);
             let announce = async {
                 if role::until(&drain, &what, || is_attached(operator.clone(), &name)).await {

@@ -1,0 +1,164 @@
+//! The operator's port of one process: probes for whoever runs it, and its numbers for whoever
+//! watches it. Nobody is asked for a token: it says nothing of tasks and callers, and probes have
+//! none. It answers to the very end, so that a process that leaves can say so.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+};
+use http::{
+    HeaderValue, Method, Response, StatusCode,
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE},
+};
+
+use crate::{
+    drain::Drain,
+    metrics::{Metrics, text},
+    server::{self, BindError, Listener},
+};
+
+/// Why a process is not ready; `Ok` when it is.
+pub type Ready = Result<(), &'static str>;
+
+/// How a process is, as probes ask. Cheap to clone; all clones are one.
+#[derive(Clone, Default)]
+pub struct Probes(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    look: OnceLock<Box<dyn Fn() -> Ready + Send + Sync>>,
+    leaving: AtomicBool,
+}
+
+impl Probes {
+    /// It has started: whatever it needs is open and read. From now on `look` says whether it is of
+    /// use.
+    pub fn started(&self, look: impl Fn() -> Ready + Send + Sync + 'static) {
+        // It starts once; whoever says so again changes nothing.
+        let _ = self.0.look.set(Box::new(look));
+    }
+
+    /// It goes, and should be given nothing more.
+    pub fn leave(&self) {
+        self.0.leaving.store(true, Ordering::Relaxed);
+    }
+
+    fn startup(&self) -> Ready {
+        self.0.look.get().map(|_| ()).ok_or("it is starting")
+    }
+
+    fn ready(&self) -> Ready {
+        if self.0.leaving.load(Ordering::Relaxed) {
+            return Err("it is leaving");
+        }
+        self.0.look.get().map_or(Err("it is starting"), |look| look())
+    }
+}
+
+/// The port, bound.
+pub struct Admin {
+    listener: Listener,
+    metrics: Metrics,
+    probes: Probes,
+}
+
+impl Admin {
+    pub async fn bind(
+        address: SocketAddr,
+        metrics: Metrics,
+        probes: Probes,
+    ) -> Result<Self, BindError> {
+        Ok(Self { listener: Listener::bind(address, None).await?, metrics, probes })
+    }
+
+    /// The address it listens on, with the port it really got.
+    pub fn addr(&self) -> SocketAddr {
+        self.listener.addr()
+    }
+
+    /// Serves for as long as it is polled.
+    pub async fn serve(self) {
+        let state = Arc::new((self.metrics, self.probes));
+        let router = Router::new().fallback(answer).with_state(state);
+        server::serve(self.listener, router, Drain::new(), Duration::ZERO).await;
+    }
+}
+
+type Shared = Arc<(Metrics, Probes)>;
+
+async fn answer(State(shared): State<Shared>, request: Request) -> Response<Body> {
+    let (metrics, probes) = &*shared;
+    let answer = match request.uri().path() {
+        "/metrics" => scraped(metrics),
+        // That it answers at all is the answer.
+        "/livez" => probed(Ok(())),
+        "/readyz" => probed(probes.ready()),
+        "/startupz" => probed(probes.startup()),
+        _ => plain(StatusCode::NOT_FOUND, "there are /metrics, /livez, /readyz and /startupz\n"),
+    };
+    match *request.method() {
+        Method::GET | Method::HEAD => answer,
+        _ => {
+            let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "only to be read\n");
+            refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            refused
+        }
+    }
+}
+
+/// The numbers, as Prometheus scrapes them.
+pub fn scraped(metrics: &Metrics) -> Response<Body> {
+    let mut response = Response::new(Body::from(metrics.text()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn probed(ready: Ready) -> Response<Body> {
+    match ready {
+        Ok(()) => plain(StatusCode::OK, "ok\n"),
+        Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+fn plain(status: StatusCode, text: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(text.into());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn a_process_starts_is_of_use_or_not_and_leaves() {
+        let (probes, useful) = (Probes::default(), Arc::new(AtomicBool::new(false)));
+        assert!(probes.startup().is_err() && probes.ready().is_err());
+        probes.started({
+            let useful = Arc::clone(&useful);
+            move || useful.load(Ordering::Relaxed).then_some(()).ok_or("no coordinator")
+        });
+        assert_eq!((probes.startup(), probes.ready()), (Ok(()), Err("no coordinator")));
+        useful.store(true, Ordering::Relaxed);
+        assert_eq!(probes.ready(), Ok(()));
+        probes.leave();
+        assert_eq!((probes.startup(), probes.ready()), (Ok(()), Err("it is leaving")));
+    }
+}

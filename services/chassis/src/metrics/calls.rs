@@ -1,0 +1,51 @@
+//! Calls of gRPC, whether each has a connection's stream of its own or shares one: how many, how
+//! long they took to their answer, and how they ended.
+
+use std::time::{Duration, Instant};
+
+use faultline_proto::{Failure, reason};
+
+use super::{CALL, Def, Histograms, Metrics, failures::reason_of};
+
+const CALLS: Def<4> = Def::time(
+    "rpc.server.call.duration",
+    "Calls that were served; of a stream, the time to its beginning.",
+    ["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
+    CALL,
+);
+
+#[derive(Clone, Debug)]
+pub struct Calls(Histograms<4>);
+
+impl Calls {
+    pub fn of(metrics: &Metrics) -> Self {
+        Self(metrics.histogram(&CALLS))
+    }
+
+    /// A call begins. Its method is one that exists, whatever the caller said.
+    pub fn begin(&self, method: &'static str) -> Call {
+        Call { calls: self.clone(), method, since: Instant::now() }
+    }
+
+    pub(crate) fn ended(&self, method: &str, failure: Option<&Failure>, took: Duration) {
+        let (code, error) = match failure {
+            None => ("OK", ""),
+            Some(failure) => (reason::code_name(failure.code()), reason_of(failure)),
+        };
+        self.0.at(["grpc", method, code, error], |histogram| histogram.record(took));
+    }
+}
+
+/// One that is under way. Dropped before its end, nobody waited for it, and it does not count.
+#[derive(Debug)]
+pub struct Call {
+    calls: Calls,
+    method: &'static str,
+    since: Instant,
+}
+
+impl Call {
+    pub fn end(self, failure: Option<&Failure>) {
+        self.calls.ended(self.method, failure, self.since.elapsed());
+    }
+}

@@ -1,0 +1,406 @@
+//! Sending numbers by OTLP, as the variables of OpenTelemetry ask for it: over gRPC or as protobuf
+//! over HTTP, from time to time and once more at the end. A collector that does not answer costs
+//! one line in the log, and nothing else.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+use axum::body::Body;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri,
+    header::{CONTENT_TYPE, USER_AGENT},
+};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, metrics_service_client::MetricsServiceClient,
+};
+use percent_encoding::percent_decode_str;
+use prost::Message;
+use tokio::{
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval_at, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataMap;
+
+use super::{Metrics, otlp};
+use crate::{
+    client::{CannotDial, Channel, Dial},
+    config::Environment,
+    dial::Connector,
+    tls::{self, Trust},
+};
+
+/// What we say we are.
+const AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("faultline/", env!("CARGO_PKG_VERSION")));
+
+/// Where numbers go, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub endpoint: String,
+    pub protocol: Protocol,
+    /// Said with every export, such as an API key.
+    headers: HeaderMap,
+    /// PEM: the only CA to trust. None: those the system trusts.
+    ca: Option<PathBuf>,
+    pub interval: Duration,
+    pub timeout: Duration,
+    /// Who sends them, beside the name of the service.
+    pub resource: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Grpc,
+    HttpProtobuf,
+}
+
+/// What was asked for cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{name} is '{value}': {what}")]
+    Variable { name: String, value: String, what: &'static str },
+    #[error("numbers cannot be sent")]
+    Dial(#[from] CannotDial),
+    #[error("numbers cannot be sent")]
+    Tls(#[from] tls::Error),
+}
+
+/// Reads OpenTelemetry's variables. `endpoint` is where everything goes unless they say otherwise;
+/// `None` comes back where nothing is to be sent.
+pub fn options(env: &Environment, endpoint: Option<&str>) -> Result<Option<Options>, Error> {
+    let env = Variables(env);
+    let exporters = env.get("OTEL_METRICS_EXPORTER").unwrap_or_default();
+    let mut asked = false;
+    for exporter in exporters.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        match exporter {
+            "otlp" => asked = true,
+            // It can be scraped whatever is set.
+            "none" | "prometheus" => {}
+            _ => {
+                let what = "say otlp, prometheus or none";
+                return Err(env.bad("OTEL_METRICS_EXPORTER", what));
+            }
+        }
+    }
+    let disabled = env.get("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+    if disabled || (!asked && !exporters.is_empty()) {
+        return Ok(None);
+    }
+    let protocol = match env.otlp("PROTOCOL") {
+        None | Some((_, "grpc")) => Protocol::Grpc,
+        Some((_, "http/protobuf")) => Protocol::HttpProtobuf,
+        Some((name, _)) => return Err(env.bad(&name, "say grpc or http/protobuf")),
+    };
+    let own = env.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT");
+    let endpoint = match (own, endpoint.filter(|endpoint| !endpoint.is_empty()), protocol) {
+        (Some(own), ..) => own.to_owned(),
+        (None, Some(all), Protocol::Grpc) => all.to_owned(),
+        (None, Some(all), Protocol::HttpProtobuf) => {
+            format!("{}/v1/metrics", all.trim_end_matches('/'))
+        }
+        (None, None, _) if !asked => return Ok(None),
+        (None, None, Protocol::Grpc) => "http://127.0.0.1:4317".to_owned(),
+        (None, None, Protocol::HttpProtobuf) => "http://127.0.0.1:4318/v1/metrics".to_owned(),
+    };
+    let resource = env.get("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    let resource = pairs(resource).ok_or_else(|| env.bad("OTEL_RESOURCE_ATTRIBUTES", PAIRS))?;
+    let name = env.get("OTEL_SERVICE_NAME").map(|n| ("service.name".to_owned(), n.to_owned()));
+    Ok(Some(Options {
+        endpoint,
+        protocol,
+        headers: env.headers()?,
+        ca: env.otlp("CERTIFICATE").map(|(_, path)| PathBuf::from(path)),
+        interval: env.millis("OTEL_METRIC_EXPORT_INTERVAL", 60_000)?,
+        timeout: match env.otlp("TIMEOUT") {
+            Some((name, _)) => env.millis(&name, 10_000)?,
+            None => Duration::from_secs(10),
+        },
+        // What is said first counts.
+        resource: name.into_iter().chain(resource).collect(),
+    }))
+}
+
+const PAIRS: &str = "say key=value,key=value";
+
+struct Variables<'a>(&'a Environment);
+
+impl Variables<'_> {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
+    }
+
+    /// A setting of OTLP, for metrics or for all signals.
+    fn otlp(&self, key: &str) -> Option<(String, &str)> {
+        let names = ["_METRICS_", "_"].map(|of| format!("OTEL_EXPORTER_OTLP{of}{key}"));
+        names.into_iter().find_map(|name| self.get(&name).map(|value| (name.clone(), value)))
+    }
+
+    fn bad(&self, name: &str, what: &'static str) -> Error {
+        let value = self.get(name).unwrap_or_default().to_owned();
+        Error::Variable { name: name.to_owned(), value, what }
+    }
+
+    fn millis(&self, name: &str, default: u64) -> Result<Duration, Error> {
+        let Some(text) = self.get(name) else { return Ok(Duration::from_millis(default)) };
+        match text.parse() {
+            Ok(millis) if millis > 0 => Ok(Duration::from_millis(millis)),
+            _ => Err(self.bad(name, "say a number of milliseconds above 0")),
+        }
+    }
+
+    fn headers(&self) -> Result<HeaderMap, Error> {
+        let Some((name, text)) = self.otlp("HEADERS") else { return Ok(HeaderMap::new()) };
+        // A key may be in it: the value is not repeated.
+        let bad = || Error::Variable { name: name.clone(), value: "…".to_owned(), what: PAIRS };
+        let mut headers = HeaderMap::new();
+        for (key, value) in pairs(text).ok_or_else(bad)? {
+            let key = HeaderName::try_from(key).map_err(|_| bad())?;
+            let mut value = HeaderValue::try_from(value).map_err(|_| bad())?;
+            value.set_sensitive(true);
+            headers.append(key, value);
+        }
+        Ok(headers)
+    }
+}
+
+/// `key=value,key=value`, where values are percent-encoded.
+fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let pair = |item: &str| {
+        let (key, value) = item.split_once('=')?;
+        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+        Some((key.trim().to_owned(), value.into_owned())).filter(|(key, _)| !key.is_empty())
+    };
+    items.map(pair).collect()
+}
+
+/// At work until it is flushed.
+#[derive(Debug)]
+pub struct Exporting {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Exporting {
+    /// Sends the last numbers, and nothing after them.
+    pub async fn flush(self) {
+        self.stop.cancel();
+        // It only ends by the signal, and what it does then is bounded.
+        let _ = self.task.await;
+    }
+}
+
+/// Sends the numbers of `metrics` from now on. Inside a runtime.
+pub fn start(metrics: Metrics, options: Options) -> Result<Exporting, Error> {
+    let stop = CancellationToken::new();
+    let exporter = Exporter {
+        wire: Wire::new(&options)?,
+        resource: resource(&metrics, &options),
+        metrics,
+        options,
+    };
+    let task = tokio::spawn(exporter.run(stop.clone()));
+    Ok(Exporting { stop, task })
+}
+
+/// Several of one name must be told apart, or they would overwrite each other.
+fn resource(metrics: &Metrics, options: &Options) -> Vec<(String, String)> {
+    let instance = format!("{:032x}", rand::random::<u128>());
+    let own = [
+        ("service.name", metrics.0.service.as_str()),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+        ("service.instance.id", &instance),
+    ];
+    let mut resource = options.resource.clone();
+    for (key, value) in own {
+        if resource.iter().all(|(known, _)| known != key) {
+            resource.push((key.to_owned(), value.to_owned()));
+        }
+    }
+    resource
+}
+
+struct Exporter {
+    wire: Wire,
+    resource: Vec<(String, String)>,
+    metrics: Metrics,
+    options: Options,
+}
+
+impl Exporter {
+    async fn run(self, stop: CancellationToken) {
+        let every = self.options.interval;
+        let mut ticks = interval_at(tokio::time::Instant::now() + every, every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut fails = false;
+        while !stop.is_cancelled() {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled() => {}
+            }
+            let sent = self.export().await;
+            let endpoint = &self.options.endpoint;
+            match (&sent, fails) {
+                (Ok(()), true) => tracing::info!(endpoint, "numbers are sent again"),
+                (Ok(()), false) => {}
+                (Err(why), false) => tracing::warn!(endpoint, why, "numbers cannot be sent"),
+                (Err(why), true) => tracing::debug!(endpoint, why, "still no numbers sent"),
+            }
+            fails = sent.is_err();
+        }
+    }
+
+    async fn export(&self) -> Result<(), String> {
+        let (sets, now) = (self.metrics.read(), SystemTime::now());
+        let request = otlp::request(&sets, &self.resource, self.metrics.0.since, now);
+        let sending = self.wire.send(request, &self.options);
+        let sent = timeout(self.options.timeout, sending).await;
+        sent.unwrap_or_else(|_| Err("no answer in time".to_owned()))
+    }
+}
+
+enum Wire {
+    Grpc(Channel),
+    Http(Client<Connector, Body>, Uri),
+}
+
+impl Wire {
+    fn new(options: &Options) -> Result<Self, Error> {
+        let dial =
+            Dial { address: options.endpoint.clone(), ca: options.ca.clone(), ..Dial::default() };
+        let patience = Some(options.timeout);
+        let channel = Channel::to_stranger(&dial, patience, patience)?;
+        Ok(match options.protocol {
+            Protocol::Grpc => Wire::Grpc(channel),
+            Protocol::HttpProtobuf => {
+                let address = || CannotDial::Address(options.endpoint.clone());
+                let uri = options.endpoint.parse().map_err(|_| address())?;
+                let connector = Connector::new(Trust::with_ca(options.ca.as_deref())?);
+                let connector = connector.http1_only().within(patience, patience);
+                Wire::Http(Client::builder(TokioExecutor::new()).build(connector), uri)
+            }
+        })
+    }
+
+    async fn send(
+        &self,
+        request: ExportMetricsServiceRequest,
+        options: &Options,
+    ) -> Result<(), String> {
+        match self {
+            Wire::Grpc(channel) => {
+                let mut request = tonic::Request::new(request);
+                *request.metadata_mut() = MetadataMap::from_headers(options.headers.clone());
+                let mut client = MetricsServiceClient::new(channel.clone());
+                let answer = client
+                    .export(request)
+                    .await
+                    .map_err(|status| format!("{:?}: {}", status.code(), status.message()))?;
+                match answer.into_inner().partial_success {
+                    Some(partial) if partial.rejected_data_points > 0 => Err(format!(
+                        "{} were refused: {}",
+                        partial.rejected_data_points, partial.error_message
+                    )),
+                    _ => Ok(()),
+                }
+            }
+            Wire::Http(client, uri) => {
+                let mut post = Request::post(uri.clone())
+                    .header(CONTENT_TYPE, "application/x-protobuf")
+                    .header(USER_AGENT, AGENT)
+                    .body(Body::from(request.encode_to_vec()))
+                    .expect("the address was read before and the headers are good");
+                post.headers_mut().extend(options.headers.clone());
+                let answer = client.request(post).await.map_err(|error| causes(&error))?;
+                match answer.status() {
+                    status if status.is_success() => Ok(()),
+                    StatusCode::NOT_FOUND => {
+                        Err("it answered 404: is this the whole address, /v1/metrics?".to_owned())
+                    }
+                    status => Err(format!("it answered {status}")),
+                }
+            }
+        }
+    }
+}
+
+/// An error with its causes, on one line.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let all = crate::dial::causes(error).map(|cause| cause.to_string());
+    all.collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)], endpoint: Option<&str>) -> Result<Option<Options>, Error> {
+        let env = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        options(&env, endpoint)
+    }
+
+    #[test]
+    fn nothing_is_sent_unless_somebody_asks() {
+        let all = Some("http://collector:4317");
+        assert_eq!(read(&[], None).unwrap(), None);
+        for off in [("OTEL_METRICS_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "true")] {
+            assert_eq!(read(&[off], all).unwrap(), None, "{off:?}");
+        }
+        assert_eq!(read(&[("OTEL_METRICS_EXPORTER", "prometheus")], all).unwrap(), None);
+        let asked = read(&[("OTEL_METRICS_EXPORTER", "otlp,prometheus")], None).unwrap().unwrap();
+        assert_eq!(asked.endpoint, "http://127.0.0.1:4317");
+        let asked = read(&[], all).unwrap().unwrap();
+        assert_eq!((asked.endpoint.as_str(), asked.protocol), (all.unwrap(), Protocol::Grpc));
+        assert_eq!((asked.interval.as_secs(), asked.timeout.as_secs()), (60, 10));
+    }
+
+    #[test]
+    fn what_is_said_of_metrics_counts_more_than_what_is_said_of_all() {
+        let options = read(
+            &[
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+                ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/protobuf"),
+                ("OTEL_EXPORTER_OTLP_TIMEOUT", "1"),
+                ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "2000"),
+                ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20key, x-team = blue"),
+                ("OTEL_METRIC_EXPORT_INTERVAL", "250"),
+                ("OTEL_RESOURCE_ATTRIBUTES", "service.name=no,deployment.environment.name=prod"),
+                ("OTEL_SERVICE_NAME", "edge"),
+            ],
+            Some("http://collector:4318/"),
+        );
+        let options = options.unwrap().unwrap();
+        assert_eq!(options.endpoint, "http://collector:4318/v1/metrics");
+        assert_eq!(options.protocol, Protocol::HttpProtobuf);
+        assert_eq!((options.interval.as_millis(), options.timeout.as_millis()), (250, 2000));
+        assert_eq!(options.headers["api-key"], "a key");
+        assert!(!format!("{options:?}").contains("a key"), "a key is no business of a log");
+        let said = resource(&Metrics::of("faultline-gateway"), &options);
+        let of = |key: &str| said.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+        assert_eq!(of("service.name"), Some("edge"));
+        assert_eq!(of("deployment.environment.name"), Some("prod"));
+        assert_eq!(of("service.instance.id").map(str::len), Some(32));
+        let own = [("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://m:1/as/it/is")];
+        assert_eq!(read(&own, None).unwrap().unwrap().endpoint, "http://m:1/as/it/is");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_named() {
+        for (name, value) in [
+            ("OTEL_METRICS_EXPORTER", "console"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
+            ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "soon"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "nonsense"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "secret"),
+        ] {
+            let error = read(&[(name, value)], Some("http://x")).unwrap_err().to_string();
+            assert!(error.starts_with(name) && error.contains("say "), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! What counts and measures: a few atomics each, so that using one costs some nanoseconds wherever
+//! it stands. What belongs together is a family, by label; whoever uses a member often keeps it.
+
+use std::{
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use super::set::{Kind, Point, Set, Value};
+use crate::limits;
+
+/// Stands for whatever has no series of its own, because there would be too many.
+pub const OTHER: &str = "other";
+
+/// How long calls take, in microseconds: ours are far below what the web's usual bounds can tell
+/// apart, and one that waits for its task may take minutes.
+pub const CALL: &[u64] = &[
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    30_000_000,
+    60_000_000,
+    300_000_000,
+];
+/// How long tasks take, and people: up to a day.
+pub const WORK: &[u64] = &[
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    30_000_000,
+    60_000_000,
+    300_000_000,
+    900_000_000,
+    3_600_000_000,
+    14_400_000_000,
+    86_400_000_000,
+];
+/// How many at once.
+pub const SIZE: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+
+/// What one unit of a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Seconds,
+    Bytes,
+    /// So many of these.
+    Of(&'static str),
+    /// A yes or no, or a place in a list.
+    None,
+}
+
+impl Unit {
+    /// How much of what is recorded is one unit.
+    pub(super) fn scale(self) -> f64 {
+        match self {
+            Unit::Seconds => 1e6,
+            Unit::Bytes | Unit::Of(_) | Unit::None => 1.0,
+        }
+    }
+}
+
+/// A metric: its name as OpenTelemetry has it, what it says, and what tells its series apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Def<const N: usize> {
+    pub name: &'static str,
+    pub unit: Unit,
+    pub help: &'static str,
+    pub labels: [&'static str; N],
+    /// Of a histogram, upper ones: microseconds where the unit is seconds.
+    pub bounds: &'static [u64],
+}
+
+impl<const N: usize> Def<N> {
+    pub const fn new(
+        name: &'static str,
+        unit: Unit,
+        help: &'static str,
+        labels: [&'static str; N],
+    ) -> Self {
+        Self { name, unit, help, labels, bounds: &[] }
+    }
+
+    /// A time, by these bounds.
+    pub const fn time(
+        name: &'static str,
+        help: &'static str,
+        labels: [&'static str; N],
+        bounds: &'static [u64],
+    ) -> Self {
+        Self { name, unit: Unit::Seconds, help, labels, bounds }
+    }
+}
+
+/// Only goes up.
+#[derive(Clone, Debug, Default)]
+pub struct Counter(Arc<AtomicU64>);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+}
+
+/// Goes up and down.
+#[derive(Clone, Debug, Default)]
+pub struct Gauge(Arc<AtomicI64>);
+
+impl Gauge {
+    pub fn add(&self, n: i64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    /// One more, for as long as the guard lives.
+    pub fn hold(&self) -> Held {
+        self.add(1);
+        Held(self.clone())
+    }
+}
+
+/// One of those that a gauge counts.
+#[derive(Debug)]
+pub struct Held(Gauge);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.add(-1);
+    }
+}
+
+/// How values are spread.
+#[derive(Clone, Debug)]
+pub struct Histogram(Arc<Buckets>);
+
+#[derive(Debug)]
+struct Buckets {
+    bounds: &'static [u64],
+    /// One more than there are bounds.
+    counts: Box<[AtomicU64]>,
+    /// Wraps in half a million years of seconds.
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    pub fn record(&self, time: Duration) {
+        // To the nearest: cutting would show half a microsecond less of everything.
+        let nanos = time.as_nanos().saturating_add(500);
+        self.put(u64::try_from(nanos / 1000).unwrap_or(u64::MAX));
+    }
+
+    pub fn record_size(&self, n: usize) {
+        self.put(n as u64);
+    }
+
+    fn put(&self, value: u64) {
+        let at = self.0.bounds.partition_point(|bound| *bound < value);
+        self.0.counts[at].fetch_add(1, Relaxed);
+        self.0.sum.fetch_add(value, Relaxed);
+    }
+}
+
+/// What a family is made of.
+pub trait Cell: Clone + Send + Sync + 'static {
+    #[doc(hidden)]
+    fn new(bounds: &'static [u64]) -> Self;
+    #[doc(hidden)]
+    fn kind() -> Kind;
+    #[doc(hidden)]
+    fn read(&self, scale: f64) -> Value;
+}
+
+impl Cell for Counter {
+    fn new(_: &'static [u64]) -> Self {
+        Self::default()
+    }
+
+    fn kind() -> Kind {
+        Kind::Counter
+    }
+
+    fn read(&self, _: f64) -> Value {
+        Value::Number(self.0.load(Relaxed) as f64)
+    }
+}
+
+impl Cell for Gauge {
+    fn new(_: &'static [u64]) -> Self {
+        Self::default()
+    }
+
+    fn kind() -> Kind {
+        Kind::Gauge
+    }
+
+    fn read(&self, _: f64) -> Value {
+        Value::Number(self.0.load(Relaxed) as f64)
+    }
+}
+
+impl Cell for Histogram {
+    fn new(bounds: &'static [u64]) -> Self {
+        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
+        Self(Arc::new(Buckets { bounds, counts, sum: AtomicU64::new(0) }))
+    }
+
+    fn kind() -> Kind {
+        Kind::Histogram
+    }
+
+    fn read(&self, scale: f64) -> Value {
+        Value::Histogram {
+            bounds: self.0.bounds.iter().map(|bound| *bound as f64 / scale).collect(),
+            counts: self.0.counts.iter().map(|count| count.load(Relaxed)).collect(),
+            sum: self.0.sum.load(Relaxed) as f64 / scale,
+        }
+    }
+}
+
+/// One metric with all its series.
+#[derive(Debug)]
+pub struct Family<T, const N: usize>(Arc<Series<T, N>>);
+
+impl<T, const N: usize> Clone for Family<T, N> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Series<T, const N: usize> {
+    def: Def<N>,
+    /// By label, in order.
+    cells: RwLock<Vec<([Box<str>; N], T)>>,
+}
+
+impl<T: Cell, const N: usize> Series<T, N> {
+    pub(super) fn new(def: Def<N>) -> Self {
+        Self { def, cells: RwLock::default() }
+    }
+
+    pub(super) fn read(&self) -> Set {
+        let cells = self.cells.read().unwrap_or_else(PoisonError::into_inner);
+        let scale = self.def.unit.scale();
+        let points = cells.iter().map(|(labels, cell)| Point {
+            labels: labels.iter().map(|label| label.to_string()).collect(),
+            value: cell.read(scale),
+        });
+        Set { points: points.collect(), ..Set::of(&self.def, T::kind()) }
+    }
+}
+
+impl<T: Cell, const N: usize> Family<T, N> {
+    pub(super) fn new(series: Arc<Series<T, N>>) -> Self {
+        Self(series)
+    }
+
+    /// Does something with the member of these labels, which is made if there is none.
+    pub fn at(&self, labels: [&str; N], work: impl FnOnce(&T)) {
+        let cells = self.0.cells.read().unwrap_or_else(PoisonError::into_inner);
+        match find(&cells, labels) {
+            Ok(at) => work(&cells[at].1),
+            Err(_) => {
+                drop(cells);
+                work(&self.made(labels));
+            }
+        }
+    }
+
+    /// The same to keep.
+    pub fn with(&self, labels: [&str; N]) -> T {
+        let cells = self.0.cells.read().unwrap_or_else(PoisonError::into_inner);
+        match find(&cells, labels) {
+            Ok(at) => cells[at].1.clone(),
+            Err(_) => {
+                drop(cells);
+                self.made(labels)
+            }
+        }
+    }
+
+    fn made(&self, labels: [&str; N]) -> T {
+        let mut cells = self.0.cells.write().unwrap_or_else(PoisonError::into_inner);
+        let known = find(&cells, labels).is_ok();
+        let labels = match cells.len() < limits::METRIC_SERIES_MAX || known {
+            true => labels,
+            false => [OTHER; N],
+        };
+        match find(&cells, labels) {
+            Ok(at) => cells[at].1.clone(),
+            Err(at) => {
+                let cell = T::new(self.0.def.bounds);
+                cells.insert(at, (labels.map(Box::from), cell.clone()));
+                cell
+            }
+        }
+    }
+}
+
+/// Where the member of these labels is, or would be.
+fn find<T, const N: usize>(
+    cells: &[([Box<str>; N], T)],
+    labels: [&str; N],
+) -> Result<usize, usize> {
+    cells.binary_search_by(|(known, _)| known.each_ref().map(|k| &**k).cmp(&labels))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Def<1> =
+        Def { bounds: &[10, 20], ..Def::new("size", Unit::Of("thing"), "Sizes.", ["of"]) };
+
+    fn family<T: Cell>(def: Def<1>) -> Family<T, 1> {
+        Family::new(Arc::new(Series::new(def)))
+    }
+
+    #[test]
+    fn a_value_is_in_the_bucket_whose_bound_it_does_not_exceed() {
+        let sizes = family::<Histogram>(SIZES);
+        for n in [0, 10, 11, 20, 21] {
+            sizes.with(["x"]).record_size(n);
+        }
+        let Value::Histogram { bounds, counts, sum } = &sizes.0.read().points[0].value else {
+            panic!("no histogram")
+        };
+        assert_eq!(
+            (bounds.as_slice(), counts.as_slice(), *sum),
+            (&[10., 20.][..], &[2, 2, 1][..], 62.)
+        );
+    }
+
+    #[test]
+    fn times_are_seconds_to_the_microsecond() {
+        let times = family::<Histogram>(Def::time("time", "Times.", ["of"], CALL));
+        times.with(["x"]).record(Duration::from_nanos(1_500_600));
+        times.with(["x"]).record(Duration::MAX);
+        let Value::Histogram { counts, bounds, .. } = &times.0.read().points[0].value else {
+            panic!("no histogram")
+        };
+        assert_eq!((counts[2], counts[CALL.len()]), (1, 1));
+        assert_eq!((bounds[0], bounds[2]), (0.0005, 0.0025));
+    }
+
+    #[test]
+    fn what_would_be_too_many_series_shares_one() {
+        let counters = family::<Counter>(SIZES);
+        for n in 0..2 * limits::METRIC_SERIES_MAX {
+            counters.at([&n.to_string()], |counter| counter.add(1));
+        }
+        let set = counters.0.read();
+        assert_eq!(set.points.len(), limits::METRIC_SERIES_MAX + 1);
+        let other = set.points.iter().find(|point| point.labels == [OTHER]).unwrap();
+        assert_eq!(other.value, Value::Number(limits::METRIC_SERIES_MAX as f64));
+        counters.at(["0"], |counter| counter.add(1));
+        let zero = counters.0.read().points.into_iter().find(|p| p.labels == ["0"]).unwrap();
+        assert_eq!(zero.value, Value::Number(2.), "those that were first stay");
+    }
+
+    #[test]
+    fn whoever_is_held_is_counted_until_it_is_let_go() {
+        let gauges = family::<Gauge>(SIZES);
+        let held = [gauges.with(["x"]).hold(), gauges.with(["x"]).hold()];
+        let value = || gauges.0.read().points[0].value.clone();
+        assert_eq!(value(), Value::Number(2.));
+        drop(held);
+        assert_eq!(value(), Value::Number(0.));
+    }
+}

@@ -1,0 +1,70 @@
+//! One metric as it was at a moment: what the exposition for Prometheus and OTLP are both made of.
+
+use super::instrument::{Def, Unit};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// A metric and all its series.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Set {
+    pub name: &'static str,
+    pub unit: Unit,
+    pub help: &'static str,
+    pub kind: Kind,
+    pub labels: Vec<&'static str>,
+    pub points: Vec<Point>,
+}
+
+/// One series: the values of its labels, in their order, and its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    pub labels: Vec<String>,
+    pub value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Number(f64),
+    /// One count more than bounds, each of its own bucket only.
+    Histogram {
+        bounds: Vec<f64>,
+        counts: Vec<u64>,
+        sum: f64,
+    },
+}
+
+impl Set {
+    pub(super) fn of<const N: usize>(def: &Def<N>, kind: Kind) -> Self {
+        let (name, unit, help) = (def.name, def.unit, def.help);
+        Self { name, unit, help, kind, labels: def.labels.to_vec(), points: Vec::new() }
+    }
+
+    /// What Prometheus calls it: underscores for dots, the unit and what it is behind it.
+    pub fn prometheus_name(&self) -> String {
+        let mut name = self.name.replace('.', "_");
+        name.push_str(match self.unit {
+            Unit::Seconds => "_seconds",
+            Unit::Bytes => "_bytes",
+            Unit::Of(_) | Unit::None => "",
+        });
+        if self.kind == Kind::Counter {
+            name.push_str("_total");
+        }
+        name
+    }
+
+    /// What OpenTelemetry calls its unit.
+    pub fn ucum(&self) -> String {
+        match self.unit {
+            Unit::Seconds => "s".to_owned(),
+            Unit::Bytes => "By".to_owned(),
+            Unit::Of(what) => format!("{{{what}}}"),
+            Unit::None => "1".to_owned(),
+        }
+    }
+}

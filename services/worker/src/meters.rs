@@ -1,0 +1,107 @@
+//! What a worker counts and measures: its attempts, its fan-outs, and whether it is attached. What
+//! becomes of tasks is counted by the coordinator.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use faultline_chassis::{
+    Metrics,
+    metrics::{Counters, Def, Gauges, Held, Histograms, Unit, WORK},
+};
+use faultline_proto::v1::report::Body;
+
+const RUNNING: Def<1> = Def::new(
+    "faultline.worker.attempts",
+    Unit::Of("attempt"),
+    "Attempts that this worker runs, whatever they wait for.",
+    ["agent"],
+);
+const ATTEMPTS: Def<2> = Def::time(
+    "faultline.attempt.duration",
+    "Attempts that this worker ran, by how they ended.",
+    ["agent", "outcome"],
+    WORK,
+);
+const FANOUTS: Def<1> = Def::new(
+    "faultline.fanout.results",
+    Unit::Of("fanout"),
+    "Fan-outs: complete, degraded because some branch failed, or with too few results.",
+    ["outcome"],
+);
+const BRANCHES: Def<1> = Def::new(
+    "faultline.fanout.branches",
+    Unit::Of("branch"),
+    "Branches of fan-outs: succeeded, failed, or cancelled because enough had.",
+    ["outcome"],
+);
+const ATTACHED: Def<0> = Def::new(
+    "faultline.worker.attached",
+    Unit::None,
+    "Whether this worker is attached to a coordinator: 1 or 0.",
+    [],
+);
+const SLOTS: Def<0> =
+    Def::new("faultline.worker.slots", Unit::Of("slot"), "Slots that this worker offers.", []);
+
+pub(crate) struct Meters {
+    running: Gauges<1>,
+    attempts: Histograms<2>,
+    fanouts: Counters<1>,
+    branches: Counters<1>,
+}
+
+impl Meters {
+    pub(crate) fn new(metrics: &Metrics, attached: &Arc<AtomicBool>, slots: u32) -> Arc<Self> {
+        let attached = Arc::downgrade(attached);
+        metrics.observe(move |seen| {
+            let Some(attached) = attached.upgrade() else { return false };
+            seen.gauge(&ATTACHED, [], attached.load(Ordering::Relaxed).into());
+            seen.gauge(&SLOTS, [], slots.into());
+            true
+        });
+        Arc::new(Self {
+            running: metrics.gauge(&RUNNING),
+            attempts: metrics.histogram(&ATTEMPTS),
+            fanouts: metrics.counter(&FANOUTS),
+            branches: metrics.counter(&BRANCHES),
+        })
+    }
+
+    /// One more attempt, for as long as it is held.
+    pub(crate) fn run(&self, agent: &str) -> Held {
+        self.running.with([agent]).hold()
+    }
+
+    /// An attempt is over, with these last words.
+    pub(crate) fn ended(&self, agent: &str, last: Option<&Body>, took: Duration) {
+        let outcome = match last {
+            None => "forgotten",
+            Some(Body::Completed(_) | Body::Message(_)) => "completed",
+            Some(Body::Rejected(_)) => "rejected",
+            Some(Body::Released(_)) => "released",
+            Some(Body::Stopped(_)) => "stopped",
+            Some(_) => "failed",
+        };
+        self.attempts.at([agent, outcome], |histogram| histogram.record(took));
+    }
+
+    /// A fan-out is decided.
+    pub(crate) fn fanned(&self, asked: usize, required: usize, succeeded: usize, failed: usize) {
+        let outcome = match (succeeded < required, failed) {
+            (true, _) => "too_few",
+            (false, 0) => "complete",
+            (false, _) => "degraded",
+        };
+        self.fanouts.at([outcome], |counter| counter.add(1));
+        let cancelled = asked.saturating_sub(succeeded + failed);
+        let branches = [("succeeded", succeeded), ("failed", failed), ("cancelled", cancelled)];
+        for (outcome, n) in branches.into_iter().filter(|(_, n)| *n > 0) {
+            self.branches.at([outcome], |counter| counter.add(n as u64));
+        }
+    }
+}
