@@ -176,7 +176,7 @@ fn respond<T>(answer: T, caller: &Caller) -> Response<T> {
     response
 }
 
-fn refused(error: impl Into<Failure>) -> Status {
+pub(crate) fn refused(error: impl Into<Failure>) -> Status {
     let failure = error.into();
     log_private(&failure);
     failure.into()
