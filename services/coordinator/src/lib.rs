@@ -78,6 +78,7 @@ use faultline_chassis::{
     tls,
 };
 use faultline_proto::{
+    Failure,
     a2a::a2a_service_server::A2aServiceServer,
     keda::external_scaler_server::ExternalScalerServer,
     v1::{hub_server::HubServer, link_server::LinkServer, mesh_server::MeshServer},
@@ -347,7 +348,12 @@ impl Service {
 fn measure(core: &Arc<Core>) -> server::MeasureLayer {
     let except = &["/faultline.v1.Link/", "/faultline.v1.Hub/", "/grpc.health.v1.Health/"];
     let meters = Arc::clone(&core.meters);
-    server::MeasureLayer::new(&core.config.metrics, except, move |f| meters.refused(f))
+    // Without an origin it becomes the caller's, which is an agent here, and is counted there.
+    let refused = move |failure: &Failure| match failure.origin {
+        Some(_) => meters.refused(failure),
+        None => {}
+    };
+    server::MeasureLayer::new(&core.config.metrics, except, refused)
 }
 
 /// Whether a coordinator is of use: it is while it has its store.

@@ -237,11 +237,11 @@ impl Exporter {
         let mut ticks = interval_at(tokio::time::Instant::now() + every, every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut fails = false;
-        while !stop.is_cancelled() {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = stop.cancelled() => {}
-            }
+        loop {
+            let is_last = tokio::select! {
+                _ = ticks.tick() => false,
+                () = stop.cancelled() => true,
+            };
             let sent = self.export().await;
             let endpoint = &self.options.endpoint;
             match (&sent, fails) {
@@ -249,6 +249,9 @@ impl Exporter {
                 (Ok(()), false) => {}
                 (Err(why), false) => tracing::warn!(endpoint, why, "numbers cannot be sent"),
                 (Err(why), true) => tracing::debug!(endpoint, why, "still no numbers sent"),
+            }
+            if is_last {
+                return;
             }
             fails = sent.is_err();
         }

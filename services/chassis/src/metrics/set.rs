@@ -64,7 +64,8 @@ impl Set {
             Unit::Seconds => "s".to_owned(),
             Unit::Bytes => "By".to_owned(),
             Unit::Of(what) => format!("{{{what}}}"),
-            Unit::None => "1".to_owned(),
+            // "1" would be a ratio.
+            Unit::None => String::new(),
         }
     }
 }

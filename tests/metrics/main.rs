@@ -1,0 +1,11 @@
+//! What a mesh says of itself in numbers, and the files in `deploy/` that are made of them: whatever
+//! a dashboard or an alert names is exported by a mesh that really runs.
+
+mod admin;
+mod deploy;
+mod numbers;
+mod otlp;
+mod query;
+mod scrape;
+
+faultline_tests::role!();
