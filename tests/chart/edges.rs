@@ -1,4 +1,4 @@
-//! Who may talk to whom. The policies must allow the edges that ARCHITECTURE.md draws, and no other.
+//! Who may talk to whom. The policies must allow the edges that ARCHITECTURE.md draws and no other.
 
 use std::collections::BTreeSet;
 

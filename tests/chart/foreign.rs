@@ -130,20 +130,21 @@ fn objects_of_others_have_the_form_that_their_projects_ask_for() {
         }
     }
     assert_eq!(seen.len(), KINDS.len(), "all of them were seen: {seen:?}");
+    let default = rendered(&[]);
     for kind in KINDS {
-        assert!(of_kind(&rendered(&[]), kind).is_empty(), "{kind} is off by default");
+        assert!(of_kind(&default, kind).is_empty(), "{kind} is off by default");
     }
 }
 
 #[test]
 fn the_check_of_forms_sees_what_is_wrong() {
+    let objects = rendered(SIZES[1]);
     for (pointer, value, says) in [
         ("/spec/triggers/0/metadata/slots", json!(64), "is number, not text!"),
         ("/spec/triggers/0/metadata", json!(null), "spec.triggers.*.metadata.* is missing"),
         ("/spec/minReplicas", json!(1), "spec.minReplicas is not known"),
         ("/apiVersion", json!("keda.sh/v1"), "its version is not keda.sh/v1alpha1"),
     ] {
-        let objects = rendered(SIZES[1]);
         let mut object = of_kind(&objects, "ScaledObject")[0].clone();
         put(&mut object, pointer, value);
         let found = deformed(&object);

@@ -124,6 +124,7 @@ fn every_pod_of_every_size_is_as_it_should_be() {
 fn every_rule_for_pods_can_be_broken() {
     let pod = "/spec/template/spec";
     let first = "/spec/template/spec/containers/0";
+    let whole = rendered(&[]);
     for (inside, pointer, value, says) in [
         (pod, "/securityContext/runAsNonRoot", json!(false), "may be root's"),
         (pod, "/securityContext/runAsUser", json!(0), "may be root's"),
@@ -144,7 +145,7 @@ fn every_rule_for_pods_can_be_broken() {
         (first, "/env/1", json!({"name": "FAULTLINE_MESH__TOKEN", "value": "x"}), "a secret"),
         ("/spec/template/metadata", "/labels/app.kubernetes.io~1name", json!("x"), "does not find"),
     ] {
-        let mut objects = rendered(&[]);
+        let mut objects = whole.clone();
         let gateway = objects.iter_mut().find(|object| kind(object) == "Deployment");
         put(gateway.expect("there is a gateway"), &format!("{inside}{pointer}"), value);
         let found = wrong(&objects);
