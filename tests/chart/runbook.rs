@@ -1,4 +1,4 @@
-//! The runbook: whatever an operator has to act on is in it, and it names nothing that there is not.
+//! The runbook: whatever an operator has to act on is in it, and it names nothing that is not.
 
 use std::{collections::BTreeSet, fs};
 

@@ -11,9 +11,9 @@ use std::{
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::{numbers::exercised, query::named};
+use crate::{numbers::exercised, query::named, scrape::Scraped};
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
 }
 
@@ -71,7 +71,7 @@ fn every_alert_says_what_it_means_and_what_to_do() {
 }
 
 /// Every expression, with where it stands.
-fn expressions() -> Vec<(String, String)> {
+pub(crate) fn expressions() -> Vec<(String, String)> {
     let rules = yaml("deploy/prometheus/rules.yaml");
     let groups = rules["groups"].as_vec().unwrap().iter();
     let rules = groups.flat_map(|group| group["rules"].as_vec().unwrap());
@@ -108,9 +108,9 @@ fn dashboard() -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_dashboard_and_the_alerts_name_is_exported_by_a_mesh() {
-    let exercised = exercised().await;
+    let scraped = exercised().await;
     let mut exported: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (name, labels) in exercised.scraped.names() {
+    for (name, labels) in scraped.names() {
         exported.insert(name.to_owned(), labels.into_iter().map(str::to_owned).collect());
     }
     // What Prometheus adds itself.
@@ -139,6 +139,7 @@ async fn whatever_the_dashboard_and_the_alerts_name_is_exported_by_a_mesh() {
         let strange: Vec<_> = found.grouped.difference(&known).collect();
         assert!(strange.is_empty(), "{place}: no {strange:?} in {expression}");
     }
+    every_metric_is_described(&scraped);
     // And the other way round: what is exported is looked at somewhere.
     let suffixes = ["_bucket", "_sum", "_count"];
     let stem =
@@ -149,6 +150,19 @@ async fn whatever_the_dashboard_and_the_alerts_name_is_exported_by_a_mesh() {
     let elsewhere = ["faultline_failure_details_truncated_total", "faultline_worker_slots"];
     let elsewhere = elsewhere.map(str::to_owned).into();
     assert_eq!(unseen, elsewhere, "exported, and shown nowhere");
+}
+
+/// In the words of `deploy/README.md`, under the name that OpenTelemetry has for it.
+fn every_metric_is_described(scraped: &Scraped) {
+    let readme = read("deploy/README.md");
+    let described = readme.split('`').skip(1).step_by(2).map(|name| name.replace('.', "_"));
+    let described: BTreeSet<_> = described.collect();
+    for line in scraped.text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = line.split(' ').next().unwrap().trim_end_matches("_total");
+        let units = ["_seconds", "_bytes", ""];
+        let known = |unit: &&str| name.strip_suffix(*unit).is_some_and(|n| described.contains(n));
+        assert!(units.iter().any(|unit| known(unit)), "deploy/README.md does not list {name}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod admin;
 mod deploy;
 mod numbers;
 mod otlp;
+mod prometheus;
 mod query;
 mod scrape;
 

@@ -1,6 +1,6 @@
 //! The numbers of a mesh to which everything happened, and of one that has served thousands.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use faultline::Mesh;
 use faultline_chassis::client::Channel;
@@ -23,24 +23,29 @@ use tonic::Request;
 
 use crate::scrape::Scraped;
 
-pub(crate) struct Exercised {
-    pub(crate) scraped: Scraped,
-    _mesh: Mesh,
+pub(crate) struct Running {
+    pub(crate) mesh: Mesh,
     _dir: TempDir,
 }
 
-fn config(dir: &Path) -> faultline::Config {
-    let mut config = in_process(dir);
+/// A mesh that loses patience quickly.
+pub(crate) async fn start() -> Running {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = in_process(dir.path());
     config.coordinator.retry_base_ms = 20;
     config.coordinator.breaker_failures = 1;
     config.coordinator.push.pause_ms = 20;
-    config
+    Running { mesh: Mesh::start(config).await.unwrap(), _dir: dir }
 }
 
-/// A mesh to which everything has happened that there are numbers for.
-pub(crate) async fn exercised() -> Exercised {
-    let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(config(dir.path())).await.unwrap();
+/// What a mesh says to which everything has happened that there are numbers for.
+pub(crate) async fn exercised() -> Scraped {
+    let running = start().await;
+    exercise(&running.mesh).await;
+    Scraped::of(&Rpc::at(running.mesh.gateway_addr())).await
+}
+
+pub(crate) async fn exercise(mesh: &Mesh) {
     let rpc = Rpc::at(mesh.gateway_addr());
     let script = rpc.agent("script");
     assert_eq!(task::state(&rpc.agent("echo").send("hello").await), COMPLETED);
@@ -62,7 +67,6 @@ pub(crate) async fn exercised() -> Exercised {
     assert_eq!(task::state(&script.send("fail UNAVAILABLE text=down").await), FAILED);
     let refused = script.call("SendMessage", message("chunk x")).await.unwrap_err();
     assert_eq!(refused["data"][0]["reason"], "CIRCUIT_OPEN", "{refused}");
-    Exercised { scraped: Scraped::of(&rpc).await, _mesh: mesh, _dir: dir }
 }
 
 async fn cancel_one(script: &Rpc) {
@@ -98,7 +102,7 @@ async fn resume_one(script: &Rpc, id: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_happens_is_counted_once_and_where_it_belongs() {
-    let Exercised { scraped, .. } = exercised().await;
+    let scraped = exercised().await;
     let sum = |name: &str, labels: &[(&str, &str)]| scraped.sum(name, labels);
     let ended = |agent, state| {
         let labels = [("agent", agent), ("state", state)];
@@ -161,7 +165,7 @@ fn requests_are_counted_by_what_they_asked(scraped: &Scraped) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_reads_them() {
-    exercised().await.scraped.check();
+    exercised().await.check();
 }
 
 /// Sends as somebody whom nobody has seen before, in words that nobody has said before.

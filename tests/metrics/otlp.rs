@@ -55,7 +55,8 @@ async fn collector() -> (SocketAddr, Sent, AbortOnDropHandle<()>) {
 
 fn options(pairs: &[(&str, &str)], endpoint: &str) -> export::Options {
     let env = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-    export::options(&env, Some(endpoint)).unwrap().expect("there is somewhere to send to")
+    let complain = |what| panic!("{what}");
+    export::options(&env, Some(endpoint), complain).expect("there is somewhere to send to")
 }
 
 /// A process that has counted three calls.

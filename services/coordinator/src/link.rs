@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use faultline_chassis::{TraceContext, limits, telemetry::HOP};
+use faultline_chassis::{TraceContext, limits, metrics::calls::Call as Measured, telemetry::HOP};
 use faultline_proto::{
     Failure, reason,
     v1::{self, Call, Deleted, End, Reply, call, link_server::Link, reply},
@@ -135,7 +135,7 @@ impl Line {
             }
             call::Body::Drop(_) => self.drop_call(id),
             call::Body::Send(request) => {
-                let measured = self.core.meters.calls.begin(meters::SEND);
+                let measured = self.core.meters.send.begin();
                 let (span, mut caller) = serve_span("SendMessage", asked);
                 caller.call = Some((self.id, id));
                 let (line, extensions) = (Arc::clone(self), caller.extensions.clone());
@@ -153,12 +153,13 @@ impl Line {
                 let (span, caller) = serve_span("SendStreamingMessage", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
                 let open = async move { core.stream(request, &caller).await };
-                self.open_stream(id, meters::STREAM, span, extensions, open);
+                self.open_stream(id, self.core.meters.stream.begin(), span, extensions, open);
             }
             call::Body::Subscribe(subscribe) => {
                 let (span, caller) = serve_span("SubscribeToTask", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
-                self.open_stream(id, meters::SUBSCRIBE, span, extensions, async move {
+                let measured = self.core.meters.subscribe.begin();
+                self.open_stream(id, measured, span, extensions, async move {
                     let request = subscribe.request.unwrap_or_default();
                     core.subscribe(&request, subscribe.after, &caller).await
                 });
@@ -183,7 +184,7 @@ impl Line {
     fn open_stream(
         self: &Arc<Self>,
         id: u64,
-        method: &'static str,
+        measured: Measured,
         span: Span,
         extensions: Extensions,
         open: impl Future<Output = Result<Subscription, Error>> + Send + 'static,
@@ -192,7 +193,6 @@ impl Line {
         let credit = Semaphore::new(limits::STREAM_CREDIT as usize);
         let reader = Arc::new(Reader { credit, gone: Notify::new() });
         self.streams().insert(id, Arc::clone(&reader));
-        let measured = self.core.meters.calls.begin(method);
         tokio::spawn(async move {
             let _open = line.core.meters.open.hold();
             let all = async {

@@ -12,7 +12,9 @@ use faultline_chassis::{
     Metrics, limits,
     metrics::{
         CALL, Counter, Counters, Def, Gauge, Gauges, Histogram, Histograms, OTHER, SIZE, Unit,
-        WORK, calls::Calls, failures::Failures,
+        WORK,
+        calls::{Calls, Method},
+        failures::Failures,
     },
 };
 use faultline_proto::{
@@ -147,10 +149,6 @@ macro_rules! a2a {
     };
 }
 
-pub(crate) const SEND: &str = a2a!("SendMessage");
-pub(crate) const STREAM: &str = a2a!("SendStreamingMessage");
-pub(crate) const SUBSCRIBE: &str = a2a!("SubscribeToTask");
-
 /// The same of a question that has one answer.
 pub(crate) fn method(question: &call::Body) -> &'static str {
     use call::Body;
@@ -170,6 +168,9 @@ pub(crate) fn method(question: &call::Body) -> &'static str {
 /// All of it, for one coordinator.
 pub(crate) struct Meters {
     pub(crate) calls: Calls,
+    pub(crate) send: Method,
+    pub(crate) stream: Method,
+    pub(crate) subscribe: Method,
     failures: Failures,
     /// Agents that are labels.
     names: Mutex<BTreeSet<String>>,
@@ -197,8 +198,12 @@ pub(crate) struct Meters {
 
 impl Meters {
     pub(crate) fn new(metrics: &Metrics) -> Arc<Self> {
+        let calls = Calls::of(metrics);
         Arc::new(Self {
-            calls: Calls::of(metrics),
+            send: calls.often(a2a!("SendMessage")),
+            stream: calls.often(a2a!("SendStreamingMessage")),
+            subscribe: calls.often(a2a!("SubscribeToTask")),
+            calls,
             failures: Failures::of(metrics),
             names: Mutex::default(),
             active: metrics.gauge(&ACTIVE),
@@ -274,6 +279,7 @@ pub(crate) struct AgentMeters {
     label: String,
     pub(crate) active: Gauge,
     wait: Histogram,
+    completed: Histogram,
 }
 
 impl AgentMeters {
@@ -284,12 +290,14 @@ impl AgentMeters {
         for to in ["open", "closed"] {
             of.transitions.with([name, to]);
         }
-        for state in [TaskState::Completed, TaskState::Failed] {
-            of.tasks.with([name, state_word(state)]);
+        for outcome in ["retried", "spent"] {
+            of.retries.with([name, outcome]);
         }
+        of.tasks.with([name, state_word(TaskState::Failed)]);
         of.lost.with([name]);
         let (active, wait) = (of.active.with([name]), of.wait.with([name]));
-        Arc::new(Self { of: Arc::clone(of), active, wait, label })
+        let completed = of.tasks.with([name, state_word(TaskState::Completed)]);
+        Arc::new(Self { of: Arc::clone(of), active, wait, completed, label })
     }
 
     pub(crate) fn label(&self) -> &str {
@@ -333,7 +341,10 @@ impl AgentMeters {
 
     pub(crate) fn ended(&self, state: TaskState, created: Millis, at: Millis) {
         let took = between(created, at);
-        self.of.tasks.at([&self.label, state_word(state)], |histogram| histogram.record(took));
+        match state {
+            TaskState::Completed => self.completed.record(took),
+            other => self.of.tasks.at([&self.label, state_word(other)], |h| h.record(took)),
+        }
     }
 
     /// A failed attempt is tried again by the same agent, or by another, or is not.

@@ -28,6 +28,8 @@ pub(crate) struct Watch {
     pub(crate) metrics: Metrics,
     admin: Option<SocketAddr>,
     otlp: Option<Options>,
+    /// Of what was asked, what cannot be.
+    passed_over: Vec<String>,
 }
 
 impl Watch {
@@ -38,13 +40,18 @@ impl Watch {
         admin: Option<SocketAddr>,
         endpoint: Option<&str>,
         env: &Environment,
-    ) -> anyhow::Result<Self> {
-        let otlp = export::options(env, endpoint).context(CannotStart("telemetry"))?;
-        Ok(Self { metrics: Metrics::of(service), admin: flag.admin.or(admin), otlp })
+    ) -> Self {
+        let mut passed_over = Vec::new();
+        let otlp = export::options(env, endpoint, |what| passed_over.push(what));
+        let (metrics, admin) = (Metrics::of(service), flag.admin.or(admin));
+        Self { metrics, admin, otlp, passed_over }
     }
 
     /// From now on, and until it is ended.
     pub(crate) async fn start(self, drain: &Drain) -> anyhow::Result<Watched> {
+        for what in &self.passed_over {
+            tracing::warn!("passed over: {what}");
+        }
         let probes = Probes::default();
         let exporting = self.otlp.map(|otlp| export::start(self.metrics.clone(), otlp));
         let exporting = exporting.transpose().context(CannotStart("telemetry"))?;

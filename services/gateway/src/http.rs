@@ -136,7 +136,7 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     }
     span.record("http.response.status_code", response.status().as_u16());
     let (verb, status) = (verb(&exchange.head.method), response.status());
-    exchange.seen.answered(verb, route.template(), status, since.elapsed());
+    exchange.seen.answered(verb, &route, status, since.elapsed());
     response
 }
 

@@ -24,7 +24,7 @@ use crate::{
     Error,
     agent::Hosted,
     clock::Clock,
-    meters::Meters,
+    meters::AgentMeters,
     outbox::Outbox,
     slot::{Slot, Told},
 };
@@ -69,7 +69,7 @@ pub(crate) struct Attempt {
     /// What calls to other agents say about who calls, and where they go.
     pub(crate) token: String,
     pub(crate) coordinator: Channel,
-    pub(crate) meters: Arc<Meters>,
+    pub(crate) meters: Arc<AgentMeters>,
     /// The task's id as text, for every report.
     task_id: String,
     outbox: Arc<Outbox>,
@@ -181,7 +181,7 @@ impl Attempt {
         trace: TraceContext,
         outbox: Arc<Outbox>,
         coordinator: Channel,
-        meters: Arc<Meters>,
+        meters: Arc<AgentMeters>,
     ) -> Self {
         let (saved, restored) = match assign.checkpoint.map(Saved::decode) {
             None => (Saved::default(), Restored::Nothing),

@@ -23,7 +23,7 @@ use crate::{
     Agent, Context, Error,
     agent::{Hosted, Offer},
     attempt::{Attempt, Dropped, Key},
-    meters::Meters,
+    meters::{AgentMeters, Meters},
     outbox::Outbox,
     run,
 };
@@ -33,7 +33,7 @@ pub(crate) struct Desk {
     name: String,
     slots: u32,
     offers: Vec<v1::AgentOffer>,
-    hosted: HashMap<String, Arc<Hosted>>,
+    hosted: HashMap<String, (Arc<Hosted>, Arc<AgentMeters>)>,
     pub(crate) outbox: Arc<Outbox>,
     /// For what agents ask of other agents.
     coordinator: Channel,
@@ -64,19 +64,20 @@ impl Desk {
         metrics: &Metrics,
     ) -> Self {
         let attached = Arc::default();
+        let meters = Meters::new(metrics, &attached, slots);
         let split = offers.into_iter().map(|offer| offer.split(&name));
         let (offers, hosted): (Vec<_>, Vec<_>) = split.unzip();
         Self {
             id: WorkerId::new(),
             slots,
             offers,
-            hosted: hosted.into_iter().map(|h| (h.name.clone(), Arc::new(h))).collect(),
+            hosted: hosted.into_iter().map(|h| (h.name.clone(), metered(&meters, h))).collect(),
             name,
             outbox: Arc::default(),
             coordinator,
             state: Mutex::default(),
             changed: Notify::new(),
-            meters: Meters::new(metrics, &attached, slots),
+            meters,
             attached,
         }
     }
@@ -167,8 +168,9 @@ impl Desk {
             tracing::error!(task.id = %assign.task_id, "assigned a task with an impossible id");
             return;
         };
-        let hosted = self.hosted.get(&assign.agent).map(Arc::clone);
-        let hosted = hosted.unwrap_or_else(|| Arc::new(unknown(&assign.agent, &self.name)));
+        let hosted = self.hosted.get(&assign.agent).cloned();
+        let (hosted, meters) =
+            hosted.unwrap_or_else(|| metered(&self.meters, unknown(&assign.agent, &self.name)));
         let span = tracing::info_span!(
             target: HOP,
             parent: None,
@@ -184,7 +186,6 @@ impl Desk {
         );
         let trace = TraceContext::from_header(Some(&assign.traceparent)).enter(&span);
         let (outbox, coordinator) = (Arc::clone(&self.outbox), self.coordinator.clone());
-        let meters = Arc::clone(&self.meters);
         let attempt = Attempt::new(key, assign, hosted, trace, outbox, coordinator, meters);
         let attempt = Arc::new(attempt);
         {
@@ -262,6 +263,11 @@ impl Desk {
             changed.await;
         }
     }
+}
+
+fn metered(meters: &Arc<Meters>, hosted: Hosted) -> (Arc<Hosted>, Arc<AgentMeters>) {
+    let meters = AgentMeters::new(meters, &hosted.name);
+    (Arc::new(hosted), Arc::new(meters))
 }
 
 /// Stands in for an agent that was never offered.

@@ -189,7 +189,7 @@ impl Ended {
             }
         }
         let (succeeded, failed) = (results.len(), failures.len());
-        cx.attempt_state().meters.fanned(asked, required, succeeded, failed);
+        cx.attempt_state().meters.all.fanned(asked, required, succeeded, failed);
         if results.len() < required {
             let branches: Vec<_> = failures.iter().map(|(agent, f)| f.to_branch(agent)).collect();
             let failure = Failure::too_few(required, asked, results.len(), &branches);

@@ -11,7 +11,7 @@ use std::{
 
 use faultline_chassis::{
     Metrics,
-    metrics::{Counters, Def, Gauges, Held, Histograms, Unit, WORK},
+    metrics::{Counters, Def, Gauge, Gauges, Held, Histogram, Histograms, Unit, WORK},
 };
 use faultline_proto::v1::report::Body;
 
@@ -48,6 +48,8 @@ const ATTACHED: Def<0> = Def::new(
 const SLOTS: Def<0> =
     Def::new("faultline.worker.slots", Unit::Of("slot"), "Slots that this worker offers.", []);
 
+const COMPLETED: &str = "completed";
+
 pub(crate) struct Meters {
     running: Gauges<1>,
     attempts: Histograms<2>,
@@ -72,24 +74,6 @@ impl Meters {
         })
     }
 
-    /// One more attempt, for as long as it is held.
-    pub(crate) fn run(&self, agent: &str) -> Held {
-        self.running.with([agent]).hold()
-    }
-
-    /// An attempt is over, with these last words.
-    pub(crate) fn ended(&self, agent: &str, last: Option<&Body>, took: Duration) {
-        let outcome = match last {
-            None => "forgotten",
-            Some(Body::Completed(_) | Body::Message(_)) => "completed",
-            Some(Body::Rejected(_)) => "rejected",
-            Some(Body::Released(_)) => "released",
-            Some(Body::Stopped(_)) => "stopped",
-            Some(_) => "failed",
-        };
-        self.attempts.at([agent, outcome], |histogram| histogram.record(took));
-    }
-
     /// A fan-out is decided.
     pub(crate) fn fanned(&self, asked: usize, required: usize, succeeded: usize, failed: usize) {
         let outcome = match (succeeded < required, failed) {
@@ -103,5 +87,42 @@ impl Meters {
         for (outcome, n) in branches.into_iter().filter(|(_, n)| *n > 0) {
             self.branches.at([outcome], |counter| counter.add(n as u64));
         }
+    }
+}
+
+/// The part of one agent.
+pub(crate) struct AgentMeters {
+    pub(crate) all: Arc<Meters>,
+    agent: String,
+    running: Gauge,
+    completed: Histogram,
+}
+
+impl AgentMeters {
+    pub(crate) fn new(all: &Arc<Meters>, agent: &str) -> Self {
+        Self {
+            running: all.running.with([agent]),
+            completed: all.attempts.with([agent, COMPLETED]),
+            all: Arc::clone(all),
+            agent: agent.to_owned(),
+        }
+    }
+
+    /// One more attempt, for as long as it is held.
+    pub(crate) fn run(&self) -> Held {
+        self.running.hold()
+    }
+
+    /// An attempt is over, with these last words.
+    pub(crate) fn ended(&self, last: Option<&Body>, took: Duration) {
+        let outcome = match last {
+            None => "forgotten",
+            Some(Body::Completed(_) | Body::Message(_)) => return self.completed.record(took),
+            Some(Body::Rejected(_)) => "rejected",
+            Some(Body::Released(_)) => "released",
+            Some(Body::Stopped(_)) => "stopped",
+            Some(_) => "failed",
+        };
+        self.all.attempts.at([&self.agent, outcome], |histogram| histogram.record(took));
     }
 }

@@ -26,7 +26,7 @@ const REJECTION_BYTES_MAX: usize = 64 * 1024;
 
 /// Runs the agent to its end and reports it.
 pub(crate) async fn run(attempt: Arc<Attempt>) {
-    let (_running, since) = (attempt.meters.run(&attempt.hosted.name), Instant::now());
+    let (_running, since) = (attempt.meters.run(), Instant::now());
     let cx = Context::new(Arc::clone(&attempt));
     let mut driven = pin!(AssertUnwindSafe(drive(&cx)).catch_unwind());
     // Reports leave when the agent has nothing more to do for now. An agent that never waits costs
@@ -45,7 +45,7 @@ pub(crate) async fn run(attempt: Arc<Attempt>) {
         Err(panic) => Ended::Panicked(panic_text(&*panic)),
     };
     let last = last_words(&attempt, ended);
-    attempt.meters.ended(&attempt.hosted.name, last.as_ref(), since.elapsed());
+    attempt.meters.ended(last.as_ref(), since.elapsed());
     attempt.end(last);
 }
 

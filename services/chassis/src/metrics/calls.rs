@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use faultline_proto::{Failure, reason};
 
-use super::{CALL, Def, Histograms, Metrics, failures::reason_of};
+use super::{CALL, Def, Histogram, Histograms, Metrics, failures::reason_of};
 
 const CALLS: Def<4> = Def::time(
     "rpc.server.call.duration",
@@ -24,7 +24,13 @@ impl Calls {
 
     /// A call begins. Its method is one that exists, whatever the caller said.
     pub fn begin(&self, method: &'static str) -> Call {
-        Call { calls: self.clone(), method, since: Instant::now() }
+        Call { calls: self.clone(), method, well: None, since: Instant::now() }
+    }
+
+    /// The calls of a method that is called so often that finding its series would cost more than
+    /// the rest.
+    pub fn often(&self, name: &'static str) -> Method {
+        Method { calls: self.clone(), name, well: self.0.with(["grpc", name, "OK", ""]) }
     }
 
     pub(crate) fn ended(&self, method: &str, failure: Option<&Failure>, took: Duration) {
@@ -36,16 +42,36 @@ impl Calls {
     }
 }
 
+/// See [`Calls::often`].
+#[derive(Clone, Debug)]
+pub struct Method {
+    calls: Calls,
+    name: &'static str,
+    /// Those that end well.
+    well: Histogram,
+}
+
+impl Method {
+    pub fn begin(&self) -> Call {
+        let (calls, well) = (self.calls.clone(), Some(self.well.clone()));
+        Call { calls, method: self.name, well, since: Instant::now() }
+    }
+}
+
 /// One that is under way. Dropped before its end, nobody waited for it, and it does not count.
 #[derive(Debug)]
 pub struct Call {
     calls: Calls,
     method: &'static str,
+    well: Option<Histogram>,
     since: Instant,
 }
 
 impl Call {
     pub fn end(self, failure: Option<&Failure>) {
-        self.calls.ended(self.method, failure, self.since.elapsed());
+        match (failure, self.well) {
+            (None, Some(well)) => well.record(self.since.elapsed()),
+            _ => self.calls.ended(self.method, failure, self.since.elapsed()),
+        }
     }
 }

@@ -61,8 +61,6 @@ pub enum Protocol {
 /// What was asked for cannot be done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{name} is '{value}': {what}")]
-    Variable { name: String, value: String, what: &'static str },
     #[error("numbers cannot be sent")]
     Dial(#[from] CannotDial),
     #[error("numbers cannot be sent")]
@@ -70,30 +68,23 @@ pub enum Error {
 }
 
 /// Reads OpenTelemetry's variables. `endpoint` is where everything goes unless they say otherwise;
-/// `None` comes back where nothing is to be sent.
-pub fn options(env: &Environment, endpoint: Option<&str>) -> Result<Option<Options>, Error> {
-    let env = Variables(env);
-    let exporters = env.get("OTEL_METRICS_EXPORTER").unwrap_or_default();
-    let mut asked = false;
-    for exporter in exporters.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        match exporter {
-            "otlp" => asked = true,
-            // It can be scraped whatever is set.
-            "none" | "prometheus" => {}
-            _ => {
-                let what = "say otlp, prometheus or none";
-                return Err(env.bad("OTEL_METRICS_EXPORTER", what));
-            }
-        }
-    }
-    let disabled = env.get("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
-    if disabled || (!asked && !exporters.is_empty()) {
-        return Ok(None);
-    }
+/// `None` comes back where nothing is to be sent. A value that cannot be used is passed over and
+/// said to `complain`: these variables are often set for a whole cluster.
+pub fn options(
+    env: &Environment,
+    endpoint: Option<&str>,
+    complain: impl FnMut(String),
+) -> Option<Options> {
+    let mut env = Variables { env, complain };
+    let asked = env.exporter()?;
     let protocol = match env.otlp("PROTOCOL") {
-        None | Some((_, "grpc")) => Protocol::Grpc,
+        None => Protocol::Grpc,
+        Some((_, "grpc")) => Protocol::Grpc,
         Some((_, "http/protobuf")) => Protocol::HttpProtobuf,
-        Some((name, _)) => return Err(env.bad(&name, "say grpc or http/protobuf")),
+        Some((name, _)) => {
+            env.pass_over(&name, "neither grpc nor http/protobuf; it is grpc then");
+            Protocol::Grpc
+        }
     };
     let own = env.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT");
     let endpoint = match (own, endpoint.filter(|endpoint| !endpoint.is_empty()), protocol) {
@@ -102,80 +93,102 @@ pub fn options(env: &Environment, endpoint: Option<&str>) -> Result<Option<Optio
         (None, Some(all), Protocol::HttpProtobuf) => {
             format!("{}/v1/metrics", all.trim_end_matches('/'))
         }
-        (None, None, _) if !asked => return Ok(None),
+        (None, None, _) if !asked => return None,
         (None, None, Protocol::Grpc) => "http://127.0.0.1:4317".to_owned(),
         (None, None, Protocol::HttpProtobuf) => "http://127.0.0.1:4318/v1/metrics".to_owned(),
     };
-    let resource = env.get("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
-    let resource = pairs(resource).ok_or_else(|| env.bad("OTEL_RESOURCE_ATTRIBUTES", PAIRS))?;
     let name = env.get("OTEL_SERVICE_NAME").map(|n| ("service.name".to_owned(), n.to_owned()));
-    Ok(Some(Options {
+    let timeout = env.otlp("TIMEOUT").map(|(name, _)| name);
+    Some(Options {
         endpoint,
         protocol,
-        headers: env.headers()?,
+        headers: env.headers(),
         ca: env.otlp("CERTIFICATE").map(|(_, path)| PathBuf::from(path)),
-        interval: env.millis("OTEL_METRIC_EXPORT_INTERVAL", 60_000)?,
-        timeout: match env.otlp("TIMEOUT") {
-            Some((name, _)) => env.millis(&name, 10_000)?,
-            None => Duration::from_secs(10),
-        },
+        interval: env.millis("OTEL_METRIC_EXPORT_INTERVAL", 60_000),
+        timeout: env.millis(timeout.as_deref().unwrap_or_default(), 10_000),
         // What is said first counts.
-        resource: name.into_iter().chain(resource).collect(),
-    }))
+        resource: name.into_iter().chain(env.pairs("OTEL_RESOURCE_ATTRIBUTES")).collect(),
+    })
 }
 
-const PAIRS: &str = "say key=value,key=value";
+struct Variables<'a, F> {
+    env: &'a Environment,
+    complain: F,
+}
 
-struct Variables<'a>(&'a Environment);
-
-impl Variables<'_> {
-    fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
+impl<'a, F: FnMut(String)> Variables<'a, F> {
+    fn get(&self, name: &str) -> Option<&'a str> {
+        self.env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
 
     /// A setting of OTLP, for metrics or for all signals.
-    fn otlp(&self, key: &str) -> Option<(String, &str)> {
+    fn otlp(&self, key: &str) -> Option<(String, &'a str)> {
         let names = ["_METRICS_", "_"].map(|of| format!("OTEL_EXPORTER_OTLP{of}{key}"));
         names.into_iter().find_map(|name| self.get(&name).map(|value| (name.clone(), value)))
     }
 
-    fn bad(&self, name: &str, what: &'static str) -> Error {
-        let value = self.get(name).unwrap_or_default().to_owned();
-        Error::Variable { name: name.to_owned(), value, what }
+    /// It may be a secret, so it is not repeated.
+    fn pass_over(&mut self, name: &str, what: &str) {
+        (self.complain)(format!("{name} is {what}"));
     }
 
-    fn millis(&self, name: &str, default: u64) -> Result<Duration, Error> {
-        let Some(text) = self.get(name) else { return Ok(Duration::from_millis(default)) };
-        match text.parse() {
-            Ok(millis) if millis > 0 => Ok(Duration::from_millis(millis)),
-            _ => Err(self.bad(name, "say a number of milliseconds above 0")),
+    /// `None`: nothing is to be sent, wherever to. True: something is, even so.
+    fn exporter(&mut self) -> Option<bool> {
+        let disabled =
+            self.get("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        let names = self.get("OTEL_METRICS_EXPORTER").unwrap_or_default().split(',');
+        let names: Vec<_> = names.map(str::trim).filter(|name| !name.is_empty()).collect();
+        // It can be scraped whatever is set.
+        if names.iter().any(|name| !["otlp", "none", "prometheus"].contains(name)) {
+            self.pass_over("OTEL_METRICS_EXPORTER", "none of otlp, prometheus and none");
+        }
+        let asked = names.contains(&"otlp");
+        let off = names.iter().any(|name| ["none", "prometheus"].contains(name));
+        match disabled || (off && !asked) {
+            true => None,
+            false => Some(asked),
         }
     }
 
-    fn headers(&self) -> Result<HeaderMap, Error> {
-        let Some((name, text)) = self.otlp("HEADERS") else { return Ok(HeaderMap::new()) };
-        // A key may be in it: the value is not repeated.
-        let bad = || Error::Variable { name: name.clone(), value: "…".to_owned(), what: PAIRS };
+    fn millis(&mut self, name: &str, default: u64) -> Duration {
+        let given = self.get(name).map(|text| text.parse().ok().filter(|millis| *millis > 0));
+        if given == Some(None) {
+            self.pass_over(name, "no number of milliseconds above 0");
+        }
+        Duration::from_millis(given.flatten().unwrap_or(default))
+    }
+
+    /// Those of a list that are pairs.
+    fn pairs(&mut self, name: &str) -> Vec<(String, String)> {
+        let items = self.get(name).unwrap_or_default().split(',').map(str::trim);
+        let items: Vec<_> = items.filter(|item| !item.is_empty()).map(pair).collect();
+        if items.contains(&None) {
+            self.pass_over(name, "not key=value,key=value everywhere");
+        }
+        items.into_iter().flatten().collect()
+    }
+
+    fn headers(&mut self) -> HeaderMap {
+        let Some((name, _)) = self.otlp("HEADERS") else { return HeaderMap::new() };
         let mut headers = HeaderMap::new();
-        for (key, value) in pairs(text).ok_or_else(bad)? {
-            let key = HeaderName::try_from(key).map_err(|_| bad())?;
-            let mut value = HeaderValue::try_from(value).map_err(|_| bad())?;
-            value.set_sensitive(true);
-            headers.append(key, value);
+        for (key, value) in self.pairs(&name) {
+            match (HeaderName::try_from(key), HeaderValue::try_from(value)) {
+                (Ok(key), Ok(mut value)) => {
+                    value.set_sensitive(true);
+                    headers.append(key, value);
+                }
+                _ => self.pass_over(&name, "not made of headers everywhere"),
+            }
         }
-        Ok(headers)
+        headers
     }
 }
 
-/// `key=value,key=value`, where values are percent-encoded.
-fn pairs(text: &str) -> Option<Vec<(String, String)>> {
-    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    let pair = |item: &str| {
-        let (key, value) = item.split_once('=')?;
-        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
-        Some((key.trim().to_owned(), value.into_owned())).filter(|(key, _)| !key.is_empty())
-    };
-    items.map(pair).collect()
+/// `key=value`, where the value is percent-encoded.
+fn pair(item: &str) -> Option<(String, String)> {
+    let (key, value) = item.split_once('=')?;
+    let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+    Some((key.trim().to_owned(), value.into_owned())).filter(|(key, _)| !key.is_empty())
 }
 
 /// At work until it is flushed.
@@ -341,22 +354,24 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(&str, &str)], endpoint: Option<&str>) -> Result<Option<Options>, Error> {
+    fn read(pairs: &[(&str, &str)], endpoint: Option<&str>) -> (Option<Options>, Vec<String>) {
         let env = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        options(&env, endpoint)
+        let mut said = Vec::new();
+        let options = options(&env, endpoint, |what| said.push(what));
+        (options, said)
     }
 
     #[test]
     fn nothing_is_sent_unless_somebody_asks() {
         let all = Some("http://collector:4317");
-        assert_eq!(read(&[], None).unwrap(), None);
+        assert_eq!(read(&[], None).0, None);
         for off in [("OTEL_METRICS_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "true")] {
-            assert_eq!(read(&[off], all).unwrap(), None, "{off:?}");
+            assert_eq!(read(&[off], all).0, None, "{off:?}");
         }
-        assert_eq!(read(&[("OTEL_METRICS_EXPORTER", "prometheus")], all).unwrap(), None);
-        let asked = read(&[("OTEL_METRICS_EXPORTER", "otlp,prometheus")], None).unwrap().unwrap();
+        assert_eq!(read(&[("OTEL_METRICS_EXPORTER", "prometheus")], all).0, None);
+        let asked = read(&[("OTEL_METRICS_EXPORTER", "otlp,prometheus")], None).0.unwrap();
         assert_eq!(asked.endpoint, "http://127.0.0.1:4317");
-        let asked = read(&[], all).unwrap().unwrap();
+        let asked = read(&[], all).0.unwrap();
         assert_eq!((asked.endpoint.as_str(), asked.protocol), (all.unwrap(), Protocol::Grpc));
         assert_eq!((asked.interval.as_secs(), asked.timeout.as_secs()), (60, 10));
     }
@@ -376,7 +391,7 @@ mod tests {
             ],
             Some("http://collector:4318/"),
         );
-        let options = options.unwrap().unwrap();
+        let options = options.0.unwrap();
         assert_eq!(options.endpoint, "http://collector:4318/v1/metrics");
         assert_eq!(options.protocol, Protocol::HttpProtobuf);
         assert_eq!((options.interval.as_millis(), options.timeout.as_millis()), (250, 2000));
@@ -388,22 +403,23 @@ mod tests {
         assert_eq!(of("deployment.environment.name"), Some("prod"));
         assert_eq!(of("service.instance.id").map(str::len), Some(32));
         let own = [("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://m:1/as/it/is")];
-        assert_eq!(read(&own, None).unwrap().unwrap().endpoint, "http://m:1/as/it/is");
+        assert_eq!(read(&own, None).0.unwrap().endpoint, "http://m:1/as/it/is");
     }
 
     #[test]
-    fn what_cannot_be_meant_is_named() {
+    fn what_cannot_be_used_is_named_and_passed_over() {
         for (name, value) in [
             ("OTEL_METRICS_EXPORTER", "console"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
             ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "soon"),
             ("OTEL_RESOURCE_ATTRIBUTES", "nonsense"),
-            ("OTEL_EXPORTER_OTLP_HEADERS", "secret"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
         ] {
-            let error = read(&[(name, value)], Some("http://x")).unwrap_err().to_string();
-            assert!(error.starts_with(name) && error.contains("say "), "{error}");
-            assert!(!error.contains("secret"), "{error}");
+            let (options, said) = read(&[(name, value)], Some("http://x:1"));
+            assert_eq!(options, read(&[], Some("http://x:1")).0, "{name}");
+            assert!(said.len() == 1 && said[0].starts_with(name), "{said:?}");
+            assert!(!said[0].contains("hunter2"), "{said:?}");
         }
     }
 }

@@ -51,7 +51,7 @@ impl Args {
         coordinator.store = self.store.unwrap_or(coordinator.store);
         let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
         let (name, endpoint) = ("faultline-coordinator", endpoint.as_deref());
-        let watch = Watch::new(name, self.admin, coordinator.admin, endpoint, env)?;
+        let watch = Watch::new(name, self.admin, coordinator.admin, endpoint, env);
         coordinator.metrics = watch.metrics.clone();
         role::serve(self.threads.count(), log, name, watch, async |drain, probes| {
             let service = coordinator.bind().await.context(CannotStart("coordinator"))?;

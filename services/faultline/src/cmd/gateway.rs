@@ -56,7 +56,7 @@ impl Args {
         gateway.public_url = self.public_url.or(gateway.public_url);
         let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
         let (name, endpoint) = ("faultline-gateway", endpoint.as_deref());
-        let watch = Watch::new(name, self.admin, gateway.admin, endpoint, env)?;
+        let watch = Watch::new(name, self.admin, gateway.admin, endpoint, env);
         gateway.metrics = watch.metrics.clone();
         role::serve(self.threads.count(), log, name, watch, async |drain, probes| {
             let what = format!("the coordinator at {}", gateway.coordinator);

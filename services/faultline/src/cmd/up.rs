@@ -65,7 +65,7 @@ impl Args {
             config = self.over(defaults, env)?;
         }
         let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint.as_deref());
-        let watch = Watch::new("faultline", self.admin, config.gateway.admin, endpoint, env)?;
+        let watch = Watch::new("faultline", self.admin, config.gateway.admin, endpoint, env);
         config.metrics = watch.metrics.clone();
         role::serve(0, log, "faultline", watch, |drain, probes| run(config, drain, probes))
     }

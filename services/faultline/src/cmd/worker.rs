@@ -60,7 +60,7 @@ impl Args {
         worker.name = Some(name.clone());
         let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
         let (service, endpoint) = ("faultline-worker", endpoint.as_deref());
-        let watch = Watch::new(service, self.admin, worker.admin, endpoint, env)?;
+        let watch = Watch::new(service, self.admin, worker.admin, endpoint, env);
         worker.metrics = watch.metrics.clone();
         role::serve(self.threads.count(), log, service, watch, async |drain, probes| {
             let what = format!("the coordinator at {}", worker.coordinator);
