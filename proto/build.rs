@@ -19,10 +19,11 @@ const FILES: &[&str] = &[
     "faultline/v1/link.proto",
     "faultline/v1/mesh.proto",
     "faultline/v1/task.proto",
+    "keda/externalscaler.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for path in ["build.rs", "build", "a2a", "faultline"] {
+    for path in ["build.rs", "build", "a2a", "faultline", "keda"] {
         println!("cargo:rerun-if-changed={path}");
     }
     let out = PathBuf::from(env::var("OUT_DIR")?);

@@ -16,6 +16,12 @@ pub use failure::Failure;
 pub use faultline::v1;
 pub use lf::a2a::v1 as a2a;
 
+/// What KEDA asks whoever knows how much there is to do.
+#[allow(clippy::all, unreachable_pub)]
+pub mod keda {
+    tonic::include_proto!("externalscaler");
+}
+
 /// The encoded descriptor set of everything below, custom options included.
 pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
 

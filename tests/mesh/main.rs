@@ -11,6 +11,7 @@ mod promises;
 mod push;
 mod questions;
 mod remote;
+mod scaling;
 mod send;
 mod stop;
 mod strangers;

@@ -136,6 +136,12 @@ pub const AGENT_QUEUE_MAX: usize = 10_000;
 pub const REPORTS_AHEAD_MAX: usize = 64;
 /// Reports in one message of a worker.
 pub const REPORTS_PER_MESSAGE_MAX: usize = 256;
+/// Tasks that one worker computes at once, unless it says otherwise.
+pub const WORKER_SLOTS: u32 = 64;
+/// Scaled objects that are told when there is something to do; each is looked after on its own.
+pub const SCALER_STREAMS_MAX: usize = 256;
+/// What a scaled object may say of itself, encoded: the names of a thousand agents.
+pub const SCALER_BYTES_MAX: usize = 64 * 1024;
 /// Open connections of one server.
 pub const CONNECTIONS_MAX: usize = 10_000;
 
@@ -194,6 +200,9 @@ pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long a worker without a stream keeps its tasks. More than it takes to find out that an
 /// address is dead and to try the next.
 pub const REATTACH_GRACE: Duration = Duration::from_secs(10);
+/// Between two looks whether there is something to do, for whoever starts workers then: short
+/// beside the start of one.
+pub const SCALER_LOOK: Duration = Duration::from_secs(1);
 /// How long an agent that was told to stop may take before it is dropped.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
 /// When one counts as an orphan: it should have been dropped, and its worker have said so.

@@ -231,8 +231,10 @@ async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
     let ours = Identity::new();
     let secret = |text: &str| Some(Secret::new(text).unwrap());
     let router = Routes::new(MeshServer::new(Nobody)).prepare().into_axum_router();
-    let health = Router::new().route("/grpc.health.v1.Health/Check", get(async || "open"));
-    let router = router.merge(health).layer(TokenLayer::new(secret("hunter2")));
+    let health = Router::new()
+        .route("/grpc.health.v1.Health/Check", get(async || "open"))
+        .route("/open/x", get(async || "open"));
+    let router = router.merge(health).layer(TokenLayer::new(secret("hunter2"), &["/open/"]));
     let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;
     let call = async |token| {
         let ca = Some(ours.path("ca.pem"));
@@ -251,8 +253,10 @@ async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
         assert!(failure.public_message.contains("FAULTLINE_MESH__TOKEN"), "{failure}");
         assert!(!failure.id.is_empty(), "the details travel");
     }
-    let probe = format!("https://{addr}/grpc.health.v1.Health/Check");
-    assert_eq!(fetch(Connector::new(ours.trust()), probe).await.1, "open");
+    for open in ["/grpc.health.v1.Health/Check", "/open/x"] {
+        let probe = format!("https://{addr}{open}");
+        assert_eq!(fetch(Connector::new(ours.trust()), probe).await.1, "open");
+    }
 }
 
 #[tokio::test]

@@ -186,7 +186,7 @@ fn status(failure: Failure) -> Status {
 }
 
 /// For operators, whose calls are no spans.
-fn unseen(error: Error) -> Status {
+pub(crate) fn unseen(error: Error) -> Status {
     status(error.into())
 }
 

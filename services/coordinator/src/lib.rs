@@ -2,8 +2,9 @@
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
 //! `losses` take it back; `retry`, `breaker` and `failover` say what is tried again, and where;
 //! `send`, `repeat` and `api` are what callers may ask, within what `caller` and `gate` allow;
-//! `mesh`, `view`, `pulse`, `feed` and `operate` what operators may; agents that call agents are in `delegation` and `family`; `push` tells webhooks; `hub`,
-//! `link` and `grpc` are the doors.
+//! `mesh`, `view`, `pulse`, `feed` and `operate` are what operators may; agents that call agents
+//! are in `delegation` and `family`; `push` tells webhooks; `hub`, `link` and `grpc` are the doors,
+//! and `scaler` is KEDA's.
 
 mod answer;
 mod artifact;
@@ -59,6 +60,7 @@ mod view;
 mod grpc;
 mod hub;
 mod link;
+mod scaler;
 
 mod error;
 
@@ -85,6 +87,7 @@ use faultline_chassis::{
 use faultline_proto::{
     Failure,
     a2a::a2a_service_server::A2aServiceServer,
+    keda::external_scaler_server::ExternalScalerServer,
     v1::{hub_server::HubServer, link_server::LinkServer, mesh_server::MeshServer},
 };
 use serde::{Deserialize, Serialize};
@@ -95,6 +98,7 @@ use crate::{
     grpc::Doors,
     hub::HubService,
     link::LinkService,
+    scaler::Scaler,
 };
 
 pub use error::StartError as Error;
@@ -307,10 +311,15 @@ impl Service {
                     .max_decoding_message_size(bytes)
                     .max_encoding_message_size(bytes),
             )
-            .add_service(MeshServer::new(doors).max_encoding_message_size(bytes));
+            .add_service(MeshServer::new(doors).max_encoding_message_size(bytes))
+            .add_service(
+                ExternalScalerServer::new(Scaler::new(Arc::clone(&core)))
+                    .max_decoding_message_size(limits::SCALER_BYTES_MAX),
+            );
         let router = routes.prepare().into_axum_router();
+        let router = router.layer(server::TokenLayer::new(token, &[scaler::PATH]));
         // The guard stands outermost: it must see the panics and clocks of everything inside.
-        let router = router.layer(server::TokenLayer::new(token)).layer(server::GuardLayer);
+        let router = router.layer(server::GuardLayer);
         let router = router.layer(measure(&core));
         let writer = tokio::spawn({
             let core = Arc::clone(&core);

@@ -16,6 +16,12 @@ const USED: Def<1> = Def::new(
     "Slots in which tasks of an agent compute.",
     ["agent"],
 );
+const DEMAND: Def<1> = Def::new(
+    "faultline.demand",
+    Unit::Of("task"),
+    "Tasks that compute or would if there were a slot: what workers are needed for.",
+    ["agent"],
+);
 const OFFERED: Def<0> =
     Def::new("faultline.slots.offered", Unit::Of("slot"), "Slots of attached workers.", []);
 const AGENT_SLOTS: Def<1> = Def::new(
@@ -95,6 +101,7 @@ fn look(core: &Weak<Core>, seen: &mut Observed) -> bool {
         let workers = agent.workers.iter().filter_map(|id| state.registry.workers.get(id));
         let slots: u32 = workers.map(|worker| worker.slots).sum();
         seen.gauge(&QUEUE, label, agent.queue.len() as f64);
+        seen.gauge(&DEMAND, label, state.registry.demand_for(name) as f64);
         seen.gauge(&USED, label, state.registry.computing(name).into());
         seen.gauge(&AGENT_SLOTS, label, slots.into());
         seen.gauge(&AGENT_WORKERS, label, agent.workers.len() as f64);

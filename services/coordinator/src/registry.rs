@@ -226,6 +226,12 @@ impl Worker {
         }
     }
 
+    /// How many tasks of this agent wait for a slot to go on.
+    pub(crate) fn resuming_of(&self, agent: &str) -> usize {
+        let of = |task: &&TaskId| self.running.get(task).is_some_and(|r| &*r.agent == agent);
+        self.resuming.iter().filter(of).count()
+    }
+
     /// The task is to stop, and needs no slot for that.
     pub(crate) fn stop_resuming(&mut self, task: TaskId) {
         self.resuming.retain(|t| *t != task);

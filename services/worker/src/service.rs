@@ -52,7 +52,7 @@ impl Default for Config {
         Self {
             coordinator: "http://127.0.0.1:8081".to_owned(),
             agents: Vec::new(),
-            slots: 64,
+            slots: limits::WORKER_SLOTS,
             name: None,
             admin: None,
             mesh: Mesh::default(),

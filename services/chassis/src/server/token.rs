@@ -21,11 +21,13 @@ const SCHEME: &str = "bearer ";
 #[derive(Clone, Debug)]
 pub struct TokenLayer {
     token: Option<Arc<Secret>>,
+    /// Beginnings of paths that are open to everybody, like that of health.
+    open: &'static [&'static str],
 }
 
 impl TokenLayer {
-    pub fn new(token: Option<Secret>) -> Self {
-        Self { token: token.map(Arc::new) }
+    pub fn new(token: Option<Secret>, open: &'static [&'static str]) -> Self {
+        Self { token: token.map(Arc::new), open }
     }
 }
 
@@ -33,7 +35,7 @@ impl<S> Layer<S> for TokenLayer {
     type Service = TokenGuard<S>;
 
     fn layer(&self, inner: S) -> TokenGuard<S> {
-        TokenGuard { inner, token: self.token.clone() }
+        TokenGuard { inner, token: self.token.clone(), open: self.open }
     }
 }
 
@@ -41,12 +43,14 @@ impl<S> Layer<S> for TokenLayer {
 pub struct TokenGuard<S> {
     inner: S,
     token: Option<Arc<Secret>>,
+    open: &'static [&'static str],
 }
 
 impl<S> TokenGuard<S> {
     fn check<B>(&self, request: &Request<B>) -> Result<(), Failure> {
         let Some(token) = &self.token else { return Ok(()) };
-        if request.uri().path().starts_with(HEALTH) {
+        let path = request.uri().path();
+        if path.starts_with(HEALTH) || self.open.iter().any(|open| path.starts_with(open)) {
             return Ok(());
         }
         let said = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());

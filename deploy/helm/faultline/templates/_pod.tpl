@@ -1,0 +1,126 @@
+{{/* What the pods of all roles have in common. */}}
+
+{{- define "faultline.podSpec" -}}
+{{- $top := index . 0 -}}
+{{- $stateful := and (eq (index . 1) "coordinator") (eq $top.Values.store.kind "sqlite") -}}
+{{- with $top.Values.image.pullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+serviceAccountName: {{ include "faultline.fullname" $top }}-{{ index . 1 }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+# More than a preStop and the ten seconds in which a process leaves by itself.
+terminationGracePeriodSeconds: 30
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: { type: RuntimeDefault }
+{{- with $top.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $top.Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $top.Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+  {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    # A cluster may have fewer nodes than there are pods; zones are another matter.
+    whenUnsatisfiable: {{ eq $key "kubernetes.io/hostname" | ternary "ScheduleAnyway" $top.Values.topologySpread }}
+    labelSelector:
+      matchLabels: {{ include "faultline.selector" $ | nindent 8 }}
+    {{- if not $stateful }}
+    # Those that leave do not stand in the way of those that come.
+    matchLabelKeys: [pod-template-hash]
+    {{- end }}
+  {{- end }}
+{{- end -}}
+
+{{- define "faultline.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: { drop: [ALL] }
+{{- end -}}
+
+{{- define "faultline.probes" -}}
+startupProbe:
+  httpGet: { path: /startupz, port: admin }
+  periodSeconds: 2
+  # A coordinator reads back what has not ended before it serves.
+  failureThreshold: 150
+livenessProbe:
+  httpGet: { path: /livez, port: admin }
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: { path: /readyz, port: admin }
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 2
+{{- end -}}
+
+{{/* Variables of every role: the file, the mesh's token, and where telemetry goes. */}}
+{{- define "faultline.commonEnv" -}}
+- name: FAULTLINE_CONFIG
+  value: /etc/faultline/faultline.toml
+- name: FAULTLINE_MESH__TOKEN
+  valueFrom:
+    secretKeyRef: {{ toYaml .Values.mesh.tokenSecret | nindent 6 }}
+{{- with .Values.otlp.endpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+- name: OTEL_METRICS_EXPORTER
+  value: {{ $.Values.otlp.metrics | ternary "otlp" "none" | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* For those who dial the coordinator. */}}
+{{- define "faultline.dialEnv" -}}
+{{- if .Values.coordinator.tlsSecret }}
+- name: FAULTLINE_MESH__CA
+  value: /etc/faultline/ca/ca.crt
+{{- end }}
+{{- end -}}
+
+{{- define "faultline.configMount" -}}
+- name: config
+  mountPath: /etc/faultline/faultline.toml
+  subPath: faultline.toml
+  readOnly: true
+{{- end -}}
+
+{{- define "faultline.configVolume" -}}
+- name: config
+  configMap: { name: {{ include "faultline.fullname" . }} }
+{{- end -}}
+
+{{- define "faultline.caMount" -}}
+{{- if .Values.coordinator.tlsSecret }}
+- name: ca
+  mountPath: /etc/faultline/ca
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{/* Of the coordinator's secret only what its peers need: the key stays with it. */}}
+{{- define "faultline.caVolume" -}}
+{{- with .Values.coordinator.tlsSecret }}
+- name: ca
+  secret:
+    secretName: {{ . }}
+    items: [{ key: ca.crt, path: ca.crt }]
+{{- end }}
+{{- end -}}
+
+{{/* Pods start anew when what they read changes. */}}
+{{- define "faultline.podAnnotations" -}}
+checksum/config: {{ .Values.config | sha256sum }}
+{{- end -}}

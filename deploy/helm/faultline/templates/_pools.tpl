@@ -1,0 +1,36 @@
+{{/* A pool with everything that it does not say itself, as JSON. */}}
+{{- define "faultline.pool" -}}
+{{- $top := index . 0 -}}
+{{- mergeOverwrite (deepCopy $top.Values.workerDefaults) (index . 1) | toJson -}}
+{{- end -}}
+
+{{/* What the schema cannot see. */}}
+{{- define "faultline.check" -}}
+{{- if and (gt (int .Values.coordinator.replicas) 1) (ne .Values.store.kind "postgres") -}}
+{{- fail "coordinator.replicas: SQLite has one coordinator; set store.kind to postgres, or replicas to 1" -}}
+{{- end -}}
+{{- $names := dict -}}
+{{- $scaled := dict -}}
+{{- range .Values.workers -}}
+{{- $pool := include "faultline.pool" (list $ .) | fromJson -}}
+{{- if hasKey $names $pool.name -}}
+{{- fail (printf "workers: two pools are called %s" $pool.name) -}}
+{{- end -}}
+{{- $_ := set $names $pool.name true -}}
+{{- $by := $pool.autoscaling.by -}}
+{{- if gt (int $pool.autoscaling.min) (int $pool.autoscaling.max) -}}
+{{- fail (printf "workers: pool %s: autoscaling.min is above autoscaling.max" $pool.name) -}}
+{{- end -}}
+{{- if and (eq $by "hpa") (lt (int $pool.autoscaling.min) 1) -}}
+{{- fail (printf "workers: pool %s: an HPA does not scale to none; set autoscaling.min to 1 or more, or autoscaling.by to keda" $pool.name) -}}
+{{- end -}}
+{{- if ne $by "none" -}}
+{{- range $agent := $pool.agents -}}
+{{- if hasKey $scaled $agent -}}
+{{- fail (printf "workers: agent %s is scaled in the pools %s and %s: both would start workers for the same tasks" $agent (get $scaled $agent) $pool.name) -}}
+{{- end -}}
+{{- $_ := set $scaled $agent $pool.name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,233 @@
+//! Names, ports, variables and keys: what the chart says, the binary must understand, and what one
+//! object says of another must be so.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use faultline::{Config, Mesh};
+use faultline_chassis::{Network, config::Environment};
+use faultline_client::{self as client, Builder, Client};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    NAME, NAMESPACE, SIZES, kind, list, name, of_kind, rendered, selects, text, workloads,
+};
+
+/// `printf let-me-in | sha256sum`
+const LET_ME_IN: &str = "a3ee786b5707c27d42570785081ec17f5c7db9262a01366af362a1aa61a420b9";
+
+const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// What stands in the secrets that the chart refers to, by name and key.
+fn secret(name: &str, key: &str) -> String {
+    match (name, key) {
+        ("faultline-mesh", "token") => "hunter2".to_owned(),
+        ("faultline-auth", "tokens") => {
+            format!("[{{ sha256 = \"{LET_ME_IN}\", principal = \"acme\" }}]")
+        }
+        ("faultline-store", "url") => "postgres://mesh:secret@db/mesh".to_owned(),
+        other => panic!("nobody makes the secret {other:?}"),
+    }
+}
+
+fn environment(container: &Value) -> Environment {
+    let pair = |variable: &Value| {
+        let reference = &variable["valueFrom"]["secretKeyRef"];
+        let value = match variable["value"].as_str() {
+            Some(value) => value.to_owned(),
+            None => secret(text(reference, "/name"), text(reference, "/key")),
+        };
+        (text(variable, "/name").to_owned(), value)
+    };
+    list(container, "/env").iter().map(pair).collect()
+}
+
+/// A release as the binary understands it: each container with its configuration.
+struct Understood {
+    objects: Vec<Value>,
+    dir: TempDir,
+}
+
+impl Understood {
+    fn of(size: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("there is room for a temporary directory");
+        Self { objects: rendered(size), dir }
+    }
+
+    fn file(&self) -> &str {
+        let maps = of_kind(&self.objects, "ConfigMap");
+        maps[0]["data"]["faultline.toml"].as_str().expect("it has a file")
+    }
+
+    fn load(&self, env: &Environment) -> Config {
+        let path = self.dir.path().join("faultline.toml");
+        fs::write(&path, self.file()).expect("a file can be written");
+        let loaded = Config::default().load(Some(&path), env);
+        loaded.unwrap_or_else(|e| panic!("the binary does not take it: {e}"))
+    }
+
+    /// By the name of what runs it.
+    fn containers(&self) -> BTreeMap<&str, &Value> {
+        let workloads = workloads(&self.objects);
+        let first = |w: &&'_ Value| list(w, "/spec/template/spec/containers").len() == 1;
+        assert!(workloads.iter().all(first), "one binary a pod");
+        let container = |w| (name(w), &list(w, "/spec/template/spec/containers")[0]);
+        workloads.into_iter().map(container).collect()
+    }
+}
+
+fn port(container: &Value, name: &str) -> Option<u16> {
+    let port = list(container, "/ports").iter().find(|port| port["name"] == name)?;
+    port["containerPort"].as_u64()?.try_into().ok()
+}
+
+#[test]
+fn the_binary_understands_what_the_chart_tells_it() {
+    for size in SIZES {
+        let understood = Understood::of(size);
+        for (name, container) in understood.containers() {
+            let env = environment(container);
+            assert_eq!(env["FAULTLINE_CONFIG"], "/etc/faultline/faultline.toml", "{name}");
+            assert!(
+                list(container, "/volumeMounts")
+                    .iter()
+                    .any(|mount| { mount["mountPath"] == "/etc/faultline/faultline.toml" })
+            );
+            let config = understood.load(&env);
+            assert_eq!(config.mesh.token.as_ref().map(|token| token.reveal()), Some("hunter2"));
+            let role = text(container, "/args/0");
+            let (listens, admin) = match role {
+                "gateway" => (Some(config.gateway.listen), config.gateway.admin),
+                "coordinator" => (Some(config.coordinator.listen), config.coordinator.admin),
+                "worker" => (None, config.worker.admin),
+                other => panic!("{name}: there is no role {other}"),
+            };
+            let open = listens.map(|addr| (addr.ip().is_unspecified(), addr.port()));
+            let declared = port(container, "http").or(port(container, "hub"));
+            assert_eq!(open, declared.map(|port| (true, port)), "{name}");
+            assert_eq!(admin.map(|addr| addr.port()), port(container, "admin"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn everybody_finds_the_coordinator() {
+    for size in SIZES {
+        let understood = Understood::of(size);
+        let containers = understood.containers();
+        let hub = format!("{NAME}-coordinator");
+        let config = understood.load(&environment(containers[hub.as_str()]));
+        let services = of_kind(&understood.objects, "Service");
+        let service = services.iter().find(|s| name(s) == hub).expect("it has a service");
+        assert_eq!(service["spec"]["clusterIP"], "None", "headless");
+        let port = &service["spec"]["ports"][0]["port"];
+        let scheme = if config.coordinator.tls.is_some() { "https" } else { "http" };
+        let expected = format!("{scheme}://{hub}.{NAMESPACE}.svc:{port}");
+        for (name, container) in containers {
+            let env = environment(container);
+            let config = understood.load(&env);
+            let dials = match text(container, "/args/0") {
+                "gateway" => config.gateway.coordinator,
+                "worker" => config.worker.coordinator,
+                _ => continue,
+            };
+            assert_eq!(dials, expected, "{name}");
+            assert_eq!(config.mesh.ca.is_some(), scheme == "https", "{name} knows it by its CA");
+        }
+    }
+}
+
+#[test]
+fn every_file_that_is_named_is_mounted() {
+    for size in SIZES {
+        let understood = Understood::of(size);
+        for workload in workloads(&understood.objects) {
+            let pod = &workload["spec"]["template"]["spec"];
+            let container = &list(pod, "/containers")[0];
+            let mounts = list(container, "/volumeMounts");
+            for (variable, path) in environment(container) {
+                let is_path = path.starts_with('/');
+                let mounted = |m: &Value| path.starts_with(text(m, "/mountPath"));
+                assert!(!is_path || mounts.iter().any(mounted), "{variable} is {path}");
+            }
+            let claims = list(workload, "/spec/volumeClaimTemplates").iter();
+            let claims = claims.map(|claim| &claim["metadata"]["name"]);
+            let volumes = list(pod, "/volumes").iter().map(|volume| &volume["name"]);
+            let volumes: Vec<_> = volumes.chain(claims).collect();
+            for mount in mounts {
+                assert!(volumes.contains(&&mount["name"]), "{}: {mount}", name(workload));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_service_finds_pods_with_the_port_it_names() {
+    for size in SIZES {
+        let objects = rendered(size);
+        for service in of_kind(&objects, "Service") {
+            let selected = workloads(&objects).into_iter().filter(|workload| {
+                let labels = &workload["spec"]["template"]["metadata"]["labels"];
+                selects(&service["spec"]["selector"], labels)
+            });
+            let target = text(service, "/spec/ports/0/targetPort");
+            let mut found = 0;
+            for workload in selected {
+                let container = &workload["spec"]["template"]["spec"]["containers"][0];
+                found += usize::from(port(container, target).is_some());
+            }
+            assert!(found > 0, "{size:?}: {} finds nobody", name(service));
+        }
+        for set in of_kind(&objects, "StatefulSet") {
+            let service = text(set, "/spec/serviceName");
+            assert!(of_kind(&objects, "Service").iter().any(|s| name(s) == service));
+        }
+    }
+}
+
+#[test]
+fn no_two_objects_have_one_name_and_all_are_the_releases() {
+    for size in SIZES {
+        let objects = rendered(size);
+        let mut seen = std::collections::BTreeSet::new();
+        for object in &objects {
+            assert!(seen.insert((kind(object), name(object))), "{} {}", kind(object), name(object));
+            assert!(name(object).starts_with(NAME) && name(object).len() <= 63, "{}", name(object));
+            assert_eq!(text(object, "/metadata/labels/app.kubernetes.io~1instance"), "mesh");
+        }
+    }
+}
+
+/// All roles of a small release in one process, on a network of its own, with what their pods are
+/// told: it starts, asks who calls, and works.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mesh_starts_from_what_its_pods_are_told() {
+    let understood = Understood::of(&[]);
+    let mut env = Environment::new();
+    for container in understood.containers().values() {
+        env.extend(environment(container));
+    }
+    let store = format!("sqlite:{}", understood.dir.path().join("faultline.db").display());
+    env.insert("FAULTLINE_COORDINATOR__STORE".to_owned(), store);
+    let mut config = understood.load(&env);
+    config.mesh.network = Some(Network::default());
+    // An address that others could reach, so that it matters who has a token.
+    config.gateway.listen.set_ip(POD);
+    config.coordinator.listen.set_ip(POD);
+    assert!(!config.gateway.insecure && !config.coordinator.insecure);
+    let mesh = Mesh::start(config.clone()).await.expect("a mesh starts");
+    let send = async |token: Option<&str>| {
+        let network = config.mesh.network.clone().expect("it was given one");
+        let builder = Client::builder(&mesh.url()).network(network);
+        let builder = token.into_iter().fold(builder, Builder::bearer);
+        builder.direct().expect("an address").agent("echo").run(client::text("hello")).await
+    };
+    let refused = send(None).await.unwrap_err();
+    assert_eq!(refused.failure().expect("it says why").reason, "UNAUTHENTICATED_CALLER");
+    assert_eq!(send(Some("let-me-in")).await.expect("it is answered").text(), "hello");
+    mesh.stop().await.expect("it leaves in order");
+}

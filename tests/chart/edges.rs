@@ -1,0 +1,107 @@
+//! Who may talk to whom. The policies must allow the edges that ARCHITECTURE.md draws and no other.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::{SIZES, list, name, of_kind, rendered, selects, workloads};
+
+/// One edge, seen from the pod whose policy allows it.
+type Edge = (String, &'static str, String, u64);
+
+fn edges(objects: &[Value]) -> BTreeSet<Edge> {
+    let mut edges = BTreeSet::new();
+    for policy in of_kind(objects, "NetworkPolicy") {
+        let role = role_of(&policy["spec"]["podSelector"]["matchLabels"]);
+        assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]), "{}", name(policy));
+        for (rules, way, peers) in [("/spec/ingress", "from", "from"), ("/spec/egress", "to", "to")]
+        {
+            for rule in list(policy, rules) {
+                let peers = match list(rule, &format!("/{peers}")) {
+                    [] => vec!["anybody".to_owned()],
+                    peers => peers.iter().map(peer).collect(),
+                };
+                for (peer, port) in peers
+                    .iter()
+                    .flat_map(|p| list(rule, "/ports").iter().map(move |port| (p, port)))
+                {
+                    let port = port["port"].as_u64().expect("a number");
+                    edges.insert((role.clone(), way, peer.clone(), port));
+                }
+            }
+        }
+    }
+    edges
+}
+
+fn role_of(labels: &Value) -> String {
+    labels["app.kubernetes.io/component"].as_str().expect("a role").to_owned()
+}
+
+fn peer(peer: &Value) -> String {
+    let labels = &peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"];
+    match (labels.as_str(), peer["ipBlock"]["cidr"].as_str()) {
+        (Some(namespace), _) => format!("namespace {namespace}"),
+        (_, Some(_)) => {
+            let private = list(peer, "/ipBlock/except");
+            assert!(private.contains(&json!("169.254.0.0/16")), "metadata of clouds is not public");
+            "public".to_owned()
+        }
+        _ => role_of(&peer["podSelector"]["matchLabels"]),
+    }
+}
+
+fn expected(keda: bool, postgres: bool) -> BTreeSet<Edge> {
+    let mut all = vec![
+        ("gateway", "from", "anybody", 8080),
+        ("gateway", "to", "coordinator", 8081),
+        ("worker", "to", "coordinator", 8081),
+        ("coordinator", "from", "gateway", 8081),
+        ("coordinator", "from", "worker", 8081),
+        ("coordinator", "to", "public", 443),
+        ("coordinator", "to", "public", 80),
+    ];
+    for role in ["gateway", "coordinator", "worker"] {
+        all.push((role, "from", "namespace monitoring", 9464));
+        all.push((role, "to", "namespace kube-system", 53));
+    }
+    if keda {
+        all.push(("coordinator", "from", "namespace keda", 8081));
+    }
+    if postgres {
+        all.push(("coordinator", "to", "anybody", 5432));
+    }
+    all.into_iter().map(|(a, b, c, d)| (a.to_owned(), b, c.to_owned(), d)).collect()
+}
+
+#[test]
+fn the_edges_of_the_design_are_allowed_and_no_others() {
+    assert_eq!(edges(&rendered(SIZES[0])), expected(false, false));
+    assert_eq!(edges(&rendered(SIZES[1])), expected(true, false));
+    assert_eq!(edges(&rendered(SIZES[2])), expected(true, true));
+    assert_eq!(edges(&rendered(SIZES[3])), expected(false, false), "an HPA asks nobody here");
+}
+
+#[test]
+fn telemetry_and_the_agents_of_a_pool_have_edges_of_their_own() {
+    let edges = edges(&rendered(SIZES[4]));
+    for role in ["gateway", "coordinator", "worker"] {
+        assert!(edges.contains(&(role.to_owned(), "to", "anybody".to_owned(), 4317)), "{edges:?}");
+    }
+    assert!(edges.contains(&("worker".to_owned(), "to", "anybody".to_owned(), 443)), "{edges:?}");
+}
+
+#[test]
+fn no_pod_is_without_a_policy() {
+    for size in SIZES {
+        let objects = rendered(size);
+        let policies = of_kind(&objects, "NetworkPolicy");
+        for workload in workloads(&objects) {
+            let labels = &workload["spec"]["template"]["metadata"]["labels"];
+            let own = |p: &&&Value| selects(&p["spec"]["podSelector"]["matchLabels"], labels);
+            assert_eq!(policies.iter().filter(own).count(), 1, "{}", name(workload));
+        }
+    }
+    let without = rendered(&["--set", "networkPolicy.enabled=false"]);
+    assert!(of_kind(&without, "NetworkPolicy").is_empty());
+}

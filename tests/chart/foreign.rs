@@ -1,0 +1,230 @@
+//! Kinds that Kubernetes does not know and its schemas pass unread: they must have the form that
+//! their projects ask for, and mean something here.
+
+use std::fs;
+
+use faultline_chassis::client::{Channel, Dial};
+use faultline_proto::keda::{ScaledObjectRef, external_scaler_client::ExternalScalerClient};
+use faultline_tests::in_process;
+use serde_json::{Value, json};
+use yaml_rust2::YamlLoader;
+
+use crate::{NAME, SIZES, kind, list, name, of_kind, put, rendered, root, text};
+
+pub(crate) const KINDS: [&str; 4] =
+    ["ScaledObject", "TriggerAuthentication", "ServiceMonitor", "PrometheusRule"];
+
+/// The part of each kind that is used here: every path that may be there, what it holds, and
+/// whether it must. `*` is any item or key.
+const FORMS: &[(&str, &str, &[(&str, &str)])] = &[
+    (
+        "ScaledObject",
+        "keda.sh/v1alpha1",
+        &[
+            ("spec.scaleTargetRef.name", "text!"),
+            ("spec.minReplicaCount", "number"),
+            ("spec.maxReplicaCount", "number"),
+            ("spec.cooldownPeriod", "number"),
+            ("spec.pollingInterval", "number"),
+            ("spec.triggers.*.type", "text!"),
+            ("spec.triggers.*.metadata.*", "text!"),
+            ("spec.triggers.*.authenticationRef.name", "text"),
+        ],
+    ),
+    (
+        "TriggerAuthentication",
+        "keda.sh/v1alpha1",
+        &[
+            ("spec.secretTargetRef.*.parameter", "text!"),
+            ("spec.secretTargetRef.*.name", "text!"),
+            ("spec.secretTargetRef.*.key", "text!"),
+        ],
+    ),
+    (
+        "ServiceMonitor",
+        "monitoring.coreos.com/v1",
+        &[
+            ("spec.selector.matchLabels.*", "text!"),
+            ("spec.endpoints.*.port", "text!"),
+            ("spec.endpoints.*.path", "text"),
+            ("spec.endpoints.*.interval", "text"),
+            ("spec.endpoints.*.relabelings.*.targetLabel", "text"),
+            ("spec.endpoints.*.relabelings.*.replacement", "text"),
+        ],
+    ),
+    (
+        "PrometheusRule",
+        "monitoring.coreos.com/v1",
+        &[
+            ("spec.groups.*.name", "text!"),
+            ("spec.groups.*.rules.*.alert", "text"),
+            ("spec.groups.*.rules.*.record", "text"),
+            ("spec.groups.*.rules.*.expr", "text!"),
+            ("spec.groups.*.rules.*.for", "text"),
+            ("spec.groups.*.rules.*.labels.*", "text"),
+            ("spec.groups.*.rules.*.annotations.*", "text"),
+        ],
+    ),
+];
+
+/// Every leaf, with its path.
+fn leaves(value: &Value, path: &str, found: &mut Vec<(String, &'static str)>) {
+    let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    match value {
+        Value::Object(map) => map.iter().for_each(|(k, v)| leaves(v, &below(k), found)),
+        Value::Array(items) => items.iter().for_each(|item| leaves(item, &below("*"), found)),
+        Value::String(_) => found.push((path.to_owned(), "text")),
+        Value::Number(_) => found.push((path.to_owned(), "number")),
+        Value::Bool(_) => found.push((path.to_owned(), "yes or no")),
+        Value::Null => found.push((path.to_owned(), "nothing")),
+    }
+}
+
+fn fits(pattern: &str, path: &str) -> bool {
+    let (mut pattern, mut path) = (pattern.split('.').peekable(), path.split('.'));
+    loop {
+        match (pattern.next(), path.next()) {
+            (None, None) => return true,
+            // Keys of labels and annotations may have dots in them.
+            (Some("*"), Some(_)) if pattern.peek().is_none() => return true,
+            (Some("*"), Some(_)) => {}
+            (Some(wanted), Some(is)) if wanted == is => {}
+            _ => return false,
+        }
+    }
+}
+
+/// What does not have its form.
+fn deformed(object: &Value) -> Vec<String> {
+    let (_, version, form) =
+        FORMS.iter().find(|form| form.0 == kind(object)).expect("a known kind");
+    let mut wrong = Vec::new();
+    if text(object, "/apiVersion") != *version {
+        wrong.push(format!("its version is not {version}"));
+    }
+    let mut found = Vec::new();
+    leaves(&object["spec"], "spec", &mut found);
+    for (path, is) in &found {
+        let known = form.iter().find(|(pattern, _)| fits(pattern, path));
+        match known {
+            Some((_, wanted)) if wanted.trim_end_matches('!') == *is => {}
+            Some((_, wanted)) => wrong.push(format!("{path} is {is}, not {wanted}")),
+            None => wrong.push(format!("{path} is not known")),
+        }
+    }
+    for (pattern, _) in form.iter().filter(|(_, wanted)| wanted.ends_with('!')) {
+        if !found.iter().any(|(path, _)| fits(pattern, path)) {
+            wrong.push(format!("{pattern} is missing"));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn objects_of_others_have_the_form_that_their_projects_ask_for() {
+    let mut seen = std::collections::BTreeSet::new();
+    for size in SIZES {
+        for object in rendered(size).iter().filter(|object| KINDS.contains(&kind(object))) {
+            assert_eq!(deformed(object), Vec::<String>::new(), "{size:?}: {}", name(object));
+            seen.insert(kind(object).to_owned());
+        }
+    }
+    assert_eq!(seen.len(), KINDS.len(), "all of them were seen: {seen:?}");
+    let default = rendered(&[]);
+    for kind in KINDS {
+        assert!(of_kind(&default, kind).is_empty(), "{kind} is off by default");
+    }
+}
+
+#[test]
+fn the_check_of_forms_sees_what_is_wrong() {
+    let objects = rendered(SIZES[1]);
+    for (pointer, value, says) in [
+        ("/spec/triggers/0/metadata/slots", json!(64), "is number, not text!"),
+        ("/spec/triggers/0/metadata", json!(null), "spec.triggers.*.metadata.* is missing"),
+        ("/spec/minReplicas", json!(1), "spec.minReplicas is not known"),
+        ("/apiVersion", json!("keda.sh/v1"), "its version is not keda.sh/v1alpha1"),
+    ] {
+        let mut object = of_kind(&objects, "ScaledObject")[0].clone();
+        put(&mut object, pointer, value);
+        let found = deformed(&object);
+        assert!(found.iter().any(|what| what.contains(says)), "{pointer}: {found:?}");
+    }
+}
+
+/// A pool is scaled by one of them, or by nobody.
+#[test]
+fn whoever_scales_a_pool_does_it_alone() {
+    for (size, by) in SIZES.iter().zip(["", "ScaledObject", "ScaledObject", "HPA", ""]) {
+        let objects = rendered(size);
+        let scaled = of_kind(&objects, "ScaledObject");
+        let hpas = of_kind(&objects, "HorizontalPodAutoscaler");
+        assert_eq!((!scaled.is_empty(), !hpas.is_empty()), (by == "ScaledObject", by == "HPA"));
+        for pool in of_kind(&objects, "Deployment").iter().filter(|d| name(d).contains("-worker-"))
+        {
+            let is = |o: &&&Value| text(o, "/spec/scaleTargetRef/name") == name(pool);
+            let scalers = scaled.iter().filter(is).count() + hpas.iter().filter(is).count();
+            assert_eq!(scalers, usize::from(!by.is_empty()), "{size:?}: {}", name(pool));
+            // Said as well, each upgrade of the release would undo what the scaler did.
+            assert_eq!(pool["spec"]["replicas"].is_null(), scalers == 1, "{}", name(pool));
+        }
+    }
+}
+
+/// What stands in a trigger is what the coordinator takes and answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_coordinator_understands_the_trigger() {
+    let dir = tempfile::tempdir().expect("there is room for a temporary directory");
+    let mesh = faultline::Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+    let dial = Dial { address: format!("http://{}", mesh.hub_addr()), ..Dial::default() };
+    let mut scaler = ExternalScalerClient::new(Channel::lazy(&dial).expect("an address"));
+    for size in &SIZES[1..3] {
+        let objects = rendered(size);
+        for object in of_kind(&objects, "ScaledObject") {
+            let trigger = &object["spec"]["triggers"][0];
+            assert_eq!(trigger["type"], "external-push");
+            let metadata = trigger["metadata"].as_object().expect("it has some");
+            let address = format!("{NAME}-coordinator.agents.svc:8081");
+            assert_eq!(metadata["scalerAddress"], json!(address));
+            let pair = |(k, v): (&String, &Value)| (k.clone(), v.as_str().unwrap().to_owned());
+            let scaler_metadata = metadata.iter().map(pair).collect();
+            let asked = ScaledObjectRef { scaler_metadata, ..ScaledObjectRef::default() };
+            let spec = scaler.get_metric_spec(asked.clone()).await.expect("it is understood");
+            let slots = metadata["slots"].as_str().unwrap();
+            assert_eq!(spec.get_ref().metric_specs[0].target_size.to_string(), slots);
+            assert!(!scaler.is_active(asked).await.expect("it is understood").get_ref().result);
+        }
+        // Whoever speaks TLS to it must know its CA.
+        let secure = !of_kind(&objects, "TriggerAuthentication").is_empty();
+        let referred = &of_kind(&objects, "ScaledObject")[0]["spec"]["triggers"][0];
+        assert_eq!(referred.get("authenticationRef").is_some(), secure, "{size:?}");
+        for auth in of_kind(&objects, "TriggerAuthentication") {
+            assert_eq!(referred["authenticationRef"]["name"], auth["metadata"]["name"]);
+            assert_eq!(auth["spec"]["secretTargetRef"][0]["parameter"], "caCert");
+        }
+    }
+    mesh.stop().await.expect("it leaves in order");
+}
+
+#[test]
+fn prometheus_is_led_to_every_pod_and_given_the_rules_of_the_house() {
+    let objects = rendered(SIZES[1]);
+    let monitor = of_kind(&objects, "ServiceMonitor")[0];
+    let services = of_kind(&objects, "Service");
+    let found = services.iter().filter(|service| {
+        crate::selects(&monitor["spec"]["selector"]["matchLabels"], &service["metadata"]["labels"])
+    });
+    let [service] = found.collect::<Vec<_>>()[..] else { panic!("one service is meant") };
+    assert_eq!(service["spec"]["ports"][0]["name"], monitor["spec"]["endpoints"][0]["port"]);
+    for workload in crate::workloads(&objects) {
+        let labels = &workload["spec"]["template"]["metadata"]["labels"];
+        assert!(crate::selects(&service["spec"]["selector"], labels), "{}", name(workload));
+    }
+    let rules = root().join("deploy/prometheus/rules.yaml");
+    let rules = fs::read_to_string(rules).expect("there are rules");
+    let rules = crate::json(&YamlLoader::load_from_str(&rules).expect("it is YAML")[0]);
+    assert_eq!(of_kind(&objects, "PrometheusRule")[0]["spec"]["groups"], rules["groups"]);
+    // The rules know the mesh by its job.
+    let relabelings = list(&monitor["spec"]["endpoints"][0], "/relabelings");
+    assert_eq!(relabelings, [json!({"targetLabel": "job", "replacement": "faultline"})]);
+}

@@ -1,0 +1,201 @@
+//! The chart in `deploy/helm`: what it renders is taken by Kubernetes and by KEDA, says the same as
+//! the binary's own configuration, and lets nobody do more than they need. Nothing here needs a
+//! cluster; helm itself renders, at the version that `install` pins.
+
+mod agreement;
+mod edges;
+mod foreign;
+mod pods;
+mod refusals;
+mod runbook;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::OnceLock,
+};
+
+use serde_json::{Map, Value};
+use yaml_rust2::{Yaml, YamlLoader};
+
+/// Where the release goes, and what it is called there.
+const RELEASE: &str = "mesh";
+const NAMESPACE: &str = "agents";
+/// What the release calls its parts.
+const NAME: &str = "mesh-faultline";
+
+/// The sizes that come with the chart, and what else can be chosen in it.
+const SIZES: &[&[&str]] = &[
+    &[],
+    &["--values", "values-medium.yaml"],
+    &["--values", "values-ha.yaml"],
+    &[
+        "--values",
+        "values-medium.yaml",
+        "--set",
+        "workerDefaults.autoscaling.by=hpa",
+        "--set-json",
+        r#"workers=[{"name":"a","agents":["echo"],"autoscaling":{"min":1}},
+                  {"name":"b","agents":["script"],"slots":2,"autoscaling":{"min":2}}]"#,
+    ],
+    &[
+        "--set",
+        "otlp.endpoint=http://collector.observability:4317",
+        "--set-json",
+        r#"workers=[{"name":"mine","agents":["refunds"],"probes":false,
+                   "image":{"repository":"registry.example/refunds","tag":"1.2.3"},
+                   "egress":[{"ports":[{"protocol":"TCP","port":443}]}]}]"#,
+    ],
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
+}
+
+fn chart() -> PathBuf {
+    root().join("deploy/helm/faultline")
+}
+
+/// Where the tools are. `tests/run` has installed them before; `cargo test` alone works too.
+fn installed() -> &'static Path {
+    static INTO: OnceLock<PathBuf> = OnceLock::new();
+    INTO.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in target/");
+        let into = target.join("chart");
+        let script = root().join("tests/chart/install");
+        let done = Command::new(script).arg(&into).status().expect("a script can be run");
+        assert!(done.success(), "helm cannot be installed: see above");
+        into
+    })
+}
+
+fn helm(args: &[&str], more: &[&str]) -> Output {
+    let helm = installed().join("helm");
+    let output = Command::new(helm).args(args).args(more).current_dir(chart()).output();
+    output.expect("helm runs")
+}
+
+/// What helm says when it refuses.
+fn refused(more: &[&str]) -> String {
+    let output = helm(&["template", RELEASE, "."], more);
+    assert!(!output.status.success(), "{more:?} is taken");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Every object of the release.
+fn rendered(more: &[&str]) -> Vec<Value> {
+    let output = helm(&["template", RELEASE, ".", "--namespace", NAMESPACE], more);
+    assert!(output.status.success(), "{more:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("YAML is text");
+    let documents = YamlLoader::load_from_str(&text).expect("helm writes YAML");
+    let objects = documents.iter().map(json).filter(|object| !object.is_null());
+    objects.collect()
+}
+
+fn json(yaml: &Yaml) -> Value {
+    match yaml {
+        Yaml::String(text) => text.clone().into(),
+        Yaml::Integer(number) => (*number).into(),
+        Yaml::Real(text) => text.parse::<f64>().expect("a real number").into(),
+        Yaml::Boolean(value) => (*value).into(),
+        Yaml::Array(items) => items.iter().map(json).collect(),
+        Yaml::Hash(pairs) => {
+            let key = |key: &Yaml| key.as_str().expect("keys are text").to_owned();
+            Value::Object(pairs.iter().map(|(k, v)| (key(k), json(v))).collect::<Map<_, _>>())
+        }
+        _ => Value::Null,
+    }
+}
+
+// Looking into objects.
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn kind(object: &Value) -> &str {
+    text(object, "/kind")
+}
+
+fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+fn of_kind<'a>(objects: &'a [Value], wanted: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| kind(object) == wanted).collect()
+}
+
+/// What runs pods.
+fn workloads(objects: &[Value]) -> Vec<&Value> {
+    objects.iter().filter(|o| ["Deployment", "StatefulSet"].contains(&kind(o))).collect()
+}
+
+/// Whether a selector finds what has these labels.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let wanted = selector.as_object().filter(|wanted| !wanted.is_empty());
+    wanted.expect("a selector is never empty").iter().all(|(k, v)| labels.get(k) == Some(v))
+}
+
+#[test]
+fn lint_finds_nothing() {
+    for size in SIZES {
+        let output = helm(&["lint", "--strict", "."], size);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && !said.contains("[WARNING]"), "{size:?}: {said}");
+    }
+}
+
+/// By the schemas of Kubernetes; kinds of others are not in them.
+fn validated(objects: &[Value]) -> Output {
+    let dir = tempfile::tempdir().expect("there is room for a temporary directory");
+    let file = dir.path().join("objects.yaml");
+    let documents: Vec<String> = objects.iter().map(Value::to_string).collect();
+    fs::write(&file, documents.join("\n---\n")).expect("a file can be written");
+    let validate = installed().join("python/bin/kubernetes-validate");
+    Command::new(validate).arg("--strict").arg(file).output().expect("the checker runs")
+}
+
+#[test]
+fn kubernetes_takes_every_object() {
+    for size in SIZES {
+        let mut objects = rendered(size);
+        let (foreign, native): (Vec<_>, Vec<_>) =
+            objects.drain(..).partition(|object| foreign::KINDS.contains(&kind(object)));
+        let output = validated(&native);
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(output.status.success(), "{size:?}: {said}");
+        assert_eq!(said.matches(" passed for resource ").count(), native.len(), "{said}");
+        assert!(size.len() < 2 || !foreign.is_empty() || size[0] == "--set", "{size:?}");
+    }
+}
+
+#[test]
+fn the_checker_of_objects_sees_what_is_wrong() {
+    for (pointer, wrong) in [
+        ("/spec/replicas", Value::from("two")),
+        ("/spec/template/spec/containers/0/securityContext/runAsRoot", Value::from(true)),
+    ] {
+        let mut objects = rendered(&[]);
+        let at = objects.iter().position(|object| kind(object) == "Deployment");
+        put(&mut objects[at.expect("there is a gateway")], pointer, wrong);
+        assert!(!validated(&objects).status.success(), "{pointer}");
+    }
+}
+
+/// Puts a value where there may be none; `Null` takes it away.
+fn put(object: &mut Value, pointer: &str, value: Value) {
+    let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
+    let key = key.replace("~1", "/");
+    let parent = object.pointer_mut(parent).unwrap_or_else(|| panic!("there is {parent}"));
+    match (parent, value) {
+        (Value::Object(map), Value::Null) => drop(map.remove(&key)),
+        (Value::Object(map), value) => drop(map.insert(key, value)),
+        (other, value) => other[key.parse::<usize>().expect("an index")] = value,
+    }
+}

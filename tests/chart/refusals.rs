@@ -1,0 +1,51 @@
+//! Values that cannot work are refused before anything is installed, with what to do instead.
+
+use crate::refused;
+
+#[test]
+fn what_cannot_work_is_refused_and_says_what_to_do() {
+    for (values, says) in [
+        ("coordinator.replicas=2", "SQLite has one coordinator; set store.kind to postgres"),
+        ("store.kind=mysql", "'/store/kind'"),
+        ("image.tag=latest", "name a tag that stays what it is, or a digest"),
+        ("gatway.replicas=2", "'gatway' not allowed"),
+        ("mesh.tokenSecret.name=", "'/mesh/tokenSecret/name'"),
+        ("store.sqlite.size=10", "'/store/sqlite/size'"),
+        (r#"workers=[{"name":"a","agents":[]}]"#, "'/workers/0/agents'"),
+        (r#"workers=[{"name":"a","agents":["Echo"]}]"#, "'/workers/0/agents/0'"),
+        (r#"workers=[{"name":"a","agents":["*"]}]"#, "'/workers/0/agents/0'"),
+        (
+            r#"workers=[{"name":"a","agents":["x"],"autoscaling":{"keda":true,"hpa":true}}]"#,
+            "'/workers/0/autoscaling'",
+        ),
+        (
+            r#"workers=[{"name":"a","agents":["x"],"autoscaling":{"by":"keda,hpa"}}]"#,
+            "must be one of 'none', 'keda', 'hpa'",
+        ),
+        (
+            r#"workers=[{"name":"a","agents":["x"],"autoscaling":{"by":"hpa"}}]"#,
+            "pool a: an HPA does not scale to none; set autoscaling.min to 1 or more",
+        ),
+        (
+            r#"workers=[{"name":"a","agents":["x"],"autoscaling":{"by":"keda","min":11}}]"#,
+            "pool a: autoscaling.min is above autoscaling.max",
+        ),
+        (
+            r#"workers=[{"name":"a","agents":["x"],"autoscaling":{"by":"keda"}},
+                        {"name":"b","agents":["y","x"],"autoscaling":{"by":"hpa","min":1}}]"#,
+            "agent x is scaled in the pools a and b",
+        ),
+        (
+            r#"workers=[{"name":"a","agents":["x"]},{"name":"a","agents":["y"]}]"#,
+            "two pools are called a",
+        ),
+        (
+            r#"workers=[{"name":"a","agents":["x"],"image":{"repository":"mine"}}]"#,
+            "image mine: name a tag that stays what it is",
+        ),
+    ] {
+        let flag = if values.contains('[') { "--set-json" } else { "--set" };
+        let said = refused(&[flag, values]);
+        assert!(said.contains(says), "{values}: {said}");
+    }
+}
