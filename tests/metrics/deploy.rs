@@ -166,7 +166,7 @@ fn every_metric_is_described(scraped: &Scraped) {
         let name = line.split(' ').next().unwrap().trim_end_matches("_total");
         let units = ["_seconds", "_bytes", ""];
         let known = |unit: &&str| name.strip_suffix(*unit).is_some_and(|n| described.contains(n));
-        assert!(units.iter().any(|unit| known(unit)), "deploy/README.md does not list {name}");
+        assert!(units.iter().any(known), "deploy/README.md does not list {name}");
     }
 }
 

@@ -349,9 +349,10 @@ fn measure(core: &Arc<Core>) -> server::MeasureLayer {
     let except = &["/faultline.v1.Link/", "/faultline.v1.Hub/", "/grpc.health.v1.Health/"];
     let meters = Arc::clone(&core.meters);
     // Without an origin it becomes the caller's, which is an agent here, and is counted there.
-    let refused = move |failure: &Failure| match failure.origin {
-        Some(_) => meters.refused(failure),
-        None => {}
+    let refused = move |failure: &Failure| {
+        if failure.origin.is_some() {
+            meters.refused(failure);
+        }
     };
     server::MeasureLayer::new(&core.config.metrics, except, refused)
 }

@@ -281,7 +281,7 @@ impl Exporter {
 
 enum Wire {
     Grpc(Channel),
-    Http(Client<Connector, Body>, Uri),
+    Http(Box<Client<Connector, Body>>, Uri),
 }
 
 impl Wire {
@@ -297,7 +297,8 @@ impl Wire {
                 let uri = options.endpoint.parse().map_err(|_| address())?;
                 let connector = Connector::new(Trust::with_ca(options.ca.as_deref())?);
                 let connector = connector.http1_only().within(patience, patience);
-                Wire::Http(Client::builder(TokioExecutor::new()).build(connector), uri)
+                let client = Client::builder(TokioExecutor::new()).build(connector);
+                Wire::Http(Box::new(client), uri)
             }
         })
     }
@@ -372,7 +373,7 @@ mod tests {
         let asked = read(&[("OTEL_METRICS_EXPORTER", "otlp,prometheus")], None).0.unwrap();
         assert_eq!(asked.endpoint, "http://127.0.0.1:4317");
         let asked = read(&[], all).0.unwrap();
-        assert_eq!((asked.endpoint.as_str(), asked.protocol), (all.unwrap(), Protocol::Grpc));
+        assert_eq!((Some(asked.endpoint.as_str()), asked.protocol), (all, Protocol::Grpc));
         assert_eq!((asked.interval.as_secs(), asked.timeout.as_secs()), (60, 10));
     }
 
