@@ -14,9 +14,12 @@ use crate::{NAME, SIZES, kind, list, name, of_kind, put, rendered, root, text};
 pub(crate) const KINDS: [&str; 4] =
     ["ScaledObject", "TriggerAuthentication", "ServiceMonitor", "PrometheusRule"];
 
+/// A kind, its version, and its paths with what they hold.
+type Form = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
 /// The part of each kind that is used here: every path that may be there, what it holds, and
 /// whether it must. `*` is any item or key.
-const FORMS: &[(&str, &str, &[(&str, &str)])] = &[
+const FORMS: &[Form] = &[
     (
         "ScaledObject",
         "keda.sh/v1alpha1",

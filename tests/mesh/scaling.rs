@@ -6,7 +6,7 @@ use faultline_chassis::{
 };
 use faultline_proto::{
     keda::{
-        GetMetricsRequest, IsActiveResponse, ScaledObjectRef,
+        GetMetricsRequest, IsActiveResponse, MetricSpec, ScaledObjectRef,
         external_scaler_client::ExternalScalerClient,
     },
     v1::{WorkersRequest, mesh_client::MeshClient},
@@ -34,21 +34,31 @@ fn asked() -> ScaledObjectRef {
     ScaledObjectRef { name: "workers".into(), namespace: "agents".into(), scaler_metadata }
 }
 
-/// How many workers KEDA would have: of each metric the value by its target, and none while
-/// nothing is active.
+/// How many workers KEDA would have: the value of the metric by its target.
 async fn workers_wanted(scaler: &mut Scaler) -> i64 {
-    let spec = scaler.get_metric_spec(asked()).await.unwrap().into_inner().metric_specs.remove(0);
-    let metric_name = spec.metric_name;
+    let spec = scaler.get_metric_spec(asked()).await.expect("it is answered");
+    let MetricSpec { metric_name, target_size, .. } = spec.into_inner().metric_specs.remove(0);
     let request = GetMetricsRequest { scaled_object_ref: Some(asked()), metric_name };
-    let value = scaler.get_metrics(request).await.unwrap().into_inner().metric_values.remove(0);
-    let active = scaler.is_active(asked()).await.unwrap().into_inner().result;
-    assert_eq!(active, value.metric_value > 0);
-    (value.metric_value + spec.target_size - 1) / spec.target_size
+    let values = scaler.get_metrics(request).await.expect("it is answered").into_inner();
+    let demand = values.metric_values[0].metric_value;
+    (demand + target_size - 1) / target_size
+}
+
+async fn until_wanted(scaler: &Scaler, workers: i64) {
+    until("KEDA would have the workers that are needed", SOON, || {
+        let mut scaler = scaler.clone();
+        async move { (workers_wanted(&mut scaler).await == workers).then_some(()) }
+    })
+    .await;
+}
+
+async fn is_active(scaler: &mut Scaler) -> bool {
+    scaler.is_active(asked()).await.expect("it is answered").into_inner().result
 }
 
 async fn told(stream: &mut Streaming<IsActiveResponse>) -> bool {
     let next = timeout(SOON, stream.message()).await;
-    next.expect("it is told in time").unwrap().expect("it goes on").result
+    next.expect("in time").expect("it is told").expect("it goes on").result
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,11 +84,8 @@ async fn workers_are_asked_for_from_none_to_some_and_back_to_none() {
     let tasks = futures::future::join_all((0..5).map(async |_| script.send("chunk done").await));
     let scaled = async {
         assert!(told(&mut active).await, "it is told without having asked");
-        until("five tasks want two slots each", SOON, || {
-            let mut scaler = scaler.clone();
-            async move { (workers_wanted(&mut scaler).await == 3).then_some(()) }
-        })
-        .await;
+        until_wanted(&scaler, 3).await;
+        assert!(is_active(&mut scaler).await);
         for _ in 0..3 {
             let agents = vec!["script".to_owned()];
             let config = faultline_worker::Config { agents, slots: SLOTS, ..Default::default() };
@@ -89,7 +96,7 @@ async fn workers_are_asked_for_from_none_to_some_and_back_to_none() {
     for task in &tasks {
         assert_eq!(state(task), COMPLETED, "{task}");
     }
-    assert!(!told(&mut active).await);
+    assert!(!told(&mut active).await && !is_active(&mut scaler).await);
     assert_eq!(workers_wanted(&mut scaler).await, 0);
 
     // What waits for somebody needs no worker, until it is answered.
@@ -103,7 +110,7 @@ async fn workers_are_asked_for_from_none_to_some_and_back_to_none() {
     let rpc = up.script.clone();
     let (answered, ()) = tokio::join!(rpc.call("SendMessage", answer(id, "ada")), async {
         assert!(told(&mut active).await);
-        assert_eq!(workers_wanted(&mut scaler).await, 1);
+        until_wanted(&scaler, 1).await;
         let agents = vec!["script".to_owned()];
         let config = faultline_worker::Config { agents, slots: SLOTS, ..Default::default() };
         up.mesh.attach(config, Worker::new).await.unwrap();
