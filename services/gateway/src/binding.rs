@@ -27,6 +27,7 @@ impl Binding {
             | Route::Card(_)
             | Route::OldCard(_)
             | Route::Mesh(_)
+            | Route::Console(_)
             | Route::Health
             | Route::Nothing => None,
         }

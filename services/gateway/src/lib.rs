@@ -5,6 +5,8 @@ mod auth;
 mod binding;
 mod body;
 mod card;
+mod conditional;
+mod console;
 mod error;
 mod extensions;
 mod form;
@@ -44,6 +46,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     auth::Callers,
     card::{Cards, Public},
+    console::Console,
     link::Link,
     sign::Signer,
 };
@@ -82,6 +85,8 @@ pub struct Config {
     pub card_key: Option<PathBuf>,
     /// The name under which verifiers find the public half of `card_key`.
     pub card_key_id: Option<String>,
+    /// Whether operators find pages at `/console`. Default: true.
+    pub console: bool,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
     /// Whether everybody who reaches a port beyond this machine may call. Default: false.
@@ -106,6 +111,7 @@ impl Default for Config {
             serve_v03: true,
             card_key: None,
             card_key_id: None,
+            console: true,
             tls: None,
             insecure: false,
             mesh: Mesh::default(),
@@ -148,6 +154,7 @@ pub struct Service {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
+    console: Option<Console>,
 }
 
 impl Config {
@@ -179,7 +186,8 @@ impl Config {
             since: SystemTime::now(),
         };
         let (link, error_table) = (Link::new(), self.a2a_error_table);
-        Ok(Service { listener, link, coordinator, cards, callers, error_table })
+        let console = self.console.then(Console::new);
+        Ok(Service { listener, link, coordinator, cards, callers, error_table, console })
     }
 }
 
@@ -205,6 +213,7 @@ impl Service {
             cards: self.cards,
             callers: self.callers,
             error_table: self.error_table,
+            console: self.console,
         };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
@@ -238,4 +247,5 @@ struct Gateway {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
+    console: Option<Console>,
 }

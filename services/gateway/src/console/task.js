@@ -1,0 +1,369 @@
+// One task: what it is, why it failed, what it asks, what happened to it, whom it gave work to and
+// what it made. Read again when it or one below it changes.
+
+import { call, follow, Lost } from "./api.js";
+import { chain } from "./chain.js";
+import { confirmCancel } from "./dialogs.js";
+import { copy, empty, h, put } from "./dom.js";
+import {
+  badge,
+  brief,
+  count,
+  isFinal,
+  isWaiting,
+  millis,
+  plural,
+  since,
+  span,
+  when,
+} from "./format.js";
+import { artifacts, conversation } from "./parts.js";
+import { question } from "./question.js";
+import { named } from "./reasons.js";
+import { Timeline } from "./timeline.js";
+import { tree } from "./tree.js";
+
+/** Artifacts grow without a change of state, so a live task is looked at now and then. */
+const LOOK_MS = 2000;
+
+export const title = (id) => `Task ${brief(id)}`;
+
+export function mount(main, { argument: id, config, signal }) {
+  const page = new Page(main, id, config, signal);
+  page.read();
+  page.timeline.more().catch(() => {});
+  const soon = () => page.read();
+  follow(
+    {},
+    {
+      opened: soon,
+      changed: (news) =>
+        (news.missed || (news.tasks ?? []).some((task) => page.concerns(task.taskId))) &&
+        page.read(),
+    },
+    signal,
+  );
+  signal.addEventListener("abort", () => clearTimeout(page.timer));
+  return { leave: () => (history.length > 1 ? history.back() : (location.hash = "#/tasks")) };
+}
+
+class Page {
+  constructor(main, id, config, signal) {
+    Object.assign(this, { id, config, signal, seen: new Map(), drawn: {} });
+    this.timeline = new Timeline(id, signal);
+    this.head = h(
+      "header",
+      { class: "task-head" },
+      h(
+        "h1",
+        { class: "id-title" },
+        h("span", { class: "dim" }, "Task "),
+        h("code", null, brief(id)),
+      ),
+    );
+    this.questions = h("div", { class: "stack" });
+    this.why = h("div", { class: "stack" });
+    this.side = h("div", { class: "stack" });
+    this.left = h("div", { class: "stack" }, this.timeline.el);
+    this.body = h(
+      "div",
+      { class: "stack" },
+      this.questions,
+      this.why,
+      h("div", { class: "halves" }, this.left, this.side),
+    );
+    main.append(this.head, this.body);
+  }
+
+  concerns(id) {
+    return id === this.id || this.seen.has(id);
+  }
+
+  /** A task, asked for once: what ended does not change. */
+  inspect = (id) => {
+    const known = this.seen.get(id);
+    if (known) return known;
+    const asked = call("Inspect", { taskId: id }, this.signal);
+    this.seen.set(id, asked);
+    asked.then(
+      (task) => isFinal(task.task?.status?.state) || this.seen.set(id, Promise.resolve(task)),
+      () => this.seen.delete(id),
+    );
+    return asked;
+  };
+
+  async read() {
+    if (this.busy) {
+      this.again = true;
+      return;
+    }
+    this.busy = true;
+    this.again = false;
+    clearTimeout(this.timer);
+    let final = false;
+    try {
+      const task = await call("Inspect", { taskId: this.id }, this.signal);
+      final = isFinal(task.task?.status?.state);
+      this.show(task);
+      await this.timeline.refresh();
+    } catch (error) {
+      if (this.signal.aborted) return;
+      if (error.status === 404) this.missing();
+      else if (!(error instanceof Lost) && !error.passes) this.fail(error);
+    }
+    this.busy = false;
+    if (this.signal.aborted) return;
+    if (this.again) this.read();
+    else if (!final) this.timer = setTimeout(() => this.read(), LOOK_MS);
+  }
+
+  missing() {
+    this.head.replaceChildren();
+    this.body.replaceChildren(
+      empty(
+        "No such task",
+        `There is no task ${this.id}, or it is not yours to see.`,
+        h("a", { href: "#/tasks" }, "All tasks"),
+      ),
+    );
+  }
+
+  fail(error) {
+    this.body.replaceChildren(empty("This cannot be shown", error.message));
+  }
+
+  /** Draws a part again only when what it shows is another: nothing is taken from under a cursor. */
+  part(name, value, draw) {
+    const next = JSON.stringify(value);
+    if (this.drawn[name] === next) return;
+    this.drawn[name] = next;
+    draw(value);
+  }
+
+  show(shown) {
+    const { task } = shown;
+    const state = task.status.state;
+    this.part(
+      "head",
+      { ...shown, task: { id: task.id, contextId: task.contextId, status: task.status } },
+      () => this.header(shown, state),
+    );
+    const asks = isWaiting(state) ? (shown.interrupts ?? []) : [];
+    this.part("questions", asks, () =>
+      this.questions.replaceChildren(
+        ...asks.map((one) => question(one, this.id, this.config.acts, () => this.read())),
+      ),
+    );
+    this.part("why", [shown.failure, shown.tolerated, isFinal(state)], () => this.because(shown));
+    this.part("side", [shown.children, shown.attempts, task.artifacts, task.history], () =>
+      this.beside(shown),
+    );
+  }
+
+  header(shown, state) {
+    const { task } = shown;
+    const [created, ended] = [millis(shown.created), millis(shown.ended)];
+    const mark = badge(state);
+    mark.classList.add("large");
+    const took = h("b", null, span((Number.isFinite(ended) ? ended : Date.now()) - created));
+    if (!isFinal(state)) took.dataset.running = created;
+    const facts = [
+      [
+        "Principal",
+        h(
+          "a",
+          { href: `#/tasks?principal=${encodeURIComponent(shown.principal ?? "")}` },
+          shown.principal,
+        ),
+      ],
+      ["Began", since(shown.created)],
+      [isFinal(state) ? "Took" : "For", took],
+      ["Attempts", h("b", null, count(shown.attempts?.length))],
+    ];
+    if (shown.parent)
+      facts.push([
+        "Delegated by",
+        h(
+          "a",
+          { href: `#/task/${encodeURIComponent(shown.parent.taskId)}`, title: shown.parent.taskId },
+          brief(shown.parent.taskId),
+        ),
+      ]);
+    if (shown.timeoutMs)
+      facts.push([
+        "Time left",
+        h("b", null, `${span(Number(shown.remainingMs ?? 0))} of ${span(Number(shown.timeoutMs))}`),
+      ]);
+    if (task.contextId)
+      facts.push(["Context", h("code", { title: task.contextId }, brief(task.contextId))]);
+    if (shown.lateReports) facts.push(["Late reports", h("b", null, count(shown.lateReports))]);
+    if (shown.traceId) facts.push(["Trace", trace(shown.traceId, this.config.traceUrl)]);
+    const cancel =
+      this.config.acts && !isFinal(state)
+        ? h(
+            "button",
+            { type: "button", class: "danger-quiet", onclick: () => this.cancel(shown.agent) },
+            "Cancel task",
+          )
+        : null;
+    this.wrong = h("p", { class: "wrong", role: "alert", hidden: true });
+    this.head.replaceChildren(
+      h(
+        "div",
+        { class: "task-line" },
+        h(
+          "h1",
+          null,
+          h("a", { href: `#/tasks?agent=${encodeURIComponent(shown.agent)}` }, shown.agent),
+        ),
+        mark,
+        h("code", { class: "id" }, task.id),
+        copy(task.id, "the task's id"),
+        h("span", { class: "grow" }),
+        cancel,
+      ),
+      this.wrong,
+      h(
+        "dl",
+        { class: "facts" },
+        ...facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))),
+      ),
+    );
+    document.title = `${shown.agent} ${mark.textContent} · faultline`;
+  }
+
+  async cancel(agent) {
+    const reason = await confirmCancel(agent);
+    if (reason === null) return;
+    try {
+      await call("Cancel", { taskId: this.id, reason });
+    } catch (error) {
+      put(this.wrong, error.message);
+      this.wrong.hidden = false;
+    }
+    this.read();
+  }
+
+  because(shown) {
+    const { failure } = shown;
+    const parts = [];
+    if (failure) parts.push(chain(failure, shown, this.inspect));
+    const tolerated = shown.tolerated ?? [];
+    if (tolerated.length > 0) {
+      const rows = tolerated.map((one) =>
+        h(
+          "li",
+          null,
+          h("span", { class: "reason" }, one.reason),
+          " ",
+          h("span", { class: "dim" }, "in ", one.origin?.agent || "the mesh", ": "),
+          one.publicMessage || named(one.reason)?.title,
+        ),
+      );
+      parts.push(
+        h(
+          "section",
+          { class: "panel tolerated", "aria-label": "Degraded" },
+          h(
+            "h2",
+            null,
+            "It went on without ",
+            h("small", { class: "dim" }, plural(tolerated.length, "failure", "failures")),
+          ),
+          h("ul", null, ...rows),
+        ),
+      );
+    }
+    this.why.replaceChildren(...parts);
+  }
+
+  beside(shown) {
+    const { task, failure } = shown;
+    const path = new Set((failure?.causes ?? []).map((cause) => cause.taskId));
+    const parts = [];
+    if (shown.children?.length) parts.push(tree(shown, this.inspect, path));
+    if (shown.attempts?.length) parts.push(attempts(shown));
+    if (task.artifacts?.length) parts.push(artifacts(task.artifacts));
+    if (task.history?.length) parts.push(conversation(task.history));
+    this.side.replaceChildren(...parts);
+  }
+}
+
+const OUTCOMES = {
+  OUTCOME_RUNNING: ["run", "runs"],
+  OUTCOME_ENDED: ["off", "ended"],
+  OUTCOME_WORKER_LOST: ["bad", "worker lost"],
+  OUTCOME_RELEASED: ["off", "given back"],
+  OUTCOME_FAILED: ["bad", "failed"],
+};
+
+function attempts(shown) {
+  const rows = shown.attempts.map((attempt) => {
+    const [tone, word] = OUTCOMES[attempt.outcome] ?? ["off", "ended"];
+    const took = millis(attempt.ended) - millis(attempt.started);
+    const mark = h(
+      "span",
+      { class: "state", "data-tone": tone },
+      h("i", { "aria-hidden": "true" }),
+      h("span", null, word),
+    );
+    return h(
+      "tr",
+      null,
+      h("td", { class: "n" }, attempt.number),
+      h("td", null, mark),
+      h(
+        "td",
+        null,
+        attempt.worker,
+        attempt.agent ? h("small", { class: "dim" }, ` as ${attempt.agent}`) : null,
+      ),
+      h("td", { class: "n" }, h("span", { title: when(millis(attempt.started)) }, span(took))),
+      h(
+        "td",
+        null,
+        attempt.failure
+          ? h(
+              "span",
+              { class: "reason", title: attempt.failure.publicMessage },
+              attempt.failure.reason,
+            )
+          : "",
+      ),
+    );
+  });
+  const heads = ["#", "Outcome", "Worker", "Took", "Reason"].map((name) =>
+    h("th", { scope: "col", class: name === "Took" ? "n" : null }, name),
+  );
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Attempts" },
+    h("h2", null, "Attempts ", h("small", { class: "dim" }, shown.attempts.length)),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "attempts" },
+        h("thead", null, h("tr", null, ...heads)),
+        h("tbody", null, ...rows),
+      ),
+    ),
+  );
+}
+
+/** Where the trace is, if the gateway knows; else its id. */
+function trace(id, url) {
+  if (!url) return h("span", null, h("code", { title: id }, brief(id)), copy(id, "the trace id"));
+  return h(
+    "a",
+    {
+      href: url.replaceAll("{trace_id}", encodeURIComponent(id)),
+      target: "_blank",
+      rel: "noopener noreferrer",
+      title: id,
+    },
+    brief(id),
+    " ↗",
+  );
+}
