@@ -100,6 +100,9 @@ fn reading(field: &FieldDescriptor) -> Result<String, Box<dyn Error>> {
     Ok(match shape(field)? {
         Shape::Option => format!("self.{name} = read::nullable(input, trail)?"),
         Shape::Enum(path) => format!("self.{name} = read::enumeration::<{path}, D>(input, trail)?"),
+        Shape::Enums(path) => {
+            format!("self.{name} = read::enumerations::<{path}, D>(input, trail)?")
+        }
         Shape::Plain => format!("self.{name} = read::or_default(input, trail)?"),
     })
 }
@@ -115,6 +118,9 @@ fn writing(field: &FieldDescriptor, required: bool) -> Result<String, Box<dyn Er
                 true => format!("{print}\n"),
                 false => format!("if self.{name} != 0 {{ {print} }}\n"),
             }
+        }
+        (Shape::Enums(path), _) => {
+            format!("write::enumerations::<{path}>(out, {key}, &self.{name});\n")
         }
         (Shape::Plain, true) => format!("write::field(out, {key}, &self.{name});\n"),
         (Shape::Plain, false) => format!("write::unless_default(out, {key}, &self.{name});\n"),
@@ -138,6 +144,8 @@ enum Shape {
     Option,
     /// A number in Rust, so that its type has to be named.
     Enum(String),
+    /// A list of such numbers.
+    Enums(String),
     /// A scalar, list or map, absent when it has its default.
     Plain,
 }
@@ -156,7 +164,7 @@ fn shape(field: &FieldDescriptor) -> Result<Shape, Box<dyn Error>> {
     }
     match kind {
         Kind::Float => Err(unsupported(field, "a float")),
-        Kind::Enum(_) if field.is_list() => Err(unsupported(field, "a list of enums")),
+        Kind::Enum(desc) if field.is_list() => Ok(Shape::Enums(enum_path(&desc))),
         _ if field.is_list() => Ok(Shape::Plain),
         Kind::Enum(_) if field.supports_presence() => Err(unsupported(field, "an optional enum")),
         _ if field.supports_presence() => Ok(Shape::Option),

@@ -60,6 +60,13 @@ id!(
     /// Names a task, everywhere and for ever.
     TaskId
 );
+impl TaskId {
+    /// When it was made, in milliseconds since 1970: the first bytes of a UUIDv7 say so.
+    pub fn made_at(&self) -> i64 {
+        self.as_bytes()[..6].iter().fold(0, |ms, byte| ms << 8 | i64::from(*byte))
+    }
+}
+
 id!(
     /// Names one life of one worker process.
     WorkerId
@@ -122,6 +129,12 @@ mod tests {
         for good in ["a", "my-agent-2", &long[1..]] {
             assert_eq!(check_agent_name(good), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_tasks_id_tells_when_it_was_made() {
+        let id: TaskId = "01a1e5fc-69f8-77c1-ad9b-e7794fa9d0c8".parse().unwrap();
+        assert_eq!(id.made_at(), 0x01a1_e5fc_69f8);
     }
 
     #[test]

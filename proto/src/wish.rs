@@ -85,13 +85,16 @@ pub fn cancel_reason(request: &CancelTaskRequest) -> Result<Option<String>, Fail
     };
     match said {
         None => Ok(None),
-        Some(Some(Kind::StringValue(text))) => {
-            let text = text.trim();
-            let end = text.floor_char_boundary(CANCEL_REASON_BYTES_MAX);
-            Ok(Some(text[..end].to_owned()).filter(|text| !text.is_empty()))
-        }
+        Some(Some(Kind::StringValue(text))) => Ok(in_words(text)),
         Some(_) => Err(violation(&field(), "must be a text")),
     }
+}
+
+/// What somebody says of why they cancel; `None`: nothing.
+pub fn in_words(text: &str) -> Option<String> {
+    let text = text.trim();
+    let end = text.floor_char_boundary(CANCEL_REASON_BYTES_MAX);
+    Some(text[..end].to_owned()).filter(|text| !text.is_empty())
 }
 
 /// What a hop keeps back of the time it has when it gives the rest to the next, so that it still

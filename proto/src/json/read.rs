@@ -214,6 +214,14 @@ pub(crate) fn enumeration<'de, E: ProtoEnum, D: Deserializer<'de>>(
     nullable::<Named<E>, D>(input, trail).map(|named| named.map_or(0, |named| named.number))
 }
 
+pub(crate) fn enumerations<'de, E: ProtoEnum, D: Deserializer<'de>>(
+    input: D,
+    trail: &Trail,
+) -> Result<Vec<i32>, D::Error> {
+    let named = or_default::<Vec<Named<E>>, D>(input, trail)?;
+    Ok(named.into_iter().map(|named| named.number).collect())
+}
+
 struct Named<E> {
     number: i32,
     of: PhantomData<E>,

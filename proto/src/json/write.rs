@@ -34,6 +34,20 @@ pub(crate) fn enumeration<E: ProtoEnum>(out: &mut Vec<u8>, key: &'static str, nu
     out.push(b',');
 }
 
+pub(crate) fn enumerations<E: ProtoEnum>(out: &mut Vec<u8>, key: &'static str, numbers: &[i32]) {
+    if numbers.is_empty() {
+        return;
+    }
+    out.extend_from_slice(key.as_bytes());
+    out.push(b'[');
+    for number in numbers {
+        named::<E>(out, *number);
+        out.push(b',');
+    }
+    close(out, b']');
+    out.push(b',');
+}
+
 /// A number that has no name yet is kept as a number, as the contract may be older than the peer.
 pub(super) fn named<E: ProtoEnum>(out: &mut Vec<u8>, number: i32) {
     match E::name(number) {

@@ -122,6 +122,19 @@ pub const REPORTS_PER_MESSAGE_MAX: usize = 256;
 /// Open connections of one server.
 pub const CONNECTIONS_MAX: usize = 10_000;
 
+// What operators are shown at once.
+
+/// Tasks or events on one page.
+pub const VIEW_PAGE_MAX: usize = 500;
+/// Parts that time is divided into: more than that no screen shows.
+pub const BUCKETS_MAX: usize = 500;
+/// Kinds of failure, by reason and origin, the most frequent.
+pub const FAILURE_KINDS_MAX: usize = 200;
+/// Tasks that watchers are told of in one message; more is told as too much.
+pub const WATCH_TASKS_MAX: usize = 1000;
+/// Messages that one watcher may be behind. One that is slower reads the list again.
+pub const WATCH_BATCHES_MAX: usize = 8;
+
 // Time.
 
 /// To connect to a peer.
@@ -139,6 +152,8 @@ pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two comments on an SSE stream that has nothing to say. HTTP libraries give up on a
 /// silent one after 5 s unless they are told otherwise, and the official clients do not tell them.
 pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// Between two messages to an operator who watches: faster is flicker.
+pub const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 /// Between two attempts to reach a webhook, at the most.
 pub const PUSH_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The same when the webhook itself asks for a pause by `Retry-After`.

@@ -74,13 +74,7 @@ impl Core {
         if !(1..=100).contains(&limit) {
             return Err(Error::Invalid { field: "pageSize", what: "1 to 100".to_owned() });
         }
-        let after = match request.page_token.as_str() {
-            "" => None,
-            token => Some(parse_token(token).ok_or_else(|| Error::Invalid {
-                field: "pageToken",
-                what: "use the nextPageToken of the page before".to_owned(),
-            })?),
-        };
+        let after = parse_token(&request.page_token)?;
         let some = |text: String| if text.is_empty() { None } else { Some(text) };
         let state = match TaskState::try_from(request.status) {
             Ok(TaskState::Unspecified) => None,
@@ -102,7 +96,8 @@ impl Core {
         };
         let page = self.store.list(filter).await?;
         let last = page.tasks.last().filter(|_| page.more);
-        let next_page_token = last.map_or_else(String::new, format_token);
+        let next_page_token =
+            last.map_or_else(String::new, |task| format_token(task.status_at, task.id));
         let history = request.history_length;
         let tasks = page.tasks.iter().map(|t| t.to_a2a(history, artifacts)).collect();
         let total_size = i32::try_from(page.total).unwrap_or(i32::MAX);
@@ -116,15 +111,25 @@ impl Core {
     ) -> Result<a2a::Task, Error> {
         let why = wish::cancel_reason(&request)?;
         let task = self.visible(&request.id, &request.tenant, caller).await?;
-        let id = task.id;
-        if task.is_final() {
-            return Err(Error::NotCancelable { id, state: task.state });
-        }
         let by = match caller.calling {
             Some(_) => "cancelled by the agent that delegated it",
             None => "cancelled by the caller",
         };
         let text = why.map_or_else(|| by.to_owned(), |why| format!("{by}: {why}"));
+        self.stop(task, text, "user").await
+    }
+
+    /// Cancels a task that was just read, and everything below it. `initiator` is told to agents.
+    pub(crate) async fn stop(
+        &self,
+        task: Task,
+        text: String,
+        initiator: &str,
+    ) -> Result<a2a::Task, Error> {
+        let id = task.id;
+        if task.is_final() {
+            return Err(Error::NotCancelable { id, state: task.state });
+        }
         let (done, answer) = oneshot::channel();
         let taken = self.change(|state| {
             state.check_open()?;
@@ -141,13 +146,14 @@ impl Core {
             let (until, call, history) = (Until::Settled, None, None);
             let (cancel_after, _alarm) = (None, None);
             live.waiters.push(Waiter { until, call, history, cancel_after, done, _alarm });
-            state.end(id, body, "user", now());
+            state.end(id, body, initiator, now());
             Ok(true)
         })?;
         if !taken {
             // It ended between our look at the store and our look at memory.
-            let task = self.visible(&request.id, &request.tenant, caller).await?;
-            return Err(Error::NotCancelable { id, state: task.state });
+            let stored = self.store.task(id, Scope::default()).await?;
+            let stored = stored.ok_or_else(|| Error::TaskNotFound(id.to_string()))?;
+            return Err(Error::NotCancelable { id, state: stored.task.state });
         }
         match answer.await {
             Ok(Ok(SendMessageResponse { payload: Some(Payload::Task(task)) })) => Ok(task),
@@ -230,17 +236,28 @@ impl Core {
 }
 
 /// The first millisecond that is not before this time.
-fn millis_up(time: &Timestamp) -> Millis {
+pub(crate) fn millis_up(time: &Timestamp) -> Millis {
     millis(time).saturating_add(Millis::from(time.nanos % 1_000_000 > 0))
 }
 
 /// A page token is the place of the last task shown, so inserts do not move it.
-fn format_token(last: &Task) -> String {
-    format!("{:x}.{}", last.status_at, last.id)
+pub(crate) fn format_token(status_at: Millis, id: TaskId) -> String {
+    format!("{status_at:x}.{id}")
 }
 
-fn parse_token(token: &str) -> Option<Cursor> {
-    let (status_at, id) = token.split_once('.')?;
-    let status_at = i64::from_str_radix(status_at, 16).ok()?;
-    Some(Cursor { status_at, id: id.parse().ok()? })
+/// `None`: the first page.
+pub(crate) fn parse_token(token: &str) -> Result<Option<Cursor>, Error> {
+    let parse = || {
+        let (status_at, id) = token.split_once('.')?;
+        let status_at = i64::from_str_radix(status_at, 16).ok()?;
+        Some(Cursor { status_at, id: id.parse().ok()? })
+    };
+    match (token, parse()) {
+        ("", _) => Ok(None),
+        (_, Some(cursor)) => Ok(Some(cursor)),
+        (_, None) => {
+            let what = "use the nextPageToken of the page before".to_owned();
+            Err(Error::Invalid { field: "pageToken", what })
+        }
+    }
 }

@@ -70,6 +70,11 @@ impl Caller {
         }
     }
 
+    /// For what is about everybody's tasks.
+    pub(crate) fn check_operates(&self) -> Result<(), Error> {
+        if self.operates { Ok(()) } else { Err(Error::NoOperator) }
+    }
+
     /// Its own tasks, of this tenant if one is named.
     pub(crate) fn scope(&self, tenant: &str) -> Scope {
         Scope {

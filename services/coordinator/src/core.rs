@@ -21,6 +21,7 @@ use crate::{
     due::Due,
     error::Error,
     family::Families,
+    feed::{Changed, Feed},
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
     push::{Courier, Deliveries},
@@ -37,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) config: Arc<Config>,
     pub(crate) claims: Claims,
     pub(crate) courier: Courier,
+    /// To operators who watch.
+    pub(crate) changed: Changed,
     /// There is something to write.
     pub(crate) work: Notify,
     /// The queue to the store has shrunk.
@@ -55,6 +58,7 @@ pub(crate) struct State {
     /// Calls that take their task along, until it is known which that is.
     pub(crate) coming: HashSet<CallKey>,
     pub(crate) deliveries: Deliveries,
+    pub(crate) feed: Feed,
     pub(crate) timers: Timers<Due>,
     pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
@@ -104,6 +108,8 @@ pub(crate) enum Effect {
     Assign(WorkerId, Box<v1::Assign>),
     Ack(WorkerId, Ack),
     Answer(Done, Box<SendMessageResponse>),
+    /// The task never was.
+    Vanish(TaskId),
     /// Under the lock, so it must be quick and must not ask for it.
     Run(Box<dyn FnOnce() + Send>),
 }
@@ -123,6 +129,7 @@ impl State {
             calls: HashMap::new(),
             coming: HashSet::new(),
             deliveries: Deliveries::default(),
+            feed: Feed::default(),
             timers: Timers::default(),
             queue: Queue::default(),
             busy: false,
@@ -264,6 +271,7 @@ impl State {
     }
 
     fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
+        self.feed.note(id);
         let Some(live) = self.live.get_mut(&id) else { return };
         if !events.is_empty() {
             live.publish(first, events);
@@ -323,6 +331,7 @@ impl State {
                 acks.entry(worker).or_default().push(ack);
             }
             Effect::Answer(done, response) => done(Ok(*response)),
+            Effect::Vanish(id) => self.feed.note(id),
             Effect::Run(work) => work(),
         }
     }
@@ -345,7 +354,8 @@ impl Core {
         let tokens = Tokens::new(store.secret());
         let state = Mutex::new(State::new(tokens, Arc::clone(&config)));
         let claims = Claims::default();
-        Self { state, store, config, claims, courier, work, room, sooner }
+        let changed = Changed::new(limits::WATCH_BATCHES_MAX);
+        Self { state, store, config, claims, courier, changed, work, room, sooner }
     }
 
     /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].

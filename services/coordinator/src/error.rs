@@ -38,6 +38,8 @@ pub(crate) enum Error {
     AgentNotFound(String),
     #[error("this caller may not use agent '{0}'; the operator says which it may")]
     Denied(String),
+    #[error("this is for operators: it needs the scope 'operate'")]
+    NoOperator,
     #[error("no worker offers agent '{0}' now")]
     AgentUnavailable(String),
     #[error(
@@ -147,7 +149,9 @@ impl From<Error> for Failure {
         let text = error.to_string();
         match error {
             Error::AgentNotFound(_) => Failure::new(&reason::AGENT_NOT_FOUND).because(text),
-            Error::Denied(_) => Failure::new(&reason::INSUFFICIENT_SCOPE).because(text),
+            Error::Denied(_) | Error::NoOperator => {
+                Failure::new(&reason::INSUFFICIENT_SCOPE).because(text)
+            }
             Error::AgentUnavailable(agent) => Failure::new(&reason::AGENT_UNAVAILABLE)
                 .because(text)
                 .with_retryable(true)

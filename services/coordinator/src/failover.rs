@@ -44,7 +44,7 @@ impl Registry {
                 task.decide_retry(failure, Some(now + pause))
             }
             Err(no) if self.passes_on(task, &failure, no) => task.decide_retry(failure, None),
-            Err(_) => task.decide_fail(failure).into_iter().collect(),
+            Err(no) => task.decide_give_up(failure, no.into()).into_iter().collect(),
         }
     }
 
@@ -54,9 +54,8 @@ impl Registry {
         failure: &Failure,
         now: Millis,
     ) -> Result<Duration, retry::No> {
-        // Somebody is being asked, and would answer to nobody.
         if is_waiting(task.state) {
-            return Err(retry::No::NotRetryable);
+            return Err(retry::No::Asking);
         }
         let Some(agent) = self.agents.get_mut(task.runner()) else {
             return Err(retry::No::NotRetryable);
@@ -72,7 +71,7 @@ impl Registry {
         // What would be tried again counts, whether or not it may be.
         let counts = matches!(decided, Ok(_) | Err(retry::No::Spent));
         match counts && !agent.retry_budget.failed(&agent.policy.budget) {
-            true => Err(retry::No::Spent),
+            true => decided.and(Err(retry::No::BudgetSpent)),
             false => decided,
         }
     }

@@ -103,6 +103,7 @@ impl Task {
             Some(failure) => {
                 if let Some(last) = self.attempts.last_mut() {
                     last.failure = Some(failure.clone());
+                    last.retry_at = lost.retry_at;
                 }
                 self.retry_at = lost.retry_at.as_ref().map(millis);
                 self.passed_on = self.retry_at.is_none();
@@ -133,6 +134,7 @@ impl Task {
             outcome: Outcome::Running as i32,
             failure: None,
             agent: assigned.agent.clone(),
+            retry_at: None,
         });
         self.enter(TaskState::Working, None, at);
     }
@@ -157,6 +159,7 @@ impl Task {
         self.pending.clear();
         self.retry_at = None;
         self.failure = end.failure.clone().map(Failure::from_record);
+        self.not_retried = end.not_retried();
         let state = end.state();
         let message = match (&end.message, &self.failure) {
             (Some(message), _) => Some(message.clone()),

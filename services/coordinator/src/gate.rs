@@ -55,6 +55,11 @@ pub(crate) fn common_extensions(offer: &AgentOffer, declared: &[String]) -> Vec<
     listed.filter(|uri| declared.contains(uri)).cloned().collect()
 }
 
+/// What a client must declare to talk to the agent.
+pub(crate) fn required_extensions(offer: &AgentOffer) -> Vec<String> {
+    extensions(offer).filter(|extension| extension.required).map(|e| e.uri.clone()).collect()
+}
+
 fn check_extensions(offer: &AgentOffer, declared: &[String]) -> Result<(), Error> {
     let missing = extensions(offer).find(|e| e.required && !declared.contains(&e.uri));
     match missing {

@@ -2,6 +2,8 @@
 //! speak it, and the operators' Mesh. Thin: it turns calls into operations and their refusals into
 //! statuses.
 
+mod mesh;
+
 use std::{
     pin::Pin,
     sync::{
@@ -22,10 +24,7 @@ use faultline_proto::{
         StreamResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
         a2a_service_server::A2aService,
     },
-    v1::{
-        AgentsRequest, AgentsResponse, Caller as Asked, InspectRequest, InspectResponse,
-        WorkersRequest, WorkersResponse, mesh_server::Mesh,
-    },
+    v1::Caller as Asked,
     wish,
 };
 use futures::Stream;
@@ -316,33 +315,6 @@ impl A2aService for Doors {
         let caller = self.caller(request.metadata())?;
         let card = self.core.extended_card(&request.into_inner(), &caller);
         Ok(Response::new(card.map_err(refused)?))
-    }
-}
-
-#[tonic::async_trait]
-impl Mesh for Doors {
-    async fn agents(
-        &self,
-        request: Request<AgentsRequest>,
-    ) -> Result<Response<AgentsResponse>, Status> {
-        Ok(Response::new(self.core.agents(&request.into_inner()).map_err(refused)?))
-    }
-
-    async fn workers(
-        &self,
-        _: Request<WorkersRequest>,
-    ) -> Result<Response<WorkersResponse>, Status> {
-        Ok(Response::new(self.core.workers()))
-    }
-
-    async fn inspect(
-        &self,
-        request: Request<InspectRequest>,
-    ) -> Result<Response<InspectResponse>, Status> {
-        // The mesh's token is an operator's.
-        let caller = Asked { operates: true, ..asked(request.metadata()) }.into();
-        let inspected = self.core.inspect(request.into_inner(), &caller).await;
-        Ok(Response::new(inspected.map_err(refused)?))
     }
 }
 

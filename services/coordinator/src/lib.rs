@@ -1,8 +1,8 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
 //! `losses` take it back; `retry`, `breaker` and `failover` say what is tried again, and where;
-//! `send`, `repeat`, `api` and `mesh` are what callers may ask, within what `caller` and `gate`
-//! allow; agents that call agents are in `delegation` and `family`; `push` tells webhooks; `hub`,
+//! `send`, `repeat` and `api` are what callers may ask, within what `caller` and `gate` allow;
+//! `mesh`, `view`, `feed` and `operate` what operators may; agents that call agents are in `delegation` and `family`; `push` tells webhooks; `hub`,
 //! `link` and `grpc` are the doors.
 
 mod answer;
@@ -23,6 +23,7 @@ mod dispatch;
 mod due;
 mod failover;
 mod family;
+mod feed;
 mod live;
 mod losses;
 mod policy;
@@ -43,10 +44,12 @@ mod delegation;
 mod gate;
 mod keys;
 mod mesh;
+mod operate;
 mod push;
 mod repeat;
 mod send;
 mod subscription;
+mod view;
 
 mod grpc;
 mod hub;

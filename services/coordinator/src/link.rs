@@ -15,7 +15,7 @@ use std::{
 use faultline_chassis::{TraceContext, limits, telemetry::HOP};
 use faultline_proto::{
     Failure, reason,
-    v1::{self, Call, Deleted, End, Reply, call, link_server::Link, reply},
+    v1::{self, Call, Deleted, End, Frame, Reply, call, link_server::Link, reply},
 };
 use futures::{FutureExt, Stream, StreamExt, stream};
 use prost::Message;
@@ -29,6 +29,7 @@ use crate::{
     caller::{Caller, Extensions},
     core::Core,
     error::Error,
+    feed::Watching,
     subscription::Subscription,
 };
 
@@ -160,6 +161,11 @@ impl Line {
                     core.subscribe(&request, subscribe.after, &caller).await
                 });
             }
+            call::Body::Watch(request) => {
+                let (core, caller) = (Arc::clone(&self.core), Caller::from(asked));
+                let open = async move { core.changes(request, &caller) };
+                self.open_stream(id, Span::none(), Extensions::default(), open);
+            }
             question => {
                 let (span, caller) = match method(&question) {
                     Some(method) => serve_span(method, asked),
@@ -175,12 +181,12 @@ impl Line {
         }
     }
 
-    fn open_stream(
+    fn open_stream<S: Source>(
         self: &Arc<Self>,
         id: u64,
         span: Span,
         extensions: Extensions,
-        open: impl Future<Output = Result<Subscription, Error>> + Send + 'static,
+        open: impl Future<Output = Result<S, Error>> + Send + 'static,
     ) {
         let line = Arc::clone(self);
         let credit = Semaphore::new(limits::STREAM_CREDIT as usize);
@@ -188,8 +194,8 @@ impl Line {
         self.streams().insert(id, Arc::clone(&reader));
         tokio::spawn(async move {
             let all = async {
-                let subscription = open.await?;
-                line.pump(id, subscription, &reader, extensions).await
+                let source = open.await?;
+                line.pump(id, source, &reader, extensions).await
             };
             let answer = guarded(all).await.map(|()| reply::Body::End(End {}));
             line.streams().remove(&id);
@@ -204,14 +210,14 @@ impl Line {
     async fn pump(
         &self,
         id: u64,
-        mut subscription: Subscription,
+        mut source: impl Source,
         reader: &Reader,
         extensions: Extensions,
     ) -> Result<(), Error> {
         let mut extensions = extensions.active();
         loop {
             let frame = tokio::select! {
-                frame = subscription.next() => frame?,
+                frame = source.next() => frame?,
                 () = reader.gone.notified() => return Ok(()),
             };
             let Some(frame) = frame else { return Ok(()) };
@@ -249,6 +255,7 @@ impl Line {
             Ok(reply::Body::Task(task)) => task.encoded_len(),
             Ok(reply::Body::List(list)) => list.encoded_len(),
             Ok(reply::Body::Inspect(inspect)) => inspect.encoded_len(),
+            Ok(reply::Body::Events(events)) => events.encoded_len(),
             _ => 0,
         };
         let answer = match bytes > limits::GRPC_BYTES_MAX - limits::ENVELOPE_BYTES {
@@ -278,6 +285,25 @@ impl Line {
 
     fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Reader>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a stream is read from.
+trait Source: Send + 'static {
+    /// The next frame; `None`: that was all.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Frame>, Error>> + Send;
+}
+
+impl Source for Subscription {
+    async fn next(&mut self) -> Result<Option<Frame>, Error> {
+        Subscription::next(self).await
+    }
+}
+
+impl Source for Watching {
+    async fn next(&mut self) -> Result<Option<Frame>, Error> {
+        let changed = Watching::next(self).await;
+        Ok(changed.map(|changed| Frame { changed: Some(changed), ..Frame::default() }))
     }
 }
 
@@ -318,6 +344,16 @@ async fn ask(
         Body::Inspect(request) => {
             reply::Body::Inspect(Box::new(core.inspect(request, caller).await?))
         }
+        Body::Tasks(request) => reply::Body::Tasks(core.tasks(request, caller).await?),
+        Body::Events(request) => reply::Body::Events(core.events(request, caller).await?),
+        Body::Activity(request) => reply::Body::Activity(core.activity(request, caller).await?),
+        Body::Failures(request) => reply::Body::Failures(core.failures(request, caller).await?),
+        Body::OperatorCancel(request) => {
+            reply::Body::Inspect(Box::new(core.operator_cancel(request, caller).await?))
+        }
+        Body::OperatorAnswer(request) => {
+            reply::Body::Inspect(Box::new(core.operator_answer(request, caller).await?))
+        }
         Body::Agents(request) => reply::Body::Agents(core.agents(&request)?),
         Body::Workers(_) => reply::Body::Workers(core.workers()),
         Body::CreatePush(config) => {
@@ -334,9 +370,12 @@ async fn ask(
         Body::ExtendedCard(request) => {
             reply::Body::Card(Box::new(core.extended_card(&request, caller)?))
         }
-        Body::Send(_) | Body::Stream(_) | Body::Subscribe(_) | Body::Credit(_) | Body::Drop(_) => {
-            unreachable!("the line keeps these to itself")
-        }
+        Body::Send(_)
+        | Body::Stream(_)
+        | Body::Subscribe(_)
+        | Body::Watch(_)
+        | Body::Credit(_)
+        | Body::Drop(_) => unreachable!("the line keeps these to itself"),
     })
 }
 

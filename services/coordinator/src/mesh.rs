@@ -89,6 +89,7 @@ impl Core {
             children,
             ended: task.is_final().then(|| timestamp(task.status_at)),
             tolerated: task.tolerated.failures().to_vec(),
+            not_retried: task.not_retried as i32,
             task: Some(task.into_a2a(None)),
         })
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use faultline_proto::{
     Failure,
     reason::{self, Retry},
+    v1::NotRetried,
 };
 
 /// The least time in which an attempt may come to anything.
@@ -49,14 +50,33 @@ pub(crate) enum No {
     TooLong,
     /// All retries were made.
     Spent,
+    /// The agent's tasks together had theirs.
+    BudgetSpent,
     /// Its time would be over.
     TooLate,
+    /// Somebody is being asked, and would answer to nobody.
+    Asking,
 }
 
 impl No {
     /// The agent had its chances, so another may have one.
     pub(crate) fn is_spent(self) -> bool {
-        matches!(self, No::Spent | No::TooLong)
+        matches!(self, No::Spent | No::BudgetSpent | No::TooLong)
+    }
+}
+
+/// As the task remembers it.
+impl From<No> for NotRetried {
+    fn from(no: No) -> Self {
+        match no {
+            No::NotOurs => NotRetried::Below,
+            No::NotRetryable => NotRetried::Reason,
+            No::TooLong => NotRetried::Pause,
+            No::Spent => NotRetried::Spent,
+            No::BudgetSpent => NotRetried::Budget,
+            No::TooLate => NotRetried::Deadline,
+            No::Asking => NotRetried::Asking,
+        }
     }
 }
 

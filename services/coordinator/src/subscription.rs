@@ -152,7 +152,7 @@ impl Subscription {
         self.seq = seq;
         let ids = Ids { task_id: self.id, context_id: &self.context_id };
         if let Some(response) = ids.frame(event) {
-            self.ready.push_back(Frame { seq, response: Some(response) });
+            self.ready.push_back(Frame { seq, response: Some(response), ..Frame::default() });
         }
         let asked = |e: &Event| match &e.body {
             Some(event::Body::Asked(_)) => ids.frame(e).is_some_and(|r| asks_for_input(&r)),
@@ -193,7 +193,8 @@ impl Subscription {
 }
 
 fn frame(seq: u64, payload: Payload) -> Frame {
-    Frame { seq, response: Some(StreamResponse { payload: Some(payload) }) }
+    let response = Some(StreamResponse { payload: Some(payload) });
+    Frame { seq, response, ..Frame::default() }
 }
 
 fn asks_for_input(response: &StreamResponse) -> bool {

@@ -7,7 +7,7 @@ use faultline_proto::{
     a2a::{Message, TaskState},
     id::TaskId,
     v1::{
-        self, AnswerGiven, Assigned, AttemptLost, Ended, Event, Interrupt, Parent,
+        self, AnswerGiven, Assigned, AttemptLost, Ended, Event, Interrupt, NotRetried, Parent,
         QuestionWithdrawn, Submitted, event,
     },
 };
@@ -67,6 +67,8 @@ pub(crate) struct Task {
     pub(crate) traceparent: String,
     pub(crate) status_message: Option<Message>,
     pub(crate) failure: Option<Failure>,
+    /// Why the attempt that ended it was the last.
+    pub(crate) not_retried: NotRetried,
     /// What it asks, oldest first. The oldest is what it shows.
     pub(crate) pending: Vec<Interrupt>,
     pub(crate) answers: Vec<AnswerGiven>,
@@ -148,6 +150,7 @@ impl Task {
             traceparent: String::new(),
             status_message: None,
             failure: None,
+            not_retried: NotRetried::Unspecified,
             pending: Vec::new(),
             answers: Vec::new(),
             answers_known: 0,
@@ -248,7 +251,10 @@ impl Task {
         // Nobody computes for a task that waits, so nothing was lost but the place to go on.
         match is_waiting(self.state) || self.losses + 1 < losses_max {
             true => Ok(self.after_loss(lost)),
-            false => Ok(vec![lost, ended(TaskState::Failed, None, Some(enough(self)))]),
+            false => {
+                let end = self.decide_give_up(enough(self), NotRetried::Spent)?;
+                Ok(vec![lost, end])
+            }
         }
     }
 
@@ -285,6 +291,19 @@ impl Task {
         }
     }
 
+    /// Its last attempt failed, and this is why there is none after it.
+    pub(crate) fn decide_give_up(
+        &self,
+        failure: Failure,
+        why: NotRetried,
+    ) -> Result<event::Body, Refused> {
+        let mut body = self.decide_fail(failure)?;
+        if let event::Body::Ended(end) = &mut body {
+            end.set_not_retried(why);
+        }
+        Ok(body)
+    }
+
     pub(crate) fn signed(&self, message: Message) -> Message {
         self.ids().signed(message)
     }
@@ -300,7 +319,7 @@ pub(crate) fn ended(
     failure: Option<Failure>,
 ) -> event::Body {
     let failure = failure.map(Failure::into_record);
-    event::Body::Ended(Ended { state: state as i32, message, failure })
+    event::Body::Ended(Ended { state: state as i32, message, failure, ..Ended::default() })
 }
 
 #[cfg(test)]

@@ -115,6 +115,8 @@ impl Core {
             let old = std::mem::replace(&mut *state, fresh);
             state.next_session = old.next_session;
             state.closed = old.closed.or(Some(Closed::StoreFailed));
+            state.feed = old.feed;
+            state.feed.lose();
             (old.queue, old.live)
         };
         let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();

@@ -70,10 +70,11 @@ impl Default for Config {
 
 impl Config {
     /// What `faultline up` starts from: all in one process and for this machine only, webhooks
-    /// included; the store in a directory of its own.
+    /// included, so whoever looks may also act; the store in a directory of its own.
     pub fn local(data: &Path) -> Self {
         let mut config = Self::default();
         config.coordinator.push.allow_private = true;
+        config.gateway.operators_act = true;
         config.coordinator.store = store_in(data);
         config.coordinator.default_agent = Some("echo".to_owned());
         config.worker.name = Some("local".to_owned());

@@ -26,10 +26,10 @@ pub(crate) const CONFIG: &str = "config.json";
 /// The table of reasons, so that no page has a copy of it.
 const REASONS: &str = "reasons.json";
 
-const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
-const CSS: HeaderValue = HeaderValue::from_static("text/css; charset=utf-8");
-const SCRIPT: HeaderValue = HeaderValue::from_static("text/javascript; charset=utf-8");
-const ICON: HeaderValue = HeaderValue::from_static("image/svg+xml");
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const ICON: &str = "image/svg+xml";
 
 /// Asked again each time, as the next version of the mesh has other files under the same names.
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
@@ -48,7 +48,7 @@ macro_rules! files {
 }
 
 /// Everything that is served as it is.
-const FILES: &[(&str, HeaderValue, &[u8])] = files![
+const FILES: &[(&str, &str, &[u8])] = files![
     "index.html" HTML,
     "base.css" CSS,
     "pages.css" CSS,
@@ -119,7 +119,7 @@ pub(crate) fn answer(exchange: &Exchange, file: Option<&str>) -> Result<Response
             let Some((_, kind, bytes)) = FILES.iter().find(|(known, ..)| *known == name) else {
                 return Err(surface::no_such_path().into());
             };
-            keep(exchange, Bytes::from_static(bytes), kind.clone())
+            keep(exchange, Bytes::from_static(bytes), HeaderValue::from_static(kind))
         }
     };
     protect(&mut response);
@@ -140,9 +140,11 @@ fn to_the_slash() -> Response<Body> {
 }
 
 fn config(exchange: &Exchange) -> Result<Response<Body>, Refused> {
+    exchange.check_host()?;
     exchange.may(Scope::Operate)?;
     let config = json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "acts": exchange.gateway.operators_act,
     });
     let mut response = surface::json(config.to_string().into());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

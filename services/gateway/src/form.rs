@@ -3,10 +3,8 @@
 
 use axum::body::Body;
 use faultline_proto::{
-    Failure,
-    a2a::StreamResponse,
-    json,
-    v1::{call, reply},
+    Failure, json,
+    v1::{Frame, call, reply},
 };
 use http::{HeaderValue, Response, header::CONTENT_TYPE};
 use serde_json::Value;
@@ -18,7 +16,7 @@ use crate::{
     http::Exchange,
     jsonrpc::Id,
     operation::{self, Admitted, Operation},
-    sse,
+    sse::{self, Writing},
     v03::{self, Dialect},
     validate,
     version::Version,
@@ -65,7 +63,7 @@ impl Form {
         let admit = |call| operation::admit(exchange, self.operation, agent, call);
         let answered = match call.and_then(admit) {
             Err(failure) => Err(failure),
-            Ok(call) if self.operation.streams() => sse::answer(exchange, call, &self).await,
+            Ok(call) if self.operation.streams() => sse::answer(exchange, call, self.clone()).await,
             Ok(call) => self.once(exchange, call).await,
         };
         answered.unwrap_or_else(|failure| self.refuse(failure.into(), exchange))
@@ -103,36 +101,6 @@ impl Form {
         Ok(())
     }
 
-    /// One event of a stream, without its number.
-    pub(crate) fn write_event(&self, event: &StreamResponse, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"data: ");
-        self.open(out);
-        match self.version {
-            Version::V1 => json::write(event, out),
-            Version::V03 => {
-                let new = reread(&json::to_vec(event));
-                put(&v03::event(self.operation, self.dialect(), new), out);
-            }
-        }
-        self.close(out);
-        out.extend_from_slice(b"\n\n");
-    }
-
-    /// The event that ends a stream that broke. JSON-RPC has errors of its own; elsewhere the
-    /// event says that it is one.
-    pub(crate) fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>) {
-        let event: &[u8] = match self.wrap {
-            Wrap::Rpc(_) => b"data: ",
-            Wrap::Bare => b"event: error\ndata: ",
-        };
-        out.extend_from_slice(event);
-        match &self.wrap {
-            Wrap::Rpc(id) => report.write_rpc(failure, id, out),
-            Wrap::Bare => report.write_plain(failure, self.version, out),
-        }
-        out.extend_from_slice(b"\n\n");
-    }
-
     pub(crate) fn refuse(&self, refused: Refused, exchange: &Exchange) -> Response<Body> {
         match &self.wrap {
             Wrap::Rpc(id) => exchange.reporter().rpc(refused, id),
@@ -166,6 +134,38 @@ impl Form {
         if let Wrap::Rpc(_) = self.wrap {
             out.push(b'}');
         }
+    }
+}
+
+impl Writing for Form {
+    fn write_event(&self, frame: Frame, out: &mut Vec<u8>) {
+        let event = &frame.response.unwrap_or_default();
+        out.extend_from_slice(b"data: ");
+        self.open(out);
+        match self.version {
+            Version::V1 => json::write(event, out),
+            Version::V03 => {
+                let new = reread(&json::to_vec(event));
+                put(&v03::event(self.operation, self.dialect(), new), out);
+            }
+        }
+        self.close(out);
+        out.extend_from_slice(b"\n\n");
+    }
+
+    /// The event that ends a stream that broke. JSON-RPC has errors of its own; elsewhere the
+    /// event says that it is one.
+    fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>) {
+        let event: &[u8] = match self.wrap {
+            Wrap::Rpc(_) => b"data: ",
+            Wrap::Bare => b"event: error\ndata: ",
+        };
+        out.extend_from_slice(event);
+        match &self.wrap {
+            Wrap::Rpc(id) => report.write_rpc(failure, id, out),
+            Wrap::Bare => report.write_plain(failure, self.version, out),
+        }
+        out.extend_from_slice(b"\n\n");
     }
 }
 

@@ -64,6 +64,11 @@ impl Exchange {
         }
     }
 
+    /// Refuses a page that came here under a name of its own; only what trusts its machine asks.
+    pub(crate) fn check_host(&self) -> Result<(), Failure> {
+        self.gateway.hosts.check(&self.head)
+    }
+
     /// Whether clients of A2A 0.3 are served.
     pub(crate) fn serves_v03(&self) -> bool {
         self.gateway.cards.v03

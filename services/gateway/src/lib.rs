@@ -11,6 +11,7 @@ mod error;
 mod extensions;
 mod form;
 mod grpc;
+mod host;
 mod http;
 mod jsonrpc;
 mod link;
@@ -47,6 +48,7 @@ use crate::{
     auth::Callers,
     card::{Cards, Public},
     console::Console,
+    host::Hosts,
     link::Link,
     sign::Signer,
 };
@@ -91,6 +93,9 @@ pub struct Config {
     pub tls: Option<tls::Files>,
     /// Whether everybody who reaches a port beyond this machine may call. Default: false.
     pub insecure: bool,
+    /// Whether operators may cancel and answer everybody's tasks, at /mesh and in the console.
+    /// Default: false; `faultline up` for this machine alone, without tokens: true.
+    pub operators_act: bool,
     /// What the coordinator asks for. Default: nothing.
     #[serde(skip)]
     pub mesh: Mesh,
@@ -114,6 +119,7 @@ impl Default for Config {
             console: true,
             tls: None,
             insecure: false,
+            operators_act: false,
             mesh: Mesh::default(),
             auth: Auth::default(),
         }
@@ -153,6 +159,8 @@ pub struct Service {
     coordinator: Channel,
     cards: Cards,
     callers: Callers,
+    hosts: Hosts,
+    operators_act: bool,
     error_table: ErrorTable,
     console: Option<Console>,
 }
@@ -174,20 +182,30 @@ impl Config {
         let coordinator = Channel::lazy(&self.mesh.dial(&self.coordinator))?;
         let network = self.mesh.network.as_ref();
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
+        let known = callers.are_known();
+        let hosts = Hosts::new(listener.addr(), known, self.public_url.as_deref());
         let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
             .map_err(Error::PublicUrl)?;
         let cards = Cards {
             public,
             grpc: self.public_grpc,
             signer,
-            secured: callers.are_known(),
+            secured: known,
             bindings: self.bindings,
             v03: self.serve_v03,
             since: SystemTime::now(),
         };
-        let (link, error_table) = (Link::new(), self.a2a_error_table);
-        let console = self.console.then(Console::new);
-        Ok(Service { listener, link, coordinator, cards, callers, error_table, console })
+        Ok(Service {
+            listener,
+            link: Link::new(),
+            coordinator,
+            cards,
+            callers,
+            hosts,
+            operators_act: self.operators_act,
+            error_table: self.a2a_error_table,
+            console: self.console.then(Console::new),
+        })
     }
 }
 
@@ -212,6 +230,8 @@ impl Service {
             grpc: grpc::router(&link, &drain),
             cards: self.cards,
             callers: self.callers,
+            hosts: self.hosts,
+            operators_act: self.operators_act,
             error_table: self.error_table,
             console: self.console,
         };
@@ -246,6 +266,9 @@ struct Gateway {
     grpc: Router,
     cards: Cards,
     callers: Callers,
+    hosts: Hosts,
+    /// Whether operators may change tasks.
+    operators_act: bool,
     error_table: ErrorTable,
     console: Option<Console>,
 }

@@ -1,5 +1,6 @@
-//! The operators' view as ProtoJSON: `POST /mesh/{Method}` is `faultline.v1.Mesh/{Method}`. It
-//! knows the names of the methods and nothing of what they say.
+//! The operators' view as ProtoJSON: `POST /mesh/{Method}` is `faultline.v1.Mesh/{Method}`, and
+//! `Watch` is server-sent events. It knows the names of the methods and who may call them, and
+//! nothing of what they say.
 
 use std::time::Duration;
 
@@ -8,45 +9,129 @@ use faultline_proto::{
     Failure,
     json::{self, ProtoJson},
     reason,
-    v1::{call, reply},
+    v1::{Frame, call, reply},
 };
 use http::Response;
 
 use crate::{
-    auth::Scope,
+    auth::{Principal, Scope},
     body,
-    error::Refused,
+    error::{Refused, Reporter},
     http::{self as surface, Exchange},
+    operation::Admitted,
+    sse::{self, Writing},
     validate,
+    version::Version,
 };
+
+/// What is asked for, by its name in the contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Agents,
+    Workers,
+    Inspect,
+    Tasks,
+    Events,
+    Activity,
+    Failures,
+    Watch,
+    Cancel,
+    Answer,
+}
+
+impl Method {
+    const ALL: [(Method, &'static str); 10] = [
+        (Method::Agents, "Agents"),
+        (Method::Workers, "Workers"),
+        (Method::Inspect, "Inspect"),
+        (Method::Tasks, "Tasks"),
+        (Method::Events, "Events"),
+        (Method::Activity, "Activity"),
+        (Method::Failures, "Failures"),
+        (Method::Watch, "Watch"),
+        (Method::Cancel, "Cancel"),
+        (Method::Answer, "Answer"),
+    ];
+
+    fn named(name: &str) -> Result<Self, Failure> {
+        let found = Self::ALL.iter().find(|(_, known)| *known == name);
+        found.map(|(method, _)| *method).ok_or_else(|| {
+            let all = Self::ALL.map(|(_, name)| name).join(", ");
+            Failure::new(&reason::NOT_FOUND).because(format!("no such method: there are {all}"))
+        })
+    }
+
+    /// One's own task is there to be read; what everybody does is for operators.
+    fn scope(self, principal: Option<&Principal>) -> Scope {
+        match self {
+            Method::Inspect | Method::Events
+                if !principal.is_some_and(|p| p.has(Scope::Operate)) =>
+            {
+                Scope::Read
+            }
+            _ => Scope::Operate,
+        }
+    }
+
+    /// Whether it changes a task.
+    fn acts(self) -> bool {
+        matches!(self, Method::Cancel | Method::Answer)
+    }
+
+    fn call(self, body: &[u8]) -> Result<call::Body, Failure> {
+        Ok(match self {
+            Method::Agents => call::Body::Agents(request(body)?),
+            Method::Workers => call::Body::Workers(request(body)?),
+            Method::Inspect => call::Body::Inspect(request(body)?),
+            Method::Tasks => call::Body::Tasks(request(body)?),
+            Method::Events => call::Body::Events(request(body)?),
+            Method::Activity => call::Body::Activity(request(body)?),
+            Method::Failures => call::Body::Failures(request(body)?),
+            Method::Watch => call::Body::Watch(request(body)?),
+            Method::Cancel => call::Body::OperatorCancel(request(body)?),
+            Method::Answer => call::Body::OperatorAnswer(request(body)?),
+        })
+    }
+}
 
 pub(crate) async fn answer(
     exchange: &Exchange,
     method: &str,
     body: &mut Body,
 ) -> Result<Response<Body>, Refused> {
-    // One's own task is there to be read; what everybody does is for operators.
-    let needed = if method == "Inspect" { Scope::Read } else { Scope::Operate };
-    exchange.may(needed)?;
+    exchange.check_host()?;
+    // Who may not look is not told what there is to see.
+    let named = Method::named(method);
+    let scope = named.as_ref().map(|method| method.scope(exchange.principal.as_ref()));
+    exchange.may(scope.unwrap_or(Scope::Operate))?;
+    let method = named?;
+    if method.acts() && !exchange.gateway.operators_act {
+        return Err(may_not_act().into());
+    }
     let body = body::read_json(&exchange.head, body).await?;
-    let call = match method {
-        "Agents" => call::Body::Agents(request(&body)?),
-        "Workers" => call::Body::Workers(request(&body)?),
-        "Inspect" => call::Body::Inspect(request(&body)?),
-        _ => {
-            let failure = Failure::new(&reason::NOT_FOUND)
-                .because("no such method: there are Agents, Workers and Inspect");
-            return Err(failure.into());
-        }
-    };
+    let call = method.call(&body)?;
     let caller = exchange.caller(Duration::ZERO);
+    if method == Method::Watch {
+        return Ok(sse::answer(exchange, Admitted { caller, call }, Changes).await?);
+    }
     let body = match exchange.gateway.link.ask(caller, call).await?.body {
         reply::Body::Agents(agents) => json::to_vec(&agents),
         reply::Body::Workers(workers) => json::to_vec(&workers),
-        reply::Body::Inspect(inspect) => json::to_vec(&inspect),
+        reply::Body::Inspect(inspect) => json::to_vec(&*inspect),
+        reply::Body::Tasks(tasks) => json::to_vec(&tasks),
+        reply::Body::Events(events) => json::to_vec(&events),
+        reply::Body::Activity(activity) => json::to_vec(&activity),
+        reply::Body::Failures(failures) => json::to_vec(&failures),
         _ => return Err(validate::wrong_answer().into()),
     };
     Ok(surface::json(body.into()))
+}
+
+fn may_not_act() -> Failure {
+    Failure::new(&reason::PERMISSION_DENIED).because(
+        "operators of this gateway may look and not act: `operators_act = true` in [gateway] lets \
+         them cancel and answer tasks",
+    )
 }
 
 /// An empty body is an empty request: most of them have nothing to say.
@@ -54,5 +139,22 @@ fn request<T: ProtoJson + Default>(body: &[u8]) -> Result<T, Failure> {
     match body.trim_ascii() {
         b"" => Ok(T::default()),
         body => json::from_slice(body).map_err(|error| validate::not_the_message(&error)),
+    }
+}
+
+/// How a watch is written: bare messages, and a failure that says it is one.
+struct Changes;
+
+impl Writing for Changes {
+    fn write_event(&self, frame: Frame, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"data: ");
+        json::write(&frame.changed.unwrap_or_default(), out);
+        out.extend_from_slice(b"\n\n");
+    }
+
+    fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"event: error\ndata: ");
+        report.write_plain(failure, Version::V1, out);
+        out.extend_from_slice(b"\n\n");
     }
 }

@@ -182,7 +182,11 @@ pub(crate) fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failu
         | reply::Body::End(_)
         | reply::Body::Agents(_)
         | reply::Body::Workers(_)
-        | reply::Body::Inspect(_) => return Err(validate::wrong_answer()),
+        | reply::Body::Inspect(_)
+        | reply::Body::Tasks(_)
+        | reply::Body::Events(_)
+        | reply::Body::Activity(_)
+        | reply::Body::Failures(_) => return Err(validate::wrong_answer()),
     }
     Ok(())
 }
@@ -202,6 +206,13 @@ fn tenant(call: &mut call::Body) -> Option<&mut String> {
         call::Body::Agents(_)
         | call::Body::Workers(_)
         | call::Body::Inspect(_)
+        | call::Body::Tasks(_)
+        | call::Body::Events(_)
+        | call::Body::Activity(_)
+        | call::Body::Failures(_)
+        | call::Body::Watch(_)
+        | call::Body::OperatorCancel(_)
+        | call::Body::OperatorAnswer(_)
         | call::Body::Credit(_)
         | call::Body::Drop(_) => return None,
     })

@@ -20,20 +20,27 @@ use http::{
 use tokio::time::{Instant, Sleep, sleep};
 use tracing::Span;
 
-use crate::{
-    error::Reporter, extensions, form::Form, http::Exchange, link::FrameStream, operation::Admitted,
-};
+use crate::{error::Reporter, extensions, http::Exchange, link::FrameStream, operation::Admitted};
 
 /// Events that are ready together leave together, up to about so many bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 const KEEP_ALIVE: &[u8] = b":\n\n";
+
+/// What a stream is written as.
+pub(crate) trait Writing: Send + Unpin + 'static {
+    /// One event, without its number.
+    fn write_event(&self, frame: Frame, out: &mut Vec<u8>);
+
+    /// The event that ends a stream that broke.
+    fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>);
+}
 
 /// Opens a stream. A failure before its first event is a plain answer, so that is waited for, but
 /// not for ever: proxies want to see headers.
 pub(crate) async fn answer(
     exchange: &Exchange,
     call: Admitted,
-    form: &Form,
+    form: impl Writing,
 ) -> Result<Response<Body>, Failure> {
     let mut frames = exchange.gateway.link.stream(call.caller, call.call).await?;
     let mut idle = Box::pin(sleep(limits::SSE_KEEP_ALIVE));
@@ -56,17 +63,17 @@ pub(crate) async fn answer(
         Some(None) => (None, None),
         None => (None, Some(frames)),
     };
-    let (span, report, form) = (exchange.span.clone(), exchange.reporter(), form.clone());
+    let (span, report) = (exchange.span.clone(), exchange.reporter());
     let events = Events { first, frames, form, idle, heard: Instant::now(), span, report };
     Ok(response.map(|()| Body::new(events)))
 }
 
 /// The body of a stream. Dropped with the connection, it takes its call along.
-struct Events {
+struct Events<F> {
     first: Option<Frame>,
     /// None once the last event is written.
     frames: Option<FrameStream>,
-    form: Form,
+    form: F,
     idle: Pin<Box<Sleep>>,
     heard: Instant,
     /// Open for as long as the stream is.
@@ -74,7 +81,7 @@ struct Events {
     report: Reporter,
 }
 
-impl Events {
+impl<F: Writing> Events<F> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame, Failure>>> {
         match (self.first.take(), &mut self.frames) {
             (Some(frame), _) => Poll::Ready(Some(Ok(frame))),
@@ -108,7 +115,7 @@ impl Events {
         if frame.seq > 0 {
             writeln!(out, "id: {}", frame.seq).expect("a Vec takes everything");
         }
-        self.form.write_event(&frame.response.unwrap_or_default(), out);
+        self.form.write_event(frame, out);
     }
 
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -128,7 +135,7 @@ impl Events {
     }
 }
 
-impl HttpBody for Events {
+impl<F: Writing> HttpBody for Events<F> {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -138,6 +138,13 @@ pub(crate) fn call(call: &call::Body) -> Result<(), Failure> {
         call::Body::Agents(_)
         | call::Body::Workers(_)
         | call::Body::Inspect(_)
+        | call::Body::Tasks(_)
+        | call::Body::Events(_)
+        | call::Body::Activity(_)
+        | call::Body::Failures(_)
+        | call::Body::Watch(_)
+        | call::Body::OperatorCancel(_)
+        | call::Body::OperatorAnswer(_)
         | call::Body::Credit(_)
         | call::Body::Drop(_) => {}
     }

@@ -78,4 +78,13 @@ pub(crate) const STEPS: &[&str] = &[
         value BLOB NOT NULL
     ) WITHOUT ROWID;
 ",
+    "
+    ALTER TABLE tasks ADD COLUMN reason TEXT;
+    ALTER TABLE tasks ADD COLUMN origin TEXT;
+    ALTER TABLE tasks ADD COLUMN failure_id TEXT;
+    -- Failed, cancelled and rejected: for operators, who look for these by time. Tasks that go
+    -- well, which are nearly all, cost nothing here.
+    CREATE INDEX tasks_unwell ON tasks (status_ms, id, state, reason, origin, failure_id)
+        WHERE state = 4 OR state = 5 OR state = 7;
+",
 ];

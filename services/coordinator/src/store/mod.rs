@@ -4,6 +4,7 @@
 pub(crate) mod fill;
 mod push;
 pub(crate) mod sqlite;
+mod view;
 
 #[cfg(test)]
 mod children_conformance;
@@ -11,6 +12,8 @@ mod children_conformance;
 mod conformance;
 #[cfg(test)]
 mod push_conformance;
+#[cfg(test)]
+mod view_conformance;
 
 mod migrations;
 
@@ -18,13 +21,16 @@ use bytes::Bytes;
 use faultline_proto::{
     a2a::TaskState,
     id::TaskId,
-    v1::{AgentOffer, Child, Event, event},
+    v1::{AgentActivity, AgentOffer, Child, Event, FailureCount, event},
 };
 use futures::future::BoxFuture;
 use prost::Message;
 use tokio::sync::oneshot;
 
-pub(crate) use self::push::{PushKey, PushRow, PushWrite};
+pub(crate) use self::{
+    push::{PushKey, PushRow, PushWrite},
+    view::{Buckets, FailureKey, Rows, Story, Wanted},
+};
 use crate::task::{Millis, Task};
 
 /// The columns of a task: what is queried, compared or must survive beside the events.
@@ -44,6 +50,8 @@ pub(crate) struct Row {
     pub(crate) status_at: Millis,
     /// Who delegated it.
     pub(crate) parent: Option<TaskId>,
+    /// Of what ended it, unless that is older than this column.
+    pub(crate) failure: Option<Box<FailureKey>>,
 }
 
 impl From<&Task> for Row {
@@ -62,6 +70,7 @@ impl From<&Task> for Row {
             created: task.created,
             status_at: task.status_at,
             parent: task.parent_id(),
+            failure: FailureKey::of(task),
         }
     }
 }
@@ -242,6 +251,29 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// What a task gave to others, the oldest first, at most `limit`.
     fn children(&self, id: TaskId, scope: Scope, limit: usize) -> Reading<'_, Vec<Child>>;
+
+    /// Everybody's tasks as rows, the last to change first, at most `limit` after a place.
+    fn tasks(&self, wanted: Wanted, after: Option<Cursor>, limit: usize) -> Reading<'_, Rows>;
+
+    /// Those of these tasks that there are, as rows.
+    fn rows(&self, ids: Vec<TaskId>) -> Reading<'_, Vec<Row>>;
+
+    /// What happened to a task after `seq`, at most `limit` events, and fewer if they are large.
+    /// `None`: there is no such task in scope.
+    fn story(
+        &self,
+        id: TaskId,
+        scope: Scope,
+        after: u64,
+        limit: usize,
+    ) -> Reading<'_, Option<Story>>;
+
+    /// How many tasks of each agent began and ended, by the time in their ids and of their last
+    /// status. Agents by name.
+    fn activity(&self, over: Buckets) -> Reading<'_, Vec<AgentActivity>>;
+
+    /// How many tasks failed of what, in no order.
+    fn failures(&self, over: Buckets) -> Reading<'_, Vec<FailureCount>>;
 
     /// Every task that has not ended. They now belong to this start of the coordinator.
     fn recover(&self) -> Reading<'_, Vec<Task>>;

@@ -5,6 +5,7 @@
 mod children;
 mod push;
 mod read;
+mod view;
 mod write;
 
 use std::{
@@ -26,8 +27,9 @@ use self::{
     write::{Batch, write_loop},
 };
 use super::{
-    Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Scope, SigningSecret,
-    Store, Stored, StoredEvent, Write, Written, migrations::STEPS,
+    Buckets, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Row,
+    Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write, Written,
+    migrations::STEPS,
 };
 use crate::task::{Millis, Task};
 
@@ -86,6 +88,14 @@ impl Sqlite {
             done.unwrap_or_else(|e| Err(ReadError::Unavailable(e.to_string())))
         }
         .boxed()
+    }
+
+    /// Several reads of the same moment.
+    fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Reading<'_, T> {
+        self.read(|c| c.unchecked_transaction().and_then(|tx| work(&tx)).map_err(unavailable))
     }
 }
 
@@ -176,7 +186,7 @@ impl Store for Sqlite {
             let found = tx
                 .prepare_cached(&format!("SELECT {COLUMNS}, late FROM tasks WHERE id = ?1"))
                 .and_then(|mut s| {
-                    s.query_row(params![id.as_bytes()], |r| Ok((row(r)?, r.get::<_, u32>(13)?)))
+                    s.query_row(params![id.as_bytes()], |r| Ok((row(r)?, r.get::<_, u32>("late")?)))
                         .optional()
                 })
                 .map_err(unavailable)?;
@@ -200,6 +210,32 @@ impl Store for Sqlite {
 
     fn children(&self, id: TaskId, scope: Scope, limit: usize) -> Reading<'_, Vec<v1::Child>> {
         self.read(move |c| children::of(c, id, &scope, limit))
+    }
+
+    fn tasks(&self, wanted: Wanted, after: Option<Cursor>, limit: usize) -> Reading<'_, Rows> {
+        self.look(move |c| view::tasks(c, &wanted, after, limit))
+    }
+
+    fn rows(&self, ids: Vec<TaskId>) -> Reading<'_, Vec<Row>> {
+        self.look(move |c| view::rows(c, ids))
+    }
+
+    fn story(
+        &self,
+        id: TaskId,
+        scope: Scope,
+        after: u64,
+        limit: usize,
+    ) -> Reading<'_, Option<Story>> {
+        self.look(move |c| view::story(c, id, &scope, after, limit))
+    }
+
+    fn activity(&self, over: Buckets) -> Reading<'_, Vec<v1::AgentActivity>> {
+        self.look(move |c| view::activity(c, over))
+    }
+
+    fn failures(&self, over: Buckets) -> Reading<'_, Vec<v1::FailureCount>> {
+        self.look(move |c| view::failures(c, over))
     }
 
     fn recover(&self) -> Reading<'_, Vec<Task>> {

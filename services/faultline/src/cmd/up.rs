@@ -53,14 +53,13 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
-        let mut config = self.over(Config::local(Path::new(DATA)), env)?;
-        if !config.is_local() {
-            // Whoever reaches it from outside must not reach this network through its webhooks,
-            // unless the configuration itself says so.
-            let mut defaults = Config::local(Path::new(DATA));
-            defaults.coordinator.push.allow_private = false;
-            config = self.over(defaults, env)?;
-        }
+        let mut defaults = Config::local(Path::new(DATA));
+        let config = self.over(defaults.clone(), env)?;
+        // Whoever reaches it from outside must not reach this network through its webhooks, and
+        // where callers are told apart not everybody acts, unless the configuration says so.
+        defaults.coordinator.push.allow_private = config.is_local();
+        defaults.gateway.operators_act = config.is_local() && config.auth.token.is_empty();
+        let config = self.over(defaults, env)?;
         let log = config.log.clone();
         role::serve(0, log, "faultline", |drain| run(config, drain))
     }

@@ -3,7 +3,7 @@
 
 import { hasToken, load, Lost, onLink, onLocked, reconnect, setToken } from "./api.js";
 import { ask, help } from "./dialogs.js";
-import { h, put } from "./dom.js";
+import { empty, h, put } from "./dom.js";
 import { tick } from "./format.js";
 import { loadReasons } from "./reasons.js";
 import { keys } from "./keys.js";
@@ -172,23 +172,17 @@ async function start() {
   show();
 }
 
-/** This caller is known and may not look. */
+/** Whoever asks may not look, or not from here. */
 function refuse(error) {
   link.hidden = true;
+  const isToken = error.reason === "INSUFFICIENT_SCOPE";
   const again = h(
     "button",
     { type: "button", class: "primary", onclick: () => leaveButton.click() },
     "Use another token",
   );
-  main.replaceChildren(
-    h(
-      "div",
-      { class: "empty" },
-      h("h1", null, "Not for this token"),
-      h("p", null, error.message),
-      again,
-    ),
-  );
+  const title = isToken ? "Not for this token" : "Not from here";
+  main.replaceChildren(empty(title, error.message, isToken ? again : null));
 }
 
 start();

@@ -81,9 +81,11 @@ impl Client {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> http::Response<Incoming> {
-        let mut request = Request::builder().method(method).uri(path).header("host", "test");
+        let mut request = Request::builder().method(method).uri(path);
         // Said unless a test says something else of it.
-        for (name, value) in [("a2a-version", "1.0"), ("content-type", "application/json")] {
+        let said =
+            [("host", "localhost"), ("a2a-version", "1.0"), ("content-type", "application/json")];
+        for (name, value) in said {
             if !headers.iter().any(|(said, _)| *said == name) {
                 request = request.header(name, value);
             }

@@ -16,8 +16,9 @@ use faultline_proto::{
     },
     reason,
     v1::{
-        self, Agent, AgentsResponse, Call, Deleted, End, Frame, InspectResponse, Reply, Worker,
-        WorkersResponse, call,
+        self, ActivityResponse, Agent, AgentsResponse, Call, Deleted, End, EventsResponse,
+        FailuresResponse, Frame, InspectResponse, OperatorAnswerRequest, OperatorCancelRequest,
+        Reply, TaskSummary, TasksResponse, WatchResponse, Worker, WorkersResponse, call,
         link_server::{Link, LinkServer},
         reply,
     },
@@ -199,6 +200,42 @@ impl Session {
                 let inspect = InspectResponse { task, ..InspectResponse::default() };
                 self.reply(id, reply::Body::Inspect(Box::new(inspect)));
             }
+            call::Body::Tasks(_) => {
+                let tasks = vec![TaskSummary { task_id: "t-1".to_owned(), ..Default::default() }];
+                let tasks = TasksResponse { tasks, ..TasksResponse::default() };
+                self.reply(id, reply::Body::Tasks(tasks));
+            }
+            call::Body::Events(_) => {
+                self.reply(id, reply::Body::Events(EventsResponse::default()));
+            }
+            call::Body::Activity(_) => {
+                self.reply(id, reply::Body::Activity(ActivityResponse::default()));
+            }
+            call::Body::Failures(_) => {
+                self.reply(id, reply::Body::Failures(FailuresResponse::default()));
+            }
+            call::Body::OperatorCancel(OperatorCancelRequest { task_id, .. })
+            | call::Body::OperatorAnswer(OperatorAnswerRequest { task_id, .. }) => {
+                let task = Some(task(&task_id));
+                let inspect = InspectResponse { task, ..InspectResponse::default() };
+                self.reply(id, reply::Body::Inspect(Box::new(inspect)));
+            }
+            call::Body::Watch(request) => {
+                let agent = request.filter.unwrap_or_default().agent;
+                match agent.as_str() {
+                    "refused" => self.reply(id, failure(rich())),
+                    "silent" => {}
+                    _ => {
+                        let summary = TaskSummary { agent, ..TaskSummary::default() };
+                        for tasks in [vec![], vec![summary]] {
+                            let changed = Some(WatchResponse { tasks, ..Default::default() });
+                            let frame = Frame { changed, ..Frame::default() };
+                            self.reply(id, reply::Body::Frame(frame));
+                        }
+                        self.reply(id, failure(rich()));
+                    }
+                }
+            }
             call::Body::CreatePush(mut config) => {
                 config.id = "p-1".to_owned();
                 self.reply(id, reply::Body::Push(Box::new(config)));
@@ -309,7 +346,8 @@ fn task(id: &str) -> Task {
 
 fn frame(seq: u64) -> reply::Body {
     let payload = Some(stream_response::Payload::Task(task(&format!("t-{seq}"))));
-    reply::Body::Frame(Frame { seq, response: Some(StreamResponse { payload }) })
+    let response = Some(StreamResponse { payload });
+    reply::Body::Frame(Frame { seq, response, ..Frame::default() })
 }
 
 fn failure(failure: Failure) -> reply::Body {

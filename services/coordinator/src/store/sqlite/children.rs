@@ -14,7 +14,7 @@ use super::{
 
 /// Ids sort by the time they were made, and the index by id: the first so many are read, and no
 /// more than those. The key of a child is in its first event.
-const FIRST_EVENT: &str = "(SELECT body FROM events WHERE task_id = tasks.id AND seq = 1)";
+const FIRST_EVENT: &str = "(SELECT body FROM events WHERE task_id = tasks.id AND seq = 1) AS first";
 
 pub(super) fn of(
     c: &Connection,
@@ -27,7 +27,7 @@ pub(super) fn of(
     let rows = c
         .prepare_cached(&sql(&wanted, limit))
         .and_then(|mut s| {
-            let read = |r: &rusqlite::Row<'_>| Ok((row(r)?, r.get::<_, Option<Vec<u8>>>(13)?));
+            let read = |r: &rusqlite::Row<'_>| Ok((row(r)?, r.get::<_, Option<Vec<u8>>>("first")?));
             s.query_map(params_from_iter(&wanted.values), read)?.collect::<Result<Vec<_>, _>>()
         })
         .map_err(unavailable)?;

@@ -12,7 +12,9 @@ use faultline_proto::{a2a::TaskState, id::TaskId, v1};
 use prost::Message;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter, types::Value};
 
-use super::super::{Filter, KeyName, KeyRow, Kind, Page, ReadError, Row, Scope, StoredEvent};
+use super::super::{
+    Cursor, FailureKey, Filter, KeyName, KeyRow, Kind, Page, ReadError, Row, Scope, StoredEvent,
+};
 use crate::task::{Millis, Task};
 
 /// Reader connections kept for reuse; more are opened when more read at once.
@@ -23,7 +25,7 @@ pub(super) const ALIVE: &str = "state = 1 OR state = 2 OR state = 6 OR state = 8
 
 pub(super) const COLUMNS: &str =
     "id, agent, context_id, state, version, seq, attempt, reported, worker,
-    created_ms, status_ms, principal, parent";
+    created_ms, status_ms, principal, parent, reason, origin, failure_id";
 
 pub(super) fn row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row {
@@ -40,7 +42,22 @@ pub(super) fn row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         status_at: r.get(10)?,
         principal: r.get(11)?,
         parent: r.get::<_, Option<_>>(12)?.map(TaskId::from_bytes),
+        failure: match r.get(13)? {
+            None => None,
+            Some(reason) => {
+                Some(Box::new(FailureKey { reason, origin: r.get(14)?, id: r.get(15)? }))
+            }
+        },
     })
+}
+
+pub(super) fn event(r: &rusqlite::Row<'_>) -> rusqlite::Result<StoredEvent> {
+    let kind = match r.get::<_, i32>(1)? {
+        1 => Kind::Artifact,
+        2 => Kind::Checkpoint,
+        _ => Kind::Plain,
+    };
+    Ok(StoredEvent { seq: r.get(0)?, kind, body: Bytes::from(r.get::<_, Vec<u8>>(2)?) })
 }
 
 pub(super) fn events(
@@ -55,16 +72,8 @@ pub(super) fn events(
         "SELECT seq, kind, body FROM events WHERE task_id = ?1 AND seq > ?2 {kinds}
          ORDER BY seq LIMIT ?3"
     );
-    let read = |r: &rusqlite::Row<'_>| {
-        let kind = match r.get::<_, i32>(1)? {
-            1 => Kind::Artifact,
-            2 => Kind::Checkpoint,
-            _ => Kind::Plain,
-        };
-        Ok(StoredEvent { seq: r.get(0)?, kind, body: Bytes::from(r.get::<_, Vec<u8>>(2)?) })
-    };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    c.prepare_cached(&sql)?.query_map(params![id.as_bytes(), after, limit], read)?.collect()
+    c.prepare_cached(&sql)?.query_map(params![id.as_bytes(), after, limit], event)?.collect()
 }
 
 /// The task is what its events say; the row adds what they do not.
@@ -115,8 +124,7 @@ pub(super) fn list(c: &Connection, filter: &Filter) -> Result<Page, ReadError> {
         .and_then(|mut s| s.query_row(params_from_iter(&wanted.values), |r| r.get(0)))
         .map_err(unavailable)?;
     if let Some(cursor) = filter.after {
-        wanted.add("(status_ms, id) < (?, ?)", cursor.status_at);
-        wanted.values.push(Value::from(cursor.id.as_bytes().to_vec()));
+        wanted.after(cursor);
     }
     let sql = page_sql(filter, &wanted);
     let mut rows = c
@@ -195,8 +203,18 @@ impl Conditions {
     }
 
     pub(super) fn add(&mut self, condition: &str, value: impl Into<Value>) {
-        self.wheres.push(condition.to_owned());
+        self.must(condition.to_owned());
         self.values.push(value.into());
+    }
+
+    /// Without a value.
+    pub(super) fn must(&mut self, condition: String) {
+        self.wheres.push(condition);
+    }
+
+    pub(super) fn after(&mut self, cursor: Cursor) {
+        self.add("(status_ms, id) < (?, ?)", cursor.status_at);
+        self.values.push(Value::from(cursor.id.as_bytes().to_vec()));
     }
 
     pub(super) fn sql(&self) -> String {

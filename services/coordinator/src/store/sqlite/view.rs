@@ -1,0 +1,244 @@
+//! What operators ask, in SQL. Every question is answered by walking one index in its order: the
+//! few that live, the few that did not end well, or everybody's, principal by principal. There is
+//! no index over the times of all tasks, because each task would pay for it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use faultline_chassis::limits;
+use faultline_proto::{a2a::TaskState, id::TaskId, v1};
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
+
+use super::{
+    super::{
+        Cursor, Row, Scope, StoredEvent,
+        view::{Buckets, Rows, Story, Wanted},
+    },
+    read::{ALIVE, COLUMNS, Conditions, event, row},
+};
+use crate::task::{Millis, is_final, timestamp};
+
+/// Failed, cancelled and rejected, in the words of the index over just these.
+const UNWELL: &str = "state = 4 OR state = 5 OR state = 7";
+
+/// Everybody who has tasks: one step in the index for each.
+const WHOSE: &str = "WITH RECURSIVE whose (name) AS (
+        SELECT MIN(principal) FROM tasks
+        UNION ALL
+        SELECT (SELECT MIN(principal) FROM tasks WHERE principal > name) FROM whose
+        WHERE name IS NOT NULL)";
+
+pub(super) fn tasks(
+    c: &Connection,
+    wanted: &Wanted,
+    after: Option<Cursor>,
+    limit: usize,
+) -> rusqlite::Result<Rows> {
+    let mut found = Vec::new();
+    let by_principal = Walk::of(wanted) == Walk::ByPrincipal && wanted.principal.is_none();
+    match by_principal {
+        false => found = places(c, wanted, after, limit + 1)?,
+        // So many of each are enough, whoever has the newest.
+        true => {
+            for name in principals(c)? {
+                let one = Wanted { principal: Some(name), ..wanted.clone() };
+                found.extend(places(c, &one, after, limit + 1)?);
+            }
+            found.sort_unstable_by(|a, b| b.cmp(a));
+        }
+    }
+    let more = found.len() > limit;
+    found.truncate(limit);
+    Ok(Rows { rows: rows(c, found.into_iter().map(|(_, id)| id))?, more })
+}
+
+/// Those of these tasks that there are.
+pub(super) fn rows(
+    c: &Connection,
+    ids: impl IntoIterator<Item = TaskId>,
+) -> rusqlite::Result<Vec<Row>> {
+    let mut statement = c.prepare_cached(&format!("SELECT {COLUMNS} FROM tasks WHERE id = ?1"))?;
+    let found =
+        ids.into_iter().map(|id| statement.query_row(params![id.as_bytes()], row).optional());
+    found.filter_map(Result::transpose).collect()
+}
+
+fn principals(c: &Connection) -> rusqlite::Result<Vec<String>> {
+    let sql = format!("{WHOSE} SELECT name FROM whose WHERE name IS NOT NULL");
+    c.prepare_cached(&sql)?.query_map([], |r| r.get(0))?.collect()
+}
+
+/// The index that a question is answered from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Walk {
+    Alive,
+    Unwell,
+    ByPrincipal,
+}
+
+impl Walk {
+    fn of(wanted: &Wanted) -> Self {
+        use TaskState::{Canceled, Failed, Rejected};
+        let all =
+            |is: fn(&TaskState) -> bool| !wanted.states.is_empty() && wanted.states.iter().all(is);
+        let failed = wanted.reason.is_some() || wanted.origin.is_some();
+        if all(|state| !is_final(*state)) {
+            Walk::Alive
+        } else if failed || all(|state| matches!(state, Failed | Canceled | Rejected)) {
+            Walk::Unwell
+        } else {
+            Walk::ByPrincipal
+        }
+    }
+
+    /// Where to look, and what must be said for the index to be used.
+    fn sql(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Walk::Alive => ("tasks_alive", Some(ALIVE)),
+            Walk::Unwell => ("tasks_unwell", Some(UNWELL)),
+            Walk::ByPrincipal => ("tasks_by_principal", None),
+        }
+    }
+}
+
+fn places(
+    c: &Connection,
+    wanted: &Wanted,
+    after: Option<Cursor>,
+    limit: usize,
+) -> rusqlite::Result<Vec<(Millis, TaskId)>> {
+    let (sql, values) = places_sql(wanted, after, limit);
+    let place = |r: &rusqlite::Row<'_>| Ok((r.get(0)?, TaskId::from_bytes(r.get(1)?)));
+    c.prepare_cached(&sql)?.query_map(params_from_iter(&values), place)?.collect()
+}
+
+fn places_sql(wanted: &Wanted, after: Option<Cursor>, limit: usize) -> (String, Vec<Value>) {
+    let (index, must) = Walk::of(wanted).sql();
+    let mut all = Conditions::within(&Scope {
+        principal: wanted.principal.clone(),
+        agent: wanted.agent.clone(),
+        agents: Vec::new(),
+    });
+    must.into_iter().for_each(|must| all.must(format!("({must})")));
+    if !wanted.states.is_empty() {
+        // Numbers of our own, so they need no quoting.
+        let states: Vec<_> = wanted.states.iter().map(|s| (*s as i32).to_string()).collect();
+        all.must(format!("state IN ({})", states.join(", ")));
+    }
+    wanted.reason.iter().for_each(|reason| all.add("reason = ?", reason.clone()));
+    wanted.origin.iter().for_each(|origin| all.add("origin = ?", origin.clone()));
+    wanted.from.into_iter().for_each(|from| all.add("status_ms >= ?", from));
+    wanted.to.into_iter().for_each(|to| all.add("status_ms < ?", to));
+    if wanted.roots {
+        all.must("parent IS NULL".to_owned());
+    }
+    if let Some(cursor) = after {
+        all.after(cursor);
+    }
+    let sql = format!(
+        "SELECT status_ms, id FROM tasks INDEXED BY {index} WHERE {}
+         ORDER BY status_ms DESC, id DESC LIMIT {limit}",
+        all.sql()
+    );
+    (sql, all.values)
+}
+
+/// `None`: there is no such task in scope.
+pub(super) fn story(
+    c: &Connection,
+    id: TaskId,
+    scope: &Scope,
+    after: u64,
+    limit: usize,
+) -> rusqlite::Result<Option<Story>> {
+    if !rows(c, [id])?.iter().any(|row| scope.contains(row)) {
+        return Ok(None);
+    }
+    let sql = "SELECT seq, kind, body FROM events WHERE task_id = ?1 AND seq > ?2 ORDER BY seq";
+    let mut statement = c.prepare_cached(sql)?;
+    let mut found = statement.query(params![id.as_bytes(), after])?;
+    let (mut events, mut bytes) = (Vec::<StoredEvent>::new(), 0);
+    while let Some(row) = found.next()? {
+        if events.len() == limit || bytes > limits::PAGE_BYTES_MAX {
+            return Ok(Some(Story { events, more: true }));
+        }
+        let event = event(row)?;
+        bytes += event.body.len();
+        events.push(event);
+    }
+    Ok(Some(Story { events, more: false }))
+}
+
+/// Ids tell when tasks began, so the one index tells both ends.
+const ACTIVITY: &str = "SELECT agent, state, status_ms, id
+    FROM whose CROSS JOIN tasks INDEXED BY tasks_by_principal ON principal = name
+    WHERE name IS NOT NULL AND status_ms >= ?1";
+
+pub(super) fn activity(c: &Connection, over: Buckets) -> rusqlite::Result<Vec<v1::AgentActivity>> {
+    let mut agents = BTreeMap::<String, v1::AgentActivity>::new();
+    let mut statement = c.prepare_cached(&format!("{WHOSE} {ACTIVITY}"))?;
+    let mut found = statement.query(params![over.from])?;
+    while let Some(row) = found.next()? {
+        let name = row.get_ref(0)?.as_str()?;
+        let state = TaskState::try_from(row.get::<_, i32>(1)?).unwrap_or_default();
+        let began = over.at(TaskId::from_bytes(row.get(3)?).made_at());
+        let ended = over.at(row.get(2)?).filter(|_| is_final(state));
+        if began.is_none() && ended.is_none() {
+            continue;
+        }
+        if !agents.contains_key(name) {
+            agents.insert(name.to_owned(), still(name, over.count));
+        }
+        let Some(agent) = agents.get_mut(name) else { continue };
+        began.into_iter().for_each(|at| agent.submitted[at] += 1);
+        let ends = match state {
+            TaskState::Completed => &mut agent.completed,
+            TaskState::Failed => &mut agent.failed,
+            _ => &mut agent.stopped,
+        };
+        ended.into_iter().for_each(|at| ends[at] += 1);
+    }
+    Ok(agents.into_values().collect())
+}
+
+fn still(agent: &str, count: usize) -> v1::AgentActivity {
+    let none = || vec![0; count];
+    v1::AgentActivity {
+        agent: agent.to_owned(),
+        submitted: none(),
+        completed: none(),
+        failed: none(),
+        stopped: none(),
+    }
+}
+
+const FAILURES: &str = "SELECT status_ms, id, reason, origin, failure_id
+    FROM tasks INDEXED BY tasks_unwell
+    WHERE (state = 4 OR state = 5 OR state = 7)
+        AND state = 4 AND reason IS NOT NULL AND status_ms >= ?1
+    ORDER BY status_ms DESC, id DESC";
+
+/// The newest come first, so the first of each kind is its last.
+pub(super) fn failures(c: &Connection, over: Buckets) -> rusqlite::Result<Vec<v1::FailureCount>> {
+    let mut kinds = HashMap::<(String, String), (v1::FailureCount, HashSet<Box<str>>)>::new();
+    let mut statement = c.prepare_cached(FAILURES)?;
+    let mut found = statement.query(params![over.from])?;
+    while let Some(row) = found.next()? {
+        let at: Millis = row.get(0)?;
+        let Some(bucket) = over.at(at) else { continue };
+        let kind: (String, String) = (row.get(2)?, row.get(3)?);
+        let (count, ids) = kinds.entry(kind).or_insert_with_key(|(reason, origin)| {
+            let (reason, origin) = (reason.clone(), origin.clone());
+            let (last, buckets) = (Some(timestamp(at)), vec![0; over.count]);
+            let count = v1::FailureCount { reason, origin, last, buckets, ..Default::default() };
+            (count, HashSet::new())
+        });
+        if count.tasks == 0 {
+            count.last_task_id = TaskId::from_bytes(row.get(1)?).to_string();
+        }
+        count.tasks += 1;
+        count.buckets[bucket] += 1;
+        let id = row.get_ref(4)?.as_str()?;
+        count.failures += u32::from(!ids.contains(id) && ids.insert(id.into()));
+    }
+    Ok(kinds.into_values().map(|(count, _)| count).collect())
+}
