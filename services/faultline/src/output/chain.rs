@@ -3,11 +3,11 @@
 
 use std::fmt::Write;
 
-use faultline_proto::{Failure, reason, v1::Cause};
 use crate::output::{
     paint::Paint,
     text::{line, short, span, wrapped},
 };
+use faultline_proto::{Failure, reason, v1::Cause};
 
 const COLUMNS: usize = 92;
 const QUOTE_CHARS_MAX: usize = 56;

@@ -13,6 +13,16 @@ const OUTCOMES = {
   OUTCOME_FAILED: ["bad", "failed"],
 };
 
+/** Why the last attempt was the last; what came from below was decided there. */
+const NOT_RETRIED = {
+  NOT_RETRIED_REASON: "it would fail again",
+  NOT_RETRIED_PAUSE: "it asked for too long a pause",
+  NOT_RETRIED_SPENT: "all attempts were made",
+  NOT_RETRIED_BUDGET: "too many of the agent's tasks fail",
+  NOT_RETRIED_DEADLINE: "its time would have been over",
+  NOT_RETRIED_ASKING: "somebody was being asked",
+};
+
 /** A failure, the task that shows it, and `inspect(id)`, which finds the tasks of its hops. */
 export function chain(failure, shown, inspect) {
   const about = row(failure);
@@ -147,6 +157,8 @@ function hopRow(hop, at, total, failure) {
       else if (first && failure.retriesSpent)
         told.push(["attempts", count(failure.retriesSpent + 1)]);
       if (last?.agent) told.push(["stood in", last.agent]);
+      const why = NOT_RETRIED[task?.notRetried];
+      if (why) told.push(["not tried again", why]);
       show();
     },
   };

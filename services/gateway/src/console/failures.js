@@ -3,7 +3,7 @@
 import { call, follow, Lost } from "./api.js";
 import { empty, h } from "./dom.js";
 import { SPANS } from "./filters.js";
-import { brief, count, millis, plural, since, sum } from "./format.js";
+import { GROUPS, brief, count, millis, plural, since, sum } from "./format.js";
 import { named } from "./reasons.js";
 import { chart, spark } from "./spark.js";
 
@@ -30,12 +30,8 @@ export function mount(main, { params, signal }) {
     );
   };
   signal.addEventListener("abort", () => clearTimeout(timer));
-  const failed = (task) => task.state === "TASK_STATE_FAILED";
-  follow(
-    {},
-    { opened: soon, changed: (news) => (news.missed || (news.tasks ?? []).some(failed)) && soon() },
-    signal,
-  );
+  const changed = (news) => (news.missed || news.tasks?.length) && soon();
+  follow({ states: GROUPS.failed }, { opened: soon, changed }, signal);
   return { update: (next) => page.turn(next) };
 }
 

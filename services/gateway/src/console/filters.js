@@ -52,24 +52,6 @@ export function request(filter) {
   return asked;
 }
 
-/** Without what a task may cease to fit: so that one that does is heard of once more. */
-export function watched(filter) {
-  const { agent, principal, roots } = request(filter);
-  return { agent, principal, roots };
-}
-
-export function fits(filter, task) {
-  const changed = millis(task.changed);
-  const { from, to } = request(filter);
-  return (
-    (!filter.state || GROUPS[filter.state].includes(task.state)) &&
-    (!filter.reason || filter.reason === task.reason) &&
-    (!filter.origin || filter.origin === task.origin) &&
-    (!from || changed >= millis(from)) &&
-    (!to || changed < millis(to))
-  );
-}
-
 /** The fields; `changed(filter)` hears of every change. */
 export function bar(changed) {
   const fields = {};
@@ -177,9 +159,8 @@ export function bar(changed) {
       fields.roots.checked = filter.roots === "1";
       clear.hidden = Object.keys(filter).length === 0;
       window.hidden = !filter.from && !filter.to;
-      window.textContent = window.hidden
-        ? ""
-        : `${tellTime(millis(filter.from))} – ${tellTime(millis(filter.to))} ×`;
+      const end = (time, open) => (time ? tellTime(millis(time)) : open);
+      window.textContent = `${end(filter.from, "…")} – ${end(filter.to, "now")} ×`;
     },
     offer(names) {
       agents.replaceChildren(...names.map((name) => h("option", { value: name })));

@@ -50,31 +50,20 @@ export function question(asked, taskId, acts, done) {
 }
 
 function form(asked, taskId, done) {
-  const schema = asked.kind === "KIND_AUTH_URL" ? null : asked.schema;
-  const fields = schema ? fieldsOf(schema) : asked.kind === "KIND_AUTH_URL" ? [] : [plain()];
+  const isLogin = asked.kind === "KIND_AUTH_URL";
+  const schema = isLogin ? null : asked.schema;
+  const approved = asked.kind === "KIND_APPROVAL" ? onlyYesNo(schema) : null;
+  const fields = isLogin || approved ? [] : schema ? fieldsOf(schema) : [plain()];
   const wrong = h("p", { class: "wrong", role: "alert", hidden: true });
-  const button = (text, action, kind) =>
-    h(
-      "button",
-      {
-        type: action === "ACCEPT" ? "submit" : "button",
-        class: kind,
-        onclick: action === "ACCEPT" ? null : () => send(action),
-      },
-      text,
-    );
-  const accept =
-    asked.kind === "KIND_AUTH_URL"
-      ? "I have done it"
-      : asked.kind === "KIND_APPROVAL" && !fields.length
-        ? "Approve"
-        : "Answer";
+  const accept = isLogin ? "I have done it" : approved ? "Approve" : "Answer";
+  const other = (text, action, look) =>
+    h("button", { type: "button", class: look, onclick: () => send(action) }, text);
   const buttons = h(
     "div",
     { class: "buttons" },
-    button("Dismiss", "DISMISS", "plain"),
-    button("Decline", "DECLINE", null),
-    button(accept, "ACCEPT", "primary"),
+    h("button", { type: "submit", class: "primary" }, accept),
+    other("Decline", "DECLINE", null),
+    other("Dismiss", "DISMISS", "plain"),
   );
   const el = h("form", { novalidate: true }, ...fields.map((field) => field.el), wrong, buttons);
 
@@ -88,7 +77,8 @@ function form(asked, taskId, done) {
         bad[0].focus();
         return;
       }
-      if (schema)
+      if (approved) answer.fields = { [approved]: true };
+      else if (schema)
         answer.fields = Object.fromEntries(
           fields
             .map((field) => [field.name, field.value()])
@@ -125,6 +115,12 @@ function form(asked, taskId, done) {
     send("ACCEPT");
   });
   return el;
+}
+
+/** The name of the one thing to be approved, where that is all there is. */
+function onlyYesNo(schema) {
+  const [first, ...more] = Object.entries(schema?.properties ?? {});
+  return first && more.length === 0 && first[1].type === "boolean" ? first[0] : null;
 }
 
 /** One field: its label, its control, its help, and what is wrong with it. */

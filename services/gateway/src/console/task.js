@@ -30,19 +30,15 @@ export const title = (id) => `Task ${brief(id)}`;
 
 export function mount(main, { argument: id, config, signal }) {
   const page = new Page(main, id, config, signal);
-  page.read();
-  page.timeline.more().catch(() => {});
-  const soon = () => page.read();
-  follow(
-    {},
-    {
-      opened: soon,
-      changed: (news) =>
-        (news.missed || (news.tasks ?? []).some((task) => page.concerns(task.taskId))) &&
-        page.read(),
-    },
-    signal,
-  );
+  const changed = (news) => {
+    const tasks = news.tasks ?? [];
+    if (news.missed || tasks.some((task) => page.concerns(task.taskId))) page.read();
+  };
+  // Whatever it delegates is its principal's too.
+  page.read().then(() => {
+    const filter = { principal: page.principal };
+    follow(filter, { opened: () => page.read(), changed }, signal);
+  });
   signal.addEventListener("abort", () => clearTimeout(page.timer));
   return { leave: () => (history.length > 1 ? history.back() : (location.hash = "#/tasks")) };
 }
@@ -113,7 +109,7 @@ class Page {
     }
     this.busy = false;
     if (this.signal.aborted) return;
-    if (this.again) this.read();
+    if (this.again) await this.read();
     else if (!final) this.timer = setTimeout(() => this.read(), LOOK_MS);
   }
 
@@ -142,6 +138,7 @@ class Page {
 
   show(shown) {
     const { task } = shown;
+    this.principal = shown.principal;
     const state = task.status.state;
     this.part(
       "head",

@@ -115,7 +115,7 @@ class Page {
     this.showFresh();
     if (!back) this.more();
     follow(
-      filters.watched(filter),
+      this.request,
       { opened: () => this.catchUp(), changed: (news) => this.take(news) },
       signal,
     );
@@ -185,23 +185,27 @@ class Page {
     for (const task of news.tasks ?? []) {
       const old = this.known.get(task.taskId);
       if (old && same(old, task)) continue;
-      const fits = filters.fits(this.filter, task);
       if (old) {
         Object.assign(old, { reason: "", origin: "", failureId: "" }, task);
         this.grid.redraw(old);
-        if (fits) this.waiting.set(task.taskId, old);
-        else this.drop(old);
-      } else if (fits) this.waiting.set(task.taskId, task);
+      }
+      this.waiting.set(task.taskId, old ?? task);
     }
+    this.drop(news.gone ?? []);
     if (this.grid.atTop && this.grid.active < 1) this.showFresh();
     else this.describe();
   }
 
-  drop(task) {
-    this.waiting.delete(task.taskId);
-    this.known.delete(task.taskId);
-    const at = this.grid.items.indexOf(task);
-    if (at >= 0) this.grid.items.splice(at, 1);
+  /** Takes off what does not fit any longer. */
+  drop(ids) {
+    const listed = ids.map((id) => this.known.get(id)).filter(Boolean);
+    for (const id of ids) {
+      this.waiting.delete(id);
+      this.known.delete(id);
+    }
+    if (listed.length === 0) return;
+    const gone = new Set(listed);
+    this.grid.items = this.grid.items.filter((task) => !gone.has(task));
     this.grid.layout();
   }
 
