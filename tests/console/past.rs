@@ -24,10 +24,9 @@ pub(crate) fn tasks() -> impl Iterator<Item = Past> {
     let mut dice = Dice(1);
     (0..TASKS).map(move |number| {
         let of = |names: &[&str], roll: u32| names[roll as usize % names.len()].to_owned();
-        // More at noon than at midnight, and none in the minute that the checks happen in.
-        let even = number * (DAY_S / TASKS) + dice.roll(8);
-        let wave = (f64::from(even) / f64::from(DAY_S) * std::f64::consts::TAU).sin();
-        let ago = 90 + even + (wave * 4000.0).max(0.0) as u32;
+        // More of late than long ago, in waves, and none in the minute that the checks happen in.
+        let even = (f64::from(number) / f64::from(TASKS)).powf(1.6) * f64::from(DAY_S);
+        let ago = 90 + (even + 400.0 + 400.0 * (even / 600.0).sin()) as u32 + dice.roll(30);
         let magnitude = dice.roll(13);
         let took = 30 + dice.roll(1 << magnitude);
         Past {

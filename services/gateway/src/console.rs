@@ -67,6 +67,7 @@ const FILES: &[(&str, &str, &[u8])] = files![
     "parts.js" SCRIPT,
     "question.js" SCRIPT,
     "reasons.js" SCRIPT,
+    "rows.js" SCRIPT,
     "spark.js" SCRIPT,
     "task.js" SCRIPT,
     "tasks.js" SCRIPT,

@@ -139,7 +139,7 @@ export async function failures(browser, base) {
   const pair = pairs.locator("tr", { hasText: "READ_TIMEOUT" });
   const tasks = Number((await pair.locator("td").nth(3).textContent()).replace(",", ""));
   await pair.locator("a.reason").click();
-  await page.waitForURL("**state=failed&reason=READ_TIMEOUT&origin=search&since=24h");
+  await page.waitForURL("**state=failed&reason=READ_TIMEOUT&origin=search&from=*");
   await page.locator(".tally").getByText(`${tasks} tasks`, { exact: true }).waitFor();
   await page.goBack();
   // A bar leads to the tasks that it stands for.

@@ -39,12 +39,20 @@ export async function hostile(browser, base) {
     await page.locator("main").getByText("RATE_LIMITED").or(page.getByText(EVIL)).first().waitFor();
   }
   await go("#/");
-  await page.getByRole("region", { name: "Agents" }).getByRole("link", { name: EVIL }).first().waitFor();
+  await page
+    .getByRole("region", { name: "Agents" })
+    .getByRole("link", { name: EVIL })
+    .first()
+    .waitFor();
   await page.unrouteAll({ behavior: "wait" });
   await go(`#/tasks?agent=${encodeURIComponent(EVIL)}&reason=${encodeURIComponent(EVIL)}`);
   await page.getByText("Nothing fits these filters").waitFor();
-  await go(`#/${encodeURIComponent(EVIL)}`);
-  await page.getByText("There is no such page").waitFor();
+  for (const nowhere of [encodeURIComponent(EVIL), "constructor", "task%2F%zz"]) {
+    await go("#/");
+    await page.getByRole("region", { name: "Agents" }).waitFor();
+    await go(`#/${nowhere}`);
+    await page.getByText("There is no such page").waitFor();
+  }
   equal(await page.evaluate(() => [window.hacked, document.images.length]), [null, 0], "harm");
   await close();
 }
@@ -91,9 +99,13 @@ export async function reconnecting(browser, base) {
   const { page, go, live, close } = await open(browser, line.url, { expected: ["net::ERR"] });
   await go("#/tasks?agent=echo");
   await live();
+  let calls = 0;
+  page.on("request", () => (calls += 1));
   line.cut();
   const note = page.getByRole("alert").filter({ hasText: "Lost the connection" });
   await note.waitFor();
+  await note.getByText("Trying again in 2 s").waitFor();
+  ok(calls < 10, `${calls} calls while there was nobody to answer`);
   const missed = await send(base, "echo", "while nobody listened");
   line.mend();
   await note.getByRole("button", { name: "Try now" }).click();

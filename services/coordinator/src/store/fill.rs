@@ -68,7 +68,7 @@ fn finished(past: Past) -> Write {
     let submitted =
         Submitted { message: Some(message), principal: past.principal, ..Submitted::default() };
     let (mut task, first) =
-        Task::submit(TaskId::new(), &past.agent, "bench".to_owned(), submitted, begun);
+        Task::submit(made_at(begun), &past.agent, "bench".to_owned(), submitted, begun);
     let artifact = Artifact { artifact_id: "echo".to_owned(), parts, ..Artifact::default() };
     let state = if past.failure.is_some() { TaskState::Failed } else { TaskState::Completed };
     let failure = past.failure.map(Failure::into_record);
@@ -80,4 +80,11 @@ fn finished(past: Past) -> Write {
     events.extend(bodies.map(|body| task.apply_now(body, ended)));
     let events = (1..).zip(&events).map(|(seq, event)| super::encode(seq, event)).collect();
     Write::Insert { row: Row::from(&task), events, with: None }
+}
+
+/// An id of the time when it would have been made, as ids are counted by it.
+fn made_at(time: Millis) -> TaskId {
+    let mut bytes = *TaskId::new().as_bytes();
+    bytes[..6].copy_from_slice(&time.to_be_bytes()[2..]);
+    TaskId::from_bytes(bytes)
 }

@@ -47,13 +47,14 @@ function show() {
   shown?.controller.abort();
   const controller = new AbortController();
   main.replaceChildren();
-  main.className = `page-${page in PAGES ? page : "none"}`;
+  const known = Object.hasOwn(PAGES, page);
+  main.className = `page-${known ? page : "none"}`;
   for (const item of document.querySelectorAll("[data-page]")) {
     const current = item.dataset.page === (page === "task" ? "tasks" : page);
     if (current) item.setAttribute("aria-current", "page");
     else item.removeAttribute("aria-current");
   }
-  if (!(page in PAGES)) {
+  if (!known) {
     document.title = "Not found · faultline";
     main.append(
       h(
@@ -141,6 +142,11 @@ async function start() {
   themeButton.addEventListener("click", () => {
     window.theme.turn();
     showTheme();
+  });
+  // The address after the # is a page of ours, so this one cannot simply be a link.
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
   });
   document.getElementById("help").addEventListener("click", () => help(config));
   leaveButton.hidden = !hasToken();

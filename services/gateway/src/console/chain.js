@@ -29,7 +29,7 @@ export function chain(failure, shown, inspect) {
   const hops = hopsOf(failure, shown);
   const origin = hops[0];
   const list = h("ol", { class: "hops" });
-  const rows = hops.map((hop, at) => hopRow(hop, at, hops.length, failure));
+  const rows = hops.map((hop, at) => hopRow(hop, at === 0, failure));
   list.append(...rows.map((one) => one.el));
   if (failure.causesDropped) {
     const text = `${plural(failure.causesDropped, "hop was", "hops were")} not kept: the chain was too long.`;
@@ -52,7 +52,7 @@ export function chain(failure, shown, inspect) {
       h(
         "h2",
         { id: "why-title" },
-        h("span", { class: "reason" }, failure.reason),
+        h("span", { class: "reason" }, origin.reason),
         " ",
         h("span", { class: "dim" }, "in"),
         " ",
@@ -90,8 +90,7 @@ function hopsOf(failure, shown) {
   });
 }
 
-function hopRow(hop, at, total, failure) {
-  const first = at === 0;
+function hopRow(hop, first, failure) {
   const node = first ? crack() : svg("circle", { cx: 14, cy: 16, r: 4.5 });
   const rail = svg(
     "svg",

@@ -64,7 +64,7 @@ class Page {
 
   turn(params) {
     const wanted = params.get("since");
-    this.since = wanted in SPANS ? wanted : "24h";
+    this.since = Object.hasOwn(SPANS, wanted) ? wanted : "24h";
     this.choice.value = this.since;
     this.read();
   }
@@ -89,6 +89,7 @@ class Page {
   }
 
   show(failures, from, bucketMs) {
+    this.from = new Date(from).toISOString();
     const focus = document.activeElement?.dataset?.key;
     if (failures.length === 0) {
       this.told.textContent = "";
@@ -138,8 +139,9 @@ class Page {
     if (focus) this.body.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus();
   }
 
+  /** Exactly those that were counted. */
   to(filter) {
-    return `#/tasks?${new URLSearchParams({ state: "failed", ...filter, since: this.since })}`;
+    return `#/tasks?${new URLSearchParams({ state: "failed", ...filter, from: this.from })}`;
   }
 
   ranking(name, all, field, tone) {

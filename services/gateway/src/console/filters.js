@@ -28,8 +28,8 @@ export function read(params) {
     const value = params.get(name)?.trim();
     if (value) filter[name] = value;
   }
-  if (!(filter.state in GROUPS)) delete filter.state;
-  if (!(filter.since in SPANS)) delete filter.since;
+  if (!Object.hasOwn(GROUPS, filter.state)) delete filter.state;
+  if (!Object.hasOwn(SPANS, filter.since)) delete filter.since;
   for (const end of ["from", "to"]) if (!Number.isFinite(millis(filter[end]))) delete filter[end];
   if (filter.roots !== "1") delete filter.roots;
   return filter;
@@ -87,7 +87,7 @@ export function bar(changed) {
       }),
     );
   const clear = h("button", { type: "button", class: "plain", hidden: true }, "Clear");
-  const window = h("button", {
+  const between = h("button", {
     type: "button",
     class: "plain window",
     hidden: true,
@@ -119,7 +119,7 @@ export function bar(changed) {
       (fields.roots = h("input", { type: "checkbox" })),
       h("span", null, "roots only"),
     ),
-    window,
+    between,
     clear,
     agents,
     known,
@@ -142,7 +142,7 @@ export function bar(changed) {
     if (event.target.type === "text") typing = setTimeout(tell, 250);
   });
   clear.addEventListener("click", () => changed({}));
-  window.addEventListener("click", () => {
+  between.addEventListener("click", () => {
     const { from, to, ...rest } = current;
     changed(rest);
   });
@@ -158,9 +158,9 @@ export function bar(changed) {
       }
       fields.roots.checked = filter.roots === "1";
       clear.hidden = Object.keys(filter).length === 0;
-      window.hidden = !filter.from && !filter.to;
+      between.hidden = !filter.from && !filter.to;
       const end = (time, open) => (time ? tellTime(millis(time)) : open);
-      window.textContent = `${end(filter.from, "…")} – ${end(filter.to, "now")} ×`;
+      between.textContent = `${end(filter.from, "…")} – ${end(filter.to, "now")} ×`;
     },
     offer(names) {
       agents.replaceChildren(...names.map((name) => h("option", { value: name })));

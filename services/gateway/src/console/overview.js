@@ -4,31 +4,22 @@
 
 import { call, follow, Lost } from "./api.js";
 import { command, empty, h, keyed, put, set } from "./dom.js";
-import {
-  GROUPS,
-  badge,
-  brief,
-  count,
-  millis,
-  pause,
-  plural,
-  setSince,
-  since,
-  sum,
-} from "./format.js";
-import { named } from "./reasons.js";
+import { GROUPS, count, plural, sum } from "./format.js";
+import { agentRow, failingRow, waitingRow, workerRow } from "./rows.js";
 import { spark } from "./spark.js";
 
 const HOUR_MS = 3_600_000;
 const BUCKET_MS = 60_000;
 const SOONEST_MS = 1000;
 const ANYWAY_MS = 10_000;
+const COUNTED_MS = 4000;
 const LISTED = 6;
 
 export const title = () => "Overview";
 
 export function mount(main, { signal }) {
   const view = draw(main);
+  const read = reader(signal);
   let timer = 0;
   let busy = false;
   let again = false;
@@ -44,7 +35,7 @@ export function mount(main, { signal }) {
     again = false;
     last = Date.now();
     try {
-      view.show(await read(signal));
+      view.show(await read());
     } catch (error) {
       if (!signal.aborted && !(error instanceof Lost) && !error.passes) view.fail(error);
     }
@@ -65,28 +56,36 @@ export function mount(main, { signal }) {
   follow({}, { opened: soon, changed: soon }, signal);
 }
 
-async function read(signal) {
-  const from = new Date(
-    Math.floor((Date.now() - HOUR_MS) / BUCKET_MS + 1) * BUCKET_MS,
-  ).toISOString();
-  const [agents, workers, activity, failures, waiting] = await Promise.all([
-    call("Agents", {}, signal),
-    call("Workers", {}, signal),
-    call("Activity", { from, bucketMs: BUCKET_MS }, signal),
-    call("Failures", { from, bucketMs: BUCKET_MS }, signal),
-    call("Tasks", { filter: { states: GROUPS.waiting, roots: true }, pageSize: LISTED }, signal),
-  ]);
-  const by = new Map((activity.agents ?? []).map((one) => [one.agent, one]));
-  return {
-    agents: (agents.agents ?? []).map((agent) => ({
-      ...agent,
-      activity: by.get(agent.name) ?? {},
-    })),
-    workers: workers.workers ?? [],
-    activity: activity.agents ?? [],
-    failures: failures.failures ?? [],
-    waiting: waiting.tasks ?? [],
-    moreWaiting: Boolean(waiting.nextPageToken),
+/** Reads everything; what is counted over time is dearer, and may be a few seconds old. */
+function reader(signal) {
+  let counted = null;
+  const countAgain = async () => {
+    const first = Math.floor((Date.now() - HOUR_MS) / BUCKET_MS + 1) * BUCKET_MS;
+    const asked = { from: new Date(first).toISOString(), bucketMs: BUCKET_MS };
+    const asking = [call("Activity", asked, signal), call("Failures", asked, signal)];
+    const [activity, failures] = await Promise.all(asking);
+    counted = {
+      at: Date.now(),
+      activity: activity.agents ?? [],
+      failures: failures.failures ?? [],
+    };
+  };
+  return async () => {
+    const asks = { states: GROUPS.waiting, roots: true };
+    const [agents, workers, waiting] = await Promise.all([
+      call("Agents", {}, signal),
+      call("Workers", {}, signal),
+      call("Tasks", { filter: asks, pageSize: LISTED }, signal),
+      counted && Date.now() - counted.at < COUNTED_MS ? null : countAgain(),
+    ]);
+    const by = new Map(counted.activity.map((one) => [one.agent, one]));
+    const withNumbers = (agent) => ({ ...agent, activity: by.get(agent.name) ?? {} });
+    return {
+      ...counted,
+      agents: (agents.agents ?? []).map(withNumbers),
+      workers: workers.workers ?? [],
+      waiting: waiting.tasks ?? [],
+    };
   };
 }
 
@@ -257,170 +256,4 @@ function perMinute(values) {
   const last = values.slice(-6, -1);
   const mean = last.length ? sum(last) / last.length : 0;
   return mean > 0 && mean < 10 ? mean.toFixed(1) : count(Math.round(mean));
-}
-
-/** What can be said of an agent in two words, and how bad it is. */
-function health(agent) {
-  const about = agent.health ?? {};
-  if (about.circuit === "CIRCUIT_OPEN") {
-    const left = millis(about.openUntil) - Date.now();
-    return {
-      tone: "bad",
-      text: left > 0 ? `circuit open, ${pause(Math.ceil(left / 1000) * 1000)}` : "circuit open",
-    };
-  }
-  if (about.circuit === "CIRCUIT_HALF_OPEN") return { tone: "wait", text: "circuit half open" };
-  if (!agent.workers) return { tone: agent.queued ? "bad" : "off", text: "no worker" };
-  if (about.consecutiveFailures)
-    return {
-      tone: "wait",
-      text: plural(about.consecutiveFailures, "failure in a row", "failures in a row"),
-    };
-  return { tone: "good", text: "well" };
-}
-
-function agentRow(agent) {
-  const href = `#/tasks?agent=${encodeURIComponent(agent.name)}`;
-  const mark = h("span", { class: "state" }, h("i", { "aria-hidden": "true" }), h("span"));
-  const cells = ["workers", "queued", "computing", "waiting"].map((name) =>
-    h("td", { class: "n", "data-name": name }),
-  );
-  const bars = spark(`${agent.name}, last hour`);
-  const failed = h("a", { class: "failed", href: `${href}&state=failed&since=1h` });
-  const started = h("span", { class: "n" });
-  const name = h("a", { href, "data-row": true }, agent.name);
-  const root = h(
-    "small",
-    { class: "tag", title: "Serves the root, with no agent named" },
-    "default",
-  );
-  const el = h(
-    "tr",
-    null,
-    h("td", null, name, " ", root),
-    h("td", null, mark),
-    ...cells,
-    h("td", { class: "rate" }, h("div", null, bars.el, started, failed)),
-  );
-  return {
-    el,
-    update(now) {
-      const { tone, text } = health(now);
-      mark.dataset.tone = tone;
-      put(mark.lastChild, text);
-      root.hidden = !now.isDefault;
-      for (const cell of cells) {
-        const value = now[cell.dataset.name] ?? 0;
-        put(cell, count(value));
-        set(cell, "data-zero", value === 0 ? "" : null);
-      }
-      bars.update(now.activity.submitted, now.activity.failed);
-      put(started, count(sum(now.activity.submitted)));
-      const bad = sum(now.activity.failed);
-      put(failed, bad ? `${count(bad)} failed` : "");
-    },
-  };
-}
-
-function workerRow(worker) {
-  const mark = h("span", { class: "state" }, h("i", { "aria-hidden": "true" }), h("span"));
-  const used = h("span", { class: "n" });
-  const meter = h("meter", { min: "0", "aria-label": "Slots in use" });
-  const agents = h("td", { class: "chips" });
-  const at = since(worker.since);
-  const el = h(
-    "tr",
-    null,
-    h(
-      "td",
-      null,
-      h(
-        "span",
-        { title: worker.id, tabindex: "-1", "data-row": true },
-        worker.name || brief(worker.id),
-      ),
-    ),
-    h("td", null, mark),
-    h("td", { class: "slots" }, h("div", null, meter, used)),
-    agents,
-    h("td", null, at),
-  );
-  return {
-    el,
-    update(now) {
-      const [tone, text] = !now.attached
-        ? ["bad", "away"]
-        : now.draining
-          ? ["wait", "draining"]
-          : ["good", "attached"];
-      mark.dataset.tone = now.orphans ? "wait" : tone;
-      put(
-        mark.lastChild,
-        now.orphans ? `${text}, ${plural(now.orphans, "orphan", "orphans")}` : text,
-      );
-      meter.max = now.slots || 1;
-      meter.value = now.used ?? 0;
-      put(used, `${count(now.used)} / ${count(now.slots)}`);
-      put(agents, (now.agents ?? []).join(", "));
-      agents.title = (now.agents ?? []).join(", ");
-      setSince(at, now.since);
-    },
-  };
-}
-
-function waitingRow(task) {
-  if (task.none) return { el: h("li", { class: "none" }, task.none) };
-  const mark = badge(task.state);
-  return {
-    el: h(
-      "li",
-      null,
-      h(
-        "a",
-        { href: `#/task/${encodeURIComponent(task.taskId)}`, "data-row": true },
-        h(
-          "span",
-          { class: "grow" },
-          h("strong", null, task.agent),
-          h("small", { class: "dim" }, task.principal),
-        ),
-        mark,
-        since(task.changed),
-      ),
-    ),
-  };
-}
-
-function failingRow(failure) {
-  if (failure.none) return { el: h("li", { class: "none" }, failure.none) };
-  const bars = spark("Last hour");
-  const tasks = h("b", { class: "n" });
-  const query = new URLSearchParams({
-    state: "failed",
-    reason: failure.reason,
-    origin: failure.origin ?? "",
-    since: "1h",
-  });
-  return {
-    el: h(
-      "li",
-      null,
-      h(
-        "a",
-        { href: `#/tasks?${query}`, "data-row": true, title: named(failure.reason)?.help },
-        h(
-          "span",
-          { class: "grow" },
-          h("strong", { class: "reason" }, failure.reason),
-          h("small", { class: "dim" }, "in ", failure.origin || "the mesh"),
-        ),
-        bars.el,
-        tasks,
-      ),
-    ),
-    update(now) {
-      bars.update([], now.buckets);
-      put(tasks, count(now.tasks));
-    },
-  };
 }

@@ -140,8 +140,8 @@ function field(name, { label, help, required, control, value }) {
   const mark = required ? h("span", { class: "dim" }, " (required)") : null;
   const el =
     control.type === "checkbox"
-      ? h("div", { class: "answer check" }, control, h("label", { for: id }, label), about, wrong)
-      : h("div", { class: "answer" }, h("label", { for: id }, label, mark), about, control, wrong);
+      ? h("div", { class: "entry check" }, control, h("label", { for: id }, label), about, wrong)
+      : h("div", { class: "entry" }, h("label", { for: id }, label, mark), about, control, wrong);
   return {
     name,
     el,

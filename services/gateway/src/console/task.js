@@ -20,6 +20,7 @@ import {
 import { artifacts, conversation } from "./parts.js";
 import { question } from "./question.js";
 import { named } from "./reasons.js";
+import { lastList } from "./tasks.js";
 import { Timeline } from "./timeline.js";
 import { tree } from "./tree.js";
 
@@ -40,12 +41,13 @@ export function mount(main, { argument: id, config, signal }) {
     follow(filter, { opened: () => page.read(), changed }, signal);
   });
   signal.addEventListener("abort", () => clearTimeout(page.timer));
-  return { leave: () => (history.length > 1 ? history.back() : (location.hash = "#/tasks")) };
+  return { leave: () => (location.hash = lastList()) };
 }
 
 class Page {
   constructor(main, id, config, signal) {
     Object.assign(this, { id, config, signal, seen: new Map(), drawn: {} });
+    Object.assign(this, { below: new Set(), opened: new Set(), places: {} });
     this.timeline = new Timeline(id, signal);
     this.head = h(
       "header",
@@ -72,19 +74,18 @@ class Page {
   }
 
   concerns(id) {
-    return id === this.id || this.seen.has(id);
+    return id === this.id || this.below.has(id);
   }
 
-  /** A task, asked for once: what ended does not change. */
+  /** A task below, asked for once if it has ended: then it does not change. */
   inspect = (id) => {
+    this.below.add(id);
     const known = this.seen.get(id);
     if (known) return known;
     const asked = call("Inspect", { taskId: id }, this.signal);
+    const forget = () => this.seen.delete(id);
     this.seen.set(id, asked);
-    asked.then(
-      (task) => isFinal(task.task?.status?.state) || this.seen.set(id, Promise.resolve(task)),
-      () => this.seen.delete(id),
-    );
+    asked.then((task) => isFinal(task.task?.status?.state) || forget(), forget);
     return asked;
   };
 
@@ -139,12 +140,14 @@ class Page {
   show(shown) {
     const { task } = shown;
     this.principal = shown.principal;
+    for (const child of shown.children ?? []) this.below.add(child.taskId);
     const state = task.status.state;
-    this.part(
-      "head",
-      { ...shown, task: { id: task.id, contextId: task.contextId, status: task.status } },
-      () => this.header(shown, state),
-    );
+    // What is left of its time changes with every look, and is only written anew.
+    const { remainingMs, ...lasting } = shown;
+    const about = { ...lasting, task: { id: task.id, state, contextId: task.contextId } };
+    this.part("head", about, () => this.header(shown, state));
+    const left = span(Number(remainingMs ?? 0));
+    put(this.timeLeft, `${left} of ${span(Number(shown.timeoutMs))}`);
     const asks = isWaiting(state) ? (shown.interrupts ?? []) : [];
     this.part("questions", asks, () =>
       this.questions.replaceChildren(
@@ -152,9 +155,22 @@ class Page {
       ),
     );
     this.part("why", [shown.failure, shown.tolerated, isFinal(state)], () => this.because(shown));
-    this.part("side", [shown.children, shown.attempts, task.artifacts, task.history], () =>
-      this.beside(shown),
-    );
+    const { causes } = shown.failure ?? {};
+    const path = new Set((causes ?? []).map((cause) => cause.taskId));
+    this.panel("tree", shown.children, () => tree(shown, this.inspect, path, this.opened));
+    this.panel("attempts", shown.attempts, () => attempts(shown));
+    this.panel("artifacts", task.artifacts, artifacts);
+    this.panel("messages", task.history, conversation);
+  }
+
+  /** One panel at the side, there if it has something to show. */
+  panel(name, list, draw) {
+    const place = (this.places[name] ??= this.side.appendChild(h("div", { class: "stack" })));
+    this.part(name, list ?? [], () => {
+      const scrolled = [...place.querySelectorAll("pre")].map((block) => block.scrollTop);
+      place.replaceChildren(...(list?.length ? [draw(list)] : []));
+      place.querySelectorAll("pre").forEach((block, at) => (block.scrollTop = scrolled[at] ?? 0));
+    });
   }
 
   header(shown, state) {
@@ -186,11 +202,8 @@ class Page {
           brief(shown.parent.taskId),
         ),
       ]);
-    if (shown.timeoutMs)
-      facts.push([
-        "Time left",
-        h("b", null, `${span(Number(shown.remainingMs ?? 0))} of ${span(Number(shown.timeoutMs))}`),
-      ]);
+    this.timeLeft = h("b");
+    if (shown.timeoutMs) facts.push(["Time left", this.timeLeft]);
     if (task.contextId)
       facts.push(["Context", h("code", { title: task.contextId }, brief(task.contextId))]);
     if (shown.lateReports) facts.push(["Late reports", h("b", null, count(shown.lateReports))]);
@@ -273,17 +286,6 @@ class Page {
     }
     this.why.replaceChildren(...parts);
   }
-
-  beside(shown) {
-    const { task, failure } = shown;
-    const path = new Set((failure?.causes ?? []).map((cause) => cause.taskId));
-    const parts = [];
-    if (shown.children?.length) parts.push(tree(shown, this.inspect, path));
-    if (shown.attempts?.length) parts.push(attempts(shown));
-    if (task.artifacts?.length) parts.push(artifacts(task.artifacts));
-    if (task.history?.length) parts.push(conversation(task.history));
-    this.side.replaceChildren(...parts);
-  }
 }
 
 const OUTCOMES = {
@@ -351,7 +353,7 @@ function attempts(shown) {
 
 /** Where the trace is, if the gateway knows; else its id. */
 function trace(id, url) {
-  if (!url) return h("span", null, h("code", { title: id }, brief(id)), copy(id, "the trace id"));
+  if (!url) return [h("code", { title: id }, brief(id)), copy(id, "the trace id")];
   return h(
     "a",
     {

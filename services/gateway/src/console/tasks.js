@@ -34,6 +34,10 @@ const COLUMNS = [
 /** Where somebody was, so that they are there again when they come back from a task. */
 let kept = null;
 
+/** The list that somebody looked at last. */
+let last = "#/tasks";
+export const lastList = () => last;
+
 export const title = () => "Tasks";
 
 export function mount(main, { params, signal }) {
@@ -87,6 +91,7 @@ class Page {
   /** Another filter: everything anew, unless it is the one that was just left. */
   turn(filter) {
     const key = filters.address(filter);
+    last = key;
     this.bar.show(filter, date);
     if (this.key === key) return;
     this.turned?.abort();
@@ -98,6 +103,7 @@ class Page {
       request: filters.request(filter),
       next: "",
       loading: false,
+      stalled: false,
       wrong: null,
     });
     this.turnSignal = signal;
@@ -123,7 +129,7 @@ class Page {
 
   /** The next page, if there is one and nobody is at it. */
   async more() {
-    if (this.loading || this.complete || this.wrong) return;
+    if (this.loading || this.complete || this.stalled || this.wrong) return;
     const signal = this.turnSignal;
     this.loading = true;
     this.describe();
@@ -144,6 +150,8 @@ class Page {
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof Lost) && !error.passes) this.wrong = error;
+      // Until the stream is back: whoever is away is not asked again and again.
+      this.stalled = true;
     }
     if (signal !== this.turnSignal) return;
     this.loading = false;
@@ -154,6 +162,7 @@ class Page {
   /** What may have been missed while nobody listened. */
   async catchUp() {
     const signal = this.turnSignal;
+    this.stalled = false;
     if (this.loading) return;
     try {
       const answer = await call("Tasks", { filter: this.request, pageSize: PAGE }, signal);
@@ -171,10 +180,18 @@ class Page {
         this.showFresh();
         return;
       }
-      this.take({ tasks });
+      this.take({ tasks, gone: this.unlisted(tasks, !answer.nextPageToken) });
     } catch {
       // The stream tells that the mesh is away, and is opened again when it is back.
     }
+  }
+
+  /** What should be among the first tasks, and is not: it does not fit any longer. */
+  unlisted(first, areAll) {
+    const listed = new Set(first.map((task) => task.taskId));
+    const oldest = areAll ? -Infinity : millis(first.at(-1)?.changed);
+    const missing = (task) => millis(task.changed) > oldest && !listed.has(task.taskId);
+    return this.grid.items.filter(missing).map((task) => task.taskId);
   }
 
   take(news) {
@@ -303,6 +320,7 @@ function row() {
     el,
     show(task) {
       setBadge(mark, task.state);
+      el.dataset.tone = mark.dataset.tone;
       put(agent, task.agent);
       child.hidden = !task.parentId;
       put(reason, task.reason);

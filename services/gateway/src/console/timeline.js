@@ -18,7 +18,7 @@ export class Timeline {
     this.list = h("ol", { class: "timeline" });
     this.button = h(
       "button",
-      { type: "button", class: "plain", hidden: true, onclick: () => this.more() },
+      { type: "button", class: "plain", hidden: true, onclick: () => this.more().catch(() => {}) },
       "Show more",
     );
     this.el = h(

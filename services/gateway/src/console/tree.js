@@ -4,11 +4,13 @@
 import { h } from "./dom.js";
 import { badge, brief, state } from "./format.js";
 
-/** `path` are the tasks that the failure came through. */
-export function tree(shown, inspect, path) {
+/**
+ * `path` are the tasks that the failure came through; `opened` are those that somebody opened, and
+ * stay so when the tree is drawn again.
+ */
+export function tree(shown, inspect, path, opened) {
   const root = h("ul", { class: "tree" });
-  for (const child of shown.children ?? [])
-    root.append(branch(child, inspect, path, shown.task.id));
+  for (const child of shown.children ?? []) root.append(branch(child, { inspect, path, opened }));
   return h(
     "section",
     { class: "panel", "aria-label": "Delegated" },
@@ -17,7 +19,8 @@ export function tree(shown, inspect, path) {
   );
 }
 
-function branch(child, inspect, path, above) {
+function branch(child, knows) {
+  const { inspect, path, opened } = knows;
   const below = h("ul");
   const toggle = h("button", {
     type: "button",
@@ -50,7 +53,7 @@ function branch(child, inspect, path, above) {
     try {
       const task = await inspect(child.taskId);
       const children = task.children ?? [];
-      below.replaceChildren(...children.map((one) => branch(one, inspect, path, child.taskId)));
+      below.replaceChildren(...children.map((one) => branch(one, knows)));
       // Nothing to open is no button.
       if (children.length === 0) toggle.classList.add("leaf");
       toggle.disabled = children.length === 0;
@@ -59,8 +62,13 @@ function branch(child, inspect, path, above) {
       below.replaceChildren(h("li", { class: "dim" }, "It cannot be read now."));
     }
   };
-  toggle.addEventListener("click", () => open(toggle.getAttribute("aria-expanded") !== "true"));
-  if (path.has(child.taskId) && child.taskId !== above) open(true);
+  toggle.addEventListener("click", () => {
+    const wanted = toggle.getAttribute("aria-expanded") !== "true";
+    if (wanted) opened.add(child.taskId);
+    else opened.delete(child.taskId);
+    open(wanted);
+  });
+  if (path.has(child.taskId) || opened.has(child.taskId)) open(true);
   else below.hidden = true;
   return el;
 }
