@@ -16,6 +16,7 @@ mod stop;
 mod strangers;
 mod streams;
 mod tasks;
+mod view;
 
 use faultline::{Config, Mesh};
 use faultline_tests::{Rpc, in_process};

@@ -183,6 +183,13 @@ impl Rpc {
         self.mesh("Inspect", json!({"taskId": id})).await
     }
 
+    /// What changes, for operators.
+    pub async fn watch(&self, request: Value) -> Result<Frames, Reply> {
+        let watch = self.path("/mesh/Watch");
+        let opened = watch.bare_stream(watch.build(request.to_string().into())).await;
+        opened.expect("the gateway answers")
+    }
+
     // The wire.
 
     fn build(&self, body: Bytes) -> Request<Full<Bytes>> {

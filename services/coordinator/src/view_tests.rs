@@ -1,1 +1,97 @@
+//! What operators may ask, and how what makes no sense is refused.
 
+use faultline_proto::{
+    Failure, reason,
+    v1::{Checkpointed, report},
+};
+
+use super::*;
+use crate::testing::{Bench, offer, principal};
+
+fn operator() -> Caller {
+    Caller { operates: true, ..principal("olga") }
+}
+
+/// The field that is wrong.
+fn field<T: std::fmt::Debug>(refused: Result<T, Error>) -> String {
+    Failure::from(refused.unwrap_err()).violations[0].field.clone()
+}
+
+#[test]
+fn time_is_cut_at_multiples_from_the_bucket_of_the_first_to_that_of_now() {
+    let at = |ms| Some(timestamp(ms));
+    for (from, width, expected) in [
+        (at(10_500), 1000, (10_000, 1000, 11)),
+        (at(20_999), 1000, (20_000, 1000, 1)),
+        (at(-1), 60_000, (-60_000, 60_000, 2)),
+        (None, 0, (-3_600_000, 60_000, 61)),
+    ] {
+        let over = buckets(from.as_ref(), width, 20_999).unwrap();
+        assert_eq!((over.from, over.width, over.count), expected);
+        assert_eq!(over.at(20_999), Some(over.count - 1), "now is in the last");
+        assert_eq!((over.at(over.from), over.at(over.from - 1)), (Some(0), None));
+    }
+    for (from, width, wrong) in [
+        (at(0), 999, "bucketMs"),
+        (at(-500_000), 1000, "bucketMs"),
+        (at(Millis::MIN / 2), 1000, "bucketMs"),
+        (at(21_000), 1000, "from"),
+    ] {
+        assert_eq!(field(buckets(from.as_ref(), width, 20_999)), wrong);
+    }
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_with_its_field() {
+    let bench = Bench::start(vec![offer("a")]).await;
+    let tasks = async |request: TasksRequest| field(bench.core.tasks(request, &operator()).await);
+    let page = |page_size| TasksRequest { page_size, ..TasksRequest::default() };
+    assert_eq!(tasks(page(501)).await, "pageSize");
+    assert_eq!(tasks(page(-1)).await, "pageSize");
+    let token = TasksRequest { page_token: "5.x".into(), ..TasksRequest::default() };
+    assert_eq!(tasks(token).await, "pageToken");
+    for state in [0, 99] {
+        let filter = Some(TaskFilter { states: vec![2, state], ..TaskFilter::default() });
+        assert_eq!(tasks(TasksRequest { filter, ..<_>::default() }).await, "filter.states");
+    }
+    let events = EventsRequest { page_size: 501, task_id: TaskId::new().to_string(), after: 0 };
+    assert_eq!(field(bench.core.events(events, &operator()).await), "pageSize");
+}
+
+#[tokio::test]
+async fn what_is_about_everybody_is_for_operators() {
+    let mut bench = Bench::start(vec![offer("a")]).await;
+    let (ann, ben) = (principal("ann"), principal("ben"));
+    let task = bench.root("a").await.task_id;
+    let refusals = [
+        bench.core.tasks(<_>::default(), &ann).await.err(),
+        bench.core.activity(<_>::default(), &ann).await.err(),
+        bench.core.failures(<_>::default(), &ann).await.err(),
+        bench.core.changes(<_>::default(), &ann).err(),
+        bench.core.operator_cancel(<_>::default(), &ann).await.err(),
+        bench.core.operator_answer(<_>::default(), &ann).await.err(),
+    ];
+    for refused in refusals {
+        assert_eq!(Failure::from(refused.unwrap()).row(), &reason::INSUFFICIENT_SCOPE);
+    }
+    bench.core.flushed().await;
+    let events = || EventsRequest { task_id: task.clone(), ..EventsRequest::default() };
+    assert_eq!(bench.core.events(events(), &ann).await.unwrap().events.len(), 2);
+    assert_eq!(bench.core.events(events(), &operator()).await.unwrap().events.len(), 2);
+    let none = Failure::from(bench.core.events(events(), &ben).await.unwrap_err());
+    assert_eq!(none.row(), &reason::TASK_NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_told_and_not_shown() {
+    let mut bench = Bench::start(vec![offer("a")]).await;
+    let assign = bench.root("a").await;
+    bench.report(&assign, 1, report::Body::Checkpoint("secret".into()));
+    bench.complete(&assign, 2);
+    bench.core.flushed().await;
+    let request = EventsRequest { task_id: assign.task_id, after: 2, page_size: 1 };
+    let page = bench.core.events(request, &operator()).await.unwrap();
+    let event = page.events[0].event.clone().unwrap();
+    assert_eq!((page.events[0].seq, page.more, event.time.is_some()), (3, true, true));
+    assert_eq!(event.body, Some(event::Body::Checkpointed(Checkpointed::default())));
+}

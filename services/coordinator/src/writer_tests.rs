@@ -28,8 +28,8 @@ use crate::{
     caller::Caller,
     live::Done,
     store::{
-        Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, SigningSecret, Store,
-        Stored, StoredEvent, Write, sqlite::Sqlite,
+        Buckets, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Row,
+        Rows, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write, sqlite::Sqlite,
     },
     task::Millis,
     testing::{claimed, keyed, principal},
@@ -85,6 +85,32 @@ impl Store for Flaky {
 
     fn children(&self, id: TaskId, scope: Scope, limit: usize) -> Reading<'_, Vec<Child>> {
         self.inner.children(id, scope, limit)
+    }
+
+    fn tasks(&self, wanted: Wanted, after: Option<Cursor>, limit: usize) -> Reading<'_, Rows> {
+        self.inner.tasks(wanted, after, limit)
+    }
+
+    fn rows(&self, ids: Vec<TaskId>) -> Reading<'_, Vec<Row>> {
+        self.inner.rows(ids)
+    }
+
+    fn story(
+        &self,
+        id: TaskId,
+        scope: Scope,
+        after: u64,
+        limit: usize,
+    ) -> Reading<'_, Option<Story>> {
+        self.inner.story(id, scope, after, limit)
+    }
+
+    fn activity(&self, over: Buckets) -> Reading<'_, Vec<v1::AgentActivity>> {
+        self.inner.activity(over)
+    }
+
+    fn failures(&self, over: Buckets) -> Reading<'_, Vec<v1::FailureCount>> {
+        self.inner.failures(over)
     }
 
     fn recover(&self) -> Reading<'_, Vec<crate::task::Task>> {

@@ -8,14 +8,14 @@ use faultline_proto::{
 
 use super::{
     Cursor, Extras, Filter, KeyName, KeyRow, Row, Scope, Store, Write, WriteError,
-    children_conformance::*, encode, push_conformance::*,
+    children_conformance::*, encode, push_conformance::*, view_conformance::*,
 };
 use crate::task::{LOCAL, Millis, Task};
 
 /// A task and its events, stepped by hand.
-struct Life {
-    task: Task,
-    now: Millis,
+pub(super) struct Life {
+    pub(super) task: Task,
+    pub(super) now: Millis,
 }
 
 impl Life {
@@ -23,7 +23,7 @@ impl Life {
         Self::insert_of(LOCAL, agent, context, now)
     }
 
-    fn insert_of(whose: &str, agent: &str, context: &str, now: Millis) -> (Self, Write) {
+    pub(super) fn insert_of(whose: &str, agent: &str, context: &str, now: Millis) -> (Self, Write) {
         let content = Some(Content::Text("hi".into()));
         let message = Message {
             message_id: "m".into(),
@@ -47,7 +47,7 @@ impl Life {
         (Self { task, now }, write)
     }
 
-    fn advance(&mut self, bodies: Vec<event::Body>) -> Write {
+    pub(super) fn advance(&mut self, bodies: Vec<event::Body>) -> Write {
         let from = self.task.version;
         self.task.version += 1;
         let first = self.task.seq + 1;
@@ -58,16 +58,16 @@ impl Life {
     }
 }
 
-fn assigned() -> event::Body {
+pub(super) fn assigned() -> event::Body {
     let (worker, worker_name) = ("w".into(), "w-1".into());
     event::Body::Assigned(Assigned { attempt: 1, worker, worker_name, ..Default::default() })
 }
 
-fn completed() -> event::Body {
+pub(super) fn completed() -> event::Body {
     event::Body::Ended(Ended { state: TaskState::Completed as i32, ..Ended::default() })
 }
 
-fn artifact(text: &str) -> event::Body {
+pub(super) fn artifact(text: &str) -> event::Body {
     let content = Some(Content::Text(text.into()));
     let parts = vec![Part { content, ..Part::default() }];
     let artifact = Artifact { artifact_id: "a".into(), parts, ..Artifact::default() };
@@ -78,7 +78,7 @@ fn artifact(text: &str) -> event::Body {
     })
 }
 
-async fn commit(store: &dyn Store, writes: Vec<Write>) -> Vec<Result<(), WriteError>> {
+pub(super) async fn commit(store: &dyn Store, writes: Vec<Write>) -> Vec<Result<(), WriteError>> {
     store.commit(writes).await.unwrap()
 }
 
@@ -336,5 +336,11 @@ mod on_sqlite {
         pushes_come_with_a_task_and_go_with_it
         a_push_keeps_its_place
         pushes_are_paged_bounded_and_deleted
+        everybodys_tasks_are_found_by_what_they_are
+        a_row_remembers_the_root_of_its_failure
+        pages_of_everybodys_tasks_stand_still_while_more_come
+        a_story_is_read_in_parts_within_scope
+        activity_counts_what_began_and_how_it_ended
+        failures_are_counted_once_and_their_tasks_each
     }
 }

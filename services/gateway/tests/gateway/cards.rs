@@ -174,7 +174,7 @@ async fn behind_every_address_the_card_has_the_one_that_was_asked() {
     })
     .await;
     let mut client = mesh.client().await;
-    let card = client.ask("GET", CARD, &[], "").await;
+    let card = client.ask("GET", CARD, &[("host", "test")], "").await;
     assert_eq!(card.body["supportedInterfaces"][0]["url"], "http://test/");
     assert_eq!(card.headers["vary"], "host");
 }

@@ -212,9 +212,12 @@ impl Events {
     }
 
     pub(crate) async fn next_data(&mut self) -> (Option<u64>, Value) {
-        match soon("an event", self.next()).await {
-            Some(Event::Data { id, data }) => (id, data),
-            other => panic!("no event: {other:?}"),
+        loop {
+            match soon("an event", self.next()).await {
+                Some(Event::Data { id, data }) => return (id, data),
+                Some(Event::Comment) => {}
+                other => panic!("no event: {other:?}"),
+            }
         }
     }
 

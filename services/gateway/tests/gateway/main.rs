@@ -15,6 +15,7 @@ mod errors;
 mod grpc;
 mod link;
 mod malformed;
+mod operators;
 mod rest;
 mod streams;
 mod versions;

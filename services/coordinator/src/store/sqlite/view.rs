@@ -242,3 +242,60 @@ pub(super) fn failures(c: &Connection, over: Buckets) -> rusqlite::Result<Vec<v1
     }
     Ok(kinds.into_values().map(|(count, _)| count).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::migrations::STEPS;
+
+    fn plan(sql: &str, values: &[Value]) -> String {
+        let c = Connection::open_in_memory().unwrap();
+        STEPS.iter().for_each(|step| c.execute_batch(step).unwrap());
+        let mut statement = c.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let steps = statement.query_map(params_from_iter(values), |r| r.get(3)).unwrap();
+        steps.collect::<Result<Vec<String>, _>>().unwrap().join("\n")
+    }
+
+    #[test]
+    fn every_list_walks_an_index_in_its_order() {
+        let some = |text: &str| Some(text.to_owned());
+        let any = Wanted { from: Some(1), to: Some(9), ..Wanted::default() };
+        let after = Some(Cursor { status_at: 5, id: TaskId::new() });
+        let ann = Wanted { principal: some("ann"), roots: true, ..any.clone() };
+        let failed = Wanted { states: vec![TaskState::Failed], ..any.clone() };
+        let reason = Wanted { reason: some("INTERNAL"), agent: some("a"), ..any.clone() };
+        let origin = Wanted { origin: some("a"), roots: true, ..any.clone() };
+        for (wanted, walk) in [
+            (&ann, "SEARCH tasks USING INDEX tasks_by_principal (principal=? AND status_ms>?"),
+            (&failed, "SEARCH tasks USING COVERING INDEX tasks_unwell (status_ms>?"),
+            (&reason, "SEARCH tasks USING INDEX tasks_unwell (status_ms>?"),
+            (&origin, "SEARCH tasks USING INDEX tasks_unwell (status_ms>?"),
+        ] {
+            for after in [None, after] {
+                let (sql, values) = places_sql(wanted, after, 10);
+                let plan = plan(&sql, &values);
+                assert!(plan.contains(walk), "{wanted:?}: {plan}");
+                assert!(!plan.contains("B-TREE"), "{wanted:?}: {plan}");
+            }
+        }
+        // Few live, so these are sorted.
+        let alive = Wanted { states: vec![TaskState::Working], ..any };
+        let (sql, values) = places_sql(&alive, None, 10);
+        assert!(plan(&sql, &values).contains("USING INDEX tasks_alive"), "{}", plan(&sql, &values));
+    }
+
+    #[test]
+    fn numbers_come_out_of_an_index_alone() {
+        let from = [Value::from(5)];
+        let activity = plan(&format!("{WHOSE} {ACTIVITY}"), &from);
+        let walk = "tasks USING COVERING INDEX tasks_by_principal (principal=? AND status_ms>?)";
+        assert!(activity.contains(walk), "{activity}");
+        assert!(
+            activity.contains("(principal>?)") && !activity.contains("SCAN tasks"),
+            "{activity}"
+        );
+        let failures = plan(FAILURES, &from);
+        let walk = "SEARCH tasks USING COVERING INDEX tasks_unwell (status_ms>?)";
+        assert!(failures.contains(walk) && !failures.contains("B-TREE"), "{failures}");
+    }
+}

@@ -1,0 +1,260 @@
+//! The operators' view of a whole mesh: lists that stand still while tasks come in, a watch that
+//! misses nothing or says so, numbers that add up, and operators who act.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use faultline_chassis::client::Channel;
+use faultline_proto::v1::{
+    ActivityRequest, EventsRequest, FailuresRequest, OperatorCancelRequest, TaskFilter,
+    TasksRequest, WatchRequest, mesh_client::MeshClient,
+};
+use faultline_tests::{
+    Frames,
+    rpc::message,
+    task::{self, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING},
+    until,
+    wait::SOON,
+};
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::{Running, start, start_with};
+
+fn ids(tasks: &Value) -> Vec<String> {
+    let all = tasks["tasks"].as_array().into_iter().flatten();
+    all.map(|task| task["taskId"].as_str().expect("a summary has an id").to_owned()).collect()
+}
+
+/// What has arrived of a watch: each task as it was last told.
+struct Watched {
+    frames: Frames,
+    states: BTreeMap<String, String>,
+    missed: bool,
+    messages: usize,
+}
+
+async fn watch(up: &Running, filter: Value) -> Watched {
+    let frames = up.rpc.watch(json!({"filter": filter})).await.expect("it may be watched");
+    let mut watched = Watched { frames, states: BTreeMap::new(), missed: false, messages: 0 };
+    watched.next().await;
+    assert!(watched.states.is_empty(), "the first is empty");
+    watched
+}
+
+impl Watched {
+    async fn next(&mut self) {
+        let frame = self.frames.next().await.expect("it goes on").expect("for ever").body;
+        self.messages += 1;
+        self.missed |= frame["missed"] == true;
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        for task in frame["tasks"].as_array().into_iter().flatten() {
+            self.states.insert(text(&task["taskId"]), text(&task["state"]));
+        }
+        for id in frame["gone"].as_array().into_iter().flatten() {
+            self.states.remove(&text(id));
+        }
+    }
+
+    async fn until(&mut self, what: &str, is: impl Fn(&Self) -> bool) {
+        let arrives = async {
+            while !is(self) {
+                self.next().await;
+            }
+        };
+        tokio::time::timeout(SOON, arrives).await.unwrap_or_else(|_| panic!("never: {what}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_found_by_what_they_are() {
+    let up = start().await;
+    let done = task::id(&up.rpc.send("hello").await).to_owned();
+    let root = up.script.send("delegate script { fail INVALID_ARGUMENT code=X text=no }").await;
+    let root = task::id(&root).to_owned();
+    let asks = task::id(&up.script.send("ask well").await).to_owned();
+    let list = async |filter: Value| up.rpc.mesh("Tasks", json!({"filter": filter})).await;
+    let all = list(json!({})).await;
+    assert_eq!(ids(&all).len(), 4, "{all}");
+    let failed = list(json!({"states": [FAILED], "roots": true})).await;
+    assert_eq!(ids(&failed), [root.clone()]);
+    let summary = &failed["tasks"][0];
+    assert_eq!(
+        (&summary["reason"], &summary["origin"]),
+        (&json!("INVALID_ARGUMENT"), &json!("script"))
+    );
+    assert_eq!((&summary["agent"], &summary["principal"]), (&json!("script"), &json!("local")));
+    let inspected = up.rpc.inspect(&root).await;
+    assert_eq!(summary["failureId"], inspected["failure"]["id"], "{inspected}");
+    assert_eq!(inspected["notRetried"], "NOT_RETRIED_BELOW", "{inspected}");
+    let child = up.rpc.inspect(inspected["children"][0]["taskId"].as_str().unwrap()).await;
+    assert_eq!(child["notRetried"], "NOT_RETRIED_REASON", "{child}");
+    let same = list(json!({"reason": "INVALID_ARGUMENT", "origin": "script"})).await;
+    assert_eq!(same["tasks"][1]["parentId"], root, "{same}");
+    assert_eq!(ids(&list(json!({"agent": "echo"})).await), [done]);
+    assert_eq!(ids(&list(json!({"states": [INPUT_REQUIRED, WORKING]})).await), [asks.clone()]);
+    assert_eq!(ids(&list(json!({"principal": "nobody"})).await).len(), 0);
+    let later = list(json!({"from": all["tasks"][0]["changed"]})).await;
+    assert_eq!(ids(&later), [asks.clone()]);
+    let story = up.rpc.mesh("Events", json!({"taskId": asks, "after": 2})).await;
+    assert_eq!(story["events"][0]["event"]["asked"]["interrupt"]["prompt"], "well", "{story}");
+    let counts = up.rpc.mesh("Failures", json!({})).await;
+    let count = &counts["failures"][0];
+    assert_eq!((&count["failures"], &count["tasks"]), (&json!(1), &json!(2)), "{counts}");
+    let activity = up.rpc.mesh("Activity", json!({})).await;
+    let sum = |agent: usize, what: &str| -> u64 {
+        let counts = activity["agents"][agent][what].as_array().expect("numbers");
+        counts.iter().map(|n| n.as_u64().expect("a number")).sum()
+    };
+    assert_eq!((sum(0, "submitted"), sum(0, "completed"), sum(0, "failed")), (1, 1, 0));
+    assert_eq!((sum(1, "submitted"), sum(1, "completed"), sum(1, "failed")), (3, 0, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_hold_everything_once_while_tasks_come_in() {
+    let up = start().await;
+    let sent = join_all((0..40).map(|_| up.rpc.send("hello"))).await;
+    let expected: BTreeSet<_> = sent.iter().map(|sent| task::id(sent).to_owned()).collect();
+    let coming = async {
+        loop {
+            up.rpc.send("more").await;
+        }
+    };
+    let paging = async {
+        let (mut seen, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = json!({"pageSize": 7, "pageToken": token});
+            let page = up.rpc.mesh("Tasks", page).await;
+            seen.extend(ids(&page));
+            match page["nextPageToken"].as_str() {
+                Some(next) => token = next.to_owned(),
+                None => return seen,
+            }
+        }
+    };
+    let seen = tokio::select! {
+        seen = paging => seen,
+        () = coming => unreachable!("it goes on"),
+    };
+    let once: BTreeSet<_> = seen.iter().cloned().collect();
+    assert_eq!(once.len(), seen.len(), "nothing twice");
+    assert!(once.is_superset(&expected), "nothing is left out");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_under_load_tells_every_task_as_it_ended() {
+    let up = start().await;
+    let mut watched = watch(&up, json!({"roots": true})).await;
+    let started = std::time::Instant::now();
+    let sent = join_all((0..200).map(|_| up.rpc.send("hello"))).await;
+    let sent: BTreeSet<_> = sent.iter().map(|sent| task::id(sent).to_owned()).collect();
+    watched
+        .until("all have ended", |w| {
+            w.missed || sent.iter().all(|id| w.states.get(id).is_some_and(|s| s == COMPLETED))
+        })
+        .await;
+    assert!(!watched.missed, "so many can be told");
+    let most = 3 + started.elapsed().as_millis() / 250;
+    assert!(watched.messages as u128 <= most, "{} of {most}", watched.messages);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_names_what_leaves_its_filter() {
+    let up = start().await;
+    let mut asking = watch(&up, json!({"states": [INPUT_REQUIRED]})).await;
+    let task = up.script.send("ask well").await;
+    let id = task::id(&task).to_owned();
+    asking.until("it asks", |w| w.states.contains_key(&id)).await;
+    up.rpc.mesh("Answer", json!({"taskId": id, "text": "yes"})).await;
+    asking.until("it goes on", |w| !w.states.contains_key(&id)).await;
+}
+
+/// One that does not read stands in nobody's way, and hears that it missed something.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_that_does_not_read_slows_nobody_down() {
+    let up = start().await;
+    let slow = up.rpc.with_small_buffer().watch(json!({})).await.expect("it may be watched");
+    let mut quick = watch(&up, json!({})).await;
+    let mut last = String::new();
+    for _ in 0..5 {
+        let sent = join_all((0..100).map(|_| up.rpc.send("hello"))).await;
+        last = task::id(&sent[99]).to_owned();
+    }
+    quick.until("the quick one knows", |w| w.missed || w.states.contains_key(&last)).await;
+    drop(slow);
+    assert_eq!(task::state(&up.rpc.send("hello").await), COMPLETED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_stop_and_answer_and_callers_see_it() {
+    let up = start().await;
+    let running = up.script.send_immediately("delegate script { sleep 60s }").await;
+    let id = task::id(&running);
+    let child = until("it has delegated", SOON, async || {
+        let children = up.rpc.inspect(id).await["children"].take();
+        children[0]["taskId"].as_str().map(str::to_owned)
+    })
+    .await;
+    let stopped = up.rpc.mesh("Cancel", json!({"taskId": id, "reason": "too dear"})).await;
+    assert_eq!(task::state(&stopped["task"]), CANCELED, "{stopped}");
+    let seen = up.script.task(id).await;
+    assert_eq!(task::text(&seen["status"]["message"]), "cancelled by an operator: too dear");
+    until("the child is stopped too", SOON, async || {
+        (task::state(&up.rpc.inspect(&child).await["task"]) == CANCELED).then_some(())
+    })
+    .await;
+    let asks = up.script.send("ask well; artifact a $answer").await;
+    let answered = up.rpc.mesh("Answer", json!({"taskId": task::id(&asks), "text": "fine"})).await;
+    assert_eq!(answered["interrupts"], Value::Null, "{answered}");
+    until("it has ended", SOON, async || {
+        let task = up.script.task(task::id(&asks)).await;
+        (task::state(&task) == COMPLETED && task::artifacts(&task)["a"] == "fine").then_some(())
+    })
+    .await;
+    let again =
+        up.rpc.path("/mesh/Answer").post(json!({"taskId": task::id(&asks)}).to_string()).await;
+    assert_eq!(again.status, 400);
+    assert!(again.json()["error"]["message"].as_str().unwrap().contains("has ended"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_do_nothing_where_they_may_only_look() {
+    let up = start_with(|config| config.gateway.operators_act = false).await;
+    let asks = up.script.send("ask well").await;
+    for method in ["Cancel", "Answer"] {
+        let body = json!({"taskId": task::id(&asks), "text": "x"});
+        let body = if method == "Cancel" { json!({"taskId": task::id(&asks)}) } else { body };
+        let reply = up.rpc.path(&format!("/mesh/{method}")).post(body.to_string()).await;
+        assert_eq!(reply.status, 403, "{method}");
+        assert_eq!(reply.json()["error"]["details"][0]["reason"], "PERMISSION_DENIED");
+    }
+    assert_eq!(task::state(&up.script.task(task::id(&asks)).await), INPUT_REQUIRED);
+}
+
+/// The hub's token is an operator's, and the contract is the same there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_is_served_over_grpc() {
+    let up = start().await;
+    let channel = Channel::plain(&up.mesh.hub_addr().to_string()).unwrap();
+    let mut mesh = MeshClient::new(channel);
+    let filter = Some(TaskFilter { agent: "script".into(), ..TaskFilter::default() });
+    let watch = WatchRequest { filter: filter.clone() };
+    let mut changes = mesh.watch(watch).await.unwrap().into_inner();
+    let first = changes.message().await.unwrap().unwrap();
+    assert!(first.tasks.is_empty() && !first.missed);
+    up.rpc.call("SendMessage", message("hello")).await.unwrap();
+    let running = up.script.send_immediately("sleep 60s").await;
+    let told = tokio::time::timeout(Duration::from_secs(10), changes.message()).await;
+    assert_eq!(told.unwrap().unwrap().unwrap().tasks[0].task_id, task::id(&running));
+    let tasks = mesh.tasks(TasksRequest { filter, ..TasksRequest::default() }).await.unwrap();
+    let task_id = tasks.into_inner().tasks[0].task_id.clone();
+    assert_eq!(task_id, task::id(&running));
+    let cancel = OperatorCancelRequest { task_id: task_id.clone(), ..<_>::default() };
+    assert!(mesh.cancel(cancel).await.unwrap().into_inner().failure.is_some());
+    let events = EventsRequest { task_id, page_size: 1, ..EventsRequest::default() };
+    assert!(mesh.events(events).await.unwrap().into_inner().more);
+    assert!(mesh.activity(ActivityRequest::default()).await.is_ok());
+    assert!(mesh.failures(FailuresRequest::default()).await.is_ok());
+}
