@@ -207,7 +207,7 @@ class Page {
     if (task.contextId)
       facts.push(["Context", h("code", { title: task.contextId }, brief(task.contextId))]);
     if (shown.lateReports) facts.push(["Late reports", h("b", null, count(shown.lateReports))]);
-    if (shown.traceId) facts.push(["Trace", trace(shown.traceId, this.config.traceUrl)]);
+    if (shown.traceId) facts.push(["Trace", trace(shown.traceId, shown.traceUrl)]);
     const cancel =
       this.config.acts && !isFinal(state)
         ? h(
@@ -353,16 +353,7 @@ function attempts(shown) {
 
 /** Where the trace is, if the gateway knows; else its id. */
 function trace(id, url) {
-  if (!url) return [h("code", { title: id }, brief(id)), copy(id, "the trace id")];
-  return h(
-    "a",
-    {
-      href: url.replaceAll("{trace_id}", encodeURIComponent(id)),
-      target: "_blank",
-      rel: "noopener noreferrer",
-      title: id,
-    },
-    brief(id),
-    " ↗",
-  );
+  const shown = h("code", { title: id }, brief(id));
+  if (!url) return [shown, copy(id, "the trace id")];
+  return h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, shown, " ↗");
 }
