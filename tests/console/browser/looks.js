@@ -127,6 +127,41 @@ export async function chain(browser, base) {
   return id;
 }
 
+/** What else there is to see of a task than one chain. */
+export async function shapes(browser, base) {
+  const { page, go, live, close } = await open(browser, base);
+  const fail = 'fail UNAVAILABLE text="away" retryable=false';
+  const fanout = await send(base, "script", `fanout 2 of script,nobody { ${fail} }`);
+  await inState(base, fanout, "FAILED");
+  await go(`#/task/${fanout}`);
+  await live();
+  const why = page.getByRole("region", { name: "MIN_RESULTS_NOT_MET in script" });
+  await why.getByText("AGENT_NOT_FOUND").waitFor();
+  const branches = await why.locator(".branch strong").allTextContents();
+  ok(branches.includes("nobody"), `the branches that failed: ${branches}`);
+  ok((await why.locator(".origin").textContent()).includes("needed 2"), "what was needed");
+
+  const caught = `try { delegate script { ${fail} } } else { chunk one; chunk " two"; chunk " three" }`;
+  const degraded = await send(base, "script", caught);
+  await inState(base, degraded, "COMPLETED");
+  await go(`#/task/${degraded}`);
+  const tolerated = page.getByRole("region", { name: "Degraded" });
+  await tolerated.getByText("UNAVAILABLE in script: away").waitFor();
+  const output = page.getByRole("region", { name: "Artifacts" }).locator("pre");
+  equal(await output.allTextContents(), ["one two three"], "what was written bit by bit");
+
+  // A live task grows before one's eyes.
+  const growing = await send(base, "script", 'chunk begun; ask "More?"');
+  await inState(base, growing, "INPUT_REQUIRED");
+  await go(`#/task/${growing}`);
+  await page.getByRole("region", { name: "Timeline" }).getByText("Asks").waitFor();
+  const more = await send(base, "script", "sleep 300ms; chunk done");
+  await go(`#/task/${more}`);
+  await page.locator(".task-head .state", { hasText: "completed" }).waitFor();
+  await page.getByRole("region", { name: "Artifacts" }).getByText("done").waitFor();
+  await close();
+}
+
 export async function failures(browser, base) {
   const { page, go, live, close } = await open(browser, base);
   await go("#/failures?since=24h");

@@ -35,6 +35,7 @@ await check("filters are the address, and the list is live", () => looks.filters
 const task = await check("a failure is drawn from its origin to the answer", () =>
   looks.chain(browser, base),
 );
+await check("branches, what was tolerated and what grows", () => looks.shapes(browser, base));
 await check("failures lead to their tasks", () => looks.failures(browser, base));
 await check("where there is nothing it says what to do", () => looks.nothing(browser, empty));
 await check("a question is answered by its form", () => acts.answering(browser, base));

@@ -30,18 +30,19 @@ export function chain(failure, shown, inspect) {
   const origin = hops[0];
   const list = h("ol", { class: "hops" });
   const rows = hops.map((hop, at) => hopRow(hop, at === 0, failure));
+  list.append(...(failure.aggregate?.branches ?? []).map(branchRow));
   list.append(...rows.map((one) => one.el));
   if (failure.causesDropped) {
     const text = `${plural(failure.causesDropped, "hop was", "hops were")} not kept: the chain was too long.`;
     list.insertBefore(
       h("li", { class: "gap" }, h("span", { class: "rail" }), h("p", { class: "dim" }, text)),
-      list.children[1] ?? null,
+      rows[1]?.el ?? null,
     );
   }
   list.append(answerRow(failure, shown, about));
   fillTimes(rows, hops, shown, inspect);
   const below = hops.length - 1 + (failure.causesDropped ?? 0);
-  const where = below === 0 ? "in this task" : `${plural(below, "hop", "hops")} below this task`;
+  const where = below === 0 ? "" : `, ${plural(below, "hop", "hops")} below this task`;
   return h(
     "section",
     { class: "chain panel", "aria-labelledby": "why-title" },
@@ -57,7 +58,7 @@ export function chain(failure, shown, inspect) {
         h("span", { class: "dim" }, "in"),
         " ",
         origin.agent,
-        h("span", { class: "dim" }, `, ${where}`),
+        h("span", { class: "dim" }, where),
       ),
       origin.message ? null : h("p", { class: "said" }, failure.publicMessage || about.title),
     ),
@@ -91,12 +92,7 @@ function hopsOf(failure, shown) {
 }
 
 function hopRow(hop, first, failure) {
-  const node = first ? crack() : svg("circle", { cx: 14, cy: 16, r: 4.5 });
-  const rail = svg(
-    "svg",
-    { class: "node", viewBox: "0 0 28 32", width: 28, height: 32, "aria-hidden": "true" },
-    node,
-  );
+  const mark = node(first ? crack() : svg("circle", { cx: 14, cy: 16, r: 4.5 }));
   const facts = h("p", { class: "hop-facts" });
   const bar = h("div", { class: "hop-time" });
   const words = first ? "born here" : "passed on by";
@@ -116,7 +112,7 @@ function hopRow(hop, first, failure) {
   const el = h(
     "li",
     { class: first ? "hop origin" : "hop" },
-    h("span", { class: "rail" }, rail),
+    h("span", { class: "rail" }, mark),
     h(
       "div",
       { class: "hop-main" },
@@ -142,6 +138,10 @@ function hopRow(hop, first, failure) {
         h("span", null, h("i", null, name), " ", h(tag ?? "b", null, text)),
       ),
     );
+  if (first && failure.aggregate) {
+    const { asked, required, succeeded } = failure.aggregate;
+    told.push(["asked", count(asked)], ["needed", count(required)], ["answered", count(succeeded)]);
+  }
   if (hop.time) told.push(["at", precise(millis(hop.time))]);
   show();
   return {
@@ -163,7 +163,13 @@ function hopRow(hop, first, failure) {
   };
 }
 
-/** The node where it broke. */
+/** A point on the way. */
+function node(mark) {
+  const size = { viewBox: "0 0 28 32", width: 28, height: 32 };
+  return svg("svg", { class: "node", "aria-hidden": "true", ...size }, mark);
+}
+
+/** Where it broke. */
 function crack() {
   return svg(
     "g",
@@ -179,11 +185,7 @@ function answerRow(failure, shown, about) {
     ["gRPC", about.code],
     ["JSON-RPC", String(about.jsonrpc ?? "").replace("-", "−")],
   ];
-  const arrow = svg(
-    "svg",
-    { class: "node", viewBox: "0 0 28 32", width: 28, height: 32, "aria-hidden": "true" },
-    svg("path", { class: "arrow", d: "M14 6v13m-5-4.5l5 5 5-5" }),
-  );
+  const arrow = node(svg("path", { class: "arrow", d: "M14 6v13m-5-4.5l5 5 5-5" }));
   return h(
     "li",
     { class: "hop answer" },
@@ -228,7 +230,6 @@ function adviceOf(failure, about) {
       h("p", { class: "violation" }, h("code", null, violation.field), " ", violation.description),
     );
   }
-  if (failure.aggregate) parts.push(...branches(failure.aggregate));
   if (failure.foreign)
     parts.push(
       h(
@@ -249,22 +250,29 @@ function adviceOf(failure, about) {
   return parts;
 }
 
-function branches(all) {
-  const rows = (all.branches ?? []).map((branch) =>
+/** Those of a fan-out that failed: what the origin was made of. */
+function branchRow(branch) {
+  const link = { href: `#/task/${encodeURIComponent(branch.taskId)}`, title: branch.taskId };
+  return h(
+    "li",
+    { class: "hop branch" },
+    h("span", { class: "rail" }, node(svg("circle", { cx: 14, cy: 16, r: 4.5 }))),
     h(
-      "li",
-      null,
-      branch.taskId
-        ? h("a", { href: `#/task/${encodeURIComponent(branch.taskId)}` }, branch.agent)
-        : h("strong", null, branch.agent),
-      " ",
-      h("span", { class: "reason" }, branch.reason),
-      " ",
-      h("span", { class: "dim" }, branch.publicMessage),
+      "div",
+      { class: "hop-main" },
+      h(
+        "p",
+        { class: "hop-who" },
+        h("strong", null, branch.agent),
+        h("span", { class: "reason" }, branch.reason),
+        branch.taskId
+          ? h("a", { class: "id", "data-row": true, ...link }, brief(branch.taskId))
+          : null,
+      ),
+      branch.publicMessage ? h("p", { class: "hop-said" }, `“${branch.publicMessage}”`) : null,
     ),
+    h("div", { class: "hop-time" }),
   );
-  const text = `${plural(all.asked ?? 0, "agent was", "agents were")} asked, ${count(all.required)} had to answer, ${count(all.succeeded)} did.`;
-  return [h("p", { class: "why" }, text), h("ul", { class: "branches" }, ...rows)];
 }
 
 /** Draws when each hop's task ran, on one scale, once all are known. */

@@ -106,27 +106,19 @@ export function confirmCancel(agent) {
 }
 
 const KEYS = [
-  ["j k  or  ↓ ↑", "the next and the previous row"],
-  ["Enter", "open it"],
-  ["/", "to the filters"],
-  ["Esc", "out of a field; back to the list"],
-  ["g o,  g t,  g f", "overview, tasks, failures"],
-  ["t", "light, dark, as the system"],
-  ["?", "this"],
+  [["j", "k", "↓", "↑"], "the next and the previous row"],
+  [["Enter"], "open it"],
+  [["/"], "to the filters, or to the answer"],
+  [["Esc"], "out of a field; from a task to the list"],
+  [["g o", "g t", "g f"], "overview, tasks, failures"],
+  [["t"], "light, dark, as the system"],
+  [["?"], "this"],
 ];
 
 export function help(config) {
   if (document.querySelector("dialog[open]")) return;
-  const rows = KEYS.flatMap(([key, what]) => [
-    h(
-      "dt",
-      null,
-      key
-        .split(/ {2,}/)
-        .flatMap((one) =>
-          one.split(" ").map((k) => (/^(or)$/.test(k) ? ` ${k} ` : h("kbd", null, k))),
-        ),
-    ),
+  const rows = KEYS.flatMap(([names, what]) => [
+    h("dt", null, ...names.map((name) => h("kbd", null, name))),
     h("dd", null, what),
   ]);
   const acts = config.acts

@@ -51,7 +51,15 @@ export class Grid {
     this.layout();
   }
 
-  /** After `items` changed. */
+  /** Other items, or the same in another order: what was chosen stays so, wherever it is. */
+  replace(items) {
+    const chosen = this.items[this.active];
+    this.items = items;
+    if (chosen) this.active = items.indexOf(chosen);
+    this.layout();
+  }
+
+  /** After `items` grew. */
   layout() {
     if (!this.height) return;
     this.canvas.style.height = `${this.items.length * this.height}px`;
@@ -136,7 +144,9 @@ export class Grid {
 
   move(step) {
     this.el.focus({ preventScroll: true });
-    this.select(this.active < 0 ? 0 : this.active + step < 0 ? 0 : this.active + step);
+    // The first one is chosen where the reader is, and not at the beginning.
+    const seen = Math.ceil(this.el.scrollTop / this.height);
+    this.select(this.active < 0 ? seen : Math.max(0, this.active + step));
   }
 
   openActive() {

@@ -67,9 +67,22 @@ export function address(text) {
   return h("a", { href: url.href, target: "_blank", rel: "noopener noreferrer" }, text);
 }
 
+/** The pieces of a text that was written bit by bit, as the one text that they are. */
+function joined(parts) {
+  const whole = [];
+  for (const one of parts ?? []) {
+    const last = whole.at(-1);
+    const isPiece = last?.text !== undefined && one.text !== undefined;
+    if (isPiece && last.mediaType === one.mediaType && !one.filename) last.text += one.text;
+    else whole.push({ ...one });
+  }
+  return whole;
+}
+
 export function artifacts(all) {
   const items = all.map((artifact) => {
-    const text = textOf(artifact.parts);
+    const parts = joined(artifact.parts);
+    const text = textOf(parts);
     return h(
       "article",
       { class: "artifact" },
@@ -81,14 +94,12 @@ export function artifacts(all) {
         h(
           "small",
           { class: "dim" },
-          [...new Set((artifact.parts ?? []).map((one) => one.mediaType).filter(Boolean))].join(
-            ", ",
-          ),
+          [...new Set(parts.map((one) => one.mediaType).filter(Boolean))].join(", "),
         ),
         text ? copy(text, "it") : null,
       ),
       artifact.description ? h("p", { class: "dim" }, artifact.description) : null,
-      ...(artifact.parts ?? []).map(part),
+      ...parts.map(part),
     );
   });
   return h(

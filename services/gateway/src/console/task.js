@@ -260,16 +260,16 @@ class Page {
     if (failure) parts.push(chain(failure, shown, this.inspect));
     const tolerated = shown.tolerated ?? [];
     if (tolerated.length > 0) {
-      const rows = tolerated.map((one) =>
-        h(
+      const rows = tolerated.map((one) => {
+        const root = one.causes?.at(-1) ?? {};
+        return h(
           "li",
           null,
-          h("span", { class: "reason" }, one.reason),
-          " ",
-          h("span", { class: "dim" }, "in ", one.origin?.agent || "the mesh", ": "),
-          one.publicMessage || named(one.reason)?.title,
-        ),
-      );
+          h("span", { class: "reason" }, root.reason || one.reason),
+          h("span", { class: "dim" }, " in ", root.agent || one.origin?.agent || "the mesh", ": "),
+          root.publicMessage || one.publicMessage || named(one.reason)?.title,
+        );
+      });
       parts.push(
         h(
           "section",

@@ -172,11 +172,10 @@ class Page {
       if (!overlaps || this.grid.items.length === 0) {
         // Too much happened: from the beginning.
         this.known = new Map(tasks.map((task) => [task.taskId, task]));
-        this.grid.items = tasks;
         this.next = answer.nextPageToken ?? "";
         this.complete = !this.next;
         this.waiting.clear();
-        this.grid.layout();
+        this.grid.replace(tasks);
         this.showFresh();
         return;
       }
@@ -209,7 +208,7 @@ class Page {
       this.waiting.set(task.taskId, old ?? task);
     }
     this.drop(news.gone ?? []);
-    if (this.grid.atTop && this.grid.active < 1) this.showFresh();
+    if (this.grid.atTop && this.grid.active < 0) this.showFresh();
     else this.describe();
   }
 
@@ -222,8 +221,7 @@ class Page {
     }
     if (listed.length === 0) return;
     const gone = new Set(listed);
-    this.grid.items = this.grid.items.filter((task) => !gone.has(task));
-    this.grid.layout();
+    this.grid.replace(this.grid.items.filter((task) => !gone.has(task)));
   }
 
   /** Puts what changed where it belongs: at the top. */
@@ -233,9 +231,8 @@ class Page {
     if (fresh.length > 0) {
       const moved = new Set(fresh);
       const rest = this.grid.items.filter((task) => !moved.has(task));
-      this.grid.items = [...fresh, ...rest];
       for (const task of fresh) this.known.set(task.taskId, task);
-      this.grid.layout();
+      this.grid.replace([...fresh, ...rest]);
       if (!this.grid.atTop) this.grid.el.scrollTop = 0;
     }
     this.describe();
