@@ -26,7 +26,7 @@ pub(crate) fn tasks() -> impl Iterator<Item = Past> {
         let of = |names: &[&str], roll: u32| names[roll as usize % names.len()].to_owned();
         // More of late than long ago, in waves, and none in the minute that the checks happen in.
         let even = (f64::from(number) / f64::from(TASKS)).powf(1.6) * f64::from(DAY_S);
-        let ago = 90 + (even + 400.0 + 400.0 * (even / 600.0).sin()) as u32 + dice.roll(30);
+        let ago = 90 + (even + 400.0 * (even / 600.0).sin()) as u32 + dice.roll(30);
         let magnitude = dice.roll(13);
         let took = 30 + dice.roll(1 << magnitude);
         Past {

@@ -89,7 +89,10 @@ export async function keyboard(browser, base, id) {
   await page.keyboard.type("script");
   await page.keyboard.press("Escape");
   await page.waitForURL("**/#/tasks?agent=script");
-  await page.locator(`.grid-row:not([hidden]) a[href="#/task/${id}"]`).waitFor();
+  await until("only its tasks are listed", async () => {
+    const agents = await page.locator(".grid-row:not([hidden]) .c-agent strong").allTextContents();
+    return agents.length > 0 && agents.every((agent) => agent === "script");
+  });
   // Down to it, whatever else is there, and into it.
   const active = page.locator(".grid-row.active a");
   await page.keyboard.press("j");

@@ -97,13 +97,17 @@ async function wire(base) {
 export async function reconnecting(browser, base) {
   const line = await wire(base);
   const { page, go, live, close } = await open(browser, line.url, { expected: ["net::ERR"] });
-  await go("#/tasks?agent=echo");
+  await go("#/tasks");
   await live();
+  await page.locator(".grid-row:not([hidden])").first().waitFor();
   let calls = 0;
   page.on("request", () => (calls += 1));
   line.cut();
   const note = page.getByRole("alert").filter({ hasText: "Lost the connection" });
   await note.waitFor();
+  // Down to where more would have to be read, from nobody.
+  await page.mouse.move(640, 500);
+  await page.mouse.wheel(0, 100_000);
   await note.getByText("Trying again in 2 s").waitFor();
   ok(calls < 10, `${calls} calls while there was nobody to answer`);
   const missed = await send(base, "echo", "while nobody listened");
@@ -111,10 +115,12 @@ export async function reconnecting(browser, base) {
   await note.getByRole("button", { name: "Try now" }).click();
   await live();
   await note.waitFor({ state: "hidden" });
-  // What was missed is there, and what comes next comes by itself.
-  await page.locator(`.grid-row a[href="#/task/${missed}"]`).waitFor();
+  // The list goes on, and what was missed waits above without moving it.
+  await page.locator(".tally").getByText("400 tasks so far").waitFor();
+  await page.getByRole("button", { name: /↑ \d+ tasks? changed/ }).click();
+  await page.locator(`.grid-row:not([hidden]) a[href="#/task/${missed}"]`).waitFor();
   const next = await send(base, "echo", "now they do");
-  await page.locator(`.grid-row a[href="#/task/${next}"]`).waitFor();
+  await page.locator(`.grid-row:not([hidden]) a[href="#/task/${next}"]`).waitFor();
   await close();
   line.close();
 }

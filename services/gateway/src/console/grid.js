@@ -64,7 +64,7 @@ export class Grid {
     if (!this.height) return;
     this.canvas.style.height = `${this.items.length * this.height}px`;
     this.el.setAttribute("aria-rowcount", this.items.length + 1);
-    for (const row of this.pool) row.index = -1;
+    for (const row of this.pool) row.index = null;
     this.draw();
   }
 
@@ -97,11 +97,11 @@ export class Grid {
   }
 
   grow() {
-    const row = { ...this.make(), index: -1, item: null };
+    const row = { ...this.make(), index: null, item: null };
     row.el.setAttribute("role", "row");
     this.canvas.append(row.el);
     this.pool.push(row);
-    for (const other of this.pool) other.index = -1;
+    for (const other of this.pool) other.index = null;
   }
 
   place(row, index) {

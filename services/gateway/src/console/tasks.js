@@ -103,6 +103,7 @@ class Page {
       request: filters.request(filter),
       next: "",
       loading: false,
+      behind: false,
       stalled: false,
       wrong: null,
     });
@@ -157,32 +158,40 @@ class Page {
     this.loading = false;
     this.describe();
     this.grid.layout();
+    if (this.behind) this.catchUp();
   }
 
   /** What may have been missed while nobody listened. */
   async catchUp() {
-    const signal = this.turnSignal;
     this.stalled = false;
+    // One page at a time, as the next one begins where the last one ends.
+    this.behind = this.loading;
     if (this.loading) return;
+    const signal = this.turnSignal;
+    this.loading = true;
     try {
       const answer = await call("Tasks", { filter: this.request, pageSize: PAGE }, signal);
-      if (signal !== this.turnSignal || this.loading) return;
-      const tasks = answer.tasks ?? [];
-      const overlaps = tasks.some((task) => this.known.has(task.taskId));
-      if (!overlaps || this.grid.items.length === 0) {
-        // Too much happened: from the beginning.
-        this.known = new Map(tasks.map((task) => [task.taskId, task]));
-        this.next = answer.nextPageToken ?? "";
-        this.complete = !this.next;
-        this.waiting.clear();
-        this.grid.replace(tasks);
-        this.showFresh();
-        return;
-      }
-      this.take({ tasks, gone: this.unlisted(tasks, !answer.nextPageToken) });
+      if (signal === this.turnSignal) this.merge(answer.tasks ?? [], answer.nextPageToken ?? "");
     } catch {
       // The stream tells that the mesh is away, and is opened again when it is back.
     }
+    if (signal !== this.turnSignal) return;
+    this.loading = false;
+    this.describe();
+    this.grid.draw();
+  }
+
+  /** The first page as it is now, over what is listed. */
+  merge(tasks, next) {
+    if (tasks.some((task) => this.known.has(task.taskId))) {
+      this.take({ tasks, gone: this.unlisted(tasks, !next) });
+      return;
+    }
+    // Nothing in common: too much happened, or nothing was listed yet.
+    this.known = new Map(tasks.map((task) => [task.taskId, task]));
+    Object.assign(this, { next, complete: !next });
+    this.waiting.clear();
+    this.grid.replace(tasks);
   }
 
   /** What should be among the first tasks, and is not: it does not fit any longer. */
@@ -229,8 +238,8 @@ class Page {
     const fresh = [...this.waiting.values()].sort((a, b) => millis(b.changed) - millis(a.changed));
     this.waiting.clear();
     if (fresh.length > 0) {
-      const moved = new Set(fresh);
-      const rest = this.grid.items.filter((task) => !moved.has(task));
+      const moved = new Set(fresh.map((task) => task.taskId));
+      const rest = this.grid.items.filter((task) => !moved.has(task.taskId));
       for (const task of fresh) this.known.set(task.taskId, task);
       this.grid.replace([...fresh, ...rest]);
       if (!this.grid.atTop) this.grid.el.scrollTop = 0;
