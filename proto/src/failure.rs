@@ -228,7 +228,7 @@ impl Failure {
 
     /// Passes through a hop: the hop puts itself in front, everything born at the origin stays.
     pub fn wrap(mut self, agent: &str, task_id: &str, context_id: &str) -> Self {
-        let hop = self.record.hop + 1;
+        let hop = self.record.hop.saturating_add(1);
         self.record.public_message = format!("Downstream agent '{}' failed", self.nearest_agent());
         let head = self.head(agent, task_id, hop);
         self.record.hop = hop;
@@ -266,7 +266,9 @@ impl Failure {
             let root = causes.pop();
             causes.truncate(keep.max(1) - 1);
             causes.extend(root);
-            self.record.causes_dropped += excess as u32;
+            // A stranger may have claimed any number before.
+            let dropped = &mut self.record.causes_dropped;
+            *dropped = dropped.saturating_add(excess as u32);
         }
     }
 

@@ -90,6 +90,7 @@ impl Core {
             ended: task.is_final().then(|| timestamp(task.status_at)),
             tolerated: task.tolerated.failures().to_vec(),
             not_retried: task.not_retried as i32,
+            trace_url: String::new(),
             task: Some(task.into_a2a(None)),
         })
     }

@@ -39,6 +39,7 @@ Examples:
   faultline send echo \"hello\"           run a task and follow it
   faultline explain RATE_LIMITED        what a reason means and who acts on it
   faultline explain TASK                what happened to a task, hop by hop
+  faultline top                         agents, workers, queues and failures, live
 
 Exit codes: 0 well, 3 waiting for an answer, 64 usage, 65 bad input, 69 unavailable,
 70 failed, 75 failed but may be tried again, 77 denied, 78 bad configuration.";
@@ -107,10 +108,12 @@ mod tests {
             "config",
             "coordinator",
             "explain",
+            "failures",
             "gateway",
             "get",
             "list",
             "send",
+            "top",
             "up",
             "watch",
             "worker",
@@ -130,6 +133,8 @@ mod tests {
             &["faultline", "gateway", "--threads", "0"],
             &["faultline", "list", "--state", "broken"],
             &["faultline", "list", "--limit", "0"],
+            &["faultline", "list", "--all", "--context", "c"],
+            &["faultline", "failures", "--since", "soon"],
         ] {
             assert_eq!(exit(args), Exit::USAGE, "{args:?}");
         }

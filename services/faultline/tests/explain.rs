@@ -44,7 +44,8 @@ struct Setup {
 impl Setup {
     async fn start() -> Self {
         let data = TempDir::new().expect("a directory can be made");
-        let config = Config::local(data.path()).on_free_ports();
+        let mut config = Config::local(data.path()).on_free_ports();
+        config.gateway.trace_url = Some("https://traces.example/{trace_id}".to_owned());
         let mut mesh = Mesh::start(config).await.expect("the mesh starts");
         for (at, agent) in LINE.into_iter().enumerate() {
             let name = Some(format!("w-{}", at + 1));
@@ -136,10 +137,12 @@ async fn a_fault_five_hops_down_is_told_from_its_origin() {
      └─ search failed SPAN on w-3 RATE_LIMITED ID
         └─ pay failed SPAN on w-4 RATE_LIMITED ID
            └─ bank failed SPAN on w-5 RATE_LIMITED ID ← it broke here
+                 not tried again: the failure itself says no
 
   do correct the request: the same would fail again (the caller)
   sent TIME
   trace TRACE
+  link https://traces.example/TRACE
   more faultline explain RATE_LIMITED
 ",
         "{told}"

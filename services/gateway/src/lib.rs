@@ -21,6 +21,7 @@ mod rest;
 mod route;
 mod sign;
 mod sse;
+mod trace_link;
 mod v03;
 mod validate;
 mod version;
@@ -51,6 +52,7 @@ use crate::{
     host::Hosts,
     link::Link,
     sign::Signer,
+    trace_link::TraceLink,
 };
 pub use crate::{
     auth::{Auth, BadToken, Scope, Token, Wrong},
@@ -96,6 +98,8 @@ pub struct Config {
     /// Whether operators may cancel and answer everybody's tasks, at /mesh and in the console.
     /// Default: false; `faultline up` for this machine alone, without tokens: true.
     pub operators_act: bool,
+    /// Where traces are shown, with a place for the id: `https://…/{trace_id}`. Default: nowhere.
+    pub trace_url: Option<String>,
     /// What the coordinator asks for. Default: nothing.
     #[serde(skip)]
     pub mesh: Mesh,
@@ -120,6 +124,7 @@ impl Default for Config {
             tls: None,
             insecure: false,
             operators_act: false,
+            trace_url: None,
             mesh: Mesh::default(),
             auth: Auth::default(),
         }
@@ -142,6 +147,8 @@ pub enum Error {
     PublicUrl(String),
     #[error("not a public gRPC address: '{0}' (say HOST:PORT)")]
     PublicGrpc(String),
+    #[error("gateway.trace_url '{0}' is no link to a trace (say https://HOST/PATH/{{trace_id}})")]
+    TraceUrl(String),
     #[error(
         "gateway.bindings is empty: name some of jsonrpc, rest and grpc, or leave it out for all"
     )]
@@ -161,6 +168,7 @@ pub struct Service {
     callers: Callers,
     hosts: Hosts,
     operators_act: bool,
+    trace_link: Option<TraceLink>,
     error_table: ErrorTable,
     console: Option<Console>,
 }
@@ -176,6 +184,7 @@ impl Config {
         if let Some(bad) = self.public_grpc.as_ref().filter(|text| !card::is_grpc_address(text)) {
             return Err(Error::PublicGrpc(bad.clone()));
         }
+        let trace_link = self.trace_url.map(TraceLink::new).transpose().map_err(Error::TraceUrl)?;
         if !self.listen.ip().is_loopback() && self.auth.token.is_empty() && !self.insecure {
             return Err(Error::Exposed(self.listen));
         }
@@ -203,6 +212,7 @@ impl Config {
             callers,
             hosts,
             operators_act: self.operators_act,
+            trace_link,
             error_table: self.a2a_error_table,
             console: self.console.then(Console::new),
         })
@@ -232,6 +242,7 @@ impl Service {
             callers: self.callers,
             hosts: self.hosts,
             operators_act: self.operators_act,
+            trace_link: self.trace_link,
             error_table: self.error_table,
             console: self.console,
         };
@@ -269,6 +280,7 @@ struct Gateway {
     hosts: Hosts,
     /// Whether operators may change tasks.
     operators_act: bool,
+    trace_link: Option<TraceLink>,
     error_table: ErrorTable,
     console: Option<Console>,
 }

@@ -117,7 +117,11 @@ pub(crate) async fn answer(
     let body = match exchange.gateway.link.ask(caller, call).await?.body {
         reply::Body::Agents(agents) => json::to_vec(&agents),
         reply::Body::Workers(workers) => json::to_vec(&workers),
-        reply::Body::Inspect(inspect) => json::to_vec(&*inspect),
+        reply::Body::Inspect(mut inspect) => {
+            let link = exchange.gateway.trace_link.as_ref();
+            inspect.trace_url = link.map(|link| link.to(&inspect.trace_id)).unwrap_or_default();
+            json::to_vec(&*inspect)
+        }
         reply::Body::Tasks(tasks) => json::to_vec(&tasks),
         reply::Body::Events(events) => json::to_vec(&events),
         reply::Body::Activity(activity) => json::to_vec(&activity),

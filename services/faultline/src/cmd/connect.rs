@@ -91,6 +91,11 @@ impl Connect {
         })
     }
 
+    /// As it was named.
+    pub(crate) fn gateway(&self) -> &str {
+        &self.gateway
+    }
+
     fn client(&self) -> Result<Client, Error> {
         let builder = Client::builder(&self.gateway).trace(TraceContext::root());
         let mut builder = builder.retry(RETRY).reconnect(RECONNECT);

@@ -59,7 +59,7 @@ impl Args {
 }
 
 /// What a task that delegated came to depends on others; any other is told by itself.
-fn told(found: &Tree, paint: Paint) -> String {
+pub(crate) fn told(found: &Tree, paint: Paint) -> String {
     match found.below.is_empty() {
         true => task::history(&found.task, paint),
         false => output::tree::render(found, &SystemTime::now().into(), paint),

@@ -1,24 +1,35 @@
 //! `faultline list`: many tasks, newest first.
 
-use std::io::{IsTerminal, stdout};
+use std::{
+    io::{IsTerminal, stdout},
+    time::Duration,
+};
 
 use faultline_client::{Client, Error};
 use faultline_proto::{
     a2a::{ListTasksRequest, ListTasksResponse, TaskState},
     failure::state_word,
+    v1::{TaskFilter, TasksRequest, TasksResponse},
 };
 
-use crate::{cmd::connect::Connect, exit::Exit, output::task};
+use crate::{
+    cmd::{connect::Connect, since},
+    exit::Exit,
+    output::task,
+};
 
 const PAGE_MAX: usize = 100;
+/// Of everybody's tasks.
+const VIEW_PAGE_MAX: usize = faultline_chassis::limits::VIEW_PAGE_MAX;
 
 const EXAMPLES: &str = "\
 Examples:
   faultline list
   faultline list --state failed --agent script --limit 10
+  faultline list --all --reason RATE_LIMITED --since 1h
   faultline list --json | jq '.tasks[].id'";
 
-/// List tasks, the latest change first.
+/// List tasks, the latest change first: one's own, or with --all everybody's, for operators.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -26,12 +37,30 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
     /// Only tasks of this context.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", conflicts_with = "all")]
     context: Option<String>,
     /// Only tasks in this state: submitted, working, completed, failed, canceled,
     /// input-required, rejected or auth-required.
     #[arg(long, value_parser = state)]
     state: Option<TaskState>,
+    /// Everybody's tasks, which takes the scope `operate`.
+    #[arg(long)]
+    all: bool,
+    /// Only tasks that ended by a failure with this root reason.
+    #[arg(long, value_name = "REASON", requires = "all")]
+    reason: Option<String>,
+    /// Only tasks that ended by a failure of this agent.
+    #[arg(long, value_name = "NAME", requires = "all")]
+    origin: Option<String>,
+    /// Only tasks of this principal.
+    #[arg(long, value_name = "NAME", requires = "all")]
+    principal: Option<String>,
+    /// Only tasks that no other task delegated.
+    #[arg(long, requires = "all")]
+    roots: bool,
+    /// Only tasks that changed in so long, such as 90s, 15m, 6h or 2d.
+    #[arg(long, value_name = "TIME", requires = "all", value_parser = since::parse)]
+    since: Option<Duration>,
     /// At most so many tasks.
     #[arg(long, value_name = "N", default_value_t = 50,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -54,6 +83,9 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let connect = self.connect.clone();
         connect.run(async |client| {
+            if self.all {
+                return self.everybodys(&client).await;
+            }
             let list = match self.pages(&client).await {
                 Ok(list) => list,
                 Err(error) => return connect.refuse(error, "list failed"),
@@ -68,6 +100,46 @@ impl Args {
             }
             Ok(Exit::OK)
         })
+    }
+
+    async fn everybodys(&self, client: &Client) -> anyhow::Result<Exit> {
+        let list = match self.view_pages(client).await {
+            Ok(list) => list,
+            Err(error) => return self.connect.refuse(error, "list failed"),
+        };
+        let for_people = stdout().is_terminal();
+        self.connect.print(&list, |paint| match list.tasks.is_empty() {
+            true => String::new(),
+            false => task::summaries(&list, for_people, paint),
+        })?;
+        Ok(Exit::OK)
+    }
+
+    async fn view_pages(&self, client: &Client) -> Result<TasksResponse, Error> {
+        let text = |given: &Option<String>| given.clone().unwrap_or_default();
+        let filter = TaskFilter {
+            agent: text(&self.agent),
+            states: self.state.map(|state| state as i32).into_iter().collect(),
+            reason: text(&self.reason),
+            origin: text(&self.origin),
+            principal: text(&self.principal),
+            from: self.since.map(since::ago),
+            to: None,
+            roots: self.roots,
+        };
+        let limit = self.limit as usize;
+        let mut all = TasksResponse::default();
+        loop {
+            let page_size = (limit - all.tasks.len()).min(VIEW_PAGE_MAX) as i32;
+            let page_token = std::mem::take(&mut all.next_page_token);
+            let request = TasksRequest { filter: Some(filter.clone()), page_size, page_token };
+            let page: TasksResponse = client.mesh("Tasks", &request).await?;
+            all.tasks.extend(page.tasks);
+            all.next_page_token = page.next_page_token;
+            if all.next_page_token.is_empty() || all.tasks.len() >= limit {
+                return Ok(all);
+            }
+        }
     }
 
     /// As many pages as the limit needs, as one.

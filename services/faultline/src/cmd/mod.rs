@@ -1,6 +1,7 @@
 //! The commands, one file each. A command parses its flags, does its work and says how it ended.
 
 mod connect;
+mod since;
 
 mod answer;
 mod bench;
@@ -8,10 +9,12 @@ mod cancel;
 mod config;
 mod coordinator;
 mod explain;
+mod failures;
 mod gateway;
 mod get;
 mod list;
 mod send;
+mod top;
 mod up;
 mod watch;
 mod worker;
@@ -32,6 +35,8 @@ pub(crate) enum Command {
     List(list::Args),
     Cancel(cancel::Args),
     Explain(explain::Args),
+    Failures(failures::Args),
+    Top(top::Args),
     Coordinator(coordinator::Args),
     Gateway(gateway::Args),
     Worker(worker::Args),
@@ -52,6 +57,8 @@ impl Command {
             Command::List(args) => args.run(),
             Command::Cancel(args) => args.run(),
             Command::Explain(args) => args.run(),
+            Command::Failures(args) => args.run(),
+            Command::Top(args) => args.run(),
             Command::Coordinator(args) => args.run(env),
             Command::Gateway(args) => args.run(env),
             Command::Worker(args) => args.run(env),

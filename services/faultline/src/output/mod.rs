@@ -4,10 +4,15 @@
 pub mod chain;
 pub mod paint;
 
+pub(crate) mod again;
 pub(crate) mod artifacts;
+pub(crate) mod failures;
+pub(crate) mod grid;
 pub(crate) mod progress;
 pub(crate) mod reason;
+mod spark;
 pub(crate) mod task;
 pub(crate) mod text;
+pub(crate) mod top;
 pub(crate) mod tree;
 mod twigs;

@@ -6,11 +6,12 @@ use faultline_proto::{
     Failure,
     a2a::{ListTasksResponse, Task, TaskState, TaskStatus},
     failure::state_word,
-    v1::{Attempt, InspectResponse, Interrupt, attempt::Outcome},
+    v1::{Attempt, InspectResponse, Interrupt, TasksResponse, attempt::Outcome},
 };
 use prost_types::{Struct, value::Kind};
 
 use crate::output::{
+    again,
     artifacts::part_text,
     chain,
     paint::Paint,
@@ -119,13 +120,44 @@ pub(crate) fn table(list: &ListTasksResponse, for_people: bool, paint: Paint) ->
     }
     match for_people {
         true => columns(&rows),
-        false => {
-            let bare = |row: &Vec<Cell>| {
-                row.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("\t") + "\n"
-            };
-            rows.iter().map(bare).collect()
-        }
+        false => rows.iter().map(|row| bare(row)).collect(),
     }
+}
+
+/// `faultline list --all`: the same of everybody's tasks.
+pub(crate) fn summaries(list: &TasksResponse, for_people: bool, paint: Paint) -> String {
+    let mut rows = Vec::new();
+    if for_people {
+        let head = ["TASK", "STATE", "SINCE", "AGENT", "WHOSE", "REASON"];
+        rows.push(head.iter().map(|h| ((*h).to_owned(), paint.dim(h))).collect());
+    }
+    for task in &list.tasks {
+        let since = task.changed.as_ref().map(instant).unwrap_or_default();
+        let reason = match (task.reason.as_str(), task.origin.as_str()) {
+            (reason, origin) if !for_people || origin.is_empty() => line(reason),
+            (reason, origin) => format!("{} in {}", line(reason), line(origin)),
+        };
+        let mut row = vec![
+            plain(line(&task.task_id)),
+            state_cell(task.state(), paint),
+            plain(since),
+            plain(line(&task.agent)),
+            plain(line(&task.principal)),
+            plain(reason),
+        ];
+        if !for_people {
+            row.push(plain(line(&task.origin)));
+        }
+        rows.push(row);
+    }
+    match for_people {
+        true => columns(&rows),
+        false => rows.iter().map(|row| bare(row)).collect(),
+    }
+}
+
+fn bare(row: &[Cell]) -> String {
+    row.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("\t") + "\n"
 }
 
 /// The question of a task that waits, and how to answer it.
@@ -223,6 +255,7 @@ pub(crate) fn history(inspect: &InspectResponse, paint: Paint) -> String {
     fact(&mut rows, paint, "sent", plain(sent));
     fact(&mut rows, paint, "context", plain(line(&task.context_id)));
     fact(&mut rows, paint, "trace", plain(line(&inspect.trace_id)));
+    fact(&mut rows, paint, "link", plain(line(&inspect.trace_url)));
     if inspect.late_reports > 0 {
         let word = if inspect.late_reports == 1 { "report" } else { "reports" };
         let late = format!("{} {word} after the end, dropped", inspect.late_reports);
@@ -232,6 +265,9 @@ pub(crate) fn history(inspect: &InspectResponse, paint: Paint) -> String {
     if !inspect.attempts.is_empty() {
         out.push('\n');
         out.push_str(&columns(&attempts(&inspect.attempts, paint)));
+    }
+    if let Some(why) = again::why_not(inspect) {
+        out.push_str(&format!("{} {why}\n", paint.dim("not tried again:")));
     }
     if is_waiting(status.state()) {
         out.push('\n');
@@ -248,10 +284,6 @@ pub(crate) fn history(inspect: &InspectResponse, paint: Paint) -> String {
 fn attempts(attempts: &[Attempt], paint: Paint) -> Vec<Vec<Cell>> {
     let row = |attempt: &Attempt| {
         let started = attempt.started.as_ref().map(instant).unwrap_or_default();
-        let took = match (&attempt.started, &attempt.ended) {
-            (Some(from), Some(to)) => between(from, to).map(span).unwrap_or_default(),
-            _ => String::new(),
-        };
         let (word, painted) = match attempt.outcome() {
             Outcome::Unspecified => ("", String::new()),
             Outcome::Running => ("running", paint.cyan("running")),
@@ -265,13 +297,16 @@ fn attempts(attempts: &[Attempt], paint: Paint) -> Vec<Vec<Cell>> {
             (name.clone(), paint.dim(name)),
             plain(format!("worker {}", line(&attempt.worker))),
             plain(started),
-            plain(took),
+            plain(again::took(attempt).unwrap_or_default()),
             (word.to_owned(), painted),
         ];
-        row.extend(attempt.failure.as_ref().map(|failure| {
-            let why = format!("{}: {}", failure.reason, failure.public_message);
-            plain(short(&why, WHY_CHARS_MAX))
-        }));
+        let why = attempt.failure.as_ref().map(|failure| {
+            short(&format!("{}: {}", failure.reason, failure.public_message), WHY_CHARS_MAX)
+        });
+        let why = why.unwrap_or_default() + &again::then(attempt, attempts);
+        if !why.is_empty() {
+            row.push(plain(why.trim_start_matches(", ")));
+        }
         row
     };
     attempts.iter().map(row).collect()

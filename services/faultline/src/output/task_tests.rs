@@ -2,7 +2,7 @@
 
 use faultline_proto::{
     json, reason,
-    v1::{Origin, interrupt},
+    v1::{NotRetried, Origin, interrupt},
 };
 
 use super::*;
@@ -59,6 +59,7 @@ fn a_history_goes_from_the_attempts_to_the_origin() {
     .unwrap();
     inspect.task = Some(task);
     inspect.failure = Some(failure.with_retries_spent(1).into_record());
+    inspect.set_not_retried(NotRetried::Reason);
     assert_eq!(
         history(&inspect, Paint::plain()),
         "\
@@ -70,8 +71,9 @@ context  c-1
 trace    4bf9
 late     1 report after the end, dropped
 
-attempt 1  worker w-1  2026-01-01T00:00:00.001Z  2s     worker lost
+attempt 1  worker w-1  2026-01-01T00:00:00.001Z  2s     worker lost  tried again 100ms later
 attempt 2  worker w-2  2026-01-01T00:00:02.100Z  245ms  ended
+not tried again: its reason says that this makes no sense
 
 ✗ task t-1 failed: AGENT_PANICKED (gRPC INTERNAL, not retryable, 1 retry spent)
   the agent panicked

@@ -52,6 +52,22 @@ pub(crate) fn wrapped(text: &str, indent: &str, columns: usize) -> String {
     out
 }
 
+/// A line that may have colours, in pieces that fit. Colours go on from piece to piece.
+pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
+    let (mut pieces, mut used, mut in_colour) = (vec![String::new()], 0, false);
+    for char in line.chars() {
+        in_colour |= char == '\x1b';
+        if !in_colour && used == columns.max(1) {
+            pieces.push(String::new());
+            used = 0;
+        }
+        used += usize::from(!in_colour);
+        in_colour &= char != 'm';
+        pieces.last_mut().expect("there is a first").push(char);
+    }
+    pieces
+}
+
 /// As people say it: 350ms, 1.2s, 2m 3s.
 pub(crate) fn span(time: Duration) -> String {
     let (ms, seconds) = (time.as_millis(), time.as_secs());
@@ -102,6 +118,14 @@ pub(crate) fn columns(rows: &[Vec<(String, String)>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_line_is_folded_between_its_colours() {
+        assert_eq!(folded("abcdef", 4), ["abcd", "ef"]);
+        assert_eq!(folded("\x1b[1mabcd\x1b[0mef", 4), ["\x1b[1mabcd\x1b[0m", "ef"]);
+        assert_eq!(folded("", 4), [""]);
+        assert_eq!(folded("ab", 0), ["a", "b"]);
+    }
 
     #[test]
     fn times_read_as_people_say_them() {

@@ -13,6 +13,7 @@ use prost_types::Timestamp;
 
 use crate::{
     output::{
+        again,
         chain::{advice, facts, labelled, put},
         paint::Paint,
         task,
@@ -228,6 +229,9 @@ impl View<'_> {
         if !shown.trace_id.is_empty() {
             labelled(out, paint, "trace", &line(&shown.trace_id));
         }
+        if !shown.trace_url.is_empty() {
+            labelled(out, paint, "link", &line(&shown.trace_url));
+        }
         let unseen = self.root.unseen();
         if unseen > 0 {
             let tasks = plural(unseen, "task was", "tasks were");
@@ -301,6 +305,9 @@ impl View<'_> {
             let why = self.why(attempt, tree);
             note(format!("attempt {number} on {worker}{stand_in}: {why}"));
         }
+        if let Some(why) = again::why_not(&tree.task) {
+            note(format!("not tried again: {why}"));
+        }
         for failure in &tree.task.tolerated {
             let failure = Failure::from_record(failure.clone());
             let root = failure.causes.last().cloned().unwrap_or_default();
@@ -319,11 +326,8 @@ impl View<'_> {
 
     /// How an attempt went.
     fn why(&self, attempt: &Attempt, tree: &Tree) -> String {
-        let took = match (&attempt.started, &attempt.ended) {
-            (Some(from), Some(to)) => between(from, to).map(span).unwrap_or_default(),
-            (Some(_), None) => self.age(attempt.started.as_ref()),
-            _ => String::new(),
-        };
+        let running = || self.age(attempt.started.as_ref());
+        let took = again::took(attempt).unwrap_or_else(running);
         let why = match (&attempt.failure, attempt.outcome()) {
             (Some(failure), _) => {
                 format!("{} {}", line(&failure.reason), quote(&failure.public_message))
@@ -334,9 +338,7 @@ impl View<'_> {
             (None, Outcome::Running) => return format!("running for {took}"),
             (None, _) => state_word(tree.state()).to_owned(),
         };
-        let is_last = tree.task.attempts.last().is_some_and(|last| last.number == attempt.number);
-        let again = if is_last { "" } else { ", tried again" };
-        format!("{why} after {took}{again}")
+        format!("{why} after {took}{}", again::then(attempt, &tree.task.attempts))
     }
 
     /// Hops of the chain below the last that is a task here: a call that was refused, or what a

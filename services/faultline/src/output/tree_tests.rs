@@ -2,7 +2,7 @@
 
 use faultline_proto::{
     json, reason,
-    v1::{Aggregate, Child, InspectResponse, Origin},
+    v1::{Aggregate, Child, InspectResponse, NotRetried, Origin},
 };
 
 use super::*;
@@ -74,6 +74,7 @@ fn five_hops() -> Tree {
     let mut bank = seen("t-5", "bank", "FAILED", Some("02"), &tries.join(","));
     let down = Failure::new(&reason::UNAVAILABLE).because("the bank is closed");
     bank.task.attempts[1].failure = Some(down.into_record());
+    bank.task.set_not_retried(NotRetried::Spent);
     let bank = because(bank, &failures[0]);
     let pay = seen("t-4", "pay", "FAILED", Some("02.1"), &once("w-2"));
     let pay = with(because(pay, &failures[1]), vec![bank]);
@@ -82,7 +83,8 @@ fn five_hops() -> Tree {
     let weather = seen("t-9", "weather", "COMPLETED", Some("00.350"), &once("w-1"));
     let plan = seen("t-2", "plan", "FAILED", Some("02.3"), &once("w-1"));
     let plan = with(because(plan, &failures[3]), vec![weather, search]);
-    let front = seen("t-1", "front", "FAILED", Some("02.4"), &once("w-1"));
+    let mut front = seen("t-1", "front", "FAILED", Some("02.4"), &once("w-1"));
+    front.task.trace_url = "https://traces.example/4bf9".into();
     with(because(front, &failures[4]), vec![plan])
 }
 
@@ -100,13 +102,15 @@ const FIVE_HOPS: &str = "\
      └─ search      failed     2.2s   on w-1      RATE_LIMITED  t-3
         └─ pay      failed     2.1s   on w-2      RATE_LIMITED  t-4
            └─ bank  failed     2s     3 attempts  RATE_LIMITED  t-5  ← it broke here
-                 attempt 1 on w-1: its worker was lost after 400ms, tried again
-                 attempt 2 on w-2: UNAVAILABLE \"the bank is closed\" after 500ms, tried again
+                 attempt 1 on w-1: its worker was lost after 400ms, tried again at once
+                 attempt 2 on w-2: UNAVAILABLE \"the bank is closed\" after 500ms, tried again 100ms later
                  attempt 3 on w-3: failed after 1s
+                 not tried again: all attempts that it may have were made
 
   do     wait 2s, then send again (the caller)
   sent   2026-01-01T00:00:00Z
   trace  4bf9
+  link   https://traces.example/4bf9
   more   faultline explain RATE_LIMITED
 ";
 

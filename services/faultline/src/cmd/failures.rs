@@ -1,0 +1,62 @@
+//! `faultline failures`: what fails most, and where it comes from.
+
+use std::{
+    io::{IsTerminal, stdout},
+    time::{Duration, SystemTime},
+};
+
+use faultline_proto::v1::{FailuresRequest, FailuresResponse};
+
+use crate::{
+    cmd::{connect::Connect, since, top::terminal},
+    exit::Exit,
+    output::failures,
+};
+
+/// Parts of the line over time.
+const BUCKETS: u64 = 60;
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline failures
+  faultline failures --since 2d
+  faultline failures --json | jq '.failures[0].lastTaskId'
+
+A failure counts once, however many tasks it ended on its way up; FAILURES and TASKS are both
+shown. `faultline list --all --reason REASON --origin AGENT` lists the tasks of a row.";
+
+/// Show what failed: root reasons and the agents they come from, the most frequent first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How far back, such as 90s, 15m, 6h or 2d.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = since::parse)]
+    since: Duration,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let connect = self.connect;
+        connect.run(async |client| {
+            let from = Some(since::ago(self.since));
+            let request =
+                FailuresRequest { from, bucket_ms: since::bucket_ms(self.since, BUCKETS) };
+            let found: FailuresResponse = match client.mesh("Failures", &request).await {
+                Ok(found) => found,
+                Err(error) => return connect.refuse(error, "failures cannot be told"),
+            };
+            let for_people = stdout().is_terminal();
+            let (columns, now) = (terminal::size().0, SystemTime::now().into());
+            connect.print(&found, |paint| match found.failures.is_empty() {
+                true => String::new(),
+                false => failures::table(&found, for_people, columns, &now, paint),
+            })?;
+            if found.failures.is_empty() && !connect.json {
+                eprintln!("nothing failed");
+            }
+            Ok(Exit::OK)
+        })
+    }
+}

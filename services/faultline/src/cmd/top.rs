@@ -1,0 +1,263 @@
+//! `faultline top`: the mesh live in the terminal, asked for each second.
+
+pub(crate) mod terminal;
+
+use std::{
+    io::{self, IsTerminal, Write, stdin, stdout},
+    pin::Pin,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context;
+use faultline_client::{Client, Error};
+use faultline_proto::{
+    Failure, json, reason,
+    v1::{ActivityRequest, AgentsRequest, FailuresRequest, WorkersRequest},
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+
+use self::terminal::{Key, Terminal};
+use crate::{
+    cmd::{connect::Connect, explain::told, since},
+    exit::Exit,
+    output::{
+        failures,
+        grid::cut,
+        paint::Paint,
+        text::{folded, line, span},
+        top::{Around, Screen, Snapshot, frame},
+    },
+    tree,
+};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// A mesh that takes longer is told to be silent.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Of what agents do, by the second; the second of now is one more.
+const ACTIVITY: Duration = Duration::from_secs(60);
+/// Parts of the line over time of each failure.
+const BUCKETS: u64 = 60;
+const FOOT: &str = "q quit   j/k select   enter explain the last task of a failure";
+const FOOT_OF_TEXT: &str = "q back   j/k scroll";
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline top
+  faultline top --since 6h              failures of the last six hours
+  faultline top --once                  one look, as text; what a pipe gets anyway
+  faultline top --json | jq '.agents.agents[].queued'
+
+Keys: q quits, j and k or the arrows choose a failure, enter explains its last task.";
+
+/// Show agents, workers, queues, rates and failures, live.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How far back failures are counted, such as 90s, 15m, 6h or 2d.
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = since::parse)]
+    since: Duration,
+    /// Print one frame and leave.
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let live = stdout().is_terminal() && stdin().is_terminal() && !self.once;
+        let connect = self.connect.clone();
+        connect.run(async |client| {
+            let first = match look(&client, self.since).await {
+                Ok(first) => first,
+                Err(error) => return connect.refuse(error, "top cannot look"),
+            };
+            if connect.json {
+                return print(&format!("{}\n", to_json(&first)));
+            }
+            if !live {
+                let screen =
+                    Screen { columns: terminal::size().0, rows: None, paint: Paint::stdout() };
+                let lines =
+                    frame(&first, &self.around("", &failures::round(self.since), None, ""), screen);
+                let text = lines.iter().map(|line| format!("{}\n", line.trim_end()));
+                return print(&text.collect::<String>());
+            }
+            self.live(client, first).await
+        })
+    }
+
+    fn around<'a>(
+        &'a self,
+        foot: &'a str,
+        since: &'a str,
+        selected: Option<usize>,
+        trouble: &'a str,
+    ) -> Around<'a> {
+        Around { gateway: self.connect.gateway(), since, selected, foot, trouble }
+    }
+
+    async fn live(&self, client: Client, first: Snapshot) -> anyhow::Result<Exit> {
+        let mut ended = signal(SignalKind::terminate()).context("no signals")?;
+        let mut resized = signal(SignalKind::window_change()).context("no signals")?;
+        let mut tick = interval(EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (terminal, mut keys) = (Terminal::take().context("no terminal")?, terminal::keys());
+        let mut view = View { seen: first, selected: 0, text: None, silent: None };
+        let mut looking: Option<Pin<Box<dyn Future<Output = _>>>> = None;
+        let since = failures::round(self.since);
+        loop {
+            terminal.show(&self.lines(&view, &since))?;
+            tokio::select! {
+                _ = tick.tick(), if looking.is_none() => {
+                    looking = Some(Box::pin(look(&client, self.since)));
+                }
+                seen = async { looking.as_mut().expect("asked for").await }, if looking.is_some() => {
+                    looking = None;
+                    view.take(seen);
+                }
+                key = keys.recv() => match key {
+                    None | Some(Key::Quit | Key::Back) if view.text.is_none() => break,
+                    None => break,
+                    Some(key) => view.press(key, &client).await,
+                },
+                _ = resized.recv() => {}
+                _ = ended.recv() => break,
+            }
+        }
+        Ok(Exit::OK)
+    }
+
+    fn lines(&self, view: &View, since: &str) -> Vec<String> {
+        let (columns, rows) = terminal::size();
+        let screen = Screen { columns, rows: Some(rows), paint: Paint::stdout() };
+        let trouble = match &view.silent {
+            Some((at, why)) => format!("no news for {}: {why}", span(at.elapsed())),
+            None => String::new(),
+        };
+        if let Some(text) = &view.text {
+            return text.lines(screen);
+        }
+        let selected = Some(view.selected);
+        frame(&view.seen, &self.around(FOOT, since, selected, &trouble), screen)
+    }
+}
+
+/// What is looked at.
+struct View {
+    seen: Snapshot,
+    selected: usize,
+    /// In front of it.
+    text: Option<Text>,
+    /// Since when nobody answers, and why.
+    silent: Option<(Instant, String)>,
+}
+
+impl View {
+    fn take(&mut self, seen: Result<Snapshot, Error>) {
+        match seen {
+            Ok(seen) => {
+                // Whoever points at a failure goes on pointing at it, wherever it has moved.
+                let kind = |seen: &Snapshot, at: usize| {
+                    let count = seen.failures.failures.get(at)?;
+                    Some((count.reason.clone(), count.origin.clone()))
+                };
+                let chosen = kind(&self.seen, self.selected);
+                let all = 0..seen.failures.failures.len();
+                let moved = all.clone().find(|at| chosen.is_some() && kind(&seen, *at) == chosen);
+                self.selected = moved.unwrap_or(self.selected.min(all.end.saturating_sub(1)));
+                (self.seen, self.silent) = (seen, None);
+            }
+            Err(error) => {
+                let since = self.silent.take().map_or_else(Instant::now, |(since, _)| since);
+                self.silent = Some((since, line(&Failure::from(error).public_message)));
+            }
+        }
+    }
+
+    async fn press(&mut self, key: Key, client: &Client) {
+        let last = self.seen.failures.failures.len().saturating_sub(1);
+        match (&mut self.text, key) {
+            (Some(_), Key::Quit | Key::Back | Key::Enter) => self.text = None,
+            (Some(text), Key::Up) => text.from = text.from.saturating_sub(1),
+            (Some(text), Key::Down) => text.from = (text.from + 1).min(text.lines.len()),
+            (None, Key::Up) => self.selected = self.selected.saturating_sub(1),
+            (None, Key::Down) => self.selected = (self.selected + 1).min(last),
+            (None, Key::Enter) => {
+                if let Some(count) = self.seen.failures.failures.get(self.selected) {
+                    self.text = Some(Text::explaining(&count.last_task_id, client).await);
+                }
+            }
+            (None, Key::Quit | Key::Back) => {}
+        }
+    }
+}
+
+/// Lines that may be more than the screen has.
+struct Text {
+    lines: Vec<String>,
+    from: usize,
+}
+
+impl Text {
+    async fn explaining(task_id: &str, client: &Client) -> Self {
+        let text = match timeout(PATIENCE, tree::walk(client, task_id)).await {
+            Ok(Ok(found)) => told(&found, Paint::stdout()),
+            Ok(Err(error)) => format!("{}\n", Failure::from(error)),
+            Err(_) => "the mesh is silent\n".to_owned(),
+        };
+        Self { lines: text.lines().map(str::to_owned).collect(), from: 0 }
+    }
+
+    fn lines(&self, screen: Screen) -> Vec<String> {
+        let all: Vec<_> = self.lines.iter().flat_map(|line| folded(line, screen.columns)).collect();
+        let rows = screen.rows.unwrap_or(all.len() + 1).max(1);
+        let from = self.from.min(all.len().saturating_sub(rows - 1));
+        let mut lines: Vec<_> = all.into_iter().skip(from).take(rows - 1).collect();
+        lines.resize(rows - 1, String::new());
+        lines.push(screen.paint.dim(cut(FOOT_OF_TEXT, screen.columns)));
+        lines
+    }
+}
+
+/// Asks for everything at once.
+async fn look(client: &Client, since: Duration) -> Result<Snapshot, Error> {
+    let activity = ActivityRequest { from: Some(since::ago(ACTIVITY)), bucket_ms: 1000 };
+    let from = Some(since::ago(since));
+    let failed = FailuresRequest { from, bucket_ms: since::bucket_ms(since, BUCKETS) };
+    let (agents, workers) = (AgentsRequest::default(), WorkersRequest::default());
+    let all = async {
+        tokio::try_join!(
+            client.mesh("Agents", &agents),
+            client.mesh("Workers", &workers),
+            client.mesh("Activity", &activity),
+            client.mesh("Failures", &failed),
+        )
+    };
+    let (agents, workers, activity, failures) = timeout(PATIENCE, all).await.map_err(|_| {
+        let seconds = PATIENCE.as_secs();
+        Failure::new(&reason::DEADLINE_EXCEEDED).because(format!("no answer within {seconds} s"))
+    })??;
+    Ok(Snapshot { agents, workers, activity, failures, at: SystemTime::now().into() })
+}
+
+/// The four answers under the names of their methods.
+fn to_json(seen: &Snapshot) -> String {
+    format!(
+        r#"{{"agents":{},"workers":{},"activity":{},"failures":{}}}"#,
+        json::to_string(&seen.agents),
+        json::to_string(&seen.workers),
+        json::to_string(&seen.activity),
+        json::to_string(&seen.failures)
+    )
+}
+
+fn print(text: &str) -> anyhow::Result<Exit> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(Exit::OK)
+}

@@ -1,0 +1,85 @@
+//! What was tried again and what was not, in words: the decisions of the coordinator as people ask
+//! for them.
+
+use faultline_proto::v1::{Attempt, InspectResponse, NotRetried};
+
+use crate::output::text::{between, span};
+
+/// Why the last attempt of a task was the last; `None`: nothing failed here that could have been
+/// tried again.
+pub(crate) fn why_not(shown: &InspectResponse) -> Option<&'static str> {
+    let said = shown.failure.as_ref().and_then(|failure| failure.retryable);
+    Some(match shown.not_retried() {
+        NotRetried::Unspecified | NotRetried::Below => return None,
+        NotRetried::Reason if said == Some(false) => "the failure itself says no",
+        NotRetried::Reason => "its reason says that this makes no sense",
+        NotRetried::Pause => "it asked for a longer pause than is allowed",
+        NotRetried::Spent => "all attempts that it may have were made",
+        NotRetried::Budget => "too many tasks of this agent fail, its retry budget is spent",
+        NotRetried::Deadline => "its time would have been over",
+        NotRetried::Asking => "somebody was being asked, and would have answered to nobody",
+    })
+}
+
+/// How long an attempt took, if it is over.
+pub(crate) fn took(attempt: &Attempt) -> Option<String> {
+    between(attempt.started.as_ref()?, attempt.ended.as_ref()?).map(span)
+}
+
+/// What followed an attempt: the next one, or nothing yet. Empty for the last one.
+pub(crate) fn then(attempt: &Attempt, all: &[Attempt]) -> String {
+    let next = all.iter().find(|other| other.number > attempt.number);
+    let pause = next.and_then(|next| between(attempt.ended.as_ref()?, next.started.as_ref()?));
+    match (next, pause) {
+        (None, _) => String::new(),
+        (Some(_), Some(pause)) if pause.as_millis() > 0 => {
+            format!(", tried again {} later", span(pause))
+        }
+        (Some(_), _) => ", tried again at once".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::json;
+
+    use super::*;
+
+    fn attempts() -> Vec<Attempt> {
+        let attempt = |text: &str| json::from_str(text).unwrap();
+        vec![
+            attempt(
+                r#"{"number":1,"started":"2026-01-01T00:00:00Z","ended":"2026-01-01T00:00:01Z"}"#,
+            ),
+            attempt(
+                r#"{"number":2,"started":"2026-01-01T00:00:03.5Z","ended":"2026-01-01T00:00:04Z"}"#,
+            ),
+            attempt(r#"{"number":3,"started":"2026-01-01T00:00:04Z"}"#),
+        ]
+    }
+
+    #[test]
+    fn what_follows_an_attempt_is_told_with_its_pause() {
+        let all = attempts();
+        let told: Vec<_> = all.iter().map(|attempt| then(attempt, &all)).collect();
+        assert_eq!(told, [", tried again 2.5s later", ", tried again at once", ""]);
+        assert_eq!(took(&all[1]).as_deref(), Some("500ms"));
+        assert_eq!(took(&all[2]), None);
+    }
+
+    #[test]
+    fn every_decision_not_to_try_again_has_words() {
+        let shown = |text: &str| json::from_str::<InspectResponse>(text).unwrap();
+        let words = |number: i32| {
+            let shown = InspectResponse { not_retried: number, ..InspectResponse::default() };
+            why_not(&shown)
+        };
+        for number in 2..=7 {
+            assert!(NotRetried::try_from(number).is_ok() && words(number).is_some(), "{number}");
+        }
+        assert!(NotRetried::try_from(8).is_err(), "teach the words");
+        assert_eq!((words(0), words(1)), (None, None));
+        let said = r#"{"notRetried":"NOT_RETRIED_REASON","failure":{"retryable":false}}"#;
+        assert_eq!(why_not(&shown(said)), Some("the failure itself says no"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Tables that fit a screen: columns line up, numbers to the right, and what does not fit is cut
+//! from the first column before anything is cut from the end.
+
+use crate::output::paint::Paint;
+
+/// Between two columns.
+const GAP: usize = 2;
+/// A name is not cut shorter than this.
+const NAME_MIN: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ink {
+    Plain,
+    Dim,
+    Bold,
+    Red,
+    Green,
+    Yellow,
+    Cyan,
+}
+
+impl Ink {
+    pub(crate) fn on(self, text: &str, paint: Paint) -> String {
+        match self {
+            Ink::Plain => text.to_owned(),
+            Ink::Dim => paint.dim(text),
+            Ink::Bold => paint.bold(text),
+            Ink::Red => paint.red(text),
+            Ink::Green => paint.green(text),
+            Ink::Yellow => paint.yellow(text),
+            Ink::Cyan => paint.cyan(text),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    text: String,
+    ink: Ink,
+    is_number: bool,
+}
+
+pub(crate) fn cell(text: impl Into<String>, ink: Ink) -> Cell {
+    Cell { text: text.into(), ink, is_number: false }
+}
+
+/// Nought is said softly.
+pub(crate) fn number(number: impl std::fmt::Display, ink: Ink) -> Cell {
+    let text = number.to_string();
+    let ink = if text.trim_matches(['0', '.']).is_empty() { Ink::Dim } else { ink };
+    Cell { text, ink, is_number: true }
+}
+
+/// A table without its lines.
+pub(crate) struct Grid {
+    heads: Vec<&'static str>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Grid {
+    pub(crate) fn new(heads: &[&'static str], rows: Vec<Vec<Cell>>) -> Self {
+        Self { heads: heads.to_vec(), rows }
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let chars = |text: &str| text.chars().count();
+        let cells = |at: usize| self.rows.iter().filter_map(move |row| row.get(at));
+        let widest = |at: usize| cells(at).map(|cell| chars(&cell.text)).max().unwrap_or(0);
+        self.heads.iter().enumerate().map(|(at, head)| widest(at).max(chars(head))).collect()
+    }
+
+    /// What it takes.
+    pub(crate) fn width(&self) -> usize {
+        self.widths().iter().map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
+    }
+
+    /// One more column.
+    pub(crate) fn push(&mut self, head: &'static str, cells: impl IntoIterator<Item = Cell>) {
+        self.heads.push(head);
+        self.rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
+    }
+
+    /// The head and a line for each row, none longer than `columns`.
+    pub(crate) fn lines(&self, columns: usize, paint: Paint) -> Vec<String> {
+        let mut widths = self.widths();
+        let excess = self.width().saturating_sub(columns);
+        if let Some(name) = widths.first_mut() {
+            *name = (*name).saturating_sub(excess).max((*name).min(NAME_MIN));
+        }
+        let is_number =
+            |at: usize| self.rows.iter().any(|row| row.get(at).is_some_and(|c| c.is_number));
+        let heads = self.heads.iter().enumerate().map(|(at, head)| Cell {
+            text: (*head).to_owned(),
+            ink: Ink::Dim,
+            is_number: is_number(at),
+        });
+        let heads: Vec<_> = heads.collect();
+        let rows = std::iter::once(&heads).chain(&self.rows);
+        rows.map(|row| line(row, &widths, columns, paint)).collect()
+    }
+}
+
+fn line(row: &[Cell], widths: &[usize], columns: usize, paint: Paint) -> String {
+    let (mut out, mut used) = (String::new(), 0);
+    for (at, (cell, width)) in row.iter().zip(widths).enumerate() {
+        let width = (*width).min(columns.saturating_sub(used));
+        let text = cut(&cell.text, width);
+        let pad = " ".repeat(width - text.chars().count());
+        let painted = cell.ink.on(&text, paint);
+        match (cell.is_number, at + 1 == row.len()) {
+            (true, _) => out.push_str(&format!("{pad}{painted}")),
+            (false, true) => out.push_str(&painted),
+            (false, false) => out.push_str(&format!("{painted}{pad}")),
+        }
+        used += width + GAP;
+        if used >= columns {
+            break;
+        }
+        if at + 1 < row.len() {
+            out.push_str(&" ".repeat(GAP));
+        }
+    }
+    out
+}
+
+/// At most so many characters; what is missing is marked.
+pub(crate) fn cut(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        None => text.to_owned(),
+        Some(_) if chars_max == 0 => String::new(),
+        Some(_) => text.chars().take(chars_max - 1).chain(['…']).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> Grid {
+        let row = |name: &str, count: u32, word: &str| {
+            vec![cell(name, Ink::Cyan), number(count, Ink::Plain), cell(word, Ink::Plain)]
+        };
+        let rows = vec![row("a-long-name-indeed", 7, "x"), row("b", 1234, "some words")];
+        Grid::new(&["NAME", "N", "WORDS"], rows)
+    }
+
+    #[test]
+    fn columns_line_up_and_numbers_stand_right() {
+        assert_eq!(
+            grid().lines(80, Paint::plain()),
+            [
+                "NAME                   N  WORDS",
+                "a-long-name-indeed     7  x",
+                "b                   1234  some words",
+            ]
+        );
+        assert_eq!(grid().width(), 36);
+    }
+
+    #[test]
+    fn what_is_too_wide_loses_the_end_of_its_names_first() {
+        assert_eq!(
+            grid().lines(30, Paint::plain()),
+            [
+                "NAME             N  WORDS",
+                "a-long-name…     7  x",
+                "b             1234  some words",
+            ]
+        );
+        for columns in 0..40 {
+            for line in grid().lines(columns, Paint::plain()) {
+                assert!(line.chars().count() <= columns, "{columns}: '{line}'");
+            }
+        }
+        assert_eq!(grid().lines(20, Paint::plain())[2], "b         1234  som…");
+    }
+}

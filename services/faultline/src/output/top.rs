@@ -1,0 +1,282 @@
+//! `faultline top`: the whole mesh on one screen. What is shown is decided here from what was
+//! asked for, the size of the screen and nothing else.
+
+use faultline_proto::v1::{
+    ActivityResponse, Agent, AgentsResponse, FailureCount, FailuresResponse, Worker,
+    WorkersResponse, health::Circuit,
+};
+use prost_types::Timestamp;
+
+use crate::output::{
+    failures::{self, SPARK_MIN, ago},
+    grid::{Cell, Grid, Ink, cell, cut, number},
+    paint::Paint,
+    spark::spark,
+    text::line,
+};
+
+/// Seconds that a rate is the mean of.
+const RATE_OVER: usize = 10;
+/// Of the last minute and of now: also the longest line over time, one character a second.
+const SECONDS: usize = 61;
+const BAR: usize = 10;
+
+/// Everything that was asked for at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) agents: AgentsResponse,
+    pub(crate) workers: WorkersResponse,
+    /// Of the last minute, by the second.
+    pub(crate) activity: ActivityResponse,
+    pub(crate) failures: FailuresResponse,
+    pub(crate) at: Timestamp,
+}
+
+/// What it is shown on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Screen {
+    pub(crate) columns: usize,
+    /// `None`: as many as it takes.
+    pub(crate) rows: Option<usize>,
+    pub(crate) paint: Paint,
+}
+
+/// What stands around the tables.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Around<'a> {
+    pub(crate) gateway: &'a str,
+    /// How far back failures are counted.
+    pub(crate) since: &'a str,
+    /// The failure that somebody points at; `None`: nobody can.
+    pub(crate) selected: Option<usize>,
+    /// What stands at the bottom.
+    pub(crate) foot: &'a str,
+    /// Something is wrong with what is shown.
+    pub(crate) trouble: &'a str,
+}
+
+pub(crate) fn frame(seen: &Snapshot, around: &Around<'_>, screen: Screen) -> Vec<String> {
+    let Screen { columns, rows, paint } = screen;
+    let agents: Vec<_> = seen.agents.agents.iter().map(|agent| Row::of(agent, seen)).collect();
+    let tables = [agents.len(), seen.workers.workers.len(), seen.failures.failures.len()];
+    // The head and its rule, three heads of tables with a line before two of them, and the foot.
+    let fixed = 7 + usize::from(rows.is_some());
+    let room = rows.map_or(tables, |rows| share(tables, rows.saturating_sub(fixed)));
+    let mut out = vec![head(&agents, around, screen), String::new()];
+    let part = |out: &mut Vec<String>, grid: Grid, left: usize, none: &str| {
+        let lines = grid.lines(columns, paint);
+        match lines.len() {
+            1 => out.extend([lines[0].clone(), paint.dim(cut(none, columns))]),
+            _ => out.extend(lines),
+        }
+        if left > 0 {
+            out.push(paint.dim(cut(&format!("and {left} more"), columns)));
+        }
+    };
+    let (shown, left) = fitting(&agents, room[0], Row::is_busy);
+    part(&mut out, agent_grid(&shown, columns), left, "no agent was ever offered");
+    out.push(String::new());
+    let (shown, left) = fitting(&seen.workers.workers, room[1], is_notable);
+    part(&mut out, worker_grid(&shown, &seen.at), left, "no worker is attached");
+    out.push(String::new());
+    let all = &seen.failures.failures;
+    let (from, shown) = window(all, around.selected, room[2]);
+    let selected = around.selected.map(|at| at.saturating_sub(from));
+    let grid = failures::grid(shown, selected, columns, &seen.at);
+    let none = format!("nothing failed in the last {}", around.since);
+    part(&mut out, grid, all.len() - from - shown.len(), &none);
+    if let Some(rows) = rows {
+        out.truncate(rows.saturating_sub(1));
+        out.resize(rows.saturating_sub(1), String::new());
+        out.push(match around.trouble {
+            "" => paint.dim(cut(around.foot, columns)),
+            trouble => paint.yellow(cut(&line(trouble), columns)),
+        });
+    }
+    out
+}
+
+/// An agent with its numbers.
+struct Row<'a> {
+    agent: &'a Agent,
+    ended: Vec<u32>,
+    failed: Vec<u32>,
+}
+
+impl<'a> Row<'a> {
+    fn of(agent: &'a Agent, seen: &Snapshot) -> Self {
+        let activity = seen.activity.agents.iter().find(|one| one.agent == agent.name);
+        let none = || vec![0; SECONDS];
+        let Some(activity) = activity else { return Self { agent, ended: none(), failed: none() } };
+        let ends = activity.completed.iter().zip(&activity.failed).zip(&activity.stopped);
+        let ended: Vec<_> = ends.map(|((done, failed), stopped)| done + failed + stopped).collect();
+        Self { agent, ended, failed: activity.failed.clone() }
+    }
+
+    fn is_busy(&self) -> bool {
+        let agent = self.agent;
+        let healthy = agent.health.as_ref().is_none_or(|health| health.healthy);
+        let tasks = agent.queued + agent.computing + agent.waiting;
+        !healthy || tasks > 0 || self.ended.iter().any(|n| *n > 0)
+    }
+}
+
+/// A second: the mean of the last ones that are over.
+fn rate(numbers: &[u32]) -> f64 {
+    let over = &numbers[..numbers.len().saturating_sub(1)];
+    let last = &over[over.len().saturating_sub(RATE_OVER)..];
+    last.iter().map(|n| u64::from(*n)).sum::<u64>() as f64 / RATE_OVER as f64
+}
+
+fn said(rate: f64) -> String {
+    if rate >= 99.95 { format!("{rate:.0}") } else { format!("{rate:.1}") }
+}
+
+fn head(agents: &[Row<'_>], around: &Around<'_>, screen: Screen) -> String {
+    let paint = screen.paint;
+    let sum = |of: fn(&Agent) -> u32| agents.iter().map(|row| of(row.agent)).sum::<u32>();
+    let total = |of: fn(&Row<'_>) -> f64| agents.iter().map(of).fold(0.0, |sum, one| sum + one);
+    let (ended, failed) = (total(|row| rate(&row.ended)), total(|row| rate(&row.failed)));
+    let numbers = format!(
+        "{} done/s  {} failed/s  {} queued  {} busy  {} waiting",
+        said(ended),
+        said(failed),
+        sum(|agent| agent.queued),
+        sum(|agent| agent.computing),
+        sum(|agent| agent.waiting)
+    );
+    let name = format!("faultline  {}", line(around.gateway));
+    let left = cut(&name, screen.columns.saturating_sub(numbers.chars().count() + 2));
+    let gap = screen.columns.saturating_sub(left.chars().count() + numbers.chars().count());
+    let painted = left.replacen("faultline", &paint.bold("faultline"), 1);
+    match left.is_empty() {
+        true => cut(&numbers, screen.columns),
+        false => format!("{painted}{}{numbers}", " ".repeat(gap.min(screen.columns))),
+    }
+}
+
+fn agent_grid(rows: &[&Row<'_>], columns: usize) -> Grid {
+    let cells = |row: &&Row<'_>| -> Vec<Cell> {
+        let agent = row.agent;
+        let up = if agent.workers == 0 { Ink::Yellow } else { Ink::Plain };
+        let queued = if agent.queued > 0 { Ink::Yellow } else { Ink::Plain };
+        vec![
+            cell(line(&agent.name), Ink::Cyan),
+            circuit(agent),
+            match agent.workers {
+                0 => number("none", up),
+                workers => number(workers, up),
+            },
+            number(agent.queued, queued),
+            number(agent.computing, Ink::Plain),
+            number(agent.waiting, Ink::Plain),
+            number(said(rate(&row.ended)), Ink::Plain),
+            number(said(rate(&row.failed)), Ink::Red),
+        ]
+    };
+    let heads = ["AGENT", "CIRCUIT", "WORKERS", "QUEUED", "BUSY", "WAITING", "DONE/S", "FAIL/S"];
+    let mut grid = Grid::new(&heads, rows.iter().map(cells).collect());
+    // Two lines over time if there is room for both, or only the one that worries.
+    let rest = columns.saturating_sub(grid.width() + 2);
+    let each = (rest.saturating_sub(2) / 2).min(SECONDS);
+    let both = each >= SPARK_MIN;
+    if both {
+        let done = rows.iter().map(|row| cell(spark(&row.ended, each), Ink::Green));
+        grid.push("DONE", done);
+    }
+    if rest >= SPARK_MIN {
+        let width = if both { each } else { rest };
+        grid.push("FAILED", rows.iter().map(|row| cell(spark(&row.failed, width), Ink::Red)));
+    }
+    grid
+}
+
+fn circuit(agent: &Agent) -> Cell {
+    let health = agent.health.unwrap_or_default();
+    match health.circuit() {
+        Circuit::Unspecified => cell("", Ink::Dim),
+        Circuit::Closed if health.consecutive_failures > 0 => {
+            cell(format!("closed {}✗", health.consecutive_failures), Ink::Yellow)
+        }
+        Circuit::Closed => cell("closed", Ink::Dim),
+        Circuit::Open => cell("open", Ink::Red),
+        Circuit::HalfOpen => cell("half-open", Ink::Yellow),
+    }
+}
+
+fn is_notable(worker: &Worker) -> bool {
+    worker.draining || !worker.attached || worker.orphans > 0 || worker.used > 0
+}
+
+fn worker_grid(workers: &[&Worker], now: &Timestamp) -> Grid {
+    let cells = |worker: &&Worker| -> Vec<Cell> {
+        let (word, ink) = match (worker.attached, worker.draining) {
+            (false, _) => ("away", Ink::Red),
+            (true, true) => ("draining", Ink::Yellow),
+            (true, false) => ("attached", Ink::Dim),
+        };
+        let full = worker.slots > 0 && worker.used >= worker.slots;
+        let used = if full { Ink::Yellow } else { Ink::Plain };
+        let agents: Vec<_> = worker.agents.iter().map(|agent| line(agent)).collect();
+        vec![
+            cell(line(&worker.name), Ink::Cyan),
+            cell(word, ink),
+            cell(bar(worker.used, worker.slots), used),
+            number(worker.used, used),
+            number(worker.slots, Ink::Plain),
+            number(worker.orphans, Ink::Red),
+            cell(ago(worker.since.as_ref(), now), Ink::Plain),
+            cell(agents.join(" "), Ink::Plain),
+        ]
+    };
+    let heads = ["WORKER", "STATE", "SLOTS", "USED", "OF", "ORPHANS", "FOR", "AGENTS"];
+    Grid::new(&heads, workers.iter().map(cells).collect())
+}
+
+fn bar(used: u32, slots: u32) -> String {
+    let full = match slots {
+        0 => 0,
+        slots => (used as usize * BAR).div_ceil(slots as usize).min(BAR),
+    };
+    format!("{}{}", "█".repeat(full), "░".repeat(BAR - full))
+}
+
+/// So many lines for each of three tables that want so many.
+fn share(wants: [usize; 3], lines: usize) -> [usize; 3] {
+    let mut given = wants.map(|want| want.max(1).min(lines / 3));
+    let mut left = lines.saturating_sub(given.iter().sum());
+    for at in [2, 0, 1] {
+        let more = wants[at].saturating_sub(given[at]).min(left);
+        given[at] += more;
+        left -= more;
+    }
+    given
+}
+
+/// As many as fit, those that matter first, in their old order; and how many do not. The line that
+/// says so takes the place of one.
+fn fitting<T>(all: &[T], room: usize, matters: impl Fn(&T) -> bool) -> (Vec<&T>, usize) {
+    if all.len() <= room {
+        return (all.iter().collect(), 0);
+    }
+    let fit = room.saturating_sub(1);
+    let mut ranked: Vec<_> = all.iter().enumerate().collect();
+    ranked.sort_by_key(|(at, one)| (!matters(one), *at));
+    ranked.truncate(fit);
+    ranked.sort_by_key(|(at, _)| *at);
+    (ranked.into_iter().map(|(_, one)| one).collect(), all.len() - fit)
+}
+
+/// The part of a list that has the chosen one in it, and where it begins.
+fn window(all: &[FailureCount], selected: Option<usize>, room: usize) -> (usize, &[FailureCount]) {
+    if all.len() <= room {
+        return (0, all);
+    }
+    let fit = room.saturating_sub(1);
+    let from = selected.map_or(0, |at| (at + 1).saturating_sub(fit)).min(all.len() - fit);
+    (from, &all[from..from + fit])
+}
+
+#[cfg(test)]
+#[path = "top_tests.rs"]
+mod tests;
