@@ -108,6 +108,7 @@ impl Running {
         let dirs = [(); 3].map(|()| tempfile::tempdir().expect("there is room"));
         let mut config = in_process(dirs[0].path());
         config.coordinator.breaker_failures = 0;
+        config.gateway.trace_url = Some("https://traces.example/{trace_id}".to_owned());
         faultline_coordinator::fill(&past::store(dirs[0].path()), past::tasks())
             .await
             .expect("a store can be filled");

@@ -117,6 +117,11 @@ export async function chain(browser, base) {
   }
   await page.getByRole("region", { name: "Artifacts" }).getByText('"order": 4711').waitFor();
 
+  // Where its trace is, which is somebody else's page.
+  const trace = page.locator('a[href^="https://traces.example/"]');
+  equal(await trace.getAttribute("href"), `https://traces.example/${task.traceId}`, "the trace");
+  ok((await trace.getAttribute("rel")).includes("noopener"), "it learns nothing of this page");
+
   // One hop down, what is above is one step away.
   await hops.nth(1).getByRole("link").click();
   await page.getByRole("heading", { level: 1, name: "billing" }).waitFor();

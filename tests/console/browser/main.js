@@ -14,6 +14,17 @@ const docs = process.env.FAULTLINE_DOCS;
 const { browser, close } = await launch();
 let failed = false;
 
+/** What was on the screen when it went wrong, beside this file. */
+async function show(name) {
+  for (const context of browser.contexts()) {
+    for (const page of context.pages()) {
+      const file = `failed: ${name}.png`.replaceAll(/[^\w.]+/g, "-");
+      await page.screenshot({ path: new URL(file, import.meta.url).pathname }).catch(() => {});
+    }
+    await context.close();
+  }
+}
+
 async function check(name, run) {
   const start = Date.now();
   const line = { check: name, ok: true };
@@ -22,6 +33,7 @@ async function check(name, run) {
     result = await run();
   } catch (error) {
     failed = true;
+    await show(name);
     Object.assign(line, { ok: false, why: [String(error.message ?? error), ...wrong].join("; ") });
   }
   console.log(JSON.stringify({ ...line, ms: Date.now() - start }));

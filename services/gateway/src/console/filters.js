@@ -126,7 +126,11 @@ export function bar(changed) {
   );
 
   let current = {};
+  let typing = 0;
   const tell = () => {
+    clearTimeout(typing);
+    // Somebody who has gone on to another page is not called back.
+    if (!el.isConnected) return;
     const next = { ...current };
     for (const name of ["state", ...TEXTS, "since"]) next[name] = fields[name].value.trim();
     next.roots = fields.roots.checked ? "1" : "";
@@ -134,7 +138,6 @@ export function bar(changed) {
     if (next.since) next.from = next.to = "";
     changed(read(new URLSearchParams(next)));
   };
-  let typing = 0;
   el.addEventListener("submit", (event) => event.preventDefault());
   el.addEventListener("change", tell);
   el.addEventListener("input", (event) => {
