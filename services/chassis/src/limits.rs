@@ -128,6 +128,8 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 pub const VIEW_PAGE_MAX: usize = 500;
 /// Parts that time is divided into: more than that no screen shows.
 pub const BUCKETS_MAX: usize = 500;
+/// Widths of such parts of which is remembered what they held: a few screens at once.
+pub const PULSE_WIDTHS_MAX: usize = 8;
 /// Kinds of failure, by reason and origin, the most frequent.
 pub const FAILURE_KINDS_MAX: usize = 200;
 /// Tasks that watchers are told of in one message; more is told as too much.

@@ -24,6 +24,7 @@ use crate::{
     feed::{Changed, Feed},
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
+    pulse::Pulse,
     push::{Courier, Deliveries},
     registry::{Registry, Worker},
     store::{Extras, Row, Store, Write, encode},
@@ -40,6 +41,7 @@ pub(crate) struct Core {
     pub(crate) courier: Courier,
     /// To operators who watch.
     pub(crate) changed: Changed,
+    pub(crate) pulse: Pulse,
     /// There is something to write.
     pub(crate) work: Notify,
     /// The queue to the store has shrunk.
@@ -355,7 +357,8 @@ impl Core {
         let state = Mutex::new(State::new(tokens, Arc::clone(&config)));
         let claims = Claims::default();
         let changed = Changed::new(limits::WATCH_BATCHES_MAX);
-        Self { state, store, config, claims, courier, changed, work, room, sooner }
+        let pulse = Pulse::default();
+        Self { state, store, config, claims, courier, changed, pulse, work, room, sooner }
     }
 
     /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].

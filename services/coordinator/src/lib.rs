@@ -2,7 +2,7 @@
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
 //! `losses` take it back; `retry`, `breaker` and `failover` say what is tried again, and where;
 //! `send`, `repeat` and `api` are what callers may ask, within what `caller` and `gate` allow;
-//! `mesh`, `view`, `feed` and `operate` what operators may; agents that call agents are in `delegation` and `family`; `push` tells webhooks; `hub`,
+//! `mesh`, `view`, `pulse`, `feed` and `operate` what operators may; agents that call agents are in `delegation` and `family`; `push` tells webhooks; `hub`,
 //! `link` and `grpc` are the doors.
 
 mod answer;
@@ -45,6 +45,7 @@ mod gate;
 mod keys;
 mod mesh;
 mod operate;
+mod pulse;
 mod push;
 mod repeat;
 mod send;

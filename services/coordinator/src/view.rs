@@ -70,7 +70,7 @@ impl Core {
     ) -> Result<ActivityResponse, Error> {
         caller.check_operates()?;
         let over = buckets(request.from.as_ref(), request.bucket_ms, now())?;
-        let agents = self.store.activity(over).await?;
+        let agents = self.pulse_over(over).await?;
         let (from, bucket_ms) = (Some(timestamp(over.from)), over.width as u32);
         Ok(ActivityResponse { from, bucket_ms, agents })
     }

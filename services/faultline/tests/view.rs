@@ -1,0 +1,117 @@
+//! What operators run: `top`, `failures` and `list --all`, as the binary, against a mesh.
+
+use std::{
+    io::Write,
+    process::{Command, Output, Stdio},
+};
+
+use faultline::{Config, Mesh};
+use faultline_client::text;
+use serde_json::Value;
+use tempfile::TempDir;
+
+struct Setup {
+    mesh: Mesh,
+    _data: TempDir,
+}
+
+impl Setup {
+    /// A mesh in which something went well, something failed two hops down and something waits.
+    async fn start() -> Self {
+        let data = TempDir::new().expect("a directory can be made");
+        let config = Config::local(data.path()).on_free_ports();
+        let mesh = Mesh::start(config).await.expect("the mesh starts");
+        for (agent, words) in [
+            ("echo", "hello"),
+            ("script", "delegate script { fail INVALID_ARGUMENT text=\"no such card\" }"),
+            ("script", "ask \"which colour?\""),
+        ] {
+            mesh.client().agent(agent).send(text(words)).await.expect("the call runs");
+        }
+        Self { mesh, _data: data }
+    }
+
+    /// What the binary prints on stdout where nobody sits, and on stderr.
+    async fn run(&self, args: &[&str]) -> (String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+        command.args(args).args(["--gateway", &self.mesh.url()]).stdin(Stdio::null());
+        let ran = tokio::task::spawn_blocking(move || command.output()).await;
+        let Output { status, stdout, stderr } = ran.expect("no panic").expect("the binary runs");
+        let text = |bytes| String::from_utf8(bytes).expect("output is text");
+        let (out, err) = (text(stdout), text(stderr));
+        assert!(status.success(), "{err}");
+        (out, err)
+    }
+
+    /// The same on a terminal at which somebody types `keys`: what that person is sent.
+    async fn attended(&self, args: &[&str], keys: &str) -> (Option<i32>, String) {
+        let terminal = "import os, pty, sys\n\
+            sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+        let mut command = Command::new("python3");
+        command.args(["-c", terminal, env!("CARGO_BIN_EXE_faultline")]).args(args);
+        command.args(["--gateway", &self.mesh.url()]).env("NO_COLOR", "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let keys = keys.to_owned();
+        let ran = tokio::task::spawn_blocking(move || {
+            let mut child = command.spawn().expect("python3 is there, as tests/run sees to");
+            let mut typed = child.stdin.take().expect("stdin is piped");
+            typed.write_all(keys.as_bytes()).expect("it listens");
+            child.wait_with_output().expect("it ends")
+        });
+        let Output { status, stdout, .. } = ran.await.expect("no panic");
+        (status.code(), String::from_utf8_lossy(&stdout).into_owned())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_look_is_text_for_people_and_json_for_programs() {
+    let setup = Setup::start().await;
+    let (told, _) = setup.run(&["top", "--once"]).await;
+    for words in ["done/s", "\necho ", "\nscript ", "\nlocal ", "INVALID_ARGUMENT  script"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    assert!(!told.contains('\x1b'), "{told:?}");
+    let (json, _) = setup.run(&["top", "--json"]).await;
+    let seen: Value = serde_json::from_str(&json).expect("one object");
+    assert_eq!(seen["agents"]["agents"][1]["name"], "script", "{seen}");
+    assert_eq!(seen["workers"]["workers"][0]["name"], "local", "{seen}");
+    assert_eq!(seen["activity"]["bucketMs"], 1000, "{seen}");
+    assert_eq!(seen["failures"]["failures"][0]["tasks"], 2, "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_it_live_and_gets_its_screen_back() {
+    let setup = Setup::start().await;
+    // Chooses, looks at a failure, comes back and leaves.
+    let (code, seen) = setup.attended(&["top"], "jk\rqq").await;
+    assert_eq!(code, Some(0), "{seen}");
+    for words in ["enter explain", "› INVALID_ARGUMENT", "it broke here", "q back"] {
+        assert!(seen.contains(words), "{words}: {seen}");
+    }
+    let (enter, leave) = (seen.find("\x1b[?1049h"), seen.rfind("\x1b[?1049l"));
+    assert!(enter < leave && enter.is_some(), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_and_everybodys_tasks_are_listed() {
+    let setup = Setup::start().await;
+    let (told, _) = setup.run(&["failures", "--since", "15m"]).await;
+    let cells: Vec<_> = told.trim_end().split('\t').collect();
+    assert_eq!(cells[..4], ["INVALID_ARGUMENT", "script", "1", "2"], "{told}");
+    let (json, _) = setup.run(&["failures", "--json"]).await;
+    let seen: Value = serde_json::from_str(&json).expect("one object");
+    assert_eq!(seen["failures"][0]["lastTaskId"], cells[5], "{seen}");
+    let lines = async |args: &[&str]| {
+        let (told, _) = setup.run(&[&["list", "--all"], args].concat()).await;
+        told.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(&[]).await.len(), 4);
+    assert_eq!(lines(&["--limit", "3"]).await.len(), 3);
+    assert_eq!(lines(&["--reason", "INVALID_ARGUMENT", "--origin", "script"]).await.len(), 2);
+    assert_eq!(lines(&["--roots", "--state", "failed", "--since", "1h"]).await.len(), 1);
+    let waiting = lines(&["--state", "input-required"]).await;
+    assert!(waiting[0].contains("\tinput-required\t") && waiting[0].contains("\tscript\tlocal\t"));
+    assert!(lines(&["--principal", "nobody"]).await.is_empty());
+    let (quiet, said) = setup.run(&["failures", "--since", "1s"]).await;
+    assert!(quiet.is_empty() == said.contains("nothing failed"), "{quiet}{said}");
+}
