@@ -77,7 +77,7 @@ fn enums_are_names_out_and_names_or_numbers_in() {
 
 #[test]
 fn integers_of_64_bits_are_text_out_and_either_in() {
-    let frame = Frame { seq: u64::MAX, response: None };
+    let frame = Frame { seq: u64::MAX, ..Frame::default() };
     assert_eq!(to_string(&frame), r#"{"seq":"18446744073709551615"}"#);
     for (json, seq) in [
         ("18446744073709551615", u64::MAX),

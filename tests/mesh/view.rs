@@ -79,7 +79,7 @@ async fn tasks_are_found_by_what_they_are() {
     let all = list(json!({})).await;
     assert_eq!(ids(&all).len(), 4, "{all}");
     let failed = list(json!({"states": [FAILED], "roots": true})).await;
-    assert_eq!(ids(&failed), [root.clone()]);
+    assert_eq!(ids(&failed), [root.as_str()]);
     let summary = &failed["tasks"][0];
     assert_eq!(
         (&summary["reason"], &summary["origin"]),
@@ -94,10 +94,10 @@ async fn tasks_are_found_by_what_they_are() {
     let same = list(json!({"reason": "INVALID_ARGUMENT", "origin": "script"})).await;
     assert_eq!(same["tasks"][1]["parentId"], root, "{same}");
     assert_eq!(ids(&list(json!({"agent": "echo"})).await), [done]);
-    assert_eq!(ids(&list(json!({"states": [INPUT_REQUIRED, WORKING]})).await), [asks.clone()]);
+    assert_eq!(ids(&list(json!({"states": [INPUT_REQUIRED, WORKING]})).await), [asks.as_str()]);
     assert_eq!(ids(&list(json!({"principal": "nobody"})).await).len(), 0);
     let later = list(json!({"from": all["tasks"][0]["changed"]})).await;
-    assert_eq!(ids(&later), [asks.clone()]);
+    assert_eq!(ids(&later), [asks.as_str()]);
     let story = up.rpc.mesh("Events", json!({"taskId": asks, "after": 2})).await;
     assert_eq!(story["events"][0]["event"]["asked"]["interrupt"]["prompt"], "well", "{story}");
     let counts = up.rpc.mesh("Failures", json!({})).await;

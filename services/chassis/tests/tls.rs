@@ -2,6 +2,8 @@
 //! told.
 #![allow(clippy::unwrap_used)]
 
+mod puppet;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use axum::{Router, routing::get};
@@ -15,12 +17,7 @@ use faultline_chassis::{
 };
 use faultline_proto::{
     Failure, reason,
-    v1::{
-        AgentsRequest, AgentsResponse, InspectRequest, InspectResponse, WorkersRequest,
-        WorkersResponse,
-        mesh_client::MeshClient,
-        mesh_server::{Mesh, MeshServer},
-    },
+    v1::{AgentsRequest, AgentsResponse, mesh_client::MeshClient},
 };
 use futures::FutureExt;
 use http::{Uri, Version};
@@ -32,7 +29,7 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tonic::{Code, Request, Response, Status, service::Routes};
+use tonic::{Code, Response};
 use tower::ServiceExt;
 
 /// A certificate for this machine, its key, and the CA that issued it, each in a file.
@@ -198,29 +195,6 @@ async fn a_client_that_says_nothing_is_cut_before_its_handshake_and_after_it() {
     assert_eq!(cut, [true; 7], "one TCP, then three on HTTP/1.1 and three on HTTP/2");
 }
 
-struct Nobody;
-
-#[tonic::async_trait]
-impl Mesh for Nobody {
-    async fn agents(&self, _: Request<AgentsRequest>) -> Result<Response<AgentsResponse>, Status> {
-        Ok(Response::new(AgentsResponse::default()))
-    }
-
-    async fn workers(
-        &self,
-        _: Request<WorkersRequest>,
-    ) -> Result<Response<WorkersResponse>, Status> {
-        Ok(Response::new(WorkersResponse::default()))
-    }
-
-    async fn inspect(
-        &self,
-        _: Request<InspectRequest>,
-    ) -> Result<Response<InspectResponse>, Status> {
-        Ok(Response::new(InspectResponse::default()))
-    }
-}
-
 async fn agents(channel: Channel) -> Result<AgentsResponse, Failure> {
     let answer = MeshClient::new(channel).agents(AgentsRequest::default()).await;
     answer.map(Response::into_inner).map_err(Failure::from)
@@ -230,7 +204,7 @@ async fn agents(channel: Channel) -> Result<AgentsResponse, Failure> {
 async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
     let ours = Identity::new();
     let secret = |text: &str| Some(Secret::new(text).unwrap());
-    let router = Routes::new(MeshServer::new(Nobody)).prepare().into_axum_router();
+    let router = puppet::agents(async |_| Ok(AgentsResponse::default()));
     let health = Router::new().route("/grpc.health.v1.Health/Check", get(async || "open"));
     let router = router.merge(health).layer(TokenLayer::new(secret("hunter2")));
     let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;

@@ -2,6 +2,8 @@
 //! reports wrongly must come out right, and nothing a peer sends may panic.
 #![allow(clippy::unwrap_used)]
 
+mod puppet;
+
 use std::{net::SocketAddr, pin::Pin, time::Duration};
 
 use axum::{Router, body::Body, response::Response, routing::any};
@@ -9,12 +11,10 @@ use faultline_chassis::{Drain, Timeouts, client::Channel, server};
 use faultline_proto::{
     Failure, reason,
     v1::{
-        AgentsRequest, AgentsResponse, FromWorker, InspectRequest, InspectResponse, ToWorker,
-        WorkersRequest, WorkersResponse,
+        AgentsRequest, AgentsResponse, FromWorker, ToWorker,
         hub_client::HubClient,
         hub_server::{Hub, HubServer},
         mesh_client::MeshClient,
-        mesh_server::{Mesh, MeshServer},
     },
 };
 use futures::{Stream, StreamExt};
@@ -26,26 +26,12 @@ struct Puppet;
 
 type ToWorkers = Pin<Box<dyn Stream<Item = Result<ToWorker, Status>> + Send>>;
 
-#[tonic::async_trait]
-impl Mesh for Puppet {
-    async fn agents(
-        &self,
-        request: Request<AgentsRequest>,
-    ) -> Result<Answer<AgentsResponse>, Status> {
-        match request.into_inner().name.as_str() {
-            "panic" => panic!("on purpose"),
-            "hang" => std::future::pending().await,
-            "fail" => Err(Failure::new(&reason::CIRCUIT_OPEN).because("not now").into()),
-            _ => Ok(Answer::new(AgentsResponse::default())),
-        }
-    }
-
-    async fn workers(&self, _: Request<WorkersRequest>) -> Result<Answer<WorkersResponse>, Status> {
-        Ok(Answer::new(WorkersResponse::default()))
-    }
-
-    async fn inspect(&self, _: Request<InspectRequest>) -> Result<Answer<InspectResponse>, Status> {
-        Ok(Answer::new(InspectResponse::default()))
+async fn agents(request: AgentsRequest) -> Result<AgentsResponse, Status> {
+    match request.name.as_str() {
+        "panic" => panic!("on purpose"),
+        "hang" => std::future::pending().await,
+        "fail" => Err(Failure::new(&reason::CIRCUIT_OPEN).because("not now").into()),
+        _ => Ok(AgentsResponse::default()),
     }
 }
 
@@ -70,8 +56,8 @@ impl Hub for Puppet {
 }
 
 async fn puppet() -> (SocketAddr, Drain) {
-    let routes = Routes::new(MeshServer::new(Puppet)).add_service(HubServer::new(Puppet));
-    serve(routes.prepare().into_axum_router().layer(server::GuardLayer)).await
+    let hub = Routes::new(HubServer::new(Puppet)).prepare().into_axum_router();
+    serve(hub.merge(puppet::agents(agents)).layer(server::GuardLayer)).await
 }
 
 async fn serve(router: Router) -> (SocketAddr, Drain) {

@@ -1,9 +1,18 @@
-//! What is shown of a task that delegated.
+//! What is shown of a task: what it delegated, and why it was not tried again.
 
-use faultline_proto::a2a::TaskState;
+use std::time::Duration;
+
+use faultline_proto::{
+    a2a::TaskState,
+    reason,
+    v1::{Interrupt, NotRetried, report},
+};
 
 use super::*;
-use crate::testing::{Bench, offer, principal};
+use crate::{
+    AgentPolicy, Config,
+    testing::{Bench, offer, principal},
+};
 
 async fn inspect(bench: &Bench, id: &str, caller: &Caller) -> InspectResponse {
     bench.core.flushed().await;
@@ -56,4 +65,50 @@ async fn children_of_agents_that_the_caller_may_not_see_are_left_out() {
     assert_eq!(ids, [&seen.task_id]);
     let operator = Caller { operates: true, ..principal("olga") };
     assert_eq!(inspect(&bench, &root.task_id, &operator).await.children.len(), 2);
+}
+
+#[tokio::test]
+async fn a_task_says_why_its_last_attempt_was_the_last() {
+    let policy = |retries, retry_budget| AgentPolicy { retries, retry_budget, ..<_>::default() };
+    let own = [("once", policy(Some(0), None)), ("poor", policy(None, Some(1)))];
+    let agents = own.into_iter().map(|(name, policy)| (name.to_owned(), policy)).collect();
+    let config = Config { agents, ..Config::default() };
+    let offers = ["a", "once", "poor"].map(offer);
+    let mut bench = Bench::start_with(config, offers.clone().into()).await;
+    let olga = Caller { operates: true, ..principal("olga") };
+    let hurried = Caller { task_timeout: Some(Duration::from_secs(1)), ..principal("ann") };
+    let new = |reason| Failure::new(reason);
+    let hour = Duration::from_secs(3601);
+    let mut ended = Vec::new();
+    for (agent, caller, failure, why) in [
+        ("a", principal("ann"), new(&reason::INVALID_ARGUMENT), NotRetried::Reason),
+        (
+            "a",
+            principal("ann"),
+            new(&reason::RATE_LIMITED).with_retry_after(hour),
+            NotRetried::Pause,
+        ),
+        ("once", principal("ann"), new(&reason::UNAVAILABLE), NotRetried::Spent),
+        ("poor", principal("ann"), new(&reason::UNAVAILABLE), NotRetried::Budget),
+        ("a", hurried, new(&reason::UNAVAILABLE), NotRetried::Deadline),
+        ("a", principal("ann"), new(&reason::INTERNAL).wrap("b", "t", "c"), NotRetried::Below),
+    ] {
+        let assign = bench.child_of(&caller, agent).await;
+        bench.report(&assign, 1, report::Body::Failed(failure.into_record()));
+        ended.push((assign.task_id, why));
+    }
+    let assign = bench.root("a").await;
+    let asked = Interrupt { key: "q".into(), ..Interrupt::default() };
+    bench.report(&assign, 1, report::Body::Ask(asked));
+    let gone = new(&reason::UNAVAILABLE).into_record();
+    bench.report(&assign, 2, report::Body::Failed(gone));
+    ended.push((assign.task_id, NotRetried::Asking));
+    let done = bench.root("a").await;
+    bench.complete(&done, 1);
+    ended.push((done.task_id, NotRetried::Unspecified));
+    // It is stored, not found out again.
+    let bench = bench.restart(offers.into()).await;
+    for (task, why) in ended {
+        assert_eq!(inspect(&bench, &task, &olga).await.not_retried(), why);
+    }
 }

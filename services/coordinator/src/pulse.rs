@@ -34,7 +34,7 @@ struct Counted {
 impl Core {
     pub(crate) async fn pulse_over(&self, over: Buckets) -> Result<Vec<AgentActivity>, Error> {
         let known = self.pulse.known(over);
-        let rest = known.as_ref().map_or(over, |known| over.from_end_of(&known.over));
+        let rest = known.as_ref().map_or(over, |known| over.after(&known.over));
         let fresh = Counted { over: rest, agents: self.store.activity(rest).await? };
         let whole = match known {
             Some(known) => known.then(&fresh),
@@ -83,7 +83,7 @@ impl Buckets {
     }
 
     /// What of it comes after the end of another.
-    fn from_end_of(&self, other: &Buckets) -> Buckets {
+    fn after(&self, other: &Buckets) -> Buckets {
         let from = other.end().clamp(self.from, self.end());
         let count = (self.end() - from) / self.width;
         Buckets { from, count: count as usize, ..*self }

@@ -97,6 +97,7 @@ impl Setup {
 fn lasting(told: &str) -> String {
     let is_id = |word: &str| word.len() == 36 && word.matches('-').count() == 4;
     let is_trace = |word: &str| word.len() == 32 && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_link = |word: &str| word.strip_prefix("https://traces.example/").is_some_and(is_trace);
     let is_time = |word: &str| word.starts_with("20") && word.ends_with('Z');
     let is_span = |word: &str| {
         let number = word.trim_end_matches(['m', 's']);
@@ -108,6 +109,7 @@ fn lasting(told: &str) -> String {
             word if is_id(word) => "ID",
             word if is_trace(word) => "TRACE",
             word if is_time(word) => "TIME",
+            word if is_link(word) => "LINK",
             word if is_span(word) => "SPAN",
             word => word,
         });
@@ -142,7 +144,7 @@ async fn a_fault_five_hops_down_is_told_from_its_origin() {
   do correct the request: the same would fail again (the caller)
   sent TIME
   trace TRACE
-  link https://traces.example/TRACE
+  link LINK
   more faultline explain RATE_LIMITED
 ",
         "{told}"

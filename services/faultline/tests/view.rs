@@ -1,12 +1,16 @@
 //! What operators run: `top`, `failures` and `list --all`, as the binary, against a mesh.
 
 use std::{
-    io::Write,
-    process::{Command, Output, Stdio},
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Output, Stdio},
 };
 
 use faultline::{Config, Mesh};
-use faultline_client::text;
+use faultline_client::{Client, text};
+use faultline_proto::{
+    Failure,
+    v1::{InspectResponse, OperatorCancelRequest},
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -85,7 +89,7 @@ async fn a_terminal_shows_it_live_and_gets_its_screen_back() {
     // Chooses, looks at a failure, comes back and leaves.
     let (code, seen) = setup.attended(&["top"], "jk\rqq").await;
     assert_eq!(code, Some(0), "{seen}");
-    for words in ["enter explain", "› INVALID_ARGUMENT", "it broke here", "q back"] {
+    for words in ["enter explain", "› INVALID_ARGUMENT", "not tried again", "q back"] {
         assert!(seen.contains(words), "{words}: {seen}");
     }
     let (enter, leave) = (seen.find("\x1b[?1049h"), seen.rfind("\x1b[?1049l"));
@@ -114,4 +118,49 @@ async fn failures_and_everybodys_tasks_are_listed() {
     assert!(lines(&["--principal", "nobody"]).await.is_empty());
     let (quiet, said) = setup.run(&["failures", "--since", "1s"]).await;
     assert!(quiet.is_empty() == said.contains("nothing failed"), "{quiet}{said}");
+}
+
+/// A process that is not left behind when a test fails.
+struct Up(Child);
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// SHA-256 of `hunter2`.
+const HUNTER2: &str = "f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn up_lets_operators_act_unless_callers_are_told_apart() {
+    let token = format!("[{{ sha256 = '{HUNTER2}', principal = 'olga', scopes = ['operate'] }}]");
+    for (auth, act, expected) in [
+        ("", "", "TASK_NOT_FOUND"),
+        (token.as_str(), "", "PERMISSION_DENIED"),
+        (token.as_str(), "true", "TASK_NOT_FOUND"),
+        ("", "false", "PERMISSION_DENIED"),
+    ] {
+        let data = TempDir::new().expect("a directory can be made");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+        command.args(["up", "--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--data"]);
+        command.arg(data.path()).current_dir(data.path()).env("FAULTLINE_LOG", "off");
+        for (name, value) in [("AUTH__TOKEN", auth), ("GATEWAY__OPERATORS_ACT", act)] {
+            if !value.is_empty() {
+                command.env(format!("FAULTLINE_{name}"), value);
+            }
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut up = Up(command.spawn().expect("the binary runs"));
+        let mut line = String::new();
+        let mut out = BufReader::new(up.0.stdout.take().expect("stdout is piped"));
+        out.read_line(&mut line).expect("it says something");
+        let url = line.trim_end().strip_prefix("ready ").expect("it is ready");
+        let client = Client::builder(url).bearer("hunter2").direct().expect("a good URL");
+        let request = OperatorCancelRequest { task_id: "nobody".into(), ..<_>::default() };
+        let refused = client.mesh::<_, InspectResponse>("Cancel", &request).await;
+        let failure = Failure::from(refused.expect_err("there is no such task"));
+        assert_eq!(failure.reason, expected, "{auth} {act}");
+    }
 }

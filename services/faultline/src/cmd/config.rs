@@ -17,8 +17,8 @@ Examples:
 
 A key is looked up in this order: its flag, FAULTLINE_SECTION__KEY in the environment, the
 configuration file, its default. `faultline up` has defaults of its own: a store below its
---data directory, echo as the default agent, and webhooks on this machine while only this
-machine can reach the mesh. Secrets are not printed.";
+--data directory, echo as the default agent, and, while only this machine can reach the mesh,
+webhooks on it and operators that act. Secrets are not printed.";
 
 const HEAD: &str = "\
 # The configuration of faultline in force. Every key may also be set in the environment, as

@@ -52,19 +52,28 @@ pub(crate) fn wrapped(text: &str, indent: &str, columns: usize) -> String {
     out
 }
 
-/// A line that may have colours, in pieces that fit. Colours go on from piece to piece.
+/// A line that may have colours, in pieces that fit, between words if it can. Colours go on from
+/// piece to piece.
 pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
-    let (mut pieces, mut used, mut in_colour) = (vec![String::new()], 0, false);
+    let (mut pieces, mut piece, mut used, mut in_colour) = (Vec::new(), String::new(), 0, false);
+    // After the last space of the piece: its bytes, and how many characters came before it.
+    let mut space = None;
     for char in line.chars() {
         in_colour |= char == '\x1b';
         if !in_colour && used == columns.max(1) {
-            pieces.push(String::new());
-            used = 0;
+            let (at, before) = space.take().filter(|_| char != ' ').unwrap_or((piece.len(), used));
+            let rest = piece.split_off(at);
+            pieces.push(std::mem::replace(&mut piece, rest));
+            used -= before;
         }
         used += usize::from(!in_colour);
+        piece.push(char);
+        if char == ' ' {
+            space = Some((piece.len(), used));
+        }
         in_colour &= char != 'm';
-        pieces.last_mut().expect("there is a first").push(char);
     }
+    pieces.push(piece);
     pieces
 }
 
@@ -123,6 +132,8 @@ mod tests {
     fn a_long_line_is_folded_between_its_colours() {
         assert_eq!(folded("abcdef", 4), ["abcd", "ef"]);
         assert_eq!(folded("\x1b[1mabcd\x1b[0mef", 4), ["\x1b[1mabcd\x1b[0m", "ef"]);
+        assert_eq!(folded("ab cd efgh i", 6), ["ab cd ", "efgh i"]);
+        assert_eq!(folded("abcdef gh", 6), ["abcdef", " gh"]);
         assert_eq!(folded("", 4), [""]);
         assert_eq!(folded("ab", 0), ["a", "b"]);
     }

@@ -196,8 +196,8 @@ impl Session {
                 self.reply(id, failure(Failure::new(&reason::TASK_NOT_FOUND)));
             }
             call::Body::Inspect(request) => {
-                let task = Some(task(&request.task_id));
-                let inspect = InspectResponse { task, ..InspectResponse::default() };
+                let (task, trace_id) = (Some(task(&request.task_id)), "4bf9".repeat(8));
+                let inspect = InspectResponse { task, trace_id, ..InspectResponse::default() };
                 self.reply(id, reply::Body::Inspect(Box::new(inspect)));
             }
             call::Body::Tasks(_) => {

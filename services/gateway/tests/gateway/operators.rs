@@ -171,3 +171,17 @@ async fn a_page_under_another_name_is_refused_where_nobody_is_asked_who_they_are
     let answer = guarded.client().await.ask("POST", "/mesh/Agents", &headers, "{}").await;
     assert_eq!(answer.status, StatusCode::OK, "who has a token is no stray page");
 }
+
+#[tokio::test]
+async fn a_task_comes_with_the_link_to_its_trace() {
+    let link = |url: &str| Some(url.to_owned());
+    let mesh = Mesh::start_with(|c| c.trace_url = link("https://t.example/{trace_id}")).await;
+    let shown = mesh.client().await.post("/mesh/Inspect", TASK).await.body;
+    let id = shown["traceId"].as_str().unwrap();
+    assert_eq!(shown["traceUrl"], format!("https://t.example/{id}"));
+    let plain = Mesh::start().await.client().await.post("/mesh/Inspect", TASK).await.body;
+    assert!(plain.get("traceUrl").is_none(), "{plain}");
+    let config = Config { trace_url: link("https://t.example/"), ..Config::default() };
+    let refused = config.bind().await.err().unwrap();
+    assert!(refused.to_string().contains("{trace_id}"), "{refused}");
+}
