@@ -28,6 +28,23 @@ pub struct Reason {
 }
 
 impl Reason {
+    /// What to do first, given whether the failure lets itself be tried again. A delay that came
+    /// with it goes before everything here.
+    pub fn first_move(&self, may_retry: bool) -> &'static str {
+        match (may_retry, self.retry, self.actor) {
+            (true, Retry::Enclosing, _) => "start the whole unit of work again",
+            (true, ..) => "send again after a pause",
+            (false, Retry::Reauthenticate, _) => "get fresh credentials, then send again",
+            (false, Retry::Idempotent, _) => {
+                "see what was done already; send again only if repeating does no harm"
+            }
+            (false, _, Actor::Caller) => of_caller(self.code),
+            (false, _, Actor::Author) => "mend the agent: sending again would fail again",
+            (false, _, Actor::Operator) => "mend the mesh: sending again would fail again",
+            (false, _, Actor::Nobody) => "nothing",
+        }
+    }
+
     /// The gRPC code and HTTP status of A2A 1.0.0, of which 1.0.1 changed six rows.
     pub fn in_1_0_0(&self) -> (Code, u16) {
         match self.name {
@@ -40,6 +57,19 @@ impl Reason {
             "INVALID_AGENT_RESPONSE" => (self.code, 502),
             _ => (self.code, self.http),
         }
+    }
+}
+
+/// What a caller does first about something that would fail again.
+fn of_caller(code: Code) -> &'static str {
+    match code {
+        Code::Cancelled => "send again if that was a mistake",
+        Code::NotFound => "check the name or id",
+        Code::AlreadyExists => "use what exists, or another key",
+        Code::PermissionDenied => "ask the operator for the right",
+        Code::FailedPrecondition => "see what state it is in: this does not fit it",
+        Code::Unimplemented => "check the version and the agent card",
+        _ => "correct the request: the same would fail again",
     }
 }
 

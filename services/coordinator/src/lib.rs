@@ -103,7 +103,7 @@ use crate::{
 
 pub use error::StartError as Error;
 pub use push::Push;
-pub use store::fill::fill;
+pub use store::fill::{Past, fill};
 
 /// How a coordinator runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -28,6 +28,7 @@ impl Binding {
             | Route::OldCard(_)
             | Route::Mesh(_)
             | Route::Metrics
+            | Route::Console(_)
             | Route::Health
             | Route::Nothing => None,
         }

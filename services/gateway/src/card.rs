@@ -1,7 +1,6 @@
 //! Agent cards: what an agent says of itself, with what only the gateway knows: where it is
 //! reached, how callers are known, and a signature.
 
-mod conditional;
 mod public;
 
 use std::time::{Duration, SystemTime};
@@ -18,10 +17,10 @@ use faultline_proto::{
 };
 use http::{HeaderValue, Response, request::Parts};
 
-use self::conditional::Keeping;
 pub(crate) use self::public::{Public, is_grpc_address};
 use crate::{
     binding::Binding,
+    conditional::{self, Keeping},
     error::{JSON, Refused},
     http::Exchange,
     sign::Signer,
@@ -70,7 +69,7 @@ pub(crate) async fn answer(
         changed: changed.map(|changed| changed.max(cards.since)),
     };
     complete(exchange, name, &mut card);
-    Ok(conditional::answer(&exchange.head, cards.print(&card), JSON, keeping))
+    Ok(conditional::answer(&exchange.head, cards.print(&card).into(), JSON, keeping))
 }
 
 /// Adds to the card of an agent, or of the one that serves the root, what only the gateway knows.
@@ -91,7 +90,7 @@ pub(crate) fn extended_answer(
     };
     let vary = Some(HeaderValue::from_static(vary));
     let keeping = Keeping { control: PRIVATE, vary, changed: None };
-    conditional::answer(&exchange.head, cards.print(card), kind, keeping)
+    conditional::answer(&exchange.head, cards.print(card).into(), kind, keeping)
 }
 
 async fn find(exchange: &Exchange, name: Option<&str>) -> Result<Agent, Failure> {

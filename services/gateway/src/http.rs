@@ -31,7 +31,7 @@ use crate::{
     Gateway,
     auth::{Principal, Scope},
     binding::Binding,
-    body, card,
+    body, card, console,
     error::{JSON, Refused, Reporter},
     grpc,
     jsonrpc::{self, Id},
@@ -217,6 +217,7 @@ async fn answer(exchange: &Exchange, route: &Route<'_>, body: &mut Body) -> Resp
     let answered = match route {
         Route::Nothing => Err(no_such_path().into()),
         Route::OldCard(_) if !exchange.serves_v03() => Err(no_such_path().into()),
+        Route::Console(_) if exchange.gateway.console.is_none() => Err(no_such_path().into()),
         Route::Grpc | Route::GrpcHealth => Ok(grpc::answer(exchange, body).await),
         Route::Rest(rest) => match rest.resource.operation(&exchange.head.method) {
             Some(operation) => rest::answer(exchange, rest, operation, body).await,
@@ -233,6 +234,7 @@ async fn answer(exchange: &Exchange, route: &Route<'_>, body: &mut Body) -> Resp
             let numbers = exchange.may(Scope::Operate).map(|()| &exchange.gateway.metrics);
             numbers.map(scraped).map_err(Refused::from)
         }
+        Route::Console(file) => console::answer(exchange, *file),
         Route::Health => Ok(health(&exchange.gateway)),
     };
     answered.unwrap_or_else(|refused| refuse(exchange, route, refused))
@@ -261,7 +263,7 @@ fn not_allowed(exchange: &Exchange, route: &Route<'_>) -> Response<Body> {
     response
 }
 
-fn no_such_path() -> Failure {
+pub(crate) fn no_such_path() -> Failure {
     Failure::new(&reason::NOT_FOUND).because(
         "nothing is at this path: JSON-RPC is at / and /agents/{agent}, REST below both, the card \
          at /.well-known/agent-card.json, the operators' view at /mesh/{method}",

@@ -5,6 +5,8 @@ mod auth;
 mod binding;
 mod body;
 mod card;
+mod conditional;
+mod console;
 mod error;
 mod extensions;
 mod form;
@@ -49,6 +51,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     auth::Callers,
     card::{Cards, Public},
+    console::Console,
     host::Hosts,
     link::Link,
     meters::Meters,
@@ -90,6 +93,8 @@ pub struct Config {
     pub card_key: Option<PathBuf>,
     /// The name under which verifiers find the public half of `card_key`.
     pub card_key_id: Option<String>,
+    /// Whether operators find pages at `/console`. Default: true.
+    pub console: bool,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
     /// Where probes and numbers are served, to whoever reaches it; the numbers are also at
@@ -125,6 +130,7 @@ impl Default for Config {
             serve_v03: true,
             card_key: None,
             card_key_id: None,
+            console: true,
             tls: None,
             admin: None,
             insecure: false,
@@ -180,6 +186,7 @@ pub struct Service {
     /// Host and port of the coordinator, and what clients speak, for spans.
     peer: (String, Option<u16>),
     scheme: &'static str,
+    console: Option<Console>,
 }
 
 impl Config {
@@ -227,6 +234,7 @@ impl Config {
             error_table: self.a2a_error_table,
             metrics: self.metrics,
             scheme,
+            console: self.console.then(Console::new),
         })
     }
 }
@@ -260,6 +268,7 @@ impl Service {
             metrics: self.metrics,
             peer: self.peer,
             scheme: self.scheme,
+            console: self.console,
         };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
@@ -305,6 +314,7 @@ struct Gateway {
     meters: Arc<Meters>,
     peer: (String, Option<u16>),
     scheme: &'static str,
+    console: Option<Console>,
 }
 
 impl Gateway {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, Method, header::CONTENT_TYPE};
 use percent_encoding::percent_decode_str;
 
-use crate::operation::Operation;
+use crate::{console, operation::Operation};
 
 const HEALTH: &str = "/grpc.health.v1.Health/";
 const CARD: &str = ".well-known/agent-card.json";
@@ -30,6 +30,8 @@ pub(crate) enum Route<'a> {
     Mesh(&'a str),
     /// The numbers, as Prometheus scrapes them.
     Metrics,
+    /// The operators' pages: without a slash, or one of their files.
+    Console(Option<&'a str>),
     Health,
     Nothing,
 }
@@ -77,6 +79,8 @@ impl<'a> Route<'a> {
         match path.split_once('/') {
             _ if path == CARD => Route::Card(None),
             _ if path == OLD_CARD => Route::OldCard(None),
+            None if path == "console" => Route::Console(None),
+            Some(("console", file)) => Route::Console(Some(file)),
             Some(("mesh", method)) => Route::Mesh(method),
             Some(("agents", rest)) => Self::below_agents(rest),
             _ => Rest::of(None, path).map_or(Route::Nothing, Route::Rest),
@@ -100,7 +104,7 @@ impl<'a> Route<'a> {
         match self {
             Route::Grpc | Route::GrpcHealth | Route::Rpc(_) | Route::Mesh(_) => "POST",
             Route::Rest(rest) => rest.resource.allow(),
-            Route::Card(_) | Route::OldCard(_) => "GET, HEAD",
+            Route::Card(_) | Route::OldCard(_) | Route::Console(_) => "GET, HEAD",
             Route::Metrics | Route::Health | Route::Nothing => "GET, HEAD",
         }
     }
@@ -113,6 +117,8 @@ impl<'a> Route<'a> {
     pub(crate) fn is_public(&self) -> bool {
         match self {
             Route::Card(_) | Route::OldCard(_) | Route::Health | Route::GrpcHealth => true,
+            // The pages tell nothing. Who uses them and what they may do is another matter.
+            Route::Console(file) => *file != Some(console::CONFIG),
             Route::Nothing => true,
             Route::Grpc | Route::Rpc(_) | Route::Rest(_) | Route::Mesh(_) => false,
             Route::Metrics => false,
@@ -133,6 +139,8 @@ impl<'a> Route<'a> {
             Route::OldCard(Some(_)) => "/agents/{agent}/.well-known/agent.json",
             Route::Mesh(_) => "/mesh/{method}",
             Route::Metrics => "/metrics",
+            Route::Console(None) => "/console",
+            Route::Console(Some(_)) => "/console/{file}",
             Route::Health => "/healthz",
             Route::Nothing => "unknown path",
         }
@@ -313,7 +321,11 @@ mod tests {
             ("/echo/tasks", rest(None, Some("echo"), Resource::Tasks)),
             ("/echo/tasks/t", rest(None, Some("echo"), Resource::Task(id("t")))),
             ("/echo", Route::Nothing),
-            ("/console/tasks", Route::Nothing),
+            ("/console", Route::Console(None)),
+            ("/console/", Route::Console(Some(""))),
+            ("/console/app.js", Route::Console(Some("app.js"))),
+            ("/console/tasks", Route::Console(Some("tasks"))),
+            ("/consoles/tasks", rest(None, Some("consoles"), Resource::Tasks)),
             ("/v1/v1/tasks", Route::Nothing),
             ("/agents/echo/tasks", rest(Some("echo"), None, Resource::Tasks)),
             ("/agents/echo/plan/tasks", rest(Some("echo"), Some("plan"), Resource::Tasks)),

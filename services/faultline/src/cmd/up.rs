@@ -84,7 +84,7 @@ impl Args {
 }
 
 async fn run(config: Config, drain: Drain, probes: Probes) -> anyhow::Result<()> {
-    let store = config.coordinator.store.clone();
+    let (store, console) = (config.coordinator.store.clone(), config.gateway.console);
     let keys = keys(&config);
     let mut mesh = tokio::select! {
         mesh = Mesh::start(config) => mesh?,
@@ -92,7 +92,7 @@ async fn run(config: Config, drain: Drain, probes: Probes) -> anyhow::Result<()>
     };
     probes.started(mesh.readiness());
     role::ready(&format!("ready {}", mesh.url()))?;
-    eprint!("{}", welcome(&mesh, &store, &keys, Paint::stderr()));
+    eprint!("{}", welcome(&mesh, &store, console, &keys, Paint::stderr()));
     tokio::select! {
         error = mesh.failed() => return Err(error),
         () = drain.signalled() => {}
@@ -118,6 +118,7 @@ fn keys(config: &Config) -> (String, String) {
 fn welcome(
     mesh: &Mesh,
     store: &str,
+    console: bool,
     (exports, curl_flags): &(String, String),
     paint: Paint,
 ) -> String {
@@ -127,13 +128,17 @@ fn welcome(
         other => format!(" --gateway {other}"),
     };
     let label = |text: &str| paint.dim(format!("{text:<8}"));
+    let console = match console {
+        true => format!("\n  {}  {url}/console", label("console")),
+        false => String::new(),
+    };
     let request = concat!(
         r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":"#,
         r#"{"messageId":"1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#
     );
     format!(
         "
-  {}  {url}
+  {}  {url}{console}
   {}  {} (workers and gateways attach here)
   {}  {store}
 

@@ -3,17 +3,11 @@
 
 use std::fmt::Write;
 
-use faultline_proto::{
-    Failure,
-    reason::{self, Actor, Retry},
-    v1::Cause,
-};
-use tonic::Code;
-
 use crate::output::{
     paint::Paint,
     text::{line, short, span, wrapped},
 };
+use faultline_proto::{Failure, reason, v1::Cause};
 
 const COLUMNS: usize = 92;
 const QUOTE_CHARS_MAX: usize = 56;
@@ -127,35 +121,11 @@ fn passed(failure: &Failure, cause: &Cause, paint: Paint) -> String {
 /// What the reader should do, and who has to.
 pub(crate) fn advice(failure: &Failure) -> String {
     let row = failure.row();
-    let what = match (failure.may_retry(), failure.retry_after(), row.retry) {
-        (true, Some(delay), _) => format!("wait {}, then send again", span(delay)),
-        (true, None, Retry::Enclosing) => "start the whole unit of work again".to_owned(),
-        (true, None, _) => "send again after a pause".to_owned(),
-        (false, _, Retry::Reauthenticate) => "get fresh credentials, then send again".to_owned(),
-        (false, _, Retry::Idempotent) => {
-            "see what was done already; send again only if repeating does no harm".to_owned()
-        }
-        (false, ..) => match row.actor {
-            Actor::Caller => first_move(failure.code()).to_owned(),
-            Actor::Author => "mend the agent: sending again would fail again".to_owned(),
-            Actor::Operator => "mend the mesh: sending again would fail again".to_owned(),
-            Actor::Nobody => "nothing".to_owned(),
-        },
+    let what = match failure.retry_after() {
+        Some(delay) if failure.may_retry() => format!("wait {}, then send again", span(delay)),
+        _ => row.first_move(failure.may_retry()).to_owned(),
     };
     format!("{what} ({})", row.actor.describe())
-}
-
-/// What a caller does first about something that would fail again.
-fn first_move(code: Code) -> &'static str {
-    match code {
-        Code::Cancelled => "send again if that was a mistake",
-        Code::NotFound => "check the name or id",
-        Code::AlreadyExists => "use what exists, or another key",
-        Code::PermissionDenied => "ask the operator for the right",
-        Code::FailedPrecondition => "see what state it is in: this does not fit it",
-        Code::Unimplemented => "check the version and the agent card",
-        _ => "correct the request: the same would fail again",
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod fake;
 
 mod callers;
 mod cards;
+mod console;
 mod envelope;
 mod errors;
 mod grpc;

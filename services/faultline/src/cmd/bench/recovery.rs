@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
+use faultline_coordinator::Past;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -48,7 +49,8 @@ pub(super) async fn run() -> anyhow::Result<Report> {
 }
 
 async fn fill(store: &Path, count: usize) -> anyhow::Result<()> {
-    faultline_coordinator::fill(store, count).await.context("cannot fill the store")
+    let past = std::iter::repeat_n(Past::default(), count);
+    faultline_coordinator::fill(store, past).await.context("cannot fill the store")
 }
 
 /// Resident bytes of a coordinator at rest.

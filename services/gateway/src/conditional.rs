@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use axum::body::Body;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Response, StatusCode,
     header::{
@@ -16,18 +17,18 @@ use http::{
 use ring::digest::{SHA256, digest};
 
 /// What is said about keeping an answer.
-pub(super) struct Keeping {
-    pub(super) control: HeaderValue,
+pub(crate) struct Keeping {
+    pub(crate) control: HeaderValue,
     /// The request headers that made the answer what it is, if any.
-    pub(super) vary: Option<HeaderValue>,
+    pub(crate) vary: Option<HeaderValue>,
     /// When it last changed, where that is known.
-    pub(super) changed: Option<SystemTime>,
+    pub(crate) changed: Option<SystemTime>,
 }
 
 /// The body, or only that it is still the same.
-pub(super) fn answer(
+pub(crate) fn answer(
     request: &Parts,
-    body: Vec<u8>,
+    body: Bytes,
     kind: HeaderValue,
     keeping: Keeping,
 ) -> Response<Body> {
@@ -57,7 +58,7 @@ fn unchanged() -> Response<Body> {
     response
 }
 
-fn whole(body: Vec<u8>, kind: HeaderValue, only_head: bool) -> Response<Body> {
+fn whole(body: Bytes, kind: HeaderValue, only_head: bool) -> Response<Body> {
     let length = HeaderValue::from(body.len());
     let mut response = Response::new(if only_head { Body::empty() } else { body.into() });
     response.headers_mut().insert(CONTENT_LENGTH, length);
@@ -113,7 +114,7 @@ mod tests {
             vary: Some(HeaderValue::from_static("host")),
             changed: Some(changed()),
         };
-        answer(&request.body(()).unwrap().into_parts().0, b"{}".to_vec(), JSON, keeping)
+        answer(&request.body(()).unwrap().into_parts().0, Bytes::from_static(b"{}"), JSON, keeping)
     }
 
     #[test]

@@ -1,0 +1,38 @@
+// What a reason means and who acts, from the mesh's own table; this file has no copy of it.
+
+import { load } from "./api.js";
+import { duration, pause } from "./format.js";
+
+let table = [];
+const byName = new Map();
+
+export async function loadReasons() {
+  table = await load("reasons.json");
+  for (const row of table) byName.set(`${row.domain} ${row.name}`, row);
+}
+
+export const reasons = () => table;
+
+/** By name alone, for places that know no more. */
+export const named = (name) => table.find((row) => row.name === name);
+
+/** The row of a failure, or the general one of its code when a newer mesh knows more than this one. */
+export function row(failure) {
+  const known = byName.get(`${failure.domain} ${failure.reason}`) ?? named(failure.reason);
+  const grpc = failure.code ?? 2;
+  return (
+    known ?? table.find((one) => one.grpc === grpc) ?? table.find((one) => one.grpc === 2) ?? {}
+  );
+}
+
+export const mayRetry = (failure) => failure.retryable ?? row(failure).mayRetry ?? false;
+
+/** What to do first. */
+export function advice(failure) {
+  const about = row(failure);
+  const again = mayRetry(failure);
+  const delay = duration(failure.retryAfter);
+  if (again && delay > 0) return `Wait ${pause(delay)}, then send again`;
+  const text = (again ? about.again : about.otherwise) ?? "";
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

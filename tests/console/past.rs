@@ -1,0 +1,68 @@
+//! What happened before anybody looked: ten thousand tasks over a day, some of which failed. The
+//! same every time.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use faultline_coordinator::Past;
+use faultline_proto::{Failure, reason, v1::Origin};
+
+/// Known to the browser's checks too.
+const TASKS: u32 = 10_000;
+const DAY_S: u32 = 24 * 60 * 60;
+const AGENTS: [&str; 6] = ["planner", "research", "search", "billing", "writer", "refunds"];
+const PRINCIPALS: [&str; 3] = ["acme", "globex", "local"];
+
+/// Where a mesh with its data in `dir` has its store.
+pub(crate) fn store(dir: &Path) -> PathBuf {
+    dir.join("faultline.db")
+}
+
+pub(crate) fn tasks() -> impl Iterator<Item = Past> {
+    let mut dice = Dice(1);
+    (0..TASKS).map(move |number| {
+        let of = |names: &[&str], roll: u32| names[roll as usize % names.len()].to_owned();
+        // More of late than long ago, in waves, and none in the minute that the checks happen in.
+        let even = (f64::from(number) / f64::from(TASKS)).powf(1.6) * f64::from(DAY_S);
+        let ago = 90 + (even + 400.0 * (even / 600.0).sin()) as u32 + dice.roll(30);
+        let magnitude = dice.roll(13);
+        let took = 30 + dice.roll(1 << magnitude);
+        Past {
+            agent: of(&AGENTS, dice.roll(6)),
+            principal: of(&PRINCIPALS, dice.roll(3)),
+            ago: Duration::from_secs(ago.into()),
+            took: Duration::from_millis(took.into()),
+            failure: (dice.roll(20) == 0).then(|| failure(dice.roll(16))),
+        }
+    })
+}
+
+fn failure(roll: u32) -> Failure {
+    let (row, text, agent) = match roll {
+        0..7 => (&reason::RATE_LIMITED, "The card processor takes 20 calls a minute", "ledger"),
+        7..11 => (&reason::READ_TIMEOUT, "The index said nothing for 30 s", "search"),
+        11..13 => (&reason::RATE_LIMITED, "Too many queries", "search"),
+        13 => (&reason::AGENT_PANICKED, "The agent panicked", "writer"),
+        14 => (&reason::WORKER_LOST, "Lost on 3 workers", "research"),
+        _ => (&reason::INVALID_ARGUMENT, "There is no order 4712", "billing"),
+    };
+    let worker = "worker-eu-1".to_owned();
+    Failure::new(row).because(text).born_at(Origin {
+        agent: agent.to_owned(),
+        worker,
+        service: String::new(),
+    })
+}
+
+/// Numbers without a pattern that anybody would see.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u32) -> u32 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % u64::from(sides)) as u32
+    }
+}
