@@ -153,6 +153,26 @@ fn up_serves_with_certificates_and_tokens_too() {
 }
 
 #[test]
+fn up_that_asks_its_callers_who_they_are_lets_nobody_in_by_the_hub() {
+    let dir = directory();
+    let args = ["up", "--listen", ANY, "--hub", ANY];
+    let mut up = Running::start(faultline(dir.path(), None, &args));
+    let url = up.ready();
+    let said = up.says("  hub  ");
+    assert!(said.contains("need a `token` in [mesh]"), "{said}");
+    let hub = said.split_whitespace().nth(1).unwrap();
+    let hub = format!("https://{hub}");
+    for token in [None, Some("guessed")] {
+        let (code, _, err) = run(faultline(dir.path(), token, &["worker", "--coordinator", &hub]));
+        assert_eq!(code, 77, "{err}");
+        assert!(err.contains("give both sides the same `token` in [mesh]"), "{err}");
+    }
+    let send = ["send", "--gateway", &url, "--ca", "ca.pem", "--token", "hunter2", "echo", "hi"];
+    let (code, out, err) = run(faultline(dir.path(), None, &send));
+    assert_eq!((code, out.as_str()), (0, "hi\n"), "its own parts have the token: {err}");
+}
+
+#[test]
 fn nobody_is_served_from_other_machines_without_being_asked_who_they_are() {
     let dir = TempDir::new().unwrap();
     let everywhere = "0.0.0.0:0";

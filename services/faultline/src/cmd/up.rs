@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use faultline_chassis::{Drain, config::Environment};
+use faultline_chassis::{Drain, Secret, config::Environment};
 
 use crate::{
     cmd::config::Source,
@@ -79,20 +79,32 @@ impl Args {
     }
 }
 
-async fn run(config: Config, drain: Drain) -> anyhow::Result<()> {
+async fn run(mut config: Config, drain: Drain) -> anyhow::Result<()> {
     let store = config.coordinator.store.clone();
     let keys = keys(&config);
+    let hub = close_hub(&mut config);
     let mut mesh = tokio::select! {
         mesh = Mesh::start(config) => mesh?,
         () = drain.signalled() => return Ok(()),
     };
     role::ready(&format!("ready {}", mesh.url()))?;
-    eprint!("{}", welcome(&mesh, &store, &keys, Paint::stderr()));
+    eprint!("{}", welcome(&mesh, hub, &store, &keys, Paint::stderr()));
     tokio::select! {
         error = mesh.failed() => return Err(error),
         () = drain.signalled() => {}
     }
     mesh.stop().await
+}
+
+/// Callers that have to say who they are must not be able to go round by the hub, which believes
+/// whoever speaks to it. Says who may attach to it.
+fn close_hub(config: &mut Config) -> &'static str {
+    let is_local = config.coordinator.listen.ip().is_loopback() && !config.coordinator.insecure;
+    if is_local && !config.auth.token.is_empty() && config.mesh.token.is_none() {
+        config.mesh.token = Some(Secret::random());
+        return "closed to others: workers and gateways need a `token` in [mesh], here and there";
+    }
+    "workers and gateways attach here"
 }
 
 /// What callers of a guarded mesh need: to be set first, and flags for curl.
@@ -112,6 +124,7 @@ fn keys(config: &Config) -> (String, String) {
 /// Where everything is, and what to try next.
 fn welcome(
     mesh: &Mesh,
+    hub: &str,
     store: &str,
     (exports, curl_flags): &(String, String),
     paint: Paint,
@@ -129,7 +142,7 @@ fn welcome(
     format!(
         "
   {}  {url}
-  {}  {} (workers and gateways attach here)
+  {}  {} ({hub})
   {}  {store}
 
 Try, in another terminal:
