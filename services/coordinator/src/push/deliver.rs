@@ -25,6 +25,7 @@ use crate::{
     core::{Closed, Core, Effect, State},
     error::Error,
     store::{PushKey, PushWrite},
+    subscription::Start,
     task::is_final,
 };
 
@@ -123,7 +124,7 @@ impl Core {
             return self.note_sent(key, stop, row.sent, true).await;
         };
         let trace = self.trace_of(key.task).await?;
-        let mut events = self.subscribe_id(key.task, Some(row.sent)).await?;
+        let mut events = self.subscribe_id(key.task, Start::After(row.sent)).await?;
         drop(opening);
         let mut seq = row.sent;
         while let Some(frame) = events.next().await? {
