@@ -2,6 +2,7 @@
 //! owns the numbering of calls, who waits for which, and coming back after a break. It knows
 //! nothing of HTTP, and of the calls it carries only whether one answer follows or many.
 
+mod cut;
 mod frames;
 
 use std::{
@@ -26,6 +27,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use cut::{Again, LOST};
 pub(crate) use frames::FrameStream;
 use frames::{Reader, Ticket};
 
@@ -35,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The pauses between two attempts to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// When it may be different: what a caller is told that came at a bad moment.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What one stream can be ahead: its credit, and the failure that ends it.
 const FRAMES_AHEAD_MAX: usize = limits::STREAM_CREDIT as usize + 1;
 
@@ -59,7 +63,7 @@ struct State {
     epoch: u64,
     /// Never reused, also not across connections: a late drop or reply hits nobody else.
     last_id: u64,
-    waiting: HashMap<u64, Waiter>,
+    waiting: HashMap<u64, Waiting>,
     outbox: VecDeque<Call>,
     /// Of the sending half, when it found the outbox empty.
     sender: Option<Waker>,
@@ -69,6 +73,13 @@ struct State {
 pub(crate) struct Answer {
     pub(crate) body: reply::Body,
     pub(crate) extensions: Vec<String>,
+}
+
+/// One call under way.
+struct Waiting {
+    waiter: Waiter,
+    /// What its caller can do should the connection break.
+    again: Again,
 }
 
 enum Waiter {
@@ -98,7 +109,7 @@ impl Link {
         let mut ticket = self.register(caller, body, Waiter::One(sender))?;
         let answer = receiver.await;
         ticket.is_open = false;
-        answer.unwrap_or_else(|_| Err(lost()))
+        answer.unwrap_or_else(|_| Err(Again::Unknown.failure(LOST)))
     }
 
     /// A call with many answers.
@@ -152,7 +163,8 @@ impl Link {
         }
         state.last_id += 1;
         let id = state.last_id;
-        state.waiting.insert(id, waiter);
+        let again = Again::of(&caller, &body);
+        state.waiting.insert(id, Waiting { waiter, again });
         let sender = state.post(Call { id, caller: Some(caller), body: Some(body) });
         drop(state);
         wake(sender);
@@ -168,7 +180,7 @@ impl Link {
         let mut was_told = false;
         loop {
             let (failure, was_up) = self.shared.session(&mut client).await;
-            self.shared.fail_all(lost);
+            self.shared.fail_all(LOST);
             if was_up {
                 (pause, was_told) = (BACKOFF_MIN, false);
             }
@@ -199,7 +211,7 @@ impl Link {
     /// Ends every call with a failure that says the gateway leaves, and takes no more.
     pub(crate) fn leave(&self) {
         self.shared.lock().is_leaving = true;
-        self.shared.fail_all(left);
+        self.shared.fail_all("the gateway is leaving");
     }
 }
 
@@ -224,7 +236,7 @@ impl Shared {
         loop {
             match replies.message().await {
                 Ok(Some(reply)) => self.deliver(reply),
-                Ok(None) => return (lost().privately("the coordinator closed the link"), true),
+                Ok(None) => return (transport("the coordinator closed the link"), true),
                 Err(status) => return (Failure::from(status), true),
             }
         }
@@ -237,12 +249,12 @@ impl Shared {
         let frame = match body {
             reply::Body::Frame(frame) => frame,
             last => {
-                let waiter = state.waiting.remove(&id);
+                let waiting = state.waiting.remove(&id);
                 drop(state);
-                return finish(waiter, last, extensions);
+                return finish(waiting.map(|waiting| waiting.waiter), last, extensions);
             }
         };
-        let refused = match state.waiting.get_mut(&id) {
+        let refused = match state.waiting.get_mut(&id).map(|waiting| &mut waiting.waiter) {
             // Sent under the lock: a clone of the sender would cost more than the send.
             Some(Waiter::Many(reader)) => !reader.takes(frame, extensions),
             Some(Waiter::One(_)) => true,
@@ -251,18 +263,18 @@ impl Shared {
         if refused {
             // Either its reader is just leaving and will say so itself, or the coordinator sent
             // what nobody asked for. The second ends this call, and only this one.
-            let waiter = state.waiting.remove(&id);
+            let waiting = state.waiting.remove(&id);
             let sender = state.post(dropped(id));
             drop(state);
             wake(sender);
-            waiter.into_iter().for_each(|waiter| fail(waiter, broken()));
+            waiting.into_iter().for_each(|waiting| fail(waiting.waiter, broken()));
         }
     }
 
     /// Ends the streams that nobody has read for too long although something waits in them.
     fn end_stuck(&self, now: Instant) {
         let mut state = self.lock();
-        let stuck = |_: &u64, waiter: &mut Waiter| match waiter {
+        let stuck = |_: &u64, waiting: &mut Waiting| match &mut waiting.waiter {
             Waiter::Many(reader) => reader.is_stuck(now),
             Waiter::One(_) => false,
         };
@@ -270,16 +282,16 @@ impl Shared {
         let senders: Vec<_> = ended.iter().map(|(id, _)| state.post(dropped(*id))).collect();
         drop(state);
         senders.into_iter().for_each(wake);
-        for (_, waiter) in ended {
-            match waiter {
+        for (_, waiting) in ended {
+            match waiting.waiter {
                 Waiter::Many(reader) => reader.let_go(stuck_reader()),
                 Waiter::One(_) => {}
             }
         }
     }
 
-    /// Ends all calls and forgets what was not sent yet.
-    fn fail_all(&self, failure: fn() -> Failure) {
+    /// Ends all calls, says of what, and forgets what was not sent yet.
+    fn fail_all(&self, what: &str) {
         self.ups.send_replace(false);
         let mut state = self.lock();
         state.epoch += 1;
@@ -288,8 +300,8 @@ impl Shared {
         let sender = state.sender.take();
         drop(state);
         wake(sender);
-        for waiter in waiting.into_values() {
-            fail(waiter, failure());
+        for Waiting { waiter, again } in waiting.into_values() {
+            fail(waiter, again.failure(what));
         }
     }
 }
@@ -371,17 +383,6 @@ impl Stream for Outgoing {
     }
 }
 
-fn lost() -> Failure {
-    unknown(
-        "the connection to the coordinator was lost; the task, if it was created, goes on: \
-         ask for it before sending again",
-    )
-}
-
-fn left() -> Failure {
-    unknown("the gateway is leaving, resume with Last-Event-ID; tasks go on")
-}
-
 fn unreachable() -> Failure {
     transport("the coordinator cannot be reached; nothing was sent")
 }
@@ -394,16 +395,12 @@ fn transport(text: &str) -> Failure {
     Failure::new(&reason::UNAVAILABLE)
         .because(text)
         .with_retryable(true)
+        .with_retry_after(RETRY_AFTER)
         .with_plane(Plane::Transport)
 }
 
-/// The call was under way: it may have been done.
-fn unknown(text: &str) -> Failure {
-    Failure::new(&reason::OUTCOME_UNKNOWN).because(text).with_plane(Plane::Transport)
-}
-
 fn overloaded(text: &str) -> Failure {
-    Failure::new(&reason::OVERLOADED).because(text).with_retry_after(Duration::from_secs(1))
+    Failure::new(&reason::OVERLOADED).because(text).with_retry_after(RETRY_AFTER)
 }
 
 fn stuck_reader() -> Failure {

@@ -114,9 +114,9 @@ async fn a_reader_that_takes_nothing_is_let_go_with_a_last_word() {
 async fn what_an_old_connection_left_behind_is_not_said_on_the_next() {
     let link = up();
     let mut stream = open(&link).await.unwrap();
-    link.shared.fail_all(lost);
+    link.shared.fail_all(LOST);
     link.shared.ups.send_replace(true);
-    assert_eq!(stream.next().await.unwrap().unwrap_err().reason, "OUTCOME_UNKNOWN");
+    assert_eq!(stream.next().await.unwrap().unwrap_err().reason, "UNAVAILABLE");
     assert!(stream.next().await.is_none());
     let untouched = open(&link).await.unwrap();
     drop(stream);

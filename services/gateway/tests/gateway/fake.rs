@@ -16,8 +16,8 @@ use faultline_proto::{
     },
     reason,
     v1::{
-        self, Agent, AgentsResponse, Call, Deleted, End, Frame, InspectResponse, Reply, Worker,
-        WorkersResponse, call,
+        self, Agent, AgentsResponse, Call, Deleted, End, Frame, InspectResponse, Reply, Subscribe,
+        Worker, WorkersResponse, call,
         link_server::{Link, LinkServer},
         reply,
     },
@@ -163,6 +163,7 @@ impl Session {
         match call.body.unwrap() {
             call::Body::Send(request) => self.send(id, &request),
             call::Body::Stream(request) => self.stream(id, &request),
+            call::Body::Get(request) if request.id == "hang" => {}
             call::Body::Get(request) => {
                 self.reply(id, reply::Body::Task(Box::new(task(&request.id))))
             }
@@ -174,6 +175,9 @@ impl Session {
             }
             call::Body::List(_) => {
                 self.reply(id, reply::Body::List(ListTasksResponse::default()));
+            }
+            call::Body::Subscribe(subscribe) if told(&subscribe) == "open" => {
+                self.reply(id, frame(1));
             }
             call::Body::Subscribe(subscribe) => {
                 let after = subscribe.after.unwrap_or(0);
@@ -293,6 +297,10 @@ impl Session {
             false => drop(self.streams.insert(id, events)),
         }
     }
+}
+
+fn told(subscribe: &Subscribe) -> &str {
+    subscribe.request.as_ref().map_or("", |request| &request.id)
 }
 
 fn words(request: &SendMessageRequest) -> Vec<&str> {
