@@ -13,11 +13,11 @@ use faultline_proto::{
     a2a::{AgentCard, Task},
     json, reason,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::AUTHORIZATION};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header::AUTHORIZATION};
 
 use crate::{
     Client,
-    card::{self, Binding, CardProblem, Interface},
+    card::{self, Binding, CardProblem, Interface, Reach, origin},
     dialect::Dialect,
     error::Error,
     follow::Reconnect,
@@ -45,6 +45,8 @@ pub struct Builder {
     ca: Option<PathBuf>,
     network: Option<Network>,
     headers: HeaderMap,
+    /// Where credentials may go beside the card's own origin.
+    allowed: Vec<String>,
     trace: Option<TraceContext>,
     retry: Retry,
     reconnect: Reconnect,
@@ -68,6 +70,7 @@ impl Builder {
             ca: None,
             network: None,
             headers: HeaderMap::new(),
+            allowed: Vec::new(),
             trace: None,
             retry: Retry::default(),
             reconnect: Reconnect::default(),
@@ -85,7 +88,8 @@ impl Builder {
         self
     }
 
-    /// With this token in every call: those that read the card, and those to where it leads.
+    /// With this token in every call: those that read the card, and those to where it leads, which
+    /// must then be at the same origin. See [`Builder::allow_origin`].
     pub fn bearer(self, token: &str) -> Self {
         self.credential(AUTHORIZATION, &format!("Bearer {token}"))
     }
@@ -108,6 +112,20 @@ impl Builder {
         match name.parse() {
             Ok(name) => self.credential(name, value),
             Err(_) => self.wrong(format!("not the name of a header: '{name}'")),
+        }
+    }
+
+    /// Credentials may go to this origin too, should the card lead there: `https://HOST:PORT`. By
+    /// default they go to the origin of the card alone, since a card can name anybody.
+    pub fn allow_origin(mut self, url: &str) -> Self {
+        match origin(url) {
+            none if none.is_empty() => {
+                self.wrong(format!("not an origin: '{url}' (say https://HOST:PORT)"))
+            }
+            origin => {
+                self.allowed.push(origin);
+                self
+            }
         }
     }
 
@@ -205,8 +223,9 @@ impl Builder {
 
     /// Chooses how to call an agent by a card that is already at hand.
     pub fn connect_by(self, card: AgentCard) -> Result<Client, Error> {
-        let secure = self.url.starts_with("https://");
-        let interface = card::choose(&card, self.binding, secure)
+        let has_credentials = self.headers.values().any(HeaderValue::is_sensitive);
+        let only = has_credentials.then(|| self.allowed.clone());
+        let interface = card::choose(&card, self.binding, &Reach { card: self.url.clone(), only })
             .map_err(|problem| Error::InvalidCard { url: card::card_url(&self.url), problem })?;
         let root = origin(&interface.url);
         self.build(interface, root, Some(card))
@@ -300,12 +319,4 @@ pub(crate) fn add_extension(headers: &mut HeaderMap, uri: &str) {
 fn unusable(error: &(dyn std::error::Error + 'static)) -> Error {
     let text: Vec<_> = causes(error).map(|error| error.to_string()).collect();
     Failure::new(&reason::INVALID_ARGUMENT).because(text.join(": ")).into()
-}
-
-/// Scheme, host and port.
-fn origin(url: &str) -> String {
-    let uri: Option<Uri> = url.parse().ok();
-    let authority = uri.as_ref().and_then(|uri| uri.authority());
-    let scheme = uri.as_ref().and_then(|uri| uri.scheme_str()).unwrap_or("http");
-    authority.map(|authority| format!("{scheme}://{authority}")).unwrap_or_default()
 }

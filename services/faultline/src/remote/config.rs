@@ -18,6 +18,9 @@ pub struct Remote {
     pub token: Option<Secret>,
     /// The header that carries the token as it is. Default: `authorization`, as a bearer token.
     pub header: Option<String>,
+    /// Where the token may go beside the origin of the card, should the card lead there, as
+    /// `https://HOST:PORT`. Default: nowhere.
+    pub allow_origins: Vec<String>,
     /// PEM: the only CA to trust for it. Default: those the system trusts.
     pub ca: Option<PathBuf>,
     /// What the agent is for, in place of what its card says.
@@ -84,6 +87,8 @@ pub enum BadRemote {
          `remote.{name}.card`, or set `remote.{name}.insecure_http`"
     )]
     Overheard { name: String },
+    #[error("`remote.{name}.allow_origins`: '{origin}' is no http:// or https:// URL")]
+    NoOrigin { name: String, origin: String },
     #[error("`remote.{name}.max_calls` is 0: it could never be called")]
     NoCalls { name: String },
     #[error("`remote.{name}` cannot be used")]
@@ -96,6 +101,7 @@ impl Default for Remote {
             card: String::new(),
             token: None,
             header: None,
+            allow_origins: Vec::new(),
             ca: None,
             description: None,
             binding: None,
@@ -141,13 +147,15 @@ impl Remote {
         if self.card.is_empty() {
             return Err(BadRemote::NoCard { name: name() });
         }
-        let uri = self.card.parse::<Uri>().ok().filter(|uri| {
-            uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https"))
-        });
-        let Some(uri) = uri else {
+        let Some(uri) = url(&self.card) else {
             return Err(BadRemote::NoUrl { name: name(), card: self.card.clone() });
         };
-        if self.token.is_some() && !self.insecure_http && is_overheard(&uri) {
+        let mut told = vec![uri];
+        for origin in &self.allow_origins {
+            let missing = || BadRemote::NoOrigin { name: name(), origin: origin.clone() };
+            told.push(url(origin).ok_or_else(missing)?);
+        }
+        if self.token.is_some() && !self.insecure_http && told.iter().any(is_overheard) {
             return Err(BadRemote::Overheard { name: name() });
         }
         if self.max_calls == 0 {
@@ -168,6 +176,9 @@ impl Remote {
                 Binding::Grpc => client::Binding::Grpc,
             });
         }
+        for origin in &self.allow_origins {
+            builder = builder.allow_origin(origin);
+        }
         if let Some(ca) = &self.ca {
             builder = builder.ca(ca);
         }
@@ -182,6 +193,11 @@ impl Remote {
             }
         })
     }
+}
+
+fn url(text: &str) -> Option<Uri> {
+    let is_http = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+    text.parse().ok().filter(|uri: &Uri| uri.host().is_some() && is_http(uri))
 }
 
 /// Whether others on the network can read what is sent there.
@@ -210,6 +226,11 @@ mod tests {
             ("card = 'ftp://x'", "is no http://"),
             ("card = 'http://x.example'\ntoken = 't'", "`remote.billing.token` would go"),
             (&format!("{card}token = 't'\nheader = 'a b'"), "`remote.billing.header`: 'a b'"),
+            (&format!("{card}allow_origins = ['x:1']"), "`remote.billing.allow_origins`: 'x:1'"),
+            (
+                &format!("{card}token = 't'\nallow_origins = ['http://y.example']"),
+                "`remote.billing.token` would go",
+            ),
             (&format!("{card}max_calls = 0"), "`remote.billing.max_calls` is 0"),
         ];
         for (toml, expected) in cases {
