@@ -72,23 +72,27 @@ impl Form {
     }
 
     async fn once(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {
+        let with_artifacts = call.lists_artifacts();
         let answer = operation::once(exchange, call).await?;
         let mut response = match (&self.wrap, &answer.body) {
             (Wrap::Bare, reply::Body::Card(card)) => {
                 card::extended_answer(exchange, card, self.kind())
             }
-            (_, body) => self.whole(body)?,
+            (_, body) => self.whole(body, with_artifacts)?,
         };
         extensions::put(&answer.extensions, &exchange.head.headers, response.headers_mut());
         Ok(response)
     }
 
-    fn whole(&self, answer: &reply::Body) -> Result<Response<Body>, Failure> {
+    fn whole(&self, answer: &reply::Body, with_artifacts: bool) -> Result<Response<Body>, Failure> {
         let mut out = Vec::with_capacity(1024);
         self.open(&mut out);
-        match self.version {
-            Version::V1 => operation::write(answer, &mut out)?,
-            Version::V03 => self.write_old(answer, &mut out)?,
+        match (self.version, answer) {
+            (Version::V1, reply::Body::List(list)) if with_artifacts => {
+                operation::write_with_artifacts(list, &mut out);
+            }
+            (Version::V1, answer) => operation::write(answer, &mut out)?,
+            (Version::V03, answer) => self.write_old(answer, &mut out)?,
         }
         self.close(&mut out);
         let mut response = Response::new(Body::from(out));
