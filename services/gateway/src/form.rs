@@ -50,7 +50,7 @@ impl Form {
                 let old = serde_json::from_str(json);
                 let old = old.map_err(|error| validate::not_json(&error.to_string()))?;
                 let new = v03::request(self.operation, self.dialect(), old)?;
-                self.operation.read(&new.to_string())
+                v03::meant(self.operation, &new).read(&new.to_string())
             }
         }
     }
@@ -102,7 +102,13 @@ impl Form {
 
     fn write_old(&self, answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
         let mut new = Vec::new();
-        operation::write(answer, &mut new)?;
+        match (self.operation, answer) {
+            (Operation::GetTaskPushNotificationConfig, reply::Body::Pushes(all)) => {
+                let first = all.configs.first().ok_or_else(v03::no_configuration)?;
+                json::write(first, &mut new);
+            }
+            _ => operation::write(answer, &mut new)?,
+        }
         put(&v03::answer(self.operation, self.dialect(), reread(&new)), out);
         Ok(())
     }

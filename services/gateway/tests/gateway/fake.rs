@@ -216,8 +216,13 @@ impl Session {
                 };
                 self.reply(id, reply::Body::Push(Box::new(config)));
             }
-            call::Body::ListPush(_) => {
-                let configs = ListTaskPushNotificationConfigsResponse::default();
+            call::Body::ListPush(request) => {
+                let mut configs = ListTaskPushNotificationConfigsResponse::default();
+                if request.task_id == "pushed" {
+                    let (id, task_id) = ("p-1".to_owned(), request.task_id);
+                    let first = TaskPushNotificationConfig { id, task_id, ..Default::default() };
+                    configs.configs.push(first);
+                }
                 self.reply(id, reply::Body::Pushes(configs));
             }
             call::Body::DeletePush(_) => self.reply(id, reply::Body::Deleted(Deleted {})),
