@@ -18,7 +18,7 @@ use faultline_proto::{
 };
 use http::{HeaderValue, Response, request::Parts};
 
-use self::conditional::Keeping;
+use self::conditional::{Keeping, Tagged};
 pub(crate) use self::public::{Public, is_grpc_address};
 use crate::{
     binding::Binding,
@@ -70,7 +70,7 @@ pub(crate) async fn answer(
         changed: changed.map(|changed| changed.max(cards.since)),
     };
     complete(exchange, name, &mut card);
-    Ok(conditional::answer(&exchange.head, cards.print(&card), JSON, keeping))
+    Ok(conditional::answer(&exchange.head, cards.tagged(card), JSON, keeping))
 }
 
 /// Adds to the card of an agent, or of the one that serves the root, what only the gateway knows.
@@ -91,7 +91,7 @@ pub(crate) fn extended_answer(
     };
     let vary = Some(HeaderValue::from_static(vary));
     let keeping = Keeping { control: PRIVATE, vary, changed: None };
-    conditional::answer(&exchange.head, cards.print(card), kind, keeping)
+    conditional::answer(&exchange.head, cards.tagged(card.clone()), kind, keeping)
 }
 
 async fn find(exchange: &Exchange, name: Option<&str>) -> Result<Agent, Failure> {
@@ -156,6 +156,19 @@ impl Cards {
             interfaces.extend(v03::interfaces(&interfaces));
         }
         interfaces
+    }
+
+    /// As JSON. No two gateways make the same signature, so the tag of a signed card is by what was
+    /// signed and with which key: their caches and clients must not take one for a new card.
+    fn tagged(&self, mut card: AgentCard) -> Tagged {
+        let body = self.print(&card);
+        let signatures = std::mem::take(&mut card.signatures);
+        if signatures.is_empty() {
+            return Tagged::exactly(body);
+        }
+        let mut meaning = self.print(&card);
+        signatures.iter().for_each(|one| meaning.extend_from_slice(one.protected.as_bytes()));
+        Tagged::meaning(body, &meaning)
     }
 
     /// As JSON. What 0.3 looks for stands beside it, outside of what is signed: a client of 1.0

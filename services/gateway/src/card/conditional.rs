@@ -24,14 +24,32 @@ pub(super) struct Keeping {
     pub(super) changed: Option<SystemTime>,
 }
 
+/// A body, and the tag that tells it from others.
+pub(super) struct Tagged {
+    body: Vec<u8>,
+    tag: String,
+}
+
+impl Tagged {
+    /// By its bytes, with a strong tag.
+    pub(super) fn exactly(body: Vec<u8>) -> Self {
+        let tag = tag(&body);
+        Self { body, tag }
+    }
+
+    /// By what it means, with a weak tag: other bytes may say the same.
+    pub(super) fn meaning(body: Vec<u8>, meaning: &[u8]) -> Self {
+        Self { body, tag: format!("W/{}", tag(meaning)) }
+    }
+}
+
 /// The body, or only that it is still the same.
 pub(super) fn answer(
     request: &Parts,
-    body: Vec<u8>,
+    Tagged { body, tag }: Tagged,
     kind: HeaderValue,
     keeping: Keeping,
 ) -> Response<Body> {
-    let tag = tag(&body);
     let mut response = match is_current(&request.headers, &tag, keeping.changed) {
         true => unchanged(),
         false => whole(body, kind, request.method == Method::HEAD),
@@ -65,7 +83,7 @@ fn whole(body: Vec<u8>, kind: HeaderValue, only_head: bool) -> Response<Body> {
     response
 }
 
-/// A strong tag: other bytes, another tag. Half of the digest is plenty.
+/// Other bytes, another tag. Half of the digest is plenty.
 fn tag(body: &[u8]) -> String {
     let digest = digest(&SHA256, body);
     format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..16]))
@@ -74,11 +92,12 @@ fn tag(body: &[u8]) -> String {
 fn is_current(headers: &HeaderMap, tag: &str, changed: Option<SystemTime>) -> bool {
     // With tags the date counts for nothing, so that a client with both is not misled by it.
     if headers.contains_key(IF_NONE_MATCH) {
+        let opaque = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
         let lists = headers.get_all(IF_NONE_MATCH).iter().filter_map(|v| v.to_str().ok());
         // Our tags have no comma in them, so one of another's that has is only not ours.
         return lists.flat_map(|list| list.split(',')).any(|one| {
             let one = one.trim();
-            one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag
+            one == "*" || opaque(one) == opaque(tag)
         });
     }
     let since = || headers.get(IF_MODIFIED_SINCE)?.to_str().ok();
@@ -113,7 +132,8 @@ mod tests {
             vary: Some(HeaderValue::from_static("host")),
             changed: Some(changed()),
         };
-        answer(&request.body(()).unwrap().into_parts().0, b"{}".to_vec(), JSON, keeping)
+        let body = Tagged::exactly(b"{}".to_vec());
+        answer(&request.body(()).unwrap().into_parts().0, body, JSON, keeping)
     }
 
     #[test]
