@@ -14,7 +14,7 @@ use faultline_proto::{Failure, reason, v1::Caller};
 use futures::FutureExt;
 use http::{
     HeaderValue, Method, Response, StatusCode,
-    header::{ALLOW, CONNECTION, CONTENT_TYPE},
+    header::{ALLOW, CONNECTION, CONTENT_TYPE, STRICT_TRANSPORT_SECURITY},
     request::Parts,
 };
 use tracing::{Instrument, Span, field::Empty};
@@ -31,6 +31,9 @@ use crate::{
     route::Route,
     version::Version,
 };
+
+/// Who was served encrypted shall not come unencrypted for a year (RFC 6797).
+const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
 /// One request, as far as all handlers need it.
 #[derive(Clone)]
@@ -122,6 +125,9 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     };
     if !body::finish(&exchange.head, &mut body).await {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    if exchange.gateway.is_tls {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
     }
     span.record("http.response.status_code", response.status().as_u16());
     response

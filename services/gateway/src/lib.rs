@@ -148,6 +148,7 @@ pub struct Service {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
+    is_tls: bool,
 }
 
 impl Config {
@@ -178,8 +179,8 @@ impl Config {
             v03: self.serve_v03,
             since: SystemTime::now(),
         };
-        let (link, error_table) = (Link::new(), self.a2a_error_table);
-        Ok(Service { listener, link, coordinator, cards, callers, error_table })
+        let (link, error_table, is_tls) = (Link::new(), self.a2a_error_table, self.tls.is_some());
+        Ok(Service { listener, link, coordinator, cards, callers, error_table, is_tls })
     }
 }
 
@@ -205,6 +206,7 @@ impl Service {
             cards: self.cards,
             callers: self.callers,
             error_table: self.error_table,
+            is_tls: self.is_tls,
         };
         let router = http::router(Arc::new(gateway));
         let last_words = async {
@@ -238,4 +240,6 @@ struct Gateway {
     cards: Cards,
     callers: Callers,
     error_table: ErrorTable,
+    /// Clients are told to keep to it.
+    is_tls: bool,
 }
