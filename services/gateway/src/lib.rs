@@ -82,6 +82,9 @@ pub struct Config {
     pub card_key: Option<PathBuf>,
     /// The name under which verifiers find the public half of `card_key`.
     pub card_key_id: Option<String>,
+    /// How long a reader may take nothing of a stream while something waits for it. Then the stream
+    /// ends with an event that tells how to resume it. Default: 60000.
+    pub reader_stall_ms: u64,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
     /// Whether everybody who reaches a port beyond this machine may call. Default: false.
@@ -106,6 +109,7 @@ impl Default for Config {
             serve_v03: true,
             card_key: None,
             card_key_id: None,
+            reader_stall_ms: limits::READER_STALL.as_millis() as u64,
             tls: None,
             insecure: false,
             mesh: Mesh::default(),
@@ -130,6 +134,8 @@ pub enum Error {
     PublicUrl(String),
     #[error("not a public gRPC address: '{0}' (say HOST:PORT)")]
     PublicGrpc(String),
+    #[error("gateway.reader_stall_ms is 0: nobody could read that fast")]
+    NoReaders,
     #[error(
         "gateway.bindings is empty: name some of jsonrpc, rest and grpc, or leave it out for all"
     )]
@@ -157,6 +163,9 @@ impl Config {
         if self.bindings.is_empty() {
             return Err(Error::NoBindings);
         }
+        if self.reader_stall_ms == 0 {
+            return Err(Error::NoReaders);
+        }
         let callers = Callers::new(&self.auth)?;
         let signer = Signer::load(self.card_key.as_deref(), self.card_key_id.as_deref())?;
         if let Some(bad) = self.public_grpc.as_ref().filter(|text| !card::is_grpc_address(text)) {
@@ -167,7 +176,9 @@ impl Config {
         }
         let coordinator = Channel::lazy(&self.mesh.dial(&self.coordinator))?;
         let network = self.mesh.network.as_ref();
+        let reader_stall = Duration::from_millis(self.reader_stall_ms);
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
+        let listener = listener.reader_stall(reader_stall);
         let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
             .map_err(Error::PublicUrl)?;
         let cards = Cards {
@@ -179,7 +190,8 @@ impl Config {
             v03: self.serve_v03,
             since: SystemTime::now(),
         };
-        let (link, error_table, is_tls) = (Link::new(), self.a2a_error_table, self.tls.is_some());
+        let link = Link::new(reader_stall);
+        let (error_table, is_tls) = (self.a2a_error_table, self.tls.is_some());
         Ok(Service { listener, link, coordinator, cards, callers, error_table, is_tls })
     }
 }

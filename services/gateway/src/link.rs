@@ -54,6 +54,8 @@ struct Shared {
     ups: watch::Sender<bool>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
+    /// How long a reader may take nothing while something waits for it.
+    reader_stall: Duration,
 }
 
 #[derive(Default)]
@@ -89,11 +91,12 @@ enum Waiter {
 
 impl Link {
     /// Not connected; [`Link::run`] does that.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(reader_stall: Duration) -> Self {
         let shared = Shared {
             state: Mutex::default(),
             ups: watch::Sender::new(false),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
+            reader_stall,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -125,8 +128,10 @@ impl Link {
             overloaded(&format!("{most} streams are open at this gateway, and more may not be"))
         })?;
         let (sender, frames) = mpsc::channel(FRAMES_AHEAD_MAX);
-        let ticket = self.register(caller, body, Waiter::Many(Reader::new(sender)))?;
-        Ok(FrameStream::new(frames, ticket, place))
+        let reader = Reader::new(sender);
+        let stall = reader.stall();
+        let ticket = self.register(caller, body, Waiter::Many(reader))?;
+        Ok(FrameStream::new(frames, ticket, stall, place))
     }
 
     async fn ready(&self) -> Result<(), Failure> {
@@ -198,7 +203,7 @@ impl Link {
     /// Ends streams whose readers are stuck, for as long as it is polled.
     pub(crate) async fn watch_readers(self) {
         loop {
-            tokio::time::sleep(limits::READER_STALL / 12).await;
+            tokio::time::sleep(self.shared.reader_stall / 12).await;
             self.shared.end_stuck(Instant::now());
         }
     }
@@ -275,7 +280,7 @@ impl Shared {
     fn end_stuck(&self, now: Instant) {
         let mut state = self.lock();
         let stuck = |_: &u64, waiting: &mut Waiting| match &mut waiting.waiter {
-            Waiter::Many(reader) => reader.is_stuck(now),
+            Waiter::Many(reader) => reader.is_stuck(now, self.reader_stall),
             Waiter::One(_) => false,
         };
         let ended: Vec<_> = state.waiting.extract_if(stuck).collect();
@@ -284,10 +289,19 @@ impl Shared {
         senders.into_iter().for_each(wake);
         for (_, waiting) in ended {
             match waiting.waiter {
-                Waiter::Many(reader) => reader.let_go(stuck_reader()),
+                Waiter::Many(reader) => reader.let_go(),
                 Waiter::One(_) => {}
             }
         }
+    }
+
+    /// The last word to who did not read.
+    fn stuck_reader(&self) -> Failure {
+        overloaded(&format!(
+            "nothing of this stream was read for {:?}, so it ends here; the task goes on: resume \
+             with SubscribeToTask and Last-Event-ID",
+            self.reader_stall
+        ))
     }
 
     /// Ends all calls, says of what, and forgets what was not sent yet.
@@ -401,14 +415,6 @@ fn transport(text: &str) -> Failure {
 
 fn overloaded(text: &str) -> Failure {
     Failure::new(&reason::OVERLOADED).because(text).with_retry_after(RETRY_AFTER)
-}
-
-fn stuck_reader() -> Failure {
-    let seconds = limits::READER_STALL.as_secs();
-    overloaded("").because(format!(
-        "nothing of this stream was read for {seconds} s, so it ends here; the task goes on: \
-         resume with SubscribeToTask and Last-Event-ID"
-    ))
 }
 
 fn broken() -> Failure {

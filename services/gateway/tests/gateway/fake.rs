@@ -147,6 +147,8 @@ struct Events {
     next: u64,
     last: u64,
     credit: u64,
+    /// How large each is, about.
+    bytes: usize,
 }
 
 impl Session {
@@ -181,8 +183,8 @@ impl Session {
             }
             call::Body::Subscribe(subscribe) => {
                 let after = subscribe.after.unwrap_or(0);
-                self.streams
-                    .insert(id, Events { next: after + 1, last: after + 3, credit: CREDIT });
+                let (next, last) = (after + 1, after + 3);
+                self.streams.insert(id, Events { next, last, credit: CREDIT, bytes: 0 });
             }
             call::Body::Agents(request) => {
                 let all = self.part.agents.lock().unwrap().clone();
@@ -283,7 +285,11 @@ impl Session {
             ["open"] => self.reply(id, frame(1)),
             ["count", n] => {
                 let last = n.parse().unwrap();
-                self.streams.insert(id, Events { next: 1, last, credit: CREDIT });
+                self.streams.insert(id, Events { next: 1, last, credit: CREDIT, bytes: 0 });
+            }
+            ["count", n, bytes] => {
+                let (last, bytes) = (n.parse().unwrap(), bytes.parse().unwrap());
+                self.streams.insert(id, Events { next: 1, last, credit: CREDIT, bytes });
             }
             other => panic!("{other:?}"),
         }
@@ -293,7 +299,7 @@ impl Session {
     fn pump(&mut self, id: u64) {
         let Some(mut events) = self.streams.remove(&id) else { return };
         while events.credit > 0 && events.next <= events.last {
-            self.reply(id, frame(events.next));
+            self.reply(id, large_frame(events.next, events.bytes));
             events.next += 1;
             events.credit -= 1;
         }
@@ -321,7 +327,12 @@ fn task(id: &str) -> Task {
 }
 
 fn frame(seq: u64) -> reply::Body {
-    let payload = Some(stream_response::Payload::Task(task(&format!("t-{seq}"))));
+    large_frame(seq, 0)
+}
+
+fn large_frame(seq: u64, bytes: usize) -> reply::Body {
+    let task = Task { context_id: "c".repeat(bytes), ..task(&format!("t-{seq}")) };
+    let payload = Some(stream_response::Payload::Task(task));
     reply::Body::Frame(Frame { seq, response: Some(StreamResponse { payload }) })
 }
 
