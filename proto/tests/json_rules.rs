@@ -134,12 +134,12 @@ fn bytes_are_standard_base64_out_and_any_base64_in() {
 #[test]
 fn timestamps_are_rfc_3339() {
     for (seconds, nanos, json) in [
-        (0, 0, "1970-01-01T00:00:00Z"),
-        (951_782_400, 0, "2000-02-29T00:00:00Z"),
+        (0, 0, "1970-01-01T00:00:00.000Z"),
+        (951_782_400, 0, "2000-02-29T00:00:00.000Z"),
         (1_767_225_600, 120_000_000, "2026-01-01T00:00:00.120Z"),
         (1_767_225_600, 120_500_000, "2026-01-01T00:00:00.120500Z"),
         (-1, 1, "1969-12-31T23:59:59.000000001Z"),
-        (-62_135_596_800, 0, "0001-01-01T00:00:00Z"),
+        (-62_135_596_800, 0, "0001-01-01T00:00:00.000Z"),
         (253_402_300_799, 999_999_999, "9999-12-31T23:59:59.999999999Z"),
     ] {
         let time = Timestamp { seconds, nanos };
@@ -175,7 +175,7 @@ fn timestamps_are_rfc_3339() {
 fn every_day_of_five_centuries_has_its_date() {
     let (mut year, mut month, mut day) = (1890, 1, 1);
     for number in -29_219..160_000_i64 {
-        let json = format!("\"{year:04}-{month:02}-{day:02}T12:34:56Z\"");
+        let json = format!("\"{year:04}-{month:02}-{day:02}T12:34:56.000Z\"");
         let time = Timestamp { seconds: number * 86_400 + 45_296, nanos: 0 };
         assert_eq!(to_string(&time), json);
         assert_eq!(read::<Timestamp>(&json), time);
@@ -219,7 +219,7 @@ fn illegal_times_of_a_peer_are_printed_as_the_nearest_legal_ones() {
     let late = Timestamp { seconds: i64::MAX, nanos: i32::MAX };
     assert_eq!(to_string(&late), "\"9999-12-31T23:59:59.999999999Z\"");
     let early = Timestamp { seconds: i64::MIN, nanos: i32::MIN };
-    assert_eq!(to_string(&early), "\"0001-01-01T00:00:00Z\"");
+    assert_eq!(to_string(&early), "\"0001-01-01T00:00:00.000Z\"");
     let long = Duration { seconds: i64::MIN, nanos: i32::MIN };
     assert_eq!(to_string(&long), "\"-315576000000s\"");
     assert_eq!(to_string(&Duration { seconds: 1, nanos: -1 }), "\"0.999999999s\"");
@@ -316,7 +316,7 @@ fn a_message_goes_into_a_struct_and_back() {
     };
     let object = to_struct(&failure);
     assert_eq!(object.fields["code"], Value::from(5.0));
-    assert_eq!(object.fields["time"], Value::from("1970-01-01T00:00:01Z".to_owned()));
+    assert_eq!(object.fields["time"], Value::from("1970-01-01T00:00:01.000Z".to_owned()));
     assert_eq!(from_struct::<Failure>(&object).unwrap(), failure);
     let bad = Struct { fields: [("code".to_owned(), Value::from(true))].into() };
     assert_eq!(from_struct::<Failure>(&bad).unwrap_err().path(), "code");

@@ -9,7 +9,7 @@ use faultline_proto::{
     Failure,
     reason::{self, Reason},
     v1::{
-        Call, Reply, call,
+        Call, Origin, Reply, call,
         link_server::{Link, LinkServer},
         reply,
     },
@@ -21,7 +21,7 @@ use faultline_tests::{
     task, until,
     wait::SOON,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_util::task::AbortOnDropHandle;
@@ -98,6 +98,7 @@ fn failure(row: &'static Reason) -> Failure {
     (record.id, record.trace_id) = (ID.to_owned(), TRACE.to_owned());
     record.span_id = "00f067aa0ba902b7".to_owned();
     record.time = None;
+    record.origin = Some(Origin { service: "coordinator".to_owned(), ..Origin::default() });
     Failure::from_record(record)
 }
 
@@ -284,29 +285,72 @@ async fn an_old_peer_is_shown_the_old_table(binding: Binding) {
     }
 }
 
+/// The nine errors of A2A: reason, code of gRPC and its number, HTTP status, JSON-RPC number.
+const NINE: [(&str, &str, u8, u16, i32); 9] = [
+    ("TASK_NOT_FOUND", "NOT_FOUND", 5, 404, -32001),
+    ("TASK_NOT_CANCELABLE", "FAILED_PRECONDITION", 9, 400, -32002),
+    ("PUSH_NOTIFICATION_NOT_SUPPORTED", "FAILED_PRECONDITION", 9, 400, -32003),
+    ("UNSUPPORTED_OPERATION", "FAILED_PRECONDITION", 9, 400, -32004),
+    ("CONTENT_TYPE_NOT_SUPPORTED", "INVALID_ARGUMENT", 3, 400, -32005),
+    ("INVALID_AGENT_RESPONSE", "INTERNAL", 13, 500, -32006),
+    ("EXTENDED_AGENT_CARD_NOT_CONFIGURED", "FAILED_PRECONDITION", 9, 400, -32007),
+    ("EXTENSION_SUPPORT_REQUIRED", "FAILED_PRECONDITION", 9, 400, -32008),
+    ("VERSION_NOT_SUPPORTED", "FAILED_PRECONDITION", 9, 400, -32009),
+];
+
+/// The details of such an error, to the last byte.
+fn details(reason: &str, number: u8) -> String {
+    [
+        r#"[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","#,
+        &format!(r#""reason":"{reason}","domain":"a2a-protocol.org","metadata":{{"#),
+        &format!(r#""failureId":"{ID}","hop":"0","retryable":"false","traceId":"{TRACE}"}}}},"#),
+        r#"{"@type":"type.googleapis.com/faultline.v1.Failure","#,
+        &format!(r#""id":"{ID}","code":{number},"reason":"{reason}","#),
+        r#""domain":"a2a-protocol.org","publicMessage":"as told","plane":"PLANE_PROTOCOL","#,
+        &format!(r#""origin":{{"service":"coordinator"}},"traceId":"{TRACE}","#),
+        r#""spanId":"00f067aa0ba902b7"}]"#,
+    ]
+    .concat()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_is_byte_for_byte_what_the_specification_shows() {
+async fn each_of_the_nine_errors_is_these_bytes() {
     let front = front("1.0.1").await;
     let rpc = faultline_tests::Rpc::at(front.address);
-    let details = [
-        r#"[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"TASK_NOT_FOUND","#,
-        r#""domain":"a2a-protocol.org","metadata":{"failureId":"#,
-        &format!(r#""{ID}","hop":"0","retryable":"false","traceId":"{TRACE}"}}}}"#),
-    ]
-    .concat();
-    let by_rpc =
-        rpc.post(faultline_tests::rpc::envelope("GetTask", json!({"id": "TASK_NOT_FOUND"})));
-    let by_rpc = String::from_utf8(by_rpc.await.body.to_vec()).unwrap();
-    let expected = format!(
-        r#"{{"jsonrpc":"2.0","id":7,"error":{{"code":-32001,"message":"as told","data":{details}"#
-    );
-    assert!(by_rpc.starts_with(&expected), "{by_rpc}\n{expected}");
-    let by_rest = rpc.path("/tasks/TASK_NOT_FOUND").get().await;
-    assert_eq!(by_rest.headers["content-type"], "application/json");
-    let by_rest = String::from_utf8(by_rest.body.to_vec()).unwrap();
-    let head = r#"{"error":{"code":404,"status":"NOT_FOUND","message":"as told","details":"#;
-    let expected = format!("{head}{details}");
-    assert!(by_rest.starts_with(&expected), "{by_rest}\n{expected}");
+    let text = |reply: faultline_tests::rpc::Reply| String::from_utf8(reply.body.to_vec()).unwrap();
+    for (reason, status, number, http, jsonrpc) in NINE {
+        let details = details(reason, number);
+        let asked = faultline_tests::rpc::envelope("GetTask", json!({"id": reason}));
+        let head = format!(r#"{{"jsonrpc":"2.0","id":7,"error":{{"code":{jsonrpc},"#);
+        let expected = format!(r#"{head}"message":"as told","data":{details}}}}}"#);
+        assert_eq!(text(rpc.post(asked).await), expected);
+
+        let reply = rpc.path(&format!("/tasks/{reason}")).get().await;
+        assert_eq!(
+            (reply.status.as_u16(), &*reply.headers["content-type"].to_str().unwrap()),
+            (http, "application/json")
+        );
+        let head = format!(r#"{{"error":{{"code":{http},"status":"{status}","#);
+        let expected = format!(r#"{head}"message":"as told","details":{details}}}}}"#);
+        assert_eq!(text(reply), expected);
+
+        let grpc = Door::new(Binding::Grpc, front.address);
+        let refusal = grpc.call("GetTask", json!({"id": reason})).await.expect_err(reason);
+        assert_eq!((refusal.status.as_deref(), &*refusal.message), (Some(status), "as told"));
+        let expected: Vec<Value> = serde_json::from_str(&details).unwrap();
+        assert_eq!(refusal.details, expected, "{reason}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_not_found_is_named() {
+    for binding in Binding::ALL {
+        let up = start(binding).await;
+        for operation in ["GetTask", "CancelTask"] {
+            let refusal = up.door.call(operation, json!({"id": ID})).await.expect_err(operation);
+            assert_eq!(refusal.details[0]["metadata"]["taskId"], ID, "{binding:?} {refusal:?}");
+        }
+    }
 }
 
 async fn the_errors_that_a_mesh_can_provoke(binding: Binding) {

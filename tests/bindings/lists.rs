@@ -42,6 +42,11 @@ async fn a_list_shows_what_was_asked_for(binding: Binding) {
     assert_eq!(ids(&echo.call("ListTasks", json!({})).await.unwrap()), [&*three, &one]);
     let with = list(json!({"includeArtifacts": true, "contextId": "b"})).await;
     assert_eq!(task::artifacts(&with["tasks"][0])["echo"], "three", "{with}");
+    let both = list(json!({"includeArtifacts": true, "contextId": "a"})).await;
+    assert_eq!(task::artifacts(&both["tasks"][1])["echo"], "one", "{both}");
+    if binding != Binding::Grpc {
+        assert_eq!(both["tasks"][0]["artifacts"], json!([]), "none is not the same as not shown");
+    }
     let without = list(json!({"contextId": "b"})).await;
     assert!(without["tasks"][0].get("artifacts").is_none(), "{without}");
     assert_eq!(without["totalSize"], 1);

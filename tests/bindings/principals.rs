@@ -5,11 +5,13 @@
 use faultline::Config;
 use faultline_gateway::{Scope, Token};
 use faultline_tests::{
-    Binding, Door,
+    Binding, Door, Rpc,
     door::Refusal,
-    rpc::{answer, message},
+    rpc::{Reply, answer, envelope, message},
     task::{self, COMPLETED, INPUT_REQUIRED},
 };
+use http::Request;
+use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::{on_every_binding, start_with};
@@ -122,6 +124,108 @@ async fn what_is_not_yours_is_not_there(binding: Binding) {
     assert_eq!(configs.unwrap()["configs"].as_array().map(Vec::len), Some(1));
     let done = alice.call("SendMessage", answer(&id, "me")).await.unwrap();
     assert_eq!(task::artifacts(&done["task"])["output"], "me");
+}
+
+/// Method and parameters by JSON-RPC of 0.3.
+fn old_rpc(id: &str) -> Vec<(&'static str, Value)> {
+    let part = json!({"kind": "text", "text": "mine now"});
+    let message = json!({"kind": "message", "messageId": "m", "role": "user", "taskId": id,
+        "parts": [part]});
+    let hook = json!({"id": id, "pushNotificationConfigId": "hook"});
+    let made = json!({"taskId": id, "pushNotificationConfig": {"url": "https://example.org/"}});
+    vec![
+        ("tasks/get", json!({"id": id})),
+        ("tasks/cancel", json!({"id": id})),
+        ("tasks/resubscribe", json!({"id": id})),
+        ("message/send", json!({"message": message})),
+        ("message/stream", json!({"message": message})),
+        ("tasks/pushNotificationConfig/set", made),
+        ("tasks/pushNotificationConfig/get", hook.clone()),
+        ("tasks/pushNotificationConfig/get", json!({"id": id})),
+        ("tasks/pushNotificationConfig/list", json!({"id": id})),
+        ("tasks/pushNotificationConfig/delete", hook),
+    ]
+}
+
+/// Verb, path and body by REST of 0.3.
+fn old_rest(id: &str) -> Vec<(&'static str, String, Value)> {
+    let task = format!("/v1/tasks/{id}");
+    let configs = format!("{task}/pushNotificationConfigs");
+    let message = json!({"request": {"messageId": "m", "role": "ROLE_USER", "taskId": id,
+        "content": [{"text": "mine now"}]}});
+    let made = json!({"pushNotificationConfig": {"url": "https://example.org/"}});
+    vec![
+        ("GET", task.clone(), json!({})),
+        ("POST", format!("{task}:cancel"), json!({})),
+        ("GET", format!("{task}:subscribe"), json!({})),
+        ("POST", "/v1/message:send".to_owned(), message.clone()),
+        ("POST", "/v1/message:stream".to_owned(), message),
+        ("POST", configs.clone(), made),
+        ("GET", configs.clone(), json!({})),
+        ("GET", format!("{configs}/hook"), json!({})),
+        ("DELETE", format!("{configs}/hook"), json!({})),
+    ]
+}
+
+/// An answer, but for what differs by nature.
+fn words(reply: &Reply, id: &str) -> String {
+    let mut body = reply.json();
+    let error = &mut body["error"];
+    let list = if error["data"].is_array() { "data" } else { "details" };
+    let details = error[list].as_array_mut().unwrap_or_else(|| panic!("{reply:?}"));
+    for detail in details {
+        for key in ["id", "time", "traceId", "spanId"] {
+            detail.as_object_mut().unwrap().remove(key);
+        }
+        for cause in detail["causes"].as_array_mut().into_iter().flatten() {
+            cause.as_object_mut().unwrap().remove("time");
+        }
+        if let Some(metadata) = detail["metadata"].as_object_mut() {
+            metadata.remove("failureId");
+            metadata.remove("traceId");
+        }
+    }
+    format!("{} {body}", reply.status).replace(id, "ID")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_yours_is_not_there_by_the_doors_of_0_3_either() {
+    let up = start_with(Binding::JsonRpc, tokens).await;
+    let alice = up.agent("script").bearer(ALICE);
+    let asked = alice.call("SendMessage", message("ask \"who?\"; chunk $answer")).await.unwrap();
+    let id = task::id(&asked["task"]).to_owned();
+    let hook = json!({"taskId": id, "id": "hook", "url": "http://127.0.0.1:9/hook"});
+    alice.call("CreateTaskPushNotificationConfig", hook).await.unwrap();
+    let bob = Rpc::bare(up.mesh.gateway_addr()).header("authorization", format!("Bearer {BOB}"));
+
+    for ((method, theirs), (_, nowhere)) in old_rpc(&id).into_iter().zip(old_rpc(NOWHERE)) {
+        let theirs = bob.post(envelope(method, theirs)).await;
+        let nothing = bob.post(envelope(method, nowhere)).await;
+        assert_eq!(theirs.json()["error"]["code"], -32001, "{method}");
+        assert_eq!(words(&theirs, &id), words(&nothing, NOWHERE), "{method}");
+    }
+    let ask = async |(verb, path, body): (&str, String, Value)| {
+        let body = if verb == "POST" { body.to_string() } else { String::new() };
+        let request = Request::builder().method(verb).uri(path).header("host", "x");
+        let request = request.header("content-type", "application/json");
+        let request = request.header("authorization", format!("Bearer {BOB}"));
+        bob.request(request.body(Full::new(body.into())).unwrap()).await.unwrap()
+    };
+    for (theirs, nowhere) in old_rest(&id).into_iter().zip(old_rest(NOWHERE)) {
+        let what = format!("{} {}", theirs.0, theirs.1);
+        let (theirs, nothing) = (ask(theirs).await, ask(nowhere).await);
+        assert_eq!(
+            (theirs.status.as_u16(), &theirs.json()["code"]),
+            (404, &json!(-32001)),
+            "{what}"
+        );
+        assert_eq!(words(&theirs, &id), words(&nothing, NOWHERE), "{what}");
+    }
+
+    let after = alice.call("GetTask", json!({"id": id})).await.unwrap();
+    assert_eq!(after, asked["task"], "nothing has changed");
+    let configs = alice.call("ListTaskPushNotificationConfigs", json!({"taskId": id})).await;
+    assert_eq!(configs.unwrap()["configs"].as_array().map(Vec::len), Some(1));
 }
 
 async fn who_does_not_say_who_they_are_is_refused(binding: Binding) {

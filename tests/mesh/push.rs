@@ -246,7 +246,11 @@ async fn what_is_not_on_the_public_internet_is_refused_unless_allowed() {
     let up = start_with(|config| config.coordinator.push.allow_private = false).await;
     let task = up.script.send("ask \"?\"").await;
     let inside = ["http://127.0.0.1:9/", "http://localhost:9/", "http://[::1]/", "http://10.1.2.3"];
-    for url in inside.into_iter().chain(["http://169.254.169.254/", "ftp://example.org/", "x"]) {
+    // The same machine, written as an address of the new internet.
+    let mapped =
+        ["http://[::ffff:127.0.0.1]:9/", "http://[::ffff:a9fe:a9fe]/", "http://[64:ff9b::7f00:1]/"];
+    let others = ["http://169.254.169.254/", "ftp://example.org/", "x"];
+    for url in inside.into_iter().chain(mapped).chain(others) {
         let refused = create(&up.script, task::id(&task), json!({"url": url})).await;
         let error = refused.expect_err("it is refused");
         assert_eq!((error["code"].as_i64(), field(&error)), (Some(-32602), "url"), "{url}");

@@ -7,6 +7,7 @@ use std::{
 };
 
 use faultline::remote::{Dialect, Remote};
+use faultline_chassis::Secret;
 use faultline_tests::{
     Rpc,
     task::{self, COMPLETED, FAILED},
@@ -269,6 +270,32 @@ async fn our_bad_token_is_the_operators_matter_and_not_our_callers() {
     let text = failure["publicMessage"].as_str().unwrap_or_default();
     assert!(text.contains("`remote.billing.token`"), "{failure}");
     assert_eq!(failure["origin"]["agent"], "billing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_token_stays_where_the_card_is_from_unless_another_origin_is_allowed() {
+    let answer = ended("TASK_STATE_COMPLETED", json!({}));
+    let stranger = Stranger::start(answer).await;
+    let there = format!("http://{}", stranger.address);
+    // The same machine by another name: to a browser and to us another origin.
+    let here = format!("http://localhost:{}", stranger.address.port());
+    let token = Some(Secret::new("s3cret").expect("it can be sent"));
+    let shy = Remote { card: here.clone(), token, ..stranger.remote() };
+    let open = Remote { allow_origins: vec![there.clone()], ..shy.clone() };
+    let up = start_with(|config| {
+        config.remote.insert("shy".to_owned(), shy);
+        config.remote.insert("open".to_owned(), open);
+    })
+    .await;
+    let task = up.rpc.agent("shy").send("hello").await;
+    let text = failure(&task)["publicMessage"].as_str().unwrap_or_default();
+    for named in [&*here, &*there, "`remote.shy.allow_origins`"] {
+        assert!(text.contains(named), "{named} in {text}");
+    }
+    assert_eq!(stranger.calls(), Vec::<String>::new(), "nothing was sent");
+    let task = up.rpc.agent("open").send("hello").await;
+    assert_eq!(task::state(&task), COMPLETED, "{task}");
+    assert!(stranger.calls()[0].contains("authorization: Bearer s3cret"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

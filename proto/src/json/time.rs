@@ -36,7 +36,11 @@ impl ProtoJson for Timestamp {
         digits(out, second / 60 % 60, 2);
         out.push(b':');
         digits(out, second % 60, 2);
-        fraction(out, nanos);
+        // ProtoJSON would have no fraction of nothing too; A2A wants to see the milliseconds.
+        match nanos {
+            0 => out.extend_from_slice(b".000"),
+            nanos => fraction(out, nanos),
+        }
         out.extend_from_slice(b"Z\"");
     }
 

@@ -195,6 +195,8 @@ pub const PUSH_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60 * 60);
 /// How long a reader may take nothing of a stream while something waits for it.
 pub const READER_STALL: Duration = Duration::from_secs(60);
+/// How long one that was let go for that may then take to come back and hear of it.
+pub const READER_FAREWELL: Duration = Duration::from_secs(15);
 /// Between two heartbeats of a worker; three missed ones are a dead worker.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long a worker without a stream keeps its tasks. More than it takes to find out that an

@@ -25,6 +25,11 @@ impl Secret {
         }
     }
 
+    /// One that nobody can guess.
+    pub fn random() -> Self {
+        Self(rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     /// The only way to read it.
     pub fn reveal(&self) -> &str {
         &self.0
@@ -82,6 +87,13 @@ mod tests {
         assert_eq!(format!("{config:?} {}", config.token), "Config { token: *** } ***");
         assert!(config.token.is(b"hunter2"));
         assert!(!config.token.is(b"hunter") && !config.token.is(b"hunter22"));
+    }
+
+    #[test]
+    fn a_random_one_can_be_sent_and_is_never_the_same() {
+        let made = Secret::random();
+        assert_eq!(Secret::new(made.reveal()).unwrap(), made);
+        assert_ne!(Secret::random(), made);
     }
 
     #[test]

@@ -1,18 +1,23 @@
 //! A connection whose peer has to read what is sent to it. One that takes nothing for too long
 //! while something waits is cut: bodies are not even polled then, so nothing above could notice.
+//! Whoever answers may be warned some time before, to have a last word ready should the peer
+//! return.
 
 use std::{
     error::Error as StdError,
     io::{self, IoSlice},
+    mem,
     pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::dial;
 
@@ -35,18 +40,47 @@ impl Stalled {
     }
 }
 
+/// Tells those who answer on a connection that its peer does not read. Each stall is told to those
+/// who were there before it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Warning(Arc<Mutex<CancellationToken>>);
+
+impl Warning {
+    /// Cancelled at the next stall.
+    pub(crate) fn token(&self) -> CancellationToken {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn give(&self) {
+        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Impatient<S> {
     inner: S,
     /// How long the peer may take nothing; none: for ever.
     patience: Option<Duration>,
-    /// Since when the peer takes nothing; none while it does.
-    alarm: Option<Pin<Box<Sleep>>>,
+    /// What is told when, before the patience even begins.
+    warning: Option<(Duration, Warning)>,
+    /// Set while the peer takes nothing.
+    alarm: Option<Alarm>,
+}
+
+#[derive(Debug)]
+struct Alarm {
+    sleep: Pin<Box<Sleep>>,
+    is_last: bool,
 }
 
 impl<S> Impatient<S> {
     pub(crate) fn new(inner: S, patience: Option<Duration>) -> Self {
-        Self { inner, patience, alarm: None }
+        Self { inner, patience, warning: None, alarm: None }
+    }
+
+    /// Warns after so much time, and is patient from then on.
+    pub(crate) fn warning(self, after: Duration, warning: Warning) -> Self {
+        Self { warning: Some((after, warning)), ..self }
     }
 
     pub(crate) fn get_ref(&self) -> &S {
@@ -63,9 +97,23 @@ impl<S> Impatient<S> {
             return polled;
         }
         let Some(patience) = self.patience else { return polled };
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(patience)));
-        let stalled = || io::Error::new(io::ErrorKind::TimedOut, Stalled(patience));
-        alarm.as_mut().poll(cx).map(|()| Err(stalled()))
+        let first = self.warning.as_ref().map(|(after, _)| *after);
+        let alarm = self.alarm.get_or_insert_with(|| Alarm {
+            sleep: Box::pin(sleep(first.unwrap_or(patience))),
+            is_last: first.is_none(),
+        });
+        while alarm.sleep.as_mut().poll(cx).is_ready() {
+            if alarm.is_last {
+                let stalled = Stalled(patience + first.unwrap_or_default());
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, stalled)));
+            }
+            if let Some((_, warning)) = &self.warning {
+                warning.give();
+            }
+            alarm.is_last = true;
+            alarm.sleep.as_mut().reset(Instant::now() + patience);
+        }
+        Poll::Pending
     }
 }
 
@@ -142,6 +190,31 @@ mod tests {
         assert_eq!(stuck.kind(), io::ErrorKind::TimedOut);
         assert_eq!(Stalled::within(&stuck).as_deref(), Some("the peer took no bytes for 60s"));
         assert_eq!(start.elapsed(), limits::READER_STALL);
+        drop(theirs);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn before_the_cut_those_who_answer_are_warned_and_the_peer_may_return() {
+        let (stall, farewell) = (limits::READER_STALL, limits::READER_FAREWELL);
+        let (ours, mut theirs) = duplex(4);
+        let warning = Warning::default();
+        let mut ours = Impatient::new(ours, Some(farewell)).warning(stall, warning.clone());
+        let (first, start) = (warning.token(), Instant::now());
+        let returns = async {
+            first.cancelled().await;
+            assert_eq!(start.elapsed(), stall);
+            tokio::time::sleep(farewell - Duration::from_secs(1)).await;
+            theirs.read_exact(&mut [0; 4]).await.unwrap();
+            theirs
+        };
+        let (written, theirs) = tokio::join!(ours.write_all(&[7; 8]), returns);
+        written.unwrap();
+        let (second, start) = (warning.token(), Instant::now());
+        assert!(!second.is_cancelled(), "that stall was another's");
+        let stuck = ours.write_all(b"more").await.unwrap_err();
+        assert_eq!(start.elapsed(), stall + farewell);
+        assert_eq!(Stalled::within(&stuck).as_deref(), Some("the peer took no bytes for 75s"));
+        assert!(second.is_cancelled());
         drop(theirs);
     }
 }

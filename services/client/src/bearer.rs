@@ -57,6 +57,10 @@ impl Source {
 }
 
 impl Bearer {
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(crate) fn from<F>(have: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<String, BoxError>> + Send + 'static,

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::AUTHORIZATIO
 use crate::{
     Client,
     bearer::Bearer,
-    card::{self, Binding, CardProblem, Interface},
+    card::{self, Binding, CardProblem, Interface, Reach, origin},
     dialect::Dialect,
     error::Error,
     follow::Reconnect,
@@ -47,6 +47,8 @@ pub struct Builder {
     network: Option<Network>,
     headers: HeaderMap,
     bearer: Bearer,
+    /// Where credentials may go beside the card's own origin.
+    allowed: Vec<String>,
     trace: Option<TraceContext>,
     retry: Retry,
     reconnect: Reconnect,
@@ -71,6 +73,7 @@ impl Builder {
             network: None,
             headers: HeaderMap::new(),
             bearer: Bearer::default(),
+            allowed: Vec::new(),
             trace: None,
             retry: Retry::default(),
             reconnect: Reconnect::default(),
@@ -88,7 +91,8 @@ impl Builder {
         self
     }
 
-    /// With this token in every call: those that read the card, and those to where it leads.
+    /// With this token in every call: those that read the card, and those to where it leads, which
+    /// must then be at the same origin. See [`Builder::allow_origin`].
     pub fn bearer(self, token: &str) -> Self {
         self.credential(AUTHORIZATION, &format!("Bearer {token}"))
     }
@@ -130,6 +134,20 @@ impl Builder {
         match name.parse() {
             Ok(name) => self.credential(name, value),
             Err(_) => self.wrong(format!("not the name of a header: '{name}'")),
+        }
+    }
+
+    /// Credentials may go to this origin too, should the card lead there: `https://HOST:PORT`. By
+    /// default they go to the origin of the card alone, since a card can name anybody.
+    pub fn allow_origin(mut self, url: &str) -> Self {
+        match origin(url) {
+            none if none.is_empty() => {
+                self.wrong(format!("not an origin: '{url}' (say https://HOST:PORT)"))
+            }
+            origin => {
+                self.allowed.push(origin);
+                self
+            }
         }
     }
 
@@ -224,8 +242,10 @@ impl Builder {
 
     /// Chooses how to call an agent by a card that is already at hand.
     pub fn connect_by(self, card: AgentCard) -> Result<Client, Error> {
-        let secure = self.url.starts_with("https://");
-        let interface = card::choose(&card, self.binding, secure)
+        let in_headers = self.headers.values().any(HeaderValue::is_sensitive);
+        let has_credentials = in_headers || self.bearer.is_some();
+        let only = has_credentials.then(|| self.allowed.clone());
+        let interface = card::choose(&card, self.binding, &Reach { card: self.url.clone(), only })
             .map_err(|problem| Error::InvalidCard { url: card::card_url(&self.url), problem })?;
         let root = origin(&interface.url);
         self.build(interface, root, Some(card))
@@ -329,12 +349,4 @@ fn peer(url: &str) -> (String, Option<u16>) {
     let uri: Option<Uri> = url.parse().ok();
     let authority = uri.as_ref().and_then(|uri| uri.authority());
     authority.map_or_else(Default::default, |at| (at.host().to_owned(), at.port_u16()))
-}
-
-/// Scheme, host and port.
-fn origin(url: &str) -> String {
-    let uri: Option<Uri> = url.parse().ok();
-    let authority = uri.as_ref().and_then(|uri| uri.authority());
-    let scheme = uri.as_ref().and_then(|uri| uri.scheme_str()).unwrap_or("http");
-    authority.map(|authority| format!("{scheme}://{authority}")).unwrap_or_default()
 }

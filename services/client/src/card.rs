@@ -72,6 +72,17 @@ pub enum CardProblem {
         /// The versions on the card.
         listed: String,
     },
+    /// None is where the card is from, and credentials stay there.
+    #[error(
+        "it leads to {called}, and credentials that are meant for {card} are not sent there: \
+         allow that origin by its name (Builder::allow_origin)"
+    )]
+    OtherOrigin {
+        /// Scheme, host and port of the card.
+        card: String,
+        /// The same of the last interface tried.
+        called: String,
+    },
     /// None has a URL that can be called.
     #[error("none of its interfaces has a URL that can be called: {url} ({why})")]
     NoUrl {
@@ -102,12 +113,50 @@ pub(crate) fn card_url(url: &str) -> String {
     }
 }
 
-/// The first interface that can be called, in the card's order. `secure`: the card came encrypted,
-/// so nobody it names is called in the clear.
+/// Whom a card may lead to.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    /// Where the card is from.
+    pub(crate) card: String,
+    /// The only origins that may be called beside the card's own. None: all may, since nothing is
+    /// told them that is meant for the card's.
+    pub(crate) only: Option<Vec<String>>,
+}
+
+impl Reach {
+    fn allows(&self, url: &str) -> Result<(), CardProblem> {
+        let (card, called) = (origin(&self.card), origin(url));
+        let is_allowed = |only: &Vec<String>| called == card || only.contains(&called);
+        match self.only.as_ref().is_none_or(is_allowed) {
+            true => Ok(()),
+            false => Err(CardProblem::OtherOrigin { card, called }),
+        }
+    }
+
+    /// The card came encrypted, so nobody it names is called in the clear.
+    fn is_secure(&self) -> bool {
+        self.card.starts_with("https://")
+    }
+}
+
+/// Scheme, host and port, as one and the same text however they are written.
+pub(crate) fn origin(url: &str) -> String {
+    let Ok(uri) = url.parse::<Uri>() else { return String::new() };
+    let (Some(scheme), Some(host)) = (uri.scheme_str(), uri.host()) else { return String::new() };
+    let host = host.to_ascii_lowercase();
+    match (scheme, uri.port_u16()) {
+        (scheme, None) | (scheme @ "http", Some(80)) | (scheme @ "https", Some(443)) => {
+            format!("{scheme}://{host}")
+        }
+        (scheme, Some(port)) => format!("{scheme}://{host}:{port}"),
+    }
+}
+
+/// The first interface that can and may be called, in the card's order.
 pub(crate) fn choose(
     card: &AgentCard,
     wanted: Option<Binding>,
-    secure: bool,
+    reach: &Reach,
 ) -> Result<Interface, CardProblem> {
     let all = &card.supported_interfaces;
     if all.is_empty() {
@@ -128,14 +177,15 @@ pub(crate) fn choose(
     }
     let mut problem = CardProblem::NoInterfaces;
     for (binding, interface, version) in spoken {
-        match callable(&interface.url, binding, secure) {
+        let url = callable(&interface.url, binding, reach.is_secure())
+            .map_err(|why| CardProblem::NoUrl { url: format!("'{}'", interface.url), why })
+            .and_then(|url| reach.allows(&url).map(|()| url));
+        match url {
             Ok(url) => {
                 let tenant = interface.tenant.clone();
                 return Ok(Interface { binding, url, tenant, version });
             }
-            Err(why) => {
-                problem = CardProblem::NoUrl { url: format!("'{}'", interface.url), why };
-            }
+            Err(why) => problem = why,
         }
     }
     Err(problem)
@@ -192,7 +242,7 @@ mod tests {
 
     fn chosen(interfaces: &str, wanted: Option<Binding>) -> Result<Interface, CardProblem> {
         let card = json::from_str(&format!(r#"{{"supportedInterfaces":[{interfaces}]}}"#));
-        choose(&card.unwrap(), wanted, false)
+        choose(&card.unwrap(), wanted, &Reach { card: "http://x".to_owned(), only: None })
     }
 
     #[test]
@@ -241,6 +291,17 @@ mod tests {
         assert!(secure("http://x", Binding::JsonRpc).is_err());
         assert_eq!(secure("https://x/", Binding::JsonRpc), Ok("https://x".to_owned()));
         assert_eq!(secure("x:443", Binding::Grpc), Ok("https://x:443".to_owned()));
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port_however_they_are_written() {
+        for same in ["http://x", "http://X:80/a/b", "HTTP://u:p@x/?q"] {
+            assert_eq!(origin(same), "http://x", "{same}");
+        }
+        assert_eq!(origin("https://x:443/a"), "https://x");
+        assert_eq!(origin("https://x:80"), "https://x:80");
+        assert_eq!(origin("http://[::1]:9/"), "http://[::1]:9");
+        assert_eq!(origin("x:443"), "");
     }
 
     #[test]

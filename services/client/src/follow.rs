@@ -21,7 +21,8 @@ use crate::{
     view::View,
 };
 
-/// The longest pause that a server may ask a follower for.
+/// The longest pause that a server may ask a follower for. Whoever is asked for a longer one is
+/// told so instead: to come early would only be refused again.
 const TOLD_MAX: Duration = Duration::from_secs(60);
 
 /// How a follower goes on when its stream breaks.
@@ -300,9 +301,12 @@ impl Follow {
             return Err(failure.into());
         }
         let policy = self.client.reconnect;
+        let told = failure.retry_after().unwrap_or_default();
+        if told > TOLD_MAX {
+            return Err(if unknown { failure.into() } else { self.lost(failure) });
+        }
         if self.attempts < policy.max {
             let pause = backoff(policy.backoff, policy.backoff_max, self.attempts);
-            let told = failure.retry_after().unwrap_or_default().min(TOLD_MAX);
             self.attempts += 1;
             self.source = Source::Broken { resume_at: Instant::now() + pause.max(told) };
             return Ok(());
@@ -313,7 +317,8 @@ impl Follow {
         if policy.poll.is_none() {
             return Err(self.lost(failure));
         }
-        self.source = self.poll_from_now();
+        let now = Instant::now();
+        self.source = Source::Polled { next_at: now + told, answered: now };
         Ok(())
     }
 
@@ -333,9 +338,14 @@ impl Follow {
                 Ok(())
             }
             Err(fault) if !fault.passes(true) => Err(fault.failure.into()),
-            Err(fault) if answered.elapsed() >= policy.patience => Err(self.lost(fault.failure)),
-            Err(_) => {
-                self.source = Source::Polled { next_at: next_at(Instant::now()), answered };
+            Err(fault) => {
+                let told = fault.failure.retry_after().unwrap_or_default();
+                if answered.elapsed() >= policy.patience || told > TOLD_MAX {
+                    return Err(self.lost(fault.failure));
+                }
+                let now = Instant::now();
+                let next_at = next_at(now).max(now + told);
+                self.source = Source::Polled { next_at, answered };
                 Ok(())
             }
         }

@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             query.join("&"),
             "contextId=c&status=TASK_STATE_WORKING&pageSize=5&pageToken=p&historyLength=0\
-             &statusTimestampAfter=1970-01-01T00:00:01Z&includeArtifacts=true"
+             &statusTimestampAfter=1970-01-01T00:00:01.000Z&includeArtifacts=true"
         );
     }
 

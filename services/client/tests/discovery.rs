@@ -45,7 +45,8 @@ async fn the_card_says_where_and_how_and_for_whom() {
     assert_eq!((client.binding(), client.card().unwrap().name.as_str()), (Binding::JsonRpc, "x"));
     client.task("t-1").await.unwrap();
     let rest = |path: &str| {
-        Client::builder(&format!("{}{path}", host.url)).bearer("s3cret").binding(Binding::HttpJson)
+        let builder = Client::builder(&format!("{}{path}", host.url));
+        builder.bearer("s3cret").allow_origin(&agent.url).binding(Binding::HttpJson)
     };
     rest("").connect().await.unwrap().task("t-1").await.unwrap();
     rest("/cards/x.json").connect().await.unwrap().cancel("t-1").await.unwrap();
@@ -92,6 +93,41 @@ async fn a_card_that_is_of_no_use_is_refused_before_any_call() {
         panic!("{asked:?}");
     };
     assert_eq!(wanted, "GRPC");
+}
+
+#[tokio::test]
+async fn credentials_go_nowhere_but_where_the_card_is_from_unless_allowed_by_name() {
+    let stranger = Server::start([result(r#"{"id":"t-1"}"#)]).await;
+    let away = card(&interface(&stranger.url, "JSONRPC", ""), "{}");
+    let host = Server::start([away.clone(), away.clone(), away.clone(), away]).await;
+    let builder = || Client::builder(&host.url);
+    let had = builder().bearer_from(|| async { Ok::<_, std::io::Error>("s3cret".to_owned()) });
+    let header = builder().header("x-api-key", "s3cret");
+    for credential in [builder().bearer("s3cret"), header, had] {
+        let error = credential.connect().await.unwrap_err();
+        let Error::InvalidCard { problem: CardProblem::OtherOrigin { card, called }, .. } = &error
+        else {
+            panic!("{error:?}");
+        };
+        assert_eq!((card, called), (&host.url, &stranger.url));
+        assert!(error.to_string().contains("Builder::allow_origin"), "{error}");
+    }
+    builder().connect().await.expect("without credentials there is nothing to keep");
+    let allowed = builder().bearer("s3cret").allow_origin(&format!("{}/", stranger.url));
+    allowed.connect().await.unwrap().task("t-1").await.unwrap();
+    assert_eq!(stranger.seen().len(), 1);
+    assert!(stranger.seen()[0].contains("authorization: Bearer s3cret\r\n"));
+
+    // One that is at home is taken instead, whatever the order.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let home = format!("http://{}", listener.local_addr().unwrap());
+    let both = [interface(&stranger.url, "JSONRPC", ""), interface(&home, "HTTP+JSON", "")];
+    let read = faultline_proto::json::from_str(&format!(
+        r#"{{"name":"x","supportedInterfaces":[{}]}}"#,
+        both.join(",")
+    ));
+    let client = Client::builder(&home).bearer("s3cret").connect_by(read.unwrap()).unwrap();
+    assert_eq!(client.binding(), Binding::HttpJson);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use faultline_client::{Answer, Client, Ending, Error, Follow, Reconnect, text};
 use faultline_proto::{Failure, json, reason, v1::Plane};
-use script::{Server, plain, result, stream};
+use script::{Server, answer, plain, result, stream};
 
 const TASK: &str = r#"{"task":{"id":"t-1","status":{"state":"TASK_STATE_SUBMITTED"}}}"#;
 const WORKING: &str =
@@ -122,6 +122,36 @@ async fn three_reconnects_with_growing_pauses_and_then_polling() {
     assert_eq!(methods[3..], ["SubscribeToTask", "GetTask", "GetTask", "GetTask"]);
     for (gap, least) in server.gaps().iter().zip([40, 80, 160]) {
         assert!(*gap >= Duration::from_millis(least), "{:?}", server.gaps());
+    }
+}
+
+#[tokio::test]
+async fn a_pause_that_the_server_asks_for_is_kept_whole_or_told() {
+    let busy = |seconds: u32| {
+        answer("503 Service Unavailable", &format!("retry-after: {seconds}\r\n"), "")
+    };
+    let begun = || stream(&[(1, TASK)], false);
+    let server = Server::start([begun(), busy(1), stream(&[(2, DONE)], true)]).await;
+    let mut follow = client(&server, FAST).follow(text("hi")).await.unwrap();
+    read(&mut follow).await.unwrap();
+    assert!(server.gaps()[1] >= Duration::from_secs(1), "{:?}", server.gaps());
+
+    // The same when it is asked how the task stands.
+    let asks = Reconnect { max: 0, patience: Duration::from_secs(20), ..FAST };
+    let done = result(&snapshot("COMPLETED", &[]));
+    let server = Server::start([begun(), busy(1), done]).await;
+    let mut follow = client(&server, asks).follow(text("hi")).await.unwrap();
+    read(&mut follow).await.unwrap();
+    assert!(server.gaps()[1] >= Duration::from_secs(1), "{:?}", server.gaps());
+
+    for reconnect in [FAST, asks] {
+        let server = Server::start([begun(), busy(61)]).await;
+        let mut follow = client(&server, reconnect).follow(text("hi")).await.unwrap();
+        let error = read(&mut follow).await.unwrap_err();
+        assert_eq!(error.task_id(), Some("t-1"), "{error:?}");
+        let told = error.failure().and_then(Failure::retry_after);
+        assert_eq!(told, Some(Duration::from_secs(61)), "{error:?}");
+        assert_eq!(server.seen().len(), 2, "it was not asked again");
     }
 }
 

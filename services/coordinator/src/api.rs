@@ -25,7 +25,7 @@ use crate::{
     live::{Done, Seen, Until, Waiter},
     show::cancelled,
     store::{Cursor, Filter, Scope},
-    subscription::Subscription,
+    subscription::{Start, Subscription},
     task::{Millis, Refused, Task, millis},
 };
 
@@ -184,19 +184,20 @@ impl Core {
             return Err(Error::Ended { id: task.id, state: task.state });
         }
         self.meters.resumed.add(after.is_some().into());
-        self.subscribe_id(task.id, after).await
+        let start = after.map_or(Start::Snapshot { history: None }, Start::After);
+        self.subscribe_id(task.id, start).await
     }
 
     pub(crate) async fn subscribe_id(
         self: &Arc<Self>,
         id: TaskId,
-        after: Option<u64>,
+        start: Start,
     ) -> Result<Subscription, Error> {
         // Watch first, read then: what happens in between comes twice and is dropped once.
         let events = self.watch(id)?;
         let not_found = || Error::TaskNotFound(id.to_string());
         let task = self.store.task(id, Scope::default()).await?.ok_or_else(not_found)?.task;
-        Ok(Subscription::joined(Arc::clone(self), task, after, events))
+        Ok(Subscription::joined(Arc::clone(self), task, start, events))
     }
 
     /// What callers with credentials are shown of an agent.

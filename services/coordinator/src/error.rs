@@ -187,8 +187,11 @@ impl From<Error> for Failure {
             Error::NoDefaultAgent => Failure::new(&reason::INVALID_PARAMS)
                 .because(text)
                 .with_violation("tenant", "name an agent, or post to /agents/{agent}"),
-            Error::TaskNotFound(_) | Error::PushNotFound { .. } => {
-                Failure::new(&reason::TASK_NOT_FOUND).because(text)
+            Error::TaskNotFound(id) => {
+                Failure::new(&reason::TASK_NOT_FOUND).because(text).with_task(id, "")
+            }
+            Error::PushNotFound { task, .. } => {
+                Failure::new(&reason::TASK_NOT_FOUND).because(text).with_task(task, "")
             }
             Error::NotCancelable { id, .. } => {
                 Failure::new(&reason::TASK_NOT_CANCELABLE).because(text).with_task(id, "")

@@ -4,8 +4,10 @@
 use faultline_proto::{
     Failure,
     a2a::{
-        AgentCard, AgentExtension, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest,
-        ListTasksRequest, SubscribeToTaskRequest, TaskState,
+        AgentCard, AgentExtension, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
+        GetExtendedAgentCardRequest, GetTaskPushNotificationConfigRequest, GetTaskRequest,
+        ListTaskPushNotificationConfigsRequest, ListTasksRequest, SubscribeToTaskRequest,
+        TaskPushNotificationConfig, TaskState,
     },
     v1::{self, AgentOffer, AgentsRequest, InspectRequest, Interrupt, report},
 };
@@ -33,7 +35,24 @@ async fn tried(bench: &Bench, id: &str, caller: &Caller) -> Vec<Result<(), Failu
     let answer = answering(at_once(request("", "hi")), &id);
     let with_key = Caller { idempotency_key: "k".into(), ..caller.clone() };
     let failed = |error: Error| Failure::from(error);
+    let (hook, task_id) = ("hook".to_owned(), id.clone());
+    let (url, push_id) = ("https://example.org/".to_owned(), hook.clone());
+    let make = TaskPushNotificationConfig { id: hook, task_id, url, ..Default::default() };
+    let task_id = id.clone();
+    let read = GetTaskPushNotificationConfigRequest {
+        task_id: task_id.clone(),
+        id: push_id.clone(),
+        ..Default::default()
+    };
+    let all =
+        ListTaskPushNotificationConfigsRequest { task_id: task_id.clone(), ..Default::default() };
+    let delete =
+        DeleteTaskPushNotificationConfigRequest { task_id, id: push_id, ..Default::default() };
     vec![
+        core.create_push(make, caller).await.map(drop).map_err(failed),
+        core.get_push(read, caller).await.map(drop).map_err(failed),
+        core.list_push(all, caller).await.map(drop).map_err(failed),
+        core.delete_push(delete, caller).await.map_err(failed),
         core.get(get, caller).await.map(drop).map_err(failed),
         core.subscribe(&subscribe, None, caller).await.map(drop).map_err(failed),
         core.subscribe(&subscribe, Some(1), caller).await.map(drop).map_err(failed),

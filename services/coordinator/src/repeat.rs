@@ -22,7 +22,7 @@ use crate::{
     live::{Done, Until, message_response, task_response},
     send::{Options, Sending, task_id},
     store::{Digest, KeyName, KeyRow, Scope},
-    subscription::Subscription,
+    subscription::{Start, Subscription},
     task::{Millis, Task, is_waiting},
 };
 
@@ -115,13 +115,14 @@ impl Core {
     pub(crate) async fn stream_again(
         self: &Arc<Self>,
         key: KeyRow,
+        options: Options,
         caller: &Caller,
     ) -> Result<Subscription, Error> {
         let id = key.task_id;
-        let options = Options { immediately: false, history: None };
         match self.outcome(key, options, caller).await? {
             Outcome::Task(id) => {
-                let mut subscription = self.subscribe_id(id, None).await?;
+                let start = Start::Snapshot { history: options.history };
+                let mut subscription = self.subscribe_id(id, start).await?;
                 subscription.closes_at_question();
                 Ok(subscription.tied(Tie::of(caller, self, id)))
             }

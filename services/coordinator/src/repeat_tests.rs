@@ -163,6 +163,23 @@ async fn a_repeated_stream_shows_the_task_and_what_follows() {
 }
 
 #[tokio::test]
+async fn a_repeated_stream_shows_as_much_history_as_it_asks_for() {
+    let mut bench = Bench::start(vec![offer("a")]).await;
+    let (caller, mut hi) = (keyed("ann", "k"), request("a", "hi"));
+    hi.configuration.get_or_insert_default().history_length = Some(0);
+    let mut first = soon(bench.core.stream(hi.clone(), &caller)).await.unwrap();
+    let assign = bench.assigned().await;
+    let mut second = soon(bench.core.stream(hi.clone(), &caller)).await.unwrap();
+    bench.complete(&assign, 1);
+    let mut after = soon(bench.core.stream(hi, &caller)).await.unwrap();
+    for stream in [&mut first, &mut second, &mut after] {
+        let frame = frame_of(stream).await.unwrap().response.unwrap();
+        let Some(stream_response::Payload::Task(task)) = frame.payload else { panic!("{frame:?}") };
+        assert_eq!(task.history, []);
+    }
+}
+
+#[tokio::test]
 async fn a_refused_send_leaves_its_key_free() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let caller = keyed("ann", "k");

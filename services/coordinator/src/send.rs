@@ -275,8 +275,9 @@ impl Core {
         request: SendMessageRequest,
         caller: &Caller,
     ) -> Result<Subscription, Error> {
+        let options = Options::of(&request);
         match self.look_up(request, caller).await? {
-            Found::Again(key) => self.stream_again(key, caller).await,
+            Found::Again(key) => self.stream_again(key, options, caller).await,
             Found::First(sending) => match self.stream_now(*sending, caller).await {
                 Ok(subscription) => Ok(subscription),
                 Err(error) => Err(self.ended_meanwhile(error).await),

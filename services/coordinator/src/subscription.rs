@@ -36,6 +36,15 @@ pub(crate) struct Subscription {
     tie: Option<Tie>,
 }
 
+/// Where a watcher starts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start {
+    /// With the task as it stands and so much of its history.
+    Snapshot { history: Option<i32> },
+    /// With exactly what came after this event.
+    After(u64),
+}
+
 enum Source {
     Live(mpsc::Receiver<Seen>),
     /// Read from the store up to what was confirmed when joining, then go live.
@@ -75,16 +84,16 @@ impl Subscription {
         subscription
     }
 
-    /// A task as it stands; `after`: exactly what came after that event instead.
+    /// A task that was started before.
     pub(crate) fn joined(
         core: Arc<Core>,
         task: Task,
-        after: Option<u64>,
+        start: Start,
         events: Option<mpsc::Receiver<Seen>>,
     ) -> Self {
         let (id, context_id, seq) = (task.id, task.context_id.clone(), task.seq);
-        match after {
-            Some(after) => Self {
+        match start {
+            Start::After(after) => Self {
                 core,
                 id,
                 context_id,
@@ -94,7 +103,7 @@ impl Subscription {
                 until_question: false,
                 tie: None,
             },
-            None => Self {
+            Start::Snapshot { history } => Self {
                 core,
                 id,
                 context_id,
@@ -104,7 +113,7 @@ impl Subscription {
                     (false, None) => Source::Replay(None),
                     (true, _) => Source::Over,
                 },
-                ready: VecDeque::from([frame(seq, Payload::Task(task.into_a2a(None)))]),
+                ready: VecDeque::from([frame(seq, Payload::Task(task.into_a2a(history)))]),
                 until_question: false,
                 tie: None,
             },

@@ -8,6 +8,11 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use bytes::Bytes;
+use faultline_chassis::{dial::Connector, tls::Trust};
+use http::Request;
+use http_body_util::Empty;
+use hyper_util::{client::legacy, rt::TokioExecutor};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 
@@ -150,6 +155,41 @@ fn up_serves_with_certificates_and_tokens_too() {
     let send = ["send", "--gateway", &url, "--ca", "ca.pem", "--token", "hunter2", "echo", "hi"];
     let (code, out, err) = run(faultline(dir.path(), None, &send));
     assert_eq!((code, out.as_str()), (0, "hi\n"), "{err}");
+}
+
+#[tokio::test]
+async fn who_is_served_encrypted_is_told_to_come_so_again() {
+    let dir = directory();
+    let args = ["up", "--listen", ANY, "--hub", ANY];
+    let mut up = Running::start(faultline(dir.path(), None, &args));
+    let url = up.ready();
+    let trust = Trust::with_ca(Some(&dir.path().join("ca.pem"))).unwrap();
+    let client = legacy::Client::builder(TokioExecutor::new()).build(Connector::new(trust));
+    for path in ["/healthz", "/nowhere"] {
+        let request = Request::get(format!("{url}{path}")).body(Empty::<Bytes>::new()).unwrap();
+        let answer = client.request(request).await.unwrap();
+        assert_eq!(answer.headers()["strict-transport-security"], "max-age=31536000", "{path}");
+    }
+}
+
+#[test]
+fn up_that_asks_its_callers_who_they_are_lets_nobody_in_by_the_hub() {
+    let dir = directory();
+    let args = ["up", "--listen", ANY, "--hub", ANY];
+    let mut up = Running::start(faultline(dir.path(), None, &args));
+    let url = up.ready();
+    let said = up.says("  hub  ");
+    assert!(said.contains("need a `token` in [mesh]"), "{said}");
+    let hub = said.split_whitespace().nth(1).unwrap();
+    let hub = format!("https://{hub}");
+    for token in [None, Some("guessed")] {
+        let (code, _, err) = run(faultline(dir.path(), token, &["worker", "--coordinator", &hub]));
+        assert_eq!(code, 77, "{err}");
+        assert!(err.contains("give both sides the same `token` in [mesh]"), "{err}");
+    }
+    let send = ["send", "--gateway", &url, "--ca", "ca.pem", "--token", "hunter2", "echo", "hi"];
+    let (code, out, err) = run(faultline(dir.path(), None, &send));
+    assert_eq!((code, out.as_str()), (0, "hi\n"), "its own parts have the token: {err}");
 }
 
 #[test]

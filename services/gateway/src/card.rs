@@ -20,7 +20,7 @@ use http::{HeaderValue, Response, request::Parts};
 pub(crate) use self::public::{Public, is_grpc_address};
 use crate::{
     binding::Binding,
-    conditional::{self, Keeping},
+    conditional::{self, Keeping, Tagged},
     error::{JSON, Refused},
     http::Exchange,
     sign::Signer,
@@ -69,7 +69,7 @@ pub(crate) async fn answer(
         changed: changed.map(|changed| changed.max(cards.since)),
     };
     complete(exchange, name, &mut card);
-    Ok(conditional::answer(&exchange.head, cards.print(&card).into(), JSON, keeping))
+    Ok(conditional::answer(&exchange.head, cards.tagged(card), JSON, keeping))
 }
 
 /// Adds to the card of an agent, or of the one that serves the root, what only the gateway knows.
@@ -90,7 +90,7 @@ pub(crate) fn extended_answer(
     };
     let vary = Some(HeaderValue::from_static(vary));
     let keeping = Keeping { control: PRIVATE, vary, changed: None };
-    conditional::answer(&exchange.head, cards.print(card).into(), kind, keeping)
+    conditional::answer(&exchange.head, cards.tagged(card.clone()), kind, keeping)
 }
 
 async fn find(exchange: &Exchange, name: Option<&str>) -> Result<Agent, Failure> {
@@ -155,6 +155,19 @@ impl Cards {
             interfaces.extend(v03::interfaces(&interfaces));
         }
         interfaces
+    }
+
+    /// As JSON. No two gateways make the same signature, so the tag of a signed card is by what was
+    /// signed and with which key: their caches and clients must not take one for a new card.
+    fn tagged(&self, mut card: AgentCard) -> Tagged {
+        let body = self.print(&card);
+        let signatures = std::mem::take(&mut card.signatures);
+        if signatures.is_empty() {
+            return Tagged::exactly(body.into());
+        }
+        let mut meaning = self.print(&card);
+        signatures.iter().for_each(|one| meaning.extend_from_slice(one.protected.as_bytes()));
+        Tagged::meaning(body.into(), &meaning)
     }
 
     /// As JSON. What 0.3 looks for stands beside it, outside of what is signed: a client of 1.0

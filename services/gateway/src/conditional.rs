@@ -25,14 +25,32 @@ pub(crate) struct Keeping {
     pub(crate) changed: Option<SystemTime>,
 }
 
+/// A body, and the tag that tells it from others.
+pub(crate) struct Tagged {
+    body: Bytes,
+    tag: String,
+}
+
+impl Tagged {
+    /// By its bytes, with a strong tag.
+    pub(crate) fn exactly(body: Bytes) -> Self {
+        let tag = tag(&body);
+        Self { body, tag }
+    }
+
+    /// By what it means, with a weak tag: other bytes may say the same.
+    pub(crate) fn meaning(body: Bytes, meaning: &[u8]) -> Self {
+        Self { body, tag: format!("W/{}", tag(meaning)) }
+    }
+}
+
 /// The body, or only that it is still the same.
 pub(crate) fn answer(
     request: &Parts,
-    body: Bytes,
+    Tagged { body, tag }: Tagged,
     kind: HeaderValue,
     keeping: Keeping,
 ) -> Response<Body> {
-    let tag = tag(&body);
     let mut response = match is_current(&request.headers, &tag, keeping.changed) {
         true => unchanged(),
         false => whole(body, kind, request.method == Method::HEAD),
@@ -66,7 +84,7 @@ fn whole(body: Bytes, kind: HeaderValue, only_head: bool) -> Response<Body> {
     response
 }
 
-/// A strong tag: other bytes, another tag. Half of the digest is plenty.
+/// Other bytes, another tag. Half of the digest is plenty.
 fn tag(body: &[u8]) -> String {
     let digest = digest(&SHA256, body);
     format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..16]))
@@ -75,11 +93,12 @@ fn tag(body: &[u8]) -> String {
 fn is_current(headers: &HeaderMap, tag: &str, changed: Option<SystemTime>) -> bool {
     // With tags the date counts for nothing, so that a client with both is not misled by it.
     if headers.contains_key(IF_NONE_MATCH) {
+        let opaque = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
         let lists = headers.get_all(IF_NONE_MATCH).iter().filter_map(|v| v.to_str().ok());
         // Our tags have no comma in them, so one of another's that has is only not ours.
         return lists.flat_map(|list| list.split(',')).any(|one| {
             let one = one.trim();
-            one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag
+            one == "*" || opaque(one) == opaque(tag)
         });
     }
     let since = || headers.get(IF_MODIFIED_SINCE)?.to_str().ok();
@@ -114,7 +133,8 @@ mod tests {
             vary: Some(HeaderValue::from_static("host")),
             changed: Some(changed()),
         };
-        answer(&request.body(()).unwrap().into_parts().0, Bytes::from_static(b"{}"), JSON, keeping)
+        let body = Tagged::exactly(Bytes::from_static(b"{}"));
+        answer(&request.body(()).unwrap().into_parts().0, body, JSON, keeping)
     }
 
     #[test]

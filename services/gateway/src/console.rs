@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     auth::Scope,
-    conditional::{self, Keeping},
+    conditional::{self, Keeping, Tagged},
     error::{JSON, Refused},
     http::{self as surface, Exchange},
 };
@@ -129,7 +129,7 @@ pub(crate) fn answer(exchange: &Exchange, file: Option<&str>) -> Result<Response
 
 fn keep(exchange: &Exchange, body: Bytes, kind: HeaderValue) -> Response<Body> {
     let keeping = Keeping { control: ASK_AGAIN, vary: None, changed: None };
-    conditional::answer(&exchange.head, body, kind, keeping)
+    conditional::answer(&exchange.head, Tagged::exactly(body), kind, keeping)
 }
 
 /// Relative, so that it is right behind a proxy that puts the gateway below a path of its own.

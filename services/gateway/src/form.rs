@@ -48,7 +48,7 @@ impl Form {
                 let old = serde_json::from_str(json);
                 let old = old.map_err(|error| validate::not_json(&error.to_string()))?;
                 let new = v03::request(self.operation, self.dialect(), old)?;
-                self.operation.read(&new.to_string())
+                v03::meant(self.operation, &new).read(&new.to_string())
             }
         }
     }
@@ -75,23 +75,27 @@ impl Form {
     }
 
     async fn once(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {
+        let with_artifacts = call.lists_artifacts();
         let answer = operation::once(exchange, call).await?;
         let mut response = match (&self.wrap, &answer.body) {
             (Wrap::Bare, reply::Body::Card(card)) => {
                 card::extended_answer(exchange, card, self.kind())
             }
-            (_, body) => self.whole(body)?,
+            (_, body) => self.whole(body, with_artifacts)?,
         };
         extensions::put(&answer.extensions, &exchange.head.headers, response.headers_mut());
         Ok(response)
     }
 
-    fn whole(&self, answer: &reply::Body) -> Result<Response<Body>, Failure> {
+    fn whole(&self, answer: &reply::Body, with_artifacts: bool) -> Result<Response<Body>, Failure> {
         let mut out = Vec::with_capacity(1024);
         self.open(&mut out);
-        match self.version {
-            Version::V1 => operation::write(answer, &mut out)?,
-            Version::V03 => self.write_old(answer, &mut out)?,
+        match (self.version, answer) {
+            (Version::V1, reply::Body::List(list)) if with_artifacts => {
+                operation::write_with_artifacts(list, &mut out);
+            }
+            (Version::V1, answer) => operation::write(answer, &mut out)?,
+            (Version::V03, answer) => self.write_old(answer, &mut out)?,
         }
         self.close(&mut out);
         let mut response = Response::new(Body::from(out));
@@ -101,7 +105,13 @@ impl Form {
 
     fn write_old(&self, answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
         let mut new = Vec::new();
-        operation::write(answer, &mut new)?;
+        match (self.operation, answer) {
+            (Operation::GetTaskPushNotificationConfig, reply::Body::Pushes(all)) => {
+                let first = all.configs.first().ok_or_else(v03::no_configuration)?;
+                json::write(first, &mut new);
+            }
+            _ => operation::write(answer, &mut new)?,
+        }
         put(&v03::answer(self.operation, self.dialect(), reread(&new)), out);
         Ok(())
     }

@@ -23,7 +23,7 @@ use faultline_proto::{Failure, reason, v1::Caller};
 use futures::FutureExt;
 use http::{
     HeaderValue, Method, Response, StatusCode,
-    header::{ALLOW, CONNECTION, CONTENT_TYPE},
+    header::{ALLOW, CONNECTION, CONTENT_TYPE, STRICT_TRANSPORT_SECURITY},
     request::Parts,
 };
 
@@ -44,6 +44,8 @@ use crate::{
 };
 
 const ROLE: &str = "gateway";
+/// Who was served encrypted shall not come unencrypted for a year (RFC 6797).
+const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
 /// One request, as far as all handlers need it.
 #[derive(Clone)]
@@ -133,7 +135,7 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         },
     };
     let parent = TraceContext::at_edge(&head.headers, principal.is_some());
-    let (span, trace) = match span(gateway.scheme, &head, &route, &parent) {
+    let (span, trace) = match span(&gateway, &head, &route, &parent) {
         Some(span) => (SharedSpan::from(span.1), span.0),
         None => (SharedSpan::default(), parent.child()),
     };
@@ -154,6 +156,9 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     if !body::finish(&exchange.head, &mut body).await {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    if exchange.gateway.is_tls {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
+    }
     span.with(|span| answered_with(span, &route, response.status()));
     let (verb, status) = (verb(&exchange.head.method), response.status());
     exchange.seen.answered(verb, &route, status, since.elapsed());
@@ -162,7 +167,7 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
 
 /// The span of a request, and what is handed on. Probes have none: there would be nothing else.
 fn span(
-    scheme: &str,
+    gateway: &Gateway,
     head: &Parts,
     route: &Route<'_>,
     parent: &TraceContext,
@@ -186,6 +191,7 @@ fn span(
         }
     };
     span.http(ROLE, verb(&head.method), route.template());
+    let scheme = if gateway.is_tls { "https" } else { "http" };
     span.set("url.path", path).set("url.scheme", scheme);
     Some((span.context().clone(), span))
 }

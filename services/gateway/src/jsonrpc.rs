@@ -100,7 +100,8 @@ fn read(
     };
     exchange.does(operation);
     let form = Form { wrap: Wrap::Rpc(id), version, operation };
-    let call = form.read(envelope.params.map_or("{}", RawValue::get));
+    let params = envelope.params.map(RawValue::get).filter(|params| *params != "null");
+    let call = form.read(params.unwrap_or("{}"));
     Ok((form, call))
 }
 

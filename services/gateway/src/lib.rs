@@ -95,6 +95,9 @@ pub struct Config {
     pub card_key_id: Option<String>,
     /// Whether operators find pages at `/console`. Default: true.
     pub console: bool,
+    /// How long a reader may take nothing of a stream while something waits for it. Then the stream
+    /// ends with an event that tells how to resume it. Default: 60000.
+    pub reader_stall_ms: u64,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
     /// Where probes and numbers are served, to whoever reaches it; the numbers are also at
@@ -131,6 +134,7 @@ impl Default for Config {
             card_key: None,
             card_key_id: None,
             console: true,
+            reader_stall_ms: limits::READER_STALL.as_millis() as u64,
             tls: None,
             admin: None,
             insecure: false,
@@ -161,6 +165,8 @@ pub enum Error {
     PublicGrpc(String),
     #[error("gateway.trace_url '{0}' is no link to a trace (say https://HOST/PATH/{{trace_id}})")]
     TraceUrl(String),
+    #[error("gateway.reader_stall_ms is 0: nobody could read that fast")]
+    NoReaders,
     #[error(
         "gateway.bindings is empty: name some of jsonrpc, rest and grpc, or leave it out for all"
     )]
@@ -183,9 +189,9 @@ pub struct Service {
     trace_link: Option<TraceLink>,
     error_table: ErrorTable,
     metrics: Metrics,
-    /// Host and port of the coordinator, and what clients speak, for spans.
+    /// Host and port of the coordinator, for spans.
     peer: (String, Option<u16>),
-    scheme: &'static str,
+    is_tls: bool,
     console: Option<Console>,
 }
 
@@ -194,6 +200,9 @@ impl Config {
     pub async fn bind(self) -> Result<Service, Error> {
         if self.bindings.is_empty() {
             return Err(Error::NoBindings);
+        }
+        if self.reader_stall_ms == 0 {
+            return Err(Error::NoReaders);
         }
         let callers = Callers::new(&self.auth)?;
         let signer = Signer::load(self.card_key.as_deref(), self.card_key_id.as_deref())?;
@@ -206,7 +215,9 @@ impl Config {
         }
         let coordinator = Channel::lazy(&self.mesh.dial(&self.coordinator))?;
         let network = self.mesh.network.as_ref();
+        let reader_stall = Duration::from_millis(self.reader_stall_ms);
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
+        let listener = listener.reader_stall(reader_stall);
         let known = callers.are_known();
         let hosts = Hosts::new(listener.addr(), known, self.public_url.as_deref());
         let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
@@ -220,10 +231,9 @@ impl Config {
             v03: self.serve_v03,
             since: SystemTime::now(),
         };
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
         Ok(Service {
             listener,
-            link: Link::new(),
+            link: Link::new(reader_stall),
             peer: coordinator.peer(),
             coordinator,
             cards,
@@ -233,7 +243,7 @@ impl Config {
             trace_link,
             error_table: self.a2a_error_table,
             metrics: self.metrics,
-            scheme,
+            is_tls: self.tls.is_some(),
             console: self.console.then(Console::new),
         })
     }
@@ -267,7 +277,7 @@ impl Service {
             meters: Meters::new(&self.metrics, &link),
             metrics: self.metrics,
             peer: self.peer,
-            scheme: self.scheme,
+            is_tls: self.is_tls,
             console: self.console,
         };
         let router = http::router(Arc::new(gateway));
@@ -313,7 +323,8 @@ struct Gateway {
     metrics: Metrics,
     meters: Arc<Meters>,
     peer: (String, Option<u16>),
-    scheme: &'static str,
+    /// Clients are told to keep to it.
+    is_tls: bool,
     console: Option<Console>,
 }
 

@@ -2,6 +2,7 @@
 //! owns the numbering of calls, who waits for which, and coming back after a break. It knows
 //! nothing of HTTP, and of the calls it carries only whether one answer follows or many.
 
+mod cut;
 mod frames;
 
 use std::{
@@ -29,6 +30,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use cut::{Again, LOST};
 pub(crate) use frames::FrameStream;
 use frames::{Reader, Ticket};
 
@@ -38,6 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The pauses between two attempts to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// When it may be different: what a caller is told that came at a bad moment.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What one stream can be ahead: its credit, and the failure that ends it.
 const FRAMES_AHEAD_MAX: usize = limits::STREAM_CREDIT as usize + 1;
 
@@ -55,6 +59,8 @@ struct Shared {
     streams: Arc<Semaphore>,
     /// Streams that were ended because nobody read them.
     stalled: AtomicU64,
+    /// How long a reader may take nothing while something waits for it.
+    reader_stall: Duration,
 }
 
 #[derive(Default)]
@@ -64,7 +70,7 @@ struct State {
     epoch: u64,
     /// Never reused, also not across connections: a late drop or reply hits nobody else.
     last_id: u64,
-    waiting: HashMap<u64, Waiter>,
+    waiting: HashMap<u64, Waiting>,
     outbox: VecDeque<Call>,
     /// Of the sending half, when it found the outbox empty.
     sender: Option<Waker>,
@@ -76,6 +82,13 @@ pub(crate) struct Answer {
     pub(crate) extensions: Vec<String>,
 }
 
+/// One call under way.
+struct Waiting {
+    waiter: Waiter,
+    /// What its caller can do should the connection break.
+    again: Again,
+}
+
 enum Waiter {
     One(oneshot::Sender<Result<Answer, Failure>>),
     Many(Reader),
@@ -83,12 +96,13 @@ enum Waiter {
 
 impl Link {
     /// Not connected; [`Link::run`] does that.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(reader_stall: Duration) -> Self {
         let shared = Shared {
             state: Mutex::default(),
             ups: watch::Sender::new(false),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
             stalled: AtomicU64::new(0),
+            reader_stall,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -123,7 +137,7 @@ impl Link {
         let mut ticket = self.register(caller, body, Waiter::One(sender))?;
         let answer = receiver.await;
         ticket.is_open = false;
-        answer.unwrap_or_else(|_| Err(lost()))
+        answer.unwrap_or_else(|_| Err(Again::Unknown.failure(LOST)))
     }
 
     /// A call with many answers.
@@ -139,8 +153,10 @@ impl Link {
             overloaded(&format!("{most} streams are open at this gateway, and more may not be"))
         })?;
         let (sender, frames) = mpsc::channel(FRAMES_AHEAD_MAX);
-        let ticket = self.register(caller, body, Waiter::Many(Reader::new(sender)))?;
-        Ok(FrameStream::new(frames, ticket, place))
+        let reader = Reader::new(sender);
+        let stall = reader.stall();
+        let ticket = self.register(caller, body, Waiter::Many(reader))?;
+        Ok(FrameStream::new(frames, ticket, stall, place))
     }
 
     async fn ready(&self) -> Result<(), Failure> {
@@ -177,7 +193,8 @@ impl Link {
         }
         state.last_id += 1;
         let id = state.last_id;
-        state.waiting.insert(id, waiter);
+        let again = Again::of(&caller, &body);
+        state.waiting.insert(id, Waiting { waiter, again });
         let sender = state.post(Call { id, caller: Some(caller), body: Some(body) });
         drop(state);
         wake(sender);
@@ -193,7 +210,7 @@ impl Link {
         let mut was_told = false;
         loop {
             let (failure, was_up) = self.shared.session(&mut client).await;
-            self.shared.fail_all(lost);
+            self.shared.fail_all(LOST);
             if was_up {
                 (pause, was_told) = (BACKOFF_MIN, false);
             }
@@ -211,7 +228,7 @@ impl Link {
     /// Ends streams whose readers are stuck, for as long as it is polled.
     pub(crate) async fn watch_readers(self) {
         loop {
-            tokio::time::sleep(limits::READER_STALL / 12).await;
+            tokio::time::sleep(self.shared.reader_stall / 12).await;
             self.shared.end_stuck(Instant::now());
         }
     }
@@ -224,7 +241,7 @@ impl Link {
     /// Ends every call with a failure that says the gateway leaves, and takes no more.
     pub(crate) fn leave(&self) {
         self.shared.lock().is_leaving = true;
-        self.shared.fail_all(left);
+        self.shared.fail_all("the gateway is leaving");
     }
 }
 
@@ -249,7 +266,7 @@ impl Shared {
         loop {
             match replies.message().await {
                 Ok(Some(reply)) => self.deliver(reply),
-                Ok(None) => return (lost().privately("the coordinator closed the link"), true),
+                Ok(None) => return (transport("the coordinator closed the link"), true),
                 Err(status) => return (Failure::from(status), true),
             }
         }
@@ -262,12 +279,12 @@ impl Shared {
         let frame = match body {
             reply::Body::Frame(frame) => frame,
             last => {
-                let waiter = state.waiting.remove(&id);
+                let waiting = state.waiting.remove(&id);
                 drop(state);
-                return finish(waiter, last, extensions);
+                return finish(waiting.map(|waiting| waiting.waiter), last, extensions);
             }
         };
-        let refused = match state.waiting.get_mut(&id) {
+        let refused = match state.waiting.get_mut(&id).map(|waiting| &mut waiting.waiter) {
             // Sent under the lock: a clone of the sender would cost more than the send.
             Some(Waiter::Many(reader)) => !reader.takes(frame, extensions),
             Some(Waiter::One(_)) => true,
@@ -276,38 +293,47 @@ impl Shared {
         if refused {
             // Either its reader is just leaving and will say so itself, or the coordinator sent
             // what nobody asked for. The second ends this call, and only this one.
-            let waiter = state.waiting.remove(&id);
+            let waiting = state.waiting.remove(&id);
             let sender = state.post(dropped(id));
             drop(state);
             wake(sender);
-            waiter.into_iter().for_each(|waiter| fail(waiter, broken()));
+            waiting.into_iter().for_each(|waiting| fail(waiting.waiter, broken()));
         }
     }
 
     /// Ends the streams that nobody has read for too long although something waits in them.
     fn end_stuck(&self, now: Instant) {
         let mut state = self.lock();
-        let stuck = |_: &u64, waiter: &mut Waiter| match waiter {
-            Waiter::Many(reader) => reader.is_stuck(now),
+        let stuck = |_: &u64, waiting: &mut Waiting| match &mut waiting.waiter {
+            Waiter::Many(reader) => reader.is_stuck(now, self.reader_stall),
             Waiter::One(_) => false,
         };
         let ended: Vec<_> = state.waiting.extract_if(stuck).collect();
         let senders: Vec<_> = ended.iter().map(|(id, _)| state.post(dropped(*id))).collect();
         drop(state);
         senders.into_iter().for_each(wake);
-        for (_, waiter) in ended {
-            match waiter {
+        for (_, waiting) in ended {
+            match waiting.waiter {
                 Waiter::Many(reader) => {
                     self.stalled.fetch_add(1, Ordering::Relaxed);
-                    reader.let_go(stuck_reader());
+                    reader.let_go();
                 }
                 Waiter::One(_) => {}
             }
         }
     }
 
-    /// Ends all calls and forgets what was not sent yet.
-    fn fail_all(&self, failure: fn() -> Failure) {
+    /// The last word to who did not read.
+    fn stuck_reader(&self) -> Failure {
+        overloaded(&format!(
+            "nothing of this stream was read for {:?}, so it ends here; the task goes on: resume \
+             with SubscribeToTask and Last-Event-ID",
+            self.reader_stall
+        ))
+    }
+
+    /// Ends all calls, says of what, and forgets what was not sent yet.
+    fn fail_all(&self, what: &str) {
         self.ups.send_replace(false);
         let mut state = self.lock();
         state.epoch += 1;
@@ -316,8 +342,8 @@ impl Shared {
         let sender = state.sender.take();
         drop(state);
         wake(sender);
-        for waiter in waiting.into_values() {
-            fail(waiter, failure());
+        for Waiting { waiter, again } in waiting.into_values() {
+            fail(waiter, again.failure(what));
         }
     }
 }
@@ -399,17 +425,6 @@ impl Stream for Outgoing {
     }
 }
 
-fn lost() -> Failure {
-    unknown(
-        "the connection to the coordinator was lost; the task, if it was created, goes on: \
-         ask for it before sending again",
-    )
-}
-
-fn left() -> Failure {
-    unknown("the gateway is leaving, resume with Last-Event-ID; tasks go on")
-}
-
 fn unreachable() -> Failure {
     transport("the coordinator cannot be reached; nothing was sent")
 }
@@ -422,24 +437,12 @@ fn transport(text: &str) -> Failure {
     Failure::new(&reason::UNAVAILABLE)
         .because(text)
         .with_retryable(true)
+        .with_retry_after(RETRY_AFTER)
         .with_plane(Plane::Transport)
 }
 
-/// The call was under way: it may have been done.
-fn unknown(text: &str) -> Failure {
-    Failure::new(&reason::OUTCOME_UNKNOWN).because(text).with_plane(Plane::Transport)
-}
-
 fn overloaded(text: &str) -> Failure {
-    Failure::new(&reason::OVERLOADED).because(text).with_retry_after(Duration::from_secs(1))
-}
-
-fn stuck_reader() -> Failure {
-    let seconds = limits::READER_STALL.as_secs();
-    overloaded("").because(format!(
-        "nothing of this stream was read for {seconds} s, so it ends here; the task goes on: \
-         resume with SubscribeToTask and Last-Event-ID"
-    ))
+    Failure::new(&reason::OVERLOADED).because(text).with_retry_after(RETRY_AFTER)
 }
 
 fn broken() -> Failure {

@@ -6,7 +6,10 @@ use std::time::Duration;
 use faultline_chassis::{deadline::parse_grpc_timeout, telemetry::Calling};
 use faultline_proto::{
     Failure,
-    a2a::{SendMessageRequest, SendMessageResponse, Task, send_message_response::Payload},
+    a2a::{
+        ListTasksResponse, SendMessageRequest, SendMessageResponse, Task,
+        send_message_response::Payload,
+    },
     json::{self, ProtoJson},
     v1::{Caller, Subscribe, call, reply},
     wish,
@@ -161,6 +164,13 @@ pub(crate) fn admit(
     Ok(Admitted { calling, caller, call })
 }
 
+impl Admitted {
+    /// Whether it is a list that shows what its tasks made.
+    pub(crate) fn lists_artifacts(&self) -> bool {
+        matches!(&self.call, call::Body::List(request) if request.include_artifacts == Some(true))
+    }
+}
+
 /// Sends a call that has one answer. Only the gateway knows where an agent is reached, so it has
 /// to complete an extended card.
 pub(crate) async fn once(exchange: &Exchange, admitted: Admitted) -> Result<Answer, Failure> {
@@ -231,6 +241,33 @@ pub(crate) fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failu
         | reply::Body::Failures(_) => return Err(validate::wrong_answer()),
     }
     Ok(())
+}
+
+/// The same of a list whose tasks show what they made, which is an empty list where that is
+/// nothing: in protobuf this is the same as not to be shown, in JSON it is not.
+pub(crate) fn write_with_artifacts(list: &ListTasksResponse, out: &mut Vec<u8>) {
+    const EMPTY: &[u8] = br#"{"tasks":[]"#;
+    let around = ListTasksResponse {
+        tasks: Vec::new(),
+        next_page_token: list.next_page_token.clone(),
+        ..*list
+    };
+    let around = json::to_vec(&around);
+    let rest = around.strip_prefix(EMPTY).expect("the tasks are required and come first");
+    out.extend_from_slice(&EMPTY[..EMPTY.len() - 1]);
+    for task in &list.tasks {
+        json::write(task, out);
+        if task.artifacts.is_empty() {
+            out.pop();
+            out.extend_from_slice(br#","artifacts":[]}"#);
+        }
+        out.push(b',');
+    }
+    if !list.tasks.is_empty() {
+        out.pop();
+    }
+    out.push(b']');
+    out.extend_from_slice(rest);
 }
 
 fn tenant(call: &mut call::Body) -> Option<&mut String> {
@@ -379,6 +416,30 @@ mod tests {
             assert_eq!(Operation::named(operation.name()), Some(operation));
         }
         assert_eq!(Operation::named("message/send"), None);
+    }
+
+    #[test]
+    fn a_list_with_artifacts_has_them_also_where_there_are_none() {
+        let mut list: ListTasksResponse = json::from_str(
+            r#"{"tasks":[{"id":"a"},{"id":"b","artifacts":[{"artifactId":"x"}]},{"id":"c"}],
+                "nextPageToken":"n","pageSize":3,"totalSize":7}"#,
+        )
+        .unwrap();
+        let written = |list: &ListTasksResponse| -> serde_json::Value {
+            let mut out = Vec::new();
+            write_with_artifacts(list, &mut out);
+            serde_json::from_slice(&out).unwrap()
+        };
+        let mut shown = written(&list);
+        for (task, count) in [(0, 0), (1, 1), (2, 0)] {
+            let artifacts = shown["tasks"][task].as_object_mut().unwrap().remove("artifacts");
+            assert_eq!(artifacts.unwrap().as_array().unwrap().len(), count);
+        }
+        list.tasks.iter_mut().for_each(|task| task.artifacts.clear());
+        let plain: serde_json::Value = serde_json::from_str(&json::to_string(&list)).unwrap();
+        assert_eq!(shown, plain, "and is the same otherwise");
+        list.tasks.clear();
+        assert_eq!(written(&list)["tasks"], serde_json::json!([]));
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl<'a> Route<'a> {
     }
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let given = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
     let rest = given.and_then(|value| value.strip_prefix(b"application/grpc"));
     // What follows a minus is gRPC-Web, which is another protocol.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use faultline_proto::{Failure, reason};
 
-use crate::{http::Exchange, operation::Operation};
+use crate::{http::Exchange, operation::Operation, route};
 
 const HEADER: &str = "a2a-version";
 
@@ -89,7 +89,9 @@ fn read(said: &str) -> Option<Version> {
 
 fn not_supported(exchange: &Exchange, said: &str) -> Failure {
     let said: String = said.chars().take(32).collect();
-    let served = if exchange.serves_v03() { "1.0 or 0.3" } else { "1.0" };
+    // There was no gRPC of 0.3 that is spoken here.
+    let is_grpc = route::is_grpc(&exchange.head.headers);
+    let served = if exchange.serves_v03() && !is_grpc { "1.0 or 0.3" } else { "1.0" };
     Failure::new(&reason::VERSION_NOT_SUPPORTED).because(format!(
         "A2A {said} is not served here: send the header A2A-Version with {served}"
     ))

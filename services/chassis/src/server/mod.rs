@@ -27,19 +27,20 @@ use crate::{
     drain::Drain,
     limits,
     network::{Network, Socket, Wire},
-    stall::Impatient,
+    stall::{Impatient, Warning},
     tls,
 };
 
 pub use guard::{Guard, GuardLayer};
 pub use measure::{Measure, MeasureLayer};
-pub use streams::stream_end;
+pub use streams::{peer_stall, stream_end};
 pub use token::{TokenGuard, TokenLayer};
 
 /// A socket that waits for clients, and what they must speak on it.
 pub struct Listener {
     socket: Socket,
     tls: Option<TlsAcceptor>,
+    reader_stall: Duration,
 }
 
 /// Why there is no listener.
@@ -66,7 +67,12 @@ impl Listener {
         let tls = tls.map(tls::Files::acceptor).transpose()?;
         let socket = Socket::bind(network, address).await;
         let socket = socket.map_err(|source| BindError::Address { address, source })?;
-        Ok(Self { socket, tls })
+        Ok(Self { socket, tls, reader_stall: limits::READER_STALL })
+    }
+
+    /// How long a client may take nothing that waits for it before it is let go.
+    pub fn reader_stall(self, reader_stall: Duration) -> Self {
+        Self { reader_stall, ..self }
     }
 
     /// The address it listens on, with the port it really got.
@@ -78,7 +84,7 @@ impl Listener {
 /// Without TLS.
 impl From<TcpListener> for Listener {
     fn from(tcp: TcpListener) -> Self {
-        Self { socket: Socket::Tcp(tcp), tls: None }
+        Self { socket: Socket::Tcp(tcp), tls: None, reader_stall: limits::READER_STALL }
     }
 }
 
@@ -90,7 +96,7 @@ pub async fn serve(
     drain: Drain,
     patience: Duration,
 ) {
-    let Listener { mut socket, tls } = listener.into();
+    let Listener { mut socket, tls, reader_stall } = listener.into();
     let permits = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
     let graceful = GracefulShutdown::new();
     let patience_ended = CancellationToken::new();
@@ -126,12 +132,15 @@ pub async fn serve(
             let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 router.clone().oneshot(request)
             });
-            let builder = builder();
-            let stream = TokioIo::new(Impatient::new(stream, Some(limits::READER_STALL)));
-            let connection = builder.serve_connection(stream, service);
+            let warning = Warning::default();
+            let builder = builder(Streams(warning.clone()));
+            let stream = Impatient::new(stream, Some(limits::READER_FAREWELL))
+                .warning(reader_stall, warning.clone());
+            let connection = builder.serve_connection(TokioIo::new(stream), service);
+            let connection = streams::warned(warning, watcher.watch(connection));
             // An error here is the client's: a reset, a cut, a malformed request already answered.
             tokio::select! {
-                ended = watcher.watch(connection) => if let Err(error) = ended {
+                ended = connection => if let Err(error) = ended {
                     tracing::debug!(%peer, error, "a connection broke");
                 },
                 () = patience_ended.cancelled() => {}
@@ -162,8 +171,8 @@ async fn open(stream: Wire, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
     greet::greet(stream).await
 }
 
-fn builder() -> auto::Builder<Streams> {
-    let mut builder = auto::Builder::new(Streams);
+fn builder(streams: Streams) -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(streams);
     builder
         .http1()
         .timer(TokioTimer::new())

@@ -1,11 +1,16 @@
-//! The streams of HTTP/2: each is a task, and can be ended from inside. hyper does not poll a body
-//! for whose bytes the peer has no room, so whoever makes the body could not end it otherwise.
+//! What those who answer can know of who reads their answer, and do about it: that the connection
+//! does not read, on whichever HTTP, and the end of one stream of HTTP/2. Each of those is a task,
+//! and can be ended from inside: hyper does not poll a body for whose bytes the peer has no room,
+//! so whoever makes the body could not end it otherwise.
 
 use hyper::rt::Executor;
 use tokio_util::sync::CancellationToken;
 
+use crate::stall::Warning;
+
 tokio::task_local! {
     static END: CancellationToken;
+    static WARNING: Warning;
 }
 
 /// Resets the HTTP/2 stream that this was called in, once it is cancelled. None elsewhere: an
@@ -14,16 +19,28 @@ pub fn stream_end() -> Option<CancellationToken> {
     END.try_with(Clone::clone).ok()
 }
 
-/// What hyper runs its streams on.
-#[derive(Clone, Copy)]
-pub(super) struct Streams;
+/// Cancelled once the peer that is answered here has taken nothing of its connection for too long.
+/// For some time more it may return and read what is said then.
+pub fn peer_stall() -> Option<CancellationToken> {
+    WARNING.try_with(Warning::token).ok()
+}
+
+/// Runs a connection, whose own streams may be tasks, so that they hear of its stalls.
+pub(super) async fn warned<C: Future>(warning: Warning, connection: C) -> C::Output {
+    WARNING.scope(warning, connection).await
+}
+
+/// What hyper runs the streams of one connection on.
+#[derive(Clone)]
+pub(super) struct Streams(pub(super) Warning);
 
 impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
     fn execute(&self, stream: S) {
         let end = CancellationToken::new();
         let ended = end.clone();
-        tokio::spawn(END.scope(end, async move {
+        let stream = async move {
             ended.run_until_cancelled(stream).await;
-        }));
+        };
+        tokio::spawn(warned(self.0.clone(), END.scope(end, stream)));
     }
 }

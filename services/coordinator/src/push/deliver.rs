@@ -19,6 +19,7 @@ use crate::{
     core::{Closed, Core, Effect, State},
     error::Error,
     store::{PushKey, PushWrite, Scope},
+    subscription::Start,
     task::is_final,
 };
 
@@ -120,7 +121,7 @@ impl Core {
             // Taken by an older version with other rules.
             return self.note_sent(key, stop, row.sent, true).await;
         };
-        let mut events = self.subscribe_id(key.task, Some(row.sent)).await?;
+        let mut events = self.subscribe_id(key.task, Start::After(row.sent)).await?;
         drop(opening);
         let (mut seq, mut known) = (row.sent, None);
         while let Some(frame) = events.next().await? {

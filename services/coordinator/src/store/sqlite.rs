@@ -3,13 +3,14 @@
 //! second coordinator out of the same data.
 
 mod children;
+mod files;
 mod push;
 mod read;
 mod view;
 mod write;
 
 use std::{
-    fs::{File, TryLockError},
+    fs::File,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
@@ -57,11 +58,8 @@ pub(crate) struct Sqlite {
 impl Sqlite {
     pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
         let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
-        if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            let file = |source| OpenError::File { path: parent.to_owned(), source };
-            std::fs::create_dir_all(parent).map_err(file)?;
-        }
-        let lock = lock(path)?;
+        files::make(path)?;
+        let lock = files::lock(path)?;
         let mut connection = Connection::open(path).map_err(sqlite)?;
         prepare(&connection).map_err(sqlite)?;
         migrate(&mut connection, path)?;
@@ -106,19 +104,6 @@ impl Drop for Sqlite {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".lock");
-    let failed = |source| OpenError::File { path: path.to_owned(), source };
-    let file = File::options().create(true).truncate(false).write(true).open(beside);
-    let file = file.map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use faultline_chassis::{Drain, admin::Probes, config::Environment};
+use faultline_chassis::{Drain, Secret, admin::Probes, config::Environment};
 
 use crate::{
     cmd::config::Source,
@@ -83,21 +83,33 @@ impl Args {
     }
 }
 
-async fn run(config: Config, drain: Drain, probes: Probes) -> anyhow::Result<()> {
+async fn run(mut config: Config, drain: Drain, probes: Probes) -> anyhow::Result<()> {
     let (store, console) = (config.coordinator.store.clone(), config.gateway.console);
     let keys = keys(&config);
+    let hub = close_hub(&mut config);
     let mut mesh = tokio::select! {
         mesh = Mesh::start(config) => mesh?,
         () = drain.signalled() => return Ok(()),
     };
     probes.started(mesh.readiness());
     role::ready(&format!("ready {}", mesh.url()))?;
-    eprint!("{}", welcome(&mesh, &store, console, &keys, Paint::stderr()));
+    eprint!("{}", welcome(&mesh, hub, &store, console, &keys, Paint::stderr()));
     tokio::select! {
         error = mesh.failed() => return Err(error),
         () = drain.signalled() => {}
     }
     mesh.stop().await
+}
+
+/// Callers that have to say who they are must not be able to go round by the hub, which believes
+/// whoever speaks to it. Says who may attach to it.
+fn close_hub(config: &mut Config) -> &'static str {
+    let is_local = config.coordinator.listen.ip().is_loopback() && !config.coordinator.insecure;
+    if is_local && !config.auth.token.is_empty() && config.mesh.token.is_none() {
+        config.mesh.token = Some(Secret::random());
+        return "closed to others: workers and gateways need a `token` in [mesh], here and there";
+    }
+    "workers and gateways attach here"
 }
 
 /// What callers of a guarded mesh need: to be set first, and flags for curl.
@@ -117,6 +129,7 @@ fn keys(config: &Config) -> (String, String) {
 /// Where everything is, and what to try next.
 fn welcome(
     mesh: &Mesh,
+    hub: &str,
     store: &str,
     console: bool,
     (exports, curl_flags): &(String, String),
@@ -139,7 +152,7 @@ fn welcome(
     format!(
         "
   {}  {url}{console}
-  {}  {} (workers and gateways attach here)
+  {}  {} ({hub})
   {}  {store}
 
 Try, in another terminal:

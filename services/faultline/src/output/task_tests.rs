@@ -66,7 +66,7 @@ fn a_history_goes_from_the_attempts_to_the_origin() {
 task     t-1
 agent    script
 state    failed  2.3s after it was sent
-sent     2026-01-01T00:00:00Z
+sent     2026-01-01T00:00:00.000Z
 context  c-1
 trace    4bf9
 late     1 report after the end, dropped

@@ -93,7 +93,7 @@ const FIVE_HOPS: &str = "\
   slow down
   code   CARD_17
   where  4 hops below the task you asked about, on worker w-3
-  when   2026-01-01T00:00:02Z
+  when   2026-01-01T00:00:02.000Z
 
   AGENT             STATE      TOOK   TRIED       REASON        TASK
   front             failed     2.4s   on w-1      RATE_LIMITED  t-1
@@ -108,7 +108,7 @@ const FIVE_HOPS: &str = "\
                  not tried again: all attempts that it may have were made
 
   do     wait 2s, then send again (the caller)
-  sent   2026-01-01T00:00:00Z
+  sent   2026-01-01T00:00:00.000Z
   trace  4bf9
   link   https://traces.example/4bf9
   more   faultline explain RATE_LIMITED
@@ -151,7 +151,7 @@ fn a_live_task_says_where_it_is() {
   ├─ search   working    5s    on w-7     t-2
   └─ sum      submitted  5s    never ran  t-3
 
-  sent   2026-01-01T00:00:00Z
+  sent   2026-01-01T00:00:00.000Z
   trace  4bf9
 "
     );
@@ -177,7 +177,7 @@ fn a_task_that_waits_says_who_asks_what() {
   └─ pay  input-required  13s   on w-1  t-2
         asks \"Which card?\"
 
-  sent   2026-01-01T00:00:00Z
+  sent   2026-01-01T00:00:00.000Z
   trace  4bf9
 "
     );

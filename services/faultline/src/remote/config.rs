@@ -21,6 +21,9 @@ pub struct Remote {
     pub token_file: Option<PathBuf>,
     /// The header that carries the token as it is. Default: `authorization`, as a bearer token.
     pub header: Option<String>,
+    /// Where the token may go beside the origin of the card, should the card lead there, as
+    /// `https://HOST:PORT`. Default: nowhere.
+    pub allow_origins: Vec<String>,
     /// PEM: the only CA to trust for it. Default: those the system trusts.
     pub ca: Option<PathBuf>,
     /// What the agent is for, in place of what its card says.
@@ -89,6 +92,8 @@ pub enum BadRemote {
     Overheard { name: String },
     #[error("`remote.{name}.token_file` goes without `{other}`: leave one of them out")]
     TwoTokens { name: String, other: &'static str },
+    #[error("`remote.{name}.allow_origins`: '{origin}' is no http:// or https:// URL")]
+    NoOrigin { name: String, origin: String },
     #[error("`remote.{name}.max_calls` is 0: it could never be called")]
     NoCalls { name: String },
     #[error("`remote.{name}` cannot be used")]
@@ -102,6 +107,7 @@ impl Default for Remote {
             token: None,
             token_file: None,
             header: None,
+            allow_origins: Vec::new(),
             ca: None,
             description: None,
             binding: None,
@@ -147,14 +153,16 @@ impl Remote {
         if self.card.is_empty() {
             return Err(BadRemote::NoCard { name: name() });
         }
-        let uri = self.card.parse::<Uri>().ok().filter(|uri| {
-            uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https"))
-        });
-        let Some(uri) = uri else {
+        let Some(uri) = url(&self.card) else {
             return Err(BadRemote::NoUrl { name: name(), card: self.card.clone() });
         };
+        let mut told = vec![uri];
+        for origin in &self.allow_origins {
+            let missing = || BadRemote::NoOrigin { name: name(), origin: origin.clone() };
+            told.push(url(origin).ok_or_else(missing)?);
+        }
         let has_token = self.token.is_some() || self.token_file.is_some();
-        if has_token && !self.insecure_http && is_overheard(&uri) {
+        if has_token && !self.insecure_http && told.iter().any(is_overheard) {
             return Err(BadRemote::Overheard { name: name() });
         }
         let other = [("token", self.token.is_some()), ("header", self.header.is_some())];
@@ -179,6 +187,9 @@ impl Remote {
                 Binding::Grpc => client::Binding::Grpc,
             });
         }
+        for origin in &self.allow_origins {
+            builder = builder.allow_origin(origin);
+        }
         if let Some(ca) = &self.ca {
             builder = builder.ca(ca);
         }
@@ -202,6 +213,11 @@ async fn read_token(path: PathBuf) -> Result<String, Box<dyn std::error::Error +
     let read = tokio::fs::read_to_string(&path).await;
     let text = read.map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(Secret::new(text.trim())?.reveal().to_owned())
+}
+
+fn url(text: &str) -> Option<Uri> {
+    let is_http = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+    text.parse().ok().filter(|uri: &Uri| uri.host().is_some() && is_http(uri))
 }
 
 /// Whether others on the network can read what is sent there.
@@ -233,6 +249,11 @@ mod tests {
             (&format!("{card}token_file = 'f'\ntoken = 't'"), "without `token`"),
             (&format!("{card}token_file = 'f'\nheader = 'h'"), "without `header`"),
             ("card = 'http://x.example'\ntoken_file = 'f'", "`remote.billing.token` would go"),
+            (&format!("{card}allow_origins = ['x:1']"), "`remote.billing.allow_origins`: 'x:1'"),
+            (
+                &format!("{card}token = 't'\nallow_origins = ['http://y.example']"),
+                "`remote.billing.token` would go",
+            ),
             (&format!("{card}max_calls = 0"), "`remote.billing.max_calls` is 0"),
         ];
         for (toml, expected) in cases {

@@ -1,7 +1,7 @@
 //! The failure of somebody else, as this mesh may tell it. What a stranger says of himself is
 //! quoted below our own name for him: no claim of his can point at one of our agents.
 
-use faultline_client::{self as client, Ending};
+use faultline_client::{self as client, CardProblem, Ending};
 use faultline_proto::{
     Failure,
     failure::{CAUSES_MAX, MESSAGE_BYTES_MAX},
@@ -36,7 +36,13 @@ pub(super) fn error(agent: &str, peer: &str, error: client::Error) -> Error {
             Error::rejected(ended.failure.public_message.clone())
         }
         client::Error::InvalidCard { ref problem, .. } => {
-            let text = format!("the card of the remote agent cannot be used: {problem}");
+            let text = match problem {
+                CardProblem::OtherOrigin { card, called } => format!(
+                    "the card at {card} leads to {called}, where the token is not sent: whoever \
+                     runs this mesh may add that to `remote.{agent}.allow_origins`"
+                ),
+                problem => format!("the card of the remote agent cannot be used: {problem}"),
+            };
             Error::new(&reason::INVALID_AGENT_RESPONSE).because(text).caused_by(error)
         }
         client::Error::Ended(ended) => Error::from(quote(agent, peer, ended.failure)),

@@ -3,8 +3,10 @@
 
 use std::{
     mem,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use faultline_chassis::{
@@ -17,9 +19,9 @@ use faultline_proto::{
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
-    time::Instant,
+    time::{Instant, sleep},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{Shared, dropped, wake};
 
@@ -37,6 +39,8 @@ pub(super) struct Reader {
     /// How many frames the reader had taken when it was last looked at, and when it last moved.
     taken: usize,
     moved: Instant,
+    /// Tells the other side that it is let go.
+    stall: CancellationToken,
     /// Ends it without being read.
     end: Option<CancellationToken>,
 }
@@ -44,7 +48,15 @@ pub(super) struct Reader {
 impl Reader {
     /// Belongs to the request that is being answered here.
     pub(super) fn new(frames: mpsc::Sender<Item>) -> Self {
-        Self { frames, sent: 0, taken: 0, moved: Instant::now(), end: server::stream_end() }
+        let stall = server::peer_stall().map_or_else(CancellationToken::new, |s| s.child_token());
+        let (moved, end) = (Instant::now(), server::stream_end());
+        Self { frames, sent: 0, taken: 0, moved, stall, end }
+    }
+
+    /// Cancelled when what waits here is not read: neither this stream, which over HTTP/2 may be so
+    /// although others of the connection are, nor the connection.
+    pub(super) fn stall(&self) -> CancellationToken {
+        self.stall.clone()
     }
 
     /// Hands a frame on, if there is room. One place is left free for the failure that may end it.
@@ -60,24 +72,27 @@ impl Reader {
         drop(self.frames.try_send(Err(failure)));
     }
 
-    /// Ends a stream that is not read: what waits in it must not wait for ever. Over HTTP/1 its
-    /// connection is cut anyway, unless the reader comes back just in time for the last word.
-    pub(super) fn let_go(self, failure: Failure) {
-        let end = self.end.clone();
-        self.fail(failure);
-        if let Some(end) = end {
-            end.cancel();
+    /// Ends a stream that is not read: what waits in it must not wait for ever. A reader that comes
+    /// back soon is told so; for one that does not, the stream is reset. Over HTTP/1 its connection
+    /// is cut instead.
+    pub(super) fn let_go(self) {
+        self.stall.cancel();
+        if let Some(end) = self.end {
+            tokio::spawn(async move {
+                sleep(limits::READER_FAREWELL).await;
+                end.cancel();
+            });
         }
     }
 
-    /// Whether frames wait and none was taken for too long.
-    pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
+    /// Whether frames wait and none was taken for so long.
+    pub(super) fn is_stuck(&mut self, now: Instant, stall: Duration) -> bool {
         let waiting = self.frames.max_capacity() - self.frames.capacity();
         let taken = self.sent - waiting;
         if waiting == 0 || taken != self.taken {
             (self.taken, self.moved) = (taken, now);
         }
-        now.duration_since(self.moved) >= limits::READER_STALL
+        now.duration_since(self.moved) >= stall
     }
 }
 
@@ -88,6 +103,9 @@ pub(crate) struct FrameStream {
     /// Not yet given back as credit.
     taken: u32,
     extensions: Vec<String>,
+    /// Ready when its reader does not read. No frame need wait then: the connection may have had
+    /// room for all there was to say.
+    stalled: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: OwnedSemaphorePermit,
     /// The call, and the request that makes it.
     spans: Option<(Calling, SharedSpan)>,
@@ -97,9 +115,19 @@ impl FrameStream {
     pub(super) fn new(
         frames: mpsc::Receiver<Item>,
         ticket: Ticket,
+        stall: CancellationToken,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        Self { frames, ticket, taken: 0, extensions: Vec::new(), _place: place, spans: None }
+        let stalled = Box::pin(stall.cancelled_owned());
+        Self {
+            frames,
+            ticket,
+            taken: 0,
+            extensions: Vec::new(),
+            stalled,
+            _place: place,
+            spans: None,
+        }
     }
 
     /// Whatever comes is told to these spans.
@@ -134,6 +162,13 @@ impl FrameStream {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame, Failure>>> {
+        if self.ticket.is_open && self.stalled.as_mut().poll(cx).is_ready() {
+            // What waits is there to be resumed from, and the last word should not wait for it.
+            self.ticket.leave();
+            self.frames.close();
+            while self.frames.try_recv().is_ok() {}
+            return Poll::Ready(Some(Err(self.ticket.shared.stuck_reader())));
+        }
         let item = match std::task::ready!(self.frames.poll_recv(cx)) {
             Some(Ok((frame, extensions))) => {
                 if !extensions.is_empty() {
@@ -180,16 +215,20 @@ impl Ticket {
         drop(state);
         wake(sender);
     }
-}
 
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.is_open {
+    fn leave(&mut self) {
+        if mem::take(&mut self.is_open) {
             let mut state = self.shared.lock();
             let waiter = state.waiting.remove(&self.id);
             let sender = waiter.as_ref().and_then(|_| state.post(dropped(self.id)));
             drop(state);
             wake(sender);
         }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

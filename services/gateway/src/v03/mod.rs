@@ -16,6 +16,9 @@ pub(crate) use self::{
     card::{card, interfaces},
     requests::request,
 };
+use faultline_proto::{Failure, reason};
+use serde_json::Value;
+
 use crate::operation::Operation;
 
 /// 0.3 has two. A card is the same in both.
@@ -26,6 +29,22 @@ pub(crate) enum Dialect {
     /// Below `/v1`: the ProtoJSON of an earlier contract, with `content` for parts. Its clients
     /// refuse fields which that contract did not have.
     Rest,
+}
+
+/// The operation that a request means, made new. Who asked for a configuration and did not say
+/// which one meant the first, and 1.0 can only be asked for all.
+pub(crate) fn meant(operation: Operation, new: &Value) -> Operation {
+    match operation {
+        Operation::GetTaskPushNotificationConfig if new.get("pageSize").is_some() => {
+            Operation::ListTaskPushNotificationConfigs
+        }
+        operation => operation,
+    }
+}
+
+/// There is no first one.
+pub(crate) fn no_configuration() -> Failure {
+    Failure::new(&reason::TASK_NOT_FOUND).because("the task has no push configuration")
 }
 
 /// What an old method of JSON-RPC became. There was no way to list tasks.

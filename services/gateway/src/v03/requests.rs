@@ -39,10 +39,14 @@ pub(crate) fn request(
         (Operation::ListTaskPushNotificationConfigs, Dialect::Rpc) => {
             Ok(json!({"taskId": old.required("id")?}))
         }
-        (
-            Operation::GetTaskPushNotificationConfig | Operation::DeleteTaskPushNotificationConfig,
-            Dialect::Rpc,
-        ) => {
+        (Operation::GetTaskPushNotificationConfig, Dialect::Rpc) => {
+            let task_id = old.required("id")?;
+            Ok(match old.text("pushNotificationConfigId")? {
+                Some(id) => json!({"taskId": task_id, "id": id}),
+                None => json!({"taskId": task_id, "pageSize": 1}),
+            })
+        }
+        (Operation::DeleteTaskPushNotificationConfig, Dialect::Rpc) => {
             let task_id = old.required("id")?;
             Ok(json!({"taskId": task_id, "id": old.required("pushNotificationConfigId")?}))
         }

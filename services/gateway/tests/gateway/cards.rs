@@ -16,7 +16,11 @@ use ring::{
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-use crate::{Mesh, client::Client, fake::agent};
+use crate::{
+    Mesh,
+    client::{Answer, Client},
+    fake::agent,
+};
 
 const CARD: &str = "/.well-known/agent-card.json";
 /// `printf %s secret | sha256sum`.
@@ -228,6 +232,34 @@ async fn a_signed_card_verifies_and_stays_the_same() {
     let signature = BASE64URL.decode(signatures[0]["signature"].as_str().unwrap()).unwrap();
     let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public);
     assert!(key.verify(input.as_bytes(), &signature).is_ok());
+}
+
+#[tokio::test]
+async fn replicas_of_a_gateway_tag_a_signed_card_alike() {
+    let (file, _) = key();
+    let replica = |id: &'static str| {
+        let file = file.path().to_owned();
+        Mesh::start_with(move |config| {
+            config.card_key = Some(file);
+            config.card_key_id = Some(id.to_owned());
+            config.public_url = Some("https://agents.example".to_owned());
+        })
+    };
+    let (one, other, new) = tokio::join!(replica("k-1"), replica("k-1"), replica("k-2"));
+    let card = async |mesh: &Mesh| mesh.client().await.ask("GET", CARD, &[], "").await;
+    let (one, twin, new) = (card(&one).await, card(&other).await, card(&new).await);
+    let signature = |card: &Answer| card.body["signatures"][0]["signature"].clone();
+    assert_ne!(signature(&one), signature(&twin), "no two signatures are alike");
+    assert_eq!(one.headers["etag"], twin.headers["etag"]);
+    let tag = one.headers["etag"].to_str().unwrap();
+    assert!(tag.starts_with("W/\""), "the bytes are not: {tag}");
+    assert_ne!(one.headers["etag"], new.headers["etag"], "another key, another card");
+    let known = [("if-none-match", tag)];
+    assert_eq!(get(&mut other.client().await, CARD, &known).await.0, 304);
+    let mut changed = agent("echo", true);
+    changed.card.as_mut().unwrap().description = "another".to_owned();
+    other.fake.offer(vec![changed]);
+    assert_eq!(get(&mut other.client().await, CARD, &known).await.0, 200);
 }
 
 const BEARER: (&str, &str) = ("authorization", "Bearer secret");

@@ -67,7 +67,10 @@ pub(crate) fn detail<'a>(details: &'a Value, name: &str) -> &'a Value {
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        let stream = soon("connect", TcpStream::connect(address)).await.unwrap();
+        Self::over(soon("connect", TcpStream::connect(address)).await.unwrap()).await
+    }
+
+    pub(crate) async fn over(stream: TcpStream) -> Self {
         let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let connection = tokio::spawn(async move { drop(connection.await) });

@@ -42,6 +42,18 @@ async fn an_id_comes_back_as_it_was_sent() {
 }
 
 #[tokio::test]
+async fn no_parameters_may_be_said_as_null() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    let answer = client.rpc("ListTasks", json!(null)).await;
+    assert!(answer.body["result"].is_object(), "{answer:?}");
+    let answer = client.rpc("GetTask", json!(null)).await;
+    assert_eq!((answer.code(), answer.fields()), (-32602, vec!["id"]));
+    let answer = client.rpc("GetTask", json!([])).await;
+    assert_eq!(answer.code(), -32602, "nothing else is nothing");
+}
+
+#[tokio::test]
 async fn the_path_names_the_agent() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;

@@ -18,7 +18,7 @@ use faultline_proto::{
     v1::{
         self, ActivityResponse, Agent, AgentsResponse, Call, Deleted, End, EventsResponse,
         FailuresResponse, Frame, InspectResponse, OperatorAnswerRequest, OperatorCancelRequest,
-        Reply, TaskSummary, TasksResponse, WatchResponse, Worker, WorkersResponse, call,
+        Reply, Subscribe, TaskSummary, TasksResponse, WatchResponse, Worker, WorkersResponse, call,
         link_server::{Link, LinkServer},
         reply,
     },
@@ -148,6 +148,8 @@ struct Events {
     next: u64,
     last: u64,
     credit: u64,
+    /// How large each is, about.
+    bytes: usize,
 }
 
 impl Session {
@@ -164,6 +166,7 @@ impl Session {
         match call.body.unwrap() {
             call::Body::Send(request) => self.send(id, &request),
             call::Body::Stream(request) => self.stream(id, &request),
+            call::Body::Get(request) if request.id == "hang" => {}
             call::Body::Get(request) => {
                 self.reply(id, reply::Body::Task(Box::new(task(&request.id))))
             }
@@ -176,10 +179,13 @@ impl Session {
             call::Body::List(_) => {
                 self.reply(id, reply::Body::List(ListTasksResponse::default()));
             }
+            call::Body::Subscribe(subscribe) if told(&subscribe) == "open" => {
+                self.reply(id, frame(1));
+            }
             call::Body::Subscribe(subscribe) => {
                 let after = subscribe.after.unwrap_or(0);
-                self.streams
-                    .insert(id, Events { next: after + 1, last: after + 3, credit: CREDIT });
+                let (next, last) = (after + 1, after + 3);
+                self.streams.insert(id, Events { next, last, credit: CREDIT, bytes: 0 });
             }
             call::Body::Agents(request) => {
                 let all = self.part.agents.lock().unwrap().clone();
@@ -249,8 +255,13 @@ impl Session {
                 };
                 self.reply(id, reply::Body::Push(Box::new(config)));
             }
-            call::Body::ListPush(_) => {
-                let configs = ListTaskPushNotificationConfigsResponse::default();
+            call::Body::ListPush(request) => {
+                let mut configs = ListTaskPushNotificationConfigsResponse::default();
+                if request.task_id == "pushed" {
+                    let (id, task_id) = ("p-1".to_owned(), request.task_id);
+                    let first = TaskPushNotificationConfig { id, task_id, ..Default::default() };
+                    configs.configs.push(first);
+                }
                 self.reply(id, reply::Body::Pushes(configs));
             }
             call::Body::DeletePush(_) => self.reply(id, reply::Body::Deleted(Deleted {})),
@@ -311,7 +322,11 @@ impl Session {
             ["open"] => self.reply(id, frame(1)),
             ["count", n] => {
                 let last = n.parse().unwrap();
-                self.streams.insert(id, Events { next: 1, last, credit: CREDIT });
+                self.streams.insert(id, Events { next: 1, last, credit: CREDIT, bytes: 0 });
+            }
+            ["count", n, bytes] => {
+                let (last, bytes) = (n.parse().unwrap(), bytes.parse().unwrap());
+                self.streams.insert(id, Events { next: 1, last, credit: CREDIT, bytes });
             }
             other => panic!("{other:?}"),
         }
@@ -321,7 +336,7 @@ impl Session {
     fn pump(&mut self, id: u64) {
         let Some(mut events) = self.streams.remove(&id) else { return };
         while events.credit > 0 && events.next <= events.last {
-            self.reply(id, frame(events.next));
+            self.reply(id, large_frame(events.next, events.bytes));
             events.next += 1;
             events.credit -= 1;
         }
@@ -330,6 +345,10 @@ impl Session {
             false => drop(self.streams.insert(id, events)),
         }
     }
+}
+
+fn told(subscribe: &Subscribe) -> &str {
+    subscribe.request.as_ref().map_or("", |request| &request.id)
 }
 
 fn words(request: &SendMessageRequest) -> Vec<&str> {
@@ -345,7 +364,12 @@ fn task(id: &str) -> Task {
 }
 
 fn frame(seq: u64) -> reply::Body {
-    let payload = Some(stream_response::Payload::Task(task(&format!("t-{seq}"))));
+    large_frame(seq, 0)
+}
+
+fn large_frame(seq: u64, bytes: usize) -> reply::Body {
+    let task = Task { context_id: "c".repeat(bytes), ..task(&format!("t-{seq}")) };
+    let payload = Some(stream_response::Payload::Task(task));
     let response = Some(StreamResponse { payload });
     reply::Body::Frame(Frame { seq, response, ..Frame::default() })
 }

@@ -16,23 +16,17 @@ use faultline_proto::{
     },
     status::from_status,
 };
-use http::{HeaderMap, Request as HttpRequest, StatusCode};
+use http::{HeaderMap, Request as HttpRequest};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost_types::{ListValue, Struct, Timestamp, Value, value::Kind};
-use tokio::{net::TcpStream, time::sleep};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::net::TcpStream;
 use tonic::{Code, Request, Status, metadata::MetadataValue};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::{
-    Mesh,
-    client::{message, request},
-    fake::drops,
-    soon,
-};
+use crate::{Mesh, soon};
 
 fn grpc(mesh: &Mesh) -> A2aServiceClient<Channel> {
     A2aServiceClient::new(Channel::plain(&mesh.address.to_string()).unwrap())
@@ -324,30 +318,4 @@ async fn whoever_watches_its_health_does_not_keep_it_from_leaving() {
     assert_eq!(next().await, None);
     let left = tokio::time::timeout(Duration::from_secs(5), mesh.running).await;
     assert!(left.is_ok(), "long before it would have to");
-}
-
-/// HTTP/2 itself goes on, so only the stream tells: its window is full and stays so.
-#[tokio::test(start_paused = true)]
-async fn a_stream_that_nobody_reads_is_let_go_also_over_http2() {
-    let mesh = Mesh::start().await;
-    let stream = TcpStream::connect(mesh.address).await.unwrap();
-    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(1024);
-    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
-    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
-    let body = request("SendStreamingMessage", message("count 3000"));
-    let opening = HttpRequest::post(format!("http://{}/", mesh.address))
-        .header("a2a-version", "1.0")
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body)))
-        .unwrap();
-    let response = sender.send_request(opening).await.unwrap();
-    sleep(limits::READER_STALL / 2).await;
-    mesh.fake.until("no drop", |calls| drops(calls) == 0).await;
-    sleep(limits::READER_STALL).await;
-    mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
-    assert!(response.into_body().collect().await.is_err(), "nothing is kept for it");
-    let other = HttpRequest::get(format!("http://{}/healthz", mesh.address));
-    let other = sender.send_request(other.body(Full::default()).unwrap()).await.unwrap();
-    assert_eq!(other.status(), StatusCode::OK, "only the stream was ended");
 }

@@ -50,6 +50,37 @@ async fn a_broken_link_fails_the_calls_on_it_and_comes_back() {
     assert!(answer.body["result"].is_object(), "{answer:?}");
 }
 
+#[tokio::test]
+async fn what_is_safe_to_repeat_is_told_so_when_the_link_breaks() {
+    let mesh = Mesh::start().await;
+    let mut watcher = mesh.client().await;
+    let mut events = watcher.events(&[], "SubscribeToTask", json!({"id": "open"})).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    let (mut reader, mut sender) = (mesh.client().await, mesh.client().await);
+    let reading = tokio::spawn(async move { reader.rpc("GetTask", json!({"id": "hang"})).await });
+    let key = [("idempotency-key", "k-1")];
+    let sending = request("SendMessage", message("hang"));
+    let sending = tokio::spawn(async move { sender.ask("POST", "/", &key, sending).await });
+    mesh.fake.until("all calls", |calls| calls.len() == 3).await;
+    mesh.fake.cut();
+    for (call, advice) in [(reading, "ask again"), (sending, "the same Idempotency-Key")] {
+        let answer = soon("an answer", call).await.unwrap();
+        assert_eq!((answer.code(), answer.reason()), (-31014, "UNAVAILABLE"), "{answer:?}");
+        let info = detail(answer.details(), "google.rpc.ErrorInfo");
+        assert_eq!(info["metadata"]["retryable"], "true");
+        assert_eq!(detail(answer.details(), "google.rpc.RetryInfo")["retryDelay"], "1s");
+        assert!(answer.message().contains(advice), "{answer:?}");
+    }
+    let (_, last) = events.next_data().await;
+    assert!(last["error"]["message"].as_str().unwrap().contains("resume with Last-Event-ID"));
+    let info = detail(&last["error"]["data"], "google.rpc.ErrorInfo");
+    assert_eq!(
+        (&info["reason"], &info["metadata"]["retryable"]),
+        (&"UNAVAILABLE".into(), &"true".into())
+    );
+    assert_eq!(soon("the end", events.next()).await, None);
+}
+
 /// A gateway whose coordinator is not there, and the address where it would be.
 async fn alone() -> (Client, SocketAddr) {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
@@ -85,6 +116,11 @@ async fn without_a_coordinator_a_call_fails_soon_and_health_says_so() {
     let answer = client.rpc("SendMessage", message("x")).await;
     assert_eq!((answer.status, answer.code()), (StatusCode::OK, -31014));
     assert!(answer.message().contains("nothing was sent"), "{answer:?}");
+    assert_eq!(detail(answer.details(), "google.rpc.RetryInfo")["retryDelay"], "1s");
+    let headers = [("content-type", "application/a2a+json")];
+    let answer = client.ask("POST", "/message:send", &headers, message("x").to_string()).await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.headers["retry-after"], "1");
 }
 
 #[tokio::test]

@@ -1,13 +1,22 @@
 //! Server-sent events: framing, resuming, failing, keeping alive.
 
+use bytes::Bytes;
 use faultline_chassis::limits;
 use faultline_proto::v1::call;
-use http::StatusCode;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, client::conn::http2::SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    time::sleep,
+};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     Mesh,
-    client::{Event, message, request},
+    client::{Client, Event, Events, detail, message, request},
     fake::drops,
     soon,
 };
@@ -115,6 +124,39 @@ async fn a_coordinator_that_ignores_credit_loses_that_stream_only() {
     mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
 }
 
+/// By the real clock: small windows make the kernel wait too, and its clock cannot be stopped.
+#[tokio::test]
+async fn a_reader_that_reads_too_late_is_told_how_to_resume() {
+    let mesh = Mesh::start_with(|config| config.reader_stall_ms = 1000).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut slow = Client::over(socket.connect(mesh.address).await.unwrap()).await;
+    let mut events = slow.events(&[], STREAM, message("count 1000 20000")).await;
+    mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
+    let mut last = 0;
+    let failure = loop {
+        match events.next_data().await {
+            (Some(id), _) => {
+                last += 1;
+                assert_eq!(id, last, "none is missing");
+            }
+            (None, data) => break data,
+        }
+    };
+    assert!((1..1000).contains(&last));
+    let info = detail(&failure["error"]["data"], "google.rpc.ErrorInfo");
+    assert_eq!(info["metadata"]["retryable"], "true", "{failure}");
+    let text = failure["error"]["message"].as_str().unwrap();
+    assert!(text.contains("resume with SubscribeToTask and Last-Event-ID"), "{text}");
+    assert_eq!(soon("the end", events.next()).await, None, "an orderly one");
+    drop(events);
+
+    // The connection is as good as new, and the stream goes on where it was.
+    let resume = [("last-event-id", &*last.to_string())];
+    let mut events = slow.events(&resume, "SubscribeToTask", json!({"id": "t-1"})).await;
+    assert_eq!(events.numbers().await, [last + 1, last + 2, last + 3]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_quiet_stream_is_kept_alive_from_its_start() {
     let mesh = Mesh::start().await;
@@ -129,4 +171,60 @@ async fn a_quiet_stream_is_kept_alive_from_its_start() {
     let mut client = mesh.client().await;
     let mut silent = client.events(&[], STREAM, message("hang")).await;
     assert_eq!(silent.next().await, Some(Event::Comment), "headers do not wait for an event");
+}
+
+/// HTTP/2 itself goes on, so only the stream tells: its window is full and stays so.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_nobody_reads_is_let_go_also_over_http2() {
+    let mesh = Mesh::start().await;
+    let (mut sender, response, _connection) = unread(&mesh).await;
+    sleep(limits::READER_STALL / 2).await;
+    mesh.fake.until("no drop", |calls| drops(calls) == 0).await;
+    sleep(limits::READER_STALL).await;
+    mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
+    sleep(limits::READER_FAREWELL).await;
+    assert!(response.into_body().collect().await.is_err(), "nothing is kept for it");
+    let other = Request::get(format!("http://{}/healthz", mesh.address));
+    let other = sender.send_request(other.body(Full::default()).unwrap()).await.unwrap();
+    assert_eq!(other.status(), StatusCode::OK, "only the stream was ended");
+}
+
+#[tokio::test]
+async fn who_comes_back_soon_after_that_is_told_how_to_resume() {
+    let mesh = Mesh::start_with(|config| config.reader_stall_ms = 1000).await;
+    let (_sender, response, _connection) = unread(&mesh).await;
+    mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
+    let mut events = Events::of(response);
+    let mut last = 0;
+    let failure = loop {
+        match events.next().await {
+            Some(Event::Data { id: Some(id), .. }) => last = id,
+            Some(Event::Data { id: None, data }) => break data,
+            Some(Event::Comment) => {}
+            other => panic!("no last word: {other:?}"),
+        }
+    };
+    assert!((1..3000).contains(&last));
+    let text = failure["error"]["message"].as_str().unwrap();
+    assert!(text.contains("resume with SubscribeToTask and Last-Event-ID"), "{text}");
+    assert_eq!(events.next().await, None, "an orderly end");
+}
+
+/// A stream over HTTP/2 of which nothing is read but its head.
+async fn unread(
+    mesh: &Mesh,
+) -> (SendRequest<Full<Bytes>>, Response<Incoming>, AbortOnDropHandle<hyper::Result<()>>) {
+    let stream = TcpStream::connect(mesh.address).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(1024);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    let connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let body = request("SendStreamingMessage", message("count 3000"));
+    let opening = Request::post(format!("http://{}/", mesh.address))
+        .header("a2a-version", "1.0")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .unwrap();
+    let response = sender.send_request(opening).await.unwrap();
+    (sender, response, connection)
 }

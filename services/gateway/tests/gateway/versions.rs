@@ -96,6 +96,29 @@ async fn an_old_client_is_answered_in_its_own_words() {
 }
 
 #[tokio::test]
+async fn an_old_client_that_names_no_configuration_gets_the_first() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    let get = "tasks/pushNotificationConfig/get";
+    let named = json!({"id": "pushed", "pushNotificationConfigId": "p-2"});
+    let named = rpc(&mut client, "", get, named).await.body["result"].take();
+    assert_eq!(named["pushNotificationConfig"]["id"], "p-2", "{named}");
+    for unnamed in
+        [json!({"id": "pushed"}), json!({"id": "pushed", "pushNotificationConfigId": null})]
+    {
+        let first = rpc(&mut client, "", get, unnamed).await.body["result"].take();
+        assert_eq!(
+            (&first["taskId"], &first["pushNotificationConfig"]["id"]),
+            (&json!("pushed"), &json!("p-1"))
+        );
+    }
+    let none = rpc(&mut client, "", get, json!({"id": "none"})).await;
+    assert_eq!((none.code(), none.reason()), (-32001, "TASK_NOT_FOUND"), "{none:?}");
+    let new = client.rpc("GetTaskPushNotificationConfig", json!({"taskId": "pushed"})).await;
+    assert_eq!((new.code(), new.fields()), (-32602, vec!["id"]), "in 1.0 it is required");
+}
+
+#[tokio::test]
 async fn an_old_rest_client_has_its_own_paths() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;

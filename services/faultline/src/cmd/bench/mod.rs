@@ -121,6 +121,7 @@ impl Shape {
 struct Report {
     text: String,
     json: Value,
+    /// Requests that failed, and bounds that did not hold.
     failed: u64,
 }
 
@@ -136,7 +137,7 @@ impl Args {
         };
         std::io::stdout().write_all(text.as_bytes())?;
         if report.failed > 0 {
-            eprintln!("{} requests failed", report.failed);
+            eprintln!("{} requests or bounds failed", report.failed);
             return Ok(Exit::FAILED);
         }
         Ok(Exit::OK)

@@ -29,6 +29,8 @@ const TASKS: usize = 200;
 const STREAMS: usize = 2000;
 /// Written by each task after its question is answered.
 const CHUNKS: usize = 20;
+/// What each of its subscribers sees then: that it goes on, every chunk, and its end.
+const EVENTS: usize = CHUNKS + 2;
 /// What an idle stream may take in the gateway and the coordinator together.
 const IDLE_BYTES_MAX: u64 = 40 * 1024;
 /// Memory is read when a process has come to rest.
@@ -66,7 +68,7 @@ pub(super) async fn run() -> anyhow::Result<Report> {
     let seen = readers.await.context("the readers broke")??;
     let elapsed = start.elapsed();
     mesh.stop().await?;
-    report(&before, &after, &seen, elapsed)
+    Ok(report(&before, &after, &seen, elapsed))
 }
 
 /// A task that waits for its question to be answered; its id.
@@ -94,10 +96,12 @@ async fn read_all(streams: Vec<(usize, Connection)>) -> anyhow::Result<Seen> {
             anyhow::Ok((task, events(read?)?))
         });
     }
-    let mut seen = Seen { of_task: vec![None; TASKS], events: 0, others: 0 };
+    let mut seen = Seen { of_task: vec![None; TASKS], ..Seen::default() };
     while let Some(read) = reading.join_next().await {
         let (task, events) = read.context("a reader broke")??;
         seen.events += events.len();
+        seen.streams += 1;
+        seen.lacking += u64::from(events.len() != EVENTS);
         match &seen.of_task[task] {
             None => seen.of_task[task] = Some(events),
             Some(first) if *first == events => {}
@@ -107,9 +111,13 @@ async fn read_all(streams: Vec<(usize, Connection)>) -> anyhow::Result<Seen> {
     Ok(seen)
 }
 
+#[derive(Default)]
 struct Seen {
     of_task: Vec<Option<Vec<String>>>,
+    streams: usize,
     events: usize,
+    /// Streams that saw fewer events than there were, or more.
+    lacking: u64,
     /// Streams that saw something else than the first of their task.
     others: u64,
 }
@@ -125,14 +133,16 @@ fn events(body: &[u8]) -> anyhow::Result<Vec<String>> {
     }
 }
 
-fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> anyhow::Result<Report> {
+fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> Report {
     // The chain is coordinator, worker, gateway; a worker has nothing to do with subscribers.
     let grown = |at: usize| after[at].saturating_sub(before[at]) / STREAMS as u64;
     let (coordinator, gateway) = (grown(0), grown(2));
     let idle = coordinator + gateway;
     let per_second = seen.events as f64 / elapsed.as_secs_f64().max(1e-9);
     let kib = |bytes: u64| round(bytes as f64 / 1024.0, 1);
-    let verdict = if idle <= IDLE_BYTES_MAX { "within" } else { "OVER" };
+    let is_over = idle > IDLE_BYTES_MAX;
+    let verdict = if is_over { "OVER" } else { "within" };
+    let missing = STREAMS.abs_diff(seen.streams) as u64;
     let mut text = String::new();
     let _ = writeln!(text, "{STREAMS} subscribers of {TASKS} tasks over {STREAMS} connections");
     let _ = writeln!(
@@ -145,10 +155,12 @@ fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> anyh
     );
     let _ = writeln!(
         text,
-        "  {} events reached them in {}, {per_second:.0} a second; {} streams differed",
+        "  {} events reached them in {}, {per_second:.0} a second; {} streams differed, {} did not \
+         have the {EVENTS} there were",
         seen.events,
         human(elapsed),
-        seen.others
+        seen.others,
+        seen.lacking + missing,
     );
     let json = json!({
         "streams": STREAMS,
@@ -157,7 +169,31 @@ fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> anyh
         "events": seen.events,
         "events_per_second": round(per_second, 0),
         "elapsed_ms": round(elapsed.as_secs_f64() * 1e3, 1),
+        "events_each": EVENTS,
         "streams_that_differed": seen.others,
+        "streams_that_lacked_events": seen.lacking + missing,
     });
-    Ok(Report { text, json, failed: seen.others })
+    let failed = seen.others + seen.lacking + missing + u64::from(is_over);
+    Report { text, json, failed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(idle_bytes: u64, change: impl FnOnce(&mut Seen)) -> u64 {
+        let mut seen = Seen { streams: STREAMS, events: STREAMS * EVENTS, ..Seen::default() };
+        change(&mut seen);
+        let grown = idle_bytes * STREAMS as u64;
+        report(&[0, 0, 7], &[0, 0, 7 + grown], &seen, Duration::from_secs(1)).failed
+    }
+
+    #[test]
+    fn a_stream_that_is_too_large_or_lacks_something_fails_the_run() {
+        assert_eq!(failed(IDLE_BYTES_MAX, |_| {}), 0);
+        assert_eq!(failed(IDLE_BYTES_MAX + 1, |_| {}), 1);
+        assert_eq!(failed(0, |seen| seen.others = 1), 1);
+        assert_eq!(failed(0, |seen| seen.lacking = 2), 2);
+        assert_eq!(failed(0, |seen| seen.streams -= 3), 3);
+    }
 }

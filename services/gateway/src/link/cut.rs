@@ -1,0 +1,77 @@
+//! What a caller is told whose call was under way when the connection broke, or when the gateway
+//! left: whether it may have been done, and how to go on. Knows calls, and nothing of connections.
+
+use faultline_proto::{
+    Failure, reason,
+    v1::{Caller, Plane, call},
+};
+
+use super::transport;
+
+pub(super) const LOST: &str = "the connection to the coordinator was lost";
+
+/// How a call that was cut off can be made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// As it is: it changes nothing, or not twice.
+    Freely,
+    /// From where it was.
+    Resumed,
+    /// With its key, by which it is known.
+    Keyed,
+    /// Only by somebody who has looked first: it may have been done.
+    Unknown,
+}
+
+impl Again {
+    pub(super) fn of(caller: &Caller, call: &call::Body) -> Self {
+        match call {
+            call::Body::Get(_)
+            | call::Body::List(_)
+            | call::Body::GetPush(_)
+            | call::Body::ListPush(_)
+            | call::Body::DeletePush(_)
+            | call::Body::ExtendedCard(_)
+            | call::Body::Agents(_)
+            | call::Body::Workers(_)
+            | call::Body::Inspect(_)
+            | call::Body::Tasks(_)
+            | call::Body::Events(_)
+            | call::Body::Activity(_)
+            | call::Body::Failures(_)
+            | call::Body::Watch(_) => Again::Freely,
+            call::Body::Subscribe(_) => Again::Resumed,
+            call::Body::Send(_) | call::Body::Stream(_) if !caller.idempotency_key.is_empty() => {
+                Again::Keyed
+            }
+            call::Body::Send(_)
+            | call::Body::Stream(_)
+            | call::Body::Cancel(_)
+            | call::Body::OperatorCancel(_)
+            | call::Body::OperatorAnswer(_)
+            | call::Body::CreatePush(_)
+            | call::Body::Credit(_)
+            | call::Body::Drop(_) => Again::Unknown,
+        }
+    }
+
+    /// The end of a call that this befell.
+    pub(super) fn failure(self, what: &str) -> Failure {
+        let how = match self {
+            Again::Freely => "ask again",
+            Again::Resumed => "the task goes on, resume with Last-Event-ID",
+            Again::Keyed => "send again with the same Idempotency-Key, nothing is done twice",
+            Again::Unknown => {
+                "the task, if it was created, goes on: look for it, or resume with Last-Event-ID, \
+                 before sending again"
+            }
+        };
+        let text = format!("{what}; {how}");
+        match self {
+            Again::Unknown => {
+                Failure::new(&reason::OUTCOME_UNKNOWN).because(text).with_plane(Plane::Transport)
+            }
+            _ => transport(&text),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! By JSON-RPC and REST of 1.0: requests whole, with a broken tree or with broken bytes. Whatever
+//! comes back is read to its last byte, streams frame by frame.
+
+use bytes::Bytes;
+use faultline_tests::{Rpc, rpc::Reply};
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
+use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+use serde_json::{Value, json};
+
+use super::{break_bytes, break_tree, says_whether_to_retry};
+
+const KINDS: [&str; 4] = ["task", "message", "statusUpdate", "artifactUpdate"];
+
+/// Whether it went well.
+pub(super) async fn rpc(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: Value) -> bool {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": operation, "params": params});
+    let (reply, said) = post(rng, rpc, operation, body).await;
+    let Some(events) = events(&reply, &said) else { return is_rpc_answer(&reply.json(), &said) };
+    let mut is_fine = true;
+    for (at, (_, event)) in events.iter().enumerate() {
+        is_fine = is_rpc_answer(event, &said);
+        assert!(is_fine || at == events.len() - 1, "an error is the last: {said}: {event}");
+        assert!(!is_fine || is_event(&event["result"]), "{said}: {event}");
+    }
+    let last = &events.last().expect("it has some").1;
+    assert!(!is_fine || ends(&last["result"]), "{said}: {last}");
+    is_fine
+}
+
+/// A request broken in all the ways that its sender has, and what it was.
+pub(super) async fn post(
+    rng: &mut StdRng,
+    rpc: &Rpc,
+    operation: &str,
+    mut body: Value,
+) -> (Reply, String) {
+    if rng.random() {
+        break_tree(rng, &mut body);
+    }
+    let mut bytes = body.to_string().into_bytes();
+    if rng.random_ratio(1, 3) {
+        break_bytes(rng, &mut bytes);
+    }
+    // From the first event: then a task that has ended has a stream too.
+    let subscribes = operation == "SubscribeToTask";
+    let rpc = if subscribes { rpc.header("last-event-id", 0) } else { rpc.clone() };
+    let reply = rpc.post(bytes.clone()).await;
+    let said = String::from_utf8_lossy(&bytes).into_owned();
+    assert!(!reply.status.is_server_error(), "{said}: {reply:?}");
+    (reply, said)
+}
+
+/// Whether a well-formed answer is a result.
+pub(super) fn is_rpc_answer(answer: &Value, said: &str) -> bool {
+    assert_eq!(answer["jsonrpc"], "2.0", "{said}: {answer}");
+    let (result, error) = (answer.get("result"), answer.get("error"));
+    assert!(result.is_some() != error.is_some(), "{said}: {answer}");
+    if let Some(error) = error {
+        assert!(error["code"].is_i64() && error["message"].is_string(), "{said}: {answer}");
+        assert_ne!(error["code"], -32603, "nothing of it is our fault: {said}: {answer}");
+        assert!(says_whether_to_retry(&error["data"]), "{said}: {answer}");
+    }
+    result.is_some()
+}
+
+/// The events of a stream, and whether each says that it is an error. None: it is no stream.
+pub(super) fn events(reply: &Reply, said: &str) -> Option<Vec<(bool, Value)>> {
+    if reply.headers.get("content-type").is_none_or(|kind| kind != "text/event-stream") {
+        return None;
+    }
+    let text = std::str::from_utf8(&reply.body).expect("events are text");
+    let whole = text.strip_suffix("\n\n").unwrap_or_else(|| panic!("{said}: cut off: {text}"));
+    let mut events = Vec::new();
+    for event in whole.split("\n\n").filter(|event| *event != ":") {
+        let (mut data, mut is_error) = (None, false);
+        for line in event.lines() {
+            match line.split_once(": ") {
+                Some(("id", number)) => drop(number.parse::<u64>().expect("a number")),
+                Some(("event", "error")) => is_error = true,
+                Some(("data", json)) => data = serde_json::from_str(json).ok(),
+                other => panic!("{said}: not a field of an event: {other:?}"),
+            }
+        }
+        events.push((is_error, data.unwrap_or_else(|| panic!("{said}: no JSON: {event}"))));
+    }
+    assert!(!events.is_empty(), "{said}: a stream without events");
+    Some(events)
+}
+
+fn is_event(event: &Value) -> bool {
+    event.as_object().is_some_and(|e| e.len() == 1 && KINDS.iter().any(|k| e.contains_key(*k)))
+}
+
+/// Whether a stream may end with it.
+fn ends(event: &Value) -> bool {
+    let state = event["statusUpdate"]["status"]["state"].as_str();
+    let asks = state == Some("TASK_STATE_INPUT_REQUIRED");
+    event.get("message").is_some() || asks || state.is_some_and(faultline_tests::task::is_final)
+}
+
+/// Whether it went well.
+pub(super) async fn rest(rng: &mut StdRng, rpc: &Rpc, operation: &str, mut params: Value) -> bool {
+    if rng.random() {
+        break_tree(rng, &mut params);
+    }
+    let task = params["id"].as_str().filter(|_| params.get("taskId").is_none());
+    let task = task.or(params["taskId"].as_str()).unwrap_or("x").to_owned();
+    let (method, path) = route(operation, &task, &params);
+    let (reply, said) = send(rng, rpc, (operation, "1.0"), method, &path, &params).await;
+    if let Some(events) = events(&reply, &said) {
+        for (is_error, event) in &events {
+            let is_fine = if *is_error { event["error"].is_object() } else { is_event(event) };
+            assert!(is_fine, "{said}: {event}");
+        }
+        let (is_error, last) = events.last().expect("it has some");
+        assert!(*is_error || ends(last), "{said}: {last}");
+        return !is_error;
+    }
+    let (answer, status) = (reply.json(), reply.status);
+    if answer["jsonrpc"] == "2.0" {
+        // A path that was broken down to the one of JSON-RPC is answered as such.
+        assert!(answer["error"]["code"].is_i64(), "{said}: {answer}");
+        return false;
+    }
+    if status != StatusCode::OK {
+        assert_eq!(answer["error"]["code"], status.as_u16(), "{said}: {answer}");
+        assert!(answer["error"]["message"].is_string(), "{said}: {answer}");
+        assert!(says_whether_to_retry(&answer["error"]["details"]), "{said}: {answer}");
+    }
+    status == StatusCode::OK
+}
+
+fn route(operation: &str, task: &str, params: &Value) -> (Method, String) {
+    let configs = format!("/tasks/{task}/pushNotificationConfigs");
+    let config = format!("{configs}/{}", params["id"].as_str().unwrap_or("p"));
+    match operation {
+        "SendMessage" => (Method::POST, "/message:send".to_owned()),
+        "SendStreamingMessage" => (Method::POST, "/message:stream".to_owned()),
+        "GetTask" => {
+            (Method::GET, format!("/tasks/{task}?historyLength={}", params["historyLength"]))
+        }
+        "CancelTask" => (Method::POST, format!("/tasks/{task}:cancel")),
+        "SubscribeToTask" => (Method::GET, format!("/tasks/{task}:subscribe")),
+        "ListTasks" => (Method::GET, format!("/tasks?pageSize={}", params["pageSize"])),
+        "CreateTaskPushNotificationConfig" => (Method::POST, configs),
+        "GetTaskPushNotificationConfig" => (Method::GET, config),
+        "DeleteTaskPushNotificationConfig" => (Method::DELETE, config),
+        "GetExtendedAgentCard" => (Method::GET, "/script/extendedAgentCard".to_owned()),
+        _ => (Method::GET, configs),
+    }
+}
+
+/// By a path, a verb and a body that may each be broken; what came back, and what it was.
+pub(super) async fn send(
+    rng: &mut StdRng,
+    rpc: &Rpc,
+    (operation, version): (&str, &str),
+    method: Method,
+    path: &str,
+    params: &Value,
+) -> (Reply, String) {
+    let mut path = path.as_bytes().to_vec();
+    if rng.random_ratio(1, 4) {
+        break_bytes(rng, &mut path);
+    }
+    // What no client could put into a request line is escaped, as a client would.
+    let plain = |b: &u8| b.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(b);
+    let path: String = path
+        .iter()
+        .map(|b| if plain(b) { char::from(*b).to_string() } else { format!("%{b:02x}") })
+        .collect();
+    let mut body = params.to_string().into_bytes();
+    if rng.random_ratio(1, 4) {
+        break_bytes(rng, &mut body);
+    }
+    let methods = [Method::GET, Method::POST, Method::DELETE, Method::PUT, Method::PATCH];
+    let method = match rng.random_ratio(1, 10) {
+        true => methods.choose(rng).expect("there is one").clone(),
+        false => method,
+    };
+    let path = if path.starts_with('/') { path } else { format!("/{path}") };
+    let body = if method == Method::GET { Bytes::new() } else { body.into() };
+    let said = format!("{method} {path} {body:?}");
+    let mut request = Request::builder()
+        .method(method)
+        .header("host", "x")
+        .header("content-type", "application/json")
+        .header("a2a-version", version);
+    if operation == "SubscribeToTask" {
+        request = request.header("last-event-id", "0");
+    }
+    // A path that is none to any client either is left as it was meant.
+    let uri = path.parse().unwrap_or_else(|_| http::Uri::from_static("/tasks/x"));
+    let request = request.uri(uri).body(Full::new(body)).expect("a request");
+    let reply = rpc.request(request).await.unwrap_or_else(|e| panic!("{said}: {e}"));
+    assert!(!reply.status.is_server_error(), "{said}: {reply:?}");
+    (reply, said)
+}
