@@ -273,7 +273,7 @@ impl State {
     }
 
     fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
-        self.feed.note(id);
+        self.feed.note_step(id, &events);
         let Some(live) = self.live.get_mut(&id) else { return };
         if !events.is_empty() {
             live.publish(first, events);

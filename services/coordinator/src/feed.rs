@@ -10,7 +10,7 @@ use std::{
 use faultline_chassis::limits;
 use faultline_proto::{
     id::TaskId,
-    v1::{WatchRequest, WatchResponse},
+    v1::{Event, WatchRequest, WatchResponse, event::Body},
 };
 use tokio::{
     sync::broadcast::{
@@ -47,6 +47,16 @@ impl Feed {
             self.changed.insert(id);
         } else {
             self.missed |= !self.changed.contains(&id);
+        }
+    }
+
+    /// The same for a step of these events. What an agent makes and saves is on no list.
+    pub(crate) fn note_step(&mut self, id: TaskId, events: &[Event]) {
+        let shows = |event: &Event| {
+            !matches!(event.body, Some(Body::Artifact(_) | Body::Checkpointed(_)) | None)
+        };
+        if self.watched && events.iter().any(shows) {
+            self.note(id);
         }
     }
 

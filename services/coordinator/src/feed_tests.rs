@@ -111,6 +111,18 @@ async fn nothing_is_kept_for_nobody() {
 }
 
 #[test]
+fn what_an_agent_makes_is_no_change_of_its_row() {
+    let mut feed = Feed { watched: true, ..Feed::default() };
+    let event = |body| Event { body: Some(body), ..Event::default() };
+    let chunk = || event(Body::Artifact(Default::default()));
+    feed.note_step(TaskId::new(), &[chunk(), event(Body::Checkpointed(Default::default()))]);
+    feed.note_step(TaskId::new(), &[]);
+    assert!(feed.changed.is_empty());
+    feed.note_step(TaskId::new(), &[chunk(), event(Body::Ended(Default::default()))]);
+    assert_eq!(feed.changed.len(), 1);
+}
+
+#[test]
 fn what_is_kept_is_bounded() {
     let mut feed = Feed { watched: true, ..Feed::default() };
     let ids: Vec<_> = (0..=limits::WATCH_TASKS_MAX).map(|_| TaskId::new()).collect();

@@ -2,8 +2,8 @@
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
 //! `losses` take it back; `retry`, `breaker` and `failover` say what is tried again, and where;
 //! `send`, `repeat` and `api` are what callers may ask, within what `caller` and `gate` allow;
-//! `mesh`, `view`, `pulse`, `feed` and `operate` what operators may; agents that call agents are in `delegation` and `family`; `push` tells webhooks; `hub`,
-//! `link` and `grpc` are the doors.
+//! `mesh`, `view`, `pulse`, `feed` and `operate` what operators may; agents that call agents are in
+//! `delegation` and `family`; `push` tells webhooks; `hub`, `link` and `grpc` are the doors.
 
 mod answer;
 mod artifact;

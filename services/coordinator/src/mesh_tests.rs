@@ -76,7 +76,7 @@ async fn a_task_says_why_its_last_attempt_was_the_last() {
     let offers = ["a", "once", "poor"].map(offer);
     let mut bench = Bench::start_with(config, offers.clone().into()).await;
     let olga = Caller { operates: true, ..principal("olga") };
-    let hurried = Caller { task_timeout: Some(Duration::from_secs(1)), ..principal("ann") };
+    let hurried = Caller { task_timeout: Some(Duration::from_millis(500)), ..principal("ann") };
     let new = |reason| Failure::new(reason);
     let hour = Duration::from_secs(3601);
     let mut ended = Vec::new();

@@ -4,7 +4,6 @@ pub(crate) mod terminal;
 
 use std::{
     io::{self, IsTerminal, Write, stdin, stdout},
-    pin::Pin,
     time::{Duration, SystemTime},
 };
 
@@ -14,6 +13,7 @@ use faultline_proto::{
     Failure, json, reason,
     v1::{ActivityRequest, AgentsRequest, FailuresRequest, WorkersRequest},
 };
+use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -107,15 +107,15 @@ impl Args {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (terminal, mut keys) = (Terminal::take().context("no terminal")?, terminal::keys());
         let mut view = View { seen: first, selected: 0, text: None, silent: None };
-        let mut looking: Option<Pin<Box<dyn Future<Output = _>>>> = None;
+        let mut looking = None;
         let since = failures::round(self.since);
         loop {
             terminal.show(&self.lines(&view, &since))?;
             tokio::select! {
                 _ = tick.tick(), if looking.is_none() => {
-                    looking = Some(Box::pin(look(&client, self.since)));
+                    looking = Some(look(&client, self.since).boxed_local());
                 }
-                seen = async { looking.as_mut().expect("asked for").await }, if looking.is_some() => {
+                seen = answer(&mut looking) => {
                     looking = None;
                     view.take(seen);
                 }
@@ -220,6 +220,14 @@ impl Text {
         lines.resize(rows - 1, String::new());
         lines.push(screen.paint.dim(cut(FOOT_OF_TEXT, screen.columns)));
         lines
+    }
+}
+
+/// What came of the look that is under way; for ever if there is none.
+async fn answer<T>(looking: &mut Option<LocalBoxFuture<'_, T>>) -> T {
+    match looking {
+        Some(looking) => looking.await,
+        None => std::future::pending().await,
     }
 }
 

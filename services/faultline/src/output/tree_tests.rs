@@ -72,7 +72,7 @@ fn five_hops() -> Tree {
         attempt(3, "w-3", "01", Some("02"), "ENDED"),
     ];
     let mut bank = seen("t-5", "bank", "FAILED", Some("02"), &tries.join(","));
-    let down = Failure::new(&reason::UNAVAILABLE).because("the bank is closed");
+    let down = Failure::new(&reason::UNAVAILABLE).because("closed");
     bank.task.attempts[1].failure = Some(down.into_record());
     bank.task.set_not_retried(NotRetried::Spent);
     let bank = because(bank, &failures[0]);
@@ -103,7 +103,7 @@ const FIVE_HOPS: &str = "\
         └─ pay      failed     2.1s   on w-2      RATE_LIMITED  t-4
            └─ bank  failed     2s     3 attempts  RATE_LIMITED  t-5  ← it broke here
                  attempt 1 on w-1: its worker was lost after 400ms, tried again at once
-                 attempt 2 on w-2: UNAVAILABLE \"the bank is closed\" after 500ms, tried again 100ms later
+                 attempt 2 on w-2: UNAVAILABLE \"closed\" after 500ms, tried again 100ms later
                  attempt 3 on w-3: failed after 1s
                  not tried again: all attempts that it may have were made
 
