@@ -265,13 +265,28 @@ async fn an_agent_that_is_away_fails_its_tasks_and_not_its_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_pass_is_tried_with_another_task_there() {
-    let (there, here, elsewhere) = two(Binding::JsonRpc).await;
-    let task = elsewhere.send("chunk x; fail UNAVAILABLE text=\"not now\"").await;
-    assert_eq!((task::state(&task), &failure(&task)["reason"]), (FAILED, &json!("UNAVAILABLE")));
-    let story = here.rpc.inspect(task::id(&task)).await;
-    let attempts = story["attempts"].as_array().map(Vec::len);
-    assert_eq!(Some(tasks(&there.rpc).await.len()), attempts, "one there for each here: {story}");
-    let again = elsewhere.send("chunk y").await;
-    assert_eq!(task::artifacts(&again)["output"], "y");
+async fn what_may_pass_is_tried_with_another_task_there_unless_it_was_tried_there() {
+    for (retries_there, tries_here) in [(0, 3), (1, 1)] {
+        let there = start_with(|config| {
+            (config.coordinator.retries, config.coordinator.retry_base_ms) = (retries_there, 20);
+        })
+        .await;
+        let remote = script_of(&there, Binding::JsonRpc);
+        let here = start_with(|config| {
+            (config.coordinator.retries, config.coordinator.retry_base_ms) = (2, 20);
+            config.remote.insert("elsewhere".to_owned(), remote);
+        })
+        .await;
+        let elsewhere = here.rpc.agent("elsewhere");
+        let task = elsewhere.send("chunk x; fail UNAVAILABLE text=\"not now\"").await;
+        let failure = failure(&task);
+        assert_eq!((task::state(&task), &failure["reason"]), (FAILED, &json!("UNAVAILABLE")));
+        assert_eq!(failure["retriesSpent"], json!(tries_here - 1 + retries_there), "{failure}");
+        let story = here.rpc.inspect(task::id(&task)).await;
+        let attempts = story["attempts"].as_array().map_or(0, Vec::len);
+        assert_eq!(attempts as u32, tries_here, "{story}");
+        assert_eq!(tasks(&there.rpc).await.len(), attempts, "one there for each here: {story}");
+        let again = elsewhere.send("chunk y").await;
+        assert_eq!(task::artifacts(&again)["output"], "y");
+    }
 }
