@@ -120,16 +120,16 @@ impl Core {
         if task.is_final() {
             return Err(Error::NotCancelable { id, state: task.state });
         }
-        let by = match caller.calling {
-            Some(_) => "cancelled by the agent that delegated it",
-            None => "cancelled by the caller",
+        let (initiator, by) = match caller.calling {
+            Some(_) => ("parent", "cancelled by the agent that delegated it"),
+            None => ("user", "cancelled by the caller"),
         };
-        let text = why.map_or_else(|| by.to_owned(), |why| format!("{by}: {why}"));
+        let failure = cancelled(initiator, by, why.as_deref());
         let (done, answer) = oneshot::channel();
         let taken = self.change(|state| {
             state.check_open()?;
             let Some(live) = state.live.get_mut(&id) else { return Ok(false) };
-            let failure = live.task.complete_failure(cancelled(text), "coordinator");
+            let failure = live.task.complete_failure(failure, "coordinator");
             let body = match live.task.decide_cancel(failure) {
                 Ok(body) => body,
                 Err(Refused::Final) => {
@@ -141,7 +141,7 @@ impl Core {
             let (until, call, history) = (Until::Settled, None, None);
             let (cancel_after, _alarm) = (None, None);
             live.waiters.push(Waiter { until, call, history, cancel_after, done, _alarm });
-            state.end(id, body, "user", now());
+            state.end(id, body, initiator, now());
             Ok(true)
         })?;
         if !taken {

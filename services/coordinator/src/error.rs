@@ -146,7 +146,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let text = error.to_string();
         match error {
-            Error::AgentNotFound(_) => Failure::new(&reason::AGENT_NOT_FOUND).because(text),
+            Error::AgentNotFound(agent) => {
+                Failure::new(&reason::AGENT_NOT_FOUND).because(text).born_at(at_the_door_of(agent))
+            }
             Error::Denied(_) => Failure::new(&reason::INSUFFICIENT_SCOPE).because(text),
             Error::AgentUnavailable(agent) => Failure::new(&reason::AGENT_UNAVAILABLE)
                 .because(text)

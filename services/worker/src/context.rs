@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use bytes::Bytes;
 use faultline_chassis::limits;
 use faultline_proto::{
-    a2a,
+    a2a, answer,
     id::TaskId,
     v1::{self, report::Body},
 };
@@ -89,6 +89,14 @@ impl Context {
     /// Tells people what the agent is doing. For results use artifacts.
     pub async fn status(&self, content: impl Into<Content>) -> Result<(), Error> {
         let message = self.message_of(content.into())?;
+        self.attempt.report(Body::Status(message)).await
+    }
+
+    /// An answer to this question was taken here when another one counted already.
+    pub(crate) async fn superseded(&self, question: &str) -> Result<(), Error> {
+        let text = format!("another answer to '{question}' came first, and counts");
+        let mut message = self.message_of(text.into())?;
+        message.metadata = Some(answer::superseded(question));
         self.attempt.report(Body::Status(message)).await
     }
 
