@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) coming: HashSet<CallKey>,
     pub(crate) deliveries: Deliveries,
     pub(crate) timers: Timers<Due>,
+    /// Tasks that were just ended without a worker to tell; see `stops`.
+    pub(crate) unstopped: Vec<TaskId>,
     pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
     pub(crate) busy: bool,
@@ -124,6 +126,7 @@ impl State {
             coming: HashSet::new(),
             deliveries: Deliveries::default(),
             timers: Timers::default(),
+            unstopped: Vec::new(),
             queue: Queue::default(),
             busy: false,
             closed: None,

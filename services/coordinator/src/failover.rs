@@ -16,6 +16,7 @@ use crate::{
     core::State,
     registry::Registry,
     retry::{self, Situation},
+    stops,
     task::{Millis, Task, is_waiting},
 };
 
@@ -69,6 +70,7 @@ impl Registry {
             chance: rand::random(),
         };
         let rules = agent.policy.retry_rules(task.parent.is_some());
+        let rules = if stops::is_stop(task) { stops::rules(rules) } else { rules };
         let decided = retry::pause(failure, &rules, &situation);
         // What would be tried again counts, whether or not it may be.
         let counts = matches!(decided, Ok(_) | Err(retry::No::Spent));

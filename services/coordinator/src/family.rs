@@ -177,6 +177,7 @@ impl State {
             }
             ending.extend(self.families.leave(id));
         }
+        self.leave_stops(now);
     }
 
     /// False: it has ended already.

@@ -46,6 +46,7 @@ mod mesh;
 mod push;
 mod repeat;
 mod send;
+mod stops;
 mod subscription;
 
 mod grpc;

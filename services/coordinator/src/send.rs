@@ -236,6 +236,7 @@ impl Core {
                 || (caller.calling.is_none() && !caller.idempotency_key.is_empty()),
             // Whoever wants to hear of the task is given one.
             may_message: found.offer.may_answer_with_message && !notifies,
+            checkpoint: None,
             agent,
         })
     }

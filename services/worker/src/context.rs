@@ -18,6 +18,9 @@ use crate::{
     run::{self, attempt_message},
 };
 
+/// Tells that a task only stops what another has started.
+const STOP_KEY: &str = "faultline.dev/stop";
+
 /// An agent's view of one attempt at one task.
 ///
 /// Everything that reports something returns `Err` once the agent was told to stop, so `?` is all
@@ -84,6 +87,13 @@ impl Context {
     /// callers hear nothing of the task until its first report.
     pub async fn start(&self) -> Result<(), Error> {
         self.attempt.report(Body::Started(v1::Started {})).await
+    }
+
+    /// Whether this task is only here to stop what another one, whose checkpoint it has, started
+    /// elsewhere; see [`Offer::delivers_stops`](crate::Offer::delivers_stops).
+    pub fn delivers_stop(&self) -> bool {
+        let metadata = self.attempt.message.metadata.as_ref();
+        metadata.is_some_and(|metadata| metadata.fields.contains_key(STOP_KEY))
     }
 
     /// Tells people what the agent is doing. For results use artifacts.
