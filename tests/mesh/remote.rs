@@ -270,6 +270,7 @@ async fn what_may_pass_is_tried_with_another_task_there_unless_it_was_tried_ther
     for (retries_there, tries_here) in [(0, 3), (1, 1)] {
         let there = start_with(|config| {
             (config.coordinator.retries, config.coordinator.retry_base_ms) = (retries_there, 20);
+            config.coordinator.breaker_failures = 0;
         })
         .await;
         let remote = script_of(&there, Binding::JsonRpc);

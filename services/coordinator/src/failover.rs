@@ -99,8 +99,11 @@ impl Registry {
         able.next().map(String::as_str)
     }
 
-    /// The same for a task, which no agent gets twice.
+    /// The same for a task, which no agent gets twice. Nobody can stop what another has started.
     pub(crate) fn next_stand_in(&self, task: &Task) -> Option<&str> {
+        if stops::is_stop(task) {
+            return None;
+        }
         self.stand_in(&task.agent, |name| task.attempts.iter().any(|a| a.agent == name))
     }
 

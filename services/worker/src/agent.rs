@@ -252,8 +252,8 @@ impl Offer {
     }
 
     /// Work of its tasks goes on elsewhere when its worker dies. When such a task is stopped and no
-    /// worker is there to be told, the next one is given a task that [says so](Context::delivers_stop)
-    /// and has the checkpoint of the stopped one.
+    /// worker is there to be told, the next one is given a task that
+    /// [says so](Context::delivers_stop) and has the checkpoint of the stopped one.
     pub fn delivers_stops(mut self) -> Self {
         self.delivers_stops = true;
         self
