@@ -12,6 +12,8 @@ use crate::{
 /// Where a message says which question it answers and how, in its metadata or as the only field of
 /// a data part.
 pub const ANSWER_KEY: &str = "faultline.dev/answer";
+/// Where a task tells of an answer that came too late.
+pub const SUPERSEDED_KEY: &str = "faultline.dev/superseded";
 
 /// A message as an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,6 +110,14 @@ fn read_action(word: &str) -> Option<AnswerAction> {
         "dismiss" => Some(AnswerAction::Dismiss),
         _ => None,
     }
+}
+
+/// What a message says of an answer that was taken when another one counted already.
+pub fn superseded(interrupt_id: &str) -> Struct {
+    let text = Value { kind: Some(value::Kind::StringValue(interrupt_id.to_owned())) };
+    let record = Struct { fields: [("interruptId".to_owned(), text)].into() };
+    let kind = Some(value::Kind::StructValue(record));
+    Struct { fields: [(SUPERSEDED_KEY.to_owned(), Value { kind })].into() }
 }
 
 /// The record that names a question and says how it is answered, as `Reply` reads it.

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::{
     Failure,
-    failure::cut,
+    failure::{CAUSES_MAX, MESSAGE_BYTES_MAX, cut},
     reason,
     v1::{self, Aggregate, Branch, Disposition, Severity},
 };
@@ -112,6 +112,8 @@ impl Failure {
 
     /// This failure as one branch of a fan-out.
     pub fn to_branch(&self, agent: &str) -> Branch {
+        let root = self.causes.last().cloned().unwrap_or_default();
+        let own = |root: String, own: &str| if root.is_empty() { own.to_owned() } else { root };
         Branch {
             agent: agent.to_owned(),
             task_id: self.task_id.clone(),
@@ -119,6 +121,11 @@ impl Failure {
             code: self.code,
             reason: self.reason.clone(),
             public_message: self.public_message.clone(),
+            origin_agent: self.origin_agent().to_owned(),
+            root_reason: own(root.reason, &self.reason),
+            root_message: own(root.public_message, &self.public_message),
+            business_code: self.business_code.clone(),
+            path: self.causes.iter().map(|cause| cause.agent.clone()).collect(),
         }
     }
 }
@@ -126,6 +133,10 @@ impl Failure {
 /// Keeps what came from elsewhere within bounds.
 pub(crate) fn bound(record: &mut v1::Failure) {
     cut(&mut record.llm_response_id, 255);
+    if let Some(cancel) = &mut record.cancel {
+        cut(&mut cancel.initiator, 63);
+        cut(&mut cancel.reason, MESSAGE_BYTES_MAX);
+    }
     if let Some(aggregate) = &mut record.aggregate {
         aggregate.branches.truncate(BRANCHES_MAX);
         for branch in &mut aggregate.branches {
@@ -141,9 +152,15 @@ fn bounded(mut branch: Branch) -> Branch {
         &mut branch.failure_id,
         &mut branch.reason,
         &mut branch.public_message,
+        &mut branch.origin_agent,
+        &mut branch.root_reason,
+        &mut branch.root_message,
+        &mut branch.business_code,
     ] {
         cut(text, BRANCH_MESSAGE_BYTES_MAX);
     }
+    branch.path.truncate(CAUSES_MAX);
+    branch.path.iter_mut().for_each(|agent| cut(agent, BRANCH_MESSAGE_BYTES_MAX));
     branch
 }
 
@@ -256,6 +273,17 @@ mod tests {
             [bad.clone(), bad.clone(), down.clone()]
         );
         assert_eq!(Failure::too_few(2, 2, 0, &[bad, down]).code(), Code::Unavailable);
+    }
+
+    #[test]
+    fn a_branch_says_where_below_it_things_broke() {
+        let origin = v1::Origin { agent: "code".into(), ..v1::Origin::default() };
+        let born = Failure::new(&reason::RATE_LIMITED).because("slow").with_business_code("17");
+        let branch = born.born_at(origin).wrap("plan", "t-2", "c").to_branch("plan");
+        assert_eq!(branch.public_message, "Downstream agent 'code' failed");
+        assert_eq!((&*branch.origin_agent, &*branch.business_code), ("code", "17"));
+        assert_eq!((&*branch.root_reason, &*branch.root_message), ("RATE_LIMITED", "slow"));
+        assert_eq!(branch.path, ["plan", "code"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     disposition::{self, RUN_ERROR},
     json,
     reason::{self, Reason},
-    v1::{self, Cause, FieldViolation, Origin, Plane},
+    v1::{self, Cancellation, Cause, FieldViolation, Origin, Plane},
 };
 
 /// Where a failed task carries its record.
@@ -202,6 +202,14 @@ impl Failure {
         self
     }
 
+    /// Says who stopped it. `reason` is empty if that is not known.
+    pub fn with_cancellation(mut self, initiator: &str, reason: &str) -> Self {
+        let (initiator, reason) = (initiator.to_owned(), reason.to_owned());
+        let at = Some(SystemTime::now().into());
+        self.record.cancel = Some(Cancellation { initiator, reason, at });
+        self
+    }
+
     pub(crate) fn edit(mut self, change: impl FnOnce(&mut v1::Failure)) -> Self {
         change(&mut self.record);
         self
@@ -230,12 +238,21 @@ impl Failure {
     pub fn wrap(mut self, agent: &str, task_id: &str, context_id: &str) -> Self {
         let hop = self.record.hop.saturating_add(1);
         self.record.public_message = format!("Downstream agent '{}' failed", self.nearest_agent());
-        let head = self.head(agent, task_id, hop);
+        let mut head = self.head(agent, task_id, hop);
+        head.span_id.clear();
         self.record.hop = hop;
         self.record.task_id = task_id.to_owned();
         self.record.context_id = context_id.to_owned();
         self.record.causes.insert(0, head);
         self.drop_middle_causes(CAUSES_MAX);
+        self
+    }
+
+    /// Names the span of the hop that has just put itself in front.
+    pub fn with_hop_span(mut self, span_id: impl Into<String>) -> Self {
+        if let Some(head) = self.record.causes.first_mut() {
+            head.span_id = span_id.into();
+        }
         self
     }
 
@@ -273,12 +290,11 @@ impl Failure {
 
     // On a task.
 
-    /// The metadata of a task or status that ended with this failure: our record whole, and the
-    /// flat keys that other frameworks read.
+    /// The metadata of a task or status that ended with this failure: our record, and the flat
+    /// keys that other frameworks read.
     pub fn to_metadata(&self, state: TaskState) -> Struct {
         let mut metadata = self.to_flat_metadata(state);
-        let record = Value { kind: Some(Kind::StructValue(json::to_struct(self.record()))) };
-        metadata.fields.insert(METADATA_KEY.to_owned(), record);
+        metadata.fields.insert(METADATA_KEY.to_owned(), public(self.record()));
         metadata
     }
 
@@ -317,6 +333,17 @@ impl Failure {
             _ => None,
         }
     }
+}
+
+/// A record as any caller may see it: without the worker, which is named after its host. Those who
+/// run the mesh find it with the attempts of the task.
+pub fn public(record: &v1::Failure) -> Value {
+    let mut record = json::to_struct(record);
+    let origin = record.fields.get_mut("origin").and_then(|origin| origin.kind.as_mut());
+    if let Some(Kind::StructValue(origin)) = origin {
+        origin.fields.remove("worker");
+    }
+    Value { kind: Some(Kind::StructValue(record)) }
 }
 
 /// A state in the lower-case spelling of A2A 0.3, which the flat keys use.
@@ -393,6 +420,18 @@ mod tests {
         assert!(born("a").may_retry());
         assert!(!born("a").with_retryable(false).may_retry());
         assert!(!Failure::new(&reason::INTERNAL).may_retry());
+    }
+
+    #[test]
+    fn a_word_of_a_newer_peer_costs_the_record_nothing_else() {
+        let record = r#"{"code":8,"reason":"RATE_LIMITED","domain":"faultline.dev",
+            "plane":"PLANE_BRAND_NEW","severity":"SEVERITY_ODD","businessCode":"B9"}"#;
+        let record: Struct = json::from_str(record).unwrap();
+        let value = Value { kind: Some(Kind::StructValue(record)) };
+        let metadata = Struct { fields: [(METADATA_KEY.to_owned(), value)].into() };
+        let failure = Failure::from_metadata(&metadata).expect("the record is read");
+        assert_eq!((failure.row(), failure.plane()), (&reason::RATE_LIMITED, Plane::Unspecified));
+        assert_eq!(failure.business_code, "B9");
     }
 
     #[test]

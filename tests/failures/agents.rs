@@ -132,5 +132,5 @@ async fn a_rejection_says_why_and_is_no_failed_task() {
     }
     assert_eq!(rpc.task(task::id(&task)).await, task);
     let inspected = rpc.inspect(task::id(&task)).await;
-    assert_eq!(inspected["failure"], task["metadata"]["faultline.dev/failure"]);
+    assert_eq!(task::public(&inspected["failure"]), task["metadata"]["faultline.dev/failure"]);
 }

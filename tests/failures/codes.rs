@@ -67,6 +67,7 @@ impl Said {
         }
         assert_eq!(failure["origin"]["agent"], "script", "{failure}");
         assert_eq!(failure["origin"]["service"], "worker", "{failure}");
+        assert!(failure["retryable"].is_boolean(), "no table is needed to know: {failure}");
         assert!(failure["id"].as_str().is_some_and(|id| id.len() == 36), "{failure}");
         assert!(failure["spanId"].as_str().is_some_and(|id| id.len() == 16), "{failure}");
         let causes = failure["causes"].as_array().expect("a failure has its root");

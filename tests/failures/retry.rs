@@ -347,3 +347,32 @@ fn two_principals() -> Auth {
     let few = "b4169edea61537af2c94fa90491f56b73b6ac3e7c2b29e60cc760e238e224fb1";
     Auth { token: vec![token(many, "many"), token(few, "few")] }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegation_to_an_agent_that_is_full_waits_as_long_as_it_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = quick(dir.path());
+    let policy = config.coordinator.agents.entry("busy".to_owned()).or_default();
+    (policy.slots_max, policy.queue_max) = (Some(1), Some(1));
+    let mut mesh = Mesh::start(config).await.unwrap();
+    attach(&mut mesh, 8, vec![Offer::new("busy", Busy)]).await;
+    let rpc = Rpc::at(mesh.gateway_addr());
+    for text in ["600", "0"] {
+        rpc.agent("busy").send_immediately(text).await;
+    }
+    let began = Instant::now();
+    let task = rpc.agent("script").send("delegate busy { 0 }").await;
+    assert_eq!(task::state(&task), COMPLETED, "{task}");
+    assert!(began.elapsed() >= Duration::from_secs(1), "as long as it was told");
+    let seen = rpc.inspect(task::id(&task)).await;
+    assert_eq!(outcomes(&seen), ["OUTCOME_ENDED"], "the caller itself was not tried again");
+}
+
+/// Takes as many milliseconds as it is told.
+struct Busy;
+
+impl Agent for Busy {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        cx.sleep(Duration::from_millis(cx.text().trim().parse()?)).await
+    }
+}

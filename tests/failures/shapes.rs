@@ -55,7 +55,10 @@ async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding(
     assert_eq!(line["detail"], "/dev/sdb: I/O error", "{line}");
     // The coordinator has the whole public record, and so has every binding.
     let task_id = task::id(&sent);
-    assert_eq!(rpc.inspect(task_id).await["failure"], failure);
+    let stored = rpc.inspect(task_id).await["failure"].clone();
+    assert!(stored["origin"]["worker"].is_string(), "those who run the mesh see it: {stored}");
+    assert!(failure["origin"].get("worker").is_none(), "nobody else does: {failure}");
+    assert_eq!(task::public(&stored), failure);
     for binding in Binding::ALL {
         let door = Door::new(binding, mesh.gateway_addr());
         let got = door.call("GetTask", json!({"id": task_id})).await.unwrap();

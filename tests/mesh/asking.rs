@@ -107,8 +107,33 @@ impl Agent for Relay {
     }
 }
 
+/// A loop of a model and one tool, which asks twice. Between the two it may die.
+struct Loop;
+
+impl Agent for Loop {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        let asked = match cx.restored() {
+            Some(id) => String::from_utf8_lossy(id).into_owned(),
+            None => {
+                let asks = "ask \"First?\"; chunk $answer; ask \"Second?\"; chunk $answer";
+                let asked = cx.delegate("script", asks).outcome().await?;
+                cx.checkpoint(asked.task_id.clone()).await?;
+                asked.task_id
+            }
+        };
+        let words = format!("words of attempt {}", cx.attempt());
+        let next = cx.delegate("script", words).to_task(asked).outcome().await?;
+        cx.status(next.to_string()).await?;
+        if cx.attempt() == 1 {
+            cx.sleep(Duration::from_secs(60)).await?;
+        }
+        cx.reply(next.to_string()).await
+    }
+}
+
 fn worker(config: Config) -> Worker {
     Worker::new(config)
+        .offer(Offer::new("loop", Loop))
         .offer(Offer::new("asker", Asker))
         .offer(Offer::new("knows", Knows))
         .offer(Offer::new("relay", Relay))
@@ -432,4 +457,36 @@ async fn two_open_questions_outlive_the_death_of_everything() {
         children.filter(|t| t["metadata"]["faultline.dev/parent"] == *id).collect();
     assert_eq!(children.len(), 1, "one child: {children:?}");
     assert_eq!(task::state(children[0]), COMPLETED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_that_died_after_its_answer_does_not_answer_the_next_question_with_it() {
+    let cluster = Plan::default().with("reattach_grace_ms = 300").start().await;
+    let coordinator = format!("http://{}", cluster.wire.address);
+    let mut first = worker_process(&coordinator);
+    let agent = cluster.rpc().agent("loop");
+    let mut go = faultline_tests::rpc::message("go");
+    go["configuration"] = json!({"returnImmediately": true});
+    let sent = until("the worker is there", 2 * SOON, async || {
+        agent.call("SendMessage", go.clone()).await.ok()
+    })
+    .await["task"]
+        .clone();
+    let id = task::id(&sent);
+    until("the second question is there", 2 * SOON, async || {
+        let task = agent.task(id).await;
+        task::text(&task["status"]["message"]).contains("Second?").then_some(())
+    })
+    .await;
+    first.kill().await.expect("the worker dies");
+    let _second = worker_process(&coordinator);
+    let done = ended(&agent, id).await;
+    let said = task::text(&done["status"]["message"]);
+    assert!(said.ends_with("] Second?"), "it is asked still: {said}");
+    let tasks = cluster.rpc().call("ListTasks", json!({"pageSize": 100})).await.unwrap();
+    let child = tasks["tasks"].as_array().unwrap().iter();
+    let child = child.clone().find(|t| t["metadata"]["faultline.dev/parent"] == *id).unwrap();
+    let heard: Vec<_> = child["history"].as_array().unwrap().iter().map(task::text).collect();
+    let answers: Vec<_> = heard.iter().filter(|text| text.starts_with("words")).collect();
+    assert_eq!(answers, ["words of attempt 1"], "{child}");
 }

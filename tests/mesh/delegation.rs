@@ -124,7 +124,8 @@ async fn check_chain(up: &Running, retryable: bool) {
         assert_eq!(ids, expected, "{failure}");
         let numbers: Vec<_> = causes.iter().map(|c| c["hop"].as_u64().unwrap_or(0)).collect();
         assert_eq!(numbers, (0..=hops as u64).rev().collect::<Vec<_>>());
-        assert_eq!(up.rpc.inspect(task::id(task)).await["failure"], *failure, "as it is stored");
+        let stored = &up.rpc.inspect(task::id(task)).await["failure"];
+        assert_eq!(task::public(stored), *failure, "as it is stored");
     }
 }
 
@@ -426,4 +427,18 @@ async fn an_answer_that_waits_for_a_slot_is_not_lost_when_the_slot_goes_back() {
     let late = late.within(Duration::from_secs(5));
     let sent = late.call("SendMessage", answer(task::id(&asking), "yes")).await;
     assert_eq!(task::artifacts(&sent.expect("it waits")["task"])["both"], "yes made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_names_the_task_that_asks_and_the_way_to_it() {
+    let up = start().await;
+    let root = up.script.send("delegate script { ask Who? }").await;
+    let id = task::id(&root);
+    let shown = &root["status"]["message"]["metadata"]["faultline.dev/interrupt"];
+    let asker = shown["taskId"].as_str().expect("the asker is named");
+    assert_eq!(shown["path"], json!([id, asker]), "{shown}");
+    let child = up.rpc.task(asker).await;
+    assert_eq!(child["metadata"]["faultline.dev/parent"], *id, "{child}");
+    let own = &child["status"]["message"]["metadata"]["faultline.dev/interrupt"];
+    assert_eq!((&own["taskId"], &own["path"]), (&json!(asker), &json!([asker])), "{own}");
 }

@@ -1,6 +1,7 @@
 //! What a mesh does for its callers when nothing goes wrong, and what it says when they ask for
 //! what cannot be.
 
+mod again;
 mod asking;
 mod delegation;
 mod kit;

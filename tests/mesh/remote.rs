@@ -131,7 +131,8 @@ async fn a_failure_three_hops_deep_names_the_hops_of_both_meshes() {
         let root = theirs.iter().find(|t| task::id(t) == failure["causes"][3]["taskId"]);
         let root = self::failure(root.expect("their task is named"));
         assert_eq!((&root["id"], &root["traceId"]), (&failure["id"], &failure["traceId"]));
-        assert_eq!(here.rpc.inspect(task::id(&task)).await["failure"], *failure, "as stored");
+        let stored = &here.rpc.inspect(task::id(&task)).await["failure"];
+        assert_eq!(task::public(stored), *failure, "as stored");
     }
 }
 
@@ -265,13 +266,61 @@ async fn an_agent_that_is_away_fails_its_tasks_and_not_its_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_pass_is_tried_with_another_task_there() {
-    let (there, here, elsewhere) = two(Binding::JsonRpc).await;
-    let task = elsewhere.send("chunk x; fail UNAVAILABLE text=\"not now\"").await;
-    assert_eq!((task::state(&task), &failure(&task)["reason"]), (FAILED, &json!("UNAVAILABLE")));
-    let story = here.rpc.inspect(task::id(&task)).await;
-    let attempts = story["attempts"].as_array().map(Vec::len);
-    assert_eq!(Some(tasks(&there.rpc).await.len()), attempts, "one there for each here: {story}");
-    let again = elsewhere.send("chunk y").await;
-    assert_eq!(task::artifacts(&again)["output"], "y");
+async fn what_may_pass_is_tried_with_another_task_there_unless_it_was_tried_there() {
+    for (retries_there, tries_here) in [(0, 3), (1, 1)] {
+        let there = start_with(|config| {
+            (config.coordinator.retries, config.coordinator.retry_base_ms) = (retries_there, 20);
+            config.coordinator.breaker_failures = 0;
+        })
+        .await;
+        let remote = script_of(&there, Binding::JsonRpc);
+        let here = start_with(|config| {
+            (config.coordinator.retries, config.coordinator.retry_base_ms) = (2, 20);
+            config.remote.insert("elsewhere".to_owned(), remote);
+        })
+        .await;
+        let elsewhere = here.rpc.agent("elsewhere");
+        let task = elsewhere.send("chunk x; fail UNAVAILABLE text=\"not now\"").await;
+        let failure = failure(&task);
+        assert_eq!((task::state(&task), &failure["reason"]), (FAILED, &json!("UNAVAILABLE")));
+        assert_eq!(failure["retriesSpent"], json!(tries_here - 1 + retries_there), "{failure}");
+        let story = here.rpc.inspect(task::id(&task)).await;
+        let attempts = story["attempts"].as_array().map_or(0, Vec::len);
+        assert_eq!(attempts as u32, tries_here, "{story}");
+        assert_eq!(tasks(&there.rpc).await.len(), attempts, "one there for each here: {story}");
+        let again = elsewhere.send("chunk y").await;
+        assert_eq!(task::artifacts(&again)["output"], "y");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_that_no_worker_was_there_to_take_is_given_to_the_next() {
+    let there = there().await;
+    let card = format!("{}/agents/script", there.mesh.url());
+    let remote = format!("reattach_grace_ms = 300\n[remote.elsewhere]\ncard = \"{card}\"");
+    let mut here = Plan::default().with(&remote).start().await;
+    let elsewhere = here.rpc().agent("elsewhere");
+    let task = elsewhere.send_immediately("chunk here; sleep 120s").await;
+    let theirs = only(&there.rpc).await;
+    until("the first piece is here", SOON, async || {
+        let task = elsewhere.task(task::id(&task)).await;
+        task::artifacts(&task).get("output").cloned()
+    })
+    .await;
+    here.workers[0].kill().await;
+    let canceled = elsewhere.call("CancelTask", json!({"id": task["id"]})).await.unwrap();
+    assert_eq!(task::state(&canceled), CANCELED);
+    here.coordinator.kill().await;
+    here.coordinator.restart().await;
+    let theirs_now = there.rpc.task(task::id(&theirs)).await;
+    assert!(!task::is_final(task::state(&theirs_now)), "nobody could tell it: {theirs_now}");
+    here.workers[0].restart().await;
+    until("the other is stopped", 3 * SOON, async || {
+        let theirs = there.rpc.task(task::id(&theirs)).await;
+        (task::state(&theirs) == CANCELED).then_some(())
+    })
+    .await;
+    let listed = here.rpc().call("ListTasks", json!({"pageSize": 100})).await.unwrap();
+    let ids: Vec<_> = listed["tasks"].as_array().unwrap().iter().map(task::id).collect();
+    assert_eq!(ids, [task::id(&task)], "callers see nothing of how: {listed}");
 }

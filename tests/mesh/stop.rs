@@ -230,6 +230,9 @@ async fn who_cancels_may_say_why() {
     let canceled = up.script.call("CancelTask", params).await.unwrap();
     let failure = &canceled["metadata"]["faultline.dev/failure"];
     assert_eq!(failure["publicMessage"], "cancelled by the caller: too dear", "{failure}");
+    let cancel = &failure["cancel"];
+    assert_eq!((&cancel["initiator"], &cancel["reason"]), (&json!("user"), &json!("too dear")));
+    assert!(cancel["at"].is_string(), "no words are read to know: {cancel}");
     assert_eq!(
         (&failure["reason"], &failure["errorType"]),
         (&json!("CANCELLED"), &json!("cancelled"))

@@ -26,6 +26,15 @@ pub fn state(task: &Value) -> &str {
     task["status"]["state"].as_str().unwrap_or_else(|| panic!("no state: {task}"))
 }
 
+/// A stored failure as callers are told it: without the worker that it happened on.
+pub fn public(failure: &Value) -> Value {
+    let mut failure = failure.clone();
+    if let Some(origin) = failure["origin"].as_object_mut() {
+        origin.remove("worker");
+    }
+    failure
+}
+
 /// The text of each artifact of a task, by id.
 pub fn artifacts(task: &Value) -> BTreeMap<String, String> {
     let artifacts = task["artifacts"].as_array().into_iter().flatten();

@@ -68,6 +68,8 @@ pub struct Trail {
     steps: RefCell<Vec<Step>>,
     refusal: RefCell<Option<String>>,
     nesting: Cell<usize>,
+    /// Names of enums that are not known are zero.
+    pub(super) is_lenient: bool,
 }
 
 #[derive(Debug)]
@@ -83,7 +85,12 @@ impl Trail {
             steps: RefCell::default(),
             refusal: RefCell::default(),
             nesting: Cell::new(VALUE_DEPTH_MAX),
+            is_lenient: false,
         }
+    }
+
+    pub(super) fn lenient() -> Self {
+        Trail { is_lenient: true, ..Trail::bounded() }
     }
 
     pub(super) fn unbounded() -> Self {

@@ -235,6 +235,7 @@ impl<E: ProtoEnum> ProtoJson for Named<E> {
     fn read<'de, D: Deserializer<'de>>(input: D, trail: &Trail) -> Result<Self, D::Error> {
         const EXPECTED: &str = "the name of an enum value";
         let number = match scalar(input, trail, EXPECTED)? {
+            Scalar::Text(name) if trail.is_lenient => E::number(&name).unwrap_or_default(),
             Scalar::Text(name) => E::number(&name).ok_or_else(|| {
                 let names = E::NAMES.join(", ");
                 trail.refuse(format!("unknown name {}, expected one of {names}", quoted(&name)))

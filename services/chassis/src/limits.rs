@@ -20,6 +20,10 @@ pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 
 /// How long the key of a send is kept: a repeat later than that is a new send.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a stop is kept that no worker was there to take, and the longest pause between two
+/// tries to deliver it.
+pub const STOP_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+pub const STOP_PAUSE_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// The `tracestate` that comes with a trace. The standard asks for no more to be handed on.
 pub const TRACESTATE_BYTES_MAX: usize = 512;

@@ -186,7 +186,13 @@ impl Follow {
     pub async fn next(&mut self) -> Option<Result<Event, Error>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                return Some(Ok(event));
+                if !is_stateless(&event.response) {
+                    return Some(Ok(event));
+                }
+                // It would never end.
+                self.ready.clear();
+                self.source = Source::Ended;
+                return Some(Err(refusal::stateless().into()));
             }
             if matches!(self.source, Source::Ended) {
                 return None;
@@ -422,4 +428,14 @@ impl Follow {
             self.source = Source::Ended;
         }
     }
+}
+
+/// A task that is in no state at all.
+fn is_stateless(response: &StreamResponse) -> bool {
+    let status = match &response.payload {
+        Some(Payload::Task(task)) => task.status.as_ref(),
+        Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
+        Some(Payload::ArtifactUpdate(_) | Payload::Message(_)) | None => return false,
+    };
+    status.is_none_or(|status| status.state() == TaskState::Unspecified)
 }

@@ -155,7 +155,7 @@ impl Details {
             let text = item.get();
             let Ok(typed) = serde_json::from_str::<Typed>(text) else { continue };
             match typed.name.rsplit('/').next().unwrap_or_default() {
-                "faultline.v1.Failure" => details.record = json::from_str(text).ok(),
+                "faultline.v1.Failure" => details.record = json::from_peer(text).ok(),
                 "google.rpc.ErrorInfo" => details.info = serde_json::from_str(text).ok(),
                 "google.rpc.RetryInfo" => {
                     let info = serde_json::from_str::<RetryInfo>(text).ok();
@@ -263,6 +263,12 @@ pub(crate) fn nonsense(message: impl Into<String>) -> Failure {
     foreign(Failure::new(&reason::INTERNAL).because(message))
 }
 
+/// A task whose state says nothing.
+pub(crate) fn stateless() -> Failure {
+    let text = "the server's task is in no state that A2A knows";
+    foreign(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,6 +291,16 @@ mod tests {
             ("TASK_TIMEOUT", Code::DeadlineExceeded)
         );
         assert_eq!((failure.causes.len(), failure.retries_spent), (1, 1));
+    }
+
+    #[test]
+    fn a_record_with_a_word_that_is_not_known_here_is_still_a_record() {
+        let failure = read(
+            r#"{"code":-31008,"message":"slow","data":[{"@type":"t/faultline.v1.Failure","code":8,
+            "reason":"RATE_LIMITED","domain":"faultline.dev","plane":"PLANE_BRAND_NEW",
+            "businessCode":"B9"}]}"#,
+        );
+        assert_eq!((failure.row(), failure.business_code.as_str()), (&reason::RATE_LIMITED, "B9"));
     }
 
     #[test]

@@ -99,9 +99,9 @@ async fn a_card_that_is_of_no_use_is_refused_before_any_call() {
 async fn credentials_go_nowhere_but_where_the_card_is_from_unless_allowed_by_name() {
     let stranger = Server::start([result(r#"{"id":"t-1"}"#)]).await;
     let away = card(&interface(&stranger.url, "JSONRPC", ""), "{}");
-    let host = Server::start([away.clone(), away.clone(), away.clone(), away]).await;
+    let host = Server::start(std::iter::repeat_n(away, 5)).await;
     let builder = || Client::builder(&host.url);
-    let had = builder().bearer_from(|| async { Ok::<_, std::io::Error>("s3cret".to_owned()) });
+    let had = builder().bearer_from(|| async { Ok("s3cret".to_owned()) });
     let header = builder().header("x-api-key", "s3cret");
     for credential in [builder().bearer("s3cret"), header, had] {
         let error = credential.connect().await.unwrap_err();

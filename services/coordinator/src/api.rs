@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use faultline_chassis::limits;
 use faultline_proto::{
+    Failure,
     a2a::{
         self, AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest,
         ListTasksRequest, ListTasksResponse, SendMessageResponse, SubscribeToTaskRequest,
@@ -111,19 +112,18 @@ impl Core {
     ) -> Result<a2a::Task, Error> {
         let why = wish::cancel_reason(&request)?;
         let task = self.visible(&request.id, &request.tenant, caller).await?;
-        let by = match caller.calling {
-            Some(_) => "cancelled by the agent that delegated it",
-            None => "cancelled by the caller",
+        let (initiator, by) = match caller.calling {
+            Some(_) => ("parent", "cancelled by the agent that delegated it"),
+            None => ("user", "cancelled by the caller"),
         };
-        let text = why.map_or_else(|| by.to_owned(), |why| format!("{by}: {why}"));
-        self.stop(task, text, "user").await
+        self.stop(task, cancelled(initiator, by, why.as_deref()), initiator).await
     }
 
     /// Cancels a task that was just read, and everything below it. `initiator` is told to agents.
     pub(crate) async fn stop(
         &self,
         task: Task,
-        text: String,
+        failure: Failure,
         initiator: &str,
     ) -> Result<a2a::Task, Error> {
         let id = task.id;
@@ -134,7 +134,7 @@ impl Core {
         let taken = self.change(|state| {
             state.check_open()?;
             let Some(live) = state.live.get_mut(&id) else { return Ok(false) };
-            let failure = live.task.complete_failure(cancelled(text), "coordinator");
+            let failure = live.task.complete_failure(failure, "coordinator");
             let body = match live.task.decide_cancel(failure) {
                 Ok(body) => body,
                 Err(Refused::Final) => {

@@ -8,7 +8,8 @@ use faultline_proto::{
     Failure,
     a2a::TaskState,
     id::TaskId,
-    reason::{self, Retry},
+    reason::{self, Reason, Retry},
+    v1::attempt::Outcome,
 };
 use tokio::time::Instant;
 
@@ -133,20 +134,32 @@ impl Breaker {
     }
 }
 
+/// Not tried again, since the work may have been done; but whoever took so long cannot serve.
+const TOO_SLOW: [&Reason; 4] = [
+    &reason::DEADLINE_EXCEEDED,
+    &reason::READ_TIMEOUT,
+    &reason::WRITE_TIMEOUT,
+    &reason::CALL_TIMEOUT,
+];
+
 /// The agent, and not what it was asked or what it called, is the reason.
 pub(crate) fn cannot_serve(failure: &Failure) -> bool {
     let row = failure.row();
-    is_born_here(failure) && (row.retry == Retry::Yes || row == &reason::DEADLINE_EXCEEDED)
+    is_born_here(failure) && (row.retry == Retry::Yes || TOO_SLOW.contains(&row))
 }
 
 /// What a task that has just ended says about the agent that had it last, which is given so much
 /// time by itself or the operator. Less than that was its caller's wish, and says nothing: else
-/// one hasty caller could have the agent left alone for everybody.
+/// one hasty caller could have the agent left alone for everybody. Nor does time that ran out in a
+/// queue.
 pub(crate) fn said_by(task: &Task, own_time: Option<Duration>) -> Said {
     let hasty = || own_time.is_none_or(|own| task.budget.limit().is_some_and(|l| l < own));
+    let queued = || task.attempts.last().is_none_or(|last| last.outcome() != Outcome::Ended);
     match (task.state, &task.failure) {
         (TaskState::Canceled, _) => Said::Nothing,
-        (TaskState::Failed, Some(f)) if f.row() == &reason::TASK_TIMEOUT && hasty() => {
+        (TaskState::Failed, Some(f))
+            if f.row() == &reason::TASK_TIMEOUT && (hasty() || queued()) =>
+        {
             Said::Nothing
         }
         (TaskState::Failed, Some(failure)) if cannot_serve(failure) => Said::CannotServe,

@@ -1,6 +1,6 @@
 //! The circuit through its states, with a clock that is moved by hand.
 
-use faultline_proto::v1::Origin;
+use faultline_proto::v1::{Attempt, Origin};
 
 use super::*;
 
@@ -145,6 +145,9 @@ fn only_what_says_that_the_agent_cannot_serve_counts() {
         &reason::TASK_TIMEOUT,
         &reason::DEADLINE_EXCEEDED,
         &reason::CONNECT_TIMEOUT,
+        &reason::READ_TIMEOUT,
+        &reason::WRITE_TIMEOUT,
+        &reason::CALL_TIMEOUT,
     ] {
         assert!(cannot_serve(&born(reason)), "{}", reason.name);
         assert!(!cannot_serve(&born(reason).wrap("b", "t", "c")), "a child's {}", reason.name);
@@ -160,4 +163,29 @@ fn only_what_says_that_the_agent_cannot_serve_counts() {
     ] {
         assert!(!cannot_serve(&born(reason)), "{}", reason.name);
     }
+}
+
+#[test]
+fn a_stranger_that_cannot_serve_counts_for_whoever_speaks_for_him() {
+    let quoted = crate::retry::tests::quoted(&reason::UNAVAILABLE, &["peer"]);
+    assert!(cannot_serve(&quoted));
+    assert!(cannot_serve(&quoted.clone().with_retries_spent(3)), "however often he tried");
+    assert!(!cannot_serve(&quoted.wrap("front", "t", "c")), "not for who called it");
+    let of_trade = crate::retry::tests::quoted(&reason::INVALID_ARGUMENT, &["peer"]);
+    assert!(!cannot_serve(&of_trade));
+}
+
+#[test]
+fn time_that_ran_out_in_a_queue_says_nothing_of_the_agent() {
+    let failure = Failure::new(&reason::TASK_TIMEOUT).born_at(Origin::default());
+    let attempt = |outcome: Outcome| Attempt { outcome: outcome as i32, ..Attempt::default() };
+    let said = |attempts: Vec<Attempt>| {
+        let mut task = Task::blank(TaskId::new(), "a".into(), "c".into(), 0);
+        (task.state, task.failure) = (TaskState::Failed, Some(failure.clone()));
+        task.attempts = attempts;
+        said_by(&task, Some(Duration::from_secs(1)))
+    };
+    assert_eq!(said(vec![]), Said::Nothing, "nobody had it");
+    assert_eq!(said(vec![attempt(Outcome::Released)]), Said::Nothing, "it was handed back");
+    assert_eq!(said(vec![attempt(Outcome::Ended)]), Said::CannotServe, "it was at it");
 }

@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub(crate) deliveries: Deliveries,
     pub(crate) feed: Feed,
     pub(crate) timers: Timers<Due>,
+    /// Tasks that were just ended without a worker to tell; see `stops`.
+    pub(crate) unstopped: Vec<TaskId>,
     pub(crate) queue: Queue,
     /// A batch is with the store, or confirmed and not yet shown.
     pub(crate) busy: bool,
@@ -135,6 +137,7 @@ impl State {
             deliveries: Deliveries::default(),
             feed: Feed::default(),
             timers: Timers::default(),
+            unstopped: Vec::new(),
             queue: Queue::default(),
             busy: false,
             closed: None,

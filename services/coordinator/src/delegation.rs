@@ -14,7 +14,7 @@ use crate::{
     token::Said,
 };
 
-/// When the key of a child was used, as far as its expiry is concerned: it has none.
+/// When the key of a delegation was used, as far as its expiry is concerned: it has none.
 pub(crate) const NEVER_EXPIRES: Millis = Millis::MAX;
 
 /// The same key is the same child, whatever is sent with it: an agent that is run again may well
@@ -25,7 +25,8 @@ pub(crate) const ANY_MESSAGE: Digest = [0; 32];
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Claimed {
     pub(crate) token: String,
-    /// Of the child; empty unless the call starts one.
+    /// Of the child that the call starts, or of what it answers; empty: it does neither, or cannot
+    /// be repeated.
     pub(crate) key: String,
     /// The child outlives its parent.
     pub(crate) detached: bool,
@@ -75,12 +76,13 @@ impl Core {
 
 impl Calling {
     /// Beside the keys of sends, which all name an agent.
-    pub(crate) fn key_name(&self, principal: &str) -> Result<KeyName, Error> {
+    pub(crate) fn key_name(&self, principal: &str, answers: bool) -> Result<KeyName, Error> {
         if self.key.is_empty() {
             let what = "name the child: the same name finds it again".to_owned();
             return Err(Error::Invalid { field: "faultline-key", what });
         }
-        let key = format!("child:{}:{}", self.task, self.key);
+        let what = if answers { "answer" } else { "child" };
+        let key = format!("{what}:{}:{}", self.task, self.key);
         Ok(KeyName { principal: principal.to_owned(), agent: String::new(), key })
     }
 }

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use faultline_chassis::TraceContext;
 use faultline_proto::{
     a2a::Message,
     id::{TaskId, WorkerId},
     v1::{
-        Answer, AnswerGiven, Answered, Assign, Cancel, Event, Parent, Submitted, ToWorker, event,
-        to_worker,
+        Answer, AnswerGiven, Answered, Assign, Cancel, Checkpointed, Event, Parent, Submitted,
+        ToWorker, event, to_worker,
     },
 };
 use tokio::time::Instant;
@@ -45,6 +46,8 @@ pub(crate) struct NewTask {
     pub(crate) idempotent: bool,
     /// The agent may answer with a bare message, so nobody is answered before it has said so.
     pub(crate) may_message: bool,
+    /// What another one has saved, which it takes over.
+    pub(crate) checkpoint: Option<Bytes>,
 }
 
 /// What a send does, decided and not yet done.
@@ -125,7 +128,7 @@ impl State {
     }
 
     /// Takes an admitted task in, with a worker at once if one is free: one commit for both.
-    fn submit(
+    pub(crate) fn submit(
         &mut self,
         new: NewTask,
         with: Option<Box<Extras>>,
@@ -142,7 +145,10 @@ impl State {
             timeout_ms: new.limit.map_or(0, |limit| limit.as_millis() as u64),
             idempotent: new.idempotent,
         };
-        let (task, first) = Task::submit(id, &agent, context_id, submitted, now);
+        let (mut task, first) = Task::submit(id, &agent, context_id, submitted, now);
+        let taken_over = new
+            .checkpoint
+            .map(|state| task.apply_now(event::Body::Checkpointed(Checkpointed { state }), now));
         let mut live = Live::new(task, self.meters_of(&agent));
         // Not even its first event is with the store yet.
         live.published = 0;
@@ -152,7 +158,8 @@ impl State {
         live.key = key.map(Box::new);
         let mut effects = Vec::new();
         then(&mut live, &mut effects);
-        let mut events = vec![first];
+        let is_bound = taken_over.is_some();
+        let mut events: Vec<_> = [first].into_iter().chain(taken_over).collect();
         self.live.insert(id, Box::new(live));
         self.join_family(id, now);
         let target = self.live.get(&id).map_or(agent, |live| self.target(&live.task));
@@ -170,6 +177,9 @@ impl State {
             None => self.enqueue(id, &target),
         }
         self.commit_with(id, 0, events, with, effects);
+        if is_bound {
+            self.queue.bind_last();
+        }
         if queues {
             self.serve_queue(&target, now);
         }
@@ -352,6 +362,7 @@ impl State {
         initiator: &str,
         now: Millis,
     ) {
+        self.note_unstopped(id);
         let Some(live) = self.live.get_mut(&id) else { return };
         let (mut effects, mut told) = (Vec::new(), None);
         let (agent, waited) = (live.task.agent.clone(), is_waiting(live.task.state));

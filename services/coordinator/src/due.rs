@@ -190,7 +190,8 @@ impl State {
 
     fn give_up(&mut self, id: TaskId, now: Millis) {
         let Some(live) = self.live.get(&id).filter(|live| !live.is_followed()) else { return };
-        let failure = cancelled("cancelled because its caller went away");
+        let text = "cancelled because its caller went away";
+        let failure = cancelled("disconnect", text, None);
         let failure = live.task.complete_failure(failure, "coordinator");
         if let Ok(body) = live.task.decide_cancel(failure) {
             self.end(id, body, "disconnect", now);

@@ -148,7 +148,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let text = error.to_string();
         match error {
-            Error::AgentNotFound(_) => Failure::new(&reason::AGENT_NOT_FOUND).because(text),
+            Error::AgentNotFound(agent) => {
+                Failure::new(&reason::AGENT_NOT_FOUND).because(text).born_at(at_the_door_of(agent))
+            }
             Error::Denied(_) | Error::NoOperator => {
                 Failure::new(&reason::INSUFFICIENT_SCOPE).because(text)
             }

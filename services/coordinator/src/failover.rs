@@ -16,6 +16,7 @@ use crate::{
     core::State,
     registry::Registry,
     retry::{self, Situation},
+    stops,
     task::{Millis, Task, is_waiting},
 };
 
@@ -74,6 +75,7 @@ impl Registry {
             chance: rand::random(),
         };
         let rules = agent.policy.retry_rules(task.parent.is_some());
+        let rules = if stops::is_stop(task) { stops::rules(rules) } else { rules };
         let decided = retry::pause(failure, &rules, &situation);
         // What would be tried again counts, whether or not it may be.
         let counts = matches!(decided, Ok(_) | Err(retry::No::Spent));
@@ -102,8 +104,11 @@ impl Registry {
         able.next().map(String::as_str)
     }
 
-    /// The same for a task, which no agent gets twice.
+    /// The same for a task, which no agent gets twice. Nobody can stop what another has started.
     pub(crate) fn next_stand_in(&self, task: &Task) -> Option<&str> {
+        if stops::is_stop(task) {
+            return None;
+        }
         self.stand_in(&task.agent, |name| task.attempts.iter().any(|a| a.agent == name))
     }
 

@@ -18,6 +18,8 @@ struct Kin {
     children: Vec<Child>,
     /// Children, their children and so on.
     descendants: usize,
+    /// It has ended, and is kept for those below it that live on: they still count.
+    is_gone: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -27,7 +29,7 @@ struct Child {
 }
 
 impl Families {
-    /// Both live. Whatever is below the child comes with it.
+    /// The child lives. Whatever is below it comes with it.
     fn join(&mut self, parent: TaskId, id: TaskId, detached: bool) {
         let child = self.0.entry(id).or_default();
         if child.parent.is_some() {
@@ -39,33 +41,44 @@ impl Families {
         self.count(parent, |descendants| descendants + more);
     }
 
-    /// A task has ended. Returns the children that end with it; those that do not, and what is
-    /// below them, are families of their own from now on.
-    fn leave(&mut self, id: TaskId) -> Vec<TaskId> {
-        if self.0.is_empty() {
-            return Vec::new();
+    /// A parent of a detached child has ended before we knew of either.
+    fn join_gone(&mut self, parent: TaskId, id: TaskId) {
+        self.join(parent, id, true);
+        if let Some(kin) = self.0.get_mut(&parent) {
+            kin.is_gone = true;
         }
-        let Some(gone) = self.0.remove(&id) else { return Vec::new() };
-        if let Some(parent) = gone.parent {
-            if let Some(kin) = self.0.get_mut(&parent) {
-                kin.children.retain(|child| child.id != id);
-            }
-            self.count(parent, |descendants| descendants.saturating_sub(1 + gone.descendants));
-            self.forget_single(parent);
-        }
-        for child in &gone.children {
-            if let Some(kin) = self.0.get_mut(&child.id) {
-                kin.parent = None;
-            }
-            if child.detached {
-                self.forget_single(child.id);
-            }
-        }
-        let with_it = gone.children.into_iter().filter(|child| !child.detached);
-        with_it.map(|child| child.id).collect()
     }
 
-    /// Live tasks below the topmost that lives above this one, or below itself.
+    /// A task has ended. Returns the children that end with it. Those that do not, and what is
+    /// below them, still count above it: else nothing would bound them.
+    fn leave(&mut self, id: TaskId) -> Vec<TaskId> {
+        let Some(kin) = self.0.get(&id).filter(|kin| !kin.is_gone) else { return Vec::new() };
+        let ending = kin.children.iter().filter(|child| !child.detached);
+        let ending: Vec<_> = ending.map(|child| child.id).collect();
+        let size = |id: &TaskId| 1 + self.0.get(id).map_or(0, |kin| kin.descendants);
+        let gone = ending.iter().map(size).sum::<usize>();
+        for child in &ending {
+            if let Some(kin) = self.0.get_mut(child) {
+                kin.parent = None;
+            }
+        }
+        let Some(kin) = self.0.get_mut(&id) else { return ending };
+        kin.is_gone = true;
+        kin.children.retain(|child| child.detached);
+        kin.descendants = kin.descendants.saturating_sub(gone);
+        let parent = kin.parent;
+        if let Some(parent) = parent.and_then(|parent| self.0.get_mut(&parent)) {
+            // One that is gone ends with nobody.
+            parent.children.retain(|child| child.id != id);
+        }
+        if let Some(parent) = parent {
+            self.count(parent, |descendants| descendants.saturating_sub(1 + gone));
+        }
+        self.forget_empty(id);
+        ending
+    }
+
+    /// Live tasks below the topmost that is known above this one, or below itself.
     fn below_root(&self, id: TaskId) -> usize {
         let mut at = self.0.get(&id);
         while let Some(above) = at.and_then(|kin| self.0.get(&kin.parent?)) {
@@ -82,10 +95,15 @@ impl Families {
         }
     }
 
-    fn forget_single(&mut self, id: TaskId) {
-        let single = |kin: &Kin| kin.parent.is_none() && kin.children.is_empty();
-        if self.0.get(&id).is_some_and(single) {
+    /// Whoever has nobody below need not be known: those that have ended, and upwards from there
+    /// those that are nobody's child.
+    fn forget_empty(&mut self, id: TaskId) {
+        let mut at = Some(id);
+        while let Some(id) = at {
+            let empty = |kin: &&Kin| kin.descendants == 0 && (kin.is_gone || kin.parent.is_none());
+            let Some(parent) = self.0.get(&id).filter(empty).map(|kin| kin.parent) else { return };
             self.0.remove(&id);
+            at = parent;
         }
     }
 
@@ -129,9 +147,12 @@ impl State {
         let Some(parent) = parent else { return };
         let detached = parent.detached;
         let lives = |id: &TaskId| self.live.get(id).is_some_and(|live| !live.task.is_final());
-        match parent.task_id.parse::<TaskId>().ok().filter(lives) {
+        let parent = parent.task_id.parse::<TaskId>().ok();
+        match parent.filter(lives) {
             Some(parent) => self.families.join(parent, id, detached),
-            None if detached => {}
+            None if detached => {
+                parent.into_iter().for_each(|parent| self.families.join_gone(parent, id));
+            }
             // It should have ended with its parent.
             None => {
                 self.cancel_child(id, now);
@@ -156,12 +177,13 @@ impl State {
             }
             ending.extend(self.families.leave(id));
         }
+        self.leave_stops(now);
     }
 
     /// False: it has ended already.
     fn cancel_child(&mut self, id: TaskId, now: Millis) -> bool {
         let Some(live) = self.live.get(&id) else { return false };
-        let failure = cancelled("the calling task ended");
+        let failure = cancelled("parent", "the calling task ended", None);
         let failure = live.task.complete_failure(failure, "coordinator");
         let decided = live.task.decide_cancel(failure);
         let Ok(body) = decided else { return false };

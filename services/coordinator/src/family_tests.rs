@@ -248,7 +248,10 @@ async fn a_cancel_reaches_everything_below_in_one_commit() {
     let user = (parent.task_id.clone(), "user".to_owned());
     assert_eq!(told, [user, parents(&running), parents(&asks), parents(&below)]);
     assert_eq!(bench.core.lock().registry.agents["b"].waiting, 0);
-    assert!(bench.core.lock().families.is_empty(), "the one that goes on is nobody's child");
+    let left = bench.core.lock().families.below_root(apart.parse().unwrap());
+    assert_eq!(left, 1, "only the one that goes on counts");
+    bench.cancel(&apart).await;
+    assert!(bench.core.lock().families.is_empty());
 }
 
 #[tokio::test]
@@ -354,6 +357,33 @@ async fn delegation_goes_so_deep_and_no_deeper() {
     let caller = bench.calling(&last, "k");
     let refused = refusal_of(bench.send(request("a", "x"), &caller)).await;
     assert_eq!(refused.reason, "DELEGATION_TOO_DEEP");
+}
+
+#[tokio::test]
+async fn whoever_is_detached_still_counts_when_its_parent_has_ended() {
+    let mut bench = bench().await;
+    let root = bench.root("a").await;
+    let middle = bench.child(&root, "m", "b").await;
+    let apart = [bench.calling_detached(&middle, "1"), bench.calling_detached(&middle, "2")];
+    let one = bench.child_of(&apart[0], "c").await;
+    let other = bench.child_of(&apart[1], "c").await;
+    bench.child(&one, "k", "c").await;
+    let below =
+        |bench: &Bench, id: &str| bench.core.lock().families.below_root(id.parse().unwrap());
+    assert_eq!(below(&bench, &other.task_id), 4);
+    bench.complete(&middle, 1);
+    assert_eq!(state(&bench, &middle.task_id).await, TaskState::Completed);
+    assert_eq!(below(&bench, &root.task_id), 3, "as if nobody stood between them");
+    bench.complete(&root, 1);
+    assert_eq!(state(&bench, &root.task_id).await, TaskState::Completed);
+    assert_eq!(below(&bench, &other.task_id), 3, "there is still one count for all");
+    bench.complete(&one, 1);
+    assert_eq!(state(&bench, &one.task_id).await, TaskState::Completed);
+    assert_eq!(below(&bench, &other.task_id), 1);
+    let bench = bench.restart(vec![offer("c")]).await;
+    assert_eq!(below(&bench, &other.task_id), 1, "also after a restart");
+    bench.cancel(&other.task_id).await;
+    assert!(bench.core.lock().families.is_empty());
 }
 
 #[tokio::test]

@@ -114,7 +114,7 @@ impl Task {
             Body::Released(_) => Ok(Verdict::Events(self.decide_release())),
             // Told to stop, its task would have ended before this.
             Body::Stopped(_) => {
-                let failure = cancelled("the agent stopped by itself");
+                let failure = cancelled("agent", "the agent stopped by itself", None);
                 let failure = self.complete_failure(failure, "worker");
                 one(ended(TaskState::Canceled, None, Some(failure)))
             }

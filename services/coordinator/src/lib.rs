@@ -54,6 +54,7 @@ mod pulse;
 mod push;
 mod repeat;
 mod send;
+mod stops;
 mod subscription;
 mod view;
 

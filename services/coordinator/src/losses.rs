@@ -6,7 +6,8 @@ use std::time::Duration;
 use faultline_proto::{
     Failure,
     id::{TaskId, WorkerId},
-    reason, v1,
+    reason,
+    v1::{self, event},
 };
 
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     core::State,
     live::Live,
     registry::{Presence, Worker},
+    stops::is_stop,
     task::{Millis, Task, is_waiting},
 };
 
@@ -38,6 +40,10 @@ impl State {
             false => live.task.decide_lose(losses_max, |task| worker_lost(task, losses_max)),
         };
         let Ok(bodies) = bodies else { return };
+        if bodies.iter().any(|body| matches!(body, event::Body::Ended(_))) {
+            self.note_unstopped(id);
+        }
+        let Some(live) = self.live.get_mut(&id) else { return };
         let from = live.task.version;
         live.task.version += 1;
         let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
@@ -121,7 +127,9 @@ impl State {
         let mut stale = Vec::new();
         for agent in self.registry.agents.values().filter(|a| a.workers.is_empty()) {
             let waited = agent.queue.iter().filter(|(_, since)| since.elapsed() >= patience);
-            stale.extend(waited.map(|(id, _)| id));
+            // Stops wait for as long as they have.
+            let stop = |id: &TaskId| self.live.get(id).is_some_and(|live| is_stop(&live.task));
+            stale.extend(waited.map(|(id, _)| id).filter(|id| !stop(id)));
         }
         for id in stale {
             let Some(live) = self.live.get(&id) else { continue };

@@ -15,7 +15,9 @@ use faultline_proto::{
 };
 use tokio::sync::oneshot;
 
-use crate::{caller::Caller, core::Core, error::Error, gate, store::Scope, task::Task};
+use crate::{
+    caller::Caller, core::Core, error::Error, gate, show::cancelled, store::Scope, task::Task,
+};
 
 impl Core {
     pub(crate) async fn operator_cancel(
@@ -27,8 +29,7 @@ impl Core {
         let task = self.anybodys(&request.task_id).await?;
         let (id, by) = (task.id, "cancelled by an operator");
         let why = wish::in_words(&request.reason);
-        let text = why.map_or_else(|| by.to_owned(), |why| format!("{by}: {why}"));
-        self.stop(task, text, "operator").await?;
+        self.stop(task, cancelled("operator", by, why.as_deref()), "operator").await?;
         tracing::info!(task = %id, operator = caller.principal, "an operator cancelled a task");
         self.inspect(InspectRequest { task_id: request.task_id }, caller).await
     }

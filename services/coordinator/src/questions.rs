@@ -23,6 +23,11 @@ impl Task {
         if interrupt.agent.is_empty() {
             interrupt.agent.clone_from(&self.agent);
         }
+        let own = self.id.to_string();
+        if interrupt.task_id.is_empty() {
+            interrupt.task_id.clone_from(&own);
+        }
+        interrupt.path.insert(0, own);
         if self.message_bytes() + interrupt.encoded_len() > limits::TASK_MESSAGE_BYTES_MAX {
             return Ok(Verdict::TooLarge);
         }

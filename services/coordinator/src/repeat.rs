@@ -53,9 +53,10 @@ impl Core {
             "" => None,
             id => Some(Box::new(self.visible(id, &request.tenant, caller).await?)),
         };
-        if let (None, Some(calling)) = (&task, &caller.calling) {
-            let name = calling.key_name(&caller.principal)?;
-            return self.look_up_key(name, ANY_MESSAGE, request, None, caller).await;
+        let answers = task.is_some();
+        if let Some(calling) = caller.calling.as_ref().filter(|c| !answers || !c.key.is_empty()) {
+            let name = calling.key_name(&caller.principal, answers)?;
+            return self.look_up_key(name, ANY_MESSAGE, request, task, caller).await;
         }
         if caller.idempotency_key.is_empty() {
             return self.first(request, task, None, caller).await;

@@ -261,7 +261,11 @@ fn fenced(live: &Live) -> Cancel {
     Cancel { task_id, attempt, initiator: "fenced".to_owned() }
 }
 
+/// As the agent tells it, or in the words of its message alone.
 fn rejected(live: &Live, message: &Message) -> Failure {
+    if let Some(told) = message.metadata.as_ref().and_then(Failure::from_metadata) {
+        return live.task.complete_failure(told, "worker");
+    }
     let text = message.parts.iter().find_map(|part| match &part.content {
         Some(Content::Text(text)) => Some(text.as_str()),
         _ => None,

@@ -86,11 +86,16 @@ pub(crate) fn pause(
     rules: &Rules,
     situation: &Situation,
 ) -> Result<Duration, No> {
-    if !is_born_here(failure) || failure.retries_spent > 0 {
+    let spent_elsewhere = failure.retries_spent > 0;
+    if !is_born_here(failure) || spent_elsewhere && !failure.foreign {
         return Err(No::NotOurs);
     }
     if !is_retryable(failure, situation.idempotent) {
         return Err(No::NotRetryable);
+    }
+    // A stranger that has tried again himself had his chances.
+    if spent_elsewhere {
+        return Err(No::Spent);
     }
     let pause = match failure.retry_after() {
         Some(asked) if asked > rules.cap => return Err(No::TooLong),
@@ -106,9 +111,20 @@ pub(crate) fn pause(
     }
 }
 
-/// Nothing that the agent called has failed: it did so itself.
+/// Nothing that the agent called has failed: it did so itself. An agent that speaks for a stranger
+/// is as near as anybody comes to what failed there: his hops are quoted below its name, and only
+/// one of ours is above them.
 pub(crate) fn is_born_here(failure: &Failure) -> bool {
-    failure.hop == 0 && failure.causes.len() <= 1 && failure.aggregate.is_none()
+    let hops = match failure.foreign {
+        true => failure.causes.iter().filter(|cause| !is_quoted(&cause.agent)).count(),
+        false => failure.causes.len().max(failure.hop as usize + 1),
+    };
+    hops <= 1 && failure.aggregate.is_none()
+}
+
+/// `ours:theirs`, which is no name of an agent of ours.
+fn is_quoted(agent: &str) -> bool {
+    agent.contains(':')
 }
 
 fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
@@ -164,4 +180,4 @@ impl RetryBudget {
 
 #[cfg(test)]
 #[path = "retry_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -2,7 +2,7 @@
 
 use faultline_proto::{
     reason::Reason,
-    v1::{Aggregate, Origin},
+    v1::{Aggregate, Cause, Origin},
 };
 
 use super::*;
@@ -59,6 +59,33 @@ fn what_is_tried_again_is_what_the_table_says() {
     for (name, failure, situation, expected) in table {
         assert_eq!(pause(failure, &RULES, situation), *expected, "{name}");
     }
+}
+
+/// As an agent tells it that speaks for a stranger, whose own hops are quoted below its name.
+pub(crate) fn quoted(reason: &'static Reason, theirs: &[&str]) -> Failure {
+    let mut record = Failure::new(reason).into_record();
+    let cause = |agent: &&str| Cause { agent: format!("b:{agent}"), ..Cause::default() };
+    record.causes = theirs.iter().map(cause).collect();
+    record.hop = theirs.len() as u32 - 1;
+    record.origin = Some(Origin { agent: "b".into(), ..Origin::default() });
+    record.foreign = true;
+    Failure::from_record(record).wrap("b", "t", "c")
+}
+
+#[test]
+fn what_a_stranger_failed_of_is_tried_again_by_whoever_speaks_for_him() {
+    let refused = quoted(&reason::UNAVAILABLE, &["peer"]);
+    assert_eq!(pause(&refused, &RULES, &FRESH), Ok(secs(1)));
+    let deep = quoted(&reason::UNAVAILABLE, &["plan", "code"]);
+    assert_eq!(pause(&deep, &RULES, &FRESH), Ok(secs(1)), "we are next to it as well");
+    let delayed = quoted(&reason::RATE_LIMITED, &["peer"]).with_retry_after(secs(7));
+    assert_eq!(pause(&delayed, &RULES, &FRESH), Ok(secs(7)));
+    let said = quoted(&reason::UNAVAILABLE, &["peer"]).with_retryable(false);
+    assert_eq!(pause(&said, &RULES, &FRESH), Err(No::NotRetryable));
+    let tried = refused.clone().with_retries_spent(2);
+    assert_eq!(pause(&tried, &RULES, &FRESH), Err(No::Spent), "he has tried again himself");
+    let above = refused.wrap("a", "t", "c");
+    assert_eq!(pause(&above, &RULES, &FRESH), Err(No::NotOurs), "further up nobody does");
 }
 
 #[test]

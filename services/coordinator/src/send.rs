@@ -182,11 +182,8 @@ impl Core {
             None => Step::Start(Box::new(self.new_task(state, request, caller, streams)?)),
             Some(task) => continued(state, &task, request, caller, streams)?,
         };
-        let used = || match (&step, &caller.calling) {
-            (Step::Start(_), Some(_)) => NEVER_EXPIRES,
-            _ => now(),
-        };
-        let key = claim.as_ref().map(|claim| claim.row(step.task_id(), used()));
+        let used = if caller.calling.is_some() { NEVER_EXPIRES } else { now() };
+        let key = claim.as_ref().map(|claim| claim.row(step.task_id(), used));
         let push = push.map(|config| {
             // A new task has no events yet: its notifications begin with the first.
             let seq = state.live.get(&step.task_id()).map_or(0, |live| live.task.seq);
@@ -240,6 +237,7 @@ impl Core {
                 || (caller.calling.is_none() && !caller.idempotency_key.is_empty()),
             // Whoever wants to hear of the task is given one.
             may_message: found.offer.may_answer_with_message && !notifies,
+            checkpoint: None,
             agent,
         })
     }

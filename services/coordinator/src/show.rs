@@ -88,10 +88,13 @@ impl Task {
     }
 }
 
-/// The failure of a task that was stopped, which says by whom.
-pub(crate) fn cancelled(text: impl Into<String>) -> Failure {
+/// The failure of a task that was stopped, which says by whom. `why` is what they said, if they
+/// said anything.
+pub(crate) fn cancelled(initiator: &str, text: &str, why: Option<&str>) -> Failure {
+    let text = why.map_or_else(|| text.to_owned(), |why| format!("{text}: {why}"));
     Failure::new(&reason::CANCELLED)
         .because(text)
         .with_error_type("cancelled")
         .with_plane(v1::Plane::Execution)
+        .with_cancellation(initiator, why.unwrap_or_default())
 }

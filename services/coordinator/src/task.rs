@@ -319,7 +319,11 @@ pub(crate) fn ended(
     message: Option<Message>,
     failure: Option<Failure>,
 ) -> event::Body {
-    let failure = failure.map(Failure::into_record);
+    // Whoever reads the record alone must not need our table.
+    let failure = failure.map(|failure| {
+        let may_retry = failure.may_retry();
+        v1::Failure { retryable: Some(may_retry), ..failure.into_record() }
+    });
     event::Body::Ended(Ended { state: state as i32, message, failure, ..Ended::default() })
 }
 

@@ -1,7 +1,11 @@
 //! What failed in a task and did not end it, within bounds. Pure, like the task it belongs to.
 
 use faultline_chassis::limits;
-use faultline_proto::{Failure, failure::METADATA_KEY, json, v1};
+use faultline_proto::{
+    Failure,
+    failure::{METADATA_KEY, public},
+    v1,
+};
 use prost::Message;
 use prost_types::{ListValue, Struct, Value, value::Kind};
 
@@ -60,7 +64,7 @@ impl Tolerated {
             metadata.fields.insert(key.to_owned(), Value { kind: Some(kind) });
         };
         put(DEGRADED_KEY, Kind::BoolValue(true));
-        let values = self.failures.iter().map(record).collect();
+        let values = self.failures.iter().map(public).collect();
         put(TOLERATED_KEY, Kind::ListValue(ListValue { values }));
         if self.more > 0 {
             put(MORE_KEY, Kind::NumberValue(self.more.into()));
@@ -71,12 +75,8 @@ impl Tolerated {
 
 /// What watchers see of one: our record alone. The flat keys stand for a task that failed.
 pub(crate) fn metadata(tolerated: &v1::Tolerated) -> Option<Struct> {
-    let value = record(tolerated.failure.as_ref()?);
+    let value = public(tolerated.failure.as_ref()?);
     Some(Struct { fields: [(METADATA_KEY.to_owned(), value)].into() })
-}
-
-fn record(failure: &v1::Failure) -> Value {
-    Value { kind: Some(Kind::StructValue(json::to_struct(failure))) }
 }
 
 /// As it is stored, whoever reported it: it did not end the task.
@@ -87,7 +87,7 @@ pub(crate) fn recoverable(failure: Failure) -> v1::Tolerated {
 
 #[cfg(test)]
 mod tests {
-    use faultline_proto::reason;
+    use faultline_proto::{json, reason};
 
     use super::*;
 

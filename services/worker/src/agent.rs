@@ -93,6 +93,7 @@ pub struct Offer {
     policy: Policy,
     timeout: Duration,
     idempotent: bool,
+    delivers_stops: bool,
     retries: Option<u32>,
     agent: Box<dyn Erased>,
 }
@@ -125,6 +126,7 @@ impl Offer {
             policy: Policy::default(),
             timeout: Duration::ZERO,
             idempotent: false,
+            delivers_stops: false,
             retries: None,
             agent: Box::new(agent),
         };
@@ -248,6 +250,14 @@ impl Offer {
         self
     }
 
+    /// Work of its tasks goes on elsewhere when its worker dies. When such a task is stopped and no
+    /// worker is there to be told, the next one is given a task that
+    /// [says so](Context::delivers_stop) and has the checkpoint of the stopped one.
+    pub fn delivers_stops(mut self) -> Self {
+        self.delivers_stops = true;
+        self
+    }
+
     /// How often a failed attempt is tried again. Without this the coordinator's default counts.
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = Some(retries);
@@ -346,6 +356,7 @@ impl Offer {
             on_worker_lost: on_worker_lost as i32,
             max_attempts: self.max_attempts,
             idempotent: self.idempotent,
+            delivers_stops: self.delivers_stops,
             retries: self.retries,
             extended_card,
             timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),

@@ -27,12 +27,16 @@ pub struct Child<'a> {
 
 impl<'a> Child<'a> {
     pub(crate) async fn start(call: Call<'a>) -> Result<Self, Error> {
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut retried) = (PAUSE_MIN, false);
         loop {
             match call.cx.unless_cancelled(call.send(call.message.clone(), true)).await? {
                 Ok(task) => return Ok(Self { call, task }),
                 Err(failure) if is_passing(&failure) => call.cx.sleep(pause).await?,
-                Err(failure) => return Err(failure.into()),
+                Err(failure) => {
+                    call.cx.unless_cancelled(call.wait_after(failure, retried)).await??;
+                    retried = true;
+                    continue;
+                }
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }

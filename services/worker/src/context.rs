@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use bytes::Bytes;
 use faultline_chassis::{TraceContext, limits};
 use faultline_proto::{
-    a2a,
+    a2a, answer,
     id::TaskId,
     v1::{self, report::Body},
 };
@@ -17,6 +17,9 @@ use crate::{
     content::{self, check_message, check_object_depth, check_size, text_of},
     run::{self, attempt_message},
 };
+
+/// Tells that a task only stops what another has started.
+const STOP_KEY: &str = "faultline.dev/stop";
 
 /// An agent's view of one attempt at one task.
 ///
@@ -92,9 +95,24 @@ impl Context {
         self.attempt.report(Body::Started(v1::Started {})).await
     }
 
+    /// Whether this task is only here to stop what another one, whose checkpoint it has, started
+    /// elsewhere; see [`Offer::delivers_stops`](crate::Offer::delivers_stops).
+    pub fn delivers_stop(&self) -> bool {
+        let metadata = self.attempt.message.metadata.as_ref();
+        metadata.is_some_and(|metadata| metadata.fields.contains_key(STOP_KEY))
+    }
+
     /// Tells people what the agent is doing. For results use artifacts.
     pub async fn status(&self, content: impl Into<Content>) -> Result<(), Error> {
         let message = self.message_of(content.into())?;
+        self.attempt.report(Body::Status(message)).await
+    }
+
+    /// An answer to this question was taken here when another one counted already.
+    pub(crate) async fn superseded(&self, question: &str) -> Result<(), Error> {
+        let text = format!("another answer to '{question}' came first, and counts");
+        let mut message = self.message_of(text.into())?;
+        message.metadata = Some(answer::superseded(question));
         self.attempt.report(Body::Status(message)).await
     }
 

@@ -14,18 +14,20 @@ use faultline_chassis::{
 use faultline_proto::{
     Failure,
     a2a::{self, TaskState, a2a_service_client::A2aServiceClient, send_message_response},
+    answer,
     disposition::RUN_ERROR,
     reason,
-    v1::{Interrupt, Origin},
+    v1::{AnswerAction, Interrupt, Origin},
 };
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tonic::{
     Request, Response, Status,
     metadata::{Ascii, MetadataValue},
 };
 
 use crate::{
-    Answer, Child, Content, Context, Error, OutcomeCall,
+    Answer, Child, Content, Context, Error, Outcome, OutcomeCall,
     content::{check_message, text_of, text_parts},
     raise::{Hook, Raised},
 };
@@ -34,13 +36,13 @@ use crate::{
 const TASK: &str = "faultline-task";
 /// The child's key.
 const KEY: &str = "faultline-key";
-/// Makes a message to a child that was started elsewhere safe to repeat.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// The child outlives its parent.
 const DETACHED: &str = "faultline-detached";
 
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The longest delay that a refused call is made again after.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the end of a child that is not wanted any longer is waited for.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -65,14 +67,16 @@ pub struct Delegation<'a> {
     content: Content,
     key: Option<String>,
     task_id: String,
+    /// The question of that task that it answers; empty: its oldest.
+    question: String,
     detached: bool,
     hook: Option<Hook<'a>>,
 }
 
 impl<'a> Delegation<'a> {
     pub(crate) fn new(cx: &'a Context, agent: String, content: Content) -> Self {
-        let task_id = String::new();
-        Self { cx, agent, content, key: None, task_id, detached: false, hook: None }
+        let (task_id, question) = (String::new(), String::new());
+        Self { cx, agent, content, key: None, task_id, question, detached: false, hook: None }
     }
 
     /// Names the child within its parent, in visible ASCII. The same key in a later attempt finds
@@ -90,6 +94,12 @@ impl<'a> Delegation<'a> {
     /// Goes on with a task that was delegated before and asks something: the content is its answer.
     pub fn to_task(self, task_id: impl Into<String>) -> Self {
         Self { task_id: task_id.into(), ..self }
+    }
+
+    /// Answers the question that this outcome has, and no other: if somebody else was faster, it is
+    /// refused.
+    pub fn answering(self, asked: &Outcome) -> Self {
+        Self { task_id: asked.task_id.clone(), question: asked.question.clone(), ..self }
     }
 
     /// For loops of a model and its tools: whatever becomes of the other agent comes back as text
@@ -192,11 +202,13 @@ pub(crate) struct Call<'a> {
     pub(crate) hook: Option<Hook<'a>>,
     /// A question of the child is asked here; else whoever delegated is given it.
     raises: bool,
+    /// Questions that were answered here when somebody else had answered them further down.
+    superseded: Mutex<Vec<String>>,
 }
 
 impl<'a> Call<'a> {
     pub(crate) fn new(delegation: Delegation<'a>, key: String) -> Result<Self, Error> {
-        let Delegation { cx, agent, content, task_id, detached, hook, .. } = delegation;
+        let Delegation { cx, agent, content, task_id, question, detached, hook, .. } = delegation;
         let attempt = cx.attempt_state();
         if attempt.token.is_empty() {
             let text = "the coordinator takes no delegations: it is older than this worker";
@@ -207,12 +219,26 @@ impl<'a> Call<'a> {
         if detached {
             metadata.push((DETACHED, MetadataValue::from_static("true")));
         }
-        let message = a2a::Message { task_id, ..user_message(content.0) };
+        let mut message = a2a::Message { task_id, ..user_message(content.0) };
+        if !question.is_empty() {
+            message.metadata = Some(answer::record(&question, AnswerAction::Accept));
+        }
         check_message(&message)?;
         let client = A2aServiceClient::new(attempt.coordinator.clone())
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
-        Ok(Self { cx, agent, key, key_value, message, metadata, client, hook, raises: true })
+        Ok(Self {
+            cx,
+            agent,
+            key,
+            key_value,
+            message,
+            metadata,
+            client,
+            hook,
+            raises: true,
+            superseded: Mutex::default(),
+        })
     }
 
     /// Waits for the end, without a slot.
@@ -220,6 +246,7 @@ impl<'a> Call<'a> {
         let waiting = self.cx.attempt_state().wait_for_another();
         let ended = self.cx.unless_cancelled(self.follow()).await?;
         waiting.over().await?;
+        self.tell_superseded().await?;
         ended.and_then(|child| self.result(child))
     }
 
@@ -233,7 +260,7 @@ impl<'a> Call<'a> {
     pub(crate) async fn follow(&self) -> Result<a2a::Task, Error> {
         let mut pause = PAUSE_MIN;
         let mut raised = Raised::new(self);
-        let mut answer = None;
+        let (mut answer, mut retried) = (None, false);
         loop {
             // Without an answer to give the first message goes again, which finds the child.
             let answers = answer.is_some();
@@ -242,25 +269,69 @@ impl<'a> Call<'a> {
                 Ok(child) => match state(&child) {
                     TaskState::InputRequired | TaskState::AuthRequired if self.raises => {
                         answer = raised.next_answer(&child).await?;
-                        pause = PAUSE_MIN;
-                        continue;
+                        if answer.is_some() {
+                            pause = PAUSE_MIN;
+                            continue;
+                        }
                     }
-                    TaskState::Submitted | TaskState::Working | TaskState::Unspecified => {}
+                    TaskState::Submitted | TaskState::Working => {}
+                    TaskState::Unspecified => return Err(self.stateless(&child)),
                     _ => return Ok(child),
                 },
                 // The child went on without this answer: somebody else gave one, or it has ended.
-                Err(failure) if answers && failure.row() == &reason::UNSUPPORTED_OPERATION => {}
+                Err(failure) if answers && failure.row() == &reason::UNSUPPORTED_OPERATION => {
+                    self.superseded.lock().extend(raised.last_key());
+                }
                 Err(failure) if answers && failure.row() == &reason::INVALID_PARAMS => {
                     raised.refused(failure);
                 }
                 Err(failure) if is_passing(&failure) => {
                     tracing::debug!(agent = self.agent, reason = %failure, "sending it again");
                 }
-                Err(failure) => return Err(failure.with_error_type(RUN_ERROR).into()),
+                Err(failure) => {
+                    self.wait_after(failure, retried).await?;
+                    retried = true;
+                    continue;
+                }
             }
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// The call was refused. If that may pass it is made once more, after the delay that was asked
+    /// for, given that this task has the time.
+    pub(crate) async fn wait_after(&self, failure: Failure, retried: bool) -> Result<(), Error> {
+        let failure = failure.with_error_type(RUN_ERROR);
+        if retried {
+            return Err(failure.with_retries_spent(1).into());
+        }
+        // An open circuit is there to be heard of at once.
+        let passes = failure.may_retry() && failure.row() != &reason::CIRCUIT_OPEN;
+        let delay = failure.retry_after().filter(|delay| passes && *delay <= REFUSAL_PATIENCE);
+        let Some(delay) = delay else { return Err(failure.into()) };
+        if self.cx.remaining().is_some_and(|left| left <= delay) {
+            return Err(failure.into());
+        }
+        tracing::debug!(agent = self.agent, reason = %failure, ?delay, "refused for now");
+        tokio::time::sleep(delay).await;
+        Ok(())
+    }
+
+    /// Says which answers came too late: whoever gave them was told that they were taken.
+    pub(crate) async fn tell_superseded(&self) -> Result<(), Error> {
+        let keys = std::mem::take(&mut *self.superseded.lock());
+        for key in keys {
+            self.cx.superseded(&format!("{}/{key}", self.key)).await?;
+        }
+        Ok(())
+    }
+
+    /// Nobody knows whether such a child will ever end.
+    fn stateless(&self, child: &a2a::Task) -> Error {
+        let text = format!("the task of '{}' is in a state that is not known here", self.agent);
+        let failure = Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text);
+        failure.with_error_type(RUN_ERROR).with_task(&child.id, &child.context_id).into()
     }
 
     /// What the child made, or why it did not.
@@ -301,8 +372,8 @@ impl<'a> Call<'a> {
         message: a2a::Message,
         at_once: bool,
     ) -> Result<a2a::Task, Failure> {
-        // The key stands for what starts the child, and with it the child would be found again.
-        let answers = !message.task_id.is_empty();
+        // The key stands for what was delegated: with it an answer to a question on the way would
+        // be taken for that.
         let first = message.message_id == self.message.message_id;
         let request = a2a::SendMessageRequest {
             tenant: self.agent.clone(),
@@ -316,10 +387,8 @@ impl<'a> Call<'a> {
         };
         let mut calling = self.calling("SendMessage");
         let mut request = self.request(request, calling.context());
-        if !answers {
+        if first {
             request.metadata_mut().insert(KEY, self.key_value.clone());
-        } else if first && let Ok(id) = self.message.message_id.parse() {
-            request.metadata_mut().insert(IDEMPOTENCY_KEY, id);
         }
         let sent = self.client.clone().send_message(request).await;
         let sent =

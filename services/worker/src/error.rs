@@ -43,8 +43,14 @@ pub struct Error(Kind);
 /// What becomes of the task.
 pub(crate) enum Kind {
     Failed(Failed),
-    Rejected(String),
+    Rejected(Rejected),
     Stopped,
+}
+
+/// A rejection in words, and with what was told beside them.
+pub(crate) struct Rejected {
+    pub(crate) text: String,
+    pub(crate) failure: Option<Failure>,
 }
 
 /// A failure, and behind one that nobody put into words yet the error it was.
@@ -74,7 +80,14 @@ impl Error {
     /// The agent looked at the task and declines it: the task ends REJECTED, not FAILED, with
     /// `text` as its message.
     pub fn rejected(text: impl Into<String>) -> Self {
-        Self(Kind::Rejected(text.into()))
+        Self(Kind::Rejected(Rejected { text: text.into(), failure: None }))
+    }
+
+    /// Likewise, with a record of its own, whose public text is the message. For whoever speaks for
+    /// somebody else, who declined.
+    pub fn rejected_with(failure: Failure) -> Self {
+        let text = failure.public_message.clone();
+        Self(Kind::Rejected(Rejected { text, failure: Some(failure) }))
     }
 
     /// The agent was told to stop. Only a [`Context`](crate::Context) knows that.
@@ -154,6 +167,14 @@ impl Error {
         }
     }
 
+    /// The record that a rejection came with.
+    pub fn rejection(&self) -> Option<&Failure> {
+        match &self.0 {
+            Kind::Rejected(rejected) => rejected.failure.as_ref(),
+            Kind::Failed(_) | Kind::Stopped => None,
+        }
+    }
+
     pub(crate) fn into_kind(self) -> Kind {
         self.0
     }
@@ -211,7 +232,7 @@ impl fmt::Debug for Error {
                 Some(private) => write!(f, "{failure} ({})", private.for_log()),
                 None => write!(f, "{failure}"),
             },
-            Kind::Rejected(text) => write!(f, "rejected: {text}"),
+            Kind::Rejected(Rejected { text, .. }) => write!(f, "rejected: {text}"),
             Kind::Stopped => f.write_str("told to stop"),
         }
     }
@@ -314,6 +335,6 @@ mod tests {
     fn a_rejection_is_no_failure() {
         let error = Error::rejected("not my kind of work").because("ignored");
         assert!(error.failure().is_none());
-        assert!(matches!(error.into_kind(), Kind::Rejected(t) if t == "not my kind of work"));
+        assert!(matches!(error.into_kind(), Kind::Rejected(r) if r.text == "not my kind of work"));
     }
 }

@@ -12,12 +12,13 @@ use futures::{
 use crate::{Content, Context, Delegated, Delegation, Error, delegation::Call, reason};
 
 /// Work for several agents, made by [`Context::fanout`]. Awaiting it sends it to all of them and
-/// returns as soon as it is decided: enough have done it, or enough can no longer. Whoever is still
-/// at it then is cancelled.
+/// returns as soon as enough have done it, or when all have ended.
 ///
 /// - Enough results, though some failed: the failures come back beside the results, and the task
-///   keeps them as [tolerated](Context::tolerate).
-/// - Too few: the error is MIN_RESULTS_NOT_MET and names what became of every branch.
+///   keeps them as [tolerated](Context::tolerate). Whoever is still at it then is cancelled.
+/// - Too few: the error is MIN_RESULTS_NOT_MET, which names what became of every branch, and
+///   [has the results](TooFew) that there are. What some did is of use even if not enough did it,
+///   so none is cancelled because others failed.
 ///
 /// ```
 /// # use faultline_worker::{Context, Error};
@@ -48,6 +49,29 @@ pub struct Fanned {
     pub failures: Vec<(String, Failure)>,
     /// Some failed.
     pub degraded: bool,
+}
+
+/// Why a fan-out did not get enough, and what it got. `?` makes it the [`Error`] alone.
+#[derive(Debug)]
+pub struct TooFew {
+    /// MIN_RESULTS_NOT_MET; anything else if it never got so far.
+    pub error: Error,
+    /// In the order of the branches.
+    pub results: Vec<Branch>,
+    /// The agents that failed, likewise.
+    pub failures: Vec<(String, Failure)>,
+}
+
+impl From<Error> for TooFew {
+    fn from(error: Error) -> Self {
+        Self { error, results: Vec::new(), failures: Vec::new() }
+    }
+}
+
+impl From<TooFew> for Error {
+    fn from(few: TooFew) -> Self {
+        few.error
+    }
 }
 
 /// One agent's result.
@@ -95,7 +119,7 @@ impl<'a> Fanout<'a> {
         Self { required: None, ..self }
     }
 
-    async fn run(self, key: String) -> Result<Fanned, Error> {
+    async fn run(self, key: String) -> Result<Fanned, TooFew> {
         let Self { cx, content, branches, required, .. } = self;
         let required = required.unwrap_or(branches.len());
         check(branches.len(), required)?;
@@ -104,16 +128,19 @@ impl<'a> Fanout<'a> {
             let content = own.unwrap_or_else(|| content.clone());
             Call::new(Delegation::new(cx, agent, content), format!("{key}/{at}"))
         });
-        let calls = branches.collect::<Result<Vec<_>, _>>()?;
+        let calls = branches.collect::<Result<Vec<_>, Error>>()?;
         let waiting = cx.attempt_state().wait_for_another();
         let ended = cx.unless_cancelled(race(&calls, required)).await??;
         waiting.over().await?;
+        for call in &calls {
+            call.tell_superseded().await?;
+        }
         ended.into_result(agents, required, cx).await
     }
 }
 
 impl<'a> IntoFuture for Fanout<'a> {
-    type Output = Result<Fanned, Error>;
+    type Output = Result<Fanned, TooFew>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(mut self) -> Self::IntoFuture {
@@ -139,7 +166,7 @@ fn check(asked: usize, required: usize) -> Result<(), Error> {
 /// What each branch came to; `None`: nobody waited for it.
 struct Ended(Vec<Option<Result<Delegated, Failure>>>);
 
-/// Follows all until it is decided, and cancels those that are still at it.
+/// Follows all until enough have done it, and cancels those that are still at it then.
 async fn race(calls: &[Call<'_>], required: usize) -> Result<Ended, Error> {
     let following = calls.iter().enumerate();
     let mut following: FuturesUnordered<_> =
@@ -149,27 +176,30 @@ async fn race(calls: &[Call<'_>], required: usize) -> Result<Ended, Error> {
             })
             .collect();
     let mut ended: Vec<Option<_>> = calls.iter().map(|_| None).collect();
-    let (mut succeeded, mut failed) = (0, 0);
+    let mut succeeded = 0;
     while succeeded < required
-        && failed <= calls.len() - required
         && let Some((at, result)) = following.next().await
     {
-        ended[at] = Some(match result {
+        ended[at] = match result {
             Ok(made) => {
                 succeeded += 1;
-                Ok(made)
+                Some(Ok(made))
             }
-            Err(error) => {
-                failed += 1;
-                // Only a stop has no record, and it is this task's own.
-                Err(error.failure().cloned().ok_or(error)?)
-            }
-        });
+            // A loser that an earlier attempt of this task has cancelled.
+            Err(error) if is_loser(&error) => None,
+            // Only a stop has no record, and it is this task's own.
+            Err(error) => Some(Err(error.failure().cloned().ok_or(error)?)),
+        };
     }
     drop(following);
     let open = calls.iter().zip(&ended).filter(|(_, ended)| ended.is_none());
     join_all(open.map(|(call, _)| call.cancel())).await;
     Ok(Ended(ended))
+}
+
+fn is_loser(error: &Error) -> bool {
+    let cancel = error.failure().and_then(|failure| failure.cancel.as_ref());
+    cancel.is_some_and(|cancel| cancel.initiator == "parent")
 }
 
 impl Ended {
@@ -178,7 +208,7 @@ impl Ended {
         agents: Vec<String>,
         required: usize,
         cx: &Context,
-    ) -> Result<Fanned, Error> {
+    ) -> Result<Fanned, TooFew> {
         let asked = agents.len();
         let (mut results, mut failures) = (Vec::new(), Vec::new());
         for (agent, ended) in agents.into_iter().zip(self.0) {
@@ -194,7 +224,8 @@ impl Ended {
             let branches: Vec<_> = failures.iter().map(|(agent, f)| f.to_branch(agent)).collect();
             let failure = Failure::too_few(required, asked, results.len(), &branches);
             let retryable = failures.iter().all(|(_, failure)| failure.may_retry());
-            return Err(failure.with_retryable(retryable).into());
+            let error = failure.with_retryable(retryable).into();
+            return Err(TooFew { error, results, failures });
         }
         for (_, failure) in &failures {
             cx.tolerate(failure.clone()).await?;

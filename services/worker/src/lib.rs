@@ -63,7 +63,7 @@ pub use content::Content;
 pub use context::Context;
 pub use delegation::{Delegated, Delegation};
 pub use error::{Error, ServiceError};
-pub use fanout::{Branch, Fanned, Fanout};
+pub use fanout::{Branch, Fanned, Fanout, TooFew};
 pub use faultline_chassis::{Mesh, Metrics, Secret};
 pub use faultline_proto::{
     Failure, a2a,

@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 use faultline_proto::{
     Failure,
     a2a::{self, TaskState},
-    v1::Disposition,
+    v1::{Disposition, Interrupt},
 };
 use futures::future::BoxFuture;
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ use crate::{
 /// A delegation whose outcome is told to a model, made by [`Delegation::outcome`]. It does not fail
 /// because the other agent did: only if this task is told to stop, and if the failure says itself
 /// that it ends the run. A question of the other agent comes back as well; its answer goes to
-/// [`Delegation::to_task`].
+/// [`Delegation::answering`], or to [`Delegation::to_task`] where the task's id is all that is left.
 ///
 /// ```
 /// # use faultline_worker::{Context, Error};
@@ -120,6 +120,8 @@ pub struct Outcome {
     pub text: String,
     /// Of the other agent's task; empty if there is none.
     pub task_id: String,
+    /// The key of the question; empty if it asks none.
+    pub question: String,
     pub failure: Option<Failure>,
 }
 
@@ -138,25 +140,28 @@ impl Outcome {
             _ => String::new(),
         };
         let task_id = child.id.clone();
+        let asked = asked(&child);
         let (state, text) = match state(&child) {
             TaskState::Completed => (Ending::Completed, Delegated(child).text()),
-            TaskState::InputRequired => (Ending::InputRequired, asked(&child)),
-            TaskState::AuthRequired => (Ending::AuthRequired, asked(&child)),
+            TaskState::InputRequired => (Ending::InputRequired, asked.prompt),
+            TaskState::AuthRequired => (Ending::AuthRequired, asked.prompt),
             TaskState::Rejected => (Ending::Rejected, said()),
             TaskState::Canceled => (Ending::Cancelled, said()),
             _ => (Ending::Failed, said()),
         };
-        Self { state, text, task_id, failure }
+        Self { state, text, task_id, question: asked.key, failure }
     }
 
     /// The call itself failed: there may be no task.
     fn refused(failure: Failure) -> Self {
         let (text, task_id) = (failure.public_message.clone(), failure.task_id.clone());
-        Self { state: Ending::Failed, text, task_id, failure: Some(failure) }
+        let question = String::new();
+        Self { state: Ending::Failed, text, task_id, question, failure: Some(failure) }
     }
 
     fn timed_out(task_id: String) -> Self {
-        Self { state: Ending::TimedOut, text: String::new(), task_id, failure: None }
+        let (text, question) = (String::new(), String::new());
+        Self { state: Ending::TimedOut, text, task_id, question, failure: None }
     }
 
     /// The failure that is not for the model to handle, if it is one.
@@ -179,8 +184,8 @@ fn is_permanent(failure: &Failure) -> bool {
 }
 
 /// The oldest question of a task that waits.
-fn asked(task: &a2a::Task) -> String {
-    questions_of(task).into_iter().next().map(|question| question.prompt).unwrap_or_default()
+fn asked(task: &a2a::Task) -> Interrupt {
+    questions_of(task).into_iter().next().unwrap_or_default()
 }
 
 fn message_of(task: &a2a::Task) -> Option<&a2a::Message> {

@@ -27,6 +27,8 @@ pub struct Question {
     schema: Option<serde_json::Value>,
     url: String,
     expires_in: Option<Duration>,
+    sensitive: bool,
+    tool_call_id: String,
 }
 
 impl Question {
@@ -94,8 +96,27 @@ impl Question {
         Self { expires_in: Some(time), ..self }
     }
 
+    /// Its answer is not for everybody's eyes: front ends should not show it.
+    pub fn sensitive(self) -> Self {
+        Self { sensitive: true, ..self }
+    }
+
+    /// The call of a tool that waits for the answer, in the words of the model's provider.
+    pub fn tool_call(self, id: impl Into<String>) -> Self {
+        Self { tool_call_id: id.into(), ..self }
+    }
+
     fn new(kind: Kind, prompt: String) -> Self {
-        Self { key: None, kind, prompt, schema: None, url: String::new(), expires_in: None }
+        Self {
+            key: None,
+            kind,
+            prompt,
+            schema: None,
+            url: String::new(),
+            expires_in: None,
+            sensitive: false,
+            tool_call_id: String::new(),
+        }
     }
 
     pub(crate) fn into_interrupt(self, key: String, agent: &str) -> Result<Interrupt, Error> {
@@ -109,6 +130,9 @@ impl Question {
             requested_at: Some(now.into()),
             expires_at: self.expires_in.map(|time| (now + time).into()),
             agent: agent.to_owned(),
+            sensitive: self.sensitive,
+            tool_call_id: self.tool_call_id,
+            ..Interrupt::default()
         })
     }
 }

@@ -96,6 +96,12 @@ impl<'c, 'a> Raised<'c, 'a> {
         self.open.retain(|asked| questions.iter().any(|q| q.key == asked.key));
     }
 
+    /// The question that was answered last, if its answer came from above.
+    pub(crate) fn last_key(&self) -> Option<String> {
+        let last = self.last.as_ref().filter(|last| last.source == Source::Caller);
+        last.map(|last| last.key.clone())
+    }
+
     /// The child did not take the last answer.
     pub(crate) fn refused(&mut self, failure: Failure) {
         if let Some(last) = &mut self.last {

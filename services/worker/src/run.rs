@@ -17,7 +17,7 @@ use prost::Message as _;
 use crate::{
     Context, Error,
     attempt::{Attempt, Dropped, Restored},
-    error::Kind,
+    error::{Kind, Rejected},
 };
 
 /// The longest text of a rejection; the rest is cut.
@@ -103,10 +103,7 @@ fn last_words(attempt: &Attempt, ended: Ended) -> Option<Body> {
         Ended::Returned(Ok(())) => completed(attempt),
         Ended::Returned(Err(error)) => match error.into_kind() {
             Kind::Failed(told) => failed(attempt, told.failure, FLOW_ERROR),
-            Kind::Rejected(mut text) => {
-                text.truncate(text.floor_char_boundary(REJECTION_BYTES_MAX));
-                Body::Rejected(attempt_message(attempt, text))
-            }
+            Kind::Rejected(rejected) => Body::Rejected(rejection(attempt, rejected)),
             Kind::Stopped => Body::Stopped(v1::Stopped {}),
         },
         Ended::Panicked(text) => {
@@ -144,6 +141,19 @@ pub(crate) fn attempt_message(
     }
 }
 
+/// The message of a rejection. Its record, if it has one, is where every failure of a task is.
+fn rejection(attempt: &Attempt, Rejected { mut text, failure }: Rejected) -> a2a::Message {
+    text.truncate(text.floor_char_boundary(REJECTION_BYTES_MAX));
+    let mut message = attempt_message(attempt, text);
+    if let Some(failure) = failure {
+        let said = failure.public_message.clone();
+        let failure = complete(attempt, failure, FLOW_ERROR).because(said);
+        let failure = Failure::from_record(bounded(failure));
+        message.metadata = Some(failure.to_metadata(a2a::TaskState::Rejected));
+    }
+    message
+}
+
 /// Completes the record, logs it and marks the span.
 fn failed(attempt: &Attempt, failure: Failure, error_type: &str) -> Body {
     attempt.wake_span();
@@ -156,7 +166,9 @@ fn failed(attempt: &Attempt, failure: Failure, error_type: &str) -> Body {
 pub(crate) fn tolerated(attempt: &Attempt, error: Error) -> Result<Body, Error> {
     let failure = match error.normalised(&attempt.hosted.policy).into_kind() {
         Kind::Failed(told) => told.failure,
-        Kind::Rejected(text) => Failure::new(&reason::TASK_REJECTED).because(text),
+        Kind::Rejected(Rejected { text, failure }) => {
+            failure.unwrap_or_else(|| Failure::new(&reason::TASK_REJECTED).because(text))
+        }
         Kind::Stopped => return Err(Error::stopped()),
     };
     let failure = failure.with_severity(Severity::Recoverable);
@@ -172,6 +184,7 @@ fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
     let failure = failure.with_plane(Plane::Execution);
     if failure.origin.is_some() {
         let failure = failure.wrap(&hosted.name, attempt.task_id(), &attempt.context_id);
+        let failure = failure.with_hop_span(attempt.trace().span_id());
         tracing::debug!(failure.id = %failure.id, task.id = %attempt.key.task_id, "passed on");
         failure
     } else {

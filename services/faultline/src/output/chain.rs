@@ -3,11 +3,15 @@
 
 use std::fmt::Write;
 
+use faultline_proto::{
+    Failure, reason,
+    v1::{Branch, Cause},
+};
+
 use crate::output::{
     paint::Paint,
     text::{line, short, span, wrapped},
 };
-use faultline_proto::{Failure, reason, v1::Cause};
 
 const COLUMNS: usize = 92;
 const QUOTE_CHARS_MAX: usize = 56;
@@ -83,6 +87,32 @@ fn tree(failure: &Failure, paint: Paint, out: &mut String) {
         };
         put(out, format_args!("  {indent}{} {hop}\n", paint.dim("└─")));
     }
+    branches(failure, &"   ".repeat(last + 1), paint, out);
+}
+
+/// What became of each branch of a fan-out that failed.
+fn branches(failure: &Failure, indent: &str, paint: Paint, out: &mut String) {
+    let branches = failure.aggregate.as_ref().map_or(&[][..], |all| &all.branches);
+    for (at, one) in branches.iter().enumerate() {
+        let twig = if at + 1 == branches.len() { "└─" } else { "├─" };
+        put(out, format_args!("  {indent}{} {}\n", paint.dim(twig), branch(one, paint)));
+    }
+}
+
+/// Through whom, why, in which words.
+pub(super) fn branch(branch: &Branch, paint: Paint) -> String {
+    let way: Vec<_> = match branch.path.as_slice() {
+        [] => vec![line(&branch.agent)],
+        path => path.iter().map(|agent| line(agent)).collect(),
+    };
+    let or = |root: &str, own: &str| if root.is_empty() { line(own) } else { line(root) };
+    let reason = or(&branch.root_reason, &branch.reason);
+    let text = short(&or(&branch.root_message, &branch.public_message), QUOTE_CHARS_MAX);
+    let mut out = format!("{}   {}  \"{text}\"", paint.cyan(way.join(" → ")), paint.bold(reason));
+    if !branch.business_code.is_empty() {
+        put(&mut out, format_args!("  code {}", paint.yellow(line(&branch.business_code))));
+    }
+    out
 }
 
 /// Where it was born: everything that is known.
@@ -96,13 +126,11 @@ fn root(failure: &Failure, cause: &Cause, paint: Paint) -> String {
     if !cause.business_code.is_empty() {
         put(&mut out, format_args!("  code {}", paint.yellow(line(&cause.business_code))));
     }
-    let mut place = Vec::new();
+    // Those who run the mesh are told where it ran.
     if !origin.worker.is_empty() {
-        place.push(format!("worker {}", line(&origin.worker)));
-        place.push(format!("attempt {}", failure.retries_spent.saturating_add(1)));
-    }
-    if !place.is_empty() {
-        put(&mut out, format_args!("   {}", paint.dim(place.join(", "))));
+        let attempt = failure.retries_spent.saturating_add(1);
+        let place = format!("worker {}, attempt {attempt}", line(&origin.worker));
+        put(&mut out, format_args!("   {}", paint.dim(place)));
     }
     out
 }
@@ -182,6 +210,23 @@ mod tests {
   more   faultline explain RATE_LIMITED
 "
         );
+    }
+
+    #[test]
+    fn each_branch_of_a_fan_out_says_where_it_broke() {
+        let origin = |agent: &str| Origin { agent: agent.into(), ..Origin::default() };
+        let deep = limited().wrap("plan", "t-2", "c-1").to_branch("plan");
+        let refused = Failure::new(&reason::AGENT_NOT_FOUND).because("there is no 'nobody'");
+        let refused = refused.born_at(origin("nobody")).to_branch("nobody");
+        let few = Failure::too_few(2, 3, 1, &[deep, refused]).born_at(origin("front"));
+        let text = render(&few.wrap("top", "t-0", "c-1"), "task t-0 failed", Paint::plain());
+        let tree = "\
+  └─ top   \"Downstream agent 'front' failed\"
+     └─ front   MIN_RESULTS_NOT_MET  \"Only 1/3 agents responded. Minimum required: 2\"
+        ├─ plan → script   RATE_LIMITED  \"slow down\"  code CARD_17
+        └─ nobody   AGENT_NOT_FOUND  \"there is no 'nobody'\"
+";
+        assert!(text.contains(tree), "{text}");
     }
 
     #[test]

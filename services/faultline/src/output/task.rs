@@ -6,7 +6,8 @@ use faultline_proto::{
     Failure,
     a2a::{ListTasksResponse, Task, TaskState, TaskStatus},
     failure::state_word,
-    v1::{Attempt, InspectResponse, Interrupt, TasksResponse, attempt::Outcome},
+    json,
+    v1::{self, Attempt, InspectResponse, Interrupt, TasksResponse, attempt::Outcome},
 };
 use prost_types::{Struct, value::Kind};
 
@@ -72,6 +73,8 @@ pub(crate) fn card(task: &Task, paint: Paint) -> String {
         fact(&mut rows, paint, "since", plain(instant(time)));
     }
     fact(&mut rows, paint, "context", plain(line(&task.context_id)));
+    let lacks = degraded(task);
+    fact(&mut rows, paint, "lacks", (lacks.clone(), paint.yellow(lacks)));
     let failed = failure_of(&status, task.metadata.as_ref()).is_some();
     let told_below = failed || is_waiting(status.state());
     if let Some(message) = status.message.as_ref().filter(|_| !told_below) {
@@ -94,6 +97,29 @@ pub(crate) fn card(task: &Task, paint: Paint) -> String {
         out.push_str(&card);
     }
     out
+}
+
+/// What a degraded task went on without.
+fn degraded(task: &Task) -> String {
+    let field = |name| task.metadata.as_ref().and_then(|m| m.fields.get(name)?.kind.as_ref());
+    if !matches!(field("faultline.dev/degraded"), Some(Kind::BoolValue(true))) {
+        return String::new();
+    }
+    let listed = match field("faultline.dev/tolerated") {
+        Some(Kind::ListValue(list)) => list.values.as_slice(),
+        _ => &[],
+    };
+    let records = listed.iter().filter_map(|value| match &value.kind {
+        Some(Kind::StructValue(record)) => json::from_struct::<v1::Failure>(record).ok(),
+        _ => None,
+    });
+    let each = records.map(Failure::from_record);
+    let each: Vec<_> =
+        each.map(|f| format!("{}: {}", line(f.origin_agent()), line(&f.reason))).collect();
+    match each.is_empty() {
+        true => "something: it is degraded".to_owned(),
+        false => format!("{} (it is degraded)", each.join(", ")),
+    }
 }
 
 /// `faultline list`: a table with a head for people, bare lines with tabs for programs. People get

@@ -2,6 +2,8 @@
 //! way there from the task that was asked about, hop by hop, then what to do. Whatever went well is
 //! dim and short.
 
+use std::collections::HashSet;
+
 use faultline_client::{failure_of, is_final, is_waiting};
 use faultline_proto::{
     Failure,
@@ -14,7 +16,7 @@ use prost_types::Timestamp;
 use crate::{
     output::{
         again,
-        chain::{advice, facts, labelled, put},
+        chain::{advice, branch, facts, labelled, put},
         paint::Paint,
         task,
         text::{between, instant, line, short, span, wrapped},
@@ -34,7 +36,10 @@ pub(crate) fn render(tree: &Tree, now: &Timestamp, paint: Paint) -> String {
     let task = tree.task.task.clone().unwrap_or_default();
     let whole = tree.task.failure.clone().map(Failure::from_record);
     let failure = whole.or_else(|| failure_of(&status, task.metadata.as_ref()));
-    let view = View { root: tree, failure: failure.as_ref(), now, paint };
+    let mut ways = HashSet::new();
+    failure.iter().for_each(|failure| find_ways(tree, failure, &mut ways));
+    ways.remove("");
+    let view = View { root: tree, failure: failure.as_ref(), ways, now, paint };
     let mut out = String::new();
     match &failure {
         Some(failure) => view.what_broke(failure, &mut out),
@@ -67,9 +72,24 @@ fn quote(text: &str) -> String {
     format!("\"{}\"", short(text, QUOTE_CHARS_MAX))
 }
 
+/// The tasks on the way to where it broke: those of the chain, and below a fan-out those of every
+/// branch that failed.
+fn find_ways(root: &Tree, failure: &Failure, found: &mut HashSet<String>) {
+    found.extend(failure.causes.iter().map(|cause| cause.task_id.clone()));
+    for branch in failure.aggregate.iter().flat_map(|all| &all.branches) {
+        let is_new = found.insert(branch.task_id.clone());
+        let below = root.find(&branch.task_id).filter(|_| is_new);
+        if let Some(below) = below.and_then(|tree| tree.task.failure.clone()) {
+            find_ways(root, &Failure::from_record(below), found);
+        }
+    }
+}
+
 struct View<'a> {
     root: &'a Tree,
     failure: Option<&'a Failure>,
+    /// See `find_ways`.
+    ways: HashSet<String>,
     now: &'a Timestamp,
     paint: Paint,
 }
@@ -126,14 +146,16 @@ impl View<'_> {
             let (asked, needed) = (all.asked, all.required);
             let text = format!("{asked} were asked, {needed} had to answer, {} did", all.succeeded);
             labelled(out, paint, "of", &text);
+            let failed = all.branches.iter().take(PLACES_MAX);
+            failed.for_each(|one| labelled(out, paint, "broke", &branch(one, paint)));
         }
         let hops = failure.causes.len().saturating_sub(1) + failure.causes_dropped as usize;
         let depth = match hops {
             0 => "in the task you asked about".to_owned(),
             hops => format!("{} below the task you asked about", plural(hops, "hop", "hops")),
         };
-        let worker = failure.origin.as_ref().map_or("", |origin| origin.worker.as_str());
-        let worker = match worker {
+        let last = place.and_then(|tree| tree.task.attempts.last());
+        let worker = match last.map_or("", |attempt| attempt.worker.as_str()) {
             "" => String::new(),
             worker => format!(", on worker {}", line(worker)),
         };
@@ -286,7 +308,7 @@ impl View<'_> {
             let twig = at.below(beyond.is_empty()).twig;
             lines.push(Line::Note { margin: twig, text: self.paint.dim(&shown.rest) });
         }
-        self.strangers(beyond, at, lines);
+        self.strangers(beyond, &at, lines);
     }
 
     /// Why it was tried more than once, and what failed without ending it.
@@ -341,23 +363,28 @@ impl View<'_> {
         format!("{why} after {took}{}", again::then(attempt, &tree.task.attempts))
     }
 
-    /// Hops of the chain below the last that is a task here: a call that was refused, or what a
-    /// peer outside the mesh told.
-    fn beyond(&self, tree: &Tree) -> &[Cause] {
-        let Some(failure) = self.failure.filter(|_| !tree.seen().any(|t| self.leads(t))) else {
-            return &[];
-        };
+    /// What is below a task and is none here: a call that was refused, or what a peer outside the
+    /// mesh told. One line a hop, each deeper than the last, but for branches of a fan-out.
+    fn beyond(&self, tree: &Tree) -> Vec<(usize, String)> {
+        let own = tree.task.failure.clone().map(Failure::from_record);
+        let on_top = |f: &&Failure| f.causes.iter().any(|cause| cause.task_id == tree.id());
+        let failure = self.failure.filter(on_top).or(own.as_ref().filter(|_| self.leads(tree)));
+        let Some(failure) = failure else { return Vec::new() };
         let at = failure.causes.iter().position(|cause| cause.task_id == tree.id());
-        at.and_then(|at| failure.causes.get(at + 1..)).unwrap_or_default()
-    }
-
-    fn strangers(&self, causes: &[Cause], mut at: Branch, lines: &mut Vec<Line>) {
-        let Some(failure) = self.failure else { return };
-        for (n, cause) in causes.iter().enumerate() {
-            at = at.below(true);
-            let said = if failure.foreign { "outside the mesh, says" } else { "refused" };
-            let is_last = n + 1 == causes.len();
-            let here = if is_last { self.paint.red("  ← it broke here") } else { String::new() };
+        let below = at.and_then(|at| failure.causes.get(at + 1..)).unwrap_or_default();
+        let here = self.paint.red("  ← it broke here");
+        if below.is_empty() {
+            let all = failure.aggregate.iter().flat_map(|all| &all.branches);
+            let refused = all.filter(|branch| self.root.find(&branch.task_id).is_none());
+            let told = refused.map(|one| (0, format!("{}{here}", branch(one, self.paint))));
+            return told.collect();
+        }
+        if tree.seen().any(|below| self.leads(below)) {
+            return Vec::new();
+        }
+        let said = if failure.foreign { "outside the mesh, says" } else { "refused" };
+        let told = below.iter().enumerate().map(|(depth, cause)| {
+            let here = if depth + 1 == below.len() { here.as_str() } else { "" };
             let text = format!(
                 "{}  {}: {} {}{here}",
                 self.paint.cyan(name_of(failure, cause)),
@@ -365,15 +392,26 @@ impl View<'_> {
                 self.paint.bold(line(&cause.reason)),
                 quote(&cause.public_message),
             );
-            lines.push(Line::Note { margin: at.twig.clone(), text });
+            (depth, text)
+        });
+        told.collect()
+    }
+
+    fn strangers(&self, told: Vec<(usize, String)>, at: &Branch, lines: &mut Vec<Line>) {
+        let mut left = told.iter().filter(|(depth, _)| *depth == 0).count();
+        let mut above = at.clone();
+        for (depth, text) in told {
+            left -= usize::from(depth == 0);
+            let is_last = left == 0;
+            let here = if depth > 0 { above.below(true) } else { at.below(is_last) };
+            lines.push(Line::Note { margin: here.twig.clone(), text });
+            above = here;
         }
     }
 
     /// Whether the way down to the origin goes through it.
     fn leads(&self, tree: &Tree) -> bool {
-        let Some(failure) = self.failure else { return false };
-        let is_hop = failure.causes.iter().any(|cause| cause.task_id == tree.id());
-        is_hop || tree.seen().any(|below| self.leads(below))
+        self.ways.contains(tree.id()) || tree.seen().any(|below| self.leads(below))
     }
 
     /// Whether what is below it is shown.

@@ -234,6 +234,38 @@ fn a_fan_out_says_how_many_answered() {
     let front = with(because(front, &Failure::from_record(record)), vec![bank]);
     let text = render(&front, &at(9), Paint::plain());
     assert!(text.contains("  of     3 were asked, 2 had to answer, 1 did\n"), "{text}");
-    assert!(text.contains("  where  in the task you asked about\n"), "{text}");
+    assert!(text.contains("  where  in the task you asked about, on worker w-1\n"), "{text}");
     assert!(text.contains("\n  └─ bank "), "{text}");
+}
+
+#[test]
+fn below_a_fan_out_each_branch_that_failed_leads_to_where_it_broke() {
+    let failed = |id, agent| seen(id, agent, "FAILED", Some("02"), &once("w-1"));
+    let bank = because(failed("t-5", "bank"), &born());
+    let wrapped = born().wrap("pay", "t-4", "c-1");
+    let pay = with(because(failed("t-4", "pay"), &wrapped), vec![bank]);
+    let echo = seen("t-3", "echo", "COMPLETED", Some("01"), &once("w-1"));
+    let origin = |agent: &str| Origin { agent: agent.into(), ..Origin::default() };
+    let refused = Failure::new(&reason::AGENT_NOT_FOUND).because("no such agent");
+    let branches =
+        [wrapped.to_branch("pay"), refused.born_at(origin("nobody")).to_branch("nobody")];
+    let few = Failure::too_few(3, 3, 1, &branches).with_task("t-2", "c-1").born_at(origin("fan"));
+    let fan = with(because(failed("t-2", "fan"), &few), vec![pay, echo]);
+    let top = because(failed("t-1", "front"), &few.wrap("front", "t-1", "c-1"));
+    let text = render(&with(top, vec![fan]), &at(9), Paint::plain());
+    let head = "\
+  of     3 were asked, 3 had to answer, 1 did
+  broke  pay → bank   RATE_LIMITED  \"slow down\"  code CARD_17
+  broke  nobody   AGENT_NOT_FOUND  \"no such agent\"
+";
+    assert!(text.contains(head), "{text}");
+    let tree = "\
+  front          failed     2s    on w-1  MIN_RESULTS_NOT_MET  t-1
+  └─ fan         failed     2s    on w-1  MIN_RESULTS_NOT_MET  t-2
+     ├─ pay      failed     2s    on w-1  RATE_LIMITED         t-4
+     │  └─ bank  failed     2s    on w-1  RATE_LIMITED         t-5  ← it broke here
+     ├─ echo     completed  1s    on w-1                       t-3
+     └─ nobody   AGENT_NOT_FOUND  \"no such agent\"  ← it broke here
+";
+    assert!(text.contains(tree), "{text}");
 }

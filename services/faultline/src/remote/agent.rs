@@ -92,6 +92,9 @@ impl Elsewhere {
 
 impl Agent for Elsewhere {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
+        if cx.delivers_stop() && cx.restored().is_some() {
+            return self.deliver_stop(cx).await;
+        }
         let (known, mut seen) = watch::channel(Place::default());
         let mut work = pin!(self.work(cx, known));
         let ended = tokio::select! {
@@ -125,6 +128,19 @@ impl Agent for Elsewhere {
 }
 
 impl Elsewhere {
+    /// For a task of ours that was stopped when no worker was there. Trying again is the mesh's.
+    async fn deliver_stop(&self, cx: &Context) -> Result<(), Error> {
+        let place = restored(cx)?;
+        if place.task.is_empty() {
+            return Ok(());
+        }
+        let client = self.client().await.map_err(|error| self.failed(error))?;
+        match traced(client.clone(), cx).cancel_task(stop_request(&place.task)).await {
+            Err(error) if !is_over(&error) => Err(self.failed(error)),
+            _ => Ok(()),
+        }
+    }
+
     async fn work(&self, cx: &Context, known: watch::Sender<Place>) -> Result<(), Error> {
         let mut place = restored(cx)?;
         let client = self.client().await.map_err(|error| self.failed(error))?;
@@ -359,13 +375,25 @@ fn is_passing(error: &ClientError) -> bool {
     error.failure().is_some_and(|failure| failure.may_retry()) || somebody_else(error)
 }
 
+/// There is nothing to stop any longer.
+fn is_over(error: &ClientError) -> bool {
+    let over = [&reason::TASK_NOT_CANCELABLE, &reason::TASK_NOT_FOUND];
+    error.failure().is_some_and(|failure| over.contains(&failure.row()))
+}
+
+fn stop_request(task: &str) -> CancelTaskRequest {
+    let metadata = Some(pass::cancel());
+    CancelTaskRequest { id: task.to_owned(), metadata, ..CancelTaskRequest::default() }
+}
+
 /// Tells the remote server to stop its task, a few times if need be.
 async fn stop(client: Client, agent: String, task: String) {
     let mut pause = STOP_PAUSE;
     for call in 1..=STOP_CALLS {
-        let metadata = Some(pass::cancel());
-        let request = CancelTaskRequest { id: task.clone(), metadata, ..Default::default() };
-        let Err(error) = client.cancel_task(request).await else { return };
+        let Err(error) = client.cancel_task(stop_request(&task)).await else { return };
+        if is_over(&error) {
+            return;
+        }
         let passes = error.failure().is_some_and(|failure| failure.may_retry());
         if !passes || call == STOP_CALLS {
             let text = "a remote task may go on: it could not be stopped";

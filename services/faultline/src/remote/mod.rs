@@ -46,7 +46,7 @@ async fn offer((agent, remote): (Elsewhere, &Remote)) -> Offer {
             None
         }
     };
-    let offer = Offer::new(name, agent).card(|own| describe(own, card));
+    let offer = Offer::new(name, agent).delivers_stops().card(|own| describe(own, card));
     match &remote.description {
         Some(text) => offer.description(text),
         None => offer,

@@ -4,9 +4,10 @@
 use faultline_client::{self as client, CardProblem, Ending};
 use faultline_proto::{
     Failure,
+    disposition::BRANCHES_MAX,
     failure::{CAUSES_MAX, MESSAGE_BYTES_MAX},
     reason::{self, Reason},
-    v1::{self, Cause, FieldViolation, Origin, Plane},
+    v1::{self, Aggregate, Branch, Cause, FieldViolation, Origin, Plane},
 };
 use faultline_worker::Error;
 use tonic::Code;
@@ -33,7 +34,7 @@ const UNANSWERED: [&Reason; 7] = [
 pub(super) fn error(agent: &str, peer: &str, error: client::Error) -> Error {
     match error {
         client::Error::Ended(ended) if ended.how == Ending::Rejected => {
-            Error::rejected(ended.failure.public_message.clone())
+            Error::rejected_with(quote(agent, peer, ended.failure))
         }
         client::Error::InvalidCard { ref problem, .. } => {
             let text = match problem {
@@ -82,9 +83,8 @@ fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
     Error::from(quote(agent, peer, failure))
 }
 
-/// Whatever may be believed of it stays: reason, code, texts, whether to retry, the trace.
+/// Whatever may be believed of it stays: reason, code, texts, what to do about it, the trace.
 fn quote(agent: &str, peer: &str, failure: Failure) -> Failure {
-    let row = failure.row();
     let told = failure.into_record();
     let mut causes: Vec<Cause> =
         told.causes.iter().cloned().map(|c| claim(agent, peer, c)).collect();
@@ -107,9 +107,15 @@ fn quote(agent: &str, peer: &str, failure: Failure) -> Failure {
         field: cut(v.field, MESSAGE_BYTES_MAX),
         description: cut(v.description, MESSAGE_BYTES_MAX),
     });
-    let fresh = Failure::new(row).into_record();
+    let fresh = Failure::new(&reason::TASK_FAILED).into_record();
     Failure::from_record(v1::Failure {
         id: Some(name(&told.id)).filter(|id| !id.is_empty()).unwrap_or(fresh.id),
+        code: told.code,
+        reason: name(&told.reason),
+        domain: name(&told.domain),
+        severity: told.severity,
+        disposition: told.disposition,
+        aggregate: told.aggregate.map(|all| claimed_branches(agent, all)),
         business_code: told.business_code,
         error_type: told.error_type,
         public_message: told.public_message,
@@ -164,6 +170,22 @@ fn claim(agent: &str, peer: &str, cause: Cause) -> Cause {
     }
 }
 
+/// The branches of a fan-out of theirs, likewise.
+fn claimed_branches(agent: &str, all: Aggregate) -> Aggregate {
+    let quoted = |theirs: &str| format!("{agent}:{}", name(theirs));
+    let branches = all.branches.into_iter().take(BRANCHES_MAX).map(|branch| Branch {
+        agent: quoted(&branch.agent),
+        task_id: name(&branch.task_id),
+        failure_id: name(&branch.failure_id),
+        reason: name(&branch.reason),
+        origin_agent: quoted(&branch.origin_agent),
+        root_reason: name(&branch.root_reason),
+        path: branch.path.iter().take(CAUSES_MAX).map(|theirs| quoted(theirs)).collect(),
+        ..branch
+    });
+    Aggregate { branches: branches.collect(), ..all }
+}
+
 fn name(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
 }
@@ -182,6 +204,12 @@ fn hex(text: String, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use faultline_client::Ended;
+    use faultline_proto::{
+        a2a::Task,
+        v1::{Disposition, Severity},
+    };
 
     use super::*;
 
@@ -243,6 +271,50 @@ mod tests {
         assert!(bytes < 32 * 1024, "{bytes}");
         let ours = |cause: &&Cause| cause.agent == "script";
         assert_eq!(failure.causes.iter().find(ours), None);
+    }
+
+    #[test]
+    fn what_he_says_of_it_stays_whole() {
+        let branch = Branch {
+            agent: "script".to_owned(),
+            origin_agent: "code".to_owned(),
+            path: vec!["script".to_owned(), "code".to_owned()],
+            ..Branch::default()
+        };
+        let told = told(Failure::from_record(v1::Failure {
+            code: 3,
+            reason: "ORDER_SOLD_OUT".to_owned(),
+            domain: "shop.example".to_owned(),
+            severity: Severity::Recoverable as i32,
+            disposition: Disposition::ModelRetry as i32,
+            aggregate: Some(Aggregate {
+                asked: 2,
+                required: 2,
+                branches: vec![branch],
+                succeeded: 1,
+            }),
+            ..v1::Failure::default()
+        }));
+        assert_eq!((&*told.reason, &*told.domain), ("ORDER_SOLD_OUT", "shop.example"));
+        assert_eq!(told.code(), Code::InvalidArgument);
+        assert_eq!(told.severity(), Severity::Recoverable);
+        assert_eq!(told.disposition(), Disposition::ModelRetry);
+        let all = told.aggregate.as_ref().unwrap();
+        assert_eq!((all.asked, all.required, all.succeeded), (2, 2, 1));
+        let branch = &all.branches[0];
+        assert_eq!((&*branch.agent, &*branch.origin_agent), ("billing:script", "billing:code"));
+        assert_eq!(branch.path, ["billing:script", "billing:code"], "none of ours is named");
+    }
+
+    #[test]
+    fn a_rejection_keeps_its_code_and_its_chain() {
+        let failure = born("script");
+        let ended = Ended { how: Ending::Rejected, task: Box::new(Task::default()), failure };
+        let error = error("billing", "Billing Inc.", ended.into());
+        let rejection = error.rejection().expect("it stays a rejection");
+        assert_eq!((&*rejection.business_code, rejection.foreign), ("40401", true));
+        assert_eq!(rejection.causes[0].agent, "billing:script");
+        assert!(error.failure().is_none());
     }
 
     #[test]

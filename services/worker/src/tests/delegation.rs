@@ -1,6 +1,6 @@
 //! Agents that give work to other agents, and everything that may come of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use faultline_proto::{
     Failure,
@@ -161,6 +161,8 @@ async fn a_failure_of_the_other_is_wrapped_once() {
     assert_eq!((failure.hop, failure.task_id.as_str()), (2, task.id.to_string().as_str()));
     let hops: Vec<_> = failure.causes.iter().map(|c| (c.agent.as_str(), c.hop)).collect();
     assert_eq!(hops, [("under-test", 2), ("other", 1), ("deep", 0)]);
+    let spans: Vec<_> = failure.causes.iter().map(|c| c.span_id.as_str()).collect();
+    assert_eq!((spans[0].len(), spans[2]), (16, "00f0"), "each hop has its own: {spans:?}");
 }
 
 #[tokio::test]
@@ -192,6 +194,66 @@ async fn what_the_coordinator_refuses_is_a_failure_of_the_agent_itself() {
     assert_eq!((failure.reason.as_str(), failure.hop), ("DELEGATION_TOO_DEEP", 0));
     assert_eq!(failure.public_message, "17 is too deep");
     assert_eq!(failure.origin.as_ref().unwrap().agent, "under-test");
+}
+
+#[tokio::test]
+async fn a_child_in_no_known_state_is_not_asked_for_ever() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    mesh.hub.sent().await.answer(Ok(child(TaskState::Unspecified, None)));
+    let bodies = end(&mut wire, &task).await;
+    let failure = failed(bodies.last());
+    assert_eq!(failure.reason, "INVALID_AGENT_RESPONSE");
+    assert!(failure.causes.last().unwrap().public_message.contains("'other'"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_refused_for_now_is_made_once_more() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    let delay = Duration::from_millis(300);
+    let full = || Failure::new(&reason::RATE_LIMITED).with_retry_after(delay);
+    let refused = Instant::now();
+    mesh.hub.sent().await.answer(Err(full()));
+    let again = mesh.hub.sent().await;
+    assert!(refused.elapsed() >= delay, "not before it was told to");
+    assert_eq!(again.said("faultline-key"), Some("delegate-1"));
+    again.answer(Err(full()));
+    let bodies = end(&mut wire, &task).await;
+    let failure = failed(bodies.last());
+    assert_eq!((failure.reason.as_str(), failure.retries_spent), ("RATE_LIMITED", 1));
+}
+
+#[tokio::test]
+async fn an_answer_that_came_second_is_told_so() {
+    let (mut mesh, mut wire, task) = delegating().await;
+    mesh.hub.sent().await.answer(Ok(asking("ask-1")));
+    assert!(matches!(wire.reports().await[0].body, Some(Body::Ask(_))));
+    wire.answer(&task, "delegate-1/ask-1", "yes").await;
+    // In the same moment somebody has answered the child itself.
+    mesh.hub.sent().await.answer(Err(Failure::new(&reason::UNSUPPORTED_OPERATION)));
+    mesh.hub.sent().await.answer(Ok(completed("done")));
+    assert!(!wire.slot(&task).await);
+    wire.go_on(&task).await;
+    let bodies: Vec<_> = wire.reports().await.into_iter().filter_map(|r| r.body).collect();
+    let told = bodies.iter().find_map(|body| match body {
+        Body::Status(message) => message.metadata.as_ref(),
+        _ => None,
+    });
+    let told = told.expect("it is told").fields["faultline.dev/superseded"].clone();
+    assert!(json::value_to_json(&told)["interruptId"] == "delegate-1/ask-1", "{told:?}");
+    assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn questions_that_change_all_the_time_are_not_looked_at_all_the_time() {
+    let (mut mesh, _wire, _task) = delegating().await;
+    let began = Instant::now();
+    for _ in 0..4 {
+        mesh.hub.sent().await.answer(Ok(asking("ask-1")));
+        mesh.hub.show(asking("ask-2")).await;
+        mesh.hub.sent().await.answer(Ok(asking("ask-1")));
+    }
+    mesh.hub.sent().await;
+    assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -151,18 +151,27 @@ async fn too_few_results_fail_with_what_became_of_each() {
 }
 
 #[tokio::test]
-async fn what_cannot_succeed_any_longer_is_not_waited_for() {
-    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
+async fn one_that_fails_first_does_not_cost_the_results_of_the_others() {
+    let (mut mesh, mut wire) = start(|cx: Context| async move {
+        let few = cx.fanout("please").to("a").to("b").to("c").await.unwrap_err();
+        let made: Vec<_> = few.results.iter().map(|b| (&*b.agent, b.made.text())).collect();
+        assert_eq!(made, [("a", "11".to_owned()), ("c", "33".to_owned())]);
+        assert_eq!(few.failures[0].0, "b");
+        Err::<(), Error>(few.into())
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await, "the slot goes back first");
     let mut sent = branches(&mut mesh).await;
     sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
-    for _ in 0..2 {
-        let again = mesh.hub.sent().await;
-        again.answer(Ok(running("loser")));
-        assert_eq!(mesh.hub.cancelled().await, "loser");
-    }
+    // Another task runs to its end meanwhile: by then the failure has arrived too.
+    let other = wire.assign("echo", "x").await;
+    wire.until_final(&other).await;
+    sent.remove("a").unwrap().answer(Ok(completed("11")));
+    sent.remove("c").unwrap().answer(Ok(completed("33")));
     let bodies = end(&mut wire, &task).await;
     let failure = failed(bodies.last());
-    assert_eq!(failure.public_message, "Only 0/3 agents responded. Minimum required: 3");
+    assert_eq!(failure.public_message, "Only 2/3 agents responded. Minimum required: 3");
     assert_eq!((failure.code, failure.retryable), (8, Some(true)), "as all that failed");
 }
 
@@ -196,6 +205,26 @@ async fn a_successor_joins_the_same_branches() {
     }
     let bodies = end(&mut wire, &task).await;
     assert_eq!(made(&bodies).0, "a=11 b=11 c=11");
+}
+
+#[tokio::test]
+async fn a_loser_of_an_earlier_attempt_did_not_fail() {
+    let (mut mesh, mut wire, task) = fanning(|f| f.first()).await;
+    let mut sent = branches(&mut mesh).await;
+    for loser in ["a", "c"] {
+        let cancelled = Failure::new(&reason::CANCELLED).with_cancellation("parent", "");
+        let cancelled = record(&cancelled, TaskState::Canceled);
+        sent.remove(loser).unwrap().answer(Ok(cancelled));
+    }
+    let other = wire.assign("echo", "x").await;
+    wire.until_final(&other).await;
+    sent.remove("b").unwrap().answer(Ok(completed("22")));
+    // They have ended, so there is nothing to cancel but to look.
+    for _ in 0..2 {
+        mesh.hub.sent().await.answer(Ok(child(TaskState::Canceled, None)));
+    }
+    let bodies = end(&mut wire, &task).await;
+    assert_eq!(made(&bodies), ("b=22".to_owned(), vec![]), "nothing was tolerated");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use faultline_proto::{
     Failure,
     a2a::{self, TaskState},
+    answer,
     reason::{self, Reason},
     v1::{Disposition, report::Body},
 };
@@ -110,15 +111,33 @@ async fn an_answer_goes_to_the_task_that_asked_and_may_be_repeated() {
     let task = wire.assign("under-test", "").await;
     assert!(wire.slot(&task).await);
     let sent = mesh.hub.sent().await;
-    assert_eq!((sent.message().task_id.as_str(), sent.said("faultline-key")), (CHILD, None));
+    let key = Some("delegate-1");
+    assert_eq!((sent.message().task_id.as_str(), sent.said("faultline-key")), (CHILD, key));
     assert_eq!(sent.message().parts, Content::from("yes").0);
-    let key = sent.said("idempotency-key").unwrap().to_owned();
     // Whether it arrived is not known: the same again, under the same key.
     sent.answer(Err(Failure::new(&reason::OUTCOME_UNKNOWN)));
     let again = mesh.hub.sent().await;
-    assert_eq!(again.said("idempotency-key"), Some(key.as_str()));
+    assert_eq!(again.said("faultline-key"), key);
     again.answer(Ok(completed("done")));
     assert_eq!(reply(&end(&mut wire, &task).await), "[COMPLETED] done");
+}
+
+#[tokio::test]
+async fn an_answer_names_its_question() {
+    let (mut mesh, mut wire) = start(|cx: Context| async move {
+        let asked = cx.delegate("other", "please").outcome().await?;
+        cx.delegate("other", "yes").answering(&asked).outcome().await?;
+        Ok::<(), Error>(())
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await);
+    mesh.hub.sent().await.answer(Ok(asking("ask-7")));
+    assert!(!wire.slot(&task).await, "it wants its slot");
+    wire.go_on(&task).await;
+    let sent = mesh.hub.sent().await;
+    let named = answer::Reply::read(sent.message()).unwrap().interrupt_id;
+    assert_eq!((sent.message().task_id.as_str(), named.as_str()), (CHILD, "ask-7"));
 }
 
 #[tokio::test]

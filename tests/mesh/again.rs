@@ -1,0 +1,135 @@
+//! Remote agents that answer, but not with what was asked for: they are tried again, left alone and
+//! stood in for like any other.
+
+use std::time::Duration;
+
+use faultline::{
+    remote::Remote,
+    testing::{Peer, Reply},
+};
+use faultline_tests::{
+    Rpc,
+    rpc::message,
+    task::{self, COMPLETED, FAILED},
+};
+use serde_json::{Value, json};
+
+use crate::{Running, start_with};
+
+/// A mesh that offers this peer as `billing`, and is quick to try again.
+async fn mesh_with(peer: &Peer, change: impl FnOnce(&mut faultline::Config)) -> (Running, Rpc) {
+    let remote = Remote { card: peer.url(), ..Remote::default() };
+    let up = start_with(|config| {
+        (config.coordinator.retries, config.coordinator.retry_base_ms) = (2, 20);
+        config.remote.insert("billing".to_owned(), remote);
+        change(config);
+    })
+    .await;
+    let billing = up.rpc.agent("billing");
+    (up, billing)
+}
+
+fn failure(task: &Value) -> &Value {
+    assert_eq!(task::state(task), FAILED, "{task}");
+    &task["metadata"]["faultline.dev/failure"]
+}
+
+fn of_task(id: &str, state: &str, metadata: &Value) -> Reply {
+    let status = json!({"state": state, "timestamp": "2026-01-01T00:00:00Z"});
+    let parts = json!([{"text": "done"}]);
+    Reply::stream([json!({"task": {"id": id, "contextId": "c", "status": status,
+        "metadata": metadata, "artifacts": [{"artifactId": "a", "parts": parts}]}})])
+}
+
+fn completed() -> Reply {
+    of_task("done", "TASK_STATE_COMPLETED", &json!({}))
+}
+
+fn unavailable() -> Value {
+    json!({"faultline.dev/failure": {"code": 14, "reason": "UNAVAILABLE",
+        "domain": "faultline.dev", "publicMessage": "down", "retryable": true}})
+}
+
+fn busy() -> Reply {
+    let info = json!({"@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "RATE_LIMITED", "domain": "faultline.dev"});
+    let delay = json!({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "0.3s"});
+    Reply::error(json!({"code": -31008, "message": "slow down", "data": [info, delay]}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_peer_answers_that_may_pass_is_tried_again() {
+    type Replies = fn(usize) -> Reply;
+    let failed: Replies = |at| of_task(&format!("t-{at}"), "TASK_STATE_FAILED", &unavailable());
+    let cases: [(&str, Replies, u64); 3] = [
+        ("a page of its proxy", |_| Reply::html(503), 0),
+        ("a refusal that says when", |_| busy(), 300),
+        ("a task that failed", failed, 0),
+    ];
+    for (name, reply, pause) in cases {
+        let peer = Peer::answering(move |_, at| if at < 2 { reply(at) } else { completed() });
+        let peer = peer.await.expect("a peer starts");
+        let (up, billing) = mesh_with(&peer, |_| {}).await;
+        let task = billing.send("hello").await;
+        assert_eq!(task::state(&task), COMPLETED, "{name}: {task}");
+        assert_eq!(task::artifacts(&task)["a"], "done", "{name}: {task}");
+        assert_eq!(peer.methods(), ["SendStreamingMessage"; 3], "{name}");
+        let waited = peer.gaps().into_iter().min().unwrap_or_default();
+        assert!(waited >= Duration::from_millis(pause), "{name}: {waited:?}");
+        let seen = up.rpc.inspect(task::id(&task)).await;
+        let attempts = seen["attempts"].as_array().expect("there are attempts").iter();
+        let outcomes: Vec<_> = attempts.map(|attempt| attempt["outcome"].clone()).collect();
+        assert_eq!(outcomes, ["OUTCOME_FAILED", "OUTCOME_FAILED", "OUTCOME_ENDED"], "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_stays_away_is_left_alone() {
+    let peer = Peer::answering(|_, _| Reply::html(503)).await.expect("a peer starts");
+    let (up, billing) = mesh_with(&peer, |config| {
+        config.coordinator.breaker_failures = 2;
+    })
+    .await;
+    for _ in 0..2 {
+        let task = billing.send("hello").await;
+        let failure = failure(&task);
+        assert_eq!(
+            (&failure["reason"], &failure["retriesSpent"]),
+            (&"UNAVAILABLE".into(), &2.into())
+        );
+    }
+    let health = &up.rpc.mesh("Agents", json!({"name": "billing"})).await["agents"][0]["health"];
+    assert_eq!(health["circuit"], "CIRCUIT_OPEN", "{health}");
+    let refused = billing.call("SendMessage", message("hello")).await.expect_err("it is open");
+    assert_eq!(refused["data"][0]["reason"], "CIRCUIT_OPEN", "{refused}");
+    assert_eq!(peer.calls().len(), 6, "it is not asked any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_agent_stands_in_for_a_peer_that_cannot_serve() {
+    let sick = Peer::answering(|_, _| Reply::html(503)).await.expect("a peer starts");
+    let well = Peer::answering(|_, _| completed()).await.expect("a peer starts");
+    let stand_in = Remote { card: well.url(), ..Remote::default() };
+    let (up, billing) = mesh_with(&sick, |config| {
+        config.remote.insert("second".to_owned(), stand_in);
+        let policy = config.coordinator.agents.entry("billing".to_owned()).or_default();
+        policy.failover = vec!["second".to_owned()];
+    })
+    .await;
+    let task = billing.send("hello").await;
+    assert_eq!(task::state(&task), COMPLETED, "{task}");
+    assert_eq!((sick.calls().len(), well.calls().len()), (3, 1), "its own retries come first");
+    let seen = up.rpc.inspect(task::id(&task)).await;
+    assert_eq!(seen["attempts"][3]["agent"], "second", "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_in_no_known_state_is_not_followed_for_ever() {
+    let nowhere = |_: &_, _| of_task("t-1", "TASK_STATE_UNSPECIFIED", &json!({}));
+    let peer = Peer::answering(nowhere).await.expect("a peer starts");
+    let (_up, billing) = mesh_with(&peer, |_| {}).await;
+    let task = billing.send("hello").await;
+    let failure = failure(&task);
+    assert_eq!(failure["reason"], "INVALID_AGENT_RESPONSE", "{failure}");
+    assert_eq!(failure["origin"]["agent"], "billing", "{failure}");
+}
