@@ -99,7 +99,6 @@ fn shown(row: &Reason) -> Value {
         "title": row.title,
         "help": row.help,
         "mayRetry": row.retry.may_retry(),
-        "retry": row.retry.describe(),
         "actor": row.actor.describe(),
         "again": row.first_move(true),
         "otherwise": row.first_move(false),

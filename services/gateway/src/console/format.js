@@ -81,7 +81,7 @@ export function span(ms) {
 export const pause = (ms) => span(ms).replace(/\.0+ /, " ");
 
 /** How long ago, in one unit: it changes often enough without a second one. */
-export function ago(ms, now = Date.now()) {
+function ago(ms, now = Date.now()) {
   const past = now - ms;
   if (!Number.isFinite(past)) return "";
   if (past < 0) return past < -1000 ? `in ${pause(Math.ceil(-past / 1000) * 1000)}` : "now";
