@@ -327,7 +327,7 @@ async fn each_of_the_nine_errors_is_these_bytes() {
 
         let reply = rpc.path(&format!("/tasks/{reason}")).get().await;
         assert_eq!(
-            (reply.status.as_u16(), &*reply.headers["content-type"].to_str().unwrap()),
+            (reply.status.as_u16(), reply.headers["content-type"].to_str().unwrap()),
             (http, "application/json")
         );
         let head = format!(r#"{{"error":{{"code":{http},"status":"{status}","#);
