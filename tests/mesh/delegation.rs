@@ -442,3 +442,22 @@ async fn a_question_names_the_task_that_asks_and_the_way_to_it() {
     let own = &child["status"]["message"]["metadata"]["faultline.dev/interrupt"];
     assert_eq!((&own["taskId"], &own["path"]), (&json!(asker), &json!([asker])), "{own}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_not_there_fails_its_caller_like_any_other() {
+    let up = start().await;
+    let task = up.script.send("delegate nobody { x }").await;
+    let failure = &task["metadata"]["faultline.dev/failure"];
+    assert_eq!(failure["publicMessage"], "Downstream agent 'nobody' failed", "{failure}");
+    assert_eq!((&failure["reason"], &failure["hop"]), (&json!("AGENT_NOT_FOUND"), &json!(1)));
+    assert_eq!(failure["origin"]["agent"], "nobody", "{failure}");
+    let few = up.script.send("fanout 2 of echo,nobody { hello }").await;
+    let few = &few["metadata"]["faultline.dev/failure"];
+    assert_eq!(few["publicMessage"], "Only 1/2 agents responded. Minimum required: 2", "{few}");
+    let branch = &few["aggregate"]["branches"][0];
+    assert_eq!(
+        (&branch["originAgent"], &branch["rootReason"]),
+        (&json!("nobody"), &json!("AGENT_NOT_FOUND")),
+        "{branch}"
+    );
+}

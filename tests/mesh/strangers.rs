@@ -10,7 +10,7 @@ use faultline::remote::{Dialect, Remote};
 use faultline_chassis::Secret;
 use faultline_tests::{
     Rpc,
-    task::{self, COMPLETED, FAILED},
+    task::{self, COMPLETED, FAILED, REJECTED},
     until,
     wait::SOON,
 };
@@ -218,6 +218,23 @@ async fn a_failure_without_a_word_is_one_all_the_same() {
     let failure = failure(&task);
     assert_eq!((&failure["reason"], &failure["code"]), (&json!("TASK_FAILED"), &json!(2)));
     assert_eq!(agents(failure), ["billing", "billing:Billing Inc."], "{failure}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_of_his_stays_one_with_all_that_he_says() {
+    let told = json!({"faultline.dev/failure": {"code": 9, "reason": "POLICY", "domain": "shop",
+        "publicMessage": "policy says no", "businessCode": "POLICY_7", "severity": "ODD"}});
+    let (_stranger, up, billing) = with(ended("TASK_STATE_REJECTED", told), |_| {}).await;
+    let task = billing.send("hello").await;
+    assert_eq!(task::state(&task), REJECTED, "{task}");
+    assert_eq!(task::text(&task["status"]["message"]), "policy says no", "{task}");
+    let failure = &task["metadata"]["faultline.dev/failure"];
+    assert_eq!((&failure["reason"], &failure["domain"]), (&json!("POLICY"), &json!("shop")));
+    assert_eq!((&failure["businessCode"], &failure["foreign"]), (&json!("POLICY_7"), &json!(true)));
+    assert_eq!(failure["publicMessage"], "policy says no", "{failure}");
+    assert_eq!(agents(failure), ["billing", "billing:Billing Inc."], "{failure}");
+    let stored = &up.rpc.inspect(task::id(&task)).await["failure"];
+    assert_eq!(task::public(stored), *failure, "as it is stored");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ use crate::{
 /// A delegation whose outcome is told to a model, made by [`Delegation::outcome`]. It does not fail
 /// because the other agent did: only if this task is told to stop, and if the failure says itself
 /// that it ends the run. A question of the other agent comes back as well; its answer goes to
-/// [`Delegation::answering`], or to [`Delegation::to_task`] where the task's id is all that is left.
+/// [`Delegation::answering`], or to [`Delegation::to_task`] where only the task's id is left.
 ///
 /// ```
 /// # use faultline_worker::{Context, Error};

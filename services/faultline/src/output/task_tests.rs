@@ -126,3 +126,17 @@ fn a_list_is_a_table_for_people_and_tabs_for_programs() {
     let bare = format!("t-1\tfailed\t{since}\tc-1\t{says}\n");
     assert_eq!(table(&list, false, Paint::plain()), bare);
 }
+
+#[test]
+fn a_degraded_task_says_what_it_went_on_without() {
+    let mut task: Task = json::from_str(
+        r#"{"id":"t-1","status":{"state":"TASK_STATE_COMPLETED"},"metadata":{
+        "faultline.dev/degraded":true,"faultline.dev/tolerated":[
+        {"code":9,"reason":"FAILED_PRECONDITION","origin":{"agent":"down"}}]}}"#,
+    )
+    .unwrap();
+    let text = card(&task, Paint::plain());
+    assert!(text.contains("down: FAILED_PRECONDITION (it is degraded)\n"), "{text}");
+    task.metadata = None;
+    assert!(!card(&task, Paint::plain()).contains("degraded"));
+}
