@@ -4,6 +4,7 @@
 //! so whoever makes the body could not end it otherwise.
 
 use hyper::rt::Executor;
+use tokio::task::futures::TaskLocalFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::stall::Warning;
@@ -26,8 +27,9 @@ pub fn peer_stall() -> Option<CancellationToken> {
 }
 
 /// Runs a connection, whose own streams may be tasks, so that they hear of its stalls.
-pub(super) async fn warned<C: Future>(warning: Warning, connection: C) -> C::Output {
-    WARNING.scope(warning, connection).await
+pub(super) fn warned<C: Future>(warning: Warning, connection: C) -> TaskLocalFuture<Warning, C> {
+    // No async function: that would hold the connection, which is large, twice.
+    WARNING.scope(warning, connection)
 }
 
 /// What hyper runs the streams of one connection on.
