@@ -154,7 +154,10 @@ impl State {
         for key in live.task.expired(now) {
             let Some(live) = self.live.get(&id) else { return };
             let trace = live.task.run_trace().trace_id();
-            tracing::info!(task.id = %id, trace.id = trace, question = key, "nobody answered in time");
+            tracing::info!(
+                task.id = %id, trace.id = trace, question = key,
+                "nobody answered in time"
+            );
             // Nobody called, so it goes on in a trace of its own.
             let body = run::traced(live.task.decide_expire(key), &live.task.run.parent().anew());
             self.answer(id, body, None, now, |_, _| {});

@@ -212,7 +212,7 @@ impl Courier {
         }
     }
 
-    /// The whole message around the records of a batch.
+    /// The whole message around the records of a batch, which are copied once.
     fn wrap(&self, batch: &Batch) -> Bytes {
         let mut scope = Vec::new();
         wire::nested(&mut scope, 1, |out| {
@@ -221,22 +221,21 @@ impl Courier {
         });
         let mut schema = Vec::new();
         wire::bytes(&mut schema, 3, SCHEMA.as_bytes());
-        let scoped = [scope.as_slice(), batch.bytes.as_slice(), schema.as_slice()];
-        let mut list = Vec::new();
-        lengthed(&mut list, 2, &scoped);
-        let whole = [self.resource.as_slice(), list.as_slice(), schema.as_slice()];
-        let mut message = Vec::new();
-        lengthed(&mut message, 1, &whole);
-        match self.target.protocol {
-            Protocol::HttpProtobuf => message.into(),
-            Protocol::Grpc => {
-                let mut framed = BytesMut::with_capacity(message.len() + 5);
-                framed.put_u8(0);
-                framed.put_u32(message.len() as u32);
-                framed.put_slice(&message);
-                framed.freeze()
-            }
+        // What stands before the records, from the inside out.
+        let scoped = scope.len() + batch.bytes.len() + schema.len();
+        let list = lengthed(2, scoped);
+        let whole = self.resource.len() + list.len() + scoped + schema.len();
+        let message = lengthed(1, whole);
+        let length = message.len() + whole;
+        let mut out = BytesMut::with_capacity(length + 5);
+        if self.target.protocol == Protocol::Grpc {
+            out.put_u8(0);
+            out.put_u32(length as u32);
         }
+        for part in [&message, &self.resource, &list, &scope, &batch.bytes, &schema, &schema] {
+            out.put_slice(part);
+        }
+        out.freeze()
     }
 
     fn request(&self, body: Bytes) -> Request<Full<Bytes>> {
@@ -327,12 +326,12 @@ fn host(url: &http::Uri) -> &str {
     url.authority().map_or("", |authority| authority.as_str().rsplit('@').next().unwrap_or(""))
 }
 
-fn lengthed(out: &mut Vec<u8>, field: u32, parts: &[&[u8]]) {
-    let length: usize = parts.iter().map(|part| part.len()).sum();
-    out.reserve(length + 16);
-    wire::varint(out, u64::from(field << 3 | 2));
-    wire::varint(out, length as u64);
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+/// The head of a field that is so many bytes long.
+fn lengthed(field: u32, bytes: usize) -> Vec<u8> {
+    let mut head = Vec::with_capacity(10);
+    wire::varint(&mut head, u64::from(field << 3 | 2));
+    wire::varint(&mut head, bytes as u64);
+    head
 }
 
 /// In the headers, if nothing else was answered, or after it.
