@@ -119,7 +119,7 @@ INTERNAL      front          1      1  3s     ···█
 "
         );
         let bare = table(&found, false, 80, &now, Paint::plain());
-        let first = "RATE_LIMITED\tbank\t3\t12\t2026-01-01T00:00:00Z\tt-1\n";
+        let first = "RATE_LIMITED\tbank\t3\t12\t2026-01-01T00:00:00.000Z\tt-1\n";
         assert!(bare.starts_with(first), "{bare}");
     }
 }
