@@ -81,7 +81,8 @@ async fn every_status_is_sent_in_order_and_as_configured() {
         webhook.states().iter().any(|s| s == INPUT_REQUIRED).then_some(())
     })
     .await;
-    up.script.call("SendMessage", answer(&id, "two")).await.expect("the answer is taken");
+    // What follows an answer belongs to the trace of whoever answered.
+    traced.call("SendMessage", answer(&id, "two")).await.expect("the answer is taken");
     took_the_end(&webhook).await;
     assert_eq!(webhook.taken(), statuses(&up.script, &id).await);
     let expected = [WORKING, WORKING, INPUT_REQUIRED, WORKING, WORKING, COMPLETED];
