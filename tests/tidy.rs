@@ -101,8 +101,11 @@ fn third_parties_stay_where_they_belong() {
         ("anyhow", &["faultline"]),
         ("axum", &["faultline-chassis", "faultline-gateway", "faultline"]),
         ("tonic-health", &["faultline-coordinator", "faultline-gateway"]),
-        // Tests read spans with it; whoever makes them writes bytes.
-        ("opentelemetry-proto", &[]),
+        ("opentelemetry", &["faultline-chassis"]),
+        ("opentelemetry_sdk", &["faultline-chassis"]),
+        ("tracing-opentelemetry", &["faultline-chassis"]),
+        // For numbers. Tests read spans with it, too; whoever makes those writes bytes.
+        ("opentelemetry-proto", &["faultline-chassis"]),
         ("rlimit", &["faultline-chassis"]),
         ("rustls", &["faultline-chassis"]),
         ("rustls-native-certs", &["faultline-chassis"]),

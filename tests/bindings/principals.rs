@@ -178,7 +178,9 @@ fn words(reply: &Reply, id: &str) -> String {
             detail.as_object_mut().unwrap().remove(key);
         }
         for cause in detail["causes"].as_array_mut().into_iter().flatten() {
-            cause.as_object_mut().unwrap().remove("time");
+            let cause = cause.as_object_mut().unwrap();
+            cause.remove("time");
+            cause.remove("spanId");
         }
         if let Some(metadata) = detail["metadata"].as_object_mut() {
             metadata.remove("failureId");

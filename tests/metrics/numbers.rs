@@ -118,9 +118,12 @@ async fn whatever_happens_is_counted_once_and_where_it_belongs() {
     assert_eq!(failed("NOT_FOUND", "fatal"), 1.);
     // Twice of the flaky one, three times of the one that was down before its retries were spent.
     assert_eq!((failed("UNAVAILABLE", "recoverable"), failed("UNAVAILABLE", "fatal")), (5., 1.));
-    assert_eq!(failed("AGENT_NOT_FOUND", "recoverable"), 1., "a branch that nobody offers");
-    let refused = [("reason", "CIRCUIT_OPEN"), ("plane", "protocol"), ("origin_agent", "script")];
-    assert_eq!(sum("faultline_failures_total", &refused), 1.);
+    // One is an agent that is there, the other a branch that nobody offers, which is no label.
+    for (reason, origin) in [("CIRCUIT_OPEN", "script"), ("AGENT_NOT_FOUND", "other")] {
+        let refused = [("reason", reason), ("plane", "protocol"), ("origin_agent", origin)];
+        assert_eq!(sum("faultline_failures_total", &refused), 1., "{reason}");
+        assert_eq!(sum("faultline_failures_total", &[("reason", reason)]), 1., "once: {reason}");
+    }
     assert_eq!(sum("faultline_failures_total", &[("reason", "CANCELLED")]), 0.);
     let retried = |outcome| {
         let labels = [("agent", "script"), ("outcome", outcome)];
