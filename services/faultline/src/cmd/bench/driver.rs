@@ -37,7 +37,7 @@ pub(super) fn request(shape: Shape) -> Arc<[u8]> {
         r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"message":{message}}}}}"#
     );
     let head = format!(
-        "POST /agents/echo HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\
+        "POST /agents/echo HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          a2a-version: 1.0\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );

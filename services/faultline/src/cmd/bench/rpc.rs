@@ -19,7 +19,7 @@ pub(super) fn request(path: &str, method: &str, params: &Value) -> Vec<u8> {
 pub(super) fn post(path: &str, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          a2a-version: 1.0\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );

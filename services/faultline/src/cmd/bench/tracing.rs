@@ -104,7 +104,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Report> {
 async fn count(collector: &Process) -> anyhow::Result<u64> {
     let address = collector.address.trim_start_matches("http://").parse()?;
     let mut connection = Connection::open(address).await?;
-    let (_, body) = connection.exchange(b"GET / HTTP/1.1\r\nhost: bench\r\n\r\n").await?;
+    let (_, body) = connection.exchange(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
     let text = std::str::from_utf8(body)?;
     text.parse().with_context(|| format!("no number: '{text}'"))
 }
