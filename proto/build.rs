@@ -16,6 +16,7 @@ const FILES: &[&str] = &[
     "a2a/v1/a2a.proto",
     "faultline/v1/failure.proto",
     "faultline/v1/hub.proto",
+    "faultline/v1/cluster.proto",
     "faultline/v1/link.proto",
     "faultline/v1/mesh.proto",
     "faultline/v1/task.proto",

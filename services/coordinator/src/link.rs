@@ -155,6 +155,18 @@ impl Line {
                     }),
                 );
             }
+            call::Body::Wait(wait) => {
+                let measured = self.core.meters.send.begin();
+                let (span, mut caller) = serve_span("SendMessage", asked);
+                caller.call = Some((self.id, id));
+                let (line, core) = (Arc::clone(self), Arc::clone(&self.core));
+                let done = Box::new(move |answer: Result<SendMessageResponse, Failure>| {
+                    measured.end(answer.as_ref().err());
+                    let answer = sent(span, answer);
+                    line.reply(id, answer.map(reply::Body::Sent), Vec::new());
+                });
+                tokio::spawn(async move { core.wait(wait, caller, done).await });
+            }
             call::Body::Stream(request) => {
                 let (span, caller) = serve_span("SendStreamingMessage", asked);
                 let (core, extensions) = (Arc::clone(&self.core), caller.extensions.clone());
@@ -400,6 +412,7 @@ async fn ask(
             reply::Body::Card(Box::new(core.extended_card(&request, caller)?))
         }
         Body::Send(_)
+        | Body::Wait(_)
         | Body::Stream(_)
         | Body::Subscribe(_)
         | Body::Watch(_)

@@ -8,6 +8,7 @@ use faultline_chassis::limits;
 use faultline_proto::{
     a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
     id::TaskId,
+    v1::Wait,
 };
 use prost::Message;
 use tokio::sync::oneshot;
@@ -176,6 +177,17 @@ impl Core {
                 let reply = stored.and_then(|key| key.reply);
                 reply.map_or(Ok(Outcome::Task(id)), decoded)
             }
+        }
+    }
+
+    /// Goes on waiting for the end of a task that another coordinator began to wait for.
+    pub(crate) async fn wait(self: Arc<Self>, wait: Wait, caller: Caller, done: Done) {
+        match self.visible(&wait.task_id, "", &caller).await {
+            Ok(task) => {
+                let options = Options { immediately: false, history: wait.history_length };
+                self.wait_for(task.id, options, &caller, done).await;
+            }
+            Err(error) => done(Err(error.into())),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What is durable, behind a trait at the level of task transitions. A store never decides what a
 //! transition means; it decides only which of two that race comes first.
 
+mod cluster;
 pub(crate) mod fill;
 mod push;
 pub(crate) mod sqlite;
@@ -28,6 +29,7 @@ use prost::Message;
 use tokio::sync::oneshot;
 
 pub(crate) use self::{
+    cluster::{Cluster, Notice},
     push::{PushKey, PushRow, PushWrite},
     view::{Buckets, FailureKey, Rows, Story, Wanted},
 };
@@ -106,10 +108,16 @@ pub(crate) enum Kind {
 /// One atomic step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Write {
-    /// A task that was not there.
+    /// A task that was not there. A child is refused if its parent has ended, or is not this
+    /// coordinator's any more; so is a key that another task has.
     Insert { row: Row, events: Vec<StoredEvent>, with: Option<Box<Extras>> },
     /// From exactly this version to the row's.
     Advance { from: u64, row: Row, events: Vec<StoredEvent>, with: Option<Box<Extras>> },
+    /// The same for a task that another coordinator may have: the version alone decides.
+    Foreign { from: u64, row: Row, events: Vec<StoredEvent>, with: Option<Box<Extras>> },
+    /// It waits for a worker of this agent, and any coordinator that has one may claim it. Its next
+    /// step takes it out again. Never refused.
+    Queue { id: TaskId, agent: String },
     /// It was answered by a bare message: the task never was. A key remembers the message.
     Erase { id: TaskId, from: u64, key: Option<Box<KeyRow>> },
     /// A report came after the end.
@@ -167,6 +175,9 @@ pub(crate) type Written = Vec<Result<(), WriteError>>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
+    /// Others may have taken what was this coordinator's. `recover` begins anew.
+    #[error("the lease has lapsed")]
+    Lapsed,
     #[error("the store cannot read: {0}")]
     Unavailable(String),
     #[error("task {id} is damaged in the store: {what}")]
@@ -226,6 +237,8 @@ pub(crate) struct Page {
 pub(crate) struct Stored {
     pub(crate) task: Task,
     pub(crate) late: u32,
+    /// It belongs to this coordinator.
+    pub(crate) ours: bool,
 }
 
 /// What task tokens are signed with.
@@ -234,6 +247,9 @@ pub(crate) type SigningSecret = [u8; 32];
 pub(crate) type Reading<'a, T> = BoxFuture<'a, Result<T, ReadError>>;
 
 pub(crate) trait Store: Send + Sync + 'static {
+    /// What several coordinators on one store need of it. `None`: there is only one.
+    fn cluster(&self) -> Option<&dyn Cluster>;
+
     /// Made once, and kept for as long as the tasks: tokens outlive a restart.
     fn secret(&self) -> &SigningSecret;
 
@@ -275,7 +291,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// How many tasks failed of what, in no order.
     fn failures(&self, over: Buckets) -> Reading<'_, Vec<FailureCount>>;
 
-    /// Every task that has not ended. They now belong to this start of the coordinator.
+    /// Every task that has not ended and is no other coordinator's. They now belong to this start of
+    /// the coordinator; where several share the store, it has a new lease from here on.
     fn recover(&self) -> Reading<'_, Vec<Task>>;
 
     /// Every agent that was ever offered, as it was last, with since when.
@@ -292,6 +309,6 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// The push configurations of a task by id, after this one, at most `limit`.
     fn pushes(&self, task: TaskId, after: String, limit: usize) -> Reading<'_, Vec<PushRow>>;
 
-    /// Every push configuration that still has something to send.
+    /// Every push configuration that still has something to send and that nobody else sees to.
     fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>>;
 }

@@ -28,7 +28,7 @@ use self::{
     write::{Batch, write_loop},
 };
 use super::{
-    Buckets, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Row,
+    Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Row,
     Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write, Written,
     migrations::STEPS,
 };
@@ -152,6 +152,11 @@ fn secret(connection: &Connection) -> rusqlite::Result<SigningSecret> {
 }
 
 impl Store for Sqlite {
+    /// The lock on its file keeps others out.
+    fn cluster(&self) -> Option<&dyn Cluster> {
+        None
+    }
+
     fn secret(&self) -> &SigningSecret {
         &self.secret
     }
@@ -178,7 +183,7 @@ impl Store for Sqlite {
             // Before its events are read, or the time taken would tell that it is there.
             let found = found.filter(|(row, _)| scope.contains(row));
             let Some((row, late)) = found else { return Ok(None) };
-            Ok(Some(Stored { task: fold(&tx, row, true)?, late }))
+            Ok(Some(Stored { task: fold(&tx, row, true)?, late, ours: true }))
         })
     }
 

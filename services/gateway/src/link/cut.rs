@@ -39,7 +39,8 @@ impl Again {
             | call::Body::Events(_)
             | call::Body::Activity(_)
             | call::Body::Failures(_)
-            | call::Body::Watch(_) => Again::Freely,
+            | call::Body::Watch(_)
+            | call::Body::Wait(_) => Again::Freely,
             call::Body::Subscribe(_) => Again::Resumed,
             call::Body::Send(_) | call::Body::Stream(_) if !caller.idempotency_key.is_empty() => {
                 Again::Keyed

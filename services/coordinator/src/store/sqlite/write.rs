@@ -49,7 +49,9 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
             append(tx, applied, row.id, events)?;
             add_extras(tx, applied, with)
         }
-        Write::Advance { from, row, events, with } => {
+        // There are no others.
+        Write::Queue { .. } => Ok(true),
+        Write::Advance { from, row, events, with } | Write::Foreign { from, row, events, with } => {
             let applied = advance(tx, lease, from, &row)?;
             append(tx, applied, row.id, events)?;
             add_extras(tx, applied, with)

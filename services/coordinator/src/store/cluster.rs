@@ -1,0 +1,62 @@
+//! What coordinators that share a store need of it, beside what one needs alone. Each start of a
+//! coordinator is a lease, timed by the clock of the database; each task that lives belongs to one.
+//! Only its owner takes reports for it and gives it to workers, whatever else anybody does with it.
+
+use faultline_proto::{
+    id::{TaskId, WorkerId},
+    v1::Presence,
+};
+use futures::future::BoxFuture;
+use tokio::sync::mpsc;
+
+use super::{PushKey, Reading};
+use crate::task::Task;
+
+pub(crate) trait Cluster: Send + Sync {
+    /// Renews the lease, leaves word of how things are here, and tells how they are at every other
+    /// coordinator whose lease is good. [`ReadError::Lapsed`](super::ReadError): it came too late.
+    fn beat(&self, here: Presence) -> Reading<'_, Vec<Presence>>;
+
+    /// At most so many tasks of coordinators whose lease has ended. They are ours now.
+    fn take_over(&self, limit: usize) -> Reading<'_, Vec<Task>>;
+
+    /// Unfinished push configurations that such coordinators saw to. They are ours now.
+    fn take_over_pushes(&self) -> Reading<'_, Vec<PushKey>>;
+
+    /// Every task that this worker has, whoever it belongs to: it is attached here. They are ours
+    /// now, except those that were already, which are not told.
+    fn adopt(&self, worker: WorkerId) -> Reading<'_, Vec<Task>>;
+
+    /// At most so many tasks of others that wait for a worker of this agent, the oldest first. They
+    /// are ours now.
+    fn claim(&self, agent: String, limit: usize) -> Reading<'_, Vec<Task>>;
+
+    /// Our tasks that live, with their versions.
+    fn owned(&self) -> Reading<'_, Vec<(TaskId, u64)>>;
+
+    /// Tells the others something that no commit tells them.
+    fn tell(&self, notice: Notice);
+
+    /// Gives everything up: what is ours may be taken over at once. Nothing is written after it.
+    fn leave(&self) -> BoxFuture<'_, ()>;
+
+    /// What the others do, as it happens. Taken once; a slow reader hears `Missed`.
+    fn notices(&self) -> mpsc::Receiver<Notice>;
+}
+
+/// What one coordinator hears of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// Steps of these tasks were committed, or they have another owner.
+    Changed(Vec<TaskId>),
+    /// Tasks wait for workers of these agents.
+    Queued(Vec<String>),
+    /// Agents are offered that were not, or otherwise.
+    Offered,
+    /// Somebody follows this task there.
+    Followed(TaskId),
+    /// A coordinator has left: what it had may be taken over.
+    Left,
+    /// Anything may have been missed: look at everything.
+    Missed,
+}
