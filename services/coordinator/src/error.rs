@@ -69,6 +69,8 @@ pub(crate) enum Error {
          may call other agents"
     )]
     AttemptOver,
+    #[error("another coordinator has the task that calls, or has just given it up: call again")]
+    Elsewhere,
     #[error("{} delegations lie above the calling task already", limits::DELEGATION_DEPTH_MAX)]
     TooDeep,
     #[error(
@@ -181,6 +183,10 @@ impl From<Error> for Failure {
                 .because(text)
                 .with_violation("Idempotency-Key", "use a new key for another message"),
             Error::AttemptOver => Failure::new(&reason::PERMISSION_DENIED).because(text),
+            Error::Elsewhere => Failure::new(&reason::UNAVAILABLE)
+                .because(text)
+                .with_retryable(true)
+                .with_retry_after(limits::MOVED_RETRY_AFTER),
             Error::TooDeep => Failure::new(&reason::DELEGATION_TOO_DEEP).because(text),
             Error::TooManyDescendants => Failure::new(&reason::RESOURCE_EXHAUSTED).because(text),
             Error::BudgetExhausted { .. } => {

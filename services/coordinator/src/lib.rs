@@ -20,12 +20,17 @@ mod run;
 mod show;
 mod task;
 
+mod absorb;
+mod cluster;
 mod core;
 mod dispatch;
 mod due;
+mod elsewhere;
 mod failover;
 mod family;
 mod feed;
+mod follow;
+mod foreign;
 mod live;
 mod losses;
 mod meters;
@@ -95,7 +100,7 @@ use serde::{Deserialize, Serialize};
 use tonic::service::Routes;
 
 use crate::{
-    core::{Closed, Core},
+    core::{Closed, Core, State},
     grpc::Doors,
     hub::HubService,
     link::LinkService,
@@ -121,6 +126,9 @@ pub struct Config {
     pub max_attempts: u32,
     /// How long a worker without a stream keeps its tasks.
     pub reattach_grace_ms: u64,
+    /// How long a coordinator that shares its store may be silent before others take over what it
+    /// has.
+    pub lease_ms: u64,
     /// How often workers say that they live; three missed ones are a dead worker.
     pub heartbeat_ms: u64,
     /// How long a task waits for a worker that offers its agent before it fails. 0: what nobody
@@ -223,6 +231,7 @@ impl Default for Config {
             default_agent: None,
             max_attempts: 3,
             reattach_grace_ms: limits::REATTACH_GRACE.as_millis() as u64,
+            lease_ms: 6000,
             heartbeat_ms: limits::HEARTBEAT.as_millis() as u64,
             wait_for_worker_ms: 60_000,
             timeout_ms_max: None,
@@ -328,26 +337,43 @@ impl Service {
         });
         let sweeper = tokio::spawn(sweep::run(Arc::clone(&core)));
         let timekeeper = tokio::spawn(Arc::clone(&core).keep_time());
+        let neighbour = tokio::spawn(Arc::clone(&core).keep_cluster());
         let leaving = async {
             drain.signalled().await;
             health.set_not_serving::<A2aServiceServer<Doors>>().await;
             // Workers that we cut off ourselves are not lost.
             sweeper.abort();
             timekeeper.abort();
-            core.change(|state| {
-                state.close(Closed::Leaving);
-                state.say_goodbye();
-                state.deliveries.stop_all();
-            });
+            core.leave().await;
         };
         // Long-lived streams never finish by themselves, so patience here is only for calls.
         let serving = server::serve(listener, router, drain.clone(), Duration::from_millis(500));
         tokio::join!(leaving, serving);
         core.flushed().await;
         writer.abort();
-        let _ = tokio::join!(sweeper, timekeeper, writer);
+        neighbour.abort();
+        let _ = tokio::join!(sweeper, timekeeper, neighbour, writer);
+        if let Some(cluster) = core.store.cluster() {
+            cluster.leave().await;
+        }
         core.released().await;
         Ok(())
+    }
+}
+
+impl Core {
+    /// Takes nothing more, and sends everybody elsewhere: gateways with what they wait for, workers
+    /// with what they run. What is stored is for the next coordinator, or for the others.
+    async fn leave(&self) {
+        self.change(|state| {
+            state.close(Closed::Leaving);
+            state.deliveries.stop_all();
+        });
+        self.farewell.cancel();
+        // Whoever is told where its task is must find it there.
+        self.flushed().await;
+        self.send_waiters_away();
+        self.change(State::say_goodbye);
     }
 }
 

@@ -27,6 +27,7 @@ use faultline_proto::{
 use tokio::time::Instant;
 
 use crate::{
+    cluster::Came,
     retry,
     task::{Millis, Task, millis},
 };
@@ -107,6 +108,25 @@ const CONFLICTS: Def<0> = Def::new(
     "faultline.store.conflicts",
     Unit::Of("step"),
     "Steps that lost a race and were undone.",
+    [],
+);
+const TAKEN: Def<1> = Def::new(
+    "faultline.cluster.taken",
+    Unit::Of("task"),
+    "Tasks of other coordinators that became this one's: it had a worker for them, their worker \
+     came here, or the other is gone.",
+    ["how"],
+);
+const MOVED: Def<0> = Def::new(
+    "faultline.cluster.moved",
+    Unit::Of("task"),
+    "Tasks of this coordinator that went to another one.",
+    [],
+);
+const LAPSED: Def<0> = Def::new(
+    "faultline.lease.lapsed",
+    Unit::Of("lease"),
+    "Leases that were not renewed in time, after each of which the store was read again.",
     [],
 );
 const LAG: Def<0> = Def::time(
@@ -197,6 +217,9 @@ pub(crate) struct Meters {
     pub(crate) resumed: Counter,
     pub(crate) duplicates: Counter,
     pub(crate) deliveries: Counters<1>,
+    taken: Counters<1>,
+    pub(crate) moved: Counter,
+    pub(crate) lapsed: Counter,
 }
 
 impl Meters {
@@ -229,7 +252,20 @@ impl Meters {
             resumed: metrics.counter(&RESUMED).with([]),
             duplicates: metrics.counter(&DUPLICATES).with([]),
             deliveries: metrics.counter(&DELIVERIES),
+            taken: metrics.counter(&TAKEN),
+            moved: metrics.counter(&MOVED).with([]),
+            lapsed: metrics.counter(&LAPSED).with([]),
         })
+    }
+
+    /// Tasks became this coordinator's.
+    pub(crate) fn taken(&self, how: Came, count: usize) {
+        let how = match how {
+            Came::Claimed => "claimed",
+            Came::Adopted => "adopted",
+            Came::TakenOver => "taken_over",
+        };
+        self.taken.at([how], |counter| counter.add(count as u64));
     }
 
     /// The label of an agent: its name, as long as there are not too many.

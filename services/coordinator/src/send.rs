@@ -11,7 +11,7 @@ use faultline_proto::{
         send_message_response::Payload,
     },
     id::TaskId,
-    v1::AgentOffer,
+    v1::{AgentOffer, event},
 };
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
@@ -25,6 +25,7 @@ use crate::{
     dispatch::{Decided, NewTask, Step},
     due::Tie,
     error::Error,
+    foreign::Answered,
     gate,
     keys::Claim,
     live::{Alarm, Done, Until, Waiter, task_response},
@@ -32,7 +33,7 @@ use crate::{
     repeat::Found,
     run,
     store::{Extras, Scope},
-    subscription::Subscription,
+    subscription::{Start, Subscription},
     task::Task,
 };
 
@@ -79,17 +80,70 @@ impl Core {
                     self.send_again(key, options, &caller, done).await;
                 }
             }
-            Ok(Found::First(sending)) => {
-                if let Err((done, error)) = self.send_now(*sending, &caller, done) {
-                    let error = self.ended_meanwhile(error).await;
-                    done(Err(error.into()));
-                }
-            }
+            Ok(Found::First(sending)) => self.send_first(*sending, options, &caller, done).await,
             Err(error) => {
                 self.lock().has_left(&caller);
                 done(Err(error.into()));
             }
         }
+    }
+
+    async fn send_first(
+        self: &Arc<Self>,
+        sending: Sending,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) {
+        let sending = match self.answered_elsewhere(sending, caller, false).await {
+            Ok(Taken::Elsewhere(id)) => {
+                self.lock().has_left(caller);
+                return self.wait_for(id, options, caller, done).await;
+            }
+            Ok(Taken::NotYet(sending)) => sending,
+            Err(error) => return done(Err(error.into())),
+        };
+        if let Err((done, error)) = self.send_now(*sending, caller, done) {
+            let error = self.ended_meanwhile(error).await;
+            done(Err(error.into()));
+        }
+    }
+
+    /// An answer to a task that another coordinator has is stored from here.
+    async fn answered_elsewhere(
+        self: &Arc<Self>,
+        sending: Sending,
+        caller: &Caller,
+        streams: bool,
+    ) -> Result<Taken, Error> {
+        if self.store.cluster().is_none() {
+            return Ok(Taken::NotYet(Box::new(sending)));
+        }
+        let Sending { request, task, claim, push } = sending;
+        let Some(task) = task else {
+            return Ok(Taken::NotYet(Box::new(Sending { request, task, claim, push })));
+        };
+        let used = if caller.calling.is_some() { NEVER_EXPIRES } else { now() };
+        let with = |task: &Task| {
+            let key = claim.as_ref().map(|claim| claim.row(task.id, used));
+            let push = push.clone().map(|config| push::row(task.id, config, task.seq));
+            let extras = Extras { key, pushes: push.into_iter().collect() };
+            (extras != Extras::default()).then(|| Box::new(extras))
+        };
+        let pushes = with(&task).map_or_else(Vec::new, |extras| {
+            extras.pushes.iter().map(|row| row.key.clone()).collect()
+        });
+        let answered = self.answer_elsewhere(*task, &request, caller, streams, with).await?;
+        Ok(match answered {
+            Answered::Elsewhere(id) => {
+                self.change(|state| self.deliver_after_commit(state, pushes));
+                Taken::Elsewhere(id)
+            }
+            Answered::Here(task) => {
+                let task = Some(task);
+                Taken::NotYet(Box::new(Sending { request, task, claim, push }))
+            }
+        })
     }
 
     /// Takes it in and sees to it that the caller is answered.
@@ -205,7 +259,7 @@ impl Core {
         let found = state.admit(&agent)?;
         check_gates(&found.offer, &request, caller, streams)?;
         let stands_in = state.registry.stand_in(&agent, |_| false).is_some();
-        if found.workers.is_empty() && !stands_in && self.config.wait_for_worker_ms == 0 {
+        if !state.registry.has_worker(&agent) && !stands_in && self.config.wait_for_worker_ms == 0 {
             return Err(Error::AgentUnavailable(agent));
         }
         let limit = self.limit(state, found, caller)?;
@@ -276,10 +330,28 @@ impl Core {
         let options = Options::of(&request);
         match self.look_up(request, caller).await? {
             Found::Again(key) => self.stream_again(key, options, caller).await,
-            Found::First(sending) => match self.stream_now(*sending, caller).await {
-                Ok(subscription) => Ok(subscription),
-                Err(error) => Err(self.ended_meanwhile(error).await),
-            },
+            Found::First(sending) => self.stream_first(*sending, options, caller).await,
+        }
+    }
+
+    async fn stream_first(
+        self: &Arc<Self>,
+        sending: Sending,
+        options: Options,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let sending = match self.answered_elsewhere(sending, caller, true).await? {
+            Taken::Elsewhere(id) => {
+                let start = Start::Snapshot { history: options.history };
+                let mut subscription = self.subscribe_id(id, start).await?;
+                subscription.closes_at_question();
+                return Ok(subscription.tied(Tie::of(caller, self, id)));
+            }
+            Taken::NotYet(sending) => sending,
+        };
+        match self.stream_now(*sending, caller).await {
+            Ok(subscription) => Ok(subscription),
+            Err(error) => Err(self.ended_meanwhile(error).await),
         }
     }
 
@@ -328,7 +400,15 @@ impl Core {
     }
 }
 
-/// A message for a task that exists, checked against what else it says.
+/// What became of a send that may concern a task elsewhere.
+enum Taken {
+    /// It is stored, with the task of this id.
+    Elsewhere(TaskId),
+    /// It is to be taken here.
+    NotYet(Box<Sending>),
+}
+
+/// A message for a task that is here, checked against what else it says.
 fn continued(
     state: &State,
     task: &Task,
@@ -336,6 +416,23 @@ fn continued(
     caller: &Caller,
     streams: bool,
 ) -> Result<Step, Error> {
+    // Memory is at least as new as what was read.
+    let live = state.live.get(&task.id).map(|live| &live.task);
+    let body = answer_of(state, live.unwrap_or(task), request, caller, streams)?;
+    match live {
+        Some(task) => Ok(Step::Answer(task.id, Box::new(body))),
+        None => Err(Error::TaskNotFound(task.id.to_string())),
+    }
+}
+
+/// What a message to a task comes to: the answer to what it asks.
+pub(crate) fn answer_of(
+    state: &State,
+    task: &Task,
+    request: SendMessageRequest,
+    caller: &Caller,
+    streams: bool,
+) -> Result<event::Body, Error> {
     let id = task.id;
     if let Some(agent) = state.registry.agents.get(&task.agent) {
         check_gates(&agent.offer, &request, caller, streams)?;
@@ -352,16 +449,13 @@ fn continued(
         let text = "the messages of this task are too many: start a new one in its context";
         return Err(Error::TooLarge(text));
     }
-    let Some(live) = state.live.get(&id) else {
-        return Err(Error::TaskNotFound(id.to_string()));
-    };
-    let body = live.task.decide_answer(message).map_err(|refused| match refused {
-        NoAnswer::Final => Error::Ended { id, state: live.task.state },
+    let body = task.decide_answer(message).map_err(|refused| match refused {
+        NoAnswer::Final => Error::Ended { id, state: task.state },
         NoAnswer::Busy => Error::Busy(id),
         NoAnswer::Answered(question) => Error::Answered { id, question },
         NoAnswer::Wrong(wrong) => answer::refusal(wrong).with_task(id, "").into(),
     })?;
-    Ok(Step::Answer(id, Box::new(run::traced(body, &caller.trace))))
+    Ok(run::traced(body, &caller.trace))
 }
 
 fn check_gates(
