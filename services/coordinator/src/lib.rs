@@ -60,6 +60,7 @@ mod push;
 mod repeat;
 mod send;
 mod stops;
+mod stream;
 mod subscription;
 mod view;
 

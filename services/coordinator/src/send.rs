@@ -1,20 +1,18 @@
-//! Sending: a message starts a task or answers one that waits, and the caller waits for the end,
-//! for the beginning, or follows. No door is known here; all use it. What a send that was seen
+//! Sending: a message starts a task or answers one that waits, and the caller waits for the end or
+//! for the beginning; those who follow are in `stream`. No door is known here; all use it. What a send that was seen
 //! before comes to is in `repeat`.
 
 use std::sync::Arc;
 
 use faultline_chassis::limits;
 use faultline_proto::{
-    a2a::{
-        self, SendMessageRequest, SendMessageResponse, TaskPushNotificationConfig,
-        send_message_response::Payload,
-    },
+    a2a::{self, SendMessageRequest, TaskPushNotificationConfig},
     id::TaskId,
+    reason,
     v1::{AgentOffer, event},
 };
 use prost::Message;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     answer::{self, NoAnswer},
@@ -23,9 +21,8 @@ use crate::{
     delegation::NEVER_EXPIRES,
     depth,
     dispatch::{Decided, NewTask, Step},
-    due::Tie,
     error::Error,
-    foreign::Answered,
+    foreign::{Answered, STEP_TRIES},
     gate,
     keys::Claim,
     live::{Alarm, Done, Until, Waiter, task_response},
@@ -33,7 +30,6 @@ use crate::{
     repeat::Found,
     run,
     store::{Extras, Scope},
-    subscription::{Start, Subscription},
     task::Task,
 };
 
@@ -57,7 +53,7 @@ impl Core {
         let names_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
         if !task_id(&request).is_empty() || names_key || push_of(&request).is_some() {
             let core = Arc::clone(self);
-            tokio::spawn(async move { core.send_looked_up(request, caller, done).await });
+            tokio::spawn(async move { core.send_contended(request, caller, done).await });
             return;
         }
         let sending = Sending { request, task: None, claim: None, push: None };
@@ -66,8 +62,33 @@ impl Core {
         }
     }
 
+    /// Another coordinator may be doing the same at this very moment. Whoever is refused for that
+    /// looks again, and finds what the other did.
+    async fn send_contended(
+        self: &Arc<Self>,
+        request: SendMessageRequest,
+        caller: Caller,
+        done: Done,
+    ) {
+        let tries = if self.lock().may_be_elsewhere() { STEP_TRIES } else { 1 };
+        for _ in 1..tries {
+            let (told, answer) = oneshot::channel();
+            let once: Done = Box::new(move |answer| drop(told.send(answer)));
+            self.send_looked_up(request.clone(), caller.clone(), once).await;
+            match answer.await {
+                Ok(Err(failure)) if failure.reason == reason::ABORTED.name => {}
+                Ok(answer) => return done(answer),
+                Err(_) => return done(Err(Error::unanswered().into())),
+            }
+            if caller.cancel_after.is_some() {
+                self.touch(|state| state.coming.extend(caller.call));
+            }
+        }
+        self.send_looked_up(request, caller, done).await;
+    }
+
     async fn send_looked_up(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         request: SendMessageRequest,
         caller: Caller,
         done: Done,
@@ -110,7 +131,7 @@ impl Core {
     }
 
     /// An answer to a task that another coordinator has is stored from here.
-    async fn answered_elsewhere(
+    pub(crate) async fn answered_elsewhere(
         self: &Arc<Self>,
         sending: Sending,
         caller: &Caller,
@@ -208,7 +229,7 @@ impl Core {
     }
 
     /// A task that was there when we read it and not when we answered it has ended in between.
-    async fn ended_meanwhile(&self, error: Error) -> Error {
+    pub(crate) async fn ended_meanwhile(&self, error: Error) -> Error {
         let Error::TaskNotFound(id) = &error else { return error };
         let Ok(task_id) = id.parse::<TaskId>() else { return error };
         match self.store.task(task_id, Scope::default()).await {
@@ -222,7 +243,7 @@ impl Core {
     }
 
     /// What a send comes to. Whatever may refuse it is here; nothing has changed yet.
-    fn decide(
+    pub(crate) fn decide(
         &self,
         state: &State,
         sending: Sending,
@@ -320,88 +341,10 @@ impl Core {
             _ => None,
         }
     }
-
-    /// Starts or continues a task and follows it. The first frame is the task, or a bare message.
-    pub(crate) async fn stream(
-        self: &Arc<Self>,
-        request: SendMessageRequest,
-        caller: &Caller,
-    ) -> Result<Subscription, Error> {
-        let options = Options::of(&request);
-        match self.look_up(request, caller).await? {
-            Found::Again(key) => self.stream_again(key, options, caller).await,
-            Found::First(sending) => self.stream_first(*sending, options, caller).await,
-        }
-    }
-
-    async fn stream_first(
-        self: &Arc<Self>,
-        sending: Sending,
-        options: Options,
-        caller: &Caller,
-    ) -> Result<Subscription, Error> {
-        let sending = match self.answered_elsewhere(sending, caller, true).await? {
-            Taken::Elsewhere(id) => {
-                let start = Start::Snapshot { history: options.history };
-                let mut subscription = self.subscribe_id(id, start).await?;
-                subscription.closes_at_question();
-                return Ok(subscription.tied(Tie::of(caller, self, id)));
-            }
-            Taken::NotYet(sending) => sending,
-        };
-        match self.stream_now(*sending, caller).await {
-            Ok(subscription) => Ok(subscription),
-            Err(error) => Err(self.ended_meanwhile(error).await),
-        }
-    }
-
-    async fn stream_now(
-        self: &Arc<Self>,
-        sending: Sending,
-        caller: &Caller,
-    ) -> Result<Subscription, Error> {
-        let options = Options::of(&sending.request);
-        let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
-        let (done, first) = oneshot::channel();
-        let (id, seq, snapshot) = self.change(|state| {
-            let decided = self.decide(state, sending, caller, true)?;
-            let (id, may_message) = (decided.step.task_id(), decided.step.may_message());
-            let pushes = decided.push_keys();
-            let (mut seq, mut snapshot) = (0, a2a::Task::default());
-            state.take(decided, now(), |live, effects| {
-                let task = live.task.to_a2a(options.history, true);
-                (seq, snapshot) = (live.task.seq, task.clone());
-                live.watchers.push(watcher);
-                let done: Done = Box::new(move |answer| drop(done.send(answer)));
-                match may_message {
-                    true => live.waiters.push(Waiter {
-                        until: Until::FirstReport,
-                        call: None,
-                        history: None,
-                        cancel_after: None,
-                        done,
-                        _alarm: None,
-                    }),
-                    false => effects.push(Effect::Answer(done, Box::new(task_response(task)))),
-                }
-            });
-            self.deliver_after_commit(state, pushes);
-            Ok::<_, Error>((id, seq, snapshot))
-        })?;
-        let tie = Tie::of(caller, self, id);
-        let answer = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
-        let core = Arc::clone(self);
-        match answer.map_err(Error::from)? {
-            SendMessageResponse { payload: Some(Payload::Message(m)) } => {
-                Ok(Subscription::message(core, id, m).tied(tie))
-            }
-            _ => Ok(Subscription::started(core, id, seq, snapshot, events).tied(tie)),
-        }
-    }
 }
 
 /// What became of a send that may concern a task elsewhere.
-enum Taken {
+pub(crate) enum Taken {
     /// It is stored, with the task of this id.
     Elsewhere(TaskId),
     /// It is to be taken here.
@@ -496,7 +439,7 @@ impl Options {
         if self.immediately { Until::FirstReport } else { Until::Settled }
     }
 
-    fn of(request: &SendMessageRequest) -> Self {
+    pub(crate) fn of(request: &SendMessageRequest) -> Self {
         let configuration = request.configuration.as_ref();
         Self {
             immediately: configuration.is_some_and(|c| c.return_immediately),
