@@ -1,6 +1,6 @@
 //! Sending: a message starts a task or answers one that waits, and the caller waits for the end or
-//! for the beginning; those who follow are in `stream`. No door is known here; all use it. What a send that was seen
-//! before comes to is in `repeat`.
+//! for the beginning; those who follow are in `stream`. No door is known here; all use it. What a
+//! send that was seen before comes to is in `repeat`.
 
 use std::sync::Arc;
 
