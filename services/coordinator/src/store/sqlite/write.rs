@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     super::{Extras, KeyRow, Row, StoredEvent, Write, WriteError, Written},
     push,
+    read::ALIVE,
 };
 
 pub(super) struct Batch {
@@ -61,9 +62,7 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
                 .prepare_cached("DELETE FROM tasks WHERE id = ?1 AND version = ?2 AND owner = ?3")?
                 .execute(params![id.as_bytes(), from, lease])?;
             if erased == 1 {
-                tx.prepare_cached("DELETE FROM events WHERE task_id = ?1")?
-                    .execute(params![id.as_bytes()])?;
-                push::erase(tx, id)?;
+                forget(tx, id)?;
                 key.map_or(Ok(()), |key| put_key(tx, &key))?;
             }
             Ok(erased == 1)
@@ -83,6 +82,10 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
             let sql = "DELETE FROM keys WHERE (principal, agent, key) IN
                 (SELECT principal, agent, key FROM keys WHERE created_ms < ?1 LIMIT ?2)";
             tx.prepare_cached(sql)?.execute(params![before, limit])?;
+            Ok(true)
+        }
+        Write::Expire { ids } => {
+            ids.into_iter().try_for_each(|id| expire(tx, id))?;
             Ok(true)
         }
         Write::Push(write) => push::apply(tx, write),
@@ -129,6 +132,27 @@ fn advance(tx: &Transaction<'_>, lease: i64, from: u64, row: &Row) -> rusqlite::
         lease,
     ])?;
     note_failure(tx, advanced == 1, row)
+}
+
+/// What is kept beside its row.
+fn forget(tx: &Transaction<'_>, id: TaskId) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM events WHERE task_id = ?1";
+    tx.prepare_cached(sql)?.execute(params![id.as_bytes()])?;
+    push::erase(tx, id)
+}
+
+/// Once more what was seen when it was chosen: it has ended, and nobody can join it again.
+fn expire(tx: &Transaction<'_>, id: TaskId) -> rusqlite::Result<()> {
+    let sql = format!(
+        "DELETE FROM tasks WHERE id = ?1 AND NOT ({ALIVE})
+         AND NOT EXISTS (SELECT 1 FROM tasks AS above WHERE above.id = tasks.parent AND ({ALIVE}))"
+    );
+    if tx.prepare_cached(&sql)?.execute(params![id.as_bytes()])? == 1 {
+        forget(tx, id)?;
+        let sql = "DELETE FROM keys WHERE task_id = ?1";
+        tx.prepare_cached(sql)?.execute(params![id.as_bytes()])?;
+    }
+    Ok(())
 }
 
 /// A step of its own for the few that failed: three more columns in those above would cost every

@@ -1,0 +1,1 @@
+//! What a store that several coordinators share must do.
