@@ -34,6 +34,7 @@ mod policy;
 mod queue;
 mod registry;
 mod reports;
+mod retention;
 mod slots;
 mod spans;
 mod store;

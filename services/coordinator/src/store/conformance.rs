@@ -301,6 +301,30 @@ pub(super) async fn old_keys_are_forgotten_in_batches(store: &dyn Store) {
     assert_eq!(left, [1002, 1004, 1004], "two at once, and none that is young enough");
 }
 
+pub(super) async fn a_key_of_another_task_refuses_the_step(store: &dyn Store) {
+    let now = crate::core::now();
+    let (first, one) = Life::insert("echo", "c", 1000);
+    let (second, two) = Life::insert("echo", "c", 1000);
+    let (one, two) =
+        (with_key(one, key("k", first.task.id, now)), with_key(two, key("k", second.task.id, now)));
+    assert_eq!(commit(store, vec![one, two]).await, [Ok(()), Err(WriteError::Conflict)]);
+    assert!(store.task(second.task.id, Scope::default()).await.unwrap().is_none());
+    let found = store.key(key("k", first.task.id, now).name, 0).await.unwrap();
+    assert_eq!(found.map(|key| key.task_id), Some(first.task.id));
+}
+
+pub(super) async fn a_child_needs_a_parent_that_lives(store: &dyn Store) {
+    let (mut parent, insert) = Life::insert("echo", "c", 1000);
+    let id = parent.task.id;
+    let child = || child_of(id).1;
+    let end = parent.advance(vec![completed()]);
+    let batch = vec![child(), insert, child(), end, child()];
+    let conflict = || Err(WriteError::Conflict);
+    let expected = [conflict(), Ok(()), Ok(()), Ok(()), conflict()];
+    assert_eq!(commit(store, batch).await, expected);
+    assert_eq!(store.children(id, Scope::default(), 9).await.unwrap().len(), 1);
+}
+
 /// One test of each name on each store.
 macro_rules! suite {
     ($($test:ident)*) => {
@@ -357,4 +381,6 @@ suite! {
     failures_are_counted_once_and_their_tasks_each
     ended_tasks_expire_with_everything_that_is_kept_of_them
     tasks_are_walked_by_age
+    a_key_of_another_task_refuses_the_step
+    a_child_needs_a_parent_that_lives
 }

@@ -15,7 +15,7 @@ use crate::task::Task;
 const FIRST: [u8; 16] = [0; 16];
 const LAST: [u8; 16] = [255; 16];
 
-fn child_of(parent: TaskId) -> (Life, Write) {
+pub(super) fn child_of(parent: TaskId) -> (Life, Write) {
     let above = Parent { task_id: parent.to_string(), ..Parent::default() };
     let submitted = Submitted { parent: Some(above), ..Submitted::default() };
     let (task, event) = Task::submit(TaskId::new(), "echo", "c".into(), submitted, 1000);

@@ -72,6 +72,10 @@ impl Address {
         if config.get_hosts().is_empty() {
             return Err(bad("it names no host".to_owned()));
         }
+        // Hosts are shown, so half a password must not pass for one.
+        if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(h) if h.contains('@'))) {
+            return Err(bad("an '@' in a user or a password is written %40".to_owned()));
+        }
         config
             .ssl_mode(mode)
             .application_name("faultline")

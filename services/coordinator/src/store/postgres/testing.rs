@@ -41,6 +41,12 @@ impl Database {
         Postgres::open(&self.url(), Settings { lease, connections: 4 }).await.unwrap()
     }
 
+    /// The time of this store's lease has come.
+    pub(crate) async fn lapse(&self, store: &Postgres) {
+        let sql = "UPDATE leases SET expires = clock_timestamp() WHERE id = $1";
+        assert_eq!(self.client().await.execute(sql, &[&store.shared.lease()]).await.unwrap(), 1);
+    }
+
     /// Beside any store.
     pub(crate) async fn client(&self) -> Client {
         connect(&self.url()).await
