@@ -57,6 +57,9 @@ pub const TASK_ARTIFACT_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const TASK_MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Artifacts on one page of a list, encoded. The page ends early above it.
 pub const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Tasks counted for a list: with more, `totalSize` says so many. Whoever has a million does not
+/// wait for the count of them with every page.
+pub const LIST_TOTAL_MAX: usize = 10_000;
 /// Different artifacts of one task.
 pub const TASK_ARTIFACTS_MAX: usize = 1024;
 /// Events of one task. A chunk is an event, so this bounds a stream that never ends.
