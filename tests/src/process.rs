@@ -18,10 +18,14 @@ use tokio::{
     time::timeout,
 };
 
+use crate::postgres::{Store, store_in};
+
 /// The command line of a role, as a JSON array.
 const ARGS: &str = "FAULTLINE_TEST_ARGS";
 /// Its environment, as a JSON object.
 const ENV: &str = "FAULTLINE_TEST_ENV";
+/// How the variables begin that a build for tests reads from its own environment.
+const BREAKS: &str = "FAULTLINE_CHAOS_";
 /// How long a process may take until it serves. A gateway waits for its coordinator meanwhile.
 const START: Duration = Duration::from_secs(30);
 /// How much of a log is shown when a test fails.
@@ -65,6 +69,17 @@ impl Process {
         Self { name, args, env, dir, child, ready }
     }
 
+    /// A whole mesh in one process, on free ports, with the store of `dir`.
+    pub async fn up(dir: &Path) -> Self {
+        let (any, mut env) = ("127.0.0.1:0", Environment::new());
+        let mut args = vec!["up", "--listen", any, "--hub", any];
+        match Store::default() {
+            Store::Sqlite => args.extend(["--data", "data"]),
+            _ => drop(env.insert("FAULTLINE_COORDINATOR__STORE".to_owned(), store_in(dir))),
+        }
+        Self::start_with(dir, "up", &args, &env).await
+    }
+
     /// What it said when it was ready, after the word itself: its address, if it has one.
     pub fn ready(&self) -> &str {
         &self.ready
@@ -85,10 +100,28 @@ impl Process {
         (self.child, self.ready) = (child, ready);
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Asks it to leave.
     pub async fn terminate(&self) {
+        self.signal("TERM").await;
+    }
+
+    /// It does nothing any more, and nobody is told: as when its machine has no time for it.
+    pub async fn pause(&self) {
+        self.signal("STOP").await;
+    }
+
+    /// It goes on as if nothing had been.
+    pub async fn resume(&self) {
+        self.signal("CONT").await;
+    }
+
+    async fn signal(&self, name: &str) {
         // A shell can always send signals; no crate for one system call.
-        let command = format!("kill -TERM {}", self.id());
+        let command = format!("kill -{name} {}", self.id());
         let sent = Command::new("sh").args(["-c", &command]).status().await;
         assert!(sent.is_ok_and(|s| s.success()), "{} takes a signal", self.name);
     }
@@ -131,7 +164,10 @@ async fn spawn(dir: &Path, name: &str, args: &[String], env: &Environment) -> (C
             command.env_remove(variable);
         }
     }
+    // These are no part of the configuration: they break the product on purpose.
+    let broken = env.iter().filter(|(name, _)| name.starts_with(BREAKS));
     let mut child = command
+        .envs(broken)
         .args(["role", "--exact", "--nocapture", "--test-threads=1"])
         .env(ARGS, serde_json::to_string(args).expect("strings are JSON"))
         .env(ENV, serde_json::to_string(env).expect("strings are JSON"))
