@@ -151,10 +151,14 @@ impl Server {
     }
 
     /// In order, or as a crash; either way it is back where it was, and has answered.
-    pub fn restart(&self, crash: bool) {
+    pub async fn restart(&self, crash: bool) {
         let mode = if crash { "immediate" } else { "fast" };
-        let url = script(&["restart".as_ref(), self.dir.path().as_ref(), mode.as_ref()]);
-        assert_eq!(url, self.url, "it is found again");
+        let (dir, was) = (self.dir.path().to_owned(), self.url.clone());
+        let restarted = tokio::task::spawn_blocking(move || {
+            let url = script(&["restart".as_ref(), dir.as_ref(), mode.as_ref()]);
+            assert_eq!(url, was, "it is found again");
+        });
+        restarted.await.expect("it can be restarted");
     }
 
     pub fn stop(&self) {
@@ -193,13 +197,13 @@ fn run(command: &mut Command) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_database_is_fresh_outlives_a_crash_of_its_server_and_is_gone_when_it_is_dropped() {
+    #[tokio::test]
+    async fn a_database_is_fresh_outlives_a_crash_of_its_server_and_is_gone_when_it_is_dropped() {
         let server = Server::start();
         let (one, other) = (Database::on(server.url()), Database::on(server.url()));
         one.ask("CREATE TABLE kept (it int); INSERT INTO kept VALUES (7)");
         assert_eq!(other.ask("SELECT count(*) FROM pg_tables WHERE tablename = 'kept'"), "0");
-        server.restart(true);
+        server.restart(true).await;
         assert_eq!(one.ask("SELECT it FROM kept"), "7");
         server.stop();
         assert!(psql(one.url(), "SELECT 1").is_err());

@@ -64,7 +64,7 @@ impl Process {
     /// The same with an environment.
     pub async fn start_with(dir: &Path, name: &str, args: &[&str], env: &Environment) -> Self {
         let args: Vec<String> = ["faultline"].iter().chain(args).map(|a| (*a).to_owned()).collect();
-        let (child, ready) = spawn(dir, name, &args, env).await;
+        let (child, ready) = spawned(spawn(dir, name, &args, env).await);
         let (name, env, dir) = (name.to_owned(), env.clone(), dir.to_owned());
         Self { name, args, env, dir, child, ready }
     }
@@ -96,8 +96,14 @@ impl Process {
 
     /// Starts it again, with the same arguments and so on the same address.
     pub async fn restart(&mut self) {
-        let (child, ready) = spawn(&self.dir, &self.name, &self.args, &self.env).await;
+        spawned(self.try_restart().await);
+    }
+
+    /// The same, where what it needs may be away: then it says why it could not be started.
+    pub async fn try_restart(&mut self) -> Result<(), String> {
+        let (child, ready) = spawn(&self.dir, &self.name, &self.args, &self.env).await?;
         (self.child, self.ready) = (child, ready);
+        Ok(())
     }
 
     pub fn name(&self) -> &str {
@@ -126,9 +132,14 @@ impl Process {
         assert!(sent.is_ok_and(|s| s.success()), "{} takes a signal", self.name);
     }
 
+    /// How it ends, whenever that is.
+    pub async fn exit(&mut self) -> ExitStatus {
+        self.child.wait().await.expect("a child can be awaited")
+    }
+
     /// How it ended, or nothing if it still runs after that time.
     pub async fn ended(&mut self, within: Duration) -> Option<ExitStatus> {
-        timeout(within, self.child.wait()).await.ok().map(|s| s.expect("a child can be awaited"))
+        timeout(within, self.exit()).await.ok()
     }
 
     pub fn log(&self) -> String {
@@ -155,7 +166,16 @@ fn log_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.log"))
 }
 
-async fn spawn(dir: &Path, name: &str, args: &[String], env: &Environment) -> (Child, String) {
+fn spawned<T>(result: Result<T, String>) -> T {
+    result.unwrap_or_else(|why| panic!("{why}"))
+}
+
+async fn spawn(
+    dir: &Path,
+    name: &str,
+    args: &[String],
+    env: &Environment,
+) -> Result<(Child, String), String> {
     let log = log_path(dir, name);
     let log = OpenOptions::new().create(true).append(true).open(log).expect("a log can be kept");
     let mut command = Command::new(env::current_exe().expect("a test knows its executable"));
@@ -190,10 +210,9 @@ async fn spawn(dir: &Path, name: &str, args: &[String], env: &Environment) -> (C
         }
         None
     };
-    let ready = match timeout(START, ready).await {
-        Ok(Some(ready)) => ready,
-        Ok(None) => panic!("{name} ended before it was ready"),
-        Err(_) => panic!("{name} was not ready within {START:?}"),
-    };
-    (child, ready)
+    match timeout(START, ready).await {
+        Ok(Some(ready)) => Ok((child, ready)),
+        Ok(None) => Err(format!("{name} ended before it was ready")),
+        Err(_) => Err(format!("{name} was not ready within {START:?}")),
+    }
 }
