@@ -26,7 +26,7 @@ use crate::told::{Told, View, Wanted};
 const PASSING: [i64; 3] = [-31014, -31008, -31004];
 const NOT_CANCELABLE: i64 = -32002;
 /// A gateway that is silent for so long is left for another.
-const CALL: Duration = Duration::from_secs(20);
+const CALL: Duration = Duration::from_secs(8);
 /// No task takes so long, whatever is done to the mesh, once all is done.
 const TASK: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);

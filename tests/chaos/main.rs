@@ -25,6 +25,7 @@ mod faults;
 mod history;
 mod kills;
 mod plan;
+mod rolling;
 mod storm;
 mod told;
 
