@@ -141,6 +141,11 @@ impl Members {
         }
     }
 
+    /// A connection to whoever the first address leads to, for when it is all the same.
+    pub fn anyone(&self) -> Channel {
+        self.0.targets[0].channel.anew()
+    }
+
     /// Host and port of the first, as spans name it.
     pub fn peer(&self) -> (String, Option<u16>) {
         self.0.targets[0].channel.peer()

@@ -28,8 +28,8 @@ use self::{
     write::{Batch, write_loop},
 };
 use super::{
-    Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Row,
-    Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write, Written,
+    Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading,
+    Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write, Written,
     migrations::STEPS,
 };
 use crate::task::{Millis, Task};
