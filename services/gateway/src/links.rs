@@ -192,6 +192,7 @@ impl Links {
             }
             let task_id = moved.task_id.clone();
             let body = call::Body::Wait(Wait { task_id, history_length });
+            patience.begun();
             match link.ask(caller.clone(), body).await {
                 Ok(Answer { body: reply::Body::Moved(_), .. }) => {}
                 Ok(answer) => {

@@ -37,10 +37,10 @@ const UP: Def<0> = Def::new(
     [],
 );
 const LINKS: Def<1> = Def::new(
-    "faultline.link.count",
+    "faultline.links",
     Unit::Of("link"),
     "Coordinators that the gateway knows of, by how the link to each stands.",
-    ["faultline.link.state"],
+    ["state"],
 );
 const CALLS: Def<0> = Def::new(
     "faultline.link.calls",
@@ -61,7 +61,7 @@ const RESUMED: Def<1> = Def::new(
     "faultline.stream.resumes",
     Unit::Of("stream"),
     "Streams that lost their coordinator, by whether they went on with another.",
-    ["faultline.stream.outcome"],
+    ["outcome"],
 );
 
 pub(crate) struct Meters {

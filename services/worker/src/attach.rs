@@ -105,7 +105,7 @@ async fn attach(desk: &Desk, members: &Members, member: &Member) -> (bool, Failu
     match timeout(WELCOME_TIMEOUT, opening).await {
         Ok(Ok((stream, welcome))) => {
             // Before anybody hears of the welcome: what it lets go on may ask at once.
-            desk.way.lead(members.channel(member));
+            desk.way.lead(member, members.channel(member));
             desk.welcome(epoch, &welcome);
             tracing::info!(coordinator = %member, "attached to the coordinator");
             let elsewhere = elsewhere(members, member);

@@ -385,13 +385,20 @@ impl<'a> Call<'a> {
         if first {
             request.metadata_mut().insert(KEY, self.key_value.clone());
         }
-        let sent = self.client().send_message(request).await;
-        let sent =
-            sent.map_err(Failure::from).and_then(|answer| match answer.into_inner().payload {
-                Some(send_message_response::Payload::Task(task)) => Ok(task),
-                Some(send_message_response::Payload::Message(message)) => Ok(bare(message)),
-                None => Err(Failure::new(&reason::INVALID_AGENT_RESPONSE)),
-            });
+        let moved = self.cx.attempt_state().way.moved();
+        let mut client = self.client();
+        let sent = tokio::select! {
+            sent = client.send_message(request) => sent.map_err(Failure::from),
+            // The coordinator that was asked is no longer ours, and what has a key can be asked of
+            // the next one: the other may leave, or be gone without a word.
+            () = moved, if first && !at_once => Err(Failure::new(&reason::UNAVAILABLE)
+                .because("the worker went to another coordinator")),
+        };
+        let sent = sent.and_then(|answer| match answer.into_inner().payload {
+            Some(send_message_response::Payload::Task(task)) => Ok(task),
+            Some(send_message_response::Payload::Message(message)) => Ok(bare(message)),
+            None => Err(Failure::new(&reason::INVALID_AGENT_RESPONSE)),
+        });
         calling.ended(sent.as_ref().map(Some));
         sent
     }

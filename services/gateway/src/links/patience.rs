@@ -10,14 +10,14 @@ pub(super) struct Patience {
     bound: Duration,
     /// When it was first lost, since all was well.
     since: Option<Instant>,
-    /// When it was last tried.
-    tried: Option<Instant>,
+    /// When it was taken up, wherever that was last.
+    begun: Option<Instant>,
     pause: Duration,
 }
 
 impl Patience {
     pub(super) fn new(bound: Duration) -> Self {
-        Self { bound, since: None, tried: None, pause: Duration::ZERO }
+        Self { bound, since: None, begun: None, pause: Duration::ZERO }
     }
 
     /// All is well again.
@@ -25,11 +25,16 @@ impl Patience {
         *self = Self::new(self.bound);
     }
 
+    /// Somebody took it up, and may keep it for long without a word.
+    pub(super) fn begun(&mut self) {
+        self.begun = Some(Instant::now());
+    }
+
     /// It was lost: the pause before it is tried again; `None`: that is enough. The first is
     /// none, and all others are partly by chance, so that what was lost as one does not come as one.
     pub(super) fn next(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        if self.tried.is_some_and(|tried| now - tried > self.bound) {
+        if self.begun.take().is_some_and(|begun| now - begun > self.bound) {
             self.reset();
         }
         let since = *self.since.get_or_insert(now);
@@ -38,9 +43,7 @@ impl Patience {
         }
         let pause = self.pause;
         self.pause = (pause * 2).clamp(limits::RESUME_PAUSE_MIN, limits::RESUME_PAUSE_MAX);
-        let pause = pause.mul_f64(rand::random_range(0.5..=1.0)).min(self.bound);
-        self.tried = Some(now + pause);
-        Some(pause)
+        Some(pause.mul_f64(rand::random_range(0.5..=1.0)))
     }
 
     /// When it ends.
@@ -66,6 +69,10 @@ mod tests {
         }
         assert!(start.elapsed() >= bound && start.elapsed() <= bound + limits::RESUME_PAUSE_MAX);
         assert!((10..40).contains(&tries), "{tries}");
+        patience.begun();
+        tokio::time::sleep(bound / 2).await;
+        assert_eq!(patience.next(), None, "not long enough to count as calm");
+        patience.begun();
         tokio::time::sleep(bound * 2).await;
         assert_eq!(patience.next(), Some(Duration::ZERO), "a new loss");
         patience.reset();

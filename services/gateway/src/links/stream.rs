@@ -156,6 +156,7 @@ impl FrameStream {
                 Flow::Lost(resuming) => match std::task::ready!(resuming.poll_unpin(cx)) {
                     Ok(frames) => {
                         self.flow = Flow::Open(frames);
+                        self.patience.begun();
                         self.resumed();
                         match self.course.resume() {
                             Some(frame) => return Poll::Ready(Some(Ok(frame))),

@@ -173,7 +173,7 @@ async fn a_stream_goes_on_with_another_coordinator_without_loss_or_repetition() 
     let Some(call::Body::Subscribe(subscribe)) = resumed.body else { panic!("{resumed:?}") };
     assert_eq!((subscribe.request.unwrap().id.as_str(), subscribe.after), ("t-1", Some(40)));
     assert_eq!(resumed.caller, call.caller);
-    let resumed = "faultline_stream_resumes_total{faultline_stream_outcome=\"resumed\"}";
+    let resumed = "faultline_stream_resumes_total{outcome=\"resumed\"}";
     assert_eq!(pair.metric(resumed).await, 1.0);
 }
 
@@ -242,7 +242,7 @@ async fn who_leaves_is_given_nothing_new_and_finishes_what_it_has() {
     assert_eq!(events.next_data().await.0, Some(1));
     let (leaving, call, other) = pair.holder(is_stream).await;
     leaving.say(0, reply::Body::Moved(Moved::default()));
-    let state = "faultline_link_count{faultline_link_state=\"leaving\"}";
+    let state = "faultline_links{state=\"leaving\"}";
     let heard = async {
         while pair.metric(state).await < 1.0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -319,7 +319,7 @@ async fn a_coordinator_without_a_store_is_left_alone_for_a_while() {
     for _ in 0..5 {
         sick.say(4711, refused());
     }
-    let state = "faultline_link_count{faultline_link_state=\"ejected\"}";
+    let state = "faultline_links{state=\"ejected\"}";
     let heard = async {
         while pair.metric(state).await < 1.0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
