@@ -2,7 +2,7 @@
 //! object says of another must be so.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{IpAddr, Ipv4Addr},
 };
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    NAME, NAMESPACE, SIZES, kind, list, name, of_kind, rendered, selects, text, workloads,
+    NAME, NAMESPACE, SIZES, chart, kind, list, name, of_kind, rendered, selects, text, workloads,
 };
 
 /// `printf let-me-in | sha256sum`
@@ -153,6 +153,29 @@ fn everybody_finds_the_coordinator() {
     }
 }
 
+/// What people have to write into secrets and certificates, they copy from the texts.
+#[test]
+fn the_texts_say_what_the_chart_expects() {
+    let read = |file: &str| fs::read_to_string(chart().join(file)).expect("it is there");
+    let readme = read("README.md");
+    let hub = format!("{NAME}-coordinator.{NAMESPACE}.svc");
+    let all = format!("{NAME}-coordinator-headless.{NAMESPACE}.svc");
+    for expected in [STORE_CA, &hub, &all] {
+        assert!(readme.contains(expected), "README.md does not say {expected}");
+    }
+    assert!(read("values.yaml").contains(STORE_CA));
+    let secrets = |size: &[&str]| {
+        let text = rendered(size).iter().map(Value::to_string).collect::<String>();
+        let names = text.split('"').filter(|word| word.starts_with("faultline-"));
+        names.map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let expected = secrets(SIZES[2]);
+    assert!(expected.contains("faultline-store-ca"), "{expected:?}");
+    for secret in expected.iter().filter(|name| !name.contains("0.1.0")) {
+        assert!(readme.contains(secret.as_str()), "README.md does not make {secret}");
+    }
+}
+
 /// What values tune has the value and the place that the binary knows it by. What they leave unset
 /// is what the binary has by itself.
 #[test]
@@ -234,7 +257,7 @@ fn every_service_finds_pods_with_the_port_it_names() {
 fn no_two_objects_have_one_name_and_all_are_the_releases() {
     for size in SIZES {
         let objects = rendered(size);
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for object in &objects {
             assert!(seen.insert((kind(object), name(object))), "{} {}", kind(object), name(object));
             assert!(name(object).starts_with(NAME) && name(object).len() <= 63, "{}", name(object));

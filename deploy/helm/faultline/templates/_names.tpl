@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 
 {{/*
 The names of the coordinators, which are those that their certificate is for. One stands for any of
-them: KEDA asks there. The other lists them all: gateways and workers hold a link to each.
+them: KEDA asks there. The other lists them all: gateways and workers choose among them.
 */}}
 {{- define "faultline.front" -}}
 {{ include "faultline.fullname" . }}-coordinator.{{ .Release.Namespace }}.svc
