@@ -164,16 +164,23 @@ fn the_texts_say_what_the_chart_expects() {
         assert!(readme.contains(expected), "README.md does not say {expected}");
     }
     assert!(read("values.yaml").contains(STORE_CA));
-    let secrets = |size: &[&str]| {
-        let text = rendered(size).iter().map(Value::to_string).collect::<String>();
-        let names = text.split('"').filter(|word| word.starts_with("faultline-"));
-        names.map(str::to_owned).collect::<BTreeSet<_>>()
-    };
-    let expected = secrets(SIZES[2]);
-    assert!(expected.contains("faultline-store-ca"), "{expected:?}");
-    for secret in expected.iter().filter(|name| !name.contains("0.1.0")) {
-        assert!(readme.contains(secret.as_str()), "README.md does not make {secret}");
+    let objects = rendered(SIZES[2]);
+    let mut secrets = BTreeSet::new();
+    workloads(&objects).into_iter().for_each(|workload| secrets_of(workload, &mut secrets));
+    assert!(secrets.contains("faultline-store-ca"), "{secrets:?}");
+    for secret in secrets {
+        assert!(readme.contains(&format!(" {secret} ")), "README.md does not make {secret}");
     }
+}
+
+/// Every secret that is referred to, wherever it is.
+fn secrets_of<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
+    if let Some(map) = value.as_object() {
+        let key = map.get("secretKeyRef").map(|reference| text(reference, "/name"));
+        found.extend(key.or(map.get("secretName").and_then(Value::as_str)));
+    }
+    let below = value.as_object().into_iter().flat_map(|map| map.values());
+    below.chain(value.as_array().into_iter().flatten()).for_each(|v| secrets_of(v, found));
 }
 
 /// What values tune has the value and the place that the binary knows it by. What they leave unset
