@@ -110,6 +110,9 @@ async fn run(mesh: Plan, steps: &[Step], seed: u64) -> Outcome {
     let store = told::read(&cluster.rpc(), &told).await;
     let violations = check::check(&told, &store);
     show(&violations, &store);
+    if !violations.is_empty() || !odd.is_empty() {
+        eprintln!("what the processes said is in {}", cluster.dir.keep().display());
+    }
     let lost = |stored: &told::Stored| stored.events.iter().filter(|e| e.kind == "lost").count();
     Outcome {
         violations,
