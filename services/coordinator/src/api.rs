@@ -12,6 +12,7 @@ use faultline_proto::{
         TaskState, send_message_response::Payload,
     },
     id::TaskId,
+    reason,
     v1::AgentOffer,
     wish,
 };
@@ -22,6 +23,7 @@ use crate::{
     caller::Caller,
     core::{Core, now},
     error::Error,
+    foreign::{STEP_TRIES, contended},
     gate,
     live::{Done, Seen, Until, Waiter},
     show::cancelled,
@@ -106,7 +108,7 @@ impl Core {
     }
 
     pub(crate) async fn cancel(
-        &self,
+        self: &Arc<Self>,
         request: CancelTaskRequest,
         caller: &Caller,
     ) -> Result<a2a::Task, Error> {
@@ -119,22 +121,46 @@ impl Core {
         self.stop(task, cancelled(initiator, by, why.as_deref()), initiator).await
     }
 
-    /// Cancels a task that was just read, and everything below it. `initiator` is told to agents.
+    /// Cancels a task that was just read, and everything below it, wherever it is. `initiator` is
+    /// told to agents.
     pub(crate) async fn stop(
-        &self,
+        self: &Arc<Self>,
         task: Task,
         failure: Failure,
         initiator: &str,
     ) -> Result<a2a::Task, Error> {
-        let id = task.id;
-        if task.is_final() {
-            return Err(Error::NotCancelable { id, state: task.state });
+        let mut task = task;
+        for _ in 0..STEP_TRIES {
+            if task.is_final() {
+                return Err(Error::NotCancelable { id: task.id, state: task.state });
+            }
+            let stopped = match self.stop_here(task.id, &failure, initiator).await? {
+                Here::Done(stopped) => Some(stopped),
+                Here::Raced => None,
+                Here::NotHere => self.stop_elsewhere(&task, &failure).await?,
+            };
+            if let Some(stopped) = stopped {
+                return Ok(stopped);
+            }
+            // Somebody else was faster: what is there now?
+            let not_found = || Error::TaskNotFound(task.id.to_string());
+            let stored = self.store.task(task.id, Scope::default()).await?;
+            task = stored.ok_or_else(not_found)?.task;
         }
+        Err(contended())
+    }
+
+    async fn stop_here(
+        &self,
+        id: TaskId,
+        failure: &Failure,
+        initiator: &str,
+    ) -> Result<Here, Error> {
         let (done, answer) = oneshot::channel();
         let taken = self.change(|state| {
             state.check_open()?;
             let Some(live) = state.live.get_mut(&id) else { return Ok(false) };
-            let failure = live.task.complete_failure(failure, "coordinator");
+            let failure = live.task.complete_failure(failure.clone(), "coordinator");
             let body = match live.task.decide_cancel(failure) {
                 Ok(body) => body,
                 Err(Refused::Final) => {
@@ -150,13 +176,15 @@ impl Core {
             Ok(true)
         })?;
         if !taken {
-            // It ended between our look at the store and our look at memory.
-            let stored = self.store.task(id, Scope::default()).await?;
-            let stored = stored.ok_or_else(|| Error::TaskNotFound(id.to_string()))?;
-            return Err(Error::NotCancelable { id, state: stored.task.state });
+            return Ok(Here::NotHere);
         }
         match answer.await {
-            Ok(Ok(SendMessageResponse { payload: Some(Payload::Task(task)) })) => Ok(task),
+            Ok(Ok(SendMessageResponse { payload: Some(Payload::Task(task)) })) => {
+                // Who waits for the end is told of any end, also of one that came first.
+                let ours = task.status.as_ref().is_some_and(|s| s.state() == TaskState::Canceled);
+                Ok(if ours { Here::Done(task) } else { Here::Raced })
+            }
+            Ok(Err(failure)) if failure.reason == reason::ABORTED.name => Ok(Here::Raced),
             Ok(Err(failure)) => Err(failure.into()),
             _ => Err(Error::unanswered()),
         }
@@ -197,7 +225,12 @@ impl Core {
         let events = self.watch(id)?;
         let not_found = || Error::TaskNotFound(id.to_string());
         let task = self.store.task(id, Scope::default()).await?.ok_or_else(not_found)?.task;
-        Ok(Subscription::joined(Arc::clone(self), task, start, events))
+        // One that lives and is not here is at another coordinator.
+        let elsewhere = events.is_none() && !task.is_final() && self.store.cluster().is_some();
+        if elsewhere {
+            self.say_followed(id);
+        }
+        Ok(Subscription::joined(Arc::clone(self), task, start, events, elsewhere))
     }
 
     /// What callers with credentials are shown of an agent.
@@ -224,7 +257,7 @@ impl Core {
         }
     }
 
-    /// Confirmed events from now on; `None`: the task has ended.
+    /// Confirmed events from now on; `None`: the task has ended, or is at another coordinator.
     pub(crate) fn watch(&self, id: TaskId) -> Result<Option<mpsc::Receiver<Seen>>, Error> {
         let mut state = self.lock();
         state.check_served()?;
@@ -235,6 +268,32 @@ impl Core {
             events
         }))
     }
+}
+
+impl Core {
+    /// Confirmed events of a task that is at another coordinator, unless it has just come here.
+    pub(crate) fn watch_elsewhere(
+        &self,
+        id: TaskId,
+        after: u64,
+    ) -> Result<mpsc::Receiver<Seen>, Error> {
+        if let Some(events) = self.watch(id)? {
+            return Ok(events);
+        }
+        self.touch(|state| {
+            state.check_served()?;
+            Ok(state.follow(id, after))
+        })
+    }
+}
+
+/// How it went to do something with a task here.
+enum Here {
+    Done(a2a::Task),
+    /// Somebody else was faster.
+    Raced,
+    /// It has ended, or another coordinator has it.
+    NotHere,
 }
 
 /// The first millisecond that is not before this time.

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -15,6 +15,7 @@ use faultline_proto::{
     v1::{self, Ack, Acks, Event, ToWorker, to_worker},
 };
 use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
@@ -22,6 +23,7 @@ use crate::{
     error::Error,
     family::Families,
     feed::{Changed, Feed},
+    follow::Followed,
     keys::Claims,
     live::{CallKey, Done, Live, Waiter, task_response},
     meters::{AgentMeters, Meters},
@@ -50,6 +52,12 @@ pub(crate) struct Core {
     pub(crate) room: Notify,
     /// Something falls due earlier than anything did before.
     pub(crate) sooner: Notify,
+    /// Something of another coordinator's is wanted here.
+    pub(crate) stirred: Notify,
+    /// It leaves: gateways are to make new calls elsewhere.
+    pub(crate) farewell: CancellationToken,
+    /// The lease was not renewed in time: memory is not to be trusted any more.
+    pub(crate) lapsed: AtomicBool,
 }
 
 pub(crate) struct State {
@@ -64,6 +72,16 @@ pub(crate) struct State {
     pub(crate) deliveries: Deliveries,
     pub(crate) feed: Feed,
     pub(crate) timers: Timers<Due>,
+    /// Tasks of other coordinators that somebody here follows or waits for…
+    pub(crate) followed: HashMap<TaskId, Followed>,
+    /// …those that something may have happened to…
+    pub(crate) stirred: HashSet<TaskId>,
+    /// …and those that are to be stopped, as nobody follows them any more.
+    pub(crate) forsaken: Vec<TaskId>,
+    /// A worker here has room, and tasks wait elsewhere.
+    pub(crate) is_hungry: bool,
+    /// Other coordinators may have tasks in the same store.
+    pub(crate) is_shared: bool,
     /// Tasks that were just ended without a worker to tell; see `stops`.
     pub(crate) unstopped: Vec<TaskId>,
     pub(crate) queue: Queue,
@@ -126,7 +144,12 @@ pub(crate) fn now() -> Millis {
 }
 
 impl State {
-    pub(crate) fn new(tokens: Tokens, config: Arc<Config>, meters: Arc<Meters>) -> Self {
+    pub(crate) fn new(
+        tokens: Tokens,
+        config: Arc<Config>,
+        meters: Arc<Meters>,
+        is_shared: bool,
+    ) -> Self {
         Self {
             live: HashMap::new(),
             registry: Registry::new(config, meters),
@@ -137,6 +160,11 @@ impl State {
             deliveries: Deliveries::default(),
             feed: Feed::default(),
             timers: Timers::default(),
+            followed: HashMap::new(),
+            stirred: HashSet::new(),
+            forsaken: Vec::new(),
+            is_hungry: false,
+            is_shared,
             unstopped: Vec::new(),
             queue: Queue::default(),
             busy: false,
@@ -246,7 +274,10 @@ impl State {
 
     fn take_waiter(&mut self, call: CallKey) -> Option<(TaskId, Waiter)> {
         let id = self.calls.remove(&call)?;
-        let waiters = &mut self.live.get_mut(&id)?.waiters;
+        let waiters = match self.live.get_mut(&id) {
+            Some(live) => &mut live.waiters,
+            None => self.followed.get_mut(&id)?.waiters_mut(),
+        };
         let at = waiters.iter().position(|w| w.call == Some(call))?;
         Some((id, waiters.swap_remove(at)))
     }
@@ -256,6 +287,8 @@ impl State {
         let (id, waiter) = self.take_waiter(call)?;
         if let Some(live) = self.live.get_mut(&id) {
             live.may_vanish = false;
+        } else if let Some(followed) = self.followed.get_mut(&id) {
+            followed.may_vanish = false;
         }
         Some((id, waiter.done))
     }
@@ -287,7 +320,8 @@ impl State {
         }
     }
 
-    fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
+    /// Passes on a step that the store has confirmed.
+    pub(crate) fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
         self.feed.note_step(id, &events);
         let Some(live) = self.live.get_mut(&id) else { return };
         if !events.is_empty() {
@@ -371,7 +405,8 @@ impl Core {
         let courier = Courier::new(config.push.clone(), meters.deliveries.clone());
         let config = Arc::new(config);
         let tokens = Tokens::new(store.secret());
-        let state = State::new(tokens, Arc::clone(&config), Arc::clone(&meters));
+        let is_shared = store.cluster().is_some();
+        let state = State::new(tokens, Arc::clone(&config), Arc::clone(&meters), is_shared);
         Self {
             state: Mutex::new(state),
             store,
@@ -384,6 +419,9 @@ impl Core {
             work,
             room,
             sooner,
+            stirred: Notify::new(),
+            farewell: CancellationToken::new(),
+            lapsed: AtomicBool::new(false),
         }
     }
 
@@ -404,9 +442,13 @@ impl Core {
         let mut state = self.lock();
         let done = work(&mut state);
         let sooner = state.timers.take_sooner();
+        let stirs = state.stirs();
         drop(state);
         if sooner {
             self.sooner.notify_one();
+        }
+        if stirs {
+            self.stirred.notify_one();
         }
         done
     }

@@ -53,7 +53,12 @@ impl Core {
         let said = Said::read(&token).ok_or(Error::AttemptOver)?;
         let state = self.lock();
         state.check_served()?;
-        let live = state.live.get(&said.task).ok_or(Error::AttemptOver)?;
+        let Some(live) = state.live.get(&said.task) else {
+            return Err(match state.may_be_elsewhere() {
+                true => Error::Elsewhere,
+                false => Error::AttemptOver,
+            });
+        };
         if !state.tokens.are_for(&live.task, said) || !live.task.is_current(said.attempt) {
             return Err(Error::AttemptOver);
         }

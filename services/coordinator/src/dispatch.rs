@@ -24,7 +24,7 @@ use crate::{
     live::Live,
     registry::Agent,
     spans::Open,
-    store::{Extras, PushKey},
+    store::{Extras, PushKey, Write},
     task::{Millis, Task, is_waiting},
     token::Tokens,
 };
@@ -169,6 +169,7 @@ impl State {
             true => None,
             false => self.registry.choose(&target, Some(id), None),
         };
+        let waits = worker.is_none();
         match worker {
             Some(worker) => {
                 let given = self.hand_over(id, worker, &target, now, &mut effects);
@@ -180,8 +181,18 @@ impl State {
         if is_bound {
             self.queue.bind_last();
         }
+        if waits {
+            self.announce(id, &target);
+        }
         if queues {
             self.serve_queue(&target, now);
+        }
+    }
+
+    /// Lets other coordinators have a task that waits here for a worker, if there are any.
+    pub(crate) fn announce(&mut self, id: TaskId, agent: &str) {
+        if self.is_shared && !self.registry.elsewhere.is_empty() {
+            self.commit_write(Write::Queue { id, agent: agent.to_owned() }, Vec::new());
         }
     }
 
@@ -237,7 +248,10 @@ impl State {
                 }
                 continue;
             }
-            let Some((id, agent)) = self.registry.next_for(worker_id) else { return };
+            let Some((id, agent)) = self.registry.next_for(worker_id) else {
+                self.is_hungry |= self.is_shared && self.registry.could_help(worker_id);
+                return;
+            };
             self.assign(id, worker_id, &agent, now);
         }
     }
@@ -272,6 +286,7 @@ impl State {
                     let rules = &agent.policy.breaker;
                     agent.breaker.heard(id, Said::Nothing, rules, Instant::now());
                 }
+                self.announce(id, &agent);
             }
         }
     }
@@ -309,11 +324,17 @@ impl State {
         let asks = is_waiting(live.task.state);
         let mut effects = Vec::new();
         then(live, &mut effects);
-        let (agent, worker) = (live.task.agent.clone(), live.task.worker.parse::<WorkerId>().ok());
+        let agent = live.task.agent.clone();
         self.commit_with(id, from, events, with, effects);
         if !asks {
             self.count_waiting(&agent, -1);
         }
+        self.answered(id, asks, &agent, now);
+    }
+
+    /// An answer is in, and more may still be asked: the task goes on where it is, or is placed.
+    pub(crate) fn answered(&mut self, id: TaskId, asks: bool, agent: &str, now: Millis) {
+        let worker = self.live.get(&id).and_then(|live| live.task.worker.parse::<WorkerId>().ok());
         match worker {
             Some(worker_id) => {
                 match self.registry.workers.get_mut(&worker_id) {
@@ -325,14 +346,14 @@ impl State {
             }
             None => {
                 // Another answer may have sent it there already.
-                self.leave_queues(id, &agent);
+                self.leave_queues(id, agent);
                 self.place(id, now);
             }
         }
     }
 
     /// It may be queued for its own agent or for one that stands in.
-    fn leave_queues(&mut self, id: TaskId, agent: &str) {
+    pub(crate) fn leave_queues(&mut self, id: TaskId, agent: &str) {
         let Some(own) = self.registry.agents.get_mut(agent) else { return };
         own.queue.remove(id);
         for name in own.policy.failover.clone() {

@@ -176,7 +176,8 @@ impl State {
 
     /// The client of a call that wanted this task went away before it was answered.
     pub(crate) fn abandon_after(&mut self, id: TaskId, grace: Duration) {
-        if self.closed.is_some() || !self.live.contains_key(&id) {
+        let known = self.live.contains_key(&id) || self.followed.contains_key(&id);
+        if self.closed.is_some() || !known && !self.may_be_elsewhere() {
             return;
         }
         let (due, at) = (Due::Abandoned(id), Instant::now() + grace);
@@ -191,8 +192,21 @@ impl State {
         announced.is_some_and(|call| !self.coming.remove(&call))
     }
 
+    /// Somebody follows it at another coordinator: its caller came back there.
+    pub(crate) fn is_wanted_elsewhere(&mut self, id: TaskId) {
+        self.timers.clear(Due::Abandoned(id));
+    }
+
     fn give_up(&mut self, id: TaskId, now: Millis) {
-        let Some(live) = self.live.get(&id).filter(|live| !live.is_followed()) else { return };
+        if self.is_followed_here(id) {
+            return;
+        }
+        let Some(live) = self.live.get(&id) else {
+            if self.is_shared {
+                self.forsaken.push(id);
+            }
+            return;
+        };
         let text = "cancelled because its caller went away";
         let failure = cancelled("disconnect", text, None);
         let failure = live.task.complete_failure(failure, "coordinator");

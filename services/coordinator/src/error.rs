@@ -7,7 +7,7 @@ use faultline_proto::{
     Failure, a2a::TaskState, failure::state_word, id::TaskId, reason, v1::Origin,
 };
 
-use crate::store::{ReadError, sqlite};
+use crate::store::{ReadError, postgres, sqlite};
 
 /// Why a coordinator cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -21,10 +21,12 @@ pub enum StartError {
     Exposed(std::net::SocketAddr),
     #[error("{key}: {what}")]
     Key { key: String, what: String },
-    #[error("'{0}' is not a store (say sqlite:PATH)")]
+    #[error("'{0}' is not a store (say sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE)")]
     StoreUrl(String),
     #[error(transparent)]
     Sqlite(#[from] sqlite::OpenError),
+    #[error(transparent)]
+    Postgres(#[from] postgres::OpenError),
     #[error("{key} is {value}: {what}")]
     Setting { key: &'static str, value: u64, what: &'static str },
     #[error("the store cannot be read: {0}")]
@@ -69,6 +71,8 @@ pub(crate) enum Error {
          may call other agents"
     )]
     AttemptOver,
+    #[error("another coordinator has the task that calls, or has just given it up: call again")]
+    Elsewhere,
     #[error("{} delegations lie above the calling task already", limits::DELEGATION_DEPTH_MAX)]
     TooDeep,
     #[error(
@@ -181,6 +185,10 @@ impl From<Error> for Failure {
                 .because(text)
                 .with_violation("Idempotency-Key", "use a new key for another message"),
             Error::AttemptOver => Failure::new(&reason::PERMISSION_DENIED).because(text),
+            Error::Elsewhere => Failure::new(&reason::UNAVAILABLE)
+                .because(text)
+                .with_retryable(true)
+                .with_retry_after(limits::MOVED_RETRY_AFTER),
             Error::TooDeep => Failure::new(&reason::DELEGATION_TOO_DEEP).because(text),
             Error::TooManyDescendants => Failure::new(&reason::RESOURCE_EXHAUSTED).because(text),
             Error::BudgetExhausted { .. } => {

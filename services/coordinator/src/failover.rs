@@ -97,7 +97,7 @@ impl Registry {
         let mut able = others.filter(|name| {
             self.agents.get(*name).is_some_and(|other| {
                 other.breaker.is_closed()
-                    && !other.workers.is_empty()
+                    && self.has_worker(name)
                     && have_common_skill(&agent.offer, &other.offer)
             })
         });
@@ -177,7 +177,7 @@ impl State {
         }
         let lets_through =
             agent.breaker.lets_through(Some(task.id), &agent.policy.breaker, Instant::now());
-        lets_through && (!agent.workers.is_empty() || self.is_young())
+        lets_through && (self.registry.has_worker(&agent.offer.name) || self.is_young())
     }
 
     /// Keeps queues moving that no worker's word moves: circuits let somebody through again, a
@@ -215,7 +215,7 @@ impl State {
     /// Those who wait for an agent that cannot serve go to one that stands in.
     fn move_queue(&mut self, name: &str, now: Millis) {
         let Some(agent) = self.registry.agents.get(name) else { return };
-        let serves = agent.breaker.is_closed() && !agent.workers.is_empty();
+        let serves = agent.breaker.is_closed() && self.registry.has_worker(name);
         if serves || !self.registry.is_in_failover(name) {
             return;
         }

@@ -107,6 +107,11 @@ impl Families {
         }
     }
 
+    /// Known, and not known to have ended.
+    fn lives(&self, id: &TaskId) -> bool {
+        self.0.get(id).is_some_and(|kin| !kin.is_gone)
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -116,11 +121,16 @@ impl Families {
 impl State {
     /// May this attempt call others? Asked in the same breath as what it does then.
     pub(crate) fn check_current(&self, calling: &Calling) -> Result<(), Error> {
-        let live = self.live.get(&calling.task);
-        match live.is_some_and(|live| live.task.is_current(calling.attempt)) {
-            true => Ok(()),
-            false => Err(Error::AttemptOver),
+        match self.live.get(&calling.task) {
+            Some(live) if live.task.is_current(calling.attempt) => Ok(()),
+            None if self.may_be_elsewhere() => Err(Error::Elsewhere),
+            _ => Err(Error::AttemptOver),
         }
+    }
+
+    /// There are others, who may have what we do not.
+    pub(crate) fn may_be_elsewhere(&self) -> bool {
+        self.is_shared && !self.registry.elsewhere.is_empty()
     }
 
     /// The parentage of a new child, if there may be one more.
@@ -150,6 +160,10 @@ impl State {
         let parent = parent.task_id.parse::<TaskId>().ok();
         match parent.filter(lives) {
             Some(parent) => self.families.join(parent, id, detached),
+            // It may live elsewhere; should it have ended, that is found out soon.
+            None if self.is_shared => {
+                parent.into_iter().for_each(|parent| self.families.join(parent, id, detached));
+            }
             None if detached => {
                 parent.into_iter().for_each(|parent| self.families.join_gone(parent, id));
             }
@@ -158,6 +172,23 @@ impl State {
                 self.cancel_child(id, now);
                 self.end_children(id, now);
             }
+        }
+    }
+
+    /// Is it a relative of ours that another coordinator has?
+    pub(crate) fn is_kin_elsewhere(&self, id: &TaskId) -> bool {
+        self.families.lives(id) && !self.live.contains_key(id)
+    }
+
+    pub(crate) fn kin_elsewhere(&self) -> Vec<TaskId> {
+        let all = self.families.0.keys().filter(|id| self.is_kin_elsewhere(id));
+        all.copied().collect()
+    }
+
+    /// A relative that another coordinator had has ended.
+    pub(crate) fn kin_ended(&mut self, id: TaskId, now: Millis) {
+        if self.is_kin_elsewhere(&id) {
+            self.end_children(id, now);
         }
     }
 

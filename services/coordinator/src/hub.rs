@@ -49,6 +49,7 @@ impl Hub for HubService {
         let (outbox, messages) = mpsc::channel(limits::OUTBOX_MAX);
         let name = hello.name.clone();
         let core = Arc::clone(&self.core);
+        core.adopt(id).await.map_err(Failure::from)?;
         let session = core
             .change(|state| {
                 state.check_open()?;

@@ -20,12 +20,17 @@ mod run;
 mod show;
 mod task;
 
+mod absorb;
+mod cluster;
 mod core;
 mod dispatch;
 mod due;
+mod elsewhere;
 mod failover;
 mod family;
 mod feed;
+mod follow;
+mod foreign;
 mod live;
 mod losses;
 mod meters;
@@ -34,6 +39,7 @@ mod policy;
 mod queue;
 mod registry;
 mod reports;
+mod retention;
 mod slots;
 mod spans;
 mod store;
@@ -55,6 +61,7 @@ mod push;
 mod repeat;
 mod send;
 mod stops;
+mod stream;
 mod subscription;
 mod view;
 
@@ -95,7 +102,7 @@ use serde::{Deserialize, Serialize};
 use tonic::service::Routes;
 
 use crate::{
-    core::{Closed, Core},
+    core::{Closed, Core, State},
     grpc::Doors,
     hub::HubService,
     link::LinkService,
@@ -112,8 +119,17 @@ pub use store::fill::{Past, fill};
 pub struct Config {
     /// Where gateways and workers reach it. Port 0: any free one.
     pub listen: SocketAddr,
-    /// Where tasks are kept: `sqlite:PATH`.
+    /// Where tasks are kept: `sqlite:PATH`, or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, which
+    /// several coordinators may share.
+    #[serde(serialize_with = "without_password")]
     pub store: String,
+    /// For how long a coordinator that says nothing keeps its tasks from the others. Of PostgreSQL.
+    pub lease_ms: u64,
+    /// Connections for reading from PostgreSQL; three more are for writing and for the others.
+    pub store_connections: usize,
+    /// How long tasks are kept once they have ended. Unset: for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_ended_hours: Option<u64>,
     /// What a message without a tenant goes to. Unset: the only agent there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_agent: Option<String>,
@@ -201,6 +217,9 @@ pub struct AgentPolicy {
     /// many as there are slots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<u32>,
+    /// How long its tasks are kept once they have ended. 0: for ever, whatever holds for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_ended_hours: Option<u64>,
     /// Agents that stand in for it, the best first, when it cannot serve and they have a skill in
     /// common.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -220,9 +239,12 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8081)),
             store: "sqlite:faultline.db".to_owned(),
+            store_connections: 8,
+            keep_ended_hours: None,
             default_agent: None,
             max_attempts: 3,
             reattach_grace_ms: limits::REATTACH_GRACE.as_millis() as u64,
+            lease_ms: 6000,
             heartbeat_ms: limits::HEARTBEAT.as_millis() as u64,
             wait_for_worker_ms: 60_000,
             timeout_ms_max: None,
@@ -264,18 +286,40 @@ impl Config {
             let what = "nobody could ask for any time; leave it out to let callers ask for all";
             return Err(Error::Setting { key: "timeout_ms_max", value: 0, what });
         }
-        let Some(path) = self.store.strip_prefix("sqlite:").filter(|p| !p.is_empty()) else {
-            return Err(Error::StoreUrl(self.store));
-        };
-        let store = store::sqlite::Sqlite::open(Path::new(path))?;
+        let store = self.open_store().await?;
         let network = self.mesh.network.as_ref();
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
         let token = self.mesh.token.clone();
-        let core = Arc::new(Core::new(Box::new(store), self));
+        let core = Arc::new(Core::new(store, self));
         core.recover().await.map_err(|e| Error::Recover(e.to_string()))?;
         observed::watch(&core);
         Ok(Service { listener, token, core })
     }
+}
+
+impl Config {
+    async fn open_store(&self) -> Result<Box<dyn store::Store>, Error> {
+        if let Some(path) = self.store.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+            return Ok(Box::new(store::sqlite::Sqlite::open(Path::new(path))?));
+        }
+        if ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme)) {
+            let settings = store::postgres::Settings {
+                lease: Duration::from_millis(self.lease_ms),
+                connections: self.store_connections,
+            };
+            return Ok(Box::new(store::postgres::Postgres::open(&self.store, settings).await?));
+        }
+        Err(Error::StoreUrl(shown_store(&self.store)))
+    }
+}
+
+/// A store as it may be printed: a password in it is stars.
+pub fn shown_store(url: &str) -> String {
+    store::postgres::without_password(url)
+}
+
+fn without_password<S: serde::Serializer>(url: &str, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&shown_store(url))
 }
 
 impl Service {
@@ -328,26 +372,49 @@ impl Service {
         });
         let sweeper = tokio::spawn(sweep::run(Arc::clone(&core)));
         let timekeeper = tokio::spawn(Arc::clone(&core).keep_time());
+        let neighbour = tokio::spawn(Arc::clone(&core).keep_cluster());
+        // The door stays open until everybody has been told where to go.
+        let closing = Drain::new();
         let leaving = async {
             drain.signalled().await;
             health.set_not_serving::<A2aServiceServer<Doors>>().await;
             // Workers that we cut off ourselves are not lost.
             sweeper.abort();
             timekeeper.abort();
-            core.change(|state| {
-                state.close(Closed::Leaving);
-                state.say_goodbye();
-                state.deliveries.stop_all();
-            });
+            core.leave().await;
+            closing.start();
         };
         // Long-lived streams never finish by themselves, so patience here is only for calls.
-        let serving = server::serve(listener, router, drain.clone(), Duration::from_millis(500));
+        let patience = Duration::from_millis(500);
+        let serving = server::serve(listener, router, closing.clone(), patience);
         tokio::join!(leaving, serving);
         core.flushed().await;
         writer.abort();
-        let _ = tokio::join!(sweeper, timekeeper, writer);
+        neighbour.abort();
+        let _ = tokio::join!(sweeper, timekeeper, neighbour, writer);
+        if let Some(cluster) = core.store.cluster() {
+            cluster.leave().await;
+        }
         core.released().await;
         Ok(())
+    }
+}
+
+impl Core {
+    /// Takes nothing more, and sends everybody elsewhere: gateways with what they wait for, workers
+    /// with what they run. What is stored is for the next coordinator, or for the others.
+    async fn leave(&self) {
+        // Gateways hear of it first: what they have sent by then is still taken.
+        self.farewell.cancel();
+        tokio::time::sleep(limits::LEAVING_NOTICE).await;
+        self.change(|state| {
+            state.close(Closed::Leaving);
+            state.deliveries.stop_all();
+        });
+        // Whoever is told where its task is must find it there.
+        self.flushed().await;
+        self.send_waiters_away();
+        self.change(State::say_goodbye);
     }
 }
 

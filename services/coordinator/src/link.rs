@@ -21,7 +21,7 @@ use faultline_proto::{
     Failure,
     a2a::{SendMessageResponse, send_message_response::Payload},
     reason,
-    v1::{self, Call, Deleted, End, Frame, Reply, call, link_server::Link, reply},
+    v1::{self, Call, Deleted, End, Frame, Moved, Reply, call, link_server::Link, reply},
 };
 use futures::{FutureExt, Stream, StreamExt, stream};
 use prost::Message;
@@ -74,11 +74,18 @@ impl Link for LinkService {
             streams: Mutex::default(),
         });
         let cut = line.cut.clone().cancelled_owned();
+        let farewell = line.core.farewell.clone();
         tokio::spawn(async move {
+            let mut told = false;
             loop {
                 line.core.room().await;
                 let call = tokio::select! {
                     call = incoming.message() => call,
+                    () = farewell.cancelled(), if !told => {
+                        told = true;
+                        line.say_goodbye();
+                        continue;
+                    }
                     () = line.replies.closed() => break,
                     () = line.cut.cancelled() => break,
                 };
@@ -287,6 +294,14 @@ impl Line {
         }
     }
 
+    /// New calls are to be made elsewhere.
+    fn say_goodbye(&self) {
+        let body = Some(reply::Body::Moved(Moved::default()));
+        if self.replies.try_send(Reply { id: 0, body, extensions: Vec::new() }).is_err() {
+            self.cut.cancel();
+        }
+    }
+
     /// What is sent of an answer. One that is larger than a message may be would end the stream
     /// for every other call, so it is refused instead.
     fn body(&self, answer: Result<reply::Body, Failure>) -> reply::Body {
@@ -303,6 +318,10 @@ impl Line {
             false => answer,
         };
         answer.unwrap_or_else(|failure| {
+            // Nothing was done, or it goes on: the answer is to be had elsewhere.
+            if failure.reason == reason::UNAVAILABLE.name && self.core.has_left() {
+                return reply::Body::Moved(Moved { task_id: failure.task_id.clone() });
+            }
             log_private(&failure);
             self.core.meters.refused(&failure);
             reply::Body::Failure(Box::new(failure.into_record()))
@@ -395,7 +414,10 @@ async fn ask(
         Body::OperatorAnswer(request) => {
             reply::Body::Inspect(Box::new(core.operator_answer(request, caller).await?))
         }
-        Body::Agents(request) => reply::Body::Agents(core.agents(&request)?),
+        Body::Agents(request) => {
+            core.meet(&request.name).await?;
+            reply::Body::Agents(core.agents(&request)?)
+        }
         Body::Workers(_) => reply::Body::Workers(core.workers()),
         Body::CreatePush(config) => {
             reply::Body::Push(Box::new(core.create_push(config, caller).await?))

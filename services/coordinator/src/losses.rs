@@ -81,6 +81,9 @@ impl State {
     /// A task read from the store: it waits for its worker, for a slot or for an answer.
     pub(crate) fn remember(&mut self, task: Task, now: Millis) {
         let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
+        if self.live.contains_key(&id) {
+            return;
+        }
         let (waiting, attempt) = (is_waiting(task.state), task.attempt);
         let retry_at = task.retry_at;
         let needs_worker = task.needs_worker();
@@ -101,6 +104,7 @@ impl State {
             None if needs_worker => self.enqueue(id, &runner),
             None => {}
         }
+        self.take_followers(id);
     }
 
     /// Has it just read the store, so that workers may still be on their way?
@@ -125,7 +129,8 @@ impl State {
         }
         let patience = Duration::from_millis(config.wait_for_worker_ms);
         let mut stale = Vec::new();
-        for agent in self.registry.agents.values().filter(|a| a.workers.is_empty()) {
+        let agents = self.registry.agents.iter();
+        for (_, agent) in agents.filter(|(name, _)| !self.registry.has_worker(name)) {
             let waited = agent.queue.iter().filter(|(_, since)| since.elapsed() >= patience);
             // Stops wait for as long as they have.
             let stop = |id: &TaskId| self.live.get(id).is_some_and(|live| is_stop(&live.task));

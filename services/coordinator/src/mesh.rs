@@ -19,9 +19,17 @@ use crate::{
 };
 
 impl Core {
+    /// Every agent, with what all coordinators have of it. Circuits are this one's.
     pub(crate) fn agents(&self, request: &AgentsRequest) -> Result<AgentsResponse, Error> {
+        self.lock().check_served()?;
+        let mut agents = self.agents_here(request);
         let state = self.lock();
-        state.check_served()?;
+        agents.iter_mut().for_each(|agent| state.registry.elsewhere.add_to(agent));
+        Ok(AgentsResponse { agents })
+    }
+
+    pub(crate) fn agents_here(&self, request: &AgentsRequest) -> Vec<v1::Agent> {
+        let state = self.lock();
         let default = self.default_agent(&state);
         let wanted = |name: &str| request.name.is_empty() || request.name == name;
         let agents = state.registry.agents.iter().filter(|(name, _)| wanted(name));
@@ -37,12 +45,25 @@ impl Core {
             card_changed: Some(timestamp(agent.changed)),
             health: Some(health(&agent.breaker, instant, now)),
         });
-        Ok(AgentsResponse { agents: agents.collect() })
+        agents.collect()
     }
 
+    /// Every worker, wherever it is attached.
     pub(crate) fn workers(&self) -> WorkersResponse {
+        let mut workers = self.workers_here();
         let state = self.lock();
-        let mut workers: Vec<_> = state
+        let elsewhere = state.registry.elsewhere.workers().cloned();
+        workers.extend(elsewhere);
+        drop(state);
+        // One that has just moved may be told of twice: attached counts.
+        workers.sort_by(|a, b| (&a.name, &a.id, !a.attached).cmp(&(&b.name, &b.id, !b.attached)));
+        workers.dedup_by(|next, before| next.id == before.id);
+        WorkersResponse { workers }
+    }
+
+    pub(crate) fn workers_here(&self) -> Vec<v1::Worker> {
+        let state = self.lock();
+        state
             .registry
             .workers
             .iter()
@@ -57,9 +78,7 @@ impl Core {
                 since: Some(timestamp(worker.since)),
                 orphans: worker.orphans(),
             })
-            .collect();
-        workers.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
-        WorkersResponse { workers }
+            .collect()
     }
 
     /// One's own task; anybody's for an operator.

@@ -27,6 +27,7 @@ use faultline_proto::{
 use tokio::time::Instant;
 
 use crate::{
+    cluster::Came,
     retry,
     task::{Millis, Task, millis},
 };
@@ -107,6 +108,31 @@ const CONFLICTS: Def<0> = Def::new(
     "faultline.store.conflicts",
     Unit::Of("step"),
     "Steps that lost a race and were undone.",
+    [],
+);
+const TAKEN: Def<1> = Def::new(
+    "faultline.cluster.taken",
+    Unit::Of("task"),
+    "Tasks of other coordinators that became this one's: it had a worker for them, their worker \
+     came here, or the other is gone.",
+    ["how"],
+);
+const MOVED: Def<0> = Def::new(
+    "faultline.cluster.moved",
+    Unit::Of("task"),
+    "Tasks of this coordinator that went to another one.",
+    [],
+);
+const LAPSED: Def<0> = Def::new(
+    "faultline.lease.lapsed",
+    Unit::Of("lease"),
+    "Leases that were not renewed in time, after each of which the store was read again.",
+    [],
+);
+const EXPIRED: Def<0> = Def::new(
+    "faultline.tasks.expired",
+    Unit::Of("task"),
+    "Ended tasks that were kept for long enough and are forgotten.",
     [],
 );
 const LAG: Def<0> = Def::time(
@@ -191,12 +217,16 @@ pub(crate) struct Meters {
     pub(crate) batches: Histogram,
     pub(crate) store_failures: Counter,
     pub(crate) conflicts: Counter,
+    pub(crate) expired: Counter,
     lag: Histogram,
     pub(crate) open: Gauge,
     lagged: Counter,
     pub(crate) resumed: Counter,
     pub(crate) duplicates: Counter,
     pub(crate) deliveries: Counters<1>,
+    taken: Counters<1>,
+    pub(crate) moved: Counter,
+    pub(crate) lapsed: Counter,
 }
 
 impl Meters {
@@ -223,13 +253,27 @@ impl Meters {
             batches: metrics.histogram(&BATCHES).with([]),
             store_failures: metrics.counter(&STORE_FAILURES).with([]),
             conflicts: metrics.counter(&CONFLICTS).with([]),
+            expired: metrics.counter(&EXPIRED).with([]),
             lag: metrics.histogram(&LAG).with([]),
             open: metrics.gauge(&OPEN).with([]),
             lagged: metrics.counter(&LAGGED).with([]),
             resumed: metrics.counter(&RESUMED).with([]),
             duplicates: metrics.counter(&DUPLICATES).with([]),
             deliveries: metrics.counter(&DELIVERIES),
+            taken: metrics.counter(&TAKEN),
+            moved: metrics.counter(&MOVED).with([]),
+            lapsed: metrics.counter(&LAPSED).with([]),
         })
+    }
+
+    /// Tasks became this coordinator's.
+    pub(crate) fn taken(&self, how: Came, count: usize) {
+        let how = match how {
+            Came::Claimed => "claimed",
+            Came::Adopted => "adopted",
+            Came::TakenOver => "taken_over",
+        };
+        self.taken.at([how], |counter| counter.add(count as u64));
     }
 
     /// The label of an agent: its name, as long as there are not too many.

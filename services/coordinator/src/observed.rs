@@ -60,6 +60,12 @@ const ORPHANS: Def<0> = Def::new(
     "Agents that were told to stop and did not; each holds a slot.",
     [],
 );
+const COORDINATORS: Def<0> = Def::new(
+    "faultline.coordinators",
+    Unit::Of("coordinator"),
+    "Coordinators on this one's store, itself among them, whose leases are good.",
+    [],
+);
 const STORE_QUEUE: Def<0> =
     Def::new("faultline.store.queue.depth", Unit::Of("step"), "Steps that wait for a commit.", []);
 const CALLS: Def<0> =
@@ -101,7 +107,7 @@ fn look(core: &Weak<Core>, seen: &mut Observed) -> bool {
         let workers = agent.workers.iter().filter_map(|id| state.registry.workers.get(id));
         let slots: u32 = workers.map(|worker| worker.slots).sum();
         seen.gauge(&QUEUE, label, agent.queue.len() as f64);
-        seen.gauge(&DEMAND, label, state.registry.demand_for(name) as f64);
+        seen.gauge(&DEMAND, label, state.registry.demand_here(name) as f64);
         seen.gauge(&USED, label, state.registry.computing(name).into());
         seen.gauge(&AGENT_SLOTS, label, slots.into());
         seen.gauge(&AGENT_WORKERS, label, agent.workers.len() as f64);
@@ -116,6 +122,7 @@ fn look(core: &Weak<Core>, seen: &mut Observed) -> bool {
             seen.gauge(&CIRCUIT, label, circuit);
         }
     }
+    seen.gauge(&COORDINATORS, [], (1 + state.registry.elsewhere.count()) as f64);
     seen.gauge(&OFFERED, [], offered.into());
     seen.gauge(&ORPHANS, [], orphans.into());
     seen.gauge(&STORE_QUEUE, [], state.queue.writes.len() as f64);

@@ -21,7 +21,7 @@ use crate::{
 
 impl Core {
     pub(crate) async fn operator_cancel(
-        &self,
+        self: &Arc<Self>,
         request: OperatorCancelRequest,
         caller: &Caller,
     ) -> Result<InspectResponse, Error> {

@@ -16,6 +16,7 @@ use tokio::{sync::mpsc, time::Instant};
 use crate::{
     Config,
     breaker::Breaker,
+    elsewhere::Elsewhere,
     meters::{AgentMeters, Meters},
     policy::Policy,
     queue::Queue,
@@ -28,6 +29,8 @@ pub(crate) struct Registry {
     pub(crate) meters: Arc<Meters>,
     pub(crate) agents: BTreeMap<String, Agent>,
     pub(crate) workers: HashMap<WorkerId, Worker>,
+    /// What other coordinators have.
+    pub(crate) elsewhere: Elsewhere,
 }
 
 pub(crate) struct Agent {
@@ -297,7 +300,8 @@ impl Agent {
 
 impl Registry {
     pub(crate) fn new(config: Arc<Config>, meters: Arc<Meters>) -> Self {
-        Self { config, meters, agents: BTreeMap::new(), workers: HashMap::new() }
+        let (agents, workers) = (BTreeMap::new(), HashMap::new());
+        Self { config, meters, agents, workers, elsewhere: Elsewhere::default() }
     }
 
     /// Of an agent's card.
@@ -335,12 +339,38 @@ impl Registry {
         self.workers.values().map(|worker| worker.used_by(agent)).sum()
     }
 
+    /// Does anybody offer this agent, here or elsewhere?
+    pub(crate) fn has_worker(&self, agent: &str) -> bool {
+        let here = self.agents.get(agent).is_some_and(|agent| !agent.workers.is_empty());
+        here || self.elsewhere.workers_of(agent) > 0
+    }
+
+    /// How many more tasks of this agent the workers here could take, if none wait here.
+    pub(crate) fn room_for(&self, name: &str) -> usize {
+        let Some(agent) = self.agents.get(name).filter(|agent| agent.queue.is_empty()) else {
+            return 0;
+        };
+        if !self.may_start(name, None) {
+            return 0;
+        }
+        let workers = agent.workers.iter().filter_map(|id| self.workers.get(id));
+        let free = workers.filter(|worker| worker.has_room());
+        free.map(|worker| (worker.slots - worker.used) as usize).sum()
+    }
+
+    /// Has this worker room for tasks that wait at other coordinators?
+    pub(crate) fn could_help(&self, id: WorkerId) -> bool {
+        let worker = self.workers.get(&id).filter(|worker| worker.has_room());
+        worker.is_some_and(|w| w.agents.iter().any(|agent| self.elsewhere.wants(agent)))
+    }
+
     /// May one more task of this agent compute?
     fn may_start(&self, name: &str, task: Option<TaskId>) -> bool {
         let Some(agent) = self.agents.get(name) else { return false };
         let slots_max = agent.policy.slots_max;
         agent.breaker.lets_through(task, &agent.policy.breaker, Instant::now())
-            && slots_max.is_none_or(|max| self.computing(name) < max)
+            && slots_max
+                .is_none_or(|max| self.computing(name) + self.elsewhere.computing(name) < max)
     }
 
     /// A worker with a free slot for this agent, in turn. The one to avoid is the last resort.

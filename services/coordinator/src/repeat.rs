@@ -50,6 +50,7 @@ impl Core {
         if !request.tenant.is_empty() {
             caller.check_agent(&request.tenant)?;
         }
+        self.meet(&request.tenant).await?;
         let task = match task_id(&request) {
             "" => None,
             id => Some(Box::new(self.visible(id, &request.tenant, caller).await?)),
@@ -192,7 +193,13 @@ impl Core {
     }
 
     /// Answers with a task that was started before: at once, or when it has ended or asks.
-    async fn wait_for(self: &Arc<Self>, id: TaskId, options: Options, caller: &Caller, done: Done) {
+    pub(crate) async fn wait_for(
+        self: &Arc<Self>,
+        id: TaskId,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) {
         let over = self.change(|state| {
             if let Err(error) = state.check_served() {
                 done(Err(error.into()));
@@ -213,6 +220,20 @@ impl Core {
         let Some(done) = over else { return };
         let found = self.store.task(id, Scope::default()).await.map_err(Error::from);
         let found = found.and_then(|found| found.ok_or(Error::TaskNotFound(id.to_string())));
+        if let Ok(stored) = &found
+            && self.is_elsewhere(&stored.task)
+            && !options.immediately
+            && !is_waiting(stored.task.state)
+        {
+            let seq = stored.task.seq;
+            self.touch(|state| {
+                let waiter = self.waiter(Until::Settled, options, caller, done);
+                caller.call.map(|call| state.calls.insert(call, id));
+                state.wait_elsewhere(id, seq, waiter);
+            });
+            self.say_followed(id);
+            return;
+        }
         done(match found {
             Ok(stored) => Ok(task_response(stored.task.into_a2a(options.history))),
             Err(error) => Err(error.into()),

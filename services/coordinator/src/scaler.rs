@@ -18,7 +18,7 @@ use faultline_proto::{
         GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec,
         MetricValue, ScaledObjectRef, external_scaler_server::ExternalScaler,
     },
-    reason,
+    reason, v1,
 };
 use futures::{Stream, stream};
 use tokio::{
@@ -55,9 +55,9 @@ pub(crate) struct Demand {
 }
 
 impl Core {
-    /// Everything that is to be done in the whole mesh. Asynchronous because that is for the store
-    /// to say as soon as coordinators share one; until then this one knows all.
-    pub(crate) async fn demand(&self, agents: &BTreeSet<String>) -> Result<Demand, Error> {
+    /// Everything that is to be done in the whole mesh: here as it is, elsewhere as the others said
+    /// at their last beat.
+    pub(crate) fn demand(&self, agents: &BTreeSet<String>) -> Result<Demand, Error> {
         let state = self.lock();
         state.check_served()?;
         Ok(state.registry.demand(agents))
@@ -69,7 +69,15 @@ impl Registry {
     pub(crate) fn demand_for(&self, name: &str) -> u64 {
         // Nobody ever offered it, so nobody can send to it. Were that no demand, a first worker
         // would never come.
-        let Some(agent) = self.agents.get(name) else { return 1 };
+        if !self.agents.contains_key(name) {
+            return 1;
+        }
+        self.demand_here(name) + self.elsewhere.demand_for(name)
+    }
+
+    /// Those of them that are here.
+    pub(crate) fn demand_here(&self, name: &str) -> u64 {
+        let Some(agent) = self.agents.get(name) else { return 0 };
         let resuming: usize = self.workers.values().map(|w| w.resuming_of(name)).sum();
         u64::from(self.computing(name)) + (agent.queue.len() + resuming) as u64
     }
@@ -79,6 +87,11 @@ impl Registry {
         let mut demand = Demand { tasks, ..Demand::default() };
         let offers = |worker: &&Worker| worker.agents.iter().any(|name| agents.contains(name));
         for worker in self.workers.values().filter(|w| w.is_attached()).filter(offers) {
+            demand.workers += 1;
+            demand.slots += u64::from(worker.slots);
+        }
+        let offers = |worker: &&v1::Worker| worker.agents.iter().any(|a| agents.contains(a));
+        for worker in self.elsewhere.workers().filter(|w| w.attached).filter(offers) {
             demand.workers += 1;
             demand.slots += u64::from(worker.slots);
         }
@@ -143,7 +156,7 @@ impl Scaler {
 
     async fn ask(&self, asked: &ScaledObjectRef) -> Result<(Trigger, Demand), Status> {
         let trigger = Trigger::read(asked).map_err(unseen)?;
-        let demand = self.core.demand(&trigger.agents).await.map_err(unseen)?;
+        let demand = self.core.demand(&trigger.agents).map_err(unseen)?;
         Ok((trigger, demand))
     }
 
@@ -181,7 +194,7 @@ impl Watch {
         loop {
             self.looks.tick().await;
             let core = self.core.upgrade().ok_or(Error::Leaving)?;
-            let active = core.demand(&self.agents).await?.is_active();
+            let active = core.demand(&self.agents)?.is_active();
             if self.told.replace(active) != Some(active) {
                 return Ok(active);
             }

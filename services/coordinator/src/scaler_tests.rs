@@ -22,7 +22,7 @@ async fn bench(agents: &[&str]) -> Bench {
 
 async fn tasks(bench: &Bench, agents: &[&str]) -> u64 {
     let agents = agents.iter().map(|name| name.to_string()).collect();
-    bench.core.demand(&agents).await.unwrap().tasks
+    bench.core.demand(&agents).unwrap().tasks
 }
 
 fn slot(bench: &Bench, task_id: &str, released: bool) {

@@ -1,20 +1,18 @@
-//! Sending: a message starts a task or answers one that waits, and the caller waits for the end,
-//! for the beginning, or follows. No door is known here; all use it. What a send that was seen
-//! before comes to is in `repeat`.
+//! Sending: a message starts a task or answers one that waits, and the caller waits for the end or
+//! for the beginning; those who follow are in `stream`. No door is known here; all use it. What a
+//! send that was seen before comes to is in `repeat`.
 
 use std::sync::Arc;
 
 use faultline_chassis::limits;
 use faultline_proto::{
-    a2a::{
-        self, SendMessageRequest, SendMessageResponse, TaskPushNotificationConfig,
-        send_message_response::Payload,
-    },
+    a2a::{self, SendMessageRequest, TaskPushNotificationConfig},
     id::TaskId,
-    v1::AgentOffer,
+    reason,
+    v1::{AgentOffer, event},
 };
 use prost::Message;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     answer::{self, NoAnswer},
@@ -23,8 +21,8 @@ use crate::{
     delegation::NEVER_EXPIRES,
     depth,
     dispatch::{Decided, NewTask, Step},
-    due::Tie,
     error::Error,
+    foreign::{Answered, STEP_TRIES},
     gate,
     keys::Claim,
     live::{Alarm, Done, Until, Waiter, task_response},
@@ -32,7 +30,6 @@ use crate::{
     repeat::Found,
     run,
     store::{Extras, Scope},
-    subscription::Subscription,
     task::Task,
 };
 
@@ -54,9 +51,11 @@ impl Core {
             self.touch(|state| state.coming.extend(caller.call));
         }
         let names_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
-        if !task_id(&request).is_empty() || names_key || push_of(&request).is_some() {
+        let is_stranger = self.lock().is_stranger(&request.tenant);
+        let looks_up = !task_id(&request).is_empty() || names_key || push_of(&request).is_some();
+        if looks_up || is_stranger {
             let core = Arc::clone(self);
-            tokio::spawn(async move { core.send_looked_up(request, caller, done).await });
+            tokio::spawn(async move { core.send_contended(request, caller, done).await });
             return;
         }
         let sending = Sending { request, task: None, claim: None, push: None };
@@ -65,8 +64,33 @@ impl Core {
         }
     }
 
+    /// Another coordinator may be doing the same at this very moment. Whoever is refused for that
+    /// looks again, and finds what the other did.
+    async fn send_contended(
+        self: &Arc<Self>,
+        request: SendMessageRequest,
+        caller: Caller,
+        done: Done,
+    ) {
+        let tries = if self.lock().may_be_elsewhere() { STEP_TRIES } else { 1 };
+        for _ in 1..tries {
+            let (told, answer) = oneshot::channel();
+            let once: Done = Box::new(move |answer| drop(told.send(answer)));
+            self.send_looked_up(request.clone(), caller.clone(), once).await;
+            match answer.await {
+                Ok(Err(failure)) if failure.reason == reason::ABORTED.name => {}
+                Ok(answer) => return done(answer),
+                Err(_) => return done(Err(Error::unanswered().into())),
+            }
+            if caller.cancel_after.is_some() {
+                self.touch(|state| state.coming.extend(caller.call));
+            }
+        }
+        self.send_looked_up(request, caller, done).await;
+    }
+
     async fn send_looked_up(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         request: SendMessageRequest,
         caller: Caller,
         done: Done,
@@ -79,17 +103,70 @@ impl Core {
                     self.send_again(key, options, &caller, done).await;
                 }
             }
-            Ok(Found::First(sending)) => {
-                if let Err((done, error)) = self.send_now(*sending, &caller, done) {
-                    let error = self.ended_meanwhile(error).await;
-                    done(Err(error.into()));
-                }
-            }
+            Ok(Found::First(sending)) => self.send_first(*sending, options, &caller, done).await,
             Err(error) => {
                 self.lock().has_left(&caller);
                 done(Err(error.into()));
             }
         }
+    }
+
+    async fn send_first(
+        self: &Arc<Self>,
+        sending: Sending,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) {
+        let sending = match self.answered_elsewhere(sending, caller, false).await {
+            Ok(Taken::Elsewhere(id)) => {
+                self.lock().has_left(caller);
+                return self.wait_for(id, options, caller, done).await;
+            }
+            Ok(Taken::NotYet(sending)) => sending,
+            Err(error) => return done(Err(error.into())),
+        };
+        if let Err((done, error)) = self.send_now(*sending, caller, done) {
+            let error = self.ended_meanwhile(error).await;
+            done(Err(error.into()));
+        }
+    }
+
+    /// An answer to a task that another coordinator has is stored from here.
+    pub(crate) async fn answered_elsewhere(
+        self: &Arc<Self>,
+        sending: Sending,
+        caller: &Caller,
+        streams: bool,
+    ) -> Result<Taken, Error> {
+        if self.store.cluster().is_none() {
+            return Ok(Taken::NotYet(Box::new(sending)));
+        }
+        let Sending { request, task, claim, push } = sending;
+        let Some(task) = task else {
+            return Ok(Taken::NotYet(Box::new(Sending { request, task, claim, push })));
+        };
+        let used = if caller.calling.is_some() { NEVER_EXPIRES } else { now() };
+        let with = |task: &Task| {
+            let key = claim.as_ref().map(|claim| claim.row(task.id, used));
+            let push = push.clone().map(|config| push::row(task.id, config, task.seq));
+            let extras = Extras { key, pushes: push.into_iter().collect() };
+            (extras != Extras::default()).then(|| Box::new(extras))
+        };
+        let pushes = with(&task).map_or_else(Vec::new, |extras| {
+            extras.pushes.iter().map(|row| row.key.clone()).collect()
+        });
+        let answered = self.answer_elsewhere(*task, &request, caller, streams, with).await?;
+        Ok(match answered {
+            Answered::Elsewhere(id) => {
+                self.change(|state| self.deliver_after_commit(state, pushes));
+                Taken::Elsewhere(id)
+            }
+            Answered::Here(task) => {
+                let task = Some(task);
+                Taken::NotYet(Box::new(Sending { request, task, claim, push }))
+            }
+        })
     }
 
     /// Takes it in and sees to it that the caller is answered.
@@ -154,7 +231,7 @@ impl Core {
     }
 
     /// A task that was there when we read it and not when we answered it has ended in between.
-    async fn ended_meanwhile(&self, error: Error) -> Error {
+    pub(crate) async fn ended_meanwhile(&self, error: Error) -> Error {
         let Error::TaskNotFound(id) = &error else { return error };
         let Ok(task_id) = id.parse::<TaskId>() else { return error };
         match self.store.task(task_id, Scope::default()).await {
@@ -168,7 +245,7 @@ impl Core {
     }
 
     /// What a send comes to. Whatever may refuse it is here; nothing has changed yet.
-    fn decide(
+    pub(crate) fn decide(
         &self,
         state: &State,
         sending: Sending,
@@ -205,7 +282,7 @@ impl Core {
         let found = state.admit(&agent)?;
         check_gates(&found.offer, &request, caller, streams)?;
         let stands_in = state.registry.stand_in(&agent, |_| false).is_some();
-        if found.workers.is_empty() && !stands_in && self.config.wait_for_worker_ms == 0 {
+        if !state.registry.has_worker(&agent) && !stands_in && self.config.wait_for_worker_ms == 0 {
             return Err(Error::AgentUnavailable(agent));
         }
         let limit = self.limit(state, found, caller)?;
@@ -266,69 +343,17 @@ impl Core {
             _ => None,
         }
     }
-
-    /// Starts or continues a task and follows it. The first frame is the task, or a bare message.
-    pub(crate) async fn stream(
-        self: &Arc<Self>,
-        request: SendMessageRequest,
-        caller: &Caller,
-    ) -> Result<Subscription, Error> {
-        let options = Options::of(&request);
-        match self.look_up(request, caller).await? {
-            Found::Again(key) => self.stream_again(key, options, caller).await,
-            Found::First(sending) => match self.stream_now(*sending, caller).await {
-                Ok(subscription) => Ok(subscription),
-                Err(error) => Err(self.ended_meanwhile(error).await),
-            },
-        }
-    }
-
-    async fn stream_now(
-        self: &Arc<Self>,
-        sending: Sending,
-        caller: &Caller,
-    ) -> Result<Subscription, Error> {
-        let options = Options::of(&sending.request);
-        let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
-        let (done, first) = oneshot::channel();
-        let (id, seq, snapshot) = self.change(|state| {
-            let decided = self.decide(state, sending, caller, true)?;
-            let (id, may_message) = (decided.step.task_id(), decided.step.may_message());
-            let pushes = decided.push_keys();
-            let (mut seq, mut snapshot) = (0, a2a::Task::default());
-            state.take(decided, now(), |live, effects| {
-                let task = live.task.to_a2a(options.history, true);
-                (seq, snapshot) = (live.task.seq, task.clone());
-                live.watchers.push(watcher);
-                let done: Done = Box::new(move |answer| drop(done.send(answer)));
-                match may_message {
-                    true => live.waiters.push(Waiter {
-                        until: Until::FirstReport,
-                        call: None,
-                        history: None,
-                        cancel_after: None,
-                        done,
-                        _alarm: None,
-                    }),
-                    false => effects.push(Effect::Answer(done, Box::new(task_response(task)))),
-                }
-            });
-            self.deliver_after_commit(state, pushes);
-            Ok::<_, Error>((id, seq, snapshot))
-        })?;
-        let tie = Tie::of(caller, self, id);
-        let answer = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
-        let core = Arc::clone(self);
-        match answer.map_err(Error::from)? {
-            SendMessageResponse { payload: Some(Payload::Message(m)) } => {
-                Ok(Subscription::message(core, id, m).tied(tie))
-            }
-            _ => Ok(Subscription::started(core, id, seq, snapshot, events).tied(tie)),
-        }
-    }
 }
 
-/// A message for a task that exists, checked against what else it says.
+/// What became of a send that may concern a task elsewhere.
+pub(crate) enum Taken {
+    /// It is stored, with the task of this id.
+    Elsewhere(TaskId),
+    /// It is to be taken here.
+    NotYet(Box<Sending>),
+}
+
+/// A message for a task that is here, checked against what else it says.
 fn continued(
     state: &State,
     task: &Task,
@@ -336,6 +361,23 @@ fn continued(
     caller: &Caller,
     streams: bool,
 ) -> Result<Step, Error> {
+    // Memory is at least as new as what was read.
+    let live = state.live.get(&task.id).map(|live| &live.task);
+    let body = answer_of(state, live.unwrap_or(task), request, caller, streams)?;
+    match live {
+        Some(task) => Ok(Step::Answer(task.id, Box::new(body))),
+        None => Err(Error::TaskNotFound(task.id.to_string())),
+    }
+}
+
+/// What a message to a task comes to: the answer to what it asks.
+pub(crate) fn answer_of(
+    state: &State,
+    task: &Task,
+    request: SendMessageRequest,
+    caller: &Caller,
+    streams: bool,
+) -> Result<event::Body, Error> {
     let id = task.id;
     if let Some(agent) = state.registry.agents.get(&task.agent) {
         check_gates(&agent.offer, &request, caller, streams)?;
@@ -352,16 +394,13 @@ fn continued(
         let text = "the messages of this task are too many: start a new one in its context";
         return Err(Error::TooLarge(text));
     }
-    let Some(live) = state.live.get(&id) else {
-        return Err(Error::TaskNotFound(id.to_string()));
-    };
-    let body = live.task.decide_answer(message).map_err(|refused| match refused {
-        NoAnswer::Final => Error::Ended { id, state: live.task.state },
+    let body = task.decide_answer(message).map_err(|refused| match refused {
+        NoAnswer::Final => Error::Ended { id, state: task.state },
         NoAnswer::Busy => Error::Busy(id),
         NoAnswer::Answered(question) => Error::Answered { id, question },
         NoAnswer::Wrong(wrong) => answer::refusal(wrong).with_task(id, "").into(),
     })?;
-    Ok(Step::Answer(id, Box::new(run::traced(body, &caller.trace))))
+    Ok(run::traced(body, &caller.trace))
 }
 
 fn check_gates(
@@ -402,7 +441,7 @@ impl Options {
         if self.immediately { Until::FirstReport } else { Until::Settled }
     }
 
-    fn of(request: &SendMessageRequest) -> Self {
+    pub(crate) fn of(request: &SendMessageRequest) -> Self {
         let configuration = request.configuration.as_ref();
         Self {
             immediately: configuration.is_some_and(|c| c.return_immediately),

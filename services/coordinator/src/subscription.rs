@@ -49,6 +49,8 @@ enum Source {
     Live(mpsc::Receiver<Seen>),
     /// Read from the store up to what was confirmed when joining, then go live.
     Replay(Option<mpsc::Receiver<Seen>>),
+    /// At another coordinator, or just on its way: join it there, then replay.
+    Elsewhere,
     Over,
 }
 
@@ -90,6 +92,7 @@ impl Subscription {
         task: Task,
         start: Start,
         events: Option<mpsc::Receiver<Seen>>,
+        elsewhere: bool,
     ) -> Self {
         let (id, context_id, seq) = (task.id, task.context_id.clone(), task.seq);
         match start {
@@ -99,7 +102,7 @@ impl Subscription {
                 context_id,
                 seq: after,
                 ready: VecDeque::new(),
-                source: Source::Replay(events),
+                source: if elsewhere { Source::Elsewhere } else { Source::Replay(events) },
                 until_question: false,
                 tie: None,
             },
@@ -109,6 +112,7 @@ impl Subscription {
                 context_id,
                 seq,
                 source: match (task.is_final(), events) {
+                    (false, _) if elsewhere => Source::Elsewhere,
                     (false, Some(events)) => Source::Live(events),
                     (false, None) => Source::Replay(None),
                     (true, _) => Source::Over,
@@ -161,6 +165,10 @@ impl Subscription {
                     None => self.rejoin()?,
                 },
                 Source::Replay(_) => self.replay().await?,
+                Source::Elsewhere => {
+                    let events = self.core.watch_elsewhere(self.id, self.seq)?;
+                    self.source = Source::Replay(Some(events));
+                }
             }
         }
     }
@@ -187,7 +195,12 @@ impl Subscription {
 
     /// We were too slow, or the store failed. Start again behind what we have.
     fn rejoin(&mut self) -> Result<(), Error> {
-        self.source = Source::Replay(self.core.watch(self.id)?);
+        let events = self.core.watch(self.id)?;
+        // It has ended, or another coordinator has it: the store tells which.
+        self.source = match events.is_none() && self.core.store.cluster().is_some() {
+            true => Source::Elsewhere,
+            false => Source::Replay(events),
+        };
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use faultline_chassis::limits;
-use faultline_proto::{Failure, id::WorkerId, reason};
+use faultline_proto::{Failure, reason};
 
 use tokio::time::Instant;
 
@@ -12,8 +12,11 @@ use crate::{
     core::{Closed, Core, Effect, Followup, Queue, State, now},
     error::Error,
     live::Waiter,
-    store::{Scope, WriteError, Written},
+    store::{WriteError, Written},
 };
+
+/// Before a store that could not be read is asked again.
+const READ_PAUSE: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Group commit: whatever waits is committed at once, and while the disk works on it the
@@ -21,6 +24,11 @@ impl Core {
     pub(crate) async fn write(self: &Arc<Self>) {
         let mut confirmed = Vec::new();
         loop {
+            if let Some(lapsed) = self.take_lapse() {
+                self.lock().publish(std::mem::take(&mut confirmed));
+                self.recover_from(lapsed, Vec::new()).await;
+                continue;
+            }
             let Queue { writes, followups } = self.take_batch();
             if followups.is_empty() {
                 self.lock().publish(std::mem::take(&mut confirmed));
@@ -48,42 +56,37 @@ impl Core {
             for followup in followups {
                 match !followup.wrote || written.next() == Some(Ok(())) {
                     true => confirmed.push(followup),
-                    false => self.abandon(followup).await,
+                    false => {
+                        // In order: what others did comes after what was confirmed before it.
+                        self.lock().publish(std::mem::take(&mut confirmed));
+                        self.abandon(followup).await;
+                    }
                 }
             }
         }
     }
 
-    /// Somebody else moved this task first: our step never was. Only who waits for it is told,
-    /// and the task is read again.
-    async fn abandon(&self, refused: Followup) {
+    /// Somebody else moved this task first: our step never was. Only who asked for it is told, and
+    /// the task is read again; whoever waits for the task goes on to wait, wherever it is now.
+    async fn abandon(self: &Arc<Self>, refused: Followup) {
         self.meters.conflicts.add(1);
         let failure = Failure::new(&reason::ABORTED)
             .because("the task was changed elsewhere at the same moment")
             .with_retryable(true);
         answer_all(refused.effects, Vec::new(), &failure);
-        let Some((id, ..)) = refused.task else { return };
-        let live = self.change(|state| {
-            let live = state.live.remove(&id)?;
-            state.drop_calls(&live);
-            state.forget_time(id);
-            if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
-                state.finish_on(worker, id);
-            }
-            Some(live)
-        });
+        let Some((id, first, _)) = refused.task else { return };
         tracing::warn!(task.id = %id, "a step lost a race and was undone");
-        answer_all(Vec::new(), live.map_or_else(Vec::new, |live| live.waiters), &failure);
-        match self.store.task(id, Scope::default()).await {
-            Ok(Some(stored)) if !stored.task.is_final() => {
-                self.change(|state| {
-                    state.remember(stored.task, now());
-                    state.join_family(id, now());
-                });
+        let found = loop {
+            match self.find(id, first.saturating_sub(1)).await {
+                Ok(found) => break found,
+                Err(error) => {
+                    tracing::error!(task.id = %id, %error, "cannot be read again");
+                    tokio::time::sleep(READ_PAUSE).await;
+                }
             }
-            Ok(_) => self.change(|state| state.end_children(id, now())),
-            Err(error) => tracing::error!(task.id = %id, %error, "cannot be read again"),
-        }
+        };
+        let lost = self.change(|state| state.step_back(id, found, now()));
+        answer_all(Vec::new(), lost, &failure);
     }
 
     /// Nothing is under way. False: something has just come in.
@@ -118,12 +121,22 @@ impl Core {
         let (queue, live) = {
             let mut state = self.lock();
             let meters = Arc::clone(&self.meters);
-            let fresh = State::new(state.tokens.clone(), Arc::clone(&self.config), meters);
-            let old = std::mem::replace(&mut *state, fresh);
+            let fresh =
+                State::new(state.tokens.clone(), Arc::clone(&self.config), meters, state.is_shared);
+            let mut old = std::mem::replace(&mut *state, fresh);
             state.next_session = old.next_session;
             state.closed = old.closed.or(Some(Closed::StoreFailed));
             state.feed = old.feed;
             state.feed.lose();
+            state.followed = std::mem::take(&mut old.followed);
+            if state.is_shared {
+                // They are stored, so what becomes of them can be followed, whoever has them then.
+                for (id, live) in old.live.extract_if(|_, live| live.published > 0) {
+                    state.follow_on(id, *live);
+                }
+            }
+            let known = old.calls.into_iter().filter(|(_, id)| state.followed.contains_key(id));
+            state.calls = known.collect();
             (old.queue, old.live)
         };
         let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();
@@ -131,7 +144,7 @@ impl Core {
         answer_all(effects, waiters, &failure);
         while let Err(error) = self.recover().await {
             tracing::error!(%error, "the store cannot be read");
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::sleep(READ_PAUSE).await;
         }
     }
 

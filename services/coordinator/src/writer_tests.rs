@@ -11,7 +11,7 @@ use faultline_proto::{
         self, SendMessageRequest, SendMessageResponse, TaskState, part::Content,
         send_message_response::Payload,
     },
-    id::TaskId,
+    id::{TaskId, WorkerId},
     v1::{
         self, AgentOffer, Child, Completed, Held, Hello, Report, ToWorker, Welcome, report,
         to_worker,
@@ -28,8 +28,9 @@ use crate::{
     caller::Caller,
     live::Done,
     store::{
-        Buckets, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading, Row,
-        Rows, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write, sqlite::Sqlite,
+        Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
+        Reading, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write,
+        sqlite::Sqlite,
     },
     task::Millis,
     testing::{claimed, keyed, principal},
@@ -46,6 +47,10 @@ struct Flaky {
 }
 
 impl Store for Flaky {
+    fn cluster(&self) -> Option<&dyn Cluster> {
+        None
+    }
+
     fn secret(&self) -> &SigningSecret {
         self.inner.secret()
     }
@@ -126,6 +131,10 @@ impl Store for Flaky {
 
     fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>> {
         self.inner.key(name, since)
+    }
+
+    fn aged(&self, after: TaskId, before: TaskId, limit: usize) -> Reading<'_, Vec<Aged>> {
+        self.inner.aged(after, before, limit)
     }
 
     fn oldest_key(&self) -> Reading<'_, Option<Millis>> {

@@ -55,7 +55,7 @@ pub async fn fill(path: &Path, past: impl IntoIterator<Item = Past>) -> Result<(
     Ok(())
 }
 
-fn finished(past: Past) -> Write {
+pub(crate) fn finished(past: Past) -> Write {
     let parts = vec![Part { content: Some(Content::Text("hello".to_owned())), ..Part::default() }];
     let message = Message {
         message_id: "m1".to_owned(),

@@ -1,0 +1,197 @@
+//! What others did with tasks of ours: stopped or answered them by their version, or took them over
+//! because their worker went there, because they had a worker for them, or because our lease had
+//! lapsed. What follows from it here is what would have followed had it been done here.
+
+use std::sync::Arc;
+
+use faultline_proto::{
+    id::{TaskId, WorkerId},
+    v1::{Cancel, Event, ToWorker, to_worker},
+};
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::{
+    breaker::Said,
+    core::{Core, Effect, State, now},
+    due::Due,
+    error::Error,
+    live::Waiter,
+    store::{Scope, Stored},
+    task::{Millis, Task, is_waiting},
+};
+
+/// How a task of ours is found in the store.
+pub(crate) enum Found {
+    /// With what has happened to it since.
+    Ours(Box<Task>, Vec<Event>),
+    Elsewhere,
+    /// It was answered by a message, or has expired.
+    Gone,
+}
+
+impl Core {
+    /// A task of ours may have changed without us.
+    pub(crate) async fn look_again(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
+        let Some(published) = self.lock().live.get(&id).map(|live| live.published) else {
+            return Ok(());
+        };
+        let found = self.find(id, published).await?;
+        self.change(|state| state.absorb(id, found, now()));
+        Ok(())
+    }
+
+    /// The task as it is stored, with its events after `seq`.
+    pub(crate) async fn find(&self, id: TaskId, seq: u64) -> Result<Found, Error> {
+        let Some(Stored { task, ours, .. }) = self.store.task(id, Scope::default()).await? else {
+            return Ok(Found::Gone);
+        };
+        // What has ended belongs to nobody, and we are the ones who know its worker.
+        if !ours && !task.is_final() {
+            return Ok(Found::Elsewhere);
+        }
+        let news = usize::try_from(task.seq.saturating_sub(seq)).unwrap_or(usize::MAX);
+        let stored = self.store.events(id, seq, news).await?;
+        let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
+        let events = stored.into_iter().map(|event| Event::decode(event.body));
+        let events = events.collect::<Result<_, _>>().map_err(damaged)?;
+        Ok(Found::Ours(Box::new(task), events))
+    }
+}
+
+impl State {
+    pub(crate) fn absorb(&mut self, id: TaskId, found: Found, now: Millis) {
+        let Some(live) = self.live.get(&id) else { return };
+        match found {
+            Found::Elsewhere => self.let_go(id),
+            // What we have on its way to the store is refused there, and looks again itself.
+            Found::Ours(task, _) if !live.is_confirmed() || task.version <= live.task.version => {}
+            Found::Ours(task, events) if live.published + events.len() as u64 == task.seq => {
+                self.take_step(*task, events, now);
+            }
+            // It went on while we read: there is a notice of that, too.
+            Found::Ours(..) => {}
+            Found::Gone if live.published > 0 => {
+                self.let_go(id);
+                self.end_children(id, now);
+            }
+            Found::Gone => {}
+        }
+    }
+
+    /// A step of ours was refused: the task is as it was found. Gives back who waited for what
+    /// will never be.
+    pub(crate) fn step_back(&mut self, id: TaskId, found: Found, now: Millis) -> Vec<Waiter> {
+        let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
+        let (task, events) = match found {
+            Found::Elsewhere => {
+                self.let_go(id);
+                return Vec::new();
+            }
+            Found::Gone => {
+                let waiters = std::mem::take(&mut live.waiters);
+                waiters.iter().filter_map(|w| w.call).for_each(|call| {
+                    self.calls.remove(&call);
+                });
+                self.let_go(id);
+                self.end_children(id, now);
+                return waiters;
+            }
+            Found::Ours(task, events) => (*task, events),
+        };
+        // Back to what is confirmed, from where the steps of others can be taken.
+        live.published = task.seq - events.len() as u64;
+        if task.is_final() {
+            self.take_step(task, events, now);
+            return Vec::new();
+        }
+        let (waiters, worker) = (std::mem::take(&mut live.waiters), live.task.worker.clone());
+        if is_waiting(live.task.state) {
+            let agent = live.task.agent.clone();
+            self.count_waiting(&agent, -1);
+        }
+        self.live.remove(&id);
+        self.forget_time(id);
+        // What it reported and is not stored, it must send again: as it does when it attaches.
+        if let Ok(worker) = worker.parse::<WorkerId>() {
+            self.finish_on(worker, id);
+            self.registry.detach(worker);
+        }
+        self.remember(task, now);
+        self.join_family(id, now);
+        if let Some(live) = self.live.get_mut(&id) {
+            live.waiters = waiters;
+        }
+        self.answer_settled(id);
+        Vec::new()
+    }
+
+    /// Another coordinator has it now. Whoever waits for it here goes on to wait.
+    pub(crate) fn let_go(&mut self, id: TaskId) {
+        let Some(live) = self.live.remove(&id) else { return };
+        let (agent, runner) = (live.task.agent.clone(), live.task.runner().to_owned());
+        let abandoned = self.timers.at(Due::Abandoned(id));
+        self.forget_time(id);
+        abandoned.into_iter().for_each(|at| self.timers.set(Due::Abandoned(id), at));
+        self.leave_queues(id, &agent);
+        if is_waiting(live.task.state) {
+            self.count_waiting(&agent, -1);
+        }
+        if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
+            self.finish_on(worker, id);
+        }
+        if let Some(agent) = self.registry.agents.get_mut(&runner) {
+            let rules = &agent.policy.breaker;
+            agent.breaker.heard(id, Said::Nothing, rules, Instant::now());
+        }
+        self.registry.meters.moved.add(1);
+        self.follow_on(id, *live);
+    }
+
+    /// Somebody else took these steps of a task of ours.
+    fn take_step(&mut self, task: Task, events: Vec<Event>, now: Millis) {
+        let id = task.id;
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let (was_waiting, attempt) = (is_waiting(live.task.state), live.task.attempt);
+        let worker = live.task.worker.parse::<WorkerId>().ok();
+        let first = live.published + 1;
+        live.task = task;
+        let (over, agent) = (live.task.is_final(), live.task.agent.clone());
+        let asks = is_waiting(live.task.state);
+        let version = || self.registry.version(&live.task.agent);
+        let spans = live.open.follow(&live.task, version);
+        spans.into_iter().for_each(|spans| self.after_commit(spans));
+        self.watch_time(id);
+        if over {
+            if let Some(worker) = worker {
+                self.tell_stop(worker, id, attempt);
+            }
+            if was_waiting {
+                self.count_waiting(&agent, -1);
+            }
+            self.leave_queues(id, &agent);
+            self.note_end(id, now);
+            self.publish_task(id, first, events);
+            self.end_children(id, now);
+            return;
+        }
+        self.publish_task(id, first, events);
+        if was_waiting && !asks {
+            self.count_waiting(&agent, -1);
+        }
+        self.answered(id, asks, &agent, now);
+    }
+
+    fn tell_stop(&mut self, worker: WorkerId, id: TaskId, attempt: u32) {
+        let failure = self.live.get(&id).and_then(|live| live.task.failure.as_ref());
+        let initiator = failure.and_then(|failure| failure.cancel.as_ref());
+        let initiator = initiator.map_or("user", |told| told.initiator.as_str()).to_owned();
+        let cancel = Cancel { task_id: id.to_string(), attempt, initiator };
+        let body = Some(to_worker::Body::Cancel(cancel));
+        self.after_commit(Effect::Tell(worker, Box::new(ToWorker { body })));
+        if let Some(worker) = self.registry.workers.get_mut(&worker) {
+            worker.stop_resuming(id);
+        }
+        self.expect_stop(worker, id, attempt);
+    }
+}

@@ -1,0 +1,107 @@
+//! How things are at the other coordinators that share the store, as they said at their last beat:
+//! who is attached there and how much there is to do. It may be a second old, so it is for choices
+//! that may be wrong for a second, and decides no race.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use faultline_proto::{
+    id::WorkerId,
+    v1::{self, Presence},
+};
+
+#[derive(Default)]
+pub(crate) struct Elsewhere {
+    presences: Vec<Presence>,
+    loads: BTreeMap<String, Sum>,
+    attached: HashSet<WorkerId>,
+    /// Agents for which tasks wait at others: word of it came, and nobody has found otherwise yet.
+    wanting: BTreeSet<String>,
+}
+
+/// What an agent has to do at all of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    workers: u32,
+    queued: u32,
+    computing: u32,
+    waiting: u32,
+    demand: u64,
+}
+
+impl Elsewhere {
+    pub(crate) fn new(presences: Vec<Presence>) -> Self {
+        let mut loads = BTreeMap::<String, Sum>::new();
+        for load in presences.iter().flat_map(|presence| &presence.agents) {
+            let Some(agent) = &load.agent else { continue };
+            let sum = loads.entry(agent.name.clone()).or_default();
+            sum.workers += agent.workers;
+            sum.queued += agent.queued;
+            sum.computing += agent.computing;
+            sum.waiting += agent.waiting;
+            sum.demand += load.demand;
+        }
+        let workers = presences.iter().flat_map(|presence| &presence.workers);
+        let attached = workers.filter(|worker| worker.attached);
+        let attached = attached.filter_map(|worker| worker.id.parse().ok()).collect();
+        let queued = loads.iter().filter(|(_, sum)| sum.queued > 0);
+        let wanting = queued.map(|(name, _)| name.clone()).collect();
+        Self { presences, loads, attached, wanting }
+    }
+
+    /// How many others there are.
+    pub(crate) fn count(&self) -> usize {
+        self.presences.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.presences.is_empty()
+    }
+
+    fn sum(&self, agent: &str) -> Sum {
+        self.loads.get(agent).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn workers_of(&self, agent: &str) -> u32 {
+        self.sum(agent).workers
+    }
+
+    pub(crate) fn computing(&self, agent: &str) -> u32 {
+        self.sum(agent).computing
+    }
+
+    pub(crate) fn demand_for(&self, agent: &str) -> u64 {
+        self.sum(agent).demand
+    }
+
+    /// Adds what is there to what is here.
+    pub(crate) fn add_to(&self, agent: &mut v1::Agent) {
+        let sum = self.sum(&agent.name);
+        agent.workers += sum.workers;
+        agent.queued += sum.queued;
+        agent.computing += sum.computing;
+        agent.waiting += sum.waiting;
+    }
+
+    pub(crate) fn workers(&self) -> impl Iterator<Item = &v1::Worker> {
+        self.presences.iter().flat_map(|presence| &presence.workers)
+    }
+
+    /// Is this worker attached to one of them?
+    pub(crate) fn has(&self, worker: &WorkerId) -> bool {
+        self.attached.contains(worker)
+    }
+
+    /// Tasks wait there for workers of this agent.
+    pub(crate) fn want(&mut self, agents: Vec<String>) {
+        self.wanting.extend(agents);
+    }
+
+    pub(crate) fn wants(&self, agent: &str) -> bool {
+        self.wanting.contains(agent)
+    }
+
+    /// There are no more to be had.
+    pub(crate) fn sated(&mut self, agent: &str) {
+        self.wanting.remove(agent);
+    }
+}

@@ -1,0 +1,353 @@
+//! Tasks that another coordinator has and that somebody here follows or waits for. What happens to
+//! them is read from the store, when a notice says that there is something or a look finds it; it
+//! is passed on like the steps of our own, in order and once.
+
+use std::{collections::HashMap, sync::Arc};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    a2a::TaskState,
+    id::TaskId,
+    reason,
+    v1::{Event, event},
+};
+use futures::{StreamExt, stream};
+use prost::Message;
+use tokio::sync::mpsc::{self, error::TrySendError};
+
+use crate::{
+    core::{Closed, Core, Effect, State},
+    error::Error,
+    live::{Done, Live, Seen, Until, Waiter, message_response, task_response},
+    store::{KeyRow, Notice, Scope, Write},
+    task::{Task, is_final, is_waiting},
+};
+
+/// Events read at once.
+const PAGE: usize = 256;
+/// Tasks that are caught up with at once.
+const AT_ONCE: usize = 16;
+
+/// Who here wants to hear of a task that is elsewhere.
+pub(crate) struct Followed {
+    /// The last event that was passed on.
+    seq: u64,
+    watchers: Vec<mpsc::Sender<Seen>>,
+    waiters: Vec<Waiter>,
+    /// Nobody was told of a task, so that the answer may turn out to be a bare message.
+    pub(crate) may_vanish: bool,
+    key: Option<Box<KeyRow>>,
+}
+
+impl Followed {
+    fn new(seq: u64) -> Self {
+        Self { seq, watchers: Vec::new(), waiters: Vec::new(), may_vanish: false, key: None }
+    }
+
+    /// Somebody still listens or waits.
+    fn matters(&self) -> bool {
+        !self.waiters.is_empty() || self.watchers.iter().any(|watcher| !watcher.is_closed())
+    }
+
+    fn is_followed(&self) -> bool {
+        self.waiters.iter().any(|waiter| waiter.call.is_some())
+            || self.watchers.iter().any(|watcher| !watcher.is_closed())
+    }
+
+    pub(crate) fn waiters_mut(&mut self) -> &mut Vec<Waiter> {
+        &mut self.waiters
+    }
+
+    /// Passes on what comes after what was passed on. Who does not keep up reads on from the store.
+    fn publish(&mut self, seq: u64, event: &Arc<Event>) {
+        if seq <= self.seq {
+            return;
+        }
+        self.seq = seq;
+        self.watchers.retain(|watcher| {
+            let seen = Seen { seq, event: Arc::clone(event) };
+            !matches!(watcher.try_send(seen), Err(TrySendError::Full(_) | TrySendError::Closed(_)))
+        });
+    }
+}
+
+impl State {
+    /// Confirmed events of a task that is not ours, from `after` on at the latest.
+    pub(crate) fn follow(&mut self, id: TaskId, after: u64) -> mpsc::Receiver<Seen> {
+        let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
+        let followed = self.followed.entry(id).or_insert_with(|| Followed::new(after));
+        followed.watchers.retain(|w| !w.is_closed());
+        followed.watchers.push(watcher);
+        self.stirred.insert(id);
+        events
+    }
+
+    /// Answers when the task has ended or asks, wherever it is.
+    pub(crate) fn wait_elsewhere(&mut self, id: TaskId, seq: u64, waiter: Waiter) {
+        self.followed.entry(id).or_insert_with(|| Followed::new(seq)).waiters.push(waiter);
+        self.stirred.insert(id);
+    }
+
+    /// A task of ours is another's now: whoever waits for it goes on to wait. Those who watch read
+    /// on from the store by themselves.
+    pub(crate) fn follow_on(&mut self, id: TaskId, live: Live) {
+        let Live { waiters, may_vanish, key, published, .. } = live;
+        if waiters.is_empty() {
+            return;
+        }
+        let followed = self.followed.entry(id).or_insert_with(|| Followed::new(published));
+        followed.waiters.extend(waiters);
+        followed.may_vanish = may_vanish;
+        followed.key = key;
+        self.stirred.insert(id);
+    }
+
+    /// A task that was followed is ours now.
+    pub(crate) fn take_followers(&mut self, id: TaskId) {
+        let Some(followed) = self.followed.remove(&id) else { return };
+        let Some(live) = self.live.get_mut(&id) else { return };
+        live.waiters.extend(followed.waiters);
+        live.may_vanish = followed.may_vanish && live.task.reported == 0;
+        live.key = followed.key.filter(|_| live.may_vanish);
+        // The watchers come back to it by themselves, as their channel is gone.
+        self.answer_settled(id);
+    }
+
+    /// Those who wait for what is so already.
+    pub(crate) fn answer_settled(&mut self, id: TaskId) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let begun = live.task.reported > 0;
+        let settled = is_waiting(live.task.state);
+        let waiters = std::mem::take(&mut live.waiters);
+        let done = |waiter: &Waiter| settled || (begun && waiter.until == Until::FirstReport);
+        let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(done);
+        live.waiters = later;
+        for waiter in over {
+            waiter.call.map(|call| self.calls.remove(&call));
+            let Some(live) = self.live.get(&id) else { return };
+            let task = task_response(live.task.to_a2a(waiter.history, true));
+            self.after_commit(Effect::Answer(waiter.done, Box::new(task)));
+        }
+    }
+
+    /// Does anybody here still want to hear of this task, wherever it is?
+    pub(crate) fn is_followed_here(&self, id: TaskId) -> bool {
+        let live = self.live.get(&id).is_some_and(|live| live.is_followed());
+        live || self.followed.get(&id).is_some_and(Followed::is_followed)
+    }
+
+    /// Is there anything to do about others?
+    pub(crate) fn stirs(&self) -> bool {
+        self.is_shared && (!self.stirred.is_empty() || !self.forsaken.is_empty() || self.is_hungry)
+    }
+
+    /// Everything of these that is followed here is looked at.
+    pub(crate) fn stir(&mut self, ids: &[TaskId]) {
+        let known = ids.iter().filter(|id| self.followed.contains_key(id));
+        self.stirred.extend(known.copied());
+    }
+}
+
+impl Core {
+    /// Passes on what has become of the tasks that were stirred.
+    pub(crate) async fn catch_up_all(self: &Arc<Self>) {
+        let (watched, awaited) = {
+            let mut state = self.lock();
+            let ids = std::mem::take(&mut state.stirred);
+            state.followed.retain(|_, followed| followed.matters());
+            let ids = ids.into_iter().filter(|id| state.followed.contains_key(id));
+            let is_watched = |id: &TaskId| !state.followed[id].watchers.is_empty();
+            ids.partition::<Vec<_>, _>(is_watched)
+        };
+        // Those who only wait need not hear of every step.
+        let settled = match self.settled(awaited).await {
+            Ok(settled) => settled,
+            Err(error) => return tracing::debug!(%error, "followed tasks cannot be read"),
+        };
+        stream::iter(watched.into_iter().map(|id| (id, true)))
+            .chain(stream::iter(settled.into_iter().map(|id| (id, false))))
+            .for_each_concurrent(AT_ONCE, |(id, is_watched)| async move {
+                let caught_up = match is_watched {
+                    true => self.catch_up(id).await,
+                    false => self.answer_followed(id).await,
+                };
+                if let Err(error) = caught_up {
+                    // The next look comes soon.
+                    tracing::debug!(task.id = %id, %error, "a followed task cannot be read");
+                }
+            })
+            .await;
+    }
+
+    /// Those of these tasks that somebody waits for and that have come so far.
+    async fn settled(&self, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
+        if ids.is_empty() {
+            return Ok(ids);
+        }
+        let rows = self.store.rows(ids.clone()).await?;
+        let found: HashMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
+        let state = self.lock();
+        let is_settled = |id: &TaskId| {
+            // Without a row it is gone, which they have to be told.
+            let Some(row) = found.get(id) else { return true };
+            let settled = is_final(row.state) || is_waiting(row.state);
+            let first = |waiter: &Waiter| waiter.until == Until::FirstReport;
+            let waits_for_first =
+                || state.followed.get(id).is_some_and(|f| f.waiters.iter().any(first));
+            settled || row.reported > 0 && waits_for_first()
+        };
+        Ok(ids.into_iter().filter(is_settled).collect())
+    }
+
+    async fn catch_up(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
+        loop {
+            let seq = {
+                let mut state = self.lock();
+                let Some(followed) = state.followed.get(&id) else { return Ok(()) };
+                if !followed.matters() {
+                    state.followed.remove(&id);
+                    return Ok(());
+                }
+                followed.seq
+            };
+            let stored = self.store.events(id, seq, PAGE).await?;
+            let more = stored.len() == PAGE;
+            let mut events = Vec::with_capacity(stored.len());
+            for event in stored {
+                let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
+                events.push((event.seq, Arc::new(Event::decode(event.body).map_err(damaged)?)));
+            }
+            let has_waiters = {
+                let mut state = self.lock();
+                let Some(followed) = state.followed.get_mut(&id) else { return Ok(()) };
+                events.iter().for_each(|(seq, event)| followed.publish(*seq, event));
+                let ended = |event: &Arc<Event>| matches!(event.body, Some(event::Body::Ended(_)));
+                if events.iter().any(|(_, event)| ended(event)) {
+                    // Those who watch have heard the last of it.
+                    followed.watchers.clear();
+                }
+                !followed.waiters.is_empty()
+            };
+            if !more {
+                return if has_waiters { self.answer_followed(id).await } else { Ok(()) };
+            }
+        }
+    }
+
+    /// Answers those who wait, if what they wait for is so by now.
+    async fn answer_followed(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
+        let Some(stored) = self.store.task(id, Scope::default()).await? else {
+            let gone = Failure::from(Error::TaskNotFound(id.to_string()));
+            let waiters = self.take_waiters(id, |_| true);
+            waiters.into_iter().for_each(|waiter| (waiter.done)(Err(gone.clone())));
+            return Ok(());
+        };
+        let task = stored.task;
+        let settled = task.is_final() || is_waiting(task.state);
+        let begun = settled || task.reported > 0;
+        if settled && self.answer_with_message(&task).await {
+            return Ok(());
+        }
+        let waiters = self.take_waiters(id, |waiter| match waiter.until {
+            Until::Settled => settled,
+            Until::FirstReport => begun,
+        });
+        for waiter in waiters {
+            (waiter.done)(Ok(task_response(task.to_a2a(waiter.history, true))));
+        }
+        Ok(())
+    }
+
+    fn take_waiters(&self, id: TaskId, over: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let mut state = self.lock();
+        let Some(followed) = state.followed.get_mut(&id) else { return Vec::new() };
+        let waiters = std::mem::take(&mut followed.waiters);
+        let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(over);
+        followed.waiters = later;
+        followed.may_vanish &= over.is_empty();
+        if !followed.matters() {
+            state.followed.remove(&id);
+        }
+        for waiter in &over {
+            waiter.call.map(|call| state.calls.remove(&call));
+        }
+        over
+    }
+
+    /// The agent answered with a bare message, where it was taken for the end of a task, since who
+    /// waits is here. Then the task never was, as nobody was told of one.
+    async fn answer_with_message(self: &Arc<Self>, task: &Task) -> bool {
+        let may_vanish = {
+            let state = self.lock();
+            state.followed.get(&task.id).is_some_and(|followed| followed.may_vanish)
+        };
+        let Some(message) = task.bare_message().filter(|_| may_vanish) else { return false };
+        let (done, erased) = tokio::sync::oneshot::channel();
+        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        self.change(|state| {
+            let key = state.followed.get_mut(&task.id).and_then(|followed| followed.key.take());
+            let key = key.map(|mut key| {
+                key.reply = Some(message.encode_to_vec().into());
+                key
+            });
+            let erase = Write::Erase { id: task.id, from: task.version, key };
+            state.commit_write(erase, vec![Effect::Answer(done, Box::default())]);
+        });
+        if !matches!(erased.await, Ok(Ok(_))) {
+            return false;
+        }
+        for waiter in self.take_waiters(task.id, |_| true) {
+            (waiter.done)(Ok(message_response(message.clone())));
+        }
+        true
+    }
+
+    /// What a leaving coordinator tells those who still wait: where the answer is to be had.
+    pub(crate) fn send_waiters_away(&self) {
+        let (live, followed) = {
+            let mut state = self.lock();
+            let live = state.live.iter_mut();
+            let live: Vec<_> =
+                live.map(|(id, live)| (*id, std::mem::take(&mut live.waiters))).collect();
+            let followed: Vec<_> =
+                state.followed.drain().map(|(id, followed)| (id, followed.waiters)).collect();
+            state.calls.clear();
+            (live, followed)
+        };
+        for (id, waiters) in live.into_iter().chain(followed) {
+            for waiter in waiters {
+                (waiter.done)(Err(moved(id)));
+            }
+        }
+    }
+
+    /// It takes nothing more.
+    pub(crate) fn has_left(&self) -> bool {
+        self.farewell.is_cancelled() && self.lock().closed == Some(Closed::Leaving)
+    }
+
+    /// Others may hold on to a task because nobody follows it any more where it was begun.
+    pub(crate) fn say_followed(&self, id: TaskId) {
+        if let Some(cluster) = self.store.cluster() {
+            cluster.tell(Notice::Followed(id));
+        }
+    }
+}
+
+/// The task goes on; whoever waits for it asks another coordinator.
+fn moved(id: TaskId) -> Failure {
+    Failure::new(&reason::UNAVAILABLE)
+        .because("the coordinator is leaving, and the task goes on: read it with GetTask")
+        .with_task(id, "")
+        .with_retryable(true)
+        .with_retry_after(limits::MOVED_RETRY_AFTER)
+}
+
+impl Task {
+    /// The message that was the whole answer, if there was nothing else.
+    fn bare_message(&self) -> Option<&faultline_proto::a2a::Message> {
+        let alone = self.state == TaskState::Completed && self.artifact_bytes() == 0;
+        self.status_message.as_ref().filter(|_| alone && self.reported == 1 && self.attempt == 1)
+    }
+}

@@ -1,0 +1,117 @@
+//! A send that is followed: its first frame is the task or a bare message, then comes what happens.
+
+use std::sync::Arc;
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
+    reason,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    caller::Caller,
+    core::{Core, Effect, now},
+    due::Tie,
+    error::Error,
+    foreign::STEP_TRIES,
+    live::{Done, Until, Waiter, task_response},
+    repeat::Found,
+    send::{Options, Sending, Taken},
+    subscription::{Start, Subscription},
+};
+
+impl Core {
+    /// Starts or continues a task and follows it. The first frame is the task, or a bare message.
+    pub(crate) async fn stream(
+        self: &Arc<Self>,
+        request: SendMessageRequest,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let tries = if self.lock().may_be_elsewhere() { STEP_TRIES } else { 1 };
+        for _ in 1..tries {
+            match self.stream_looked_up(request.clone(), caller).await {
+                Err(Error::Failed(failure)) if failure.reason == reason::ABORTED.name => {}
+                streams => return streams,
+            }
+        }
+        self.stream_looked_up(request, caller).await
+    }
+
+    async fn stream_looked_up(
+        self: &Arc<Self>,
+        request: SendMessageRequest,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let options = Options::of(&request);
+        match self.look_up(request, caller).await? {
+            Found::Again(key) => self.stream_again(key, options, caller).await,
+            Found::First(sending) => self.stream_first(*sending, options, caller).await,
+        }
+    }
+
+    async fn stream_first(
+        self: &Arc<Self>,
+        sending: Sending,
+        options: Options,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let sending = match self.answered_elsewhere(sending, caller, true).await? {
+            Taken::Elsewhere(id) => {
+                let start = Start::Snapshot { history: options.history };
+                let mut subscription = self.subscribe_id(id, start).await?;
+                subscription.closes_at_question();
+                return Ok(subscription.tied(Tie::of(caller, self, id)));
+            }
+            Taken::NotYet(sending) => sending,
+        };
+        match self.stream_now(*sending, caller).await {
+            Ok(subscription) => Ok(subscription),
+            Err(error) => Err(self.ended_meanwhile(error).await),
+        }
+    }
+
+    async fn stream_now(
+        self: &Arc<Self>,
+        sending: Sending,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let options = Options::of(&sending.request);
+        let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
+        let (done, first) = oneshot::channel();
+        let (id, seq, snapshot) = self.change(|state| {
+            let decided = self.decide(state, sending, caller, true)?;
+            let (id, may_message) = (decided.step.task_id(), decided.step.may_message());
+            let pushes = decided.push_keys();
+            let (mut seq, mut snapshot) = (0, a2a::Task::default());
+            state.take(decided, now(), |live, effects| {
+                let task = live.task.to_a2a(options.history, true);
+                (seq, snapshot) = (live.task.seq, task.clone());
+                live.watchers.push(watcher);
+                let done: Done = Box::new(move |answer| drop(done.send(answer)));
+                match may_message {
+                    true => live.waiters.push(Waiter {
+                        until: Until::FirstReport,
+                        call: None,
+                        history: None,
+                        cancel_after: None,
+                        done,
+                        _alarm: None,
+                    }),
+                    false => effects.push(Effect::Answer(done, Box::new(task_response(task)))),
+                }
+            });
+            self.deliver_after_commit(state, pushes);
+            Ok::<_, Error>((id, seq, snapshot))
+        })?;
+        let tie = Tie::of(caller, self, id);
+        let answer = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
+        let core = Arc::clone(self);
+        match answer.map_err(Error::from)? {
+            SendMessageResponse { payload: Some(Payload::Message(m)) } => {
+                Ok(Subscription::message(core, id, m).tied(tie))
+            }
+            _ => Ok(Subscription::started(core, id, seq, snapshot, events).tied(tie)),
+        }
+    }
+}
