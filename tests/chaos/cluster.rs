@@ -9,6 +9,7 @@
 //! drawn.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -43,6 +44,8 @@ const LOAD: [(Kind, usize); 6] = [
 /// How long the clients may take to finish what they have begun, and the mesh to come to rest.
 const FINISH: Duration = Duration::from_secs(150);
 const SETTLE: Duration = Duration::from_secs(60);
+/// How many stories are told when something is wrong.
+const SHOWN: usize = 3;
 /// Short, so that what a lease is for happens within a plan.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -106,6 +109,10 @@ async fn run(mesh: Plan, steps: &[Step], seed: u64) -> Outcome {
     settle(&cluster).await;
     let store = told::read(&cluster.rpc(), &told).await;
     let violations = check::check(&told, &store);
+    show(&violations, &store);
+    if !violations.is_empty() || !odd.is_empty() {
+        eprintln!("what the processes said is in {}", cluster.dir.keep().display());
+    }
     let lost = |stored: &told::Stored| stored.events.iter().filter(|e| e.kind == "lost").count();
     Outcome {
         violations,
@@ -132,15 +139,24 @@ async fn settle(cluster: &Cluster) {
     }
 }
 
+/// Everything that is wrong, and what became of the first tasks that it is wrong with.
+fn show(violations: &[Violation], store: &told::Store) {
+    violations.iter().for_each(|violation| eprintln!("{violation}"));
+    let ids: BTreeSet<_> = violations.iter().map(|violation| &violation.task_id).collect();
+    for id in ids.into_iter().take(SHOWN) {
+        let family = store.iter().filter(|(of, task)| *of == id || task.parent() == Some(id));
+        family.for_each(|(id, stored)| eprint!("{id}: {stored}"));
+    }
+}
+
 impl Outcome {
-    /// Prints everything that is wrong, and fails if anything is.
+    /// Fails if anything is wrong.
     fn assert_fine(&self, seed: u64, seconds: u64) {
         let Self { tasks, resumed, attempts_lost, refused, .. } = self;
         eprintln!(
             "seed {seed}: {tasks} tasks, {attempts_lost} attempts lost, {resumed} streams \
              resumed, {refused} calls refused"
         );
-        self.violations.iter().for_each(|violation| eprintln!("{violation}"));
         self.odd.iter().for_each(|odd| eprintln!("{odd}"));
         let wrong = self.violations.len() + self.odd.len();
         assert_eq!(
@@ -205,8 +221,7 @@ async fn a_cluster_without_fencing_is_found_out() {
     // The same, with coordinators that write whatever they like: see the debug builds of them.
     let unfenced = mesh(CLUSTER).env("FAULTLINE_CHAOS_UNFENCED", "1");
     let outcome = run(unfenced, &steps, 7).await;
-    let rules: std::collections::BTreeSet<Rule> =
-        outcome.violations.iter().map(|violation| violation.rule).collect();
+    let rules: BTreeSet<Rule> = outcome.violations.iter().map(|violation| violation.rule).collect();
     eprintln!("without fencing: {rules:?}, and {:?}", outcome.odd);
     assert!(!rules.is_empty(), "the checker sees no difference");
 }
