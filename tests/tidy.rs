@@ -97,6 +97,8 @@ fn services_depend_only_on_what_the_architecture_draws() {
 fn third_parties_stay_where_they_belong() {
     let places: &[(&str, &[&str])] = &[
         ("rusqlite", &["faultline-coordinator"]),
+        ("tokio-postgres", &["faultline-coordinator"]),
+        ("deadpool-postgres", &["faultline-coordinator"]),
         ("clap", &["faultline"]),
         ("anyhow", &["faultline"]),
         ("axum", &["faultline-chassis", "faultline-gateway", "faultline"]),
@@ -124,6 +126,8 @@ fn third_parties_stay_where_they_belong() {
 fn sql_and_http_servers_are_written_in_their_places_only() {
     let places: &[(&str, &[&str])] = &[
         ("rusqlite::", &["services/coordinator/src/store"]),
+        ("tokio_postgres", &["services/coordinator/src/store"]),
+        ("deadpool_postgres", &["services/coordinator/src/store"]),
         ("axum::", &["services/chassis", "services/gateway", "services/faultline/src/cmd/bench"]),
     ];
     for path in files(".rs") {

@@ -64,15 +64,15 @@ fn plan(rng: &mut StdRng, rounds: u64) -> Vec<Round> {
 async fn kill(cluster: &mut Cluster, victims: &[Victim]) {
     for victim in victims {
         match victim {
-            Victim::Coordinator => cluster.coordinator.kill().await,
+            Victim::Coordinator => cluster.coordinators[0].kill().await,
             Victim::Gateway => cluster.gateways[0].kill().await,
             Victim::Worker(at) => cluster.workers[*at].kill().await,
-            Victim::Wire => cluster.wire.cut(),
+            Victim::Wire => cluster.wires[0].cut(),
         }
     }
     for victim in victims {
         match victim {
-            Victim::Coordinator => cluster.coordinator.restart().await,
+            Victim::Coordinator => cluster.coordinators[0].restart().await,
             Victim::Gateway => cluster.gateways[0].restart().await,
             Victim::Worker(at) => cluster.workers[*at].restart().await,
             Victim::Wire => {}

@@ -11,12 +11,23 @@
 //! made of it. `storm` lets clients die in mid-request, hundreds at a time. `faults` has a worker
 //! die every second while an agent fails and another hangs, for as many tasks as
 //! `FAULTLINE_TASKS` says.
+//!
+//! `cluster` is for several coordinators: it draws a `plan` from a seed, `deeds` does it while
+//! `callers` call, and `check` reads what was `told`. `rolling` restarts everything in turn, of
+//! which nobody may notice anything.
 
+mod callers;
+mod check;
 mod clients;
+mod cluster;
+mod deeds;
 mod faults;
 mod history;
 mod kills;
+mod plan;
+mod rolling;
 mod storm;
+mod told;
 
 use tokio::sync::{Mutex, MutexGuard};
 

@@ -2,7 +2,7 @@
 //! object says of another must be so.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{IpAddr, Ipv4Addr},
 };
@@ -10,17 +10,22 @@ use std::{
 use faultline::{Config, Mesh};
 use faultline_chassis::{Network, config::Environment};
 use faultline_client::{self as client, Builder, Client};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    NAME, NAMESPACE, SIZES, kind, list, name, of_kind, rendered, selects, text, workloads,
+    NAME, NAMESPACE, SIZES, chart, kind, list, name, of_kind, rendered, selects, text, workloads,
 };
 
 /// `printf let-me-in | sha256sum`
 const LET_ME_IN: &str = "a3ee786b5707c27d42570785081ec17f5c7db9262a01366af362a1aa61a420b9";
 
 const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+const DATABASE: &str = "postgres://mesh:secret@db.example:5432/mesh?sslmode=verify-full";
+
+/// Where the texts say that the CA of the database is found.
+const STORE_CA: &str = "/etc/faultline/postgres/ca.crt";
 
 /// What stands in the secrets that the chart refers to, by name and key.
 fn secret(name: &str, key: &str) -> String {
@@ -29,7 +34,8 @@ fn secret(name: &str, key: &str) -> String {
         ("faultline-auth", "tokens") => {
             format!("[{{ sha256 = \"{LET_ME_IN}\", principal = \"acme\" }}]")
         }
-        ("faultline-store", "url") => "postgres://mesh:secret@db/mesh".to_owned(),
+        ("faultline-store", "url") => format!("{DATABASE}&sslrootcert={STORE_CA}"),
+        ("faultline-store-public", "url") => DATABASE.to_owned(),
         other => panic!("nobody makes the secret {other:?}"),
     }
 }
@@ -122,11 +128,17 @@ fn everybody_finds_the_coordinator() {
         let hub = format!("{NAME}-coordinator");
         let config = understood.load(&environment(containers[hub.as_str()]));
         let services = of_kind(&understood.objects, "Service");
-        let service = services.iter().find(|s| name(s) == hub).expect("it has a service");
-        assert_eq!(service["spec"]["clusterIP"], "None", "headless");
-        let port = &service["spec"]["ports"][0]["port"];
+        let called = |name_: &str| services.iter().find(|s| name(s) == name_).map(|s| &s["spec"]);
+        let headless = format!("{hub}-headless");
+        let all = called(&headless).expect("one service lists them all");
+        assert_eq!(all["clusterIP"], "None", "headless");
+        assert_eq!(all["publishNotReadyAddresses"], false, "one that leaves is not listed");
+        let any = called(&hub).expect("another stands for any of them");
+        assert!(any.get("clusterIP").is_none(), "it has an address of its own");
+        assert_eq!((&any["selector"], &any["ports"]), (&all["selector"], &all["ports"]));
+        let port = &all["ports"][0]["port"];
         let scheme = if config.coordinator.tls.is_some() { "https" } else { "http" };
-        let expected = format!("{scheme}://{hub}.{NAMESPACE}.svc:{port}");
+        let expected = format!("{scheme}://{headless}.{NAMESPACE}.svc:{port}");
         for (name, container) in containers {
             let env = environment(container);
             let config = understood.load(&env);
@@ -141,6 +153,63 @@ fn everybody_finds_the_coordinator() {
     }
 }
 
+/// What people have to write into secrets and certificates, they copy from the texts.
+#[test]
+fn the_texts_say_what_the_chart_expects() {
+    let read = |file: &str| fs::read_to_string(chart().join(file)).expect("it is there");
+    let readme = read("README.md");
+    let hub = format!("{NAME}-coordinator.{NAMESPACE}.svc");
+    let all = format!("{NAME}-coordinator-headless.{NAMESPACE}.svc");
+    for expected in [STORE_CA, &hub, &all] {
+        assert!(readme.contains(expected), "README.md does not say {expected}");
+    }
+    assert!(read("values.yaml").contains(STORE_CA));
+    let objects = rendered(SIZES[2]);
+    let mut secrets = BTreeSet::new();
+    workloads(&objects).into_iter().for_each(|workload| secrets_of(workload, &mut secrets));
+    assert!(secrets.contains("faultline-store-ca"), "{secrets:?}");
+    for secret in secrets {
+        assert!(readme.contains(&format!(" {secret} ")), "README.md does not make {secret}");
+    }
+}
+
+/// Every secret that is referred to, wherever it is.
+fn secrets_of<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
+    if let Some(map) = value.as_object() {
+        let key = map.get("secretKeyRef").map(|reference| text(reference, "/name"));
+        found.extend(key.or(map.get("secretName").and_then(Value::as_str)));
+    }
+    let below = value.as_object().into_iter().flat_map(|map| map.values());
+    below.chain(value.as_array().into_iter().flatten()).for_each(|v| secrets_of(v, found));
+}
+
+/// What values tune has the value and the place that the binary knows it by. What they leave unset
+/// is what the binary has by itself.
+#[test]
+fn what_the_chart_tunes_the_binary_reads() {
+    let hub = format!("{NAME}-coordinator");
+    let door = format!("{NAME}-gateway");
+    let unset = serde_json::to_value(faultline_coordinator::Config::default()).expect("JSON");
+    let [lease, connections] = [&unset["lease_ms"], &unset["store_connections"]];
+    assert_eq!((lease, connections), (&json!(6000), &json!(8)), "as values.yaml says");
+    for (size, delay, lease, connections, hours) in [
+        (SIZES[0], 5000, lease, connections, Value::Null),
+        (SIZES[1], 5000, lease, connections, json!(720)),
+        (SIZES[2], 5000, lease, connections, json!(720)),
+        (SIZES[5], 12500, &json!(20000), &json!(4), Value::Null),
+    ] {
+        let understood = Understood::of(size);
+        let containers = understood.containers();
+        let read = |name: &str| understood.load(&environment(containers[name]));
+        let gateway = serde_json::to_value(read(&door).gateway).expect("JSON");
+        assert_eq!(gateway["drain_delay_ms"], delay, "{size:?}");
+        let coordinator = serde_json::to_value(read(&hub).coordinator).expect("JSON");
+        assert_eq!(&coordinator["lease_ms"], lease, "{size:?}");
+        assert_eq!(&coordinator["store_connections"], connections, "{size:?}");
+        assert_eq!(coordinator["keep_ended_hours"], hours, "{size:?}");
+    }
+}
+
 #[test]
 fn every_file_that_is_named_is_mounted() {
     for size in SIZES {
@@ -150,6 +219,8 @@ fn every_file_that_is_named_is_mounted() {
             let container = &list(pod, "/containers")[0];
             let mounts = list(container, "/volumeMounts");
             for (variable, path) in environment(container) {
+                // The address of a store may name a file too.
+                let path = path.split_once("sslrootcert=").map_or(&*path, |(_, path)| path);
                 let is_path = path.starts_with('/');
                 let mounted = |m: &Value| path.starts_with(text(m, "/mountPath"));
                 assert!(!is_path || mounts.iter().any(mounted), "{variable} is {path}");
@@ -193,7 +264,7 @@ fn every_service_finds_pods_with_the_port_it_names() {
 fn no_two_objects_have_one_name_and_all_are_the_releases() {
     for size in SIZES {
         let objects = rendered(size);
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for object in &objects {
             assert!(seen.insert((kind(object), name(object))), "{} {}", kind(object), name(object));
             assert!(name(object).starts_with(NAME) && name(object).len() <= 63, "{}", name(object));

@@ -42,6 +42,7 @@ fn peer(peer: &Value) -> String {
     let labels = &peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"];
     match (labels.as_str(), peer["ipBlock"]["cidr"].as_str()) {
         (Some(namespace), _) => format!("namespace {namespace}"),
+        (_, Some(cidr)) if cidr != "0.0.0.0/0" => cidr.to_owned(),
         (_, Some(_)) => {
             let private = list(peer, "/ipBlock/except");
             assert!(private.contains(&json!("169.254.0.0/16")), "metadata of clouds is not public");
@@ -51,7 +52,7 @@ fn peer(peer: &Value) -> String {
     }
 }
 
-fn expected(keda: bool, postgres: bool) -> BTreeSet<Edge> {
+fn expected(keda: bool, postgres: Option<(&str, u64)>) -> BTreeSet<Edge> {
     let mut all = vec![
         ("gateway", "from", "anybody", 8080),
         ("gateway", "to", "coordinator", 8081),
@@ -68,18 +69,20 @@ fn expected(keda: bool, postgres: bool) -> BTreeSet<Edge> {
     if keda {
         all.push(("coordinator", "from", "namespace keda", 8081));
     }
-    if postgres {
-        all.push(("coordinator", "to", "anybody", 5432));
+    // Coordinators meet there, and nowhere else: none has an edge to another.
+    if let Some((database, port)) = postgres {
+        all.push(("coordinator", "to", database, port));
     }
     all.into_iter().map(|(a, b, c, d)| (a.to_owned(), b, c.to_owned(), d)).collect()
 }
 
 #[test]
 fn the_edges_of_the_design_are_allowed_and_no_others() {
-    assert_eq!(edges(&rendered(SIZES[0])), expected(false, false));
-    assert_eq!(edges(&rendered(SIZES[1])), expected(true, false));
-    assert_eq!(edges(&rendered(SIZES[2])), expected(true, true));
-    assert_eq!(edges(&rendered(SIZES[3])), expected(false, false), "an HPA asks nobody here");
+    assert_eq!(edges(&rendered(SIZES[0])), expected(false, None));
+    assert_eq!(edges(&rendered(SIZES[1])), expected(true, None));
+    assert_eq!(edges(&rendered(SIZES[2])), expected(true, Some(("anybody", 5432))));
+    assert_eq!(edges(&rendered(SIZES[3])), expected(false, None), "an HPA asks nobody here");
+    assert_eq!(edges(&rendered(SIZES[5])), expected(false, Some(("10.20.0.0/24", 6432))));
 }
 
 #[test]

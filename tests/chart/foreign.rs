@@ -158,7 +158,7 @@ fn the_check_of_forms_sees_what_is_wrong() {
 /// A pool is scaled by one of them, or by nobody.
 #[test]
 fn whoever_scales_a_pool_does_it_alone() {
-    for (size, by) in SIZES.iter().zip(["", "ScaledObject", "ScaledObject", "HPA", ""]) {
+    for (size, by) in SIZES.iter().zip(["", "ScaledObject", "ScaledObject", "HPA", "", "HPA"]) {
         let objects = rendered(size);
         let scaled = of_kind(&objects, "ScaledObject");
         let hpas = of_kind(&objects, "HorizontalPodAutoscaler");
@@ -187,6 +187,7 @@ async fn the_coordinator_understands_the_trigger() {
             let trigger = &object["spec"]["triggers"][0];
             assert_eq!(trigger["type"], "external-push");
             let metadata = trigger["metadata"].as_object().expect("it has some");
+            // Any coordinator answers for all of them, so it asks where one of them is found.
             let address = format!("{NAME}-coordinator.agents.svc:8081");
             assert_eq!(metadata["scalerAddress"], json!(address));
             let pair = |(k, v): (&String, &Value)| (k.clone(), v.as_str().unwrap().to_owned());

@@ -47,6 +47,23 @@ const SIZES: &[&[&str]] = &[
                    "image":{"repository":"registry.example/refunds","tag":"1.2.3"},
                    "egress":[{"ports":[{"protocol":"TCP","port":443}]}]}]"#,
     ],
+    // A database that everybody's CAs vouch for, at an address of its own.
+    &[
+        "--values",
+        "values-ha.yaml",
+        "--set",
+        "coordinator.replicas=2,coordinator.leaseMs=20000,coordinator.storeConnections=4",
+        "--set",
+        "coordinator.keepEndedHours=null,gateway.drainDelayMs=12500",
+        "--set",
+        "store.postgres.urlSecret.name=faultline-store-public,store.postgres.caSecret.name=",
+        "--set-json",
+        r#"networkPolicy.postgres=[{"ipBlock":{"cidr":"10.20.0.0/24"}}]"#,
+        "--set",
+        "networkPolicy.postgresPort=6432,workerDefaults.autoscaling.by=hpa",
+        "--set-json",
+        r#"workers=[{"name":"a","agents":["echo"],"autoscaling":{"min":1}}]"#,
+    ],
 ];
 
 fn root() -> PathBuf {

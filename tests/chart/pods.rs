@@ -11,6 +11,9 @@ use crate::{SIZES, kind, list, name, of_kind, put, rendered, selects, text, work
 /// Beside the drain: the last spans and numbers are sent, and the process ends.
 const LAST_WORDS_SECONDS: u64 = 5;
 
+/// What tells a gateway how long it still takes what comes. The image has no shell that could sleep.
+const DRAIN_DELAY: &str = "FAULTLINE_GATEWAY__DRAIN_DELAY_MS";
+
 /// What is wrong with the pods of a release.
 fn wrong(objects: &[Value]) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -88,12 +91,15 @@ fn wrong_container(container: &Value, pod: &Value, say: &mut impl FnMut(&str)) {
             say("it is not probed where it tells how it is");
         }
     }
-    let wait = container.pointer("/lifecycle/preStop/sleep/seconds").and_then(Value::as_u64);
-    let needed = wait.unwrap_or(0) + DRAIN_TIMEOUT.as_secs() + LAST_WORDS_SECONDS;
+    let delay = list(container, "/env").iter().find(|v| v["name"] == DRAIN_DELAY);
+    let delay = delay.and_then(|v| text(v, "/value").parse::<u64>().ok());
+    let wait = delay.unwrap_or(0).div_ceil(1000);
+    let needed = wait + DRAIN_TIMEOUT.as_secs() + LAST_WORDS_SECONDS;
     if pod["terminationGracePeriodSeconds"].as_u64().is_none_or(|grace| grace < needed) {
         say("it is killed before it has left");
     }
-    if ports.contains("http") && wait.is_none() {
+    // The endpoints of a service are followed by everybody within a few seconds.
+    if ports.contains("http") && wait < 5 {
         say("it stops serving before clients know");
     }
     for variable in list(container, "/env") {
@@ -141,7 +147,8 @@ fn every_rule_for_pods_can_be_broken() {
         (first, "/image", json!("registry:5000/faultline"), "another tomorrow"),
         (first, "/image", json!("faultline:latest"), "another tomorrow"),
         (first, "/readinessProbe", json!(null), "not probed"),
-        (first, "/lifecycle", json!(null), "before clients know"),
+        (first, "/env", json!([]), "before clients know"),
+        (first, "/env/0", json!({"name": DRAIN_DELAY, "value": "60000"}), "killed before"),
         (first, "/env/1", json!({"name": "FAULTLINE_MESH__TOKEN", "value": "x"}), "a secret"),
         ("/spec/template/metadata", "/labels/app.kubernetes.io~1name", json!("x"), "does not find"),
     ] {
@@ -165,6 +172,43 @@ fn what_has_several_pods_does_not_lose_them_all_at_once() {
             // A budget over a single pod would only keep its node from being emptied.
             let single = workload["spec"]["replicas"] == 1 && own.is_empty();
             assert!(single || own.len() == 1, "{size:?}: {}", name(workload));
+        }
+    }
+}
+
+/// A database that is away makes every coordinator unready; that must not keep nodes from being
+/// emptied.
+#[test]
+fn a_budget_does_not_hold_pods_that_serve_nobody() {
+    for size in SIZES {
+        for budget in of_kind(&rendered(size), "PodDisruptionBudget") {
+            let policy = text(budget, "/spec/unhealthyPodEvictionPolicy");
+            assert_eq!(policy, "AlwaysAllow", "{size:?}: {}", name(budget));
+        }
+    }
+}
+
+#[test]
+fn of_several_coordinators_one_comes_before_another_leaves() {
+    for size in [SIZES[2], SIZES[5]] {
+        let objects = rendered(size);
+        let deployments = of_kind(&objects, "Deployment");
+        let coordinator = deployments.iter().find(|d| name(d).ends_with("-coordinator"));
+        let spec = &coordinator.expect("on a database it is a deployment")["spec"];
+        assert!(spec["replicas"].as_u64().is_some_and(|n| n > 1), "{size:?}");
+        let rolls = json!({
+            "type": "RollingUpdate",
+            "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 },
+        });
+        assert_eq!(spec["strategy"], rolls);
+        // As long as the cluster's DNS lets a name be remembered.
+        assert!(spec["minReadySeconds"].as_u64().is_some_and(|seconds| seconds >= 30));
+        // It is a client of the database only: nothing of it is kept on a volume.
+        let volumes = list(spec, "/template/spec/volumes").iter();
+        let kept = volumes.filter(|volume| volume.get("persistentVolumeClaim").is_some());
+        assert_eq!(kept.count(), 0, "{size:?}");
+        for pointer in ["/template/spec/containers/0/lifecycle", "/volumeClaimTemplates"] {
+            assert!(spec.pointer(pointer).is_none(), "{size:?}: {pointer}");
         }
     }
 }

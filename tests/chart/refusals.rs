@@ -6,6 +6,12 @@ use crate::refused;
 fn what_cannot_work_is_refused_and_says_what_to_do() {
     for (values, says) in [
         ("coordinator.replicas=2", "SQLite has one coordinator; set store.kind to postgres"),
+        ("coordinator.leaseMs=9000", "coordinator.leaseMs: it is for several coordinators"),
+        ("coordinator.storeConnections=4", "set store.kind to postgres, or leave it out"),
+        ("coordinator.keepEndedHours=0", "'/coordinator/keepEndedHours'"),
+        ("gateway.drainDelayMs=-1", "'/gateway/drainDelayMs'"),
+        ("networkPolicy.postgresPort=0", "'/networkPolicy/postgresPort'"),
+        ("store.postgres.url=postgres://u:p@h/d", "'url' not allowed"),
         ("store.kind=mysql", "'/store/kind'"),
         ("image.tag=latest", "name a tag that stays what it is, or a digest"),
         ("gatway.replicas=2", "'gatway' not allowed"),

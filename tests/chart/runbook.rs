@@ -3,13 +3,20 @@
 use std::{collections::BTreeSet, fs};
 
 use faultline_proto::reason::{Actor, TABLE};
+use yaml_rust2::YamlLoader;
 
-use crate::chart;
+use crate::{chart, root};
+
+/// The last part of the README.
+fn runbook() -> String {
+    let text = fs::read_to_string(chart().join("README.md")).expect("there is a README");
+    let (_, runbook) = text.split_once("\n## Runbook").expect("it has a runbook");
+    runbook.to_owned()
+}
 
 #[test]
 fn every_reason_that_an_operator_acts_on_is_in_the_runbook() {
-    let text = fs::read_to_string(chart().join("README.md")).expect("there is a README");
-    let (_, runbook) = text.split_once("\n## Runbook").expect("it has a runbook");
+    let runbook = runbook();
     let cells = runbook.lines().filter(|line| line.starts_with("| `"));
     let names = cells.flat_map(|line| line.split('|').nth(1).unwrap_or_default().split('`'));
     let is_name =
@@ -20,4 +27,22 @@ fn every_reason_that_an_operator_acts_on_is_in_the_runbook() {
     let acts: BTreeSet<&str> =
         TABLE.iter().filter(|row| row.actor == Actor::Operator).map(|row| row.name).collect();
     assert!(acts.is_subset(&named), "not in the runbook: {:?}", acts.difference(&named));
+}
+
+/// What several coordinators and their database can do to each other has no reason of its own.
+#[test]
+fn every_alert_of_the_cluster_is_in_the_runbook() {
+    let rules = root().join("deploy/prometheus/rules.yaml");
+    let rules = fs::read_to_string(rules).expect("there are rules");
+    let rules = &YamlLoader::load_from_str(&rules).expect("it is YAML")[0];
+    let groups = rules["groups"].as_vec().expect("there are groups").iter();
+    let mut cluster = groups.filter(|group| group["name"].as_str() == Some("faultline-cluster"));
+    let alerts = cluster.next().and_then(|group| group["rules"].as_vec());
+    let runbook = runbook();
+    let rows: Vec<_> = runbook.lines().filter(|line| line.starts_with('|')).collect();
+    for alert in alerts.expect("the cluster has alerts") {
+        let name = format!("`{}`", alert["alert"].as_str().expect("it has a name"));
+        let seen = |row: &&str| row.split('|').nth(1).is_some_and(|cell| cell.contains(&name));
+        assert!(rows.iter().any(seen), "{name} is not in the runbook");
+    }
 }

@@ -189,8 +189,8 @@ async fn time_goes_on_where_it_was_when_the_coordinator_comes_back() {
     let script = cluster.rpc().agent("script");
     let task = script.header(TIMEOUT, 3000).send_immediately("sleep 60s").await;
     let id = task::id(&task);
-    cluster.coordinator.kill().await;
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].kill().await;
+    cluster.coordinators[0].restart().await;
     let ended = until("the task has run out", SOON, async || {
         let found = script.try_call("GetTask", json!({"id": id})).await.ok()?.ok()?;
         is_final(task::state(&found)).then_some(found)

@@ -177,7 +177,7 @@ async fn a_wire_that_breaks_again_and_again_costs_no_attempt_and_no_text() {
         .collect();
     let ended = until("all tasks have ended", LONG, async || {
         // Between two looks: each cut takes what is under way on the wire along.
-        cluster.wire.cut();
+        cluster.wires[0].cut();
         let mut ended = Vec::new();
         for id in &ids {
             // The gateway is on the same wire, and may say so.

@@ -279,8 +279,8 @@ async fn a_pause_outlives_the_coordinator() {
         (outcomes(&seen) == ["OUTCOME_FAILED"]).then_some(())
     })
     .await;
-    cluster.coordinator.kill().await;
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].kill().await;
+    cluster.coordinators[0].restart().await;
     let task = until("the task has ended", SOON, async || {
         let task = rpc.call("GetTask", json!({"id": id})).await.ok()?;
         task::is_final(task::state(&task)).then_some(task)

@@ -421,7 +421,7 @@ fn worker_process(coordinator: &str) -> tokio::process::Child {
 async fn two_open_questions_outlive_the_death_of_everything() {
     let plan = Plan::default().with("reattach_grace_ms = 300");
     let mut cluster = plan.start().await;
-    let coordinator = format!("http://{}", cluster.wire.address);
+    let coordinator = format!("http://{}", cluster.wires[0].address);
     let mut first = worker_process(&coordinator);
     let relay = cluster.rpc().agent("relay");
     let sent = until("the worker is there", 2 * SOON, async || {
@@ -433,8 +433,8 @@ async fn two_open_questions_outlive_the_death_of_everything() {
     let id = task::id(&sent);
     let before = asks(&relay, id, &["c/name", "c/town"]).await;
     first.kill().await.expect("the worker dies");
-    cluster.coordinator.kill().await;
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].kill().await;
+    cluster.coordinators[0].restart().await;
     let _second = worker_process(&coordinator);
     let after = until("the gateway is back", 2 * SOON, async || {
         relay.call("GetTask", json!({"id": id})).await.ok()
@@ -462,7 +462,7 @@ async fn two_open_questions_outlive_the_death_of_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loop_that_died_after_its_answer_does_not_answer_the_next_question_with_it() {
     let cluster = Plan::default().with("reattach_grace_ms = 300").start().await;
-    let coordinator = format!("http://{}", cluster.wire.address);
+    let coordinator = format!("http://{}", cluster.wires[0].address);
     let mut first = worker_process(&coordinator);
     let agent = cluster.rpc().agent("loop");
     let mut go = faultline_tests::rpc::message("go");

@@ -328,8 +328,8 @@ async fn a_coordinator_that_dies_costs_no_child() {
     let rpc = cluster.rpc().agent("script");
     let sent = rpc.send_immediately(&chain(2, "chunk a; say here; sleep 2s; chunk b")).await;
     let line = under_way(&rpc, task::id(&sent), 2).await;
-    cluster.coordinator.kill().await;
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].kill().await;
+    cluster.coordinators[0].restart().await;
     check_once(&cluster, task::id(&sent), &line, "ab").await;
 }
 
@@ -354,9 +354,9 @@ async fn a_question_outlives_the_death_of_everything() {
     let sent = rpc.send(&chain(2, "chunk \"hello \"; ask \"Your name?\"; chunk $answer")).await;
     let id = task::id(&sent);
     let line = line_of(&rpc, id, 2).await;
-    cluster.coordinator.kill().await;
+    cluster.coordinators[0].kill().await;
     cluster.workers[0].kill().await;
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].restart().await;
     cluster.workers[0].restart().await;
     let answered = until("the gateway is back", SOON, async || {
         rpc.within(Duration::from_secs(20)).call("SendMessage", answer(id, "Ada")).await.ok()
@@ -382,7 +382,7 @@ async fn many_deaths_make_no_second_child() {
     for round in 0..4 {
         tokio::time::sleep(Duration::from_millis(400)).await;
         let process = match round {
-            1 => &mut cluster.coordinator,
+            1 => &mut cluster.coordinators[0],
             round => &mut cluster.workers[round % 2],
         };
         process.kill().await;

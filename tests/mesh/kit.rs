@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use faultline::testing;
 use faultline_client::{Binding, Client, Ending, Error as CallError, a2a::TaskState, text};
+use faultline_tests::without_sockets;
 use faultline_worker::{Agent, Context, Error, Offer, Question, reason};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ impl Agent for Greeter {
 
 async fn mesh(name: &'static str) -> testing::Mesh {
     let offer = Offer::new("greeter", Greeter(name));
-    testing::Mesh::builder().agent(offer).start().await.expect("a mesh starts")
+    without_sockets().agent(offer).start().await.expect("a mesh starts")
 }
 
 fn message(text: &str) -> Value {
@@ -118,7 +119,7 @@ async fn meshes_side_by_side_never_meet() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mesh_may_speak_rest_and_nothing_else() {
     let offer = Offer::new("greeter", Greeter("ada"));
-    let mesh = testing::Mesh::builder().agent(offer).rest_only().start().await.unwrap();
+    let mesh = without_sockets().agent(offer).rest_only().start().await.unwrap();
     let (_, card) = mesh.get("/agents/greeter/.well-known/agent-card.json").await.unwrap();
     let interfaces = card["supportedInterfaces"].as_array().unwrap();
     assert!(interfaces.iter().all(|i| i["protocolBinding"] == "HTTP+JSON"), "{card}");
@@ -158,7 +159,7 @@ async fn a_mesh_may_speak_rest_and_nothing_else() {
 
 #[tokio::test]
 async fn a_mesh_without_agents_says_what_is_missing() {
-    let error = testing::Mesh::builder().start().await.err().unwrap();
+    let error = without_sockets().start().await.err().unwrap();
     assert!(error.to_string().contains("Builder::agent"), "{error}");
 }
 
@@ -166,7 +167,7 @@ async fn a_mesh_without_agents_says_what_is_missing() {
 async fn agents_that_call_agents_stay_in_memory_too() {
     let built_in = |config: &mut faultline::Config| config.worker.agents = vec!["script".into()];
     let offer = Offer::new("greeter", Greeter("ada"));
-    let mesh = testing::Mesh::builder().agent(offer).configure(built_in).start().await.unwrap();
+    let mesh = without_sockets().agent(offer).configure(built_in).start().await.unwrap();
     let made = mesh.send("script", "delegate script { delegate script { chunk deep } }").await;
     assert_eq!(made.unwrap().text(), "deep");
     let failed = mesh.send("script", "delegate script { fail NOT_FOUND code=X text=gone }").await;

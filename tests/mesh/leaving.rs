@@ -17,8 +17,7 @@ const DRAIN: Duration = Duration::from_secs(12);
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 async fn up(dir: &Path) -> (Process, Rpc) {
-    let args = ["up", "--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--data", "data"];
-    let process = Process::start(dir, "up", &args).await;
+    let process = Process::up(dir).await;
     let address = process.ready().strip_prefix("http://").expect("it prints its address");
     let rpc = Rpc::at(address.parse().expect("it is one"));
     (process, rpc)
@@ -87,7 +86,8 @@ async fn a_second_signal_ends_a_mesh_at_once() {
 async fn each_role_leaves_by_itself_with_zero() {
     let mut cluster = Plan::default().start().await;
     cluster.rpc().send("hello").await;
-    for process in [&mut cluster.gateways[0], &mut cluster.workers[0], &mut cluster.coordinator] {
+    for process in [&mut cluster.gateways[0], &mut cluster.workers[0], &mut cluster.coordinators[0]]
+    {
         process.terminate().await;
         let ended = process.ended(DRAIN).await.expect("it leaves in time");
         assert_eq!(ended.code(), Some(0), "{}", process.log());

@@ -12,11 +12,13 @@ mod promises;
 mod push;
 mod questions;
 mod remote;
+mod replicas;
 mod scaling;
 mod send;
 mod stop;
 mod strangers;
 mod streams;
+mod takeover;
 mod tasks;
 mod view;
 

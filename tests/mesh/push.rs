@@ -145,14 +145,14 @@ async fn a_webhook_that_fails_for_too_long_is_given_up_and_the_log_says_so() {
     let config = json!({"url": failing.url(), "token": "canary", "authentication": authentication});
     let id = send(&rpc, "ask \"go on?\"; say one", config).await;
     let given_up = "the webhook is given up";
-    until("it is given up", SOON, async || cluster.coordinator.log().find(given_up)).await;
+    until("it is given up", SOON, async || cluster.coordinators[0].log().find(given_up)).await;
     is_up.store(true, SeqCst);
     create(&rpc, &id, json!({"url": other.url()})).await.expect("another one is taken");
     rpc.call("SendMessage", answer(&id, "yes")).await.expect("the answer is taken");
     took_the_end(&other).await;
     assert_eq!(failing.taken(), [] as [Value; 0]);
     assert!(failing.received().len() > 1, "it was tried more than once");
-    let log = cluster.coordinator.log();
+    let log = cluster.coordinators[0].log();
     assert_eq!(log.matches(given_up).count(), 1, "{log}");
     assert!(log.contains(&id) && !log.contains("canary"), "{log}");
 }
@@ -166,11 +166,11 @@ async fn a_coordinator_leaves_without_waiting_for_webhooks() {
     let rpc = cluster.rpc().agent("script");
     let id = send(&rpc, "say one", json!({"url": webhook.url()})).await;
     until("the webhook hangs", SOON, async || webhook.received().first().cloned()).await;
-    cluster.coordinator.terminate().await;
-    let left = cluster.coordinator.ended(Duration::from_secs(5)).await;
-    assert!(left.is_some_and(|status| status.success()), "{}", cluster.coordinator.log());
+    cluster.coordinators[0].terminate().await;
+    let left = cluster.coordinators[0].ended(Duration::from_secs(5)).await;
+    assert!(left.is_some_and(|status| status.success()), "{}", cluster.coordinators[0].log());
     is_up.store(true, SeqCst);
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].restart().await;
     took_the_end(&webhook).await;
     assert_eq!(webhook.taken(), statuses(&rpc, &id).await, "the next one takes over");
 }
@@ -210,12 +210,12 @@ async fn a_coordinator_that_dies_owes_nothing_when_it_is_back() {
     // What is owed while the webhook is down is neither lost nor overtaken.
     is_up.store(false, SeqCst);
     rpc.call("SendMessage", answer(&id, "yes")).await.expect("the answer is taken");
-    cluster.coordinator.kill().await;
+    cluster.coordinators[0].kill().await;
     is_up.store(true, SeqCst);
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].restart().await;
     asked(2).await;
-    cluster.coordinator.kill().await;
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].kill().await;
+    cluster.coordinators[0].restart().await;
     until("the answer is taken", SOON, async || {
         rpc.try_call("SendMessage", answer(&id, "yes")).await.ok()?.ok()
     })
@@ -224,7 +224,7 @@ async fn a_coordinator_that_dies_owes_nothing_when_it_is_back() {
     let mut taken = webhook.taken();
     taken.dedup();
     assert_eq!(taken, statuses(&rpc, &id).await, "all, in order, some perhaps twice in a row");
-    let log = cluster.coordinator.log();
+    let log = cluster.coordinators[0].log();
     assert!(!log.contains("canary"), "URLs may hold secrets: {log}");
 }
 

@@ -310,8 +310,8 @@ async fn a_stop_that_no_worker_was_there_to_take_is_given_to_the_next() {
     here.workers[0].kill().await;
     let canceled = elsewhere.call("CancelTask", json!({"id": task["id"]})).await.unwrap();
     assert_eq!(task::state(&canceled), CANCELED);
-    here.coordinator.kill().await;
-    here.coordinator.restart().await;
+    here.coordinators[0].kill().await;
+    here.coordinators[0].restart().await;
     let theirs_now = there.rpc.task(task::id(&theirs)).await;
     assert!(!task::is_final(task::state(&theirs_now)), "nobody could tell it: {theirs_now}");
     here.workers[0].restart().await;

@@ -25,7 +25,7 @@ use crate::start_with;
 
 const SLOTS: u32 = 2;
 
-type Scaler = ExternalScalerClient<Channel>;
+pub(crate) type Scaler = ExternalScalerClient<Channel>;
 
 fn asked() -> ScaledObjectRef {
     let scaler_metadata =
@@ -44,7 +44,7 @@ async fn workers_wanted(scaler: &mut Scaler) -> i64 {
     (demand + target_size - 1) / target_size
 }
 
-async fn until_wanted(scaler: &Scaler, workers: i64) {
+pub(crate) async fn until_wanted(scaler: &Scaler, workers: i64) {
     until("KEDA would have the workers that are needed", SOON, || {
         let mut scaler = scaler.clone();
         async move { (workers_wanted(&mut scaler).await == workers).then_some(()) }

@@ -8,6 +8,8 @@ use std::{
     process::Command,
 };
 
+use faultline::Config;
+use faultline_chassis::config::Environment;
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -116,7 +118,9 @@ async fn whatever_the_dashboard_and_the_alerts_name_is_exported_by_a_mesh() {
     // What Prometheus adds itself.
     exported.insert("up".to_owned(), BTreeSet::new());
     let recorded: BTreeSet<_> = expressions().into_iter().map(|(name, _)| name).collect();
-    let always: BTreeSet<String> = ["instance", "job", "le"].map(str::to_owned).into();
+    // And what it adds to every series, on Kubernetes.
+    let always = ["instance", "job", "le", "namespace"];
+    let always: BTreeSet<String> = always.map(str::to_owned).into();
     let mut used = BTreeSet::new();
     for (place, expression) in expressions() {
         let found = named(&expression);
@@ -229,13 +233,40 @@ fn the_collector_has_whatever_its_pipelines_name() {
     }
 }
 
+/// With what `<<` brings in, which is laid under what stands beside it.
+fn merged(of: &Yaml) -> Yaml {
+    let Some(pairs) = of.as_hash() else { return of.clone() };
+    let mut whole = yaml_rust2::yaml::Hash::new();
+    let is_merge = |key: &Yaml| key.as_str() == Some("<<");
+    for (_, brought) in pairs.iter().filter(|(key, _)| is_merge(key)) {
+        whole.extend(merged(brought).into_hash().expect("what is merged has keys"));
+    }
+    for (key, value) in pairs.iter().filter(|(key, _)| !is_merge(key)) {
+        whole.insert(key.clone(), merged(value));
+    }
+    Yaml::Hash(whole)
+}
+
+/// The services of compose, each with its name.
+fn composed() -> Vec<(String, Yaml)> {
+    let services = merged(&yaml("deploy/compose.yaml")["services"]);
+    let services = services.into_hash().expect("there are services").into_iter();
+    services.map(|(name, service)| (name.into_string().unwrap(), service)).collect()
+}
+
+/// What it is told by its variables.
+fn environment(service: &Yaml) -> Environment {
+    let pairs = service["environment"].as_hash().into_iter().flatten();
+    let text = |y: &Yaml| y.as_str().expect("variables are text").to_owned();
+    pairs.map(|(name, value)| (text(name), text(value))).collect()
+}
+
 #[test]
 fn compose_starts_what_there_is_and_mounts_what_exists() {
     let compose = yaml("deploy/compose.yaml");
-    let services = compose["services"].as_hash().unwrap();
     let names = keys(&compose["services"]);
-    for (name, service) in services {
-        let name = name.as_str().unwrap();
+    let services = composed();
+    for (name, service) in &services {
         let image = service["image"].as_str();
         let pinned = image.is_some_and(|i| i.contains(':') && !i.ends_with(":latest"));
         let build = &service["build"];
@@ -246,8 +277,13 @@ fn compose_starts_what_there_is_and_mounts_what_exists() {
                 assert!(context.join(build["dockerfile"].as_str().unwrap()).exists(), "{name}");
             }
         }
-        for other in texts(&service["depends_on"]) {
-            assert!(names.contains(other), "{name} depends on {other}");
+        let others = texts(&service["depends_on"]).into_iter().map(str::to_owned);
+        for other in others.chain(keys(&service["depends_on"])) {
+            assert!(names.contains(&other), "{name} depends on {other}");
+            let waited_for = service["depends_on"][&*other]["condition"].as_str();
+            let tells = |(n, s): &(String, Yaml)| *n == other && !s["healthcheck"].is_badvalue();
+            let told = waited_for != Some("service_healthy") || services.iter().any(tells);
+            assert!(told, "{name} waits for {other}, which never says that it is well");
         }
         for volume in texts(&service["volumes"]) {
             let source = volume.split(':').next().unwrap();
@@ -262,22 +298,66 @@ fn compose_starts_what_there_is_and_mounts_what_exists() {
             assert!(port.starts_with("127.0.0.1:"), "{name}: {port}");
         }
     }
-    assert_scraped_where_served(&compose);
+}
+
+/// Several coordinators on one database; everybody else finds them by their name.
+#[test]
+fn the_binary_understands_what_compose_tells_it() {
+    let services = composed();
+    let called = |wanted: &str| services.iter().find(|(name, _)| name == wanted).map(|(_, s)| s);
+    let load = |name: &str| {
+        let service = called(name).unwrap_or_else(|| panic!("there is no {name}"));
+        assert_eq!(texts(&service["command"]), [name], "all else stands in its variables");
+        let loaded = Config::default().load(None, &environment(service));
+        let config = loaded.unwrap_or_else(|e| panic!("{name} does not take it: {e}"));
+        assert!(config.mesh.token.is_some(), "{name} has the token of the mesh");
+        (service, config)
+    };
+    let (service, config) = load("coordinator");
+    assert!(service["deploy"]["replicas"].as_i64().is_some_and(|n| n > 1), "several of them");
+    assert_eq!(service["depends_on"]["postgres"]["condition"].as_str(), Some("service_healthy"));
+    let hub = format!("http://coordinator:{}", config.coordinator.listen.port());
+    assert!(config.coordinator.listen.ip().is_unspecified());
+    // The address of the store is that of the database beside it, by the words it was set up with.
+    let database = environment(called("postgres").expect("there is a database"));
+    let [user, password, name] =
+        ["USER", "PASSWORD", "DB"].map(|key| &database[&format!("POSTGRES_{key}")]);
+    let store = format!("postgres://{user}:{password}@postgres:5432/{name}?sslmode=disable");
+    assert_eq!(config.coordinator.store, store);
+    let (_, config) = load("gateway");
+    assert_eq!(config.gateway.coordinator, hub);
+    let (service, config) = load("worker");
+    assert_eq!(config.worker.coordinator, hub);
+    assert!(service["deploy"]["replicas"].as_i64().is_some_and(|n| n > 1), "several of them");
 }
 
 /// The targets of Prometheus are services, at the ports that they were told to serve.
-fn assert_scraped_where_served(compose: &Yaml) {
-    let command = texts(&compose["services"]["faultline"]["command"]);
-    let at = command.iter().position(|word| *word == "--admin").unwrap();
-    let port = command[at + 1].rsplit(':').next().unwrap();
-    let scraped = yaml("deploy/prometheus/prometheus.yaml");
-    let jobs = scraped["scrape_configs"].as_vec().unwrap().iter();
-    let configs = jobs.flat_map(|job| job["static_configs"].as_vec().unwrap());
-    let targets: Vec<_> = configs.flat_map(|config| texts(&config["targets"])).collect();
+#[test]
+fn compose_is_scraped_where_it_serves() {
+    let mut served = BTreeSet::new();
+    for (name, service) in composed() {
+        let environment = environment(&service);
+        let admin = environment.iter().find(|(key, _)| key.ends_with("__ADMIN"));
+        served.extend(admin.map(|(_, at)| format!("{name}:{}", at.rsplit(':').next().unwrap())));
+    }
     let collector = yaml("deploy/otel/collector.yaml");
     let exported = collector["exporters"]["prometheus"]["endpoint"].as_str().unwrap();
-    let exported = exported.rsplit(':').next().unwrap();
-    assert_eq!(targets, [format!("faultline:{port}"), format!("otel-collector:{exported}")]);
+    served.insert(format!("otel-collector:{}", exported.rsplit(':').next().unwrap()));
+    let mut targets = BTreeSet::new();
+    let scraped = yaml("deploy/prometheus/prometheus.yaml");
+    for job in scraped["scrape_configs"].as_vec().unwrap() {
+        for config in job["static_configs"].as_vec().into_iter().flatten() {
+            targets.extend(texts(&config["targets"]).into_iter().map(str::to_owned));
+        }
+        // A name of several: each of its addresses.
+        for config in job["dns_sd_configs"].as_vec().into_iter().flatten() {
+            assert_eq!(config["type"].as_str(), Some("A"));
+            let port = config["port"].as_i64().expect("addresses have no port of their own");
+            targets.extend(texts(&config["names"]).iter().map(|name| format!("{name}:{port}")));
+        }
+    }
+    assert_eq!(targets, served);
+    let compose = yaml("deploy/compose.yaml");
     let datasources = yaml("deploy/grafana/provisioning/datasources/datasources.yaml");
     for source in datasources["datasources"].as_vec().unwrap() {
         let host = source["url"].as_str().unwrap().strip_prefix("http://").unwrap();

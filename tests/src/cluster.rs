@@ -1,5 +1,6 @@
-//! A mesh as several processes, each of which may die: a coordinator, gateways and workers, on
-//! addresses that are fixed from the start so that whatever is started again is found again.
+//! A mesh as several processes, each of which may die: coordinators, gateways and workers, on
+//! addresses that are fixed from the start so that whatever is started again is found again, and
+//! with a wire before each coordinator that may be cut.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -7,10 +8,14 @@ use std::{
 };
 
 use faultline_chassis::config::Environment;
+use futures::future::join_all;
 use rand::Rng;
 use tempfile::TempDir;
 
-use crate::{Process, Rpc, Wire};
+use crate::{
+    Process, Rpc, Store, Wire,
+    postgres::{Database, Server},
+};
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -19,6 +24,11 @@ pub struct Plan {
     pub workers: Vec<&'static str>,
     pub slots: u32,
     pub gateways: usize,
+    /// Several need a store that they can share.
+    pub coordinators: usize,
+    pub store: Store,
+    /// Every gateway and every worker knows one coordinator only, by turns; otherwise all know all.
+    pub apart: bool,
     /// Keys of `[coordinator]` in the configuration file.
     pub coordinator: String,
     /// Of every process.
@@ -31,6 +41,9 @@ impl Default for Plan {
             workers: vec!["echo,script"],
             slots: 64,
             gateways: 1,
+            coordinators: 1,
+            store: Store::default(),
+            apart: false,
             coordinator: "default_agent = \"echo\"\n".to_owned(),
             env: Environment::new(),
         }
@@ -38,6 +51,11 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// So many coordinators on one PostgreSQL.
+    pub fn replicas(coordinators: usize) -> Self {
+        Self { coordinators, store: Store::Postgres, ..Self::default() }
+    }
+
     /// One more key of `[coordinator]`.
     pub fn with(mut self, line: &str) -> Self {
         self.coordinator.push_str(line);
@@ -59,6 +77,18 @@ impl Plan {
         Self { slots, ..self }
     }
 
+    pub fn gateways(self, gateways: usize) -> Self {
+        Self { gateways, ..self }
+    }
+
+    pub fn store(self, store: Store) -> Self {
+        Self { store, ..self }
+    }
+
+    pub fn apart(self) -> Self {
+        Self { apart: true, ..self }
+    }
+
     pub async fn start(self) -> Cluster {
         Cluster::start(self).await
     }
@@ -67,77 +97,157 @@ impl Plan {
 /// Everything runs until it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    pub coordinator: Process,
+    pub coordinators: Vec<Process>,
     pub gateways: Vec<Process>,
     pub workers: Vec<Process>,
+    /// Of the gateways.
     pub addresses: Vec<SocketAddr>,
-    /// Between the coordinator and everybody else.
-    pub wire: Wire,
+    /// Between each coordinator and everybody who calls it.
+    pub wires: Vec<Wire>,
+    /// Between each coordinator and its database, if that is PostgreSQL.
+    pub store_wires: Vec<Wire>,
     env: Environment,
+    /// After the processes: they go first.
+    pub database: Option<Database>,
+    /// Where the plan asked for one of its own.
+    pub server: Option<Server>,
     /// Last, so that processes are gone before their files are.
     pub dir: TempDir,
 }
 
 impl Cluster {
     async fn start(plan: Plan) -> Self {
+        assert!(plan.coordinators == 1 || plan.store != Store::Sqlite, "a file has one owner");
         let dir = tempfile::tempdir().expect("there is room for a temporary directory");
         let config = format!("[coordinator]\n{}", plan.coordinator);
         std::fs::write(dir.path().join("faultline.toml"), config).expect("a file can be written");
-        let (hub, path) = (free_address(), dir.path());
-        let store = format!("sqlite:{}", path.join("tasks.db").display());
-        let listen = hub.to_string();
-        let args = ["coordinator", "--listen", &listen, "--store", &store];
-        let coordinator = Process::start_with(path, "coordinator", &args, &plan.env).await;
-        let wire = Wire::to(hub).await;
-        let hub = wire.address;
+        let path = dir.path();
+        let server = (plan.store == Store::OwnPostgres).then(Server::start);
+        let database = match (plan.store, &server) {
+            (Store::Sqlite, _) => None,
+            (_, None) => Some(Database::shared()),
+            (_, Some(server)) => Some(Database::on(server.url())),
+        };
+        let (mut wires, mut store_wires, mut starting) = (Vec::new(), Vec::new(), Vec::new());
+        for n in 0..plan.coordinators {
+            let hub = free_address();
+            wires.push(Wire::to(hub).await);
+            let store = match &database {
+                None => format!("sqlite:{}", path.join("tasks.db").display()),
+                Some(database) => {
+                    let wire = Wire::to(database.address()).await;
+                    let store = database.url_by(wire.address);
+                    store_wires.push(wire);
+                    store
+                }
+            };
+            starting.push(coordinator(path, n, hub, store, &plan.env));
+        }
+        // All at once, as a cluster starts them.
+        let coordinators = join_all(starting).await;
         let addresses: Vec<_> = (0..plan.gateways).map(|_| free_address()).collect();
+        let known = |n: usize| match plan.apart {
+            true => url(&wires[n % wires.len()]),
+            false => urls(&wires),
+        };
         let mut gateways = Vec::new();
         for (n, address) in addresses.iter().enumerate() {
-            gateways.push(gateway(path, &format!("gateway-{n}"), *address, hub, &plan.env).await);
+            let name = format!("gateway-{n}");
+            gateways.push(gateway(path, &name, *address, &known(n), &plan.env).await);
         }
         let mut workers = Vec::new();
         for (n, agents) in plan.workers.iter().enumerate() {
             let name = format!("worker-{n}");
-            workers.push(worker(path, &name, hub, agents, plan.slots, &plan.env).await);
+            workers.push(worker(path, &name, &known(n), agents, plan.slots, &plan.env).await);
         }
-        Self { coordinator, gateways, workers, addresses, wire, env: plan.env, dir }
+        let env = plan.env;
+        Self {
+            coordinators,
+            gateways,
+            workers,
+            addresses,
+            wires,
+            store_wires,
+            env,
+            database,
+            server,
+            dir,
+        }
     }
 
     /// A client of the first gateway.
     pub fn rpc(&self) -> Rpc {
-        Rpc::at(self.addresses[0])
+        self.rpc_at(0)
     }
 
-    /// One more worker.
-    pub async fn add_worker(&mut self, agents: &str, slots: u32) {
-        let name = format!("worker-{}", self.workers.len());
-        let (path, hub) = (self.dir.path(), self.wire.address);
-        self.workers.push(worker(path, &name, hub, agents, slots, &self.env).await);
+    /// A client of this gateway.
+    pub fn rpc_at(&self, gateway: usize) -> Rpc {
+        Rpc::at(self.addresses[gateway])
     }
+
+    /// What gateways and workers are told of the coordinators.
+    pub fn hubs(&self) -> String {
+        urls(&self.wires)
+    }
+
+    /// One more worker, which knows all coordinators.
+    pub async fn add_worker(&mut self, agents: &str, slots: u32) {
+        self.add_worker_at(&self.hubs(), agents, slots).await;
+    }
+
+    /// One more worker, which knows only this coordinator.
+    pub async fn add_worker_of(&mut self, coordinator: usize, agents: &str, slots: u32) {
+        self.add_worker_at(&url(&self.wires[coordinator]), agents, slots).await;
+    }
+
+    async fn add_worker_at(&mut self, hubs: &str, agents: &str, slots: u32) {
+        let name = format!("worker-{}", self.workers.len());
+        self.workers.push(worker(self.dir.path(), &name, hubs, agents, slots, &self.env).await);
+    }
+}
+
+fn url(wire: &Wire) -> String {
+    format!("http://{}", wire.address)
+}
+
+fn urls(wires: &[Wire]) -> String {
+    wires.iter().map(url).collect::<Vec<_>>().join(",")
+}
+
+async fn coordinator(
+    dir: &Path,
+    number: usize,
+    listen: SocketAddr,
+    store: String,
+    env: &Environment,
+) -> Process {
+    let (name, listen) = (format!("coordinator-{number}"), listen.to_string());
+    let args = ["coordinator", "--listen", &listen, "--store", &store];
+    Process::start_with(dir, &name, &args, env).await
 }
 
 async fn gateway(
     dir: &Path,
     name: &str,
     listen: SocketAddr,
-    hub: SocketAddr,
+    hubs: &str,
     env: &Environment,
 ) -> Process {
-    let (listen, hub) = (listen.to_string(), format!("http://{hub}"));
-    let args = ["gateway", "--listen", &listen, "--coordinator", &hub];
+    let listen = listen.to_string();
+    let args = ["gateway", "--listen", &listen, "--coordinator", hubs];
     Process::start_with(dir, name, &args, env).await
 }
 
 async fn worker(
     dir: &Path,
     name: &str,
-    hub: SocketAddr,
+    hubs: &str,
     agents: &str,
     slots: u32,
     env: &Environment,
 ) -> Process {
-    let (hub, slots) = (format!("http://{hub}"), slots.to_string());
-    let args = ["worker", "--coordinator", &hub, "--agents", agents, "--slots", &slots];
+    let slots = slots.to_string();
+    let args = ["worker", "--coordinator", hubs, "--agents", agents, "--slots", &slots];
     Process::start_with(dir, name, &args, env).await
 }
 

@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod door;
 pub mod log;
 pub mod otlp;
+pub mod postgres;
 pub mod process;
 pub mod raw;
 pub mod rpc;
@@ -21,6 +22,7 @@ pub mod wire;
 pub use cluster::{Cluster, Plan};
 pub use door::{Binding, Door};
 pub use otlp::Collector;
+pub use postgres::Store;
 pub use process::Process;
 pub use rpc::{Broken, Frame, Frames, Rpc};
 pub use wait::until;
@@ -40,7 +42,18 @@ macro_rules! role {
     };
 }
 
-/// A mesh in this process, with its store in `dir` and the agents echo and script.
+/// A mesh in this process, with the store of `dir` and the agents echo and script.
 pub fn in_process(dir: &Path) -> faultline::Config {
-    faultline::Config::local(dir).on_free_ports()
+    let mut config = faultline::Config::local(dir).on_free_ports();
+    config.coordinator.store = postgres::store_in(dir);
+    config
+}
+
+/// A mesh in this process without sockets and, so far, without agents.
+pub fn without_sockets() -> faultline::testing::Builder {
+    let builder = faultline::testing::Mesh::builder();
+    match Store::default() {
+        Store::Sqlite => builder,
+        _ => builder.store(postgres::Database::shared().keep()),
+    }
 }

@@ -18,10 +18,14 @@ use tokio::{
     time::timeout,
 };
 
+use crate::postgres::{Store, store_in};
+
 /// The command line of a role, as a JSON array.
 const ARGS: &str = "FAULTLINE_TEST_ARGS";
 /// Its environment, as a JSON object.
 const ENV: &str = "FAULTLINE_TEST_ENV";
+/// How the variables begin that a build for tests reads from its own environment.
+const BREAKS: &str = "FAULTLINE_CHAOS_";
 /// How long a process may take until it serves. A gateway waits for its coordinator meanwhile.
 const START: Duration = Duration::from_secs(30);
 /// How much of a log is shown when a test fails.
@@ -60,9 +64,20 @@ impl Process {
     /// The same with an environment.
     pub async fn start_with(dir: &Path, name: &str, args: &[&str], env: &Environment) -> Self {
         let args: Vec<String> = ["faultline"].iter().chain(args).map(|a| (*a).to_owned()).collect();
-        let (child, ready) = spawn(dir, name, &args, env).await;
+        let (child, ready) = spawned(spawn(dir, name, &args, env).await);
         let (name, env, dir) = (name.to_owned(), env.clone(), dir.to_owned());
         Self { name, args, env, dir, child, ready }
+    }
+
+    /// A whole mesh in one process, on free ports, with the store of `dir`.
+    pub async fn up(dir: &Path) -> Self {
+        let (any, mut env) = ("127.0.0.1:0", Environment::new());
+        let mut args = vec!["up", "--listen", any, "--hub", any];
+        match Store::default() {
+            Store::Sqlite => args.extend(["--data", "data"]),
+            _ => drop(env.insert("FAULTLINE_COORDINATOR__STORE".to_owned(), store_in(dir))),
+        }
+        Self::start_with(dir, "up", &args, &env).await
     }
 
     /// What it said when it was ready, after the word itself: its address, if it has one.
@@ -81,21 +96,50 @@ impl Process {
 
     /// Starts it again, with the same arguments and so on the same address.
     pub async fn restart(&mut self) {
-        let (child, ready) = spawn(&self.dir, &self.name, &self.args, &self.env).await;
+        spawned(self.try_restart().await);
+    }
+
+    /// The same, where what it needs may be away: then it says why it could not be started.
+    pub async fn try_restart(&mut self) -> Result<(), String> {
+        let (child, ready) = spawn(&self.dir, &self.name, &self.args, &self.env).await?;
         (self.child, self.ready) = (child, ready);
+        Ok(())
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Asks it to leave.
     pub async fn terminate(&self) {
+        self.signal("TERM").await;
+    }
+
+    /// It does nothing any more, and nobody is told: as when its machine has no time for it.
+    pub async fn pause(&self) {
+        self.signal("STOP").await;
+    }
+
+    /// It goes on as if nothing had been.
+    pub async fn resume(&self) {
+        self.signal("CONT").await;
+    }
+
+    async fn signal(&self, name: &str) {
         // A shell can always send signals; no crate for one system call.
-        let command = format!("kill -TERM {}", self.id());
+        let command = format!("kill -{name} {}", self.id());
         let sent = Command::new("sh").args(["-c", &command]).status().await;
         assert!(sent.is_ok_and(|s| s.success()), "{} takes a signal", self.name);
     }
 
+    /// How it ends, whenever that is.
+    pub async fn exit(&mut self) -> ExitStatus {
+        self.child.wait().await.expect("a child can be awaited")
+    }
+
     /// How it ended, or nothing if it still runs after that time.
     pub async fn ended(&mut self, within: Duration) -> Option<ExitStatus> {
-        timeout(within, self.child.wait()).await.ok().map(|s| s.expect("a child can be awaited"))
+        timeout(within, self.exit()).await.ok()
     }
 
     pub fn log(&self) -> String {
@@ -122,7 +166,16 @@ fn log_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.log"))
 }
 
-async fn spawn(dir: &Path, name: &str, args: &[String], env: &Environment) -> (Child, String) {
+fn spawned<T>(result: Result<T, String>) -> T {
+    result.unwrap_or_else(|why| panic!("{why}"))
+}
+
+async fn spawn(
+    dir: &Path,
+    name: &str,
+    args: &[String],
+    env: &Environment,
+) -> Result<(Child, String), String> {
     let log = log_path(dir, name);
     let log = OpenOptions::new().create(true).append(true).open(log).expect("a log can be kept");
     let mut command = Command::new(env::current_exe().expect("a test knows its executable"));
@@ -131,7 +184,10 @@ async fn spawn(dir: &Path, name: &str, args: &[String], env: &Environment) -> (C
             command.env_remove(variable);
         }
     }
+    // These are no part of the configuration: they break the product on purpose.
+    let broken = env.iter().filter(|(name, _)| name.starts_with(BREAKS));
     let mut child = command
+        .envs(broken)
         .args(["role", "--exact", "--nocapture", "--test-threads=1"])
         .env(ARGS, serde_json::to_string(args).expect("strings are JSON"))
         .env(ENV, serde_json::to_string(env).expect("strings are JSON"))
@@ -154,10 +210,9 @@ async fn spawn(dir: &Path, name: &str, args: &[String], env: &Environment) -> (C
         }
         None
     };
-    let ready = match timeout(START, ready).await {
-        Ok(Some(ready)) => ready,
-        Ok(None) => panic!("{name} ended before it was ready"),
-        Err(_) => panic!("{name} was not ready within {START:?}"),
-    };
-    (child, ready)
+    match timeout(START, ready).await {
+        Ok(Some(ready)) => Ok((child, ready)),
+        Ok(None) => Err(format!("{name} ended before it was ready")),
+        Err(_) => Err(format!("{name} was not ready within {START:?}")),
+    }
 }

@@ -48,8 +48,8 @@ async fn nothing_is_lost_when_processes_are_asked_to_leave() {
         let ended = process.ended(SOON).await.expect("it leaves");
         assert!(ended.success(), "{ended:?}");
     }
-    cluster.coordinator.terminate().await;
-    assert!(cluster.coordinator.ended(SOON).await.expect("it leaves").success());
+    cluster.coordinators[0].terminate().await;
+    assert!(cluster.coordinators[0].ended(SOON).await.expect("it leaves").success());
     assert_eq!(collector.spans(&trace_id).len(), 20 * 6);
 }
 
@@ -67,28 +67,28 @@ async fn a_dead_collector_slows_no_task_and_is_said_once() {
     until("the coordinator said so", SOON, async || {
         let task = rpc.send("chunk a").await;
         assert_eq!(task::state(&task), COMPLETED);
-        cluster.coordinator.log().contains(said).then_some(())
+        cluster.coordinators[0].log().contains(said).then_some(())
     })
     .await;
     for _ in 0..100 {
         rpc.send("chunk a").await;
     }
-    assert_eq!(cluster.coordinator.log().matches(said).count(), 1);
+    assert_eq!(cluster.coordinators[0].log().matches(said).count(), 1);
     // It comes back: what was kept arrives, and how much was not is said.
     let collector = Collector::start_at(nowhere).await;
     let (trace_id, header) = trace();
     rpc.header("traceparent", header).send("chunk b").await;
     assert_eq!(collector.until(&trace_id, 6).await.len(), 6);
     until("that is said, too", SOON, async || {
-        cluster.coordinator.log().contains("the collector takes spans again").then_some(())
+        cluster.coordinators[0].log().contains("the collector takes spans again").then_some(())
     })
     .await;
     // And it may go away in the very end.
     drop(collector);
     rpc.send("chunk c").await;
     let since = Instant::now();
-    cluster.coordinator.terminate().await;
-    assert!(cluster.coordinator.ended(SOON).await.expect("it leaves").success());
+    cluster.coordinators[0].terminate().await;
+    assert!(cluster.coordinators[0].ended(SOON).await.expect("it leaves").success());
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
 }
 

@@ -28,8 +28,8 @@ async fn a_trace_goes_on_where_its_coordinator_was_killed() {
     .await;
     // What the call itself left has been sent: it was over before.
     collector.until(&trace_id, 3).await;
-    cluster.coordinator.kill().await;
-    cluster.coordinator.restart().await;
+    cluster.coordinators[0].kill().await;
+    cluster.coordinators[0].restart().await;
     let ended = until("the task ended", SOON, async || {
         let task = rpc.try_call("GetTask", serde_json::json!({"id": task::id(&task)})).await;
         let task = task.ok()?.ok()?;

@@ -4,7 +4,7 @@
 
 use std::{
     convert::Infallible,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::{Arc, Once},
     task::{Context, Poll},
@@ -30,6 +30,7 @@ use crate::{
     deadline::{Timeouts, format_grpc_timeout},
     dial::{self, Connector},
     limits,
+    members::Names,
     network::Network,
     secret::Secret,
     stall::Stalled,
@@ -49,6 +50,9 @@ pub struct Mesh {
     /// Where they meet, when it is inside one process. Default: the machine's network.
     #[serde(skip)]
     pub network: Option<Network>,
+    /// Who knows the names of coordinators. Default: the system.
+    #[serde(skip)]
+    pub names: Option<Names>,
 }
 
 impl Mesh {
@@ -59,6 +63,7 @@ impl Mesh {
             ca: self.ca.clone(),
             token: self.token.clone(),
             network: self.network.clone(),
+            at: None,
         }
     }
 }
@@ -74,6 +79,9 @@ pub struct Dial {
     pub token: Option<Secret>,
     /// Where the address is. None: on the machine's network.
     pub network: Option<Network>,
+    /// What to connect to instead of what the name in `address` resolves to. TLS still asks for
+    /// that name.
+    pub at: Option<SocketAddr>,
 }
 
 /// Why a peer cannot be dialled at all.
@@ -127,6 +135,7 @@ impl Recipe {
         let trust = Trust::with_ca(dial.ca.as_deref());
         let trust = trust.map_err(|source| CannotDial::Ca { address: address.clone(), source })?;
         let connector = Connector::new(trust).http2_only().on(dial.network.clone());
+        let connector = connector.at(dial.at);
         let authorization = dial.token.as_ref().map(bearer);
         Ok(Self { endpoint, connector, authorization, is_stranger: false })
     }
@@ -152,6 +161,21 @@ impl Channel {
         let recipe = Recipe::new(dial, limits::STRANGER_PING_INTERVAL)?;
         let connector = recipe.connector.within(connect, write);
         Ok(Self::by(Recipe { connector, is_stranger: true, ..recipe }))
+    }
+
+    /// The same to what may be one of several behind its name: see [`Dial::at`].
+    pub fn at(&self, at: SocketAddr) -> Self {
+        let Recipe { endpoint, connector, authorization, is_stranger } = &*self.recipe;
+        Self::by(Recipe {
+            endpoint: endpoint.clone(),
+            connector: connector.clone().at(Some(at)),
+            authorization: authorization.clone(),
+            is_stranger: *is_stranger,
+        })
+    }
+
+    pub(crate) fn uri(&self) -> &Uri {
+        self.recipe.endpoint.uri()
     }
 
     /// Host and port of the peer, as spans name it.

@@ -18,6 +18,11 @@ impl Drain {
         self.0.cancel();
     }
 
+    /// Whether it is time to leave.
+    pub fn is_signalled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
     /// Returns once it is time to leave; at once if it already is.
     pub async fn signalled(&self) {
         self.0.cancelled().await;

@@ -4,6 +4,7 @@ pub mod limits;
 
 pub mod client;
 pub mod dial;
+pub mod members;
 pub mod network;
 pub mod secret;
 pub mod server;
@@ -25,6 +26,7 @@ mod stall;
 pub use client::Mesh;
 pub use deadline::Timeouts;
 pub use drain::Drain;
+pub use members::Members;
 pub use metrics::Metrics;
 pub use network::Network;
 pub use secret::Secret;

@@ -57,6 +57,9 @@ pub const TASK_ARTIFACT_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const TASK_MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Artifacts on one page of a list, encoded. The page ends early above it.
 pub const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Tasks counted for a list: with more, `totalSize` says so many. Whoever has a million does not
+/// wait for the count of them with every page.
+pub const LIST_TOTAL_MAX: usize = 10_000;
 /// Different artifacts of one task.
 pub const TASK_ARTIFACTS_MAX: usize = 1024;
 /// Events of one task. A chunk is an event, so this bounds a stream that never ends.
@@ -132,6 +135,10 @@ pub const LINK_CALLS_MAX: usize = 16_384;
 pub const STREAMS_MAX: usize = 8192;
 /// Frames of all streams of one gateway that wait to be written; the streams wait for room.
 pub const LINK_FRAMES_MAX: usize = 1024;
+/// Coordinators that one gateway or worker knows of: each gateway keeps a link to every one.
+pub const MEMBERS_MAX: usize = 64;
+/// Calls that a coordinator may fail in a row, by its link or its store, before it is left alone.
+pub const EJECT_AFTER: u32 = 5;
 /// What is left free in a gRPC message for what is put around its content.
 pub const ENVELOPE_BYTES: usize = 64 * 1024;
 /// Tasks that wait for a slot, per agent.
@@ -177,6 +184,20 @@ pub const METRIC_SERIES_MAX: usize = 2000;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// From the first byte of a request to the end of its headers.
 pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two looks at who is behind the name of the coordinators: as long as a cluster's names
+/// are cached.
+pub const MEMBERS_LOOK: Duration = Duration::from_secs(5);
+/// The shortest time between two such looks, when connections are lost.
+pub const MEMBERS_PAUSE: Duration = Duration::from_millis(100);
+/// How long a coordinator that failed too often is left alone, at first and after many rounds.
+pub const EJECT_MIN: Duration = Duration::from_secs(1);
+pub const EJECT_MAX: Duration = Duration::from_secs(30);
+/// How long a gateway looks for another coordinator for a stream or a send that lost its own. More
+/// than it takes one that died to start again, less than a client's patience with silence.
+pub const RESUME_PATIENCE: Duration = Duration::from_secs(15);
+/// The pauses between two such tries.
+pub const RESUME_PAUSE_MIN: Duration = Duration::from_millis(50);
+pub const RESUME_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// From the headers to the end of the body.
 pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two pings of an idle HTTP/2 connection inside the mesh.

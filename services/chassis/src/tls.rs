@@ -1,18 +1,24 @@
 //! TLS from files: what a listener shows and whom a dialler trusts. One provider, named here and
 //! nowhere left to a default of the process.
 
+mod anyone;
+
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
 use rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::CryptoProvider};
 use rustls_pki_types::{
-    CertificateDer, PrivateKeyDer,
+    CertificateDer, PrivateKeyDer, ServerName,
     pem::{self, PemObject},
 };
 use serde::{Deserialize, Serialize};
-use tokio_rustls::TlsAcceptor;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+pub use tokio_rustls::client::TlsStream;
 
 /// What a connection may speak once it is encrypted.
 pub(crate) const H2: &[u8] = b"h2";
@@ -72,6 +78,8 @@ impl Files {
 pub struct Trust {
     /// None: what the system trusts.
     only: Option<Arc<RootCertStore>>,
+    /// Whoever answers.
+    anyone: bool,
 }
 
 impl Trust {
@@ -90,18 +98,49 @@ impl Trust {
                 .add(certificate)
                 .map_err(|e| Error::Malformed { path: path.to_owned(), problem: e.to_string() })?;
         }
-        Ok(Self { only: Some(Arc::new(roots)) })
+        Ok(Self { only: Some(Arc::new(roots)), anyone: false })
+    }
+
+    /// Whoever answers, for databases whose certificate nobody has signed. It keeps out who only
+    /// listens.
+    pub fn anyone() -> Self {
+        Self { only: None, anyone: true }
+    }
+
+    /// What encrypts a stream that is there already, for protocols that begin in the clear.
+    pub fn connector(&self) -> Connector {
+        Connector(TlsConnector::from(Arc::new(self.client(&[]))))
     }
 
     /// How a dialler speaks TLS that trusts these and offers `protocols`.
     pub(crate) fn client(&self, protocols: &[&[u8]]) -> ClientConfig {
-        let roots = self.only.clone().unwrap_or_else(system_roots);
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .expect("the provider speaks TLS 1.2 and 1.3");
-        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        let builder = match self.anyone {
+            true => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(anyone::Anyone(provider()))),
+            false => builder.with_root_certificates(self.only.clone().unwrap_or_else(system_roots)),
+        };
+        let mut config = builder.with_no_client_auth();
         config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
         config
+    }
+}
+
+/// Encrypts streams.
+#[derive(Clone)]
+pub struct Connector(TlsConnector);
+
+impl Connector {
+    /// `host` is who the peer must show to be.
+    pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        self.0.connect(name, stream).await
     }
 }
 

@@ -133,6 +133,23 @@ async fn a_certificate_that_is_not_ours_to_trust_is_refused_and_says_why() {
 }
 
 #[tokio::test]
+async fn one_address_behind_a_name_is_dialled_and_its_certificate_is_for_the_name() {
+    let ours = Identity::new();
+    let router = puppet::agents(async |_| Ok(AgentsResponse::default()));
+    let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;
+    // Nobody listens at the port of the name, and nobody knows the other one.
+    for (host, is_ours) in [("localhost:1", true), ("elsewhere.invalid:1", false)] {
+        let (address, ca) = (format!("https://{host}"), Some(ours.path("ca.pem")));
+        let dial = Dial { address, ca, at: Some(addr), ..Dial::default() };
+        let answer = agents(Channel::lazy(&dial).unwrap()).await;
+        assert_eq!(answer.is_ok(), is_ours, "{host}: {answer:?}");
+        if let Err(failure) = answer {
+            assert!(failure.public_message.contains("cannot be trusted"), "{failure}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn files_that_cannot_be_used_are_named_with_what_is_wrong() {
     let (ours, other) = (Identity::new(), Identity::new());
     let said = |cert: PathBuf, key: PathBuf| {

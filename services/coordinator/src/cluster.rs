@@ -31,8 +31,8 @@ use crate::{
 const TAKEN_AT_ONCE: usize = 256;
 /// Tasks claimed for one agent at once.
 const CLAIMED_AT_ONCE: usize = 64;
-/// Every so many beats everything is compared with the store, whatever the notices said.
-const BEATS_TO_COMPARE: u32 = 4;
+/// Every so many looks everything is compared with the store, whatever the notices said.
+const LOOKS_TO_COMPARE: u32 = 4;
 
 /// How a task came to be ours.
 #[derive(Clone, Copy, Debug)]
@@ -46,21 +46,34 @@ impl Core {
     /// Does all of it for as long as it is polled. Nothing if nobody shares the store.
     pub(crate) async fn keep_cluster(self: Arc<Self>) {
         let Some(cluster) = self.store.cluster() else { return };
-        let mut notices = cluster.notices();
+        // Beside each other: whatever there is to hear of, the lease is not to wait for it.
+        tokio::join!(self.keep_lease(cluster), self.keep_up(cluster));
+    }
+
+    async fn keep_lease(self: &Arc<Self>, cluster: &dyn Cluster) {
         let mut beats = interval(self.beat_interval());
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut good_until, mut count) = (Instant::now() + self.lease(), 0u32);
+        let mut good_until = Instant::now() + self.lease();
+        loop {
+            beats.tick().await;
+            match self.beat(cluster).await {
+                Ok(began) => good_until = began + self.lease(),
+                Err(error) => self.beat_failed(&error, good_until),
+            }
+        }
+    }
+
+    /// Hears what others do, and does what follows from it.
+    async fn keep_up(self: &Arc<Self>, cluster: &dyn Cluster) {
+        let mut notices = cluster.notices();
+        let mut looks = interval(self.beat_interval());
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut count = 0u32;
         loop {
             tokio::select! {
-                _ = beats.tick() => {
+                _ = looks.tick() => {
                     count = count.wrapping_add(1);
-                    match self.beat(cluster).await {
-                        Ok(began) => good_until = began + self.lease(),
-                        Err(error) => self.beat_failed(&error, good_until),
-                    }
-                    if count.is_multiple_of(BEATS_TO_COMPARE) {
-                        self.compare(cluster).await;
-                    }
+                    self.look(cluster, count.is_multiple_of(LOOKS_TO_COMPARE)).await;
                 }
                 notice = next_notice(&mut notices) => self.hear(cluster, notice).await,
                 () = self.stirred.notified() => {}
@@ -68,6 +81,19 @@ impl Core {
             self.catch_up_all().await;
             self.claim_work(cluster).await;
             self.stop_forsaken();
+        }
+    }
+
+    /// What is found without being told.
+    async fn look(self: &Arc<Self>, cluster: &dyn Cluster, everything: bool) {
+        if self.lock().closed.is_some() {
+            return;
+        }
+        if let Err(error) = self.take_over(cluster).await {
+            tracing::debug!(%error, "nothing can be taken over");
+        }
+        if everything {
+            self.compare(cluster).await;
         }
     }
 
@@ -89,7 +115,6 @@ impl Core {
         let late = || ReadError::Unavailable("no answer to a beat".to_owned());
         let presences = beat.unwrap_or_else(|_| Err(late()))?;
         self.change(|state| state.look_around(Elsewhere::new(presences), now()));
-        self.take_over(cluster).await?;
         Ok(began)
     }
 

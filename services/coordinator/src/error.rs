@@ -7,7 +7,7 @@ use faultline_proto::{
     Failure, a2a::TaskState, failure::state_word, id::TaskId, reason, v1::Origin,
 };
 
-use crate::store::{ReadError, sqlite};
+use crate::store::{ReadError, postgres, sqlite};
 
 /// Why a coordinator cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -21,10 +21,12 @@ pub enum StartError {
     Exposed(std::net::SocketAddr),
     #[error("{key}: {what}")]
     Key { key: String, what: String },
-    #[error("'{0}' is not a store (say sqlite:PATH)")]
+    #[error("'{0}' is not a store (say sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE)")]
     StoreUrl(String),
     #[error(transparent)]
     Sqlite(#[from] sqlite::OpenError),
+    #[error(transparent)]
+    Postgres(#[from] postgres::OpenError),
     #[error("{key} is {value}: {what}")]
     Setting { key: &'static str, value: u64, what: &'static str },
     #[error("the store cannot be read: {0}")]

@@ -2,7 +2,7 @@
 //! them is read from the store, when a notice says that there is something or a look finds it; it
 //! is passed on like the steps of our own, in order and once.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use faultline_chassis::limits;
 use faultline_proto::{
@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     live::{Done, Live, Seen, Until, Waiter, message_response, task_response},
     store::{KeyRow, Notice, Scope, Write},
-    task::{Task, is_waiting},
+    task::{Task, is_final, is_waiting},
 };
 
 /// Events read at once.
@@ -152,15 +152,52 @@ impl State {
 impl Core {
     /// Passes on what has become of the tasks that were stirred.
     pub(crate) async fn catch_up_all(self: &Arc<Self>) {
-        let ids = std::mem::take(&mut self.lock().stirred);
-        stream::iter(ids)
-            .for_each_concurrent(AT_ONCE, |id| async move {
-                if let Err(error) = self.catch_up(id).await {
+        let (watched, awaited) = {
+            let mut state = self.lock();
+            let ids = std::mem::take(&mut state.stirred);
+            state.followed.retain(|_, followed| followed.matters());
+            let ids = ids.into_iter().filter(|id| state.followed.contains_key(id));
+            let is_watched = |id: &TaskId| !state.followed[id].watchers.is_empty();
+            ids.partition::<Vec<_>, _>(is_watched)
+        };
+        // Those who only wait need not hear of every step.
+        let settled = match self.settled(awaited).await {
+            Ok(settled) => settled,
+            Err(error) => return tracing::debug!(%error, "followed tasks cannot be read"),
+        };
+        stream::iter(watched.into_iter().map(|id| (id, true)))
+            .chain(stream::iter(settled.into_iter().map(|id| (id, false))))
+            .for_each_concurrent(AT_ONCE, |(id, is_watched)| async move {
+                let caught_up = match is_watched {
+                    true => self.catch_up(id).await,
+                    false => self.answer_followed(id).await,
+                };
+                if let Err(error) = caught_up {
                     // The next look comes soon.
                     tracing::debug!(task.id = %id, %error, "a followed task cannot be read");
                 }
             })
             .await;
+    }
+
+    /// Those of these tasks that somebody waits for and that have come so far.
+    async fn settled(&self, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
+        if ids.is_empty() {
+            return Ok(ids);
+        }
+        let rows = self.store.rows(ids.clone()).await?;
+        let found: HashMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
+        let state = self.lock();
+        let is_settled = |id: &TaskId| {
+            // Without a row it is gone, which they have to be told.
+            let Some(row) = found.get(id) else { return true };
+            let settled = is_final(row.state) || is_waiting(row.state);
+            let first = |waiter: &Waiter| waiter.until == Until::FirstReport;
+            let waits_for_first =
+                || state.followed.get(id).is_some_and(|f| f.waiters.iter().any(first));
+            settled || row.reported > 0 && waits_for_first()
+        };
+        Ok(ids.into_iter().filter(is_settled).collect())
     }
 
     async fn catch_up(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {

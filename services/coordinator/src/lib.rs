@@ -39,6 +39,7 @@ mod policy;
 mod queue;
 mod registry;
 mod reports;
+mod retention;
 mod slots;
 mod spans;
 mod store;
@@ -110,7 +111,10 @@ use crate::{
 
 pub use error::StartError as Error;
 pub use push::Push;
-pub use store::fill::{Past, fill};
+pub use store::{
+    fill::{Past, fill},
+    postgres::Database,
+};
 
 /// How a coordinator runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -118,8 +122,17 @@ pub use store::fill::{Past, fill};
 pub struct Config {
     /// Where gateways and workers reach it. Port 0: any free one.
     pub listen: SocketAddr,
-    /// Where tasks are kept: `sqlite:PATH`.
+    /// Where tasks are kept: `sqlite:PATH`, or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, which
+    /// several coordinators may share.
+    #[serde(serialize_with = "without_password")]
     pub store: String,
+    /// For how long a coordinator that says nothing keeps its tasks from the others. Of PostgreSQL.
+    pub lease_ms: u64,
+    /// Connections for reading from PostgreSQL; three more are for writing and for the others.
+    pub store_connections: usize,
+    /// How long tasks are kept once they have ended. Unset: for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_ended_hours: Option<u64>,
     /// What a message without a tenant goes to. Unset: the only agent there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_agent: Option<String>,
@@ -127,9 +140,6 @@ pub struct Config {
     pub max_attempts: u32,
     /// How long a worker without a stream keeps its tasks.
     pub reattach_grace_ms: u64,
-    /// How long a coordinator that shares its store may be silent before others take over what it
-    /// has.
-    pub lease_ms: u64,
     /// How often workers say that they live; three missed ones are a dead worker.
     pub heartbeat_ms: u64,
     /// How long a task waits for a worker that offers its agent before it fails. 0: what nobody
@@ -210,6 +220,9 @@ pub struct AgentPolicy {
     /// many as there are slots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<u32>,
+    /// How long its tasks are kept once they have ended. 0: for ever, whatever holds for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_ended_hours: Option<u64>,
     /// Agents that stand in for it, the best first, when it cannot serve and they have a skill in
     /// common.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -229,6 +242,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8081)),
             store: "sqlite:faultline.db".to_owned(),
+            store_connections: 8,
+            keep_ended_hours: None,
             default_agent: None,
             max_attempts: 3,
             reattach_grace_ms: limits::REATTACH_GRACE.as_millis() as u64,
@@ -274,18 +289,40 @@ impl Config {
             let what = "nobody could ask for any time; leave it out to let callers ask for all";
             return Err(Error::Setting { key: "timeout_ms_max", value: 0, what });
         }
-        let Some(path) = self.store.strip_prefix("sqlite:").filter(|p| !p.is_empty()) else {
-            return Err(Error::StoreUrl(self.store));
-        };
-        let store = store::sqlite::Sqlite::open(Path::new(path))?;
+        let store = self.open_store().await?;
         let network = self.mesh.network.as_ref();
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
         let token = self.mesh.token.clone();
-        let core = Arc::new(Core::new(Box::new(store), self));
+        let core = Arc::new(Core::new(store, self));
         core.recover().await.map_err(|e| Error::Recover(e.to_string()))?;
         observed::watch(&core);
         Ok(Service { listener, token, core })
     }
+}
+
+impl Config {
+    async fn open_store(&self) -> Result<Box<dyn store::Store>, Error> {
+        if let Some(path) = self.store.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+            return Ok(Box::new(store::sqlite::Sqlite::open(Path::new(path))?));
+        }
+        if ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme)) {
+            let settings = store::postgres::Settings {
+                lease: Duration::from_millis(self.lease_ms),
+                connections: self.store_connections,
+            };
+            return Ok(Box::new(store::postgres::Postgres::open(&self.store, settings).await?));
+        }
+        Err(Error::StoreUrl(shown_store(&self.store)))
+    }
+}
+
+/// A store as it may be printed: a password in it is stars.
+pub fn shown_store(url: &str) -> String {
+    store::postgres::without_password(url)
+}
+
+fn without_password<S: serde::Serializer>(url: &str, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&shown_store(url))
 }
 
 impl Service {

@@ -129,6 +129,12 @@ const LAPSED: Def<0> = Def::new(
     "Leases that were not renewed in time, after each of which the store was read again.",
     [],
 );
+const EXPIRED: Def<0> = Def::new(
+    "faultline.tasks.expired",
+    Unit::Of("task"),
+    "Ended tasks that were kept for long enough and are forgotten.",
+    [],
+);
 const LAG: Def<0> = Def::time(
     "faultline.stream.lag",
     "Time from an event to its being taken by who watches, while it keeps up.",
@@ -211,6 +217,7 @@ pub(crate) struct Meters {
     pub(crate) batches: Histogram,
     pub(crate) store_failures: Counter,
     pub(crate) conflicts: Counter,
+    pub(crate) expired: Counter,
     lag: Histogram,
     pub(crate) open: Gauge,
     lagged: Counter,
@@ -246,6 +253,7 @@ impl Meters {
             batches: metrics.histogram(&BATCHES).with([]),
             store_failures: metrics.counter(&STORE_FAILURES).with([]),
             conflicts: metrics.counter(&CONFLICTS).with([]),
+            expired: metrics.counter(&EXPIRED).with([]),
             lag: metrics.histogram(&LAG).with([]),
             open: metrics.gauge(&OPEN).with([]),
             lagged: metrics.counter(&LAGGED).with([]),

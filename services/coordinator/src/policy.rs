@@ -11,6 +11,9 @@ use faultline_proto::{
 
 use crate::{Config, OnWorkerLost, breaker, error::StartError, retry};
 
+/// The shortest lease.
+const LEASE_MS_MIN: u64 = 500;
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     /// For tasks of callers.
@@ -98,6 +101,16 @@ impl Config {
         if self.retry_base_ms > self.retry_cap_ms {
             let what = format!("at most retry_cap_ms, which is {}", self.retry_cap_ms);
             return Err(bad(None, "retry_base_ms", what));
+        }
+        if self.lease_ms < LEASE_MS_MIN {
+            let what = format!("at least {LEASE_MS_MIN}: shorter ones end while a disk is busy");
+            return Err(bad(None, "lease_ms", what));
+        }
+        if self.store_connections == 0 {
+            return Err(bad(None, "store_connections", "at least 1"));
+        }
+        if self.keep_ended_hours == Some(0) {
+            return Err(bad(None, "keep_ended_hours", "at least 1; leave it out to keep all"));
         }
         for (name, own) in &self.agents {
             let name = Some(name.as_str());
@@ -207,6 +220,12 @@ mod tests {
                 "coordinator.retry_budget_ratio",
             ),
             (Config { queue_max: 0, ..Config::default() }, "coordinator.queue_max"),
+            (Config { lease_ms: 499, ..Config::default() }, "coordinator.lease_ms"),
+            (Config { store_connections: 0, ..Config::default() }, "coordinator.store_connections"),
+            (
+                Config { keep_ended_hours: Some(0), ..Config::default() },
+                "coordinator.keep_ended_hours",
+            ),
             (
                 one(AgentPolicy { slots_max: Some(0), ..AgentPolicy::default() }),
                 "coordinator.agents.a.slots_max",

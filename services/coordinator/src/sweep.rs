@@ -1,13 +1,15 @@
 //! What is looked for from time to time: workers that did not come back, tasks that nobody takes,
-//! keys that have expired. What has a time of its own is in `due`.
+//! keys that have expired, tasks that were kept for long enough. What has a time of its own is in `due`.
 
 use std::{sync::Arc, time::Duration};
 
+use faultline_proto::id::TaskId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{
     core::{Core, now},
     repeat::kept,
+    retention::START,
     store::Write,
 };
 
@@ -15,6 +17,8 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// Between two looks for expired keys. Late ones do no harm: they are not found any more.
 const KEYS_TICK: Duration = Duration::from_secs(10);
+/// Between two walks through the tasks that may be old enough to be forgotten.
+const ENDED_TICK: Duration = Duration::from_secs(10 * 60);
 /// Keys forgotten in one commit, so that nobody waits long for it.
 const KEYS_AT_ONCE: usize = 1000;
 
@@ -22,6 +26,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keys_due = Instant::now();
+    let (mut ended_due, mut place) = (Instant::now(), None);
     loop {
         tick.tick().await;
         let now = now();
@@ -37,6 +42,10 @@ pub(crate) async fn run(core: Arc<Core>) {
             // More than one commit takes are taken by the ticks that follow.
             let all = core.forget_keys().await;
             keys_due = Instant::now() + if all { KEYS_TICK } else { TICK };
+        }
+        if ended_due <= Instant::now() {
+            place = core.expire_tasks(place.unwrap_or(TaskId::from_bytes(START))).await;
+            ended_due = Instant::now() + if place.is_none() { ENDED_TICK } else { TICK };
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     caller::Caller,
     live::Done,
     store::{
-        Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
+        Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
         Reading, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write,
         sqlite::Sqlite,
     },
@@ -131,6 +131,10 @@ impl Store for Flaky {
 
     fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>> {
         self.inner.key(name, since)
+    }
+
+    fn aged(&self, after: TaskId, before: TaskId, limit: usize) -> Reading<'_, Vec<Aged>> {
+        self.inner.aged(after, before, limit)
     }
 
     fn oldest_key(&self) -> Reading<'_, Option<Millis>> {

@@ -105,7 +105,12 @@ impl Mesh {
         let drain = Drain::new();
         let coordinator = Running::spawn("the coordinator", drain.clone(), service.run(drain));
 
-        let gateway = faultline_gateway::Config { coordinator: hub_url.clone(), ..gateway };
+        // Nobody is told by others where this gateway is, so nobody need hear that it leaves.
+        let gateway = faultline_gateway::Config {
+            coordinator: hub_url.clone(),
+            drain_delay_ms: 0,
+            ..gateway
+        };
         let tls = gateway.tls.is_some();
         let service = gateway.bind().await.context(CannotStart("gateway"))?;
         let (gateway_addr, readiness) = (service.addr(), service.readiness());

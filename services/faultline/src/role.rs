@@ -87,7 +87,7 @@ where
         descriptors::raise_limit();
         let drain = Drain::new();
         watch_signals(drain.clone())?;
-        let patience = limits::DRAIN_TIMEOUT + Duration::from_millis(500);
+        let patience = watch.delay + limits::DRAIN_TIMEOUT + Duration::from_millis(500);
         let watched = watch.start(&drain).await?;
         let ended = drain.bound(patience, work(drain.clone(), watched.probes.clone())).await;
         watched.end().await;

@@ -1,7 +1,7 @@
 //! One process as those see it who run it: its numbers, scraped or sent, and its probes. All
 //! long-running commands have it around them.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use faultline_chassis::{
@@ -30,6 +30,8 @@ pub(crate) struct Watch {
     otlp: Option<Options>,
     /// Of what was asked, what cannot be.
     passed_over: Vec<String>,
+    /// How long the service goes on as before after it was told to leave.
+    pub(crate) delay: Duration,
 }
 
 impl Watch {
@@ -44,7 +46,7 @@ impl Watch {
         let mut passed_over = Vec::new();
         let otlp = export::options(env, endpoint, |what| passed_over.push(what));
         let (metrics, admin) = (Metrics::of(service), flag.admin.or(admin));
-        Self { metrics, admin, otlp, passed_over }
+        Self { metrics, admin, otlp, passed_over, delay: Duration::ZERO }
     }
 
     /// From now on, and until it is ended.

@@ -96,7 +96,7 @@ pub(crate) fn extended_answer(
 async fn find(exchange: &Exchange, name: Option<&str>) -> Result<Agent, Failure> {
     let request = AgentsRequest { name: name.unwrap_or_default().to_owned() };
     let caller = exchange.caller(Duration::ZERO);
-    let answer = exchange.gateway.link.ask(caller, call::Body::Agents(request)).await?;
+    let answer = exchange.gateway.links.ask(caller, call::Body::Agents(request)).await?;
     let agents = match answer.body {
         reply::Body::Agents(response) => response.agents,
         _ => return Err(validate::wrong_answer()),

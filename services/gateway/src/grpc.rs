@@ -31,7 +31,7 @@ use tower::ServiceExt;
 use crate::{
     body, extensions,
     http::Exchange,
-    link::{FrameStream, Link},
+    links::{FrameStream, Links},
     operation::{self, Admitted, Operation},
     validate,
     version::{self, Version},
@@ -39,11 +39,11 @@ use crate::{
 
 const DETAILS: &str = "grpc-status-details-bin";
 
-pub(crate) fn router(link: &Link, drain: &Drain) -> Router {
+pub(crate) fn router(links: &Links, drain: &Drain) -> Router {
     let doors = A2aServiceServer::new(Doors)
         .max_decoding_message_size(limits::BODY_BYTES_MAX)
         .max_encoding_message_size(limits::GRPC_BYTES_MAX);
-    let pulse = HealthServer::new(Pulse { link: link.clone(), drain: drain.clone() });
+    let pulse = HealthServer::new(Pulse { links: links.clone(), drain: drain.clone() });
     let routes = Routes::new(doors).add_service(pulse);
     // The guard stands outermost: it must see the panics and clocks of everything inside.
     routes.prepare().into_axum_router().layer(GuardLayer)
@@ -293,7 +293,7 @@ fn push(answer: reply::Body) -> Option<TaskPushNotificationConfig> {
 
 /// What `/healthz` says, as gRPC says it.
 struct Pulse {
-    link: Link,
+    links: Links,
     drain: Drain,
 }
 
@@ -308,17 +308,14 @@ impl Health for Pulse {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         is_known(&request.into_inner().service)?;
-        Ok(Response::new(health(self.link.is_up())))
+        Ok(Response::new(health(self.links.is_up() && !self.drain.is_signalled())))
     }
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Beats>, Status> {
         is_known(&request.into_inner().service)?;
-        let mut ups = self.link.ups();
-        ups.mark_changed();
-        let beats = stream::unfold(ups, |mut ups| async move {
-            ups.changed().await.ok()?;
-            let is_up = *ups.borrow_and_update();
-            Some((Ok(health(is_up)), ups))
+        let beats = stream::unfold((self.links.ups(), None), |(mut ups, said)| async move {
+            let is_up = *ups.wait_for(|ups| Some(*ups > 0) != said).await.ok()? > 0;
+            Some((Ok(health(is_up)), (ups, Some(is_up))))
         });
         // A watch has no end of its own, and a drain would wait for it.
         let drain = self.drain.clone();

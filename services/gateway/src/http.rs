@@ -277,7 +277,10 @@ pub(crate) fn no_such_path() -> Failure {
 }
 
 fn health(gateway: &Gateway) -> Response<Body> {
-    let (status, text) = match gateway.link.is_up() {
+    let (status, text) = match gateway.links.is_up() {
+        _ if gateway.drain.is_signalled() => {
+            (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"leaving"}"#)
+        }
         true => (StatusCode::OK, r#"{"status":"ok"}"#),
         false => (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"no coordinator"}"#),
     };

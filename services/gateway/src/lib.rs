@@ -15,6 +15,7 @@ mod host;
 mod http;
 mod jsonrpc;
 mod link;
+mod links;
 mod mesh;
 mod meters;
 mod operation;
@@ -36,9 +37,9 @@ use std::{
 
 use axum::Router;
 use faultline_chassis::{
-    Drain, Mesh, Metrics, TraceContext,
+    Drain, Members, Mesh, Metrics, TraceContext,
     admin::Ready,
-    client::{CannotDial, Channel},
+    client::CannotDial,
     limits,
     server::{self, BindError, Listener},
     telemetry::Calling,
@@ -53,7 +54,7 @@ use crate::{
     card::{Cards, Public},
     console::Console,
     host::Hosts,
-    link::Link,
+    links::Links,
     meters::Meters,
     sign::Signer,
     trace_link::TraceLink,
@@ -73,7 +74,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Config {
     /// Where clients connect. Default: 127.0.0.1:8080.
     pub listen: SocketAddr,
-    /// Where the coordinator is. Default: http://127.0.0.1:8081.
+    /// Where the coordinators are: one address, or several with commas between them. A name stands
+    /// for every address it resolves to. Default: http://127.0.0.1:8081.
     pub coordinator: String,
     /// What clients call this gateway, as agent cards should say it. Default: the address it
     /// listens on, or the request's Host header when that is a wildcard.
@@ -98,6 +100,12 @@ pub struct Config {
     /// How long a reader may take nothing of a stream while something waits for it. Then the stream
     /// ends with an event that tells how to resume it. Default: 60000.
     pub reader_stall_ms: u64,
+    /// How long another coordinator is looked for when one breaks or leaves in the middle of a
+    /// stream, or of a send that waits. Then its client is told how to go on. Default: 15000.
+    pub resume_ms: u64,
+    /// How long it goes on as before when it is told to leave, although it says that it is not
+    /// ready: so long it takes others to hear of it. Default: 0.
+    pub drain_delay_ms: u64,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
     /// Where probes and numbers are served, to whoever reaches it; the numbers are also at
@@ -135,6 +143,8 @@ impl Default for Config {
             card_key_id: None,
             console: true,
             reader_stall_ms: limits::READER_STALL.as_millis() as u64,
+            resume_ms: limits::RESUME_PATIENCE.as_millis() as u64,
+            drain_delay_ms: 0,
             tls: None,
             admin: None,
             insecure: false,
@@ -180,8 +190,8 @@ pub enum Error {
 /// Bound, but not serving yet.
 pub struct Service {
     listener: Listener,
-    link: Link,
-    coordinator: Channel,
+    links: Links,
+    drain_delay: Duration,
     cards: Cards,
     callers: Callers,
     hosts: Hosts,
@@ -189,7 +199,7 @@ pub struct Service {
     trace_link: Option<TraceLink>,
     error_table: ErrorTable,
     metrics: Metrics,
-    /// Host and port of the coordinator, for spans.
+    /// Host and port of the coordinators, for spans.
     peer: (String, Option<u16>),
     is_tls: bool,
     console: Option<Console>,
@@ -213,7 +223,7 @@ impl Config {
         if !self.listen.ip().is_loopback() && self.auth.token.is_empty() && !self.insecure {
             return Err(Error::Exposed(self.listen));
         }
-        let coordinator = Channel::lazy(&self.mesh.dial(&self.coordinator))?;
+        let members = Members::new(&self.mesh, &self.coordinator)?;
         let network = self.mesh.network.as_ref();
         let reader_stall = Duration::from_millis(self.reader_stall_ms);
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
@@ -233,9 +243,9 @@ impl Config {
         };
         Ok(Service {
             listener,
-            link: Link::new(reader_stall),
-            peer: coordinator.peer(),
-            coordinator,
+            peer: members.peer(),
+            links: Links::new(members, reader_stall, Duration::from_millis(self.resume_ms)),
+            drain_delay: Duration::from_millis(self.drain_delay_ms),
             cards,
             callers,
             hosts,
@@ -257,38 +267,44 @@ impl Service {
 
     /// To be asked while it runs.
     pub fn readiness(&self) -> Readiness {
-        Readiness(self.link.clone())
+        Readiness(self.links.clone())
     }
 
     /// Serves until drained.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
-        let link = self.link;
-        let _connection = AbortOnDropHandle::new(tokio::spawn(link.clone().run(self.coordinator)));
-        let _watch = AbortOnDropHandle::new(tokio::spawn(link.clone().watch_readers()));
+        let links = self.links;
+        let _connections = AbortOnDropHandle::new(tokio::spawn(links.clone().run()));
+        let _watch = AbortOnDropHandle::new(tokio::spawn(links.clone().watch_readers()));
         let gateway = Gateway {
-            link: link.clone(),
-            grpc: grpc::router(&link, &drain),
+            grpc: grpc::router(&links, &drain),
+            meters: Meters::new(&self.metrics, &links),
+            links: links.clone(),
+            drain: drain.clone(),
             cards: self.cards,
             callers: self.callers,
             hosts: self.hosts,
             operators_act: self.operators_act,
             trace_link: self.trace_link,
             error_table: self.error_table,
-            meters: Meters::new(&self.metrics, &link),
             metrics: self.metrics,
             peer: self.peer,
             is_tls: self.is_tls,
             console: self.console,
         };
         let router = http::router(Arc::new(gateway));
+        // Whoever sends requests here hears only after a while that it should not.
+        let closing = Drain::new();
         let last_words = async {
             drain.signalled().await;
+            sleep(self.drain_delay).await;
+            links.drain();
+            closing.start();
             sleep(limits::DRAIN_TIMEOUT - LAST_WORDS).await;
-            link.leave();
+            links.leave();
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = server::serve(self.listener, router, drain.clone(), limits::DRAIN_TIMEOUT) => {}
+            () = server::serve(self.listener, router, closing.clone(), limits::DRAIN_TIMEOUT) => {}
             () = last_words => {}
         }
         Ok(())
@@ -297,7 +313,7 @@ impl Service {
 
 /// Whether a gateway is of use: it is once it has reached the coordinator.
 #[derive(Clone)]
-pub struct Readiness(Link);
+pub struct Readiness(Links);
 
 impl Readiness {
     pub fn is_ready(&self) -> bool {
@@ -311,7 +327,9 @@ impl Readiness {
 
 /// What every request shares.
 struct Gateway {
-    link: Link,
+    links: Links,
+    /// It is told to leave.
+    drain: Drain,
     grpc: Router,
     cards: Cards,
     callers: Callers,

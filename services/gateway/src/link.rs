@@ -1,9 +1,10 @@
-//! The way to the coordinator: one long-lived stream that carries every call of this gateway. It
-//! owns the numbering of calls, who waits for which, and coming back after a break. It knows
-//! nothing of HTTP, and of the calls it carries only whether one answer follows or many.
+//! The way to one coordinator: one long-lived stream that carries many calls. It owns the numbering
+//! of calls, who waits for which, and coming back after a break. It knows nothing of HTTP and of
+//! other coordinators, and of the calls it carries only whether one answer follows or many.
 
 mod cut;
 mod frames;
+mod health;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,7 +12,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
     time::Duration,
@@ -26,17 +27,16 @@ use faultline_proto::{
 };
 use futures::Stream;
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, timeout},
 };
 
-use cut::{Again, LOST};
-pub(crate) use frames::FrameStream;
+use cut::MOVED;
+pub(crate) use cut::{Again, Ended, LEAVES, LOST, is_passing};
+pub(crate) use frames::{Frames, Peer};
 use frames::{Reader, Ticket};
+use health::Health;
 
-/// How long a call waits for a connection before it fails: long enough for a coordinator that
-/// restarts, short enough for a caller that would rather go elsewhere.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// The pauses between two attempts to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -44,6 +44,25 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What one stream can be ahead: its credit, and the failure that ends it.
 const FRAMES_AHEAD_MAX: usize = limits::STREAM_CREDIT as usize + 1;
+
+/// What the links of one gateway share.
+pub(crate) struct Board {
+    /// How many of them have a connection.
+    pub(crate) ups: watch::Sender<usize>,
+    /// One of them became another than it was.
+    pub(crate) changed: Notify,
+    /// Streams that were ended because nobody read them.
+    pub(crate) stalled: AtomicU64,
+    /// How long a reader may take nothing while something waits for it.
+    pub(crate) reader_stall: Duration,
+}
+
+impl Board {
+    pub(crate) fn new(reader_stall: Duration) -> Self {
+        let (ups, stalled) = (watch::Sender::new(0), AtomicU64::new(0));
+        Self { ups, changed: Notify::new(), stalled, reader_stall }
+    }
+}
 
 /// Cheap to clone; all clones share the one connection.
 #[derive(Clone)]
@@ -54,26 +73,38 @@ pub(crate) struct Link {
 struct Shared {
     state: Mutex<State>,
     /// Whether there is a connection.
-    ups: watch::Sender<bool>,
-    /// One permit for each stream that may be open.
-    streams: Arc<Semaphore>,
-    /// Streams that were ended because nobody read them.
-    stalled: AtomicU64,
-    /// How long a reader may take nothing while something waits for it.
-    reader_stall: Duration,
+    is_up: AtomicBool,
+    board: Arc<Board>,
 }
 
 #[derive(Default)]
 struct State {
+    /// The gateway leaves.
     is_leaving: bool,
+    /// The coordinator leaves: it said so on this connection.
+    has_moved: bool,
+    /// Nobody names it any more.
+    is_unlisted: bool,
+    health: Health,
     /// Counts connections, so that the sending half of a broken one cannot take calls of the next.
     epoch: u64,
     /// Never reused, also not across connections: a late drop or reply hits nobody else.
     last_id: u64,
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, Waiter>,
     outbox: VecDeque<Call>,
     /// Of the sending half, when it found the outbox empty.
     sender: Option<Waker>,
+}
+
+/// How a link stands, for whoever has a call to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Up,
+    /// It failed too often, and is left alone until then.
+    Ejected(Instant),
+    /// Connected, but only for the calls that are under way.
+    Leaving,
+    Down,
 }
 
 /// What came back, and the extensions that are in force for the call.
@@ -82,39 +113,16 @@ pub(crate) struct Answer {
     pub(crate) extensions: Vec<String>,
 }
 
-/// One call under way.
-struct Waiting {
-    waiter: Waiter,
-    /// What its caller can do should the connection break.
-    again: Again,
-}
-
 enum Waiter {
-    One(oneshot::Sender<Result<Answer, Failure>>),
+    One(oneshot::Sender<Result<Answer, Ended>>),
     Many(Reader),
 }
 
 impl Link {
     /// Not connected; [`Link::run`] does that.
-    pub(crate) fn new(reader_stall: Duration) -> Self {
-        let shared = Shared {
-            state: Mutex::default(),
-            ups: watch::Sender::new(false),
-            streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
-            stalled: AtomicU64::new(0),
-            reader_stall,
-        };
+    pub(crate) fn new(board: Arc<Board>) -> Self {
+        let shared = Shared { state: Mutex::default(), is_up: AtomicBool::new(false), board };
         Self { shared: Arc::new(shared) }
-    }
-
-    pub(crate) fn is_up(&self) -> bool {
-        *self.shared.ups.borrow()
-    }
-
-    /// Finds it again for as long as it is used.
-    pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + use<> {
-        let shared = Arc::downgrade(&self.shared);
-        move || shared.upgrade().map(|shared| Self { shared })
     }
 
     /// Calls under way, streams among them.
@@ -122,101 +130,86 @@ impl Link {
         self.shared.lock().waiting.len()
     }
 
-    pub(crate) fn open_streams(&self) -> usize {
-        limits::STREAMS_MAX - self.shared.streams.available_permits()
+    pub(crate) fn standing(&self, now: Instant) -> Standing {
+        let state = self.shared.lock();
+        match state.health.ejected(now) {
+            _ if !self.shared.is_up() => Standing::Down,
+            _ if state.has_moved || state.is_unlisted => Standing::Leaving,
+            Some(until) => Standing::Ejected(until),
+            None => Standing::Up,
+        }
     }
 
-    pub(crate) fn stalled(&self) -> u64 {
-        self.shared.stalled.load(Ordering::Relaxed)
+    /// Whether anybody still names it.
+    pub(crate) fn set_listed(&self, is_listed: bool) {
+        self.shared.lock().is_unlisted = !is_listed;
+        self.shared.board.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_listed(&self) -> bool {
+        !self.shared.lock().is_unlisted
     }
 
     /// A call with one answer. Dropped before its end, it tells the coordinator so.
-    pub(crate) async fn ask(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
-        self.ready().await?;
+    pub(crate) async fn ask(&self, caller: Caller, body: call::Body) -> Result<Answer, Ended> {
         let (sender, receiver) = oneshot::channel();
         let mut ticket = self.register(caller, body, Waiter::One(sender))?;
         let answer = receiver.await;
         ticket.is_open = false;
-        answer.unwrap_or_else(|_| Err(Again::Unknown.failure(LOST)))
+        answer.unwrap_or(Err(Ended::Cut(LOST)))
     }
 
     /// A call with many answers.
-    pub(crate) async fn stream(
+    pub(crate) fn stream(
         &self,
         caller: Caller,
         body: call::Body,
-    ) -> Result<FrameStream, Failure> {
-        self.ready().await?;
-        let place = Arc::clone(&self.shared.streams).try_acquire_owned();
-        let place = place.map_err(|_| {
-            let most = limits::STREAMS_MAX;
-            overloaded(&format!("{most} streams are open at this gateway, and more may not be"))
-        })?;
+        peer: &Peer,
+    ) -> Result<Frames, Ended> {
         let (sender, frames) = mpsc::channel(FRAMES_AHEAD_MAX);
-        let reader = Reader::new(sender);
-        let stall = reader.stall();
+        let reader = Reader::new(sender, peer.clone());
         let ticket = self.register(caller, body, Waiter::Many(reader))?;
-        Ok(FrameStream::new(frames, ticket, stall, place))
+        Ok(Frames::new(frames, ticket))
     }
 
-    async fn ready(&self) -> Result<(), Failure> {
-        if self.is_up() {
-            return Ok(());
-        }
-        let mut ups = self.shared.ups.subscribe();
-        match timeout(PATIENCE, ups.wait_for(|up| *up)).await {
-            Ok(_) => Ok(()),
-            Err(_) if self.shared.lock().is_leaving => Err(leaving()),
-            Err(_) => Err(unreachable()),
-        }
-    }
-
-    fn register(
-        &self,
-        caller: Caller,
-        body: call::Body,
-        waiter: Waiter,
-    ) -> Result<Ticket, Failure> {
+    fn register(&self, caller: Caller, body: call::Body, waiter: Waiter) -> Result<Ticket, Ended> {
         let mut state = self.shared.lock();
-        if state.is_leaving {
-            return Err(leaving());
-        }
         // Asked under the lock: `fail_all` says no before it takes the lock, so it misses nobody.
-        if !self.is_up() {
-            return Err(unreachable());
+        if state.is_leaving || !self.shared.is_up() {
+            return Err(Ended::Unsent(Box::new((caller, body))));
         }
         if state.waiting.len() >= limits::LINK_CALLS_MAX {
-            return Err(overloaded("too many calls are under way at this gateway"));
+            return Err(overloaded("too many calls are under way at this gateway").into());
         }
         if state.outbox.len() >= limits::OUTBOX_MAX {
-            return Err(overloaded("the coordinator does not keep up"));
+            return Err(overloaded("the coordinator does not keep up").into());
         }
         state.last_id += 1;
         let id = state.last_id;
-        let again = Again::of(&caller, &body);
-        state.waiting.insert(id, Waiting { waiter, again });
+        state.waiting.insert(id, waiter);
         let sender = state.post(Call { id, caller: Some(caller), body: Some(body) });
         drop(state);
         wake(sender);
         Ok(Ticket { shared: Arc::clone(&self.shared), id, is_open: true })
     }
 
-    /// Keeps the connection for as long as it is polled.
-    pub(crate) async fn run(self, coordinator: Channel) {
+    /// Keeps the connection for as long as it is polled, and tells whenever it was lost.
+    pub(crate) async fn run(self, coordinator: Channel, name: String, lost: impl Fn()) {
         let mut client = LinkClient::new(coordinator)
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
         let mut pause = BACKOFF_MIN;
         let mut was_told = false;
         loop {
-            let (failure, was_up) = self.shared.session(&mut client).await;
+            let (failure, was_up) = self.shared.session(&mut client, &name).await;
             self.shared.fail_all(LOST);
+            lost();
             if was_up {
                 (pause, was_told) = (BACKOFF_MIN, false);
             }
             if !was_told {
                 let private = failure.private().map_or("", |p| p.for_log());
-                tracing::warn!(%failure, private, "no connection to the coordinator");
+                tracing::warn!(%failure, private, at = name, "no connection to the coordinator");
                 was_told = true;
             }
             // Half of it by chance: gateways that lost one coordinator must not return as one.
@@ -225,23 +218,20 @@ impl Link {
         }
     }
 
-    /// Ends streams whose readers are stuck, for as long as it is polled.
-    pub(crate) async fn watch_readers(self) {
-        loop {
-            tokio::time::sleep(self.shared.reader_stall / 12).await;
-            self.shared.end_stuck(Instant::now());
-        }
+    /// Ends streams whose readers are stuck.
+    pub(crate) fn end_stuck(&self) {
+        self.shared.end_stuck(Instant::now());
     }
 
-    /// Whether there is a connection, and whenever that changes.
-    pub(crate) fn ups(&self) -> watch::Receiver<bool> {
-        self.shared.ups.subscribe()
-    }
-
-    /// Ends every call with a failure that says the gateway leaves, and takes no more.
+    /// Ends every call, because the gateway leaves, and takes no more.
     pub(crate) fn leave(&self) {
         self.shared.lock().is_leaving = true;
-        self.shared.fail_all("the gateway is leaving");
+        self.shared.fail_all(LEAVES);
+    }
+
+    /// Ends every call, because nobody looks after the connection any longer.
+    pub(crate) fn give_up(&self) {
+        self.shared.fail_all(LOST);
     }
 }
 
@@ -251,8 +241,26 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Acquire)
+    }
+
+    fn set_up(&self, is_up: bool) {
+        if self.is_up.swap(is_up, Ordering::AcqRel) != is_up {
+            self.board.ups.send_modify(|ups| match is_up {
+                true => *ups += 1,
+                false => *ups -= 1,
+            });
+        }
+        self.board.changed.notify_waiters();
+    }
+
     /// One connection from its first byte to its last. Also says whether it ever was up.
-    async fn session(self: &Arc<Self>, client: &mut LinkClient<Channel>) -> (Failure, bool) {
+    async fn session(
+        self: &Arc<Self>,
+        client: &mut LinkClient<Channel>,
+        name: &str,
+    ) -> (Failure, bool) {
         let epoch = self.lock().epoch;
         let outgoing = Outgoing { shared: Arc::clone(self), epoch, batch: VecDeque::new() };
         let opened = timeout(limits::CONNECT_TIMEOUT, client.open(outgoing)).await;
@@ -261,8 +269,8 @@ impl Shared {
             Ok(Err(status)) => return (Failure::from(status), false),
             Err(_) => return (unreachable(), false),
         };
-        self.ups.send_replace(true);
-        tracing::info!("connected to the coordinator");
+        self.set_up(true);
+        tracing::info!(at = name, "connected to the coordinator");
         loop {
             match replies.message().await {
                 Ok(Some(reply)) => self.deliver(reply),
@@ -278,13 +286,26 @@ impl Shared {
         let mut state = self.lock();
         let frame = match body {
             reply::Body::Frame(frame) => frame,
-            last => {
-                let waiting = state.waiting.remove(&id);
+            reply::Body::Moved(_) if id == 0 => {
+                state.has_moved = true;
                 drop(state);
-                return finish(waiting.map(|waiting| waiting.waiter), last, extensions);
+                tracing::info!("a coordinator is about to leave");
+                return self.board.changed.notify_waiters();
+            }
+            last => {
+                let waiter = state.waiting.remove(&id);
+                let ending = end(last);
+                match &ending {
+                    Ok(_) => state.health.well(),
+                    Err(failure) if is_passing(failure) => state.health.badly(Instant::now()),
+                    Err(_) => state.health.well(),
+                }
+                drop(state);
+                return finish(waiter, ending, extensions);
             }
         };
-        let refused = match state.waiting.get_mut(&id).map(|waiting| &mut waiting.waiter) {
+        state.health.well();
+        let refused = match state.waiting.get_mut(&id) {
             // Sent under the lock: a clone of the sender would cost more than the send.
             Some(Waiter::Many(reader)) => !reader.takes(frame, extensions),
             Some(Waiter::One(_)) => true,
@@ -293,29 +314,29 @@ impl Shared {
         if refused {
             // Either its reader is just leaving and will say so itself, or the coordinator sent
             // what nobody asked for. The second ends this call, and only this one.
-            let waiting = state.waiting.remove(&id);
+            let waiter = state.waiting.remove(&id);
             let sender = state.post(dropped(id));
             drop(state);
             wake(sender);
-            waiting.into_iter().for_each(|waiting| fail(waiting.waiter, broken()));
+            waiter.into_iter().for_each(|waiter| fail(waiter, broken().into()));
         }
     }
 
     /// Ends the streams that nobody has read for too long although something waits in them.
     fn end_stuck(&self, now: Instant) {
         let mut state = self.lock();
-        let stuck = |_: &u64, waiting: &mut Waiting| match &mut waiting.waiter {
-            Waiter::Many(reader) => reader.is_stuck(now, self.reader_stall),
+        let stuck = |_: &u64, waiter: &mut Waiter| match waiter {
+            Waiter::Many(reader) => reader.is_stuck(now, self.board.reader_stall),
             Waiter::One(_) => false,
         };
         let ended: Vec<_> = state.waiting.extract_if(stuck).collect();
         let senders: Vec<_> = ended.iter().map(|(id, _)| state.post(dropped(*id))).collect();
         drop(state);
         senders.into_iter().for_each(wake);
-        for (_, waiting) in ended {
-            match waiting.waiter {
+        for (_, waiter) in ended {
+            match waiter {
                 Waiter::Many(reader) => {
-                    self.stalled.fetch_add(1, Ordering::Relaxed);
+                    self.board.stalled.fetch_add(1, Ordering::Relaxed);
                     reader.let_go();
                 }
                 Waiter::One(_) => {}
@@ -323,27 +344,33 @@ impl Shared {
         }
     }
 
-    /// The last word to who did not read.
-    fn stuck_reader(&self) -> Failure {
-        overloaded(&format!(
-            "nothing of this stream was read for {:?}, so it ends here; the task goes on: resume \
-             with SubscribeToTask and Last-Event-ID",
-            self.reader_stall
-        ))
-    }
-
-    /// Ends all calls, says of what, and forgets what was not sent yet.
-    fn fail_all(&self, what: &str) {
-        self.ups.send_replace(false);
+    /// Ends all calls, says of what, and gives back what was not sent yet.
+    fn fail_all(&self, what: &'static str) {
+        self.set_up(false);
         let mut state = self.lock();
         state.epoch += 1;
-        state.outbox.clear();
-        let waiting = mem::take(&mut state.waiting);
+        state.has_moved = false;
+        let mut waiting = mem::take(&mut state.waiting);
+        let unsent: Vec<_> = mem::take(&mut state.outbox)
+            .into_iter()
+            .filter_map(|Call { id, caller, body }| {
+                // Credit has no caller, and is of a call that was sent.
+                let caller = caller?;
+                Some((waiting.remove(&id)?, caller, body?))
+            })
+            .collect();
         let sender = state.sender.take();
+        // One break is one failure, however many calls it cost.
+        if what == LOST && !waiting.is_empty() {
+            state.health.badly(Instant::now());
+        }
         drop(state);
         wake(sender);
-        for Waiting { waiter, again } in waiting.into_values() {
-            fail(waiter, again.failure(what));
+        for (waiter, caller, body) in unsent {
+            fail(waiter, Ended::Unsent(Box::new((caller, body))));
+        }
+        for waiter in waiting.into_values() {
+            fail(waiter, Ended::Cut(what));
         }
     }
 }
@@ -368,29 +395,36 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-fn finish(waiter: Option<Waiter>, last: reply::Body, extensions: Vec<String>) {
+/// The last reply to a call, or the failure that it is.
+fn end(last: reply::Body) -> Result<reply::Body, Failure> {
+    let reply::Body::Failure(record) = last else { return Ok(last) };
+    let failure = Failure::from_record(*record);
+    if failure.origin.is_some() {
+        return Err(failure);
+    }
+    let service = "coordinator".to_owned();
+    Err(failure.born_at(Origin { service, ..Origin::default() }))
+}
+
+fn finish(waiter: Option<Waiter>, last: Result<reply::Body, Failure>, extensions: Vec<String>) {
     match (waiter, last) {
-        (None, _) | (Some(Waiter::Many(_)), reply::Body::End(_)) => {}
-        (Some(waiter), reply::Body::Failure(record)) => {
-            let mut failure = Failure::from_record(*record);
-            if failure.origin.is_none() {
-                let service = "coordinator".to_owned();
-                failure = failure.born_at(Origin { service, ..Origin::default() });
-            }
-            fail(waiter, failure);
-        }
-        (Some(Waiter::One(sender)), last) => {
+        (None, _) | (Some(Waiter::Many(_)), Ok(reply::Body::End(_))) => {}
+        (Some(waiter), Err(failure)) => fail(waiter, failure.into()),
+        (Some(Waiter::One(sender)), Ok(body)) => {
             // The caller may have left in this very moment; then nobody minds.
-            let _ = sender.send(Ok(Answer { body: last, extensions }));
+            let _ = sender.send(Ok(Answer { body, extensions }));
         }
-        (Some(waiter @ Waiter::Many(_)), _) => fail(waiter, broken()),
+        (Some(waiter @ Waiter::Many(_)), Ok(reply::Body::Moved(_))) => {
+            fail(waiter, Ended::Cut(MOVED));
+        }
+        (Some(waiter @ Waiter::Many(_)), Ok(_)) => fail(waiter, broken().into()),
     }
 }
 
-fn fail(waiter: Waiter, failure: Failure) {
+fn fail(waiter: Waiter, ended: Ended) {
     match waiter {
-        Waiter::One(sender) => drop(sender.send(Err(failure))),
-        Waiter::Many(reader) => reader.fail(failure),
+        Waiter::One(sender) => drop(sender.send(Err(ended))),
+        Waiter::Many(reader) => reader.fail(ended),
     }
 }
 
@@ -425,11 +459,11 @@ impl Stream for Outgoing {
     }
 }
 
-fn unreachable() -> Failure {
+pub(crate) fn unreachable() -> Failure {
     transport("the coordinator cannot be reached; nothing was sent")
 }
 
-fn leaving() -> Failure {
+pub(crate) fn leaving() -> Failure {
     transport("the gateway is leaving; nothing was sent")
 }
 
@@ -441,7 +475,7 @@ fn transport(text: &str) -> Failure {
         .with_plane(Plane::Transport)
 }
 
-fn overloaded(text: &str) -> Failure {
+pub(crate) fn overloaded(text: &str) -> Failure {
     Failure::new(&reason::OVERLOADED).because(text).with_retry_after(RETRY_AFTER)
 }
 

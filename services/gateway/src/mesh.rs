@@ -111,10 +111,10 @@ pub(crate) async fn answer(
     let call = method.call(&body)?;
     let caller = exchange.caller(Duration::ZERO);
     if method == Method::Watch {
-        let changes = exchange.gateway.link.stream(caller, call).await?;
+        let changes = exchange.gateway.links.stream(caller, call).await?;
         return Ok(sse::answer(exchange, changes, Changes).await?);
     }
-    let body = match exchange.gateway.link.ask(caller, call).await?.body {
+    let body = match exchange.gateway.links.ask(caller, call).await?.body {
         reply::Body::Agents(agents) => json::to_vec(&agents),
         reply::Body::Workers(workers) => json::to_vec(&workers),
         reply::Body::Inspect(mut inspect) => {

@@ -1,5 +1,5 @@
 //! What the gateway measures: every request once, by what it asked for and how it was answered,
-//! and the link to the coordinator.
+//! and the links to the coordinators.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -16,7 +16,7 @@ use faultline_chassis::{
 use faultline_proto::{Failure, status, v1::Severity};
 use http::StatusCode;
 
-use crate::{link::Link, operation::Operation, route::Route};
+use crate::{links::Links, operation::Operation, route::Route};
 
 const REQUESTS: Def<5> = Def::time(
     "http.server.request.duration",
@@ -33,8 +33,14 @@ const REQUESTS: Def<5> = Def::time(
 const UP: Def<0> = Def::new(
     "faultline.link.up",
     Unit::None,
-    "Whether the gateway has reached the coordinator: 1 or 0.",
+    "Whether the gateway has reached a coordinator: 1 or 0.",
     [],
+);
+const LINKS: Def<1> = Def::new(
+    "faultline.links",
+    Unit::Of("link"),
+    "Coordinators that the gateway knows of, by how the link to each stands.",
+    ["state"],
 );
 const CALLS: Def<0> = Def::new(
     "faultline.link.calls",
@@ -51,6 +57,13 @@ const STALLED: Def<0> = Def::new(
     [],
 );
 
+const RESUMED: Def<1> = Def::new(
+    "faultline.stream.resumes",
+    Unit::Of("stream"),
+    "Streams that lost their coordinator, by whether they went on with another.",
+    ["outcome"],
+);
+
 pub(crate) struct Meters {
     requests: Histograms<5>,
     /// Those that are posted and go well, by where and what: finding their series would cost more
@@ -60,14 +73,26 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    pub(crate) fn new(metrics: &Metrics, link: &Link) -> Arc<Self> {
-        let link = link.downgrade();
+    pub(crate) fn new(metrics: &Metrics, links: &Links) -> Arc<Self> {
+        let links = links.downgrade();
         metrics.observe(move |seen| {
-            let Some(link) = link() else { return false };
-            seen.gauge(&UP, [], link.is_up().into());
-            seen.gauge(&CALLS, [], link.calls() as f64);
-            seen.gauge(&STREAMS, [], link.open_streams() as f64);
-            seen.counter(&STALLED, [], link.stalled() as f64);
+            let Some(links) = links() else { return false };
+            seen.gauge(&UP, [], links.is_up().into());
+            let standings = links.standings();
+            for (state, count) in [
+                ("up", standings.up),
+                ("down", standings.down),
+                ("ejected", standings.ejected),
+                ("leaving", standings.leaving),
+            ] {
+                seen.gauge(&LINKS, [state], count as f64);
+            }
+            seen.gauge(&CALLS, [], links.calls() as f64);
+            seen.gauge(&STREAMS, [], links.open_streams() as f64);
+            seen.counter(&STALLED, [], links.stalled() as f64);
+            let (resumed, given_up) = links.resumes();
+            seen.counter(&RESUMED, ["resumed"], resumed as f64);
+            seen.counter(&RESUMED, ["given_up"], given_up as f64);
             true
         });
         let (requests, failures) = (metrics.histogram(&REQUESTS), Failures::of(metrics));

@@ -17,11 +17,7 @@ use faultline_proto::{
 use prost_types::{Struct, value::Kind};
 
 use crate::{
-    auth::Scope,
-    card, extensions,
-    http::Exchange,
-    link::{Answer, FrameStream},
-    validate,
+    auth::Scope, card, extensions, http::Exchange, link::Answer, links::FrameStream, validate,
 };
 
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -179,7 +175,7 @@ pub(crate) async fn once(exchange: &Exchange, admitted: Admitted) -> Result<Answ
         call::Body::ExtendedCard(request) => Some(request.tenant.clone()),
         _ => None,
     };
-    let asked = exchange.gateway.link.ask(caller, call).await;
+    let asked = exchange.gateway.links.ask(caller, call).await;
     let task = asked.as_ref().map(|answer| task(&answer.body));
     exchange.span.with(|span| {
         if let Ok(Some(task)) = task {
@@ -210,7 +206,7 @@ pub(crate) async fn stream(
     admitted: Admitted,
 ) -> Result<FrameStream, Failure> {
     let Admitted { mut calling, caller, call } = admitted;
-    match exchange.gateway.link.stream(caller, call).await {
+    match exchange.gateway.links.stream(caller, call).await {
         Ok(frames) => Ok(frames.traced(calling, exchange.span.clone())),
         Err(failure) => {
             calling.ended(Err(&failure));

@@ -19,7 +19,7 @@ use http::{
 };
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::{error::Reporter, extensions, http::Exchange, link::FrameStream};
+use crate::{error::Reporter, extensions, http::Exchange, links::FrameStream};
 
 /// Events that are ready together leave together, up to about so many bytes.
 const CHUNK_BYTES: usize = 16 * 1024;

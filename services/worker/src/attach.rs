@@ -1,15 +1,16 @@
-//! The connection to the coordinator: made, kept alive, made again. Agents do not notice when it
+//! The connection to one of the coordinators: made, kept alive, made again there or elsewhere. Agents do not notice when it
 //! breaks; the desk and the outbox outlive it.
 
 use std::time::Duration;
 
-use faultline_chassis::{client::Channel, limits};
+use faultline_chassis::{Members, limits, members::Member};
 use faultline_proto::{
     Failure, reason,
     v1::{self, to_worker::Body},
 };
 use http::uri::PathAndQuery;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Request, Streaming, client::Grpc};
 use tonic_prost::ProstCodec;
 
@@ -23,43 +24,66 @@ const SILENT_BEATS_MAX: u32 = 3;
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
-/// Stays attached, through any number of connections, until the outbox is finished.
-pub(crate) async fn stay(
-    desk: &Desk,
-    address: &str,
-    coordinator: &Channel,
-) -> Result<(), ServiceError> {
+/// Stays attached, through any number of connections to whichever coordinators there are, until the
+/// outbox is finished.
+pub(crate) async fn stay(desk: &Desk, members: &Members) -> Result<(), ServiceError> {
+    let _following = AbortOnDropHandle::new(tokio::spawn(members.clone().follow()));
     let mut ever_welcome = false;
     let mut backoff = BACKOFF_MIN;
+    // Those that are no use for now.
+    let mut tried = Vec::new();
     loop {
-        let (welcomed, lost) = attach(desk, coordinator.anew()).await;
+        let Some(member) = choose(members, &tried) else {
+            if desk.outbox.finished() {
+                return Ok(());
+            }
+            // Jitter, so that the workers of a dead coordinator do not come back all at once.
+            let pause = sleep(backoff.mul_f64(rand::random_range(0.5..1.0)));
+            let mut listed = members.watch();
+            let fresh = |now: &Vec<Member>| now.iter().any(|member| !tried.contains(member));
+            tokio::select! {
+                _ = listed.wait_for(fresh) => {}
+                () = pause => tried.clear(),
+            }
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+            continue;
+        };
+        let (welcomed, lost) = attach(desk, members, &member).await;
         desk.parted();
         if desk.outbox.finished() {
             return Ok(());
         }
-        ever_welcome |= welcomed;
+        members.look();
         if welcomed {
+            tried.clear();
             backoff = BACKOFF_MIN;
         }
+        ever_welcome |= welcomed;
         // What the coordinator calls wrong the first time will be wrong every time.
         let is_final = matches!(lost.code(), Code::InvalidArgument | Code::Unauthenticated);
         if !ever_welcome && is_final {
             return Err(ServiceError::Refused(lost));
         }
         if backoff == BACKOFF_MIN {
-            tracing::warn!(coordinator = address, reason = %lost, "not attached, trying again");
+            tracing::warn!(coordinator = %member, reason = %lost, "not attached, trying again");
         } else {
-            tracing::debug!(coordinator = address, reason = %lost, "still not attached");
+            tracing::debug!(coordinator = %member, reason = %lost, "still not attached");
         }
-        // Jitter, so that the workers of a dead coordinator do not come back all at once.
-        sleep(backoff.mul_f64(rand::random_range(0.5..1.0))).await;
-        backoff = (backoff * 2).min(BACKOFF_MAX);
+        tried.push(member);
     }
+}
+
+/// Any of those that were not tried yet: by chance, so that workers spread.
+fn choose(members: &Members, tried: &[Member]) -> Option<Member> {
+    let mut left = members.now();
+    left.retain(|member| !tried.contains(member));
+    (!left.is_empty()).then(|| left.swap_remove(rand::random_range(0..left.len())))
 }
 
 /// One connection from its beginning to its end: whether the coordinator welcomed it, and why it
 /// ended. It is dialled anew each time, because the old one may be dead without knowing it.
-async fn attach(desk: &Desk, channel: Channel) -> (bool, Failure) {
+async fn attach(desk: &Desk, members: &Members, member: &Member) -> (bool, Failure) {
+    let channel = members.channel(member);
     let outgoings = desk.outbox.open(desk.hello());
     let epoch = outgoings.epoch();
     let opening = async {
@@ -80,9 +104,12 @@ async fn attach(desk: &Desk, channel: Channel) -> (bool, Failure) {
     };
     match timeout(WELCOME_TIMEOUT, opening).await {
         Ok(Ok((stream, welcome))) => {
+            // Before anybody hears of the welcome: what it lets go on may ask at once.
+            desk.way.lead(member, members.channel(member));
             desk.welcome(epoch, &welcome);
-            tracing::info!("attached to the coordinator");
-            (true, follow(desk, stream, heartbeat(&welcome)).await)
+            tracing::info!(coordinator = %member, "attached to the coordinator");
+            let elsewhere = elsewhere(members, member);
+            (true, follow(desk, stream, heartbeat(&welcome), elsewhere).await)
         }
         Ok(Err(failure)) => (false, failure),
         Err(_) => {
@@ -99,16 +126,35 @@ fn heartbeat(welcome: &v1::Welcome) -> Duration {
     }
 }
 
-/// Listens until the connection ends or falls silent.
-async fn follow(desk: &Desk, mut stream: Streaming<v1::ToWorker>, heartbeat: Duration) -> Failure {
+/// Returns when there is another coordinator than this.
+async fn elsewhere(members: &Members, here: &Member) {
+    let is_other = |now: &Vec<Member>| now.iter().any(|member| member != here);
+    if members.watch().wait_for(is_other).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Listens until the connection ends or falls silent, or the coordinator leaves and there is
+/// somewhere else to go. What was not acknowledged is said again there.
+async fn follow(
+    desk: &Desk,
+    mut stream: Streaming<v1::ToWorker>,
+    heartbeat: Duration,
+    elsewhere: impl Future<Output = ()>,
+) -> Failure {
     let mut beats = interval_at(Instant::now() + heartbeat, heartbeat);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = 0;
+    let (mut silent, mut leaves) = (0, false);
+    tokio::pin!(elsewhere);
     loop {
         tokio::select! {
             message = stream.message() => match message {
                 Ok(Some(message)) => {
                     silent = 0;
+                    if matches!(message.body, Some(Body::Drain(_))) {
+                        tracing::info!("the coordinator is about to leave");
+                        leaves = true;
+                    }
                     desk.take(message);
                 }
                 Ok(None) => {
@@ -117,6 +163,9 @@ async fn follow(desk: &Desk, mut stream: Streaming<v1::ToWorker>, heartbeat: Dur
                 }
                 Err(status) => return status.into(),
             },
+            () = &mut elsewhere, if leaves => {
+                return Failure::new(&reason::UNAVAILABLE).because("the coordinator leaves");
+            }
             _ = beats.tick() => {
                 if silent == SILENT_BEATS_MAX {
                     let failure = Failure::new(&reason::UNAVAILABLE);

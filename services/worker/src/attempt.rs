@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use faultline_chassis::{client::Channel, limits};
+use faultline_chassis::limits;
 use faultline_proto::{
     a2a,
     id::TaskId,
@@ -28,6 +28,7 @@ use crate::{
     meters::AgentMeters,
     outbox::Outbox,
     slot::{Slot, Told},
+    way::Way,
 };
 
 mod asking;
@@ -69,7 +70,7 @@ pub(crate) struct Attempt {
     pub(crate) restored: Restored,
     /// What calls to other agents say about who calls, and where they go.
     pub(crate) token: String,
-    pub(crate) coordinator: Channel,
+    pub(crate) way: Arc<Way>,
     pub(crate) meters: Arc<AgentMeters>,
     /// The task's id as text, for every report.
     task_id: String,
@@ -181,7 +182,7 @@ impl Attempt {
         assign: v1::Assign,
         hosted: Arc<Hosted>,
         outbox: Arc<Outbox>,
-        coordinator: Channel,
+        way: Arc<Way>,
         meters: Arc<AgentMeters>,
     ) -> Self {
         let (saved, restored) = match assign.checkpoint.map(Saved::decode) {
@@ -209,7 +210,7 @@ impl Attempt {
             tracing: Mutex::new(Tracing::new(&assign.traceparent, &assign.tracestate)),
             restored,
             token: assign.token,
-            coordinator,
+            way,
             meters,
             task_id: assign.task_id,
             outbox,

@@ -63,7 +63,7 @@ impl<'a> Child<'a> {
         }
         let (tenant, id) = (self.call.agent.clone(), self.task.id.clone());
         let request = a2a::GetTaskRequest { tenant, id, history_length: Some(0) };
-        let (mut client, mut calling) = (self.call.client.clone(), self.call.calling("GetTask"));
+        let (mut client, mut calling) = (self.call.client(), self.call.calling("GetTask"));
         let request = self.call.request(request, calling.context());
         let got = self.call.cx.unless_cancelled(client.get_task(request)).await?;
         Ok(answered(&mut calling, got)?)
@@ -84,7 +84,7 @@ impl<'a> Child<'a> {
         }
         let (tenant, id) = (self.call.agent.clone(), self.task.id.clone());
         let request = a2a::CancelTaskRequest { tenant, id, ..a2a::CancelTaskRequest::default() };
-        let (mut client, mut calling) = (self.call.client.clone(), self.call.calling("CancelTask"));
+        let (mut client, mut calling) = (self.call.client(), self.call.calling("CancelTask"));
         let request = self.call.request(request, calling.context());
         let done = self.call.cx.unless_cancelled(client.cancel_task(request)).await?;
         match answered(&mut calling, done) {

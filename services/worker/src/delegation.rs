@@ -197,7 +197,6 @@ pub(crate) struct Call<'a> {
     pub(crate) message: a2a::Message,
     /// What every call says.
     metadata: Vec<(&'static str, MetadataValue<Ascii>)>,
-    pub(crate) client: A2aServiceClient<Channel>,
     /// Sees the child's questions first.
     pub(crate) hook: Option<Hook<'a>>,
     /// A question of the child is asked here; else whoever delegated is given it.
@@ -224,9 +223,6 @@ impl<'a> Call<'a> {
             message.metadata = Some(answer::record(&question, AnswerAction::Accept));
         }
         check_message(&message)?;
-        let client = A2aServiceClient::new(attempt.coordinator.clone())
-            .max_decoding_message_size(limits::GRPC_BYTES_MAX)
-            .max_encoding_message_size(limits::GRPC_BYTES_MAX);
         Ok(Self {
             cx,
             agent,
@@ -234,7 +230,6 @@ impl<'a> Call<'a> {
             key_value,
             message,
             metadata,
-            client,
             hook,
             raises: true,
             superseded: Mutex::default(),
@@ -355,7 +350,7 @@ impl<'a> Call<'a> {
             let request = a2a::CancelTaskRequest { tenant, id, ..Default::default() };
             let mut calling = self.calling("CancelTask");
             let request = self.request(request, calling.context());
-            let cancelled = self.client.clone().cancel_task(request).await;
+            let cancelled = self.client().cancel_task(request).await;
             answered(&mut calling, cancelled).map(drop)
         };
         match tokio::time::timeout(CANCEL_PATIENCE, cancelling).await {
@@ -390,21 +385,35 @@ impl<'a> Call<'a> {
         if first {
             request.metadata_mut().insert(KEY, self.key_value.clone());
         }
-        let sent = self.client.clone().send_message(request).await;
-        let sent =
-            sent.map_err(Failure::from).and_then(|answer| match answer.into_inner().payload {
-                Some(send_message_response::Payload::Task(task)) => Ok(task),
-                Some(send_message_response::Payload::Message(message)) => Ok(bare(message)),
-                None => Err(Failure::new(&reason::INVALID_AGENT_RESPONSE)),
-            });
+        let moved = self.cx.attempt_state().way.moved();
+        let mut client = self.client();
+        let sent = tokio::select! {
+            sent = client.send_message(request) => sent.map_err(Failure::from),
+            // The coordinator that was asked is no longer ours, and what has a key can be asked of
+            // the next one: the other may leave, or be gone without a word.
+            () = moved, if first && !at_once => Err(Failure::new(&reason::UNAVAILABLE)
+                .because("the worker went to another coordinator")),
+        };
+        let sent = sent.and_then(|answer| match answer.into_inner().payload {
+            Some(send_message_response::Payload::Task(task)) => Ok(task),
+            Some(send_message_response::Payload::Message(message)) => Ok(bare(message)),
+            None => Err(Failure::new(&reason::INVALID_AGENT_RESPONSE)),
+        });
         calling.ended(sent.as_ref().map(Some));
         sent
+    }
+
+    /// For one call, to the coordinator that has this worker now.
+    pub(crate) fn client(&self) -> A2aServiceClient<Channel> {
+        A2aServiceClient::new(self.cx.attempt_state().way.now())
+            .max_decoding_message_size(limits::GRPC_BYTES_MAX)
+            .max_encoding_message_size(limits::GRPC_BYTES_MAX)
     }
 
     /// The span of one call to the coordinator.
     pub(crate) fn calling(&self, method: &str) -> Calling {
         let attempt = self.cx.attempt_state();
-        let (host, port) = attempt.coordinator.peer();
+        let (host, port) = attempt.way.now().peer();
         Calling::begin("worker", method, &attempt.trace()).to(&host, port)
     }
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use faultline_chassis::{Metrics, client::Channel, telemetry};
+use faultline_chassis::{Metrics, telemetry};
 use faultline_proto::{
     id::WorkerId,
     reason,
@@ -25,6 +25,7 @@ use crate::{
     meters::{AgentMeters, Meters},
     outbox::Outbox,
     run,
+    way::Way,
 };
 
 pub(crate) struct Desk {
@@ -35,7 +36,7 @@ pub(crate) struct Desk {
     hosted: HashMap<String, (Arc<Hosted>, Arc<AgentMeters>)>,
     pub(crate) outbox: Arc<Outbox>,
     /// For what agents ask of other agents.
-    coordinator: Channel,
+    pub(crate) way: Arc<Way>,
     state: Mutex<State>,
     changed: Notify,
     meters: Arc<Meters>,
@@ -59,7 +60,7 @@ impl Desk {
         name: String,
         slots: u32,
         offers: Vec<Offer>,
-        coordinator: Channel,
+        way: Way,
         metrics: &Metrics,
     ) -> Self {
         let attached = Arc::default();
@@ -73,7 +74,7 @@ impl Desk {
             hosted: hosted.into_iter().map(|h| (h.name.clone(), metered(&meters, h))).collect(),
             name,
             outbox: Arc::default(),
-            coordinator,
+            way: Arc::new(way),
             state: Mutex::default(),
             changed: Notify::new(),
             meters,
@@ -151,14 +152,14 @@ impl Desk {
                 self.state.lock().beats += 1;
                 self.changed.notify_waiters();
             }
-            Some(Body::Drain(_)) => tracing::info!("the coordinator is about to leave"),
             Some(Body::GoOn(go_on)) => {
                 if let Some(attempt) = self.find(&go_on.task_id, go_on.attempt) {
                     attempt.go_on();
                 }
             }
-            // A second welcome, or something that only a newer coordinator says.
-            Some(Body::Welcome(_)) | None => {}
+            // That the coordinator leaves is the connection's business. The rest is a second
+            // welcome, or something that only a newer coordinator says.
+            Some(Body::Drain(_) | Body::Welcome(_)) | None => {}
         }
     }
 
@@ -170,8 +171,8 @@ impl Desk {
         let hosted = self.hosted.get(&assign.agent).cloned();
         let (hosted, meters) =
             hosted.unwrap_or_else(|| metered(&self.meters, unknown(&assign.agent, &self.name)));
-        let (outbox, coordinator) = (Arc::clone(&self.outbox), self.coordinator.clone());
-        let attempt = Attempt::new(key, assign, hosted, outbox, coordinator, meters);
+        let (outbox, way) = (Arc::clone(&self.outbox), Arc::clone(&self.way));
+        let attempt = Attempt::new(key, assign, hosted, outbox, way, meters);
         let attempt = Arc::new(attempt);
         {
             let mut state = self.state.lock();

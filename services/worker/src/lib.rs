@@ -42,6 +42,7 @@ mod outcome;
 mod question;
 mod raise;
 mod typed;
+mod way;
 
 mod attempt;
 mod clock;

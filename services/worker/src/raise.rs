@@ -183,7 +183,7 @@ async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> R
     let request = a2a::SubscribeToTaskRequest { tenant, id };
     // No span of its own: it lasts as long as somebody thinks.
     let request = call.request(request, &call.cx.trace());
-    let answer = call.client.clone().subscribe_to_task(request).await?;
+    let answer = call.client().subscribe_to_task(request).await?;
     let mut frames = answer.into_inner();
     while let Some(frame) = frames.message().await? {
         let now = match &frame.payload {

@@ -11,12 +11,12 @@ use std::{
     time::Duration,
 };
 
-use faultline_chassis::{Drain, Mesh, Metrics, admin::Ready, client::Channel, limits};
+use faultline_chassis::{Drain, Members, Mesh, Metrics, admin::Ready, limits};
 use faultline_proto::id::check_agent_name;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::{Offer, ServiceError, agents, attach, desk::Desk};
+use crate::{Offer, ServiceError, agents, attach, desk::Desk, way::Way};
 
 /// How long attempts that were handed back may wait for their acknowledgement.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,7 +29,9 @@ const ASKING_LOOK: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The coordinator's address. Default: `http://127.0.0.1:8081`.
+    /// Where the coordinators are: one address, or several with commas between them. A name stands
+    /// for every address it resolves to. The worker attaches to one of them. Default:
+    /// `http://127.0.0.1:8081`.
     pub coordinator: String,
     /// Built-in agents to run, of `echo` and `script`. Default: none.
     pub agents: Vec<String>,
@@ -100,7 +102,7 @@ impl Worker {
     /// Checks everything that can be checked without the coordinator.
     pub async fn bind(self) -> Result<Service, ServiceError> {
         let Self { config, mut offers } = self;
-        let coordinator = Channel::lazy(&config.mesh.dial(&config.coordinator))?;
+        let members = Members::new(&config.mesh, &config.coordinator)?;
         if config.slots == 0 {
             return Err(ServiceError::NoSlots);
         }
@@ -122,9 +124,10 @@ impl Worker {
             }
         }
         let name = config.name.unwrap_or_else(host_name);
-        let desk = Desk::new(name, config.slots, offers, coordinator.clone(), &config.metrics);
+        let way = Way::new(members.anyone());
+        let desk = Desk::new(name, config.slots, offers, way, &config.metrics);
         let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
-        Ok(Service { desk, address: config.coordinator, coordinator, patience })
+        Ok(Service { desk, members, patience })
     }
 }
 
@@ -139,8 +142,7 @@ fn host_name() -> String {
 /// A worker that is ready to run.
 pub struct Service {
     desk: Desk,
-    address: String,
-    coordinator: Channel,
+    members: Members,
     /// How long running attempts may go on after the signal to leave.
     pub(crate) patience: Duration,
 }
@@ -154,7 +156,7 @@ impl Service {
     /// Attaches to the coordinator and works, through any number of broken connections, until
     /// drained. Then running attempts may finish for a while, and what is left is handed back.
     pub async fn run(self, drain: Drain) -> Result<(), ServiceError> {
-        let staying = attach::stay(&self.desk, &self.address, &self.coordinator);
+        let staying = attach::stay(&self.desk, &self.members);
         tokio::pin!(staying);
         tokio::select! {
             ended = &mut staying => return ended,

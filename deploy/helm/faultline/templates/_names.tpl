@@ -46,13 +46,20 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* Where gateways, workers and KEDA reach the coordinator. */}}
-{{- define "faultline.hub" -}}
-{{ include "faultline.fullname" . }}-coordinator.{{ .Release.Namespace }}.svc:{{ include "faultline.hubPort" . }}
+{{/*
+The names of the coordinators, which are those that their certificate is for. One stands for any of
+them: KEDA asks there. The other lists them all: gateways and workers choose among them.
+*/}}
+{{- define "faultline.front" -}}
+{{ include "faultline.fullname" . }}-coordinator.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- define "faultline.headless" -}}
+{{ include "faultline.fullname" . }}-coordinator-headless.{{ .Release.Namespace }}.svc
 {{- end -}}
 
 {{- define "faultline.hubUrl" -}}
-{{ if .Values.coordinator.tlsSecret }}https{{ else }}http{{ end }}://{{ include "faultline.hub" . }}
+{{ if .Values.coordinator.tlsSecret }}https{{ else }}http{{ end }}://{{ include "faultline.headless" . }}:{{ include "faultline.hubPort" . }}
 {{- end -}}
 
 {{/* Ports inside of pods, by which the services and policies find them. */}}

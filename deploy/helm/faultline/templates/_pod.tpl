@@ -9,8 +9,7 @@ imagePullSecrets: {{ toYaml . | nindent 2 }}
 serviceAccountName: {{ include "faultline.fullname" $top }}-{{ index . 1 }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-# More than a preStop and the ten seconds in which a process leaves by itself.
-terminationGracePeriodSeconds: 30
+terminationGracePeriodSeconds: {{ include "faultline.graceSeconds" . }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 65532
@@ -119,6 +118,27 @@ readinessProbe:
     items: [{ key: ca.crt, path: ca.crt }]
 {{- end }}
 {{- end -}}
+
+{{/* The CA of the database, where the address of the store finds it: sslrootcert names this file. */}}
+{{- define "faultline.storeCa" -}}/etc/faultline/postgres/ca.crt{{- end -}}
+
+{{/*
+A budget for voluntary evictions. A pod that is not ready serves nobody, so it may go at any time:
+when the database is away no coordinator is ready, and nodes must be emptied all the same.
+*/}}
+{{- define "faultline.budget" }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ index . 1 }}
+  labels: {{ include "faultline.labels" (index . 2) | nindent 4 }}
+spec:
+  maxUnavailable: {{ index . 3 }}
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {{ include "faultline.selector" (index . 2) | nindent 6 }}
+{{- end }}
 
 {{/* Pods start anew when what they read changes. */}}
 {{- define "faultline.podAnnotations" -}}

@@ -9,6 +9,13 @@
 {{- if and (gt (int .Values.coordinator.replicas) 1) (ne .Values.store.kind "postgres") -}}
 {{- fail "coordinator.replicas: SQLite has one coordinator; set store.kind to postgres, or replicas to 1" -}}
 {{- end -}}
+{{- if eq .Values.store.kind "sqlite" -}}
+{{- range $key := list "leaseMs" "storeConnections" -}}
+{{- if index $.Values.coordinator $key -}}
+{{- fail (printf "coordinator.%s: it is for several coordinators on one database; set store.kind to postgres, or leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $names := dict -}}
 {{- $scaled := dict -}}
 {{- range .Values.workers -}}

@@ -108,6 +108,8 @@ pub struct Connector {
     public_only: bool,
     /// The machine's, if none.
     network: Option<Network>,
+    /// What to connect to instead of what the name of the host resolves to.
+    at: Option<SocketAddr>,
     /// For a whole connection, and for bytes that the peer does not take.
     connect: Option<Duration>,
     write: Option<Duration>,
@@ -125,6 +127,7 @@ impl Connector {
             protocols,
             public_only: false,
             network: None,
+            at: None,
             connect,
             write: None,
             tls: Arc::default(),
@@ -150,6 +153,12 @@ impl Connector {
     /// Dials inside this network, if there is one, and nowhere else.
     pub fn on(self, network: Option<Network>) -> Self {
         Self { network, ..self }
+    }
+
+    /// Connects to this address, if there is one, whatever the name of the host resolves to. A
+    /// certificate still has to be for the name.
+    pub fn at(self, at: Option<SocketAddr>) -> Self {
+        Self { at, ..self }
     }
 
     /// Gives up after `connect` without a connection, and cuts one whose peer takes no bytes for
@@ -184,7 +193,7 @@ impl Connector {
     async fn tcp(&self, host: &str, uri: &Uri) -> Result<Wire, Error> {
         let resolver = Resolver { public_only: self.public_only };
         // The connector below does not ask a resolver about what is an address already.
-        if let Ok(address) = host.parse() {
+        if let Some(address) = self.at.map(|at| at.ip()).or_else(|| host.parse().ok()) {
             resolver.check(host, address)?;
         }
         let mut tcp = HttpConnector::new_with_resolver(resolver);
@@ -193,7 +202,11 @@ impl Connector {
         tcp.set_keepalive(Some(KEEPALIVE));
         // Shared among all addresses of a name.
         tcp.set_connect_timeout(self.connect);
-        let connected = tcp.call(uri.clone()).await;
+        let there = match self.at {
+            Some(at) => format!("http://{at}").parse().map_err(|_| Error::NoHost(uri.clone()))?,
+            None => uri.clone(),
+        };
+        let connected = tcp.call(there).await;
         let connected = connected.map(|tcp| Either::Left(tcp.into_inner()));
         connected.map_err(|source| match Forbidden::within(&source) {
             Some(forbidden) => forbidden.clone().into(),
@@ -233,8 +246,7 @@ impl Service<Uri> for Connector {
 
 /// A network of our own has addresses and no names.
 async fn inside(network: &Network, host: &str, uri: &Uri) -> Result<Wire, Error> {
-    let usual = if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
-    let port = uri.port_u16().unwrap_or(usual);
+    let port = port(uri);
     let connected = match host.parse() {
         Ok(ip) => network.connect(SocketAddr::new(ip, port)).await,
         Err(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -254,6 +266,12 @@ fn connected(wire: &Wire) -> Connected {
 fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
     let is = |e: &io::Error| e.kind() == io::ErrorKind::TimedOut;
     causes(error).any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is))
+}
+
+/// The port of a URL, said or usual.
+pub(crate) fn port(uri: &Uri) -> u16 {
+    let usual = if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
+    uri.port_u16().unwrap_or(usual)
 }
 
 /// An IPv6 address as it is, without the brackets of a URL.

@@ -28,7 +28,7 @@ pub(crate) trait Cluster: Send + Sync {
     fn adopt(&self, worker: WorkerId) -> Reading<'_, Vec<Task>>;
 
     /// At most so many tasks of others that wait for a worker of this agent, the oldest first. They
-    /// are ours now.
+    /// are ours now and wait for nobody: whoever cannot place one queues it again.
     fn claim(&self, agent: String, limit: usize) -> Reading<'_, Vec<Task>>;
 
     /// Our tasks that live, with their versions.

@@ -1,4 +1,4 @@
-//! What every store must do, as one suite. A new store adds one line at the end.
+//! What every store must do, as one suite. A new store adds a module to `suite`.
 
 use faultline_proto::{
     a2a::{Artifact, Message, Part, TaskState, part::Content},
@@ -8,7 +8,8 @@ use faultline_proto::{
 
 use super::{
     Cursor, Extras, Filter, KeyName, KeyRow, Row, Scope, Store, Write, WriteError,
-    children_conformance::*, encode, push_conformance::*, view_conformance::*,
+    children_conformance::*, encode, expire_conformance::*, postgres::testing::Database,
+    push_conformance::*, sqlite::Sqlite, view_conformance::*,
 };
 use crate::task::{LOCAL, Millis, Task};
 
@@ -19,7 +20,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    fn insert(agent: &str, context: &str, now: Millis) -> (Self, Write) {
+    pub(super) fn insert(agent: &str, context: &str, now: Millis) -> (Self, Write) {
         Self::insert_of(LOCAL, agent, context, now)
     }
 
@@ -245,12 +246,12 @@ pub(super) async fn what_is_out_of_scope_is_not_there(store: &dyn Store) {
     }
 }
 
-fn key(key: &str, task_id: TaskId, created: Millis) -> KeyRow {
+pub(super) fn key(key: &str, task_id: TaskId, created: Millis) -> KeyRow {
     let name = KeyName { principal: LOCAL.into(), agent: "echo".into(), key: key.into() };
     KeyRow { name, task_id, digest: [7; 32], reply: None, created }
 }
 
-fn with_key(write: Write, key: KeyRow) -> Write {
+pub(super) fn with_key(write: Write, key: KeyRow) -> Write {
     let with = Some(Box::new(Extras { key: Some(key), ..Extras::default() }));
     match write {
         Write::Insert { row, events, .. } => Write::Insert { row, events, with },
@@ -300,47 +301,86 @@ pub(super) async fn old_keys_are_forgotten_in_batches(store: &dyn Store) {
     assert_eq!(left, [1002, 1004, 1004], "two at once, and none that is young enough");
 }
 
-macro_rules! suite {
-    ($store:expr; $($test:ident)*) => {$(
-        #[tokio::test]
-        async fn $test() {
-            let (_keep, store) = $store;
-            super::$test(&store).await;
-        }
-    )*};
+pub(super) async fn a_key_of_another_task_refuses_the_step(store: &dyn Store) {
+    let now = crate::core::now();
+    let (first, one) = Life::insert("echo", "c", 1000);
+    let (second, two) = Life::insert("echo", "c", 1000);
+    let (one, two) =
+        (with_key(one, key("k", first.task.id, now)), with_key(two, key("k", second.task.id, now)));
+    assert_eq!(commit(store, vec![one, two]).await, [Ok(()), Err(WriteError::Conflict)]);
+    assert!(store.task(second.task.id, Scope::default()).await.unwrap().is_none());
+    let found = store.key(key("k", first.task.id, now).name, 0).await.unwrap();
+    assert_eq!(found.map(|key| key.task_id), Some(first.task.id));
 }
 
-mod on_sqlite {
-    use super::super::sqlite::Sqlite;
+pub(super) async fn a_child_needs_a_parent_that_lives(store: &dyn Store) {
+    let (mut parent, insert) = Life::insert("echo", "c", 1000);
+    let id = parent.task.id;
+    let child = || child_of(id).1;
+    let end = parent.advance(vec![completed()]);
+    let batch = vec![child(), insert, child(), end, child()];
+    let conflict = || Err(WriteError::Conflict);
+    let expected = [conflict(), Ok(()), Ok(()), Ok(()), conflict()];
+    assert_eq!(commit(store, batch).await, expected);
+    assert_eq!(store.children(id, Scope::default(), 9).await.unwrap().len(), 1);
+}
 
-    fn open() -> (tempfile::TempDir, Sqlite) {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
-        (dir, store)
-    }
+/// One test of each name on each store.
+macro_rules! suite {
+    ($($test:ident)*) => {
+        mod on_sqlite {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    let (_keep, store) = super::sqlite();
+                    super::$test(&store).await;
+                }
+            )*
+        }
 
-    suite! { open();
-        a_task_reads_back_as_it_was_written
-        of_two_transitions_from_one_version_the_first_wins
-        events_are_read_from_any_place
-        an_erased_task_never_was
-        late_reports_are_counted
-        a_list_is_filtered_ordered_and_paged
-        recovery_finds_what_has_not_ended
-        agents_are_remembered_as_last_offered
-        what_is_out_of_scope_is_not_there
-        a_key_is_written_with_its_step_or_not_at_all
-        a_key_keeps_the_message_of_an_erased_task
-        old_keys_are_forgotten_in_batches
-        children_come_in_order_within_scope_and_limit
-        pushes_come_with_a_task_and_go_with_it
-        a_push_keeps_its_place
-        pushes_are_paged_bounded_and_deleted
-        everybodys_tasks_are_found_by_what_they_are
-        a_row_remembers_the_root_of_its_failure
-        pages_of_everybodys_tasks_stand_still_while_more_come
-        a_story_is_read_in_parts_within_scope
-        activity_counts_what_began_and_how_it_ended
-        failures_are_counted_once_and_their_tasks_each
-    }
+        mod on_postgres {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    let database = super::Database::make().await;
+                    super::$test(&database.open().await).await;
+                }
+            )*
+        }
+    };
+}
+
+fn sqlite() -> (tempfile::TempDir, Sqlite) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
+    (dir, store)
+}
+
+suite! {
+    a_task_reads_back_as_it_was_written
+    of_two_transitions_from_one_version_the_first_wins
+    events_are_read_from_any_place
+    an_erased_task_never_was
+    late_reports_are_counted
+    a_list_is_filtered_ordered_and_paged
+    recovery_finds_what_has_not_ended
+    agents_are_remembered_as_last_offered
+    what_is_out_of_scope_is_not_there
+    a_key_is_written_with_its_step_or_not_at_all
+    a_key_keeps_the_message_of_an_erased_task
+    old_keys_are_forgotten_in_batches
+    children_come_in_order_within_scope_and_limit
+    pushes_come_with_a_task_and_go_with_it
+    a_push_keeps_its_place
+    pushes_are_paged_bounded_and_deleted
+    everybodys_tasks_are_found_by_what_they_are
+    a_row_remembers_the_root_of_its_failure
+    pages_of_everybodys_tasks_stand_still_while_more_come
+    a_story_is_read_in_parts_within_scope
+    activity_counts_what_began_and_how_it_ended
+    failures_are_counted_once_and_their_tasks_each
+    ended_tasks_expire_with_everything_that_is_kept_of_them
+    tasks_are_walked_by_age
+    a_key_of_another_task_refuses_the_step
+    a_child_needs_a_parent_that_lives
 }

@@ -57,12 +57,12 @@ pub async fn fill(
     let store = config.open_store().await?;
     let (mut past, mut ids) = (past.into_iter().peekable(), Vec::new());
     while past.peek().is_some() {
-        let batch = past.by_ref().take(BATCH).map(|past| {
-            let (id, write) = finished(past);
-            ids.push(id);
-            write
-        });
-        let written = store.commit(batch.collect()).await;
+        let batch: Vec<_> = past.by_ref().take(BATCH).map(finished).collect();
+        ids.extend(batch.iter().filter_map(|write| match write {
+            Write::Insert { row, .. } => Some(row.id),
+            _ => None,
+        }));
+        let written = store.commit(batch).await;
         let failed = written.map_or(Some("the writer is gone".to_owned()), |written| {
             written.into_iter().find_map(Result::err).map(|e| e.to_string())
         });
@@ -76,7 +76,7 @@ pub async fn fill(
     Ok(ids)
 }
 
-fn finished(past: Past) -> (TaskId, Write) {
+pub(crate) fn finished(past: Past) -> Write {
     let parts = vec![Part { content: Some(Content::Text("hello".to_owned())), ..Part::default() }];
     let message = Message {
         message_id: "m1".to_owned(),
@@ -100,7 +100,7 @@ fn finished(past: Past) -> (TaskId, Write) {
     let mut events = vec![first];
     events.extend(bodies.map(|body| task.apply_now(body, ended)));
     let events = (1..).zip(&events).map(|(seq, event)| super::encode(seq, event)).collect();
-    (task.id, Write::Insert { row: Row::from(&task), events, with: None })
+    Write::Insert { row: Row::from(&task), events, with: None }
 }
 
 /// An id of the time when it would have been made, as ids are counted by it.

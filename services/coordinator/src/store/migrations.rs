@@ -87,4 +87,8 @@ pub(crate) const STEPS: &[&str] = &[
     CREATE INDEX tasks_unwell ON tasks (status_ms, id, state, reason, origin, failure_id)
         WHERE state = 4 OR state = 5 OR state = 7;
 ",
+    "
+    -- A task that is forgotten takes its keys with it.
+    CREATE INDEX keys_by_task ON keys (task_id);
+",
 ];

@@ -3,6 +3,7 @@
 
 mod cluster;
 pub(crate) mod fill;
+pub(crate) mod postgres;
 mod push;
 pub(crate) mod sqlite;
 mod view;
@@ -10,7 +11,11 @@ mod view;
 #[cfg(test)]
 mod children_conformance;
 #[cfg(test)]
+mod cluster_conformance;
+#[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod expire_conformance;
 #[cfg(test)]
 mod push_conformance;
 #[cfg(test)]
@@ -126,6 +131,9 @@ pub(crate) enum Write {
     Offer { offer: Box<AgentOffer>, at: Millis },
     /// Keys of sends that are older than this, so many at once.
     ForgetKeys { before: Millis, limit: usize },
+    /// Those of these tasks that have ended, with everything that is kept of them, unless the task
+    /// that gave them lives: it may join them again. Never refused.
+    Expire { ids: Vec<TaskId> },
     /// A push configuration of a task.
     Push(PushWrite),
 }
@@ -228,7 +236,8 @@ pub(crate) struct Page {
     pub(crate) tasks: Vec<Task>,
     /// There are more after the last.
     pub(crate) more: bool,
-    /// Before paging.
+    /// Before paging, and no further than `limits::LIST_TOTAL_MAX`: counting all that somebody ever
+    /// had would take the longer the more that is.
     pub(crate) total: usize,
 }
 
@@ -239,6 +248,36 @@ pub(crate) struct Stored {
     pub(crate) late: u32,
     /// It belongs to this coordinator.
     pub(crate) ours: bool,
+}
+
+/// A task that may have been kept for long enough.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Aged {
+    pub(crate) id: TaskId,
+    pub(crate) agent: String,
+    /// When it ended. `None`: it has not, or its parent has not.
+    pub(crate) ended: Option<Millis>,
+}
+
+/// The task is what its events say; the row adds what they do not. `all`: nothing was left out.
+fn replay<B: AsRef<[u8]>>(
+    row: Row,
+    bodies: impl IntoIterator<Item = B>,
+    all: bool,
+) -> Result<Task, ReadError> {
+    let damaged = |what: String| ReadError::Damaged { id: row.id, what };
+    let mut task = Task::blank(row.id, row.agent, row.context_id, row.created);
+    for body in bodies {
+        let decoded = Event::decode(body.as_ref()).map_err(|e| damaged(e.to_string()))?;
+        task.apply(&decoded);
+    }
+    if all && (task.seq != row.seq || task.state != row.state) {
+        return Err(damaged(format!("its row says {:?} at {}", row.state, row.seq)));
+    }
+    task.version = row.version;
+    task.seq = row.seq;
+    task.reported = row.reported;
+    Ok(task)
 }
 
 /// What task tokens are signed with.
@@ -303,6 +342,10 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// When the oldest key that is kept was used.
     fn oldest_key(&self) -> Reading<'_, Option<Millis>>;
+
+    /// Tasks between two ids, which sort by the time they were made, the oldest first, at most
+    /// `limit`: whoever looks for those to forget goes through them in steps.
+    fn aged(&self, after: TaskId, before: TaskId, limit: usize) -> Reading<'_, Vec<Aged>>;
 
     fn push(&self, key: PushKey) -> Reading<'_, Option<PushRow>>;
 

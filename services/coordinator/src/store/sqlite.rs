@@ -28,9 +28,9 @@ use self::{
     write::{Batch, write_loop},
 };
 use super::{
-    Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError, Reading,
-    Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write, Written,
-    migrations::STEPS,
+    Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
+    Reading, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write,
+    Written, migrations::STEPS,
 };
 use crate::task::{Millis, Task};
 
@@ -265,6 +265,10 @@ impl Store for Sqlite {
             let oldest = "SELECT MIN(created_ms) FROM keys";
             c.query_row(oldest, [], |r| r.get(0)).map_err(unavailable)
         })
+    }
+
+    fn aged(&self, after: TaskId, before: TaskId, limit: usize) -> Reading<'_, Vec<Aged>> {
+        self.look(move |c| view::aged(c, after, before, limit))
     }
 
     fn push(&self, key: PushKey) -> Reading<'_, Option<PushRow>> {

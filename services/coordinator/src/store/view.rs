@@ -1,9 +1,16 @@
 //! What operators ask of everybody's tasks: which, how many, what of. It is answered from the
 //! columns of tasks, and no task is folded for it.
 
-use faultline_proto::{a2a::TaskState, id::TaskId, v1};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{Row, StoredEvent};
+use faultline_proto::{
+    a2a::TaskState,
+    id::TaskId,
+    v1::{self, event::Body},
+};
+use prost::Message;
+
+use super::{ReadError, Row, StoredEvent};
 use crate::task::{Millis, Task, is_final, timestamp};
 
 /// What is kept of the failure that ended a task beside the events.
@@ -72,6 +79,30 @@ impl Wanted {
     }
 }
 
+/// The index that a question is answered from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Walk {
+    Alive,
+    Unwell,
+    ByPrincipal,
+}
+
+impl Walk {
+    pub(super) fn of(wanted: &Wanted) -> Self {
+        use TaskState::{Canceled, Failed, Rejected};
+        let all =
+            |is: fn(&TaskState) -> bool| !wanted.states.is_empty() && wanted.states.iter().all(is);
+        let failed = wanted.reason.is_some() || wanted.origin.is_some();
+        if all(|state| !is_final(*state)) {
+            Walk::Alive
+        } else if failed || all(|state| matches!(state, Failed | Canceled | Rejected)) {
+            Walk::Unwell
+        } else {
+            Walk::ByPrincipal
+        }
+    }
+}
+
 /// A part of the list, which is by status time, newest first, then by id.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rows {
@@ -123,4 +154,99 @@ impl From<Row> for v1::TaskSummary {
             failure_id,
         }
     }
+}
+
+/// Counts what began and ended, in the order it is found.
+pub(super) struct Activity {
+    over: Buckets,
+    agents: BTreeMap<String, v1::AgentActivity>,
+}
+
+impl Activity {
+    pub(super) fn over(over: Buckets) -> Self {
+        Self { over, agents: BTreeMap::new() }
+    }
+
+    pub(super) fn add(&mut self, name: &str, state: TaskState, status_at: Millis, id: TaskId) {
+        let began = self.over.at(id.made_at());
+        let ended = self.over.at(status_at).filter(|_| is_final(state));
+        if began.is_none() && ended.is_none() {
+            return;
+        }
+        if !self.agents.contains_key(name) {
+            self.agents.insert(name.to_owned(), still(name, self.over.count));
+        }
+        let Some(agent) = self.agents.get_mut(name) else { return };
+        began.into_iter().for_each(|at| agent.submitted[at] += 1);
+        let ends = match state {
+            TaskState::Completed => &mut agent.completed,
+            TaskState::Failed => &mut agent.failed,
+            _ => &mut agent.stopped,
+        };
+        ended.into_iter().for_each(|at| ends[at] += 1);
+    }
+
+    pub(super) fn agents(self) -> Vec<v1::AgentActivity> {
+        self.agents.into_values().collect()
+    }
+}
+
+fn still(agent: &str, count: usize) -> v1::AgentActivity {
+    let none = || vec![0; count];
+    v1::AgentActivity {
+        agent: agent.to_owned(),
+        submitted: none(),
+        completed: none(),
+        failed: none(),
+        stopped: none(),
+    }
+}
+
+/// Counts failures. The newest come first, so the first of each kind is its last.
+pub(super) struct Failures {
+    over: Buckets,
+    kinds: HashMap<(String, String), (v1::FailureCount, HashSet<Box<str>>)>,
+}
+
+impl Failures {
+    pub(super) fn over(over: Buckets) -> Self {
+        Self { over, kinds: HashMap::new() }
+    }
+
+    /// A kind is a reason and an origin.
+    pub(super) fn add(&mut self, at: Millis, id: TaskId, kind: (String, String), failure: &str) {
+        let Some(bucket) = self.over.at(at) else { return };
+        let (count, ids) = self.kinds.entry(kind).or_insert_with_key(|(reason, origin)| {
+            let (reason, origin) = (reason.clone(), origin.clone());
+            let (last, buckets) = (Some(timestamp(at)), vec![0; self.over.count]);
+            let count = v1::FailureCount { reason, origin, last, buckets, ..Default::default() };
+            (count, HashSet::new())
+        });
+        if count.tasks == 0 {
+            count.last_task_id = id.to_string();
+        }
+        count.tasks += 1;
+        count.buckets[bucket] += 1;
+        count.failures += u32::from(!ids.contains(failure) && ids.insert(failure.into()));
+    }
+
+    pub(super) fn kinds(self) -> Vec<v1::FailureCount> {
+        self.kinds.into_values().map(|(count, _)| count).collect()
+    }
+}
+
+/// A child by its row and its first event, which has its key.
+pub(super) fn child(row: Row, first: &[u8]) -> Result<v1::Child, ReadError> {
+    let damaged = |what: String| ReadError::Damaged { id: row.id, what };
+    let event = v1::Event::decode(first).map_err(|e| damaged(e.to_string()))?;
+    let Some(Body::Submitted(v1::Submitted { parent: Some(parent), .. })) = event.body else {
+        return Err(damaged("its row has a parent, its first event has none".to_owned()));
+    };
+    Ok(v1::Child {
+        task_id: row.id.to_string(),
+        agent: row.agent,
+        key: parent.key,
+        detached: parent.detached,
+        state: row.state as i32,
+    })
 }

@@ -1,6 +1,6 @@
 //! `faultline gateway`: the role that clients see, alone in its process.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use faultline_chassis::config::Environment;
@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   faultline gateway --coordinator http://127.0.0.1:8081
   FAULTLINE_MESH__TOKEN=… faultline gateway --coordinator https://hub:8081
+  faultline gateway --coordinator http://10.0.0.1:8081,http://10.0.0.2:8081
   FAULTLINE_AUTH__TOKEN='[{ sha256 = \"…\", principal = \"acme\" }]' \\
     faultline gateway --listen 0.0.0.0:8080 --public-url https://agents.example.org
 
@@ -30,8 +31,9 @@ pub(crate) struct Args {
     /// Where clients connect; port 0 takes any free one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// The coordinator [default: http://127.0.0.1:8081].
-    #[arg(long, value_name = "URL")]
+    /// The coordinators, with commas between them; a name stands for all it resolves to [default:
+    /// http://127.0.0.1:8081].
+    #[arg(long, value_name = "URLS")]
     coordinator: Option<String>,
     /// What clients call this gateway, for agent cards [default: the address it listens on].
     #[arg(long, value_name = "URL")]
@@ -56,7 +58,8 @@ impl Args {
         gateway.public_url = self.public_url.or(gateway.public_url);
         let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
         let (name, endpoint) = ("faultline-gateway", endpoint.as_deref());
-        let watch = Watch::new(name, self.admin, gateway.admin, endpoint, env);
+        let mut watch = Watch::new(name, self.admin, gateway.admin, endpoint, env);
+        watch.delay = Duration::from_millis(gateway.drain_delay_ms);
         gateway.metrics = watch.metrics.clone();
         role::serve(self.threads.count(), log, name, watch, async |drain, probes| {
             let what = format!("the coordinator at {}", gateway.coordinator);

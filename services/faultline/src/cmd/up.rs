@@ -84,7 +84,8 @@ impl Args {
 }
 
 async fn run(mut config: Config, drain: Drain, probes: Probes) -> anyhow::Result<()> {
-    let (store, console) = (config.coordinator.store.clone(), config.gateway.console);
+    let store = faultline_coordinator::shown_store(&config.coordinator.store);
+    let console = config.gateway.console;
     let keys = keys(&config);
     let hub = close_hub(&mut config);
     let mut mesh = tokio::select! {

@@ -1,12 +1,10 @@
 //! `faultline worker`: the role that runs agents, alone in its process.
 
-use std::{process, time::Duration};
+use std::process;
 
 use anyhow::Context;
-use faultline_chassis::{Timeouts, client::Channel, config::Environment};
-use faultline_proto::v1::{WorkersRequest, mesh_client::MeshClient};
+use faultline_chassis::config::Environment;
 use faultline_worker::Worker;
-use tonic::Request;
 
 use crate::{
     cmd::config::Source,
@@ -29,8 +27,9 @@ ends with 77, denied, or 65, bad input.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The coordinator [default: http://127.0.0.1:8081].
-    #[arg(long, value_name = "URL")]
+    /// The coordinators, with commas between them; a name stands for all it resolves to [default:
+    /// http://127.0.0.1:8081].
+    #[arg(long, value_name = "URLS")]
     coordinator: Option<String>,
     /// The built-in agents to run, with commas between them [default: echo,script].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -57,22 +56,21 @@ impl Args {
         worker.agents = self.agents.unwrap_or(worker.agents);
         worker.slots = self.slots.unwrap_or(worker.slots);
         let name = self.name.or(worker.name).unwrap_or_else(|| name(env));
-        worker.name = Some(name.clone());
+        worker.name = Some(name);
         let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
         let (service, endpoint) = ("faultline-worker", endpoint.as_deref());
         let watch = Watch::new(service, self.admin, worker.admin, endpoint, env);
         worker.metrics = watch.metrics.clone();
         role::serve(self.threads.count(), log, service, watch, async |drain, probes| {
             let what = format!("the coordinator at {}", worker.coordinator);
-            let dial = worker.mesh.dial(&worker.coordinator);
             let offers = remote::offers(&config.remote).await.context(CannotStart("worker"))?;
             let worker = offers.into_iter().fold(Worker::new(worker), Worker::offer);
             let service = worker.bind().await.context(CannotStart("worker"))?;
             let readiness = service.readiness();
-            probes.started(move || readiness.look());
-            let operator = MeshClient::new(Channel::lazy(&dial)?);
+            let look = readiness.clone();
+            probes.started(move || look.look());
             let announce = async {
-                if role::until(&drain, &what, || is_attached(operator.clone(), &name)).await {
+                if role::until(&drain, &what, async || readiness.look().is_ok()).await {
                     role::ready("ready")?;
                 }
                 anyhow::Ok(())
@@ -98,12 +96,4 @@ fn name(env: &Environment) -> String {
         1 => host,
         id => format!("{host}-{id}"),
     }
-}
-
-/// Whether the coordinator has a worker of this name.
-async fn is_attached(mut operator: MeshClient<Channel>, name: &str) -> bool {
-    let mut request = Request::new(WorkersRequest {});
-    request.extensions_mut().insert(Timeouts::total(Duration::from_secs(2)));
-    let seen = operator.workers(request).await;
-    seen.is_ok_and(|seen| seen.get_ref().workers.iter().any(|w| w.attached && w.name == name))
 }

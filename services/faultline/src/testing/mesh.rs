@@ -52,6 +52,7 @@ pub struct Mesh {
 pub struct Builder {
     offers: Vec<Offer>,
     config: Config,
+    store: Option<String>,
 }
 
 impl Builder {
@@ -61,8 +62,15 @@ impl Builder {
         self
     }
 
-    /// With this in its configuration: built-in agents, tokens, limits of an agent. Addresses and
-    /// the store are the mesh's own.
+    /// With its tasks in this store, such as `postgres://…`, which stays when the mesh is gone.
+    /// Otherwise in one of its own.
+    pub fn store(mut self, url: impl Into<String>) -> Self {
+        self.store = Some(url.into());
+        self
+    }
+
+    /// With this in its configuration: built-in agents, tokens, limits of an agent. Addresses are
+    /// the mesh's own, and so is the store unless [`Builder::store`] names one.
     pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
         self
@@ -75,13 +83,13 @@ impl Builder {
 
     /// Returns once it answers and its agents are offered.
     pub async fn start(self) -> anyhow::Result<Mesh> {
-        let Self { offers, mut config } = self;
+        let Self { offers, mut config, store } = self;
         if offers.is_empty() && config.worker.agents.is_empty() {
             bail!("a mesh without agents: offer one with Builder::agent");
         }
         let dir = tempfile::tempdir().context("no room for a store")?;
         let network = Network::new();
-        config.coordinator.store = store_in(dir.path());
+        config.coordinator.store = store.unwrap_or_else(|| store_in(dir.path()));
         config.mesh.network = Some(network.clone());
         let first = offers.first().map(|offer| offer.name().to_owned());
         config.coordinator.default_agent = config.coordinator.default_agent.or(first);
@@ -101,7 +109,7 @@ impl Mesh {
         let mut config = Config::local(Path::new("")).on_free_ports();
         config.worker.agents.clear();
         config.coordinator.default_agent = None;
-        Builder { offers: Vec::new(), config }
+        Builder { offers: Vec::new(), config, store: None }
     }
 
     /// Sends one text and waits until its task ends or asks. A task that failed is no error here:

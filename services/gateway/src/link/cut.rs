@@ -3,16 +3,42 @@
 
 use faultline_proto::{
     Failure, reason,
-    v1::{Caller, Plane, call},
+    v1::{Caller, Origin, Plane, call},
 };
 
 use super::transport;
 
-pub(super) const LOST: &str = "the connection to the coordinator was lost";
+pub(crate) const LOST: &str = "the connection to the coordinator was lost";
+pub(crate) const LEAVES: &str = "the gateway is leaving";
+pub(super) const MOVED: &str = "the coordinator left";
+
+/// How a call ended that was not answered.
+pub(crate) enum Ended {
+    /// With a failure that is the answer.
+    Failed(Failure),
+    /// In the middle, by this.
+    Cut(&'static str),
+    /// Before it was sent: as good as never made.
+    Unsent(Box<(Caller, call::Body)>),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Ended::Failed(failure)
+    }
+}
+
+/// Whether a coordinator failed here that another one, or the same a little later, may not: it
+/// cannot be reached, has no store, or is not yet or no longer the one to ask.
+pub(crate) fn is_passing(failure: &Failure) -> bool {
+    let is_coordinators = |origin: &Origin| origin.service == "coordinator";
+    let passing = [&reason::UNAVAILABLE, &reason::STORE_UNAVAILABLE];
+    passing.contains(&failure.row()) && failure.origin.as_ref().is_none_or(is_coordinators)
+}
 
 /// How a call that was cut off can be made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(crate) enum Again {
     /// As it is: it changes nothing, or not twice.
     Freely,
     /// From where it was.
@@ -24,7 +50,7 @@ pub(super) enum Again {
 }
 
 impl Again {
-    pub(super) fn of(caller: &Caller, call: &call::Body) -> Self {
+    pub(crate) fn of(caller: &Caller, call: &call::Body) -> Self {
         match call {
             call::Body::Get(_)
             | call::Body::List(_)
@@ -56,8 +82,13 @@ impl Again {
         }
     }
 
+    /// Whether the gateway may make it again by itself.
+    pub(crate) fn is_repeated(self) -> bool {
+        matches!(self, Again::Freely | Again::Keyed)
+    }
+
     /// The end of a call that this befell.
-    pub(super) fn failure(self, what: &str) -> Failure {
+    pub(crate) fn failure(self, what: &str) -> Failure {
         let how = match self {
             Again::Freely => "ask again",
             Again::Resumed => "the task goes on, resume with Last-Event-ID",

@@ -1,22 +1,58 @@
 //! The bounds, which no test over sockets reaches in reasonable time. The rest is in tests/.
 
 use super::*;
-use faultline_proto::v1::{Frame, WorkersRequest};
+use faultline_proto::v1::{Frame, Moved, WorkersRequest};
 
-fn up() -> Link {
-    let link = Link::new(limits::READER_STALL);
-    link.shared.ups.send_replace(true);
-    link
+impl Link {
+    /// Connected to nobody: what is sent stays here.
+    pub(crate) fn connected(board: &Arc<Board>) -> Self {
+        let link = Self::new(Arc::clone(board));
+        link.shared.set_up(true);
+        link
+    }
+
+    /// What the coordinator would say.
+    pub(crate) fn hear(&self, id: u64, body: reply::Body) {
+        self.shared.deliver(reply(id, body));
+    }
+
+    /// What was sent, and is gone with that.
+    pub(crate) fn sent(&self) -> Vec<Call> {
+        self.shared.lock().outbox.drain(..).collect()
+    }
+
+    /// Loses its connection, or has it again.
+    pub(crate) fn break_off(&self) {
+        self.shared.fail_all(LOST);
+    }
+
+    pub(crate) fn come_back(&self) {
+        self.shared.set_up(true);
+    }
 }
 
-async fn open(link: &Link) -> Result<FrameStream, Failure> {
-    link.stream(Caller::default(), call::Body::Workers(WorkersRequest {})).await
+fn up() -> Link {
+    Link::connected(&Arc::new(Board::new(limits::READER_STALL)))
+}
+
+fn open(link: &Link) -> Frames {
+    let body = call::Body::Workers(WorkersRequest {});
+    let opened = link.stream(Caller::default(), body, &Peer::here());
+    opened.unwrap_or_else(|_| panic!("it is up"))
+}
+
+async fn next(frames: &mut Frames) -> Option<frames::Item> {
+    std::future::poll_fn(|cx| frames.poll_next(cx)).await
 }
 
 /// A call with one answer that nobody waits for.
 fn call(link: &Link) -> Result<Ticket, Failure> {
     let waiter = Waiter::One(oneshot::channel().0);
-    link.register(Caller::default(), call::Body::Workers(WorkersRequest {}), waiter)
+    let called = link.register(Caller::default(), call::Body::Workers(WorkersRequest {}), waiter);
+    called.map_err(|ended| match ended {
+        Ended::Failed(failure) => failure,
+        _ => panic!("it is up"),
+    })
 }
 
 fn reply(id: u64, body: reply::Body) -> Reply {
@@ -60,31 +96,13 @@ async fn calls_under_way_are_counted_and_a_free_place_is_used() {
 }
 
 #[tokio::test]
-async fn streams_are_counted_and_a_free_place_is_used() {
-    let link = up();
-    let mut held = Vec::new();
-    let refused = loop {
-        link.shared.lock().outbox.clear();
-        match open(&link).await {
-            Ok(stream) => held.push(stream),
-            Err(failure) => break failure,
-        }
-    };
-    assert_eq!((held.len(), refused.reason.as_str()), (limits::STREAMS_MAX, "OVERLOADED"));
-    assert!(refused.public_message.contains("streams"), "{refused}");
-    assert!(call(&link).is_ok(), "only streams are full");
-    held.pop();
-    assert!(open(&link).await.is_ok());
-}
-
-#[tokio::test]
-async fn a_reader_that_takes_nothing_is_let_go_with_a_last_word() {
+async fn a_reader_that_takes_nothing_is_let_go() {
     let link = up();
     let frame = || reply::Body::Frame(Frame::default());
-    let mut slow = open(&link).await.unwrap();
+    let _slow = open(&link);
     let slow_id = link.shared.lock().last_id;
-    let _idle = open(&link).await.unwrap();
-    let mut dripping = open(&link).await.unwrap();
+    let _idle = open(&link);
+    let mut dripping = open(&link);
     let dripping_id = link.shared.lock().last_id;
     for _ in 0..3 {
         link.shared.deliver(reply(slow_id, frame()));
@@ -94,7 +112,7 @@ async fn a_reader_that_takes_nothing_is_let_go_with_a_last_word() {
     for half in 0..4 {
         link.shared.end_stuck(start + limits::READER_STALL / 2 * half);
         if half < 2 {
-            assert!(dripping.next().await.unwrap().is_ok());
+            assert!(next(&mut dripping).await.unwrap().is_ok());
         }
     }
     {
@@ -102,38 +120,67 @@ async fn a_reader_that_takes_nothing_is_let_go_with_a_last_word() {
         assert_eq!(state.waiting.len(), 2, "the idle one and the one that still reads");
         assert!(state.outbox.iter().any(|call| *call == dropped(slow_id)));
     }
-    let last = slow.next().await.unwrap().unwrap_err();
-    assert!(last.public_message.contains("Last-Event-ID"), "{last}");
-    assert!(slow.next().await.is_none());
 }
 
 #[tokio::test]
 async fn what_an_old_connection_left_behind_is_not_said_on_the_next() {
     let link = up();
-    let mut stream = open(&link).await.unwrap();
-    link.shared.fail_all(LOST);
-    link.shared.ups.send_replace(true);
-    assert_eq!(stream.next().await.unwrap().unwrap_err().reason, "UNAVAILABLE");
-    assert!(stream.next().await.is_none());
-    let untouched = open(&link).await.unwrap();
+    let mut stream = open(&link);
+    link.sent();
+    link.break_off();
+    link.come_back();
+    assert!(matches!(next(&mut stream).await, Some(Err(Ended::Cut(LOST)))));
+    assert!(next(&mut stream).await.is_none());
+    let untouched = open(&link);
     drop(stream);
-    let state = link.shared.lock();
-    assert_eq!(state.outbox.len(), 1, "only the call of the new connection");
-    drop(state);
+    assert_eq!(link.sent().len(), 1, "only the call of the new connection");
     drop(untouched);
+}
+
+#[tokio::test]
+async fn what_was_not_sent_is_given_back_and_the_rest_is_cut() {
+    let link = up();
+    let mut sent = open(&link);
+    let sent_id = link.sent()[0].id;
+    for _ in 0..limits::STREAM_CREDIT / 4 {
+        link.hear(sent_id, reply::Body::Frame(Frame::default()));
+        assert!(next(&mut sent).await.is_some_and(|item| item.is_ok()));
+    }
+    let mut unsent = open(&link);
+    assert_eq!(link.shared.lock().outbox.len(), 2, "credit, which is no call, and the call");
+    link.break_off();
+    assert!(matches!(next(&mut sent).await, Some(Err(Ended::Cut(LOST)))));
+    let Some(Err(Ended::Unsent(call))) = next(&mut unsent).await else { panic!("it never left") };
+    assert!(matches!(call.1, call::Body::Workers(_)));
 }
 
 #[tokio::test]
 async fn a_late_reply_hits_nobody() {
     let link = up();
-    let stream = open(&link).await.unwrap();
+    let stream = open(&link);
     let id = link.shared.lock().last_id;
     drop(stream);
-    let mut next = open(&link).await.unwrap();
+    let mut other = open(&link);
     let end = || reply::Body::End(Default::default());
-    link.shared.deliver(reply(id, reply::Body::Frame(Frame::default())));
-    link.shared.deliver(reply(999, end()));
+    link.hear(id, reply::Body::Frame(Frame::default()));
+    link.hear(999, end());
     link.shared.deliver(Reply { id, ..Reply::default() });
-    link.shared.deliver(reply(id + 1, end()));
-    assert!(next.next().await.is_none());
+    link.hear(id + 1, end());
+    assert!(next(&mut other).await.is_none());
+}
+
+#[tokio::test]
+async fn a_coordinator_that_leaves_is_known_to_until_it_is_back() {
+    let link = up();
+    let now = Instant::now();
+    let mut stream = open(&link);
+    link.hear(0, reply::Body::Moved(Moved::default()));
+    assert_eq!(link.standing(now), Standing::Leaving);
+    let id = link.shared.lock().last_id;
+    link.hear(id, reply::Body::Frame(Frame::default()));
+    assert!(next(&mut stream).await.is_some_and(|item| item.is_ok()), "what is under way goes on");
+    link.break_off();
+    assert_eq!(link.standing(now), Standing::Down);
+    link.come_back();
+    assert_eq!(link.standing(now), Standing::Up);
 }

@@ -4,7 +4,11 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use faultline_proto::{
@@ -23,6 +27,7 @@ use faultline_proto::{
         reply,
     },
 };
+use futures::{Stream, StreamExt};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
@@ -47,6 +52,9 @@ pub(crate) struct Fake {
 struct Part {
     calls: Arc<watch::Sender<Vec<Call>>>,
     cut: Arc<Mutex<CancellationToken>>,
+    down: Arc<AtomicBool>,
+    /// Whoever is connected.
+    senders: Arc<Mutex<Vec<mpsc::Sender<Result<Reply, Status>>>>>,
     /// Without an agent there is no card.
     agents: Arc<Mutex<Vec<Agent>>>,
 }
@@ -83,6 +91,47 @@ impl Fake {
         std::mem::take(&mut *self.part.cut.lock().unwrap()).cancel();
     }
 
+    /// Ends every open link and takes no more.
+    pub(crate) fn go_down(&self) {
+        self.part.down.store(true, Ordering::Relaxed);
+        self.cut();
+    }
+
+    /// Says something on every open link.
+    pub(crate) fn say(&self, id: u64, body: reply::Body) {
+        let mut senders = self.part.senders.lock().unwrap();
+        senders.retain(|sender| !sender.is_closed());
+        assert!(!senders.is_empty(), "nobody is connected");
+        for sender in senders.iter() {
+            let reply = Reply { id, body: Some(body.clone()), extensions: Vec::new() };
+            sender.try_send(Ok(reply)).unwrap();
+        }
+    }
+
+    /// Waits until a gateway is connected.
+    pub(crate) async fn until_connected(&self) {
+        let connected = async {
+            while !self.part.senders.lock().unwrap().iter().any(|sender| !sender.is_closed()) {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        soon("a connection", connected).await;
+    }
+
+    /// Waits until no gateway is connected.
+    pub(crate) async fn until_alone(&self) {
+        while self.part.senders.lock().unwrap().iter().any(|sender| !sender.is_closed()) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The calls so far that are none of the link's own.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        let mut calls = self.part.calls.borrow().clone();
+        calls.retain(|call| call.caller.is_some());
+        calls
+    }
+
     /// Waits until the calls so far are as they should be.
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&[Call]) -> bool) -> Vec<Call> {
         let mut calls = self.part.calls.subscribe();
@@ -110,14 +159,19 @@ pub(crate) fn drops(calls: &[Call]) -> usize {
 
 #[tonic::async_trait]
 impl Link for Part {
-    type OpenStream = ReceiverStream<Result<Reply, Status>>;
+    type OpenStream = Pin<Box<dyn Stream<Item = Result<Reply, Status>> + Send>>;
 
     async fn open(
         &self,
         request: Request<Streaming<Call>>,
     ) -> Result<Response<Self::OpenStream>, Status> {
+        if self.down.load(Ordering::Relaxed) {
+            return Err(Failure::new(&reason::UNAVAILABLE).into());
+        }
         let (sender, receiver) = mpsc::channel(100_000);
         let cut = self.cut.lock().unwrap().clone();
+        let ended = cut.clone();
+        self.senders.lock().unwrap().push(sender.clone());
         let part = self.clone();
         let (streams, active) = (HashMap::new(), HashMap::new());
         let mut session = Session { part, sender, streams, active };
@@ -131,7 +185,8 @@ impl Link for Part {
             };
             cut.run_until_cancelled(serve).await;
         });
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        let open = ReceiverStream::new(receiver).take_until(ended.cancelled_owned());
+        Ok(Response::new(Box::pin(open)))
     }
 }
 
@@ -186,6 +241,11 @@ impl Session {
                 let after = subscribe.after.unwrap_or(0);
                 let (next, last) = (after + 1, after + 3);
                 self.streams.insert(id, Events { next, last, credit: CREDIT, bytes: 0 });
+            }
+            call::Body::Wait(wait) if wait.task_id == "hang" => {}
+            call::Body::Wait(wait) => {
+                let payload = Some(send_message_response::Payload::Task(task(&wait.task_id)));
+                self.reply(id, reply::Body::Sent(SendMessageResponse { payload }));
             }
             call::Body::Agents(request) => {
                 let all = self.part.agents.lock().unwrap().clone();
@@ -363,18 +423,24 @@ fn task(id: &str) -> Task {
     Task { id: id.to_owned(), status: Some(status), ..Task::default() }
 }
 
-fn frame(seq: u64) -> reply::Body {
+pub(crate) fn frame(seq: u64) -> reply::Body {
     large_frame(seq, 0)
 }
 
 fn large_frame(seq: u64, bytes: usize) -> reply::Body {
-    let task = Task { context_id: "c".repeat(bytes), ..task(&format!("t-{seq}")) };
+    let status = TaskStatus { state: TaskState::Working as i32, ..TaskStatus::default() };
+    let task = Task {
+        id: format!("t-{seq}"),
+        context_id: "c".repeat(bytes),
+        status: Some(status),
+        ..Task::default()
+    };
     let payload = Some(stream_response::Payload::Task(task));
     let response = Some(StreamResponse { payload });
     reply::Body::Frame(Frame { seq, response, ..Frame::default() })
 }
 
-fn failure(failure: Failure) -> reply::Body {
+pub(crate) fn failure(failure: Failure) -> reply::Body {
     reply::Body::Failure(Box::new(failure.into_record()))
 }
 

@@ -14,6 +14,7 @@ mod envelope;
 mod errors;
 mod grpc;
 mod link;
+mod links;
 mod malformed;
 mod operators;
 mod rest;

@@ -193,8 +193,13 @@ async fn next_report(outgoings: &mut Outgoings) -> v1::Report {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() {
     let nowhere = Channel::plain("http://127.0.0.1:1").unwrap();
-    let desk =
-        Desk::new("w".into(), 1, vec![agents::script::offer()], nowhere, &Metrics::default());
+    let desk = Desk::new(
+        "w".into(),
+        1,
+        vec![agents::script::offer()],
+        crate::way::Way::new(nowhere),
+        &Metrics::default(),
+    );
     let mut outgoings = desk.outbox.open(desk.hello());
     let id = faultline_proto::id::TaskId::new();
     let task = Task { id, attempt: 1, agent: "script".into(), text: "hang".into() };

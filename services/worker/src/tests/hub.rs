@@ -343,8 +343,17 @@ pub(super) async fn start_worker(
     offers: Vec<Offer>,
     change: impl FnOnce(&mut Service),
 ) -> (Drain, JoinHandle<Result<(), ServiceError>>) {
+    start_worker_at(hub.address.clone(), offers, change).await
+}
+
+/// The same with these coordinators.
+pub(super) async fn start_worker_at(
+    coordinator: String,
+    offers: Vec<Offer>,
+    change: impl FnOnce(&mut Service),
+) -> (Drain, JoinHandle<Result<(), ServiceError>>) {
     let config = Config {
-        coordinator: hub.address.clone(),
+        coordinator,
         agents: vec!["echo".into(), "script".into()],
         name: Some("test-worker".into()),
         ..Config::default()

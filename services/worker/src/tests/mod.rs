@@ -7,6 +7,7 @@ mod door;
 mod fanout;
 mod hub;
 mod life;
+mod members;
 mod outcome;
 mod script;
 mod telemetry;

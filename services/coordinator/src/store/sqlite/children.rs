@@ -1,14 +1,10 @@
 //! Who was delegated to: from the index over parents, without folding a single task.
 
-use faultline_proto::{
-    id::TaskId,
-    v1::{self, event::Body},
-};
-use prost::Message;
+use faultline_proto::{id::TaskId, v1};
 use rusqlite::{Connection, params_from_iter, types::Value};
 
 use super::{
-    super::{ReadError, Row, Scope},
+    super::{ReadError, Scope, view::child},
     read::{COLUMNS, Conditions, row, unavailable},
 };
 
@@ -31,7 +27,7 @@ pub(super) fn of(
             s.query_map(params_from_iter(&wanted.values), read)?.collect::<Result<Vec<_>, _>>()
         })
         .map_err(unavailable)?;
-    rows.into_iter().map(|(row, first)| child(row, first.unwrap_or_default())).collect()
+    rows.into_iter().map(|(row, first)| child(row, &first.unwrap_or_default())).collect()
 }
 
 fn sql(wanted: &Conditions, limit: usize) -> String {
@@ -40,21 +36,6 @@ fn sql(wanted: &Conditions, limit: usize) -> String {
         "SELECT {COLUMNS}, {FIRST_EVENT} FROM tasks INDEXED BY tasks_by_parent
          WHERE {wanted} ORDER BY id LIMIT {limit}"
     )
-}
-
-fn child(row: Row, first: Vec<u8>) -> Result<v1::Child, ReadError> {
-    let damaged = |what: String| ReadError::Damaged { id: row.id, what };
-    let event = v1::Event::decode(first.as_slice()).map_err(|e| damaged(e.to_string()))?;
-    let Some(Body::Submitted(v1::Submitted { parent: Some(parent), .. })) = event.body else {
-        return Err(damaged("its row has a parent, its first event has none".to_owned()));
-    };
-    Ok(v1::Child {
-        task_id: row.id.to_string(),
-        agent: row.agent,
-        key: parent.key,
-        detached: parent.detached,
-        state: row.state as i32,
-    })
 }
 
 #[cfg(test)]

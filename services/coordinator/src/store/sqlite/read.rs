@@ -8,12 +8,12 @@ use std::{
 
 use bytes::Bytes;
 use faultline_chassis::limits;
-use faultline_proto::{a2a::TaskState, id::TaskId, v1};
-use prost::Message;
+use faultline_proto::{a2a::TaskState, id::TaskId};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter, types::Value};
 
 use super::super::{
     Cursor, FailureKey, Filter, KeyName, KeyRow, Kind, Page, ReadError, Row, Scope, StoredEvent,
+    replay,
 };
 use crate::task::{Millis, Task};
 
@@ -76,22 +76,9 @@ pub(super) fn events(
     c.prepare_cached(&sql)?.query_map(params![id.as_bytes(), after, limit], event)?.collect()
 }
 
-/// The task is what its events say; the row adds what they do not.
 pub(super) fn fold(c: &Connection, row: Row, all: bool) -> Result<Task, ReadError> {
-    let damaged = |what: String| ReadError::Damaged { id: row.id, what };
     let stored = events(c, row.id, 0, usize::MAX, all).map_err(unavailable)?;
-    let mut task = Task::blank(row.id, row.agent, row.context_id, row.created);
-    for event in stored {
-        let decoded = v1::Event::decode(event.body).map_err(|e| damaged(e.to_string()))?;
-        task.apply(&decoded);
-    }
-    if all && (task.seq != row.seq || task.state != row.state) {
-        return Err(damaged(format!("its row says {:?} at {}", row.state, row.seq)));
-    }
-    task.version = row.version;
-    task.seq = row.seq;
-    task.reported = row.reported;
-    Ok(task)
+    replay(row, stored.into_iter().map(|event| event.body), all)
 }
 
 pub(super) fn key(
@@ -118,7 +105,8 @@ pub(super) fn key(
 
 pub(super) fn list(c: &Connection, filter: &Filter) -> Result<Page, ReadError> {
     let mut wanted = Conditions::of(filter);
-    let sql = format!("SELECT COUNT(*) FROM tasks WHERE {}", wanted.sql());
+    let (must, most) = (wanted.sql(), limits::LIST_TOTAL_MAX);
+    let sql = format!("SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE {must} LIMIT {most})");
     let total = c
         .prepare_cached(&sql)
         .and_then(|mut s| s.query_row(params_from_iter(&wanted.values), |r| r.get(0)))

@@ -2,20 +2,18 @@
 //! few that live, the few that did not end well, or everybody's, principal by principal. There is
 //! no index over the times of all tasks, because each task would pay for it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-
 use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskState, id::TaskId, v1};
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
 
 use super::{
     super::{
-        Cursor, Row, Scope, StoredEvent,
-        view::{Buckets, Rows, Story, Wanted},
+        Aged, Cursor, Row, Scope, StoredEvent,
+        view::{Activity, Buckets, Failures, Rows, Story, Walk, Wanted},
     },
     read::{ALIVE, COLUMNS, Conditions, event, row},
 };
-use crate::task::{Millis, is_final, timestamp};
+use crate::task::{Millis, is_final};
 
 /// Failed, cancelled and rejected, in the words of the index over just these.
 const UNWELL: &str = "state = 4 OR state = 5 OR state = 7";
@@ -67,29 +65,7 @@ fn principals(c: &Connection) -> rusqlite::Result<Vec<String>> {
     c.prepare_cached(&sql)?.query_map([], |r| r.get(0))?.collect()
 }
 
-/// The index that a question is answered from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Walk {
-    Alive,
-    Unwell,
-    ByPrincipal,
-}
-
 impl Walk {
-    fn of(wanted: &Wanted) -> Self {
-        use TaskState::{Canceled, Failed, Rejected};
-        let all =
-            |is: fn(&TaskState) -> bool| !wanted.states.is_empty() && wanted.states.iter().all(is);
-        let failed = wanted.reason.is_some() || wanted.origin.is_some();
-        if all(|state| !is_final(*state)) {
-            Walk::Alive
-        } else if failed || all(|state| matches!(state, Failed | Canceled | Rejected)) {
-            Walk::Unwell
-        } else {
-            Walk::ByPrincipal
-        }
-    }
-
     /// Where to look, and what must be said for the index to be used.
     fn sql(self) -> (&'static str, Option<&'static str>) {
         match self {
@@ -174,41 +150,15 @@ const ACTIVITY: &str = "SELECT agent, state, status_ms, id
     WHERE name IS NOT NULL AND status_ms >= ?1";
 
 pub(super) fn activity(c: &Connection, over: Buckets) -> rusqlite::Result<Vec<v1::AgentActivity>> {
-    let mut agents = BTreeMap::<String, v1::AgentActivity>::new();
+    let mut seen = Activity::over(over);
     let mut statement = c.prepare_cached(&format!("{WHOSE} {ACTIVITY}"))?;
     let mut found = statement.query(params![over.from])?;
     while let Some(row) = found.next()? {
-        let name = row.get_ref(0)?.as_str()?;
         let state = TaskState::try_from(row.get::<_, i32>(1)?).unwrap_or_default();
-        let began = over.at(TaskId::from_bytes(row.get(3)?).made_at());
-        let ended = over.at(row.get(2)?).filter(|_| is_final(state));
-        if began.is_none() && ended.is_none() {
-            continue;
-        }
-        if !agents.contains_key(name) {
-            agents.insert(name.to_owned(), still(name, over.count));
-        }
-        let Some(agent) = agents.get_mut(name) else { continue };
-        began.into_iter().for_each(|at| agent.submitted[at] += 1);
-        let ends = match state {
-            TaskState::Completed => &mut agent.completed,
-            TaskState::Failed => &mut agent.failed,
-            _ => &mut agent.stopped,
-        };
-        ended.into_iter().for_each(|at| ends[at] += 1);
+        let id = TaskId::from_bytes(row.get(3)?);
+        seen.add(row.get_ref(0)?.as_str()?, state, row.get(2)?, id);
     }
-    Ok(agents.into_values().collect())
-}
-
-fn still(agent: &str, count: usize) -> v1::AgentActivity {
-    let none = || vec![0; count];
-    v1::AgentActivity {
-        agent: agent.to_owned(),
-        submitted: none(),
-        completed: none(),
-        failed: none(),
-        stopped: none(),
-    }
+    Ok(seen.agents())
 }
 
 const FAILURES: &str = "SELECT status_ms, id, reason, origin, failure_id
@@ -217,30 +167,36 @@ const FAILURES: &str = "SELECT status_ms, id, reason, origin, failure_id
         AND state = 4 AND reason IS NOT NULL AND status_ms >= ?1
     ORDER BY status_ms DESC, id DESC";
 
-/// The newest come first, so the first of each kind is its last.
 pub(super) fn failures(c: &Connection, over: Buckets) -> rusqlite::Result<Vec<v1::FailureCount>> {
-    let mut kinds = HashMap::<(String, String), (v1::FailureCount, HashSet<Box<str>>)>::new();
+    let mut seen = Failures::over(over);
     let mut statement = c.prepare_cached(FAILURES)?;
     let mut found = statement.query(params![over.from])?;
     while let Some(row) = found.next()? {
-        let at: Millis = row.get(0)?;
-        let Some(bucket) = over.at(at) else { continue };
-        let kind: (String, String) = (row.get(2)?, row.get(3)?);
-        let (count, ids) = kinds.entry(kind).or_insert_with_key(|(reason, origin)| {
-            let (reason, origin) = (reason.clone(), origin.clone());
-            let (last, buckets) = (Some(timestamp(at)), vec![0; over.count]);
-            let count = v1::FailureCount { reason, origin, last, buckets, ..Default::default() };
-            (count, HashSet::new())
-        });
-        if count.tasks == 0 {
-            count.last_task_id = TaskId::from_bytes(row.get(1)?).to_string();
-        }
-        count.tasks += 1;
-        count.buckets[bucket] += 1;
-        let id = row.get_ref(4)?.as_str()?;
-        count.failures += u32::from(!ids.contains(id) && ids.insert(id.into()));
+        let (id, kind) = (TaskId::from_bytes(row.get(1)?), (row.get(2)?, row.get(3)?));
+        seen.add(row.get(0)?, id, kind, row.get_ref(4)?.as_str()?);
     }
-    Ok(kinds.into_values().map(|(count, _)| count).collect())
+    Ok(seen.kinds())
+}
+
+pub(super) fn aged(
+    c: &Connection,
+    after: TaskId,
+    before: TaskId,
+    limit: usize,
+) -> rusqlite::Result<Vec<Aged>> {
+    let sql = format!(
+        "SELECT id, agent, state, status_ms,
+            EXISTS (SELECT 1 FROM tasks AS above WHERE above.id = tasks.parent AND ({ALIVE}))
+         FROM tasks WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT ?3"
+    );
+    let aged = |r: &rusqlite::Row<'_>| {
+        let state = TaskState::try_from(r.get::<_, i32>(2)?).unwrap_or_default();
+        let over = is_final(state) && !r.get::<_, bool>(4)?;
+        let ended = over.then_some(r.get(3)?);
+        Ok(Aged { id: TaskId::from_bytes(r.get(0)?), agent: r.get(1)?, ended })
+    };
+    let within = params![after.as_bytes(), before.as_bytes(), limit];
+    c.prepare_cached(&sql)?.query_map(within, aged)?.collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     super::{Extras, KeyRow, Row, StoredEvent, Write, WriteError, Written},
     push,
+    read::ALIVE,
 };
+use crate::{core::now, repeat::kept};
 
 pub(super) struct Batch {
     pub(super) writes: Vec<Write>,
@@ -45,14 +47,16 @@ fn commit(
 fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<bool> {
     match write {
         Write::Insert { row, events, with } => {
-            let applied = insert(tx, lease, &row)?;
+            let fits = has_parent(tx, &row)? && is_free(tx, with.as_deref(), row.id)?;
+            let applied = fits && insert(tx, lease, &row)?;
             append(tx, applied, row.id, events)?;
             add_extras(tx, applied, with)
         }
         // There are no others.
         Write::Queue { .. } => Ok(true),
         Write::Advance { from, row, events, with } | Write::Foreign { from, row, events, with } => {
-            let applied = advance(tx, lease, from, &row)?;
+            let fits = is_free(tx, with.as_deref(), row.id)?;
+            let applied = fits && advance(tx, lease, from, &row)?;
             append(tx, applied, row.id, events)?;
             add_extras(tx, applied, with)
         }
@@ -61,9 +65,7 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
                 .prepare_cached("DELETE FROM tasks WHERE id = ?1 AND version = ?2 AND owner = ?3")?
                 .execute(params![id.as_bytes(), from, lease])?;
             if erased == 1 {
-                tx.prepare_cached("DELETE FROM events WHERE task_id = ?1")?
-                    .execute(params![id.as_bytes()])?;
-                push::erase(tx, id)?;
+                forget(tx, id)?;
                 key.map_or(Ok(()), |key| put_key(tx, &key))?;
             }
             Ok(erased == 1)
@@ -83,6 +85,10 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
             let sql = "DELETE FROM keys WHERE (principal, agent, key) IN
                 (SELECT principal, agent, key FROM keys WHERE created_ms < ?1 LIMIT ?2)";
             tx.prepare_cached(sql)?.execute(params![before, limit])?;
+            Ok(true)
+        }
+        Write::Expire { ids } => {
+            ids.into_iter().try_for_each(|id| expire(tx, id))?;
             Ok(true)
         }
         Write::Push(write) => push::apply(tx, write),
@@ -129,6 +135,45 @@ fn advance(tx: &Transaction<'_>, lease: i64, from: u64, row: &Row) -> rusqlite::
         lease,
     ])?;
     note_failure(tx, advanced == 1, row)
+}
+
+/// Whoever delegated it lives.
+fn has_parent(tx: &Transaction<'_>, row: &Row) -> rusqlite::Result<bool> {
+    let Some(parent) = row.parent else { return Ok(true) };
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?1 AND ({ALIVE}))");
+    tx.prepare_cached(&sql)?.query_row(params![parent.as_bytes()], |r| r.get(0))
+}
+
+/// Its key, if it brings one, is no other task's, unless that was too long ago.
+fn is_free(tx: &Transaction<'_>, with: Option<&Extras>, id: TaskId) -> rusqlite::Result<bool> {
+    let Some(KeyRow { name, .. }) = with.and_then(|extras| extras.key.as_ref()) else {
+        return Ok(true);
+    };
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM keys WHERE principal = ?1 AND agent = ?2
+        AND key = ?3 AND task_id <> ?4 AND created_ms >= ?5)";
+    let wanted = params![name.principal, name.agent, name.key, id.as_bytes(), now() - kept()];
+    tx.prepare_cached(sql)?.query_row(wanted, |r| r.get(0))
+}
+
+/// What is kept beside its row.
+fn forget(tx: &Transaction<'_>, id: TaskId) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM events WHERE task_id = ?1";
+    tx.prepare_cached(sql)?.execute(params![id.as_bytes()])?;
+    push::erase(tx, id)
+}
+
+/// Once more what was seen when it was chosen: it has ended, and nobody can join it again.
+fn expire(tx: &Transaction<'_>, id: TaskId) -> rusqlite::Result<()> {
+    let sql = format!(
+        "DELETE FROM tasks WHERE id = ?1 AND NOT ({ALIVE})
+         AND NOT EXISTS (SELECT 1 FROM tasks AS above WHERE above.id = tasks.parent AND ({ALIVE}))"
+    );
+    if tx.prepare_cached(&sql)?.execute(params![id.as_bytes()])? == 1 {
+        forget(tx, id)?;
+        let sql = "DELETE FROM keys WHERE task_id = ?1";
+        tx.prepare_cached(sql)?.execute(params![id.as_bytes()])?;
+    }
+    Ok(())
 }
 
 /// A step of its own for the few that failed: three more columns in those above would cost every

@@ -1,0 +1,232 @@
+//! Who the coordinators are. A list of addresses, of which those that are names stand for as many
+//! members as they resolve to: names are asked again and again, so that members come and go. What
+//! is said to a member, and whether it answers, is the business of whoever dials it.
+
+use std::{
+    collections::HashSet,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use futures::{FutureExt, future::BoxFuture};
+use tokio::{
+    net::lookup_host,
+    sync::{Notify, watch},
+    time::{sleep, timeout},
+};
+
+use crate::{
+    client::{CannotDial, Channel, Mesh},
+    dial, limits,
+};
+
+/// Names to addresses, by other means than the system's. Cheap to clone.
+#[derive(Clone)]
+pub struct Names(Arc<Look>);
+
+type Look = dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
+
+impl Names {
+    /// Answers as `look` does.
+    pub fn new<F, A>(look: F) -> Self
+    where
+        F: Fn(&str, u16) -> A + Send + Sync + 'static,
+        A: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+    {
+        Self(Arc::new(move |name, port| look(name, port).boxed()))
+    }
+
+    fn system() -> Self {
+        Self::new(|name, port| {
+            let name = name.to_owned();
+            async move { Ok(lookup_host((name, port)).await?.collect()) }
+        })
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Names")
+    }
+}
+
+/// Two are equal when they are one.
+impl PartialEq for Names {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Names {}
+
+/// One coordinator: the address it was configured by, and where that led.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Member {
+    target: usize,
+    at: Option<SocketAddr>,
+}
+
+impl Member {
+    /// Its address, if that is known before it is dialled.
+    pub fn at(&self) -> Option<SocketAddr> {
+        self.at
+    }
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.at {
+            Some(at) => at.fmt(f),
+            None => write!(f, "address {}", self.target + 1),
+        }
+    }
+}
+
+/// The coordinators of one mesh, as they are known now. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct Members(Arc<Inner>);
+
+struct Inner {
+    names: Names,
+    targets: Vec<Target>,
+    listed: watch::Sender<Vec<Member>>,
+    look: Notify,
+}
+
+/// One of the addresses that were configured.
+struct Target {
+    channel: Channel,
+    host: String,
+    port: u16,
+    /// A name is more than one member, or none.
+    is_name: bool,
+}
+
+impl Members {
+    /// Those at `addresses`, one or several with commas between them.
+    pub fn new(mesh: &Mesh, addresses: &str) -> Result<Self, CannotDial> {
+        let each = addresses.split(',').map(str::trim).filter(|address| !address.is_empty());
+        let targets = each.map(|address| Target::new(mesh, address)).collect::<Result<Vec<_>, _>>();
+        let targets = targets?;
+        if targets.is_empty() {
+            return Err(CannotDial::Address(addresses.to_owned()));
+        }
+        let names = mesh.names.clone().unwrap_or_else(Names::system);
+        let members = Self(Arc::new(Inner {
+            names,
+            targets,
+            listed: watch::Sender::new(Vec::new()),
+            look: Notify::new(),
+        }));
+        members.list(&vec![Vec::new(); members.0.targets.len()]);
+        Ok(members)
+    }
+
+    /// Who there is, and whenever that changes.
+    pub fn watch(&self) -> watch::Receiver<Vec<Member>> {
+        self.0.listed.subscribe()
+    }
+
+    pub fn now(&self) -> Vec<Member> {
+        self.0.listed.borrow().clone()
+    }
+
+    /// A connection to one of them, which the first call makes.
+    pub fn channel(&self, member: &Member) -> Channel {
+        let target = &self.0.targets[member.target];
+        match member.at.filter(|_| target.is_name) {
+            Some(at) => target.channel.at(at),
+            None => target.channel.anew(),
+        }
+    }
+
+    /// A connection to whoever the first address leads to, for when it is all the same.
+    pub fn anyone(&self) -> Channel {
+        self.0.targets[0].channel.anew()
+    }
+
+    /// Host and port of the first, as spans name it.
+    pub fn peer(&self) -> (String, Option<u16>) {
+        self.0.targets[0].channel.peer()
+    }
+
+    /// Asks the names soon, as after a connection was lost: its peer may be gone for good.
+    pub fn look(&self) {
+        self.0.look.notify_one();
+    }
+
+    /// Follows the names for as long as it is polled.
+    pub async fn follow(self) {
+        let mut found = vec![Vec::new(); self.0.targets.len()];
+        let mut was_told = vec![false; found.len()];
+        if !self.0.targets.iter().any(|target| target.is_name) {
+            return std::future::pending().await;
+        }
+        loop {
+            for (index, target) in self.0.targets.iter().enumerate().filter(|(_, t)| t.is_name) {
+                match self.ask(target).await {
+                    Ok(addresses) => {
+                        found[index] = addresses;
+                        was_told[index] = false;
+                    }
+                    // Whoever was there may well be there still; a connection tells, names do not.
+                    Err(error) => {
+                        if !std::mem::replace(&mut was_told[index], true) {
+                            tracing::warn!(name = target.host, %error, "no coordinator by this name");
+                        }
+                    }
+                }
+            }
+            self.list(&found);
+            // A connection that is lost over and over must not ask without end.
+            sleep(limits::MEMBERS_PAUSE).await;
+            let _ = timeout(limits::MEMBERS_LOOK, self.0.look.notified()).await;
+        }
+    }
+
+    async fn ask(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {
+        let asked = (self.0.names.0)(&target.host, target.port);
+        timeout(limits::CONNECT_TIMEOUT, asked).await?
+    }
+
+    /// Sets who there is, by what the names led to. The same address twice is one member.
+    fn list(&self, found: &[Vec<SocketAddr>]) {
+        let mut seen = HashSet::new();
+        let mut listed = Vec::new();
+        for (index, (target, found)) in self.0.targets.iter().zip(found).enumerate() {
+            let mut found: Vec<_> = match target.is_name {
+                true => found.iter().copied().map(Some).collect(),
+                false => vec![target.fixed()],
+            };
+            found.sort_unstable();
+            let new = found.into_iter().filter(|at| at.is_none_or(|at| seen.insert(at)));
+            listed.extend(new.map(|at| Member { target: index, at }));
+        }
+        listed.truncate(limits::MEMBERS_MAX);
+        self.0.listed.send_if_modified(|now| {
+            let has_changed = *now != listed;
+            *now = listed;
+            has_changed
+        });
+    }
+}
+
+impl Target {
+    fn new(mesh: &Mesh, address: &str) -> Result<Self, CannotDial> {
+        let channel = Channel::lazy(&mesh.dial(address))?;
+        let uri = channel.uri();
+        let host = uri.host().map_or("", dial::bare).to_owned();
+        let port = dial::port(uri);
+        // A network inside a process has no names: what cannot be dialled there fails there.
+        let is_name = mesh.network.is_none() && host.parse::<IpAddr>().is_err();
+        Ok(Self { channel, host, port, is_name })
+    }
+
+    fn fixed(&self) -> Option<SocketAddr> {
+        self.host.parse().ok().map(|ip: IpAddr| SocketAddr::new(ip, self.port))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Where the database is and how it is reached: the URL, taken apart. Its password is shown to the
+//! database and to nobody else; every error here says the host and no more.
+
+use std::{path::PathBuf, time::Duration};
+
+use faultline_chassis::tls::Trust;
+use percent_encoding::percent_decode_str;
+use tokio_postgres::{
+    Client, Config, Connection, Socket,
+    config::{Host, SslMode},
+};
+
+use super::{
+    OpenError,
+    tls::{Encrypted, Tls},
+};
+
+/// Until a connection stands.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// What is sent and not acknowledged for so long is lost, and so is the connection.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Between signs of life on a connection that says nothing.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+pub(super) struct Address {
+    pub(super) config: Config,
+    pub(super) tls: Tls,
+    /// As it may be shown.
+    pub(super) shown: String,
+}
+
+impl Address {
+    pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
+        let bad = |what: String| OpenError::Url { what };
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let (mut verify, mut roots, mut kept) = (None, None, Vec::new());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match key {
+                "sslmode" => verify = Some(value.to_owned()),
+                "sslrootcert" => {
+                    let path = percent_decode_str(value).decode_utf8_lossy().into_owned();
+                    roots = Some(PathBuf::from(path));
+                }
+                _ => kept.push(pair),
+            }
+        }
+        let mode = match verify.as_deref() {
+            None | Some("prefer") => SslMode::Prefer,
+            Some("disable") => SslMode::Disable,
+            Some("require" | "verify-full") => SslMode::Require,
+            Some(other) => {
+                let known = "disable, prefer, require or verify-full";
+                return Err(bad(format!("sslmode is '{other}': say {known}")));
+            }
+        };
+        // As psql does: only who is asked to verify does, or who is given what to verify against.
+        let trust = match (verify.as_deref(), &roots) {
+            (Some("verify-full"), _) | (_, Some(_)) => Trust::with_ca(roots.as_deref())?,
+            _ => Trust::anyone(),
+        };
+        let rest = match kept.is_empty() {
+            true => base.to_owned(),
+            false => format!("{base}?{}", kept.join("&")),
+        };
+        // Its own error may quote what it read.
+        let parsed = rest.parse::<Config>();
+        let mut config = parsed.map_err(|_| {
+            bad("not understood; say postgres://USER:PASSWORD@HOST:PORT/DATABASE".to_owned())
+        })?;
+        if config.get_hosts().is_empty() {
+            return Err(bad("it names no host".to_owned()));
+        }
+        // Hosts are shown, so half a password must not pass for one.
+        if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(h) if h.contains('@'))) {
+            return Err(bad("an '@' in a user or a password is written %40".to_owned()));
+        }
+        config
+            .ssl_mode(mode)
+            .application_name("faultline")
+            .connect_timeout(CONNECT_MAX)
+            .tcp_user_timeout(SILENCE_MAX)
+            .keepalives(true)
+            .keepalives_idle(KEEPALIVE)
+            .keepalives_interval(KEEPALIVE)
+            .keepalives_retries(2);
+        let shown = shown(&config);
+        Ok(Self { config, tls: Tls(trust.connector()), shown })
+    }
+
+    /// A connection of its own, outside the pool.
+    pub(super) async fn connect(
+        &self,
+    ) -> Result<(Client, Connection<Socket, Encrypted<Socket>>), tokio_postgres::Error> {
+        self.config.connect(self.tls.clone()).await
+    }
+}
+
+fn shown(config: &Config) -> String {
+    let ports = config.get_ports();
+    let hosts = config.get_hosts().iter().enumerate().map(|(at, host)| {
+        let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+        match host {
+            Host::Tcp(name) => format!("{name}:{port}"),
+            #[cfg(unix)]
+            Host::Unix(path) => path.display().to_string(),
+        }
+    });
+    let hosts: Vec<_> = hosts.collect();
+    format!("postgres://{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+}
+
+/// A store's URL with stars for its password: what is printed of it. What cannot be taken apart is
+/// not printed at all.
+pub(crate) fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    if !["postgres", "postgresql"].contains(&scheme) {
+        return url.to_owned();
+    }
+    // The last `@`: a password may have an unescaped one, and a `?` too; a host has neither.
+    let (user, rest) = match rest.rsplit_once('@') {
+        Some((user, rest)) => match user.split_once(':') {
+            Some((user, _)) => (format!("{user}:***@"), rest),
+            None => (format!("{user}@"), rest),
+        },
+        None => (String::new(), rest),
+    };
+    let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let key = pair.split_once('=').map_or(pair, |(key, _)| key);
+        let key = percent_decode_str(key).decode_utf8_lossy();
+        if key == "password" { "password=***".to_owned() } else { pair.to_owned() }
+    });
+    let pairs: Vec<_> = pairs.collect();
+    let mark = if pairs.is_empty() { "" } else { "?" };
+    format!("{scheme}://{user}{base}{mark}{}", pairs.join("&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, shown) in [
+            ("postgres://ann:hunter2@db:5432/f", "postgres://ann:***@db:5432/f"),
+            ("postgresql://ann:hun@ter2@db/f", "postgresql://ann:***@db/f"),
+            ("postgres://ann:hun?ter2@db/f", "postgres://ann:***@db/f"),
+            ("postgres://ann:hun/ter2@db/f", "postgres://ann:***@db/f"),
+            ("postgres://ann@db/f?sslmode=require", "postgres://ann@db/f?sslmode=require"),
+            ("postgres://db/f?user=a&password=hunter2", "postgres://db/f?user=a&password=***"),
+            ("postgres://db/f?p%61ssword=hunter2", "postgres://db/f?password=***"),
+            ("sqlite:a:b@c.db", "sqlite:a:b@c.db"),
+        ] {
+            assert_eq!(without_password(url), shown);
+            let known = Address::parse(url).map(|a| a.shown).unwrap_or_else(|e| e.to_string());
+            assert!(!known.contains("ter2"), "{known}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let refused = |url| Address::parse(url).map(|_| ()).unwrap_err().to_string();
+        assert!(refused("postgres://db/f?sslmode=maybe").contains("verify-full"));
+        assert!(refused("postgres:///f").contains("no host"));
+        assert!(refused("postgres://db/f?sslrootcert=/nowhere.pem").contains("/nowhere.pem"));
+        for mode in ["disable", "prefer", "require", "verify-full"] {
+            assert!(Address::parse(&format!("postgres://db/f?sslmode={mode}")).is_ok());
+        }
+    }
+}

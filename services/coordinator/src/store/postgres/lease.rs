@@ -1,0 +1,213 @@
+//! Leases, and tasks that change hands. A lease is good while its row is there and its time has not
+//! come, by the clock of the database. Whoever finds one whose time has come buries it first, so
+//! that it cannot be renewed while its tasks are taken.
+
+use deadpool_postgres::{Object, Transaction};
+use faultline_proto::{
+    id::{TaskId, WorkerId},
+    v1::Presence,
+};
+use prost::Message;
+use tokio_postgres::{Error, Row as Record, types::ToSql};
+
+use super::{
+    super::{Notice, PushKey, ReadError},
+    Shared, push,
+    read::{COLUMNS, fold_all, id, unavailable},
+    schema::ALIVE,
+};
+use crate::task::Task;
+
+/// So many milliseconds from now.
+const LATER: &str = "clock_timestamp() + $1 * INTERVAL '1 millisecond'";
+
+/// A new one, which nothing belongs to yet.
+pub(super) async fn new(tx: &Transaction<'_>, lease_ms: i64) -> Result<i64, Error> {
+    let sql = format!("INSERT INTO leases (expires) VALUES ({LATER}) RETURNING id");
+    tx.query_one(&sql, &[&(lease_ms as f64)]).await?.try_get(0)
+}
+
+async fn bury(tx: &Transaction<'_>) -> Result<(), Error> {
+    tx.execute("DELETE FROM leases WHERE expires <= clock_timestamp()", &[]).await.map(drop)
+}
+
+/// Owners of live tasks who have no lease: one step in the index for each owner.
+async fn dead(tx: &Transaction<'_>) -> Result<Vec<i64>, Error> {
+    let sql = format!(
+        "WITH RECURSIVE owners (id) AS (
+            (SELECT owner FROM tasks WHERE {ALIVE} ORDER BY owner LIMIT 1)
+            UNION ALL
+            SELECT (SELECT owner FROM tasks WHERE {ALIVE} AND owner > owners.id
+                ORDER BY owner LIMIT 1) FROM owners WHERE owners.id IS NOT NULL)
+         SELECT id FROM owners WHERE id IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM leases WHERE leases.id = owners.id)"
+    );
+    let statement = tx.prepare_cached(&sql).await?;
+    tx.query(&statement, &[]).await?.iter().map(|r| r.try_get(0)).collect()
+}
+
+/// Makes tasks ours that fulfil a condition, in order. What another holds just now is waited for,
+/// unless it is to be left out.
+async fn seize(
+    tx: &Transaction<'_>,
+    which: &str,
+    then: &str,
+    with: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Record>, Error> {
+    let sql = format!(
+        "WITH found AS (SELECT id AS taken FROM tasks WHERE {which})
+         UPDATE tasks SET owner = $1{then} FROM found WHERE id = taken RETURNING {COLUMNS}"
+    );
+    let statement = tx.prepare_cached(&sql).await?;
+    tx.query(&statement, with).await
+}
+
+impl Shared {
+    /// Begins anew: another lease, and with it everything that no other coordinator has.
+    pub(super) async fn begin(&self, c: &mut Object) -> Result<Vec<Task>, ReadError> {
+        let tx = c.transaction().await.map_err(unavailable)?;
+        let before = self.lease();
+        let moved = async {
+            let me = new(&tx, self.lease_ms).await?;
+            tx.execute("DELETE FROM leases WHERE id = $1", &[&before]).await?;
+            bury(&tx).await?;
+            let mut from = dead(&tx).await?;
+            from.push(before);
+            let which = format!("{ALIVE} AND owner = ANY($2) ORDER BY id FOR NO KEY UPDATE");
+            let records = seize(&tx, &which, "", &[&me, &from]).await?;
+            // Still under way are only those of the lease that this one follows.
+            tx.execute(
+                "UPDATE pushes SET owner = $1 WHERE NOT done AND owner = $2",
+                &[&me, &before],
+            )
+            .await?;
+            let others = "SELECT COUNT(*) FROM leases WHERE id <> $1";
+            let others: i64 = tx.query_one(others, &[&me]).await?.try_get(0)?;
+            Ok((me, records, others))
+        };
+        let (me, records, others) = moved.await.map_err(unavailable)?;
+        let tasks = fold_all(&tx, records).await?;
+        tx.commit().await.map_err(unavailable)?;
+        self.set_lease(me, others);
+        self.tell_moved(&tasks);
+        Ok(tasks)
+    }
+
+    pub(super) async fn beat(
+        &self,
+        c: &Object,
+        here: Presence,
+    ) -> Result<Vec<Presence>, ReadError> {
+        let me = self.lease();
+        let sql = format!(
+            "UPDATE leases SET expires = {LATER}, presence = $2
+             WHERE id = $3 AND expires > clock_timestamp()"
+        );
+        let (ms, here) = (self.lease_ms as f64, here.encode_to_vec());
+        let renewed = async {
+            let statement = c.prepare_cached(&sql).await?;
+            c.execute(&statement, &[&ms, &here, &me]).await
+        };
+        if renewed.await.map_err(unavailable)? == 0 {
+            return Err(ReadError::Lapsed);
+        }
+        let sql = "SELECT presence FROM leases WHERE id <> $1 AND expires > clock_timestamp()
+            ORDER BY id";
+        let found = async {
+            let statement = c.prepare_cached(sql).await?;
+            c.query(&statement, &[&me]).await
+        };
+        let found = found.await.map_err(unavailable)?;
+        self.set_others(found.len() as i64);
+        let others = found.iter().map(|r| {
+            let presence: &[u8] = r.try_get(0).map_err(unavailable)?;
+            // Of a newer version, perhaps; it counts as one that has said nothing yet.
+            Ok(Presence::decode(presence).unwrap_or_default())
+        });
+        others.collect()
+    }
+
+    pub(super) async fn take_over(
+        &self,
+        c: &mut Object,
+        limit: usize,
+    ) -> Result<Vec<Task>, ReadError> {
+        let tx = c.transaction().await.map_err(unavailable)?;
+        let found = async {
+            bury(&tx).await?;
+            let from = dead(&tx).await?;
+            if from.is_empty() {
+                return Ok(Vec::new());
+            }
+            let which = format!(
+                "{ALIVE} AND owner = ANY($2) ORDER BY id LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED"
+            );
+            seize(&tx, &which, "", &[&self.lease(), &from, &most(limit)]).await
+        };
+        let found = found.await.map_err(unavailable)?;
+        self.moved(tx, found).await
+    }
+
+    pub(super) async fn take_over_pushes(&self, c: &mut Object) -> Result<Vec<PushKey>, Error> {
+        let tx = c.transaction().await?;
+        bury(&tx).await?;
+        let taken = push::take(&tx, self.lease(), false).await?;
+        tx.commit().await?;
+        Ok(taken)
+    }
+
+    pub(super) async fn adopt(
+        &self,
+        c: &mut Object,
+        worker: WorkerId,
+    ) -> Result<Vec<Task>, ReadError> {
+        let tx = c.transaction().await.map_err(unavailable)?;
+        let which =
+            format!("{ALIVE} AND worker = $2 AND owner <> $1 ORDER BY id FOR NO KEY UPDATE");
+        let worker = worker.to_string();
+        let found = seize(&tx, &which, "", &[&self.lease(), &worker.as_bytes()]).await;
+        self.moved(tx, found.map_err(unavailable)?).await
+    }
+
+    pub(super) async fn claim(
+        &self,
+        c: &mut Object,
+        agent: &str,
+        limit: usize,
+    ) -> Result<Vec<Task>, ReadError> {
+        let tx = c.transaction().await.map_err(unavailable)?;
+        // It waits no longer, or two that have a worker would take it from one another.
+        let which = "queued = $2 AND owner <> $1 ORDER BY id LIMIT $3
+            FOR NO KEY UPDATE SKIP LOCKED";
+        let with: [&(dyn ToSql + Sync); 3] = [&self.lease(), &agent.as_bytes(), &most(limit)];
+        let found = seize(&tx, which, ", queued = NULL", &with).await;
+        self.moved(tx, found.map_err(unavailable)?).await
+    }
+
+    pub(super) async fn owned(&self, c: &Object) -> Result<Vec<(TaskId, u64)>, Error> {
+        let sql = format!("SELECT id, version FROM tasks WHERE {ALIVE} AND owner = $1");
+        let statement = c.prepare_cached(&sql).await?;
+        let found = c.query(&statement, &[&self.lease()]).await?;
+        found.iter().map(|r| Ok((id(r, 0)?, r.try_get::<_, i64>(1)? as u64))).collect()
+    }
+
+    async fn moved(&self, tx: Transaction<'_>, found: Vec<Record>) -> Result<Vec<Task>, ReadError> {
+        let tasks = match found.is_empty() {
+            true => Vec::new(),
+            false => fold_all(&tx, found).await?,
+        };
+        tx.commit().await.map_err(unavailable)?;
+        self.tell_moved(&tasks);
+        Ok(tasks)
+    }
+
+    fn tell_moved(&self, tasks: &[Task]) {
+        if !tasks.is_empty() {
+            self.tell(Notice::Changed(tasks.iter().map(|task| task.id).collect()));
+        }
+    }
+}
+
+fn most(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

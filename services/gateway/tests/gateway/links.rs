@@ -1,0 +1,405 @@
+//! Several coordinators: who is given which call, and what clients see when one of them breaks, is
+//! out of order, leaves or comes.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use faultline_chassis::{Drain, members::Names};
+use faultline_gateway::Config;
+use faultline_proto::v1::{Call, Moved, call, reply};
+use http::StatusCode;
+use serde_json::json;
+
+use crate::{
+    client::{Client, Event, detail, message, request},
+    fake::{Fake, drops},
+    soon,
+};
+
+const STREAM: &str = "SendStreamingMessage";
+
+/// A gateway in front of two coordinators.
+struct Pair {
+    fakes: [Fake; 2],
+    address: SocketAddr,
+    drain: Drain,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        let fakes = [Fake::start().await, Fake::start().await];
+        let coordinator = format!("http://{}, {}", fakes[0].address(), fakes[1].address());
+        let mut config =
+            Config { listen: ([127, 0, 0, 1], 0).into(), coordinator, ..Config::default() };
+        change(&mut config);
+        let service = config.bind().await.unwrap();
+        let (address, drain) = (service.addr(), Drain::new());
+        tokio::spawn(service.run(drain.clone()));
+        for fake in &fakes {
+            fake.until_connected().await;
+        }
+        let pair = Self { fakes, address, drain };
+        pair.client().await.until_healthy().await;
+        pair
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// The one that was given the last call of this kind, the call, and the other one.
+    async fn holder(&self, is: impl Fn(&call::Body) -> bool) -> (&Fake, Call, &Fake) {
+        let found = async {
+            loop {
+                for (one, other) in [(0, 1), (1, 0)] {
+                    let calls = self.fakes[one].calls();
+                    let call = calls.into_iter().rfind(|c| c.body.as_ref().is_some_and(&is));
+                    if let Some(call) = call {
+                        return (&self.fakes[one], call, &self.fakes[other]);
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon("such a call", found).await
+    }
+
+    /// What the numbers say.
+    async fn metric(&self, name: &str) -> f64 {
+        let mut client = self.client().await;
+        let response = client.send("GET", "/metrics", &[], "").await;
+        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
+        let text = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+        let line = text.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+fn is_stream(body: &call::Body) -> bool {
+    matches!(body, call::Body::Stream(_))
+}
+
+fn is_send(body: &call::Body) -> bool {
+    matches!(body, call::Body::Send(_))
+}
+
+#[tokio::test]
+async fn calls_are_spread_and_go_where_somebody_is() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    for _ in 0..40 {
+        let answer = client.rpc("SendMessage", message("x")).await;
+        assert!(answer.body["result"].is_object(), "{answer:?}");
+    }
+    assert!(pair.fakes.iter().all(|fake| fake.calls().len() > 5));
+    let Pair { fakes: [one, other], address, .. } = pair;
+    one.go_down();
+    let before = other.calls().len();
+    let mut client = Client::connect(address).await;
+    for _ in 0..20 {
+        let answer = client.rpc("GetTask", json!({"id": "t"})).await;
+        assert!(answer.body["result"].is_object(), "{answer:?}");
+    }
+    assert_eq!(other.calls().len(), before + 20);
+    assert_eq!(client.ask("GET", "/healthz", &[], "").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_read_and_a_send_with_a_key_are_made_again_elsewhere_and_a_bare_send_is_not() {
+    let pair = Pair::start().await;
+    let (mut reader, mut sender) = (pair.client().await, pair.client().await);
+    let reading = tokio::spawn(async move { reader.rpc("GetTask", json!({"id": "hang"})).await });
+    let (_, _, other) = pair.holder(|body| matches!(body, call::Body::Get(_))).await;
+    let hears = |fake: &Fake| fake.calls().len();
+    let (holder, before) =
+        (pair.holder(|body| matches!(body, call::Body::Get(_))).await.0, hears(other));
+    holder.cut();
+    other
+        .until("it again", |calls| calls.iter().filter(|c| c.caller.is_some()).count() > before)
+        .await;
+    let again = other.calls().pop().unwrap();
+    assert!(matches!(again.body, Some(call::Body::Get(_))), "{again:?}");
+    other.say(again.id, reply::Body::Task(Box::default()));
+    assert!(soon("an answer", reading).await.unwrap().body["result"].is_object());
+
+    let key = [("idempotency-key", "k-1")];
+    let sending = request("SendMessage", message("hang"));
+    let sending = tokio::spawn(async move { sender.ask("POST", "/", &key, sending).await });
+    let (holder, first, other) = pair.holder(is_send).await;
+    holder.cut();
+    let has_key = |c: &Call| c.caller.as_ref().is_some_and(|c| c.idempotency_key == "k-1");
+    other.until("it again", |calls| calls.iter().any(has_key)).await;
+    let again = other.calls().pop().unwrap();
+    assert_eq!((&again.caller, &again.body), (&first.caller, &first.body));
+    other.say(again.id, reply::Body::Sent(Default::default()));
+    soon("an answer", sending).await.unwrap();
+
+    let pair = Pair::start().await;
+    let mut sender = pair.client().await;
+    let sending = tokio::spawn(async move { sender.rpc("SendMessage", message("hang")).await });
+    let (holder, _, other) = pair.holder(is_send).await;
+    holder.cut();
+    assert_eq!(soon("an answer", sending).await.unwrap().reason(), "OUTCOME_UNKNOWN");
+    assert_eq!(other.calls().len(), 0);
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_with_another_coordinator_without_loss_or_repetition() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let mut events = client.events(&[], STREAM, message("open")).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    let (holder, call, other) = pair.holder(is_stream).await;
+    // More than credit at once: the next coordinator starts with a credit of its own.
+    for seq in 2..=40 {
+        holder.say(call.id, crate::fake::frame(seq));
+    }
+    for seq in 2..=40 {
+        assert_eq!(events.next_data().await.0, Some(seq));
+    }
+    holder.cut();
+    assert_eq!(events.numbers().await, [41, 42, 43]);
+    let resumed = other.calls().pop().unwrap();
+    let Some(call::Body::Subscribe(subscribe)) = resumed.body else { panic!("{resumed:?}") };
+    assert_eq!((subscribe.request.unwrap().id.as_str(), subscribe.after), ("t-1", Some(40)));
+    assert_eq!(resumed.caller, call.caller);
+    let resumed = "faultline_stream_resumes_total{outcome=\"resumed\"}";
+    assert_eq!(pair.metric(resumed).await, 1.0);
+}
+
+#[tokio::test]
+async fn a_stream_of_which_nothing_came_is_made_again_only_with_a_key() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let mut events = client.events(&[("idempotency-key", "k-2")], STREAM, message("hang")).await;
+    let (holder, call, other) = pair.holder(is_stream).await;
+    holder.cut();
+    other.until("it again", |calls| !calls.is_empty()).await;
+    let again = other.calls().pop().unwrap();
+    assert_eq!(again.body, call.body);
+    other.say(again.id, crate::fake::frame(1));
+    other.say(again.id, reply::Body::End(Default::default()));
+    assert_eq!(events.numbers().await, [1]);
+
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let opening = tokio::spawn(async move { client.rpc(STREAM, message("hang")).await });
+    let (holder, _, other) = pair.holder(is_stream).await;
+    holder.cut();
+    assert_eq!(soon("an answer", opening).await.unwrap().reason(), "OUTCOME_UNKNOWN");
+    assert_eq!(other.calls().len(), 0);
+}
+
+#[tokio::test]
+async fn without_any_coordinator_in_time_a_stream_ends_with_how_to_resume() {
+    let pair = Pair::start_with(|config| config.resume_ms = 300).await;
+    let mut client = pair.client().await;
+    let mut events = client.events(&[], "SubscribeToTask", json!({"id": "open"})).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    let Pair { fakes, address, drain: _drain } = pair;
+    fakes.iter().for_each(Fake::go_down);
+    let (_, last) = events.next_data().await;
+    assert!(last["error"]["message"].as_str().unwrap().contains("resume with Last-Event-ID"));
+    let info = detail(&last["error"]["data"], "google.rpc.ErrorInfo");
+    assert_eq!(info["reason"], "UNAVAILABLE");
+    assert_eq!(soon("the end", events.next()).await, None);
+    let health = Client::connect(address).await.ask("GET", "/healthz", &[], "").await;
+    assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_and_says_that_something_was_missed() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let body = json!({"filter": {"agent": "silent"}}).to_string();
+    let opening = tokio::spawn(async move {
+        let response = client.send("POST", "/mesh/Watch", &[], body).await;
+        (crate::client::Events::of(response), client)
+    });
+    let (holder, call, other) = pair.holder(|b| matches!(b, call::Body::Watch(_))).await;
+    holder.cut();
+    let (mut events, _client) = soon("the stream", opening).await.unwrap();
+    let (_, first) = events.next_data().await;
+    assert_eq!(first["missed"], true, "{first}");
+    other.until("it again", |calls| calls.iter().any(|c| c.body == call.body)).await;
+}
+
+#[tokio::test]
+async fn who_leaves_is_given_nothing_new_and_finishes_what_it_has() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let mut events = client.events(&[], STREAM, message("open")).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    let (leaving, call, other) = pair.holder(is_stream).await;
+    leaving.say(0, reply::Body::Moved(Moved::default()));
+    let state = "faultline_links{state=\"leaving\"}";
+    let heard = async {
+        while pair.metric(state).await < 1.0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("it is heard", heard).await;
+    let mut asker = pair.client().await;
+    for _ in 0..20 {
+        asker.rpc("SendMessage", message("x")).await;
+    }
+    assert_eq!((leaving.calls().len(), other.calls().len()), (1, 20));
+    leaving.say(call.id, crate::fake::frame(2));
+    assert_eq!(events.next_data().await.0, Some(2));
+    // The stream is moved on at the end, and its reader hears nothing of it.
+    leaving.say(call.id, reply::Body::Moved(Moved::default()));
+    assert_eq!(events.numbers().await, [3, 4, 5]);
+}
+
+#[tokio::test]
+async fn a_send_whose_coordinator_leaves_is_answered_by_another() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let mut params = message("hang");
+    params["configuration"] = json!({"historyLength": 3});
+    let sending = tokio::spawn(async move { client.rpc("SendMessage", params).await });
+    let (leaving, call, other) = pair.holder(is_send).await;
+    leaving.say(0, reply::Body::Moved(Moved::default()));
+    leaving.say(call.id, reply::Body::Moved(Moved { task_id: "hang".into() }));
+    other.until("a wait", |calls| !calls.is_empty()).await;
+    let wait = other.calls().pop().unwrap();
+    assert_eq!(wait.caller, call.caller);
+    let Some(call::Body::Wait(wanted)) = &wait.body else { panic!("{wait:?}") };
+    assert_eq!((wanted.task_id.as_str(), wanted.history_length), ("hang", Some(3)));
+    // Also this one leaves, and the first is back.
+    leaving.cut();
+    leaving.until_connected().await;
+    other.say(0, reply::Body::Moved(Moved::default()));
+    other.say(wait.id, reply::Body::Moved(Moved { task_id: "hang".into() }));
+    leaving.until("a wait", |calls| calls.iter().any(|c| c.body == wait.body)).await;
+    let wait = leaving.calls().pop().unwrap();
+    // It breaks on the way: the task is known, and its end is asked for once more.
+    leaving.cut();
+    leaving
+        .until("another", |calls| calls.iter().filter(|c| c.body == wait.body).count() == 2)
+        .await;
+    let wait = leaving.calls().pop().unwrap();
+    leaving.say(wait.id, reply::Body::Sent(Default::default()));
+    let answer = soon("an answer", sending).await.unwrap();
+    assert!(answer.body["result"].is_object(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_send_waits_elsewhere_is_dropped_there() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let sending = tokio::spawn(async move { client.rpc("SendMessage", message("hang")).await });
+    let (leaving, call, other) = pair.holder(is_send).await;
+    leaving.say(0, reply::Body::Moved(Moved::default()));
+    leaving.say(call.id, reply::Body::Moved(Moved { task_id: "hang".into() }));
+    other.until("a wait", |calls| !calls.is_empty()).await;
+    sending.abort();
+    other.until("a drop", |calls| drops(calls) == 1).await;
+}
+
+#[tokio::test]
+async fn a_coordinator_without_a_store_is_left_alone_for_a_while() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let sick = &pair.fakes[0];
+    let refused = || {
+        let failure = faultline_proto::Failure::new(&faultline_proto::reason::STORE_UNAVAILABLE);
+        crate::fake::failure(failure)
+    };
+    for _ in 0..5 {
+        sick.say(4711, refused());
+    }
+    let state = "faultline_links{state=\"ejected\"}";
+    let heard = async {
+        while pair.metric(state).await < 1.0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("it is ejected", heard).await;
+    let before = sick.calls().len();
+    for _ in 0..20 {
+        client.rpc("SendMessage", message("x")).await;
+    }
+    assert_eq!(sick.calls().len(), before);
+}
+
+/// Names that lead where the test says.
+fn names(led: &Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>) -> Names {
+    let led = Arc::clone(led);
+    Names::new(move |name, _| {
+        let found = led.lock().unwrap().get(name).cloned();
+        async move { found.ok_or_else(|| io::ErrorKind::NotFound.into()) }
+    })
+}
+
+#[tokio::test]
+async fn members_of_a_name_come_and_go() {
+    let [one, other] = [Fake::start().await, Fake::start().await];
+    let led = HashMap::from([("hub.mesh".to_owned(), vec![one.address()])]);
+    let led = Arc::new(Mutex::new(led));
+    let mut config = Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        coordinator: "http://hub.mesh:1".to_owned(),
+        ..Config::default()
+    };
+    config.mesh.names = Some(names(&led));
+    let service = config.bind().await.unwrap();
+    let address = service.addr();
+    tokio::spawn(service.run(Drain::new()));
+    let (mut client, mut watcher) =
+        (Client::connect(address).await, Client::connect(address).await);
+    client.until_healthy().await;
+    let mut events = watcher.events(&[], STREAM, message("open")).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+
+    led.lock().unwrap().insert("hub.mesh".to_owned(), vec![other.address()]);
+    other.until_connected().await;
+    // It has a stream, so it stays; but it is given nothing new.
+    let before = one.calls().len();
+    for _ in 0..20 {
+        client.rpc("SendMessage", message("x")).await;
+    }
+    assert_eq!((one.calls().len(), other.calls().len()), (before, 20));
+    one.say(one.calls()[0].id, crate::fake::frame(2));
+    assert_eq!(events.next_data().await.0, Some(2));
+    drop((events, watcher));
+    one.until("a drop", |calls| drops(calls) == 1).await;
+    soon("it is let go", one.until_alone()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_leaves_says_so_before_it_closes_its_door() {
+    let pair = Pair::start_with(|config| config.drain_delay_ms = 5000).await;
+    let mut client = pair.client().await;
+    let mut events = client.events(&[], STREAM, message("open")).await;
+    assert_eq!(events.next_data().await.0, Some(1));
+    let mut asker = pair.client().await;
+    let started = tokio::time::Instant::now();
+    pair.drain.start();
+    let health = asker.ask("GET", "/healthz", &[], "").await;
+    assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(health.body["status"], "leaving");
+    // Who has not heard of it yet is served as ever, also on a new connection.
+    let answer = pair.client().await.rpc("SendMessage", message("x")).await;
+    assert!(answer.body["result"].is_object(), "{answer:?}");
+    let last = loop {
+        match events.next().await {
+            Some(Event::Data { data, .. }) => break data,
+            Some(Event::Comment) => {}
+            other => panic!("no last word: {other:?}"),
+        }
+    };
+    assert!(last["error"]["message"].as_str().unwrap().contains("resume with Last-Event-ID"));
+    assert!(started.elapsed() >= Duration::from_secs(5 + 8), "{:?}", started.elapsed());
+    assert!(tokio::net::TcpStream::connect(pair.address).await.is_err());
+}

@@ -1,0 +1,151 @@
+//! A worker that has several coordinators to attach to, of which some break, leave, or are not there.
+
+use std::time::{Duration, Instant};
+
+use faultline_proto::v1::{self, report::Body, to_worker};
+use tokio::{net::TcpListener, task::JoinHandle};
+
+use super::{
+    agents::offer,
+    delegation::completed,
+    hub::{Hub, Task, Wire, soon, start_worker_at},
+};
+use crate::{Context, Error, Offer, ServiceError};
+
+/// The first of two that the worker chose, and the other.
+struct Pair {
+    here: Hub,
+    there: Hub,
+    worker: JoinHandle<Result<(), ServiceError>>,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.worker.abort();
+    }
+}
+
+async fn start(offers: Vec<Offer>) -> (Pair, Wire) {
+    let (mut one, mut other) = (Hub::start().await, Hub::start().await);
+    let coordinators = format!("{},{}", one.address, other.address);
+    let (_drain, worker) = start_worker_at(coordinators, offers, |_| {}).await;
+    tokio::select! {
+        wire = one.welcomed() => (Pair { here: one, there: other, worker }, wire),
+        wire = other.welcomed() => (Pair { here: other, there: one, worker }, wire),
+    }
+}
+
+fn resuming(task: &Task) -> v1::Welcome {
+    let resume = vec![task.ack(0)];
+    v1::Welcome { heartbeat_ms: 500, resume, ..v1::Welcome::default() }
+}
+
+#[tokio::test]
+async fn a_worker_whose_coordinator_breaks_goes_to_another_with_its_work_at_once() {
+    let (mut pair, mut wire) = start(vec![]).await;
+    let task = wire.assign("script", "ask ready?; chunk done").await;
+    assert!(matches!(wire.reports().await.last().unwrap().body, Some(Body::Ask(_))));
+    let (worker_id, broke) = (wire.hello.worker_id.clone(), Instant::now());
+    drop(wire);
+    let mut wire = pair.there.attached().await;
+    assert!(broke.elapsed() < Duration::from_millis(50), "it paused: {:?}", broke.elapsed());
+    assert_eq!((&wire.hello.worker_id, &wire.hello.held[..]), (&worker_id, &[task.held()][..]));
+    wire.welcome(resuming(&task)).await;
+    let again = wire.reports().await;
+    assert_eq!(again[0].number, 1, "nothing was acknowledged, so all is said again");
+    wire.ack(&task, again.len() as u32).await;
+    wire.answer(&task, "ask-1", "yes").await;
+    let last = wire.reports().await.pop().unwrap();
+    assert!(matches!(last.body, Some(Body::Completed(_))));
+
+    // There is no other one left untried then than the first.
+    drop(wire);
+    pair.here.attached().await;
+}
+
+#[tokio::test]
+async fn a_worker_goes_elsewhere_when_its_coordinator_is_about_to_leave() {
+    let (mut pair, mut wire) = start(vec![]).await;
+    let task = wire.assign("script", "ask ready?; chunk done").await;
+    assert!(matches!(wire.reports().await.last().unwrap().body, Some(Body::Ask(_))));
+    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
+    let mut next = pair.there.attached().await;
+    assert_eq!(next.hello.held, [task.held()], "it keeps its work");
+    assert_eq!(wire.next().await, None, "and does not hand it back to who leaves");
+    next.welcome(resuming(&task)).await;
+    let again = next.reports().await;
+    next.ack(&task, again.len() as u32).await;
+    next.answer(&task, "ask-1", "yes").await;
+    let last = next.reports().await.pop().unwrap();
+    assert!(matches!(last.body, Some(Body::Completed(_))));
+}
+
+#[tokio::test]
+async fn without_another_a_worker_stays_to_the_end() {
+    let mut hub = Hub::start().await;
+    let (_drain, worker) = start_worker_at(hub.address.clone(), vec![], |_| {}).await;
+    let mut wire = hub.welcomed().await;
+    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
+    let task = wire.assign("echo", "x").await;
+    assert_eq!(wire.reports().await[0].task_id, task.id.to_string());
+    drop(wire);
+    hub.attached().await;
+    worker.abort();
+}
+
+#[tokio::test]
+async fn a_coordinator_that_is_not_there_is_passed_over() {
+    let mut hub = Hub::start().await;
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for coordinators in [format!("{nobody},{}", hub.address), format!("{},{nobody}", hub.address)] {
+        let (_drain, worker) = start_worker_at(coordinators, vec![], |_| {}).await;
+        for _ in 0..5 {
+            drop(hub.welcomed().await);
+        }
+        worker.abort();
+        let _ = worker.await;
+    }
+}
+
+#[tokio::test]
+async fn a_delegation_follows_its_worker_to_another_coordinator() {
+    let delegates = |cx: Context| async move {
+        let made = cx.delegate("other", "please").await?;
+        cx.artifact("made", made.text()).await?;
+        Ok::<_, Error>(())
+    };
+    let (mut pair, mut wire) = start(vec![offer(delegates)]).await;
+    let task = wire.assign("under-test", "").await;
+    assert!(wire.slot(&task).await);
+    let sent = pair.here.sent().await;
+    let key = sent.said("faultline-key").unwrap().to_owned();
+
+    // The call moves with the worker, although nobody ends it here.
+    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
+    let mut next = pair.there.attached().await;
+    assert!(next.hello.held[0].waits);
+    next.welcome(resuming(&task)).await;
+    soon(sent.dropped()).await;
+    let again = soon(pair.there.sent()).await;
+    assert_eq!(again.said("faultline-key"), Some(key.as_str()), "the same child is found");
+    again.answer(Ok(completed("well")));
+    let mut slots = 0;
+    loop {
+        match next.next().await {
+            Some(v1::from_worker::Body::Slot(slot)) if !slot.released => {
+                next.go_on(&task).await;
+                slots += 1;
+            }
+            Some(v1::from_worker::Body::Slot(_)) => {}
+            Some(v1::from_worker::Body::Reports(reports)) => {
+                let last = reports.reports.last().unwrap();
+                next.ack(&task, last.number).await;
+                if matches!(last.body, Some(Body::Completed(_))) {
+                    break;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(slots, 1);
+}

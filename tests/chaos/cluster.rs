@@ -1,0 +1,212 @@
+//! A cluster to which everything is done that a plan can think of, under load, and what must hold
+//! when it is whole again.
+//!
+//! ```sh
+//! FAULTLINE_SEED=7 FAULTLINE_SECONDS=60 cargo test -p faultline-tests --test chaos cluster
+//! ```
+//!
+//! repeats one plan, though not what the machine made of it; `FAULTLINE_SEEDS` says how many are
+//! drawn.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use faultline_tests::{Cluster, Plan, Rpc, Store, until};
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    callers::{Caller, Kind, Report},
+    check::{self, Rule, Violation},
+    deeds,
+    plan::{self, Break, Deed, Shape, Step, Who},
+    setting, told,
+};
+
+const CLUSTER: Shape = Shape { coordinators: 3, gateways: 2, workers: 6, has_server: true };
+const ALONE: Shape = Shape { coordinators: 1, gateways: 2, workers: 3, has_server: false };
+
+const LOAD: [(Kind, usize); 6] = [
+    (Kind::Repeating, 3),
+    (Kind::Streaming, 4),
+    (Kind::Delegating, 3),
+    (Kind::Answering, 2),
+    (Kind::Failing, 1),
+    (Kind::Canceling, 2),
+];
+
+/// How long the clients may take to finish what they have begun, and the mesh to come to rest.
+const FINISH: Duration = Duration::from_secs(150);
+const SETTLE: Duration = Duration::from_secs(60);
+/// Short, so that what a lease is for happens within a plan.
+const LEASE: Duration = Duration::from_secs(2);
+
+/// What came of a plan.
+struct Outcome {
+    violations: Vec<Violation>,
+    /// What clients and processes did that they may not.
+    odd: Vec<String>,
+    tasks: usize,
+    resumed: usize,
+    attempts_lost: usize,
+    refused: usize,
+}
+
+fn mesh(shape: Shape) -> Plan {
+    // Attempts enough for all that is done to them, and nothing that fails for being tried.
+    let plan = Plan {
+        coordinators: shape.coordinators,
+        store: if shape.has_server { Store::OwnPostgres } else { Store::Sqlite },
+        ..Plan::default()
+    };
+    let plan = plan
+        .gateways(shape.gateways)
+        .workers(&vec!["echo,script"; shape.workers])
+        .with("reattach_grace_ms = 1000")
+        .with("heartbeat_ms = 300")
+        .with("max_attempts = 100")
+        .with("breaker_failures = 0");
+    match shape.has_server {
+        true => plan.with(&format!("lease_ms = {}", LEASE.as_millis())),
+        false => plan,
+    }
+}
+
+async fn run(mesh: Plan, steps: &[Step], seed: u64) -> Outcome {
+    steps.iter().for_each(|step| eprintln!("{step}"));
+    let mut cluster = mesh.start().await;
+    let gateways: Vec<_> = cluster.addresses.iter().map(|address| Rpc::at(*address)).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let kinds = LOAD.iter().flat_map(|(kind, count)| std::iter::repeat_n(*kind, *count));
+    let callers: Vec<_> = kinds
+        .enumerate()
+        .map(|(name, kind)| {
+            let caller = Caller::new(kind, name, &gateways, seed);
+            tokio::spawn(caller.run(Arc::clone(&stop)))
+        })
+        .collect();
+    let mut odd = deeds::run(&mut cluster, steps, Instant::now()).await;
+    // All whole again: what is under way comes to its end.
+    stop.store(true, Relaxed);
+    let (mut told, mut refused) = (Vec::new(), 0);
+    for caller in callers {
+        let report: Report = timeout(FINISH, caller)
+            .await
+            .expect("no client is stuck")
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        told.extend(report.told);
+        odd.extend(report.odd);
+        refused += report.refused;
+    }
+    settle(&cluster).await;
+    let store = told::read(&cluster.rpc(), &told).await;
+    let violations = check::check(&told, &store);
+    let lost = |stored: &told::Stored| stored.events.iter().filter(|e| e.kind == "lost").count();
+    Outcome {
+        violations,
+        odd,
+        tasks: told.len(),
+        resumed: told.iter().flat_map(|told| &told.views).map(|view| view.resumed).sum(),
+        attempts_lost: store.values().map(lost).sum(),
+        refused,
+    }
+}
+
+/// Nothing is left at work, whether anybody knows of it or not. If it is after this, the checker
+/// says what.
+async fn settle(cluster: &Cluster) {
+    let rpc = cluster.rpc();
+    let busy = ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"];
+    let idle = until("no task is at work", 2 * SETTLE, async || {
+        let filter = json!({"filter": {"states": busy}, "pageSize": 1});
+        let tasks = rpc.mesh("Tasks", filter).await;
+        tasks["tasks"].as_array().is_none_or(Vec::is_empty).then_some(())
+    });
+    if timeout(SETTLE, idle).await.is_err() {
+        eprintln!("the mesh has not come to rest within {SETTLE:?}");
+    }
+}
+
+impl Outcome {
+    /// Prints everything that is wrong, and fails if anything is.
+    fn assert_fine(&self, seed: u64, seconds: u64) {
+        let Self { tasks, resumed, attempts_lost, refused, .. } = self;
+        eprintln!(
+            "seed {seed}: {tasks} tasks, {attempts_lost} attempts lost, {resumed} streams \
+             resumed, {refused} calls refused"
+        );
+        self.violations.iter().for_each(|violation| eprintln!("{violation}"));
+        self.odd.iter().for_each(|odd| eprintln!("{odd}"));
+        let wrong = self.violations.len() + self.odd.len();
+        assert_eq!(
+            wrong, 0,
+            "again with FAULTLINE_SEED={seed} FAULTLINE_SECONDS={seconds} \
+             cargo test -p faultline-tests --test chaos cluster"
+        );
+        assert!(*tasks > 0, "there was no load");
+    }
+}
+
+async fn try_seeds(shape: Shape, default_seeds: u64, default_seconds: u64) {
+    let seconds = setting("FAULTLINE_SECONDS").unwrap_or(default_seconds);
+    let seeds: Vec<u64> = match setting("FAULTLINE_SEED") {
+        Some(seed) => vec![seed],
+        None => {
+            let count = setting("FAULTLINE_SEEDS").unwrap_or(default_seeds);
+            (0..count).map(|_| u64::from(rand::random::<u32>())).collect()
+        }
+    };
+    for seed in seeds {
+        eprintln!("FAULTLINE_SEED={seed} FAULTLINE_SECONDS={seconds} on {shape:?}");
+        let steps = plan::draw(seed, shape, Duration::from_secs(seconds));
+        run(mesh(shape), &steps, seed).await.assert_fine(seed, seconds);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_keeps_its_word_whatever_is_done_to_it() {
+    let _turn = crate::turn().await;
+    try_seeds(CLUSTER, 2, 15).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_alone_keeps_its_word_whatever_is_done_to_it() {
+    let _turn = crate::turn().await;
+    try_seeds(ALONE, 1, 10).await;
+}
+
+/// Coordinators that are away for longer than their lease and come back to what is not theirs.
+fn absences(seconds: u64) -> Vec<Step> {
+    let rounds = seconds * 1000 / (3 * LEASE.as_millis() as u64);
+    let lasts = 2 * LEASE;
+    let round = |n: u64| {
+        let at = Duration::from_millis(500) + LEASE * 3 * n as u32;
+        let coordinator = n as usize % CLUSTER.coordinators;
+        let deed = match n % 2 {
+            0 => Deed::Pause(Who::Coordinator(coordinator)),
+            _ => Deed::Strand(coordinator, Break::Silent),
+        };
+        Step { at, deed, lasts }
+    };
+    (0..rounds).map(round).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_fencing_is_found_out() {
+    let _turn = crate::turn().await;
+    let steps = absences(24);
+    let fenced = run(mesh(CLUSTER), &steps, 7).await;
+    fenced.assert_fine(7, 24);
+    // The same, with coordinators that write whatever they like: see the debug builds of them.
+    let unfenced = mesh(CLUSTER).env("FAULTLINE_CHAOS_UNFENCED", "1");
+    let outcome = run(unfenced, &steps, 7).await;
+    let rules: std::collections::BTreeSet<Rule> =
+        outcome.violations.iter().map(|violation| violation.rule).collect();
+    eprintln!("without fencing: {rules:?}, and {:?}", outcome.odd);
+    assert!(!rules.is_empty(), "the checker sees no difference");
+}

@@ -1,0 +1,259 @@
+//! A new version is rolled out under load: every process leaves in order and is started again, one
+//! after the other. Nobody may notice, except whoever calls the very gateway that is away, and they
+//! are served by the other.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use faultline_client::{Answer, Client, Retry, a2a::TaskState, text};
+use faultline_tests::{
+    Cluster, Plan, Process,
+    task::{self, COMPLETED},
+    until,
+    wait::SOON,
+};
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    check,
+    told::{self, Told, Wanted},
+};
+
+const CLIENTS_A_GATEWAY: usize = 4;
+/// What a process may take to leave. What runs in a worker is handed back or done before.
+const LEAVES: Duration = Duration::from_secs(15);
+/// All that a client began is done by then, once everything is back.
+const FINISH: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
+/// What there has to be of load between two that leave.
+const TASKS_BETWEEN: usize = 20;
+
+/// A call that failed, by which gateway, and when it was under way.
+struct Refused {
+    gateway: usize,
+    from: Instant,
+    to: Instant,
+    why: String,
+}
+
+#[derive(Default)]
+struct Report {
+    told: Vec<Told>,
+    refused: Vec<Refused>,
+}
+
+struct Caller {
+    name: usize,
+    /// Its own, which it calls first.
+    gateway: usize,
+    clients: Vec<Client>,
+    sent: usize,
+    done: Arc<std::sync::atomic::AtomicUsize>,
+    report: Report,
+}
+
+impl Caller {
+    async fn run(mut self, stop: Arc<AtomicBool>) -> Report {
+        while !stop.load(Relaxed) {
+            self.sent += 1;
+            match self.sent % 3 {
+                0 => self.follow().await,
+                1 => self.send("sleep 30ms; delegate script { CHUNKS }").await,
+                _ => self.send("CHUNKS").await,
+            }
+            self.done.fetch_add(1, Relaxed);
+            sleep(PAUSE).await;
+        }
+        self.report
+    }
+
+    fn script(&self, around: &str) -> (String, String) {
+        let chunks = (1..6).map(|n| format!("{}.{}.{n} ", self.name, self.sent));
+        let steps = chunks.clone().map(|chunk| format!("chunk \"{chunk}\"; sleep 40ms; "));
+        (around.replace("CHUNKS", &steps.collect::<String>()), chunks.collect())
+    }
+
+    /// By its own gateway, or else by the other, which must not fail as well.
+    async fn send(&mut self, around: &str) {
+        let (script, expected) = self.script(around);
+        let draft = text(script).idempotent();
+        let message_id = draft.message_id().to_owned();
+        for turn in 0..self.clients.len() {
+            let gateway = (self.gateway + turn) % self.clients.len();
+            let from = Instant::now();
+            match self.clients[gateway].send(draft.clone()).await {
+                Ok(Answer::Task(task)) => {
+                    return self.note(&task.id, message_id, expected);
+                }
+                Ok(Answer::Message(message)) => panic!("no task came of it: {message:?}"),
+                Err(error) => self.refused(gateway, from, error.to_string()),
+            }
+        }
+        self.refused_by_all();
+    }
+
+    /// The client itself goes on where its stream broke.
+    async fn follow(&mut self) {
+        let (script, expected) = self.script("CHUNKS");
+        let draft = text(script).idempotent();
+        let message_id = draft.message_id().to_owned();
+        for turn in 0..self.clients.len() {
+            let gateway = (self.gateway + turn) % self.clients.len();
+            let from = Instant::now();
+            let mut follow = match self.clients[gateway].follow(draft.clone()).await {
+                Ok(follow) => follow,
+                Err(error) => {
+                    self.refused(gateway, from, error.to_string());
+                    continue;
+                }
+            };
+            let mut seqs = Vec::new();
+            while let Some(event) = follow.next().await {
+                let event = event.unwrap_or_else(|e| panic!("a stream does not survive: {e}"));
+                seqs.push(event.seq);
+            }
+            assert!(seqs.is_sorted_by(|a, b| a < b), "each event once and in order: {seqs:?}");
+            let task = follow.task_so_far();
+            let state = task.status.as_ref().map(|status| status.state());
+            assert_eq!(state, Some(TaskState::Completed), "{task:?}");
+            let id = task.id.clone();
+            return self.note(&id, message_id, expected);
+        }
+        self.refused_by_all();
+    }
+
+    fn refused_by_all(&self) -> ! {
+        let last = self.report.refused.iter().rev().take(self.clients.len());
+        let why: Vec<_> = last.map(|refused| refused.why.as_str()).collect();
+        panic!("no gateway took it: {why:?}");
+    }
+
+    fn note(&mut self, id: &str, message_id: String, expected: String) {
+        self.report.told.push(Told {
+            client: format!("client {} of gateway {}", self.name, self.gateway),
+            task_id: id.to_owned(),
+            message_id,
+            wanted: Wanted::Artifact("output", expected),
+            finals: vec![COMPLETED.to_owned()],
+            views: Vec::new(),
+            canceling: false,
+        });
+    }
+
+    fn refused(&mut self, gateway: usize, from: Instant, why: String) {
+        self.report.refused.push(Refused { gateway, from, to: Instant::now(), why });
+    }
+}
+
+/// Leaves, and is back. When it was away.
+async fn roll(process: &mut Process) -> (Instant, Instant) {
+    let from = Instant::now();
+    process.terminate().await;
+    let ended = process.ended(LEAVES).await;
+    let code = ended.map(|status| status.code());
+    assert_eq!(code, Some(Some(0)), "{} leaves in order: {}", process.name(), process.log());
+    process.restart().await;
+    (from, Instant::now())
+}
+
+async fn roll_out(shape: Plan) {
+    let _turn = crate::turn().await;
+    let mut cluster = shape.start().await;
+    let urls: Vec<_> =
+        cluster.addresses.iter().map(|address| format!("http://{address}")).collect();
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let callers: Vec<_> = (0..CLIENTS_A_GATEWAY * urls.len())
+        .map(|name| {
+            // A failure is for us to see; only streams take care of themselves.
+            let client = |url: &String| Client::builder(url).retry(Retry::never()).direct();
+            let clients = urls.iter().map(|url| client(url).expect("a URL").agent("script"));
+            let caller = Caller {
+                name,
+                gateway: name % urls.len(),
+                clients: clients.collect(),
+                sent: 0,
+                done: Arc::clone(&done),
+                report: Report::default(),
+            };
+            tokio::spawn(caller.run(Arc::clone(&stop)))
+        })
+        .collect();
+    let load = async || {
+        let before = done.load(Relaxed);
+        until("there is load", 2 * SOON, async || {
+            (done.load(Relaxed) >= before + TASKS_BETWEEN).then_some(())
+        })
+        .await;
+    };
+    let mut away = Vec::new();
+    load().await;
+    // One alone has nobody to take its place.
+    for n in (0..cluster.coordinators.len()).filter(|_| cluster.wires.len() > 1) {
+        roll(&mut cluster.coordinators[n]).await;
+        load().await;
+    }
+    for n in 0..cluster.gateways.len() {
+        away.push(roll(&mut cluster.gateways[n]).await);
+        load().await;
+    }
+    for n in 0..cluster.workers.len() {
+        roll(&mut cluster.workers[n]).await;
+        load().await;
+    }
+    stop.store(true, Relaxed);
+    let mut all = Report::default();
+    for caller in callers {
+        let report = timeout(FINISH, caller).await.expect("no client is stuck");
+        let report = report.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        all.told.extend(report.told);
+        all.refused.extend(report.refused);
+    }
+    let (count, refused) = (all.told.len(), all.refused.len());
+    eprintln!("{count} tasks, {refused} calls to a gateway that was away");
+    for Refused { gateway, from, to, why } in &all.refused {
+        let (left, back) = away[*gateway];
+        assert!(*from < back && *to > left, "gateway {gateway} was not away: {why}");
+    }
+    check_all(&cluster, &all.told).await;
+}
+
+/// Nothing is lost, and everything completed; also what nobody was told of.
+async fn check_all(cluster: &Cluster, told: &[Told]) {
+    let rpc = cluster.rpc();
+    until("nothing is at work", 2 * SOON, async || {
+        let filter = json!({"filter": {"states": ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"]}});
+        let tasks = rpc.mesh("Tasks", filter).await;
+        tasks["tasks"].as_array().is_none_or(Vec::is_empty).then_some(())
+    })
+    .await;
+    let store = told::read(&rpc, told).await;
+    let violations = check::check(told, &store);
+    violations.iter().for_each(|violation| eprintln!("{violation}"));
+    assert!(violations.is_empty(), "{} things are wrong", violations.len());
+    for stored in store.values() {
+        let task = &stored.inspected["task"];
+        assert_eq!(task::state(task), COMPLETED, "{}", stored.inspected);
+        let lost = stored.events.iter().find(|event| {
+            // Whoever leaves in order hands back what it has, which costs nobody an attempt.
+            event.kind == "lost" && event.body["released"] != true
+        });
+        assert!(lost.is_none(), "an attempt was lost: {lost:?} of {}", stored.inspected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_notices_when_everything_is_restarted_in_turn() {
+    let plan = Plan::replicas(3).gateways(2).workers(&["script"; 3]);
+    roll_out(plan.with("lease_ms = 3000")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_coordinator_alone_workers_and_gateways_can_be_restarted_in_turn() {
+    roll_out(Plan::default().gateways(2).workers(&["script"; 3])).await;
+}

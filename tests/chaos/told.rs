@@ -1,0 +1,143 @@
+//! What there is to check: what clients were told while things broke, and what the mesh says of
+//! the same tasks once everything is whole. Data only, and how the mesh is asked for it.
+
+use std::collections::BTreeMap;
+
+use faultline_tests::{Frame, Rpc, task};
+use futures::{StreamExt, stream};
+use serde_json::{Value, json};
+
+/// A task that the mesh has acknowledged, as one client knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) client: String,
+    pub(crate) task_id: String,
+    /// Of the send that began it. Whoever sends under a key may send it several times.
+    pub(crate) message_id: String,
+    pub(crate) wanted: Wanted,
+    /// Final states it was seen in, each time it was.
+    pub(crate) finals: Vec<String>,
+    pub(crate) views: Vec<View>,
+    /// It was asked to be cancelled, whatever came of that.
+    pub(crate) canceling: bool,
+}
+
+/// What has to come of it, if nobody cancels it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Wanted {
+    /// This text in this artifact.
+    Artifact(&'static str, String),
+    /// This reason, as many tasks down.
+    Failure(&'static str, u64),
+    /// It asks, and nobody answers.
+    Question,
+}
+
+/// What one subscriber saw over all its connections.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    pub(crate) frames: Vec<Frame>,
+    /// Its connections after the first.
+    pub(crate) resumed: usize,
+}
+
+/// A task as the mesh tells it when asked by an operator.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    /// By `GetTask`; nothing: the caller is told that there is none.
+    pub(crate) task: Option<Value>,
+    pub(crate) inspected: Value,
+    pub(crate) events: Vec<Entry>,
+}
+
+/// One event, with its number.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) seq: u64,
+    pub(crate) kind: String,
+    pub(crate) body: Value,
+}
+
+/// Everything in the store, by id.
+pub(crate) type Store = BTreeMap<String, Stored>;
+
+/// How many tasks are asked for at once.
+const AT_ONCE: usize = 8;
+const PAGE: u64 = 500;
+
+impl Stored {
+    pub(crate) fn state(&self) -> &str {
+        task::state(&self.inspected["task"])
+    }
+
+    /// Who delegated it.
+    pub(crate) fn parent(&self) -> Option<&str> {
+        self.inspected["parent"]["taskId"].as_str()
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.inspected["parent"]["detached"].as_bool().unwrap_or(false)
+    }
+
+    pub(crate) fn message_id(&self) -> Option<&str> {
+        self.events.first()?.body["message"]["messageId"].as_str()
+    }
+}
+
+impl Entry {
+    pub(crate) fn of(numbered: &Value) -> Self {
+        let event = numbered["event"].as_object().expect("an event is an object");
+        let body = event.iter().find(|(name, _)| *name != "time");
+        let (kind, body) = body.map_or_else(Default::default, |(k, v)| (k.clone(), v.clone()));
+        Self { seq: number(&numbered["seq"]), kind, body }
+    }
+}
+
+/// ProtoJSON writes numbers of 64 bits as text, and leaves out those that are zero.
+pub(crate) fn number(value: &Value) -> u64 {
+    let text = value.as_str().and_then(|text| text.parse().ok());
+    value.as_u64().or(text).unwrap_or(0)
+}
+
+/// Everything there is, and whatever else clients were told of.
+pub(crate) async fn read(rpc: &Rpc, told: &[Told]) -> Store {
+    let mut ids: Vec<String> = listed(rpc).await;
+    ids.extend(told.iter().map(|told| told.task_id.clone()));
+    ids.sort();
+    ids.dedup();
+    let read = stream::iter(ids).map(async |id| Some((id.clone(), one(rpc, &id).await?)));
+    read.buffer_unordered(AT_ONCE).filter_map(async |read| read).collect().await
+}
+
+async fn listed(rpc: &Rpc) -> Vec<String> {
+    let (mut ids, mut page) = (Vec::new(), String::new());
+    loop {
+        let answer = rpc.mesh("Tasks", json!({"pageSize": PAGE, "pageToken": page})).await;
+        let tasks = answer["tasks"].as_array().into_iter().flatten();
+        ids.extend(tasks.filter_map(|task| task["taskId"].as_str()).map(str::to_owned));
+        page = answer["nextPageToken"].as_str().unwrap_or_default().to_owned();
+        if page.is_empty() {
+            return ids;
+        }
+    }
+}
+
+/// Nothing, if nobody knows it.
+async fn one(rpc: &Rpc, id: &str) -> Option<Stored> {
+    let inspect = rpc.path("/mesh/Inspect").post(json!({"taskId": id}).to_string()).await;
+    if inspect.status != 200 {
+        return None;
+    }
+    let (mut events, mut after) = (Vec::new(), 0);
+    loop {
+        let request = json!({"taskId": id, "after": after, "pageSize": PAGE});
+        let page = rpc.mesh("Events", request).await;
+        events.extend(page["events"].as_array().into_iter().flatten().map(Entry::of));
+        after = events.last().map_or(after, |event: &Entry| event.seq);
+        if page["more"] != true {
+            break;
+        }
+    }
+    let task = rpc.call("GetTask", json!({"id": id})).await.ok();
+    Some(Stored { task, inspected: inspect.json(), events })
+}

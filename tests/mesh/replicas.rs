@@ -1,0 +1,316 @@
+//! Several coordinators on one store: whichever one somebody reaches answers for all. Each gateway
+//! here knows one coordinator only, so what is asked of a gateway is asked of that one.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use faultline_chassis::{
+    Drain,
+    client::{Channel, Dial},
+};
+use faultline_tests::{
+    Cluster, Frame, Plan, Rpc,
+    rpc::{answer, message},
+    task::{self, CANCELED, COMPLETED, Fold, INPUT_REQUIRED, WORKING, is_final},
+    until,
+    wait::SOON,
+};
+use faultline_worker::{Agent, Config, Context, Error, Offer, Question, Worker};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::scaling;
+
+const REPLICAS: usize = 3;
+/// From whom something is asked first, and from whom then.
+const PAIRS: [(usize, usize); 4] = [(0, 1), (1, 0), (1, 2), (2, 0)];
+
+/// A gateway for each of the coordinators, and these workers, each attached to one of them by turns.
+async fn start(workers: &[&'static str]) -> Cluster {
+    let plan = Plan::replicas(REPLICAS).gateways(REPLICAS).apart().workers(workers);
+    let cluster = plan.with("lease_ms = 2000").start().await;
+    if !workers.is_empty() {
+        known(&cluster, "script").await;
+    }
+    cluster
+}
+
+/// Waits until every replica has heard of the agent.
+async fn known(cluster: &Cluster, agent: &str) {
+    for gateway in 0..cluster.gateways.len() {
+        let rpc = cluster.rpc_at(gateway);
+        until("everybody knows the agent", SOON, async || {
+            let agents = rpc.mesh("Agents", json!({"name": agent})).await;
+            agents["agents"][0]["name"].is_string().then_some(())
+        })
+        .await;
+    }
+}
+
+async fn ended(rpc: &Rpc, id: &str) -> Value {
+    until("the task has ended", 2 * SOON, async || {
+        Some(rpc.task(id).await).filter(|task| is_final(task::state(task)))
+    })
+    .await
+}
+
+async fn in_state(rpc: &Rpc, id: &str, state: &str) -> Value {
+    until(&format!("the task is {state}"), SOON, async || {
+        Some(rpc.task(id).await).filter(|task| task::state(task) == state)
+    })
+    .await
+}
+
+/// Every event that clients see, read again from the store.
+async fn replayed(rpc: &Rpc, id: &str) -> Vec<Frame> {
+    let rpc = rpc.header("last-event-id", 0);
+    let frames = rpc.stream("SubscribeToTask", json!({"id": id})).await;
+    frames.expect("an ended task can be read again").all().await
+}
+
+/// A worker in this process that only this coordinator knows.
+async fn attach(cluster: &Cluster, coordinator: usize, offer: Offer) -> AbortOnDropHandle<()> {
+    let name = offer.name().to_owned();
+    let coordinator = format!("http://{}", cluster.wires[coordinator].address);
+    let worker = Worker::new(Config { coordinator, ..Config::default() }).offer(offer);
+    let service = worker.bind().await.expect("a worker starts");
+    let running = tokio::spawn(async move {
+        service.run(Drain::new()).await.expect("a worker runs until it is dropped");
+    });
+    known(cluster, &name).await;
+    AbortOnDropHandle::new(running)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_to_one_replica_is_read_and_listed_and_inspected_at_any() {
+    let cluster = start(&["echo,script"]).await;
+    for (here, there) in PAIRS {
+        let (here, there) = (cluster.rpc_at(here), cluster.rpc_at(there));
+        let sent = here.agent("script").send("chunk a; sleep 10ms; chunk b").await;
+        assert_eq!(task::state(&sent), COMPLETED, "{sent}");
+        let id = task::id(&sent);
+        assert_eq!(there.task(id).await, sent, "at once, and the same");
+        let listed = there.call("ListTasks", json!({"pageSize": 1})).await.unwrap();
+        assert_eq!(task::id(&listed["tasks"][0]), id, "{listed}");
+        assert_eq!(there.inspect(id).await, here.inspect(id).await);
+        assert_eq!(replayed(&there, id).await, replayed(&here, id).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_at_one_replica_is_answered_at_another() {
+    let cluster = start(&["echo,script"]).await;
+    for (here, there) in PAIRS {
+        let (here, there) = (cluster.rpc_at(here).agent("script"), cluster.rpc_at(there));
+        let asks = here.send("chunk \"hello \"; ask \"who?\"; chunk $answer").await;
+        assert_eq!(task::state(&asks), INPUT_REQUIRED, "{asks}");
+        let id = task::id(&asks);
+        assert_eq!(there.task(id).await, asks);
+        let answered = there.agent("script").call("SendMessage", answer(id, "ada")).await;
+        let answered = &answered.expect("it is asked everywhere")["task"];
+        assert_eq!(task::state(answered), COMPLETED, "{answered}");
+        assert_eq!(task::artifacts(answered)["output"], "hello ada");
+        assert_eq!(here.task(id).await, *answered);
+        let again = here.call("SendMessage", answer(id, "bob")).await;
+        assert!(again.is_err(), "it was answered, wherever that was: {again:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_at_one_replica_is_stopped_at_another() {
+    let cluster = start(&["echo,script"]).await;
+    for (here, there) in PAIRS {
+        let (here, there) = (cluster.rpc_at(here).agent("script"), cluster.rpc_at(there));
+        let mut stream = here.stream("SendStreamingMessage", message("say on; sleep 60s")).await;
+        let stream = stream.as_mut().expect("it is taken");
+        let first = stream.next().await.unwrap().expect("the task");
+        let id = task::id(&first.body["task"]).to_owned();
+        in_state(&there, &id, WORKING).await;
+        let stopped = there.call("CancelTask", json!({"id": id})).await.expect("it can be stopped");
+        assert_eq!(task::state(&stopped), CANCELED, "{stopped}");
+        let mut last = Value::Null;
+        while let Some(frame) = stream.next().await.expect("the stream ends in order") {
+            last = frame.body;
+        }
+        assert_eq!(task::state(&last["statusUpdate"]), CANCELED, "its caller is told: {last}");
+        let again = here.call("CancelTask", json!({"id": id})).await.unwrap_err();
+        assert_eq!(again["code"], -32002, "{again}");
+    }
+    until("no slot is held", SOON, async || {
+        let agents = cluster.rpc().mesh("Agents", json!({"name": "script"})).await;
+        (agents["agents"][0]["computing"].as_u64().unwrap_or(0) == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_one_replica_serves_what_is_sent_to_all() {
+    let mut cluster = start(&[]).await;
+    cluster.add_worker_of(1, "echo,script", 4).await;
+    known(&cluster, "script").await;
+    let sends = (0..30).map(async |n: usize| {
+        let rpc = cluster.rpc_at(n % REPLICAS).agent("script");
+        rpc.send(&format!("sleep 20ms; chunk {n}")).await
+    });
+    for (n, task) in join_all(sends).await.iter().enumerate() {
+        assert_eq!(task::state(task), COMPLETED, "{task}");
+        assert_eq!(task::artifacts(task)["output"], n.to_string());
+    }
+    for gateway in 0..REPLICAS {
+        let rpc = cluster.rpc_at(gateway);
+        until("every replica tells of the one worker", SOON, async || {
+            let agents = rpc.mesh("Agents", json!({"name": "script"})).await;
+            let workers = rpc.mesh("Workers", json!({})).await;
+            let listed = workers["workers"].as_array().map_or(0, Vec::len);
+            (agents["agents"][0]["workers"] == 1 && listed == 1).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_at_each_replica_sees_every_event_once_and_in_order() {
+    let cluster = start(&["echo,script"]).await;
+    let chunks: String = (0..200).map(|n| format!("chunk \"{n} \"; sleep 2ms; ")).collect();
+    let sent = cluster.rpc_at(2).agent("script").send_immediately(&chunks).await;
+    let id = task::id(&sent);
+    let read = |gateway: usize, after: u64| {
+        let rpc = cluster.rpc_at(gateway).header("last-event-id", after);
+        async move {
+            let stream = rpc.stream("SubscribeToTask", json!({"id": id})).await;
+            stream.expect("it can be followed").all().await
+        }
+    };
+    let live = join_all((0..REPLICAS).flat_map(|at| [read(at, 0), read(at, 40)])).await;
+    let stored = replayed(&cluster.rpc(), id).await;
+    let ids: Vec<_> = stored.iter().map(|frame| frame.id.unwrap()).collect();
+    assert!(ids.is_sorted_by(|a, b| a < b) && ids.len() > 200, "{ids:?}");
+    for (n, frames) in live.iter().enumerate() {
+        let after = if n % 2 == 0 { 0 } else { 40 };
+        let due: Vec<_> = stored.iter().filter(|f| f.id > Some(after)).cloned().collect();
+        assert!(*frames == due, "reader {n}: {} events of {}", frames.len(), due.len());
+    }
+    let whole = Fold::of(&live[0]);
+    assert_eq!(whole.finals(), [COMPLETED]);
+    assert_eq!(whole.artifacts, task::artifacts(&cluster.rpc_at(1).task(id).await));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_that_is_repeated_at_another_replica_is_the_same_task() {
+    let cluster = start(&["echo,script"]).await;
+    let keyed = |gateway: usize, key: &str| {
+        cluster.rpc_at(gateway).agent("script").header("idempotency-key", key)
+    };
+    let params = message("chunk once");
+    let first = keyed(0, "k").call("SendMessage", params.clone()).await.unwrap();
+    for gateway in 0..REPLICAS {
+        let again = keyed(gateway, "k").call("SendMessage", params.clone()).await.unwrap();
+        assert_eq!(again, first, "at gateway {gateway}");
+    }
+    let other = keyed(2, "k").call("SendMessage", message("chunk other")).await;
+    assert!(other.is_err(), "a key belongs to one body, wherever it is used: {other:?}");
+    // At once, and at all of them.
+    for round in 0..10 {
+        let (key, params) = (format!("at once {round}"), message("sleep 50ms; chunk once"));
+        let calls = (0..9).map(|n| {
+            let (rpc, params) = (keyed(n % REPLICAS, &key), params.clone());
+            async move { rpc.call("SendMessage", params).await }
+        });
+        let ids: Vec<_> = join_all(calls)
+            .await
+            .into_iter()
+            .map(|sent| sent.expect("it is taken")["task"]["id"].clone())
+            .collect();
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    }
+    let list = cluster.rpc_at(1).call("ListTasks", json!({})).await.unwrap();
+    assert_eq!(list["totalSize"], 11, "{list}");
+}
+
+/// Asks, and says what it was answered; or waits to be told to stop.
+struct Elsewhere {
+    stopped: Arc<AtomicUsize>,
+}
+
+impl Agent for Elsewhere {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        if cx.text() == "ask" {
+            let answer = cx.ask(Question::input("who?")).await?;
+            return cx.artifact("output", answer.text()).await;
+        }
+        cx.status("here").await?;
+        cx.cancelled().await;
+        self.stopped.fetch_add(1, SeqCst);
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_runs_at_another_replica_and_its_question_is_answered_at_a_third() {
+    let cluster = start(&["script"]).await;
+    let elsewhere = Elsewhere { stopped: Arc::default() };
+    let _worker = attach(&cluster, 1, Offer::new("elsewhere", elsewhere)).await;
+    let asks = cluster.rpc_at(0).agent("script").send("delegate elsewhere { ask }").await;
+    assert_eq!(task::state(&asks), INPUT_REQUIRED, "{asks}");
+    let third = cluster.rpc_at(2);
+    let id = task::id(&asks);
+    let child = third.inspect(id).await["children"][0].clone();
+    assert_eq!(child["agent"], "elsewhere");
+    let answered = third.call("SendMessage", answer(id, "ada")).await.expect("it is asked there");
+    assert_eq!(task::state(&answered["task"]), COMPLETED, "{answered}");
+    assert_eq!(task::artifacts(&answered["task"])["output"], "ada");
+    let child = third.inspect(child["taskId"].as_str().unwrap()).await;
+    assert_eq!(task::state(&child["task"]), COMPLETED, "{child}");
+    assert_eq!(child["attempts"].as_array().map(Vec::len), Some(1), "{child}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stops_a_parent_stops_its_children_at_other_replicas() {
+    let cluster = start(&["script"]).await;
+    let stopped = Arc::new(AtomicUsize::new(0));
+    let elsewhere = Elsewhere { stopped: Arc::clone(&stopped) };
+    let _worker = attach(&cluster, 1, Offer::new("elsewhere", elsewhere)).await;
+    let script = "delegate script { delegate elsewhere { wait } }";
+    let sent = cluster.rpc_at(0).agent("script").send_immediately(script).await;
+    let (rpc, id) = (cluster.rpc_at(2), task::id(&sent));
+    let line = until("the child of the child runs", SOON, async || {
+        let child = rpc.inspect(id).await["children"][0]["taskId"].as_str()?.to_owned();
+        let last = rpc.inspect(&child).await["children"][0]["taskId"].as_str()?.to_owned();
+        let said = task::text(&rpc.task(&last).await["status"]["message"]);
+        (said == "here").then_some([child, last])
+    })
+    .await;
+    rpc.call("CancelTask", json!({"id": id})).await.expect("it can be stopped");
+    for child in &line {
+        assert_eq!(task::state(&ended(&rpc, child).await), CANCELED);
+    }
+    until("the agent itself was told", SOON, async || (stopped.load(SeqCst) == 1).then_some(()))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keda_is_told_by_each_replica_what_all_of_them_need() {
+    let mut cluster = start(&["echo,script"]).await;
+    // Somebody has offered it, so it is known, and nobody does any more.
+    cluster.workers[0].terminate().await;
+    assert!(cluster.workers[0].ended(SOON).await.is_some());
+    for gateway in 0..REPLICAS {
+        for _ in 0..2 {
+            cluster.rpc_at(gateway).agent("script").send_immediately("chunk done").await;
+        }
+    }
+    for wire in &cluster.wires {
+        let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
+        let scaler = scaling::Scaler::new(Channel::lazy(&dial).unwrap());
+        // Six tasks, and two fit into a worker.
+        scaling::until_wanted(&scaler, 3).await;
+    }
+    cluster.add_worker_of(2, "echo,script", 2).await;
+    for wire in &cluster.wires {
+        let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
+        scaling::until_wanted(&scaling::Scaler::new(Channel::lazy(&dial).unwrap()), 0).await;
+    }
+}

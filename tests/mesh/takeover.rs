@@ -1,0 +1,300 @@
+//! A coordinator that dies among others: what was its is theirs, once and whole.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use faultline_tests::{
+    Cluster, Plan, Rpc, Store,
+    rpc::message,
+    task::{self, COMPLETED, is_final},
+    until,
+    wait::SOON,
+    webhook::Webhook,
+};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+const REPLICAS: usize = 3;
+const UNAVAILABLE: i64 = -31014;
+/// What is another's after this.
+const LEASE: Duration = Duration::from_secs(2);
+
+/// A gateway for each coordinator; no workers yet.
+fn plan(lease: Duration) -> Plan {
+    let plan = Plan::replicas(REPLICAS).gateways(REPLICAS).apart().workers(&[]);
+    plan.with(&format!("lease_ms = {}", lease.as_millis())).with("reattach_grace_ms = 4000")
+}
+
+async fn ended(rpc: &Rpc, id: &str) -> Value {
+    until("the task has ended", 2 * SOON, async || {
+        let task = rpc.try_call("GetTask", json!({"id": id})).await.ok()?.ok()?;
+        is_final(task::state(&task)).then_some(task)
+    })
+    .await
+}
+
+async fn says(rpc: &Rpc, id: &str, text: &str) {
+    until("the task says how far it is", SOON, async || {
+        let task = rpc.task(id).await;
+        (task::text(&task["status"]["message"]) == text).then_some(())
+    })
+    .await;
+}
+
+/// A worker that knows all coordinators and is attached to this one.
+async fn attach_first_to(cluster: &mut Cluster, coordinator: usize) {
+    for (n, wire) in cluster.wires.iter().enumerate() {
+        if n != coordinator {
+            wire.sever();
+        }
+    }
+    cluster.add_worker("echo,script", 64).await;
+    let rpc = cluster.rpc_at(coordinator);
+    until("the worker is attached", SOON, async || {
+        let workers = rpc.mesh("Workers", json!({})).await;
+        (workers["workers"][0]["attached"] == true).then_some(())
+    })
+    .await;
+    cluster.wires.iter().for_each(|wire| wire.heal());
+    for gateway in 0..cluster.gateways.len() {
+        let rpc = cluster.rpc_at(gateway);
+        until("every gateway is back, and knows the agent", SOON, async || {
+            let sent = rpc.agent("echo").try_call("SendMessage", message("hello")).await;
+            sent.ok()?.ok()
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_worker_goes_elsewhere_completes_in_the_same_attempt() {
+    let mut cluster = plan(LEASE).start().await;
+    attach_first_to(&mut cluster, 0).await;
+    let rpc = cluster.rpc_at(1);
+    let script = "chunk a; say here; sleep 3s; chunk b; sleep 10ms; chunk c";
+    let sent = rpc.agent("script").send_immediately(script).await;
+    let id = task::id(&sent);
+    says(&rpc, id, "here").await;
+    let subscriber = rpc.header("last-event-id", 0);
+    let stream = subscriber.stream("SubscribeToTask", json!({"id": id})).await.unwrap();
+    cluster.coordinators[0].kill().await;
+    let done = ended(&rpc, id).await;
+    assert_eq!(task::state(&done), COMPLETED, "{done}");
+    assert_eq!(task::artifacts(&done)["output"], "abc");
+    let inspected = cluster.rpc_at(2).inspect(id).await;
+    let outcomes = inspected["attempts"].as_array().unwrap().iter().map(|a| &a["outcome"]);
+    assert_eq!(outcomes.collect::<Vec<_>>(), ["OUTCOME_ENDED"], "{inspected}");
+    // Who followed it at another coordinator did not even notice.
+    let seen = stream.all().await;
+    let replay = rpc.header("last-event-id", 0).stream("SubscribeToTask", json!({"id": id})).await;
+    assert_eq!(seen, replay.unwrap().all().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
+    let mut cluster = plan(LEASE).with("max_attempts = 5").start().await;
+    cluster.add_worker_of(0, "echo,script", 1).await;
+    let rpc = cluster.rpc_at(0).agent("script");
+    until("the worker is attached", SOON, async || {
+        rpc.try_call("SendMessage", message("chunk x")).await.ok()?.ok()
+    })
+    .await;
+    let running = rpc.send_immediately("say here; sleep 2s; chunk held").await;
+    says(&rpc, task::id(&running), "here").await;
+    let waiting = join_all((0..10).map(async |n| {
+        let task = rpc.send_immediately(&format!("chunk {n}")).await;
+        (n.to_string(), task::id(&task).to_owned())
+    }))
+    .await;
+    cluster.coordinators[0].kill().await;
+    cluster.workers[0].kill().await;
+    let died = Instant::now();
+    cluster.add_worker_of(1, "echo,script", 1).await;
+    let others = cluster.rpc_at(2);
+    for (text, id) in &waiting {
+        let done = ended(&others, id).await;
+        assert_eq!(task::artifacts(&done).get("output"), Some(text), "{done}");
+        assert_eq!(others.inspect(id).await["attempts"].as_array().map(Vec::len), Some(1));
+    }
+    assert!(died.elapsed() > LEASE / 2, "nobody takes what may still be another's");
+    let done = ended(&others, task::id(&running)).await;
+    assert_eq!(task::artifacts(&done)["output"], "held", "{done}");
+    // It comes back to what is not its own any more, and harms nothing.
+    cluster.coordinators[0].restart().await;
+    let list = cluster.rpc_at(0);
+    until("it answers again", SOON, async || {
+        let listed = list.try_call("ListTasks", json!({"pageSize": 100})).await.ok()?.ok()?;
+        let tasks = listed["tasks"].as_array()?;
+        tasks.iter().all(|task| task::state(task) == COMPLETED).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_leaves_in_order_is_missed_by_nobody() {
+    let mut cluster = plan(3 * SOON).start().await;
+    attach_first_to(&mut cluster, 0).await;
+    let rpc = cluster.rpc_at(1);
+    let sent = rpc.agent("script").send_immediately("say here; sleep 1s; chunk done").await;
+    says(&rpc, task::id(&sent), "here").await;
+    let started = Instant::now();
+    cluster.coordinators[0].terminate().await;
+    let ended_with = cluster.coordinators[0].ended(SOON).await.expect("it leaves");
+    assert!(ended_with.success(), "{}", cluster.coordinators[0].log());
+    let done = ended(&rpc, task::id(&sent)).await;
+    assert_eq!(task::artifacts(&done)["output"], "done", "{done}");
+    assert!(started.elapsed() < SOON, "nobody has to wait for its lease");
+    let inspected = rpc.inspect(task::id(&sent)).await;
+    assert_eq!(inspected["attempts"].as_array().map(Vec::len), Some(1), "{inspected}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_slept_too_long_finds_that_others_have_gone_on() {
+    let mut cluster = plan(LEASE).with("max_attempts = 5").start().await;
+    attach_first_to(&mut cluster, 0).await;
+    let rpc = cluster.rpc_at(1);
+    let script = "chunk a; say here; sleep 8s; chunk b";
+    let sent = rpc.agent("script").send_immediately(script).await;
+    let id = task::id(&sent);
+    says(&rpc, id, "here").await;
+    cluster.coordinators[0].pause().await;
+    // As far as the others know it is dead, and its worker has nobody that answers.
+    let done = ended(&rpc, id).await;
+    assert_eq!(task::artifacts(&done)["output"], "ab", "{done}");
+    cluster.coordinators[0].resume().await;
+    let late = cluster.rpc_at(0);
+    until("it answers as the others do", SOON, async || {
+        let task = late.try_call("GetTask", json!({"id": id})).await.ok()?.ok()?;
+        (task == done).then_some(())
+    })
+    .await;
+    let events = rpc.mesh("Events", json!({"taskId": id, "pageSize": 500})).await;
+    let events = events["events"].as_array().unwrap();
+    let ends = events.iter().filter(|event| event["event"].get("ended").is_some()).count();
+    assert_eq!(ends, 1, "{events:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_is_told_all_although_the_coordinator_that_took_it_died() {
+    let is_up = Arc::new(AtomicBool::new(false));
+    let answers = Arc::clone(&is_up);
+    let webhook = Webhook::answering(move |_| Some(if answers.load(SeqCst) { 200 } else { 503 }));
+    let webhook = webhook.await;
+    let plan = plan(LEASE).with("push.allow_private = true").with("push.pause_ms = 20");
+    let mut cluster = plan.start().await;
+    attach_first_to(&mut cluster, 1).await;
+    let mut params = message("say one; sleep 100ms; say two; sleep 3s; say three");
+    let config = json!({"url": webhook.url()});
+    params["configuration"] =
+        json!({"returnImmediately": true, "taskPushNotificationConfig": config});
+    let sent = cluster.rpc_at(0).agent("script").call("SendMessage", params).await.unwrap();
+    let id = task::id(&sent["task"]);
+    until("the webhook is called", SOON, async || webhook.received().first().cloned()).await;
+    cluster.coordinators[0].kill().await;
+    is_up.store(true, SeqCst);
+    let rpc = cluster.rpc_at(2);
+    ended(&rpc, id).await;
+    until("the webhook takes the end", 2 * SOON, async || {
+        webhook.states().iter().any(|state| is_final(state)).then_some(())
+    })
+    .await;
+    let all = rpc.header("last-event-id", 0).stream("SubscribeToTask", json!({"id": id})).await;
+    let frames = all.unwrap().all().await;
+    let updates = frames.into_iter().map(|frame| frame.body["statusUpdate"].clone());
+    let statuses: Vec<_> = updates.filter(|update| !update.is_null()).collect();
+    let mut taken = webhook.taken();
+    taken.dedup();
+    assert_eq!(taken, statuses, "all, in order, some perhaps twice in a row");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_knows_all_goes_on_with_another() {
+    let plan = Plan::replicas(2).workers(&["echo,script"]);
+    let mut cluster = plan.with("lease_ms = 2000").start().await;
+    let rpc = cluster.rpc().agent("script");
+    for dying in [0, 1, 0] {
+        let mut params = message("chunk a; say here; sleep 1s; chunk b");
+        params["configuration"] = json!({"returnImmediately": true});
+        let keyed = rpc.header("idempotency-key", format!("{:x}", rand::random::<u64>()));
+        let send = async || keyed.try_call("SendMessage", params.clone()).await.ok()?.ok();
+        let before = until("it is taken", SOON, send).await;
+        cluster.coordinators[dying].kill().await;
+        let after = until("it is taken by the other", SOON, send).await;
+        assert_eq!(before["task"]["id"], after["task"]["id"], "its key is known to both");
+        let done = ended(&rpc, task::id(&before["task"])).await;
+        assert_eq!(task::artifacts(&done)["output"], "ab", "{done}");
+        cluster.coordinators[dying].restart().await;
+    }
+}
+
+/// What a refusal has to say: that it passes, and after how long to come again, unless it may have
+/// been done.
+fn check_refusal(error: &Value) {
+    assert_eq!(error["code"], UNAVAILABLE, "{error}");
+    let details = error["data"].as_array().cloned().unwrap_or_default();
+    let is_unknown = details.iter().any(|detail| detail["reason"] == "OUTCOME_UNKNOWN");
+    let has_delay = details.iter().any(|detail| detail["retryDelay"].is_string());
+    assert!(is_unknown || has_delay, "it does not say when to come again: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_database_is_a_pause_and_nothing_else() {
+    let plan = Plan::replicas(REPLICAS).gateways(2).workers(&["echo,script"; 2]);
+    let plan = plan.store(Store::OwnPostgres).with("lease_ms = 3000").with("max_attempts = 20");
+    let cluster = plan.start().await;
+    let stop = AtomicBool::new(false);
+    let client = async |name: usize| {
+        let mut tasks = Vec::new();
+        while !stop.load(SeqCst) {
+            let text = format!("{name}.{}", tasks.len());
+            let params = message(&format!("chunk \"{text}\"; sleep 50ms; chunk \"!\""));
+            let keyed = |gateway: usize| {
+                let rpc = cluster.rpc_at(gateway).agent("script").within(SOON);
+                rpc.header("idempotency-key", &text)
+            };
+            let end = Instant::now() + 2 * SOON;
+            let task = loop {
+                match keyed(name % 2).try_call("SendMessage", params.clone()).await {
+                    Ok(Ok(sent)) => break sent["task"].clone(),
+                    Ok(Err(error)) => check_refusal(&error),
+                    Err(error) => panic!("a gateway always answers: {error}"),
+                }
+                assert!(Instant::now() < end, "'{text}' is never taken");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            };
+            assert_eq!(task::state(&task), COMPLETED, "{task}");
+            assert_eq!(task::artifacts(&task)["output"], format!("{text}!"));
+            tasks.push(task::id(&task).to_owned());
+        }
+        tasks
+    };
+    let restarts = async {
+        let rpc = cluster.rpc();
+        for crash in [false, true] {
+            let count = async || {
+                let listed = rpc.try_call("ListTasks", json!({"pageSize": 1})).await;
+                listed.ok()?.ok()?["totalSize"].as_u64()
+            };
+            let before = until("tasks are counted", SOON, count).await;
+            until("there is load", SOON, async || count().await.filter(|n| *n > before + 20)).await;
+            cluster.server.as_ref().expect("it has its own").restart(crash).await;
+            until("it goes on", 2 * SOON, async || count().await.filter(|n| *n > before + 40))
+                .await;
+        }
+        stop.store(true, SeqCst);
+    };
+    let (tasks, ()) = tokio::join!(join_all((0..4).map(client)), restarts);
+    let mut ids: Vec<_> = tasks.into_iter().flatten().collect();
+    let count = ids.len();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "each send is a task of its own");
+    let listed = cluster.rpc().call("ListTasks", json!({"pageSize": 1})).await.unwrap();
+    assert_eq!(listed["totalSize"], count, "nothing is lost, and nothing is there twice");
+}
