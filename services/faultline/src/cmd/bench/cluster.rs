@@ -31,6 +31,8 @@ const WORK: &str = "sleep 50ms; chunk done";
 /// Asked at once for each slot, so that there is always something to take.
 const ASKED_PER_SLOT: u32 = 2;
 const STRETCHES: u32 = 4;
+/// Before a mesh counts as ready.
+const ANSWERS: usize = 20;
 const WARM_UP: Duration = Duration::from_millis(300);
 
 const EXAMPLES: &str = "\
@@ -94,7 +96,10 @@ impl Side {
         request: Arc<[u8]>,
         concurrency: u16,
     ) -> anyhow::Result<Self> {
-        chain.first_answer(&request).await?;
+        // Coordinators hear of agents one by one, and a gateway asks them in turn.
+        for _ in 0..ANSWERS {
+            chain.first_answer(&request).await?;
+        }
         let fleet = Fleet::open(chain.address, concurrency, request).await?;
         let (zero, tally, busy) = (Some(Duration::ZERO), Tally::default(), Busy::default());
         Ok(Self { chain, database, fleet, tally, mesh: zero, server: zero, busy })
