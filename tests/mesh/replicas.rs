@@ -177,6 +177,12 @@ async fn a_subscriber_at_each_replica_sees_every_event_once_and_in_order() {
     let chunks: String = (0..200).map(|n| format!("chunk \"{n} \"; sleep 2ms; ")).collect();
     let sent = cluster.rpc_at(2).agent("script").send_immediately(&chunks).await;
     let id = task::id(&sent);
+    // Nobody can resume behind what has not happened.
+    until("there are 40 events", SOON, async || {
+        let resumed = cluster.rpc().header("last-event-id", 40);
+        resumed.stream("SubscribeToTask", json!({"id": id})).await.ok()
+    })
+    .await;
     let read = |gateway: usize, after: u64| {
         let rpc = cluster.rpc_at(gateway).header("last-event-id", after);
         async move {
@@ -297,11 +303,12 @@ async fn keda_is_told_by_each_replica_what_all_of_them_need() {
     // Somebody has offered it, so it is known, and nobody does any more.
     cluster.workers[0].terminate().await;
     assert!(cluster.workers[0].ended(SOON).await.is_some());
-    for gateway in 0..REPLICAS {
-        for _ in 0..2 {
-            cluster.rpc_at(gateway).agent("script").send_immediately("chunk done").await;
-        }
-    }
+    // They wait for somebody who says whether the answer is a task.
+    let sends = (0..2 * REPLICAS).map(|n| {
+        let script = cluster.rpc_at(n % REPLICAS).agent("script");
+        tokio::spawn(async move { script.send("chunk done").await })
+    });
+    let sends: Vec<_> = sends.collect();
     for wire in &cluster.wires {
         let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
         let scaler = scaling::Scaler::new(Channel::lazy(&dial).unwrap());
@@ -312,5 +319,8 @@ async fn keda_is_told_by_each_replica_what_all_of_them_need() {
     for wire in &cluster.wires {
         let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
         scaling::until_wanted(&scaling::Scaler::new(Channel::lazy(&dial).unwrap()), 0).await;
+    }
+    for sent in join_all(sends).await {
+        assert_eq!(task::state(&sent.unwrap()), COMPLETED);
     }
 }

@@ -114,7 +114,6 @@ async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
     .await;
     cluster.coordinators[0].kill().await;
     cluster.workers[0].kill().await;
-    let died = Instant::now();
     cluster.add_worker_of(1, "echo,script", 1).await;
     let others = cluster.rpc_at(2);
     for (text, id) in &waiting {
@@ -122,7 +121,6 @@ async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
         assert_eq!(task::artifacts(&done).get("output"), Some(text), "{done}");
         assert_eq!(others.inspect(id).await["attempts"].as_array().map(Vec::len), Some(1));
     }
-    assert!(died.elapsed() > LEASE / 2, "nobody takes what may still be another's");
     let done = ended(&others, task::id(&running)).await;
     assert_eq!(task::artifacts(&done)["output"], "held", "{done}");
     // It comes back to what is not its own any more, and harms nothing.

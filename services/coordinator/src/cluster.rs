@@ -169,7 +169,9 @@ impl Core {
             for task in tasks {
                 state.remember(task, now);
             }
-            ids.into_iter().for_each(|id| state.join_family(id, now));
+            ids.iter().for_each(|id| state.join_family(*id, now));
+            state.serve_queues(now);
+            ids.into_iter().for_each(|id| state.announce_if_queued(id));
         });
     }
 
@@ -190,13 +192,10 @@ impl Core {
             match cluster.claim(agent.clone(), limit).await {
                 Ok(tasks) => {
                     let all = tasks.len() < limit;
+                    if all {
+                        self.lock().registry.elsewhere.sated(&agent);
+                    }
                     self.take_in(tasks, Came::Claimed);
-                    self.change(|state| {
-                        if all {
-                            state.registry.elsewhere.sated(&agent);
-                        }
-                        state.serve_queue(&agent, now());
-                    });
                 }
                 Err(error) => tracing::debug!(%error, agent, "nothing can be claimed"),
             }
@@ -257,6 +256,15 @@ impl Core {
             self.change(|state| ended.into_iter().for_each(|id| state.kin_ended(id, now())));
         }
         Ok(())
+    }
+
+    /// An agent that nobody has told us of may have been offered elsewhere just now.
+    pub(crate) async fn meet(&self, agent: &str) -> Result<(), Error> {
+        let is_stranger = self.lock().is_stranger(agent);
+        match is_stranger {
+            true => self.learn_offers().await,
+            false => Ok(()),
+        }
     }
 
     async fn learn_offers(&self) -> Result<(), Error> {
@@ -348,6 +356,15 @@ async fn next_notice(notices: &mut mpsc::Receiver<Notice>) -> Notice {
 }
 
 impl State {
+    /// Is it an agent that only others may know?
+    pub(crate) fn is_stranger(&self, agent: &str) -> bool {
+        self.is_shared
+            && match agent {
+                "" => self.registry.agents.is_empty(),
+                agent => !self.registry.agents.contains_key(agent),
+            }
+    }
+
     fn look_around(&mut self, elsewhere: Elsewhere, now: Millis) {
         let was_alone = self.registry.elsewhere.is_empty();
         self.registry.elsewhere = elsewhere;
@@ -374,6 +391,13 @@ impl State {
             .flat_map(|(name, agent)| agent.queue.iter().map(|(id, _)| (id, name.clone())))
             .collect();
         queued.into_iter().for_each(|(id, agent)| self.announce(id, &agent));
+    }
+
+    /// There is no worker for it here after all.
+    fn announce_if_queued(&mut self, id: TaskId) {
+        let live = self.live.get(&id).filter(|live| live.queued.is_some());
+        let agent = live.map(|live| self.target(&live.task));
+        agent.into_iter().for_each(|agent| self.announce(id, &agent));
     }
 
     /// Agents for which tasks wait elsewhere while workers here have nothing to do, and how many

@@ -414,7 +414,10 @@ async fn ask(
         Body::OperatorAnswer(request) => {
             reply::Body::Inspect(Box::new(core.operator_answer(request, caller).await?))
         }
-        Body::Agents(request) => reply::Body::Agents(core.agents(&request)?),
+        Body::Agents(request) => {
+            core.meet(&request.name).await?;
+            reply::Body::Agents(core.agents(&request)?)
+        }
         Body::Workers(_) => reply::Body::Workers(core.workers()),
         Body::CreatePush(config) => {
             reply::Body::Push(Box::new(core.create_push(config, caller).await?))

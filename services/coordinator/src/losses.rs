@@ -101,10 +101,7 @@ impl State {
                 worker.start(id, &runner, attempt, !waiting);
             }
             None if needs_worker && retry_at.is_some() => self.place_in_time(id, now),
-            None if needs_worker => {
-                self.enqueue(id, &runner);
-                self.announce(id, &runner);
-            }
+            None if needs_worker => self.enqueue(id, &runner),
             None => {}
         }
         self.take_followers(id);

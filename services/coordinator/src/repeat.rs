@@ -50,6 +50,7 @@ impl Core {
         if !request.tenant.is_empty() {
             caller.check_agent(&request.tenant)?;
         }
+        self.meet(&request.tenant).await?;
         let task = match task_id(&request) {
             "" => None,
             id => Some(Box::new(self.visible(id, &request.tenant, caller).await?)),

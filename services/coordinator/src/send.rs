@@ -51,7 +51,9 @@ impl Core {
             self.touch(|state| state.coming.extend(caller.call));
         }
         let names_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
-        if !task_id(&request).is_empty() || names_key || push_of(&request).is_some() {
+        let is_stranger = self.lock().is_stranger(&request.tenant);
+        let looks_up = !task_id(&request).is_empty() || names_key || push_of(&request).is_some();
+        if looks_up || is_stranger {
             let core = Arc::clone(self);
             tokio::spawn(async move { core.send_contended(request, caller, done).await });
             return;

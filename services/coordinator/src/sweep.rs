@@ -1,5 +1,6 @@
 //! What is looked for from time to time: workers that did not come back, tasks that nobody takes,
-//! keys that have expired, tasks that were kept for long enough. What has a time of its own is in `due`.
+//! keys that have expired, tasks that were kept for long enough. What has a time of its own is in
+//! `due`.
 
 use std::{sync::Arc, time::Duration};
 

@@ -47,7 +47,6 @@ use faultline_chassis::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     auth::Callers,
@@ -273,8 +272,6 @@ impl Service {
     /// Serves until drained.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
         let links = self.links;
-        let _connections = AbortOnDropHandle::new(tokio::spawn(links.clone().run()));
-        let _watch = AbortOnDropHandle::new(tokio::spawn(links.clone().watch_readers()));
         let gateway = Gateway {
             grpc: grpc::router(&links, &drain),
             meters: Meters::new(&self.metrics, &links),
@@ -306,6 +303,9 @@ impl Service {
         tokio::select! {
             () = server::serve(self.listener, router, closing.clone(), limits::DRAIN_TIMEOUT) => {}
             () = last_words => {}
+            // Here and not beside: a gateway without these had better end than seem to live.
+            () = links.clone().run() => {}
+            () = links.clone().watch_readers() => {}
         }
         Ok(())
     }

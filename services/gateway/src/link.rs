@@ -5,43 +5,39 @@
 mod cut;
 mod frames;
 mod health;
+mod outgoing;
 
 use std::{
     collections::{HashMap, VecDeque},
     mem,
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll, Waker},
+    task::Waker,
     time::Duration,
 };
 
 use faultline_chassis::{client::Channel, limits};
 use faultline_proto::{
-    Failure, reason,
-    v1::{
-        Call, Caller, Drop as Dropped, Origin, Plane, Reply, call, link_client::LinkClient, reply,
-    },
+    Failure,
+    v1::{Call, Caller, Drop as Dropped, Origin, Reply, call, link_client::LinkClient, reply},
 };
-use futures::Stream;
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, timeout},
 };
 
-use cut::MOVED;
-pub(crate) use cut::{Again, Ended, LEAVES, LOST, is_passing};
+pub(crate) use cut::{Again, Ended, LEAVES, LOST, is_passing, leaving, overloaded, unreachable};
+use cut::{MOVED, broken, transport};
 pub(crate) use frames::{Frames, Peer};
 use frames::{Reader, Ticket};
 use health::Health;
+use outgoing::Outgoing;
 
 /// The pauses between two attempts to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// When it may be different: what a caller is told that came at a bad moment.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What one stream can be ahead: its credit, and the failure that ends it.
 const FRAMES_AHEAD_MAX: usize = limits::STREAM_CREDIT as usize + 1;
 
@@ -123,6 +119,10 @@ impl Link {
     pub(crate) fn new(board: Arc<Board>) -> Self {
         let shared = Shared { state: Mutex::default(), is_up: AtomicBool::new(false), board };
         Self { shared: Arc::new(shared) }
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Calls under way, streams among them.
@@ -261,9 +261,7 @@ impl Shared {
         client: &mut LinkClient<Channel>,
         name: &str,
     ) -> (Failure, bool) {
-        let epoch = self.lock().epoch;
-        let outgoing = Outgoing { shared: Arc::clone(self), epoch, batch: VecDeque::new() };
-        let opened = timeout(limits::CONNECT_TIMEOUT, client.open(outgoing)).await;
+        let opened = timeout(limits::CONNECT_TIMEOUT, client.open(Outgoing::new(self))).await;
         let mut replies = match opened {
             Ok(Ok(response)) => response.into_inner(),
             Ok(Err(status)) => return (Failure::from(status), false),
@@ -426,61 +424,6 @@ fn fail(waiter: Waiter, ended: Ended) {
         Waiter::One(sender) => drop(sender.send(Err(ended))),
         Waiter::Many(reader) => reader.fail(ended),
     }
-}
-
-/// The sending half of one connection: empties the outbox whenever the transport has room.
-struct Outgoing {
-    shared: Arc<Shared>,
-    epoch: u64,
-    /// Taken out of the outbox together, so that the lock is taken once for many.
-    batch: VecDeque<Call>,
-}
-
-impl Stream for Outgoing {
-    type Item = Call;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Call>> {
-        if let Some(call) = self.batch.pop_front() {
-            return Poll::Ready(Some(call));
-        }
-        let this = &mut *self;
-        let mut state = this.shared.lock();
-        if state.epoch != this.epoch {
-            return Poll::Ready(None);
-        }
-        mem::swap(&mut state.outbox, &mut this.batch);
-        match this.batch.pop_front() {
-            Some(call) => Poll::Ready(Some(call)),
-            None => {
-                state.sender = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-pub(crate) fn unreachable() -> Failure {
-    transport("the coordinator cannot be reached; nothing was sent")
-}
-
-pub(crate) fn leaving() -> Failure {
-    transport("the gateway is leaving; nothing was sent")
-}
-
-fn transport(text: &str) -> Failure {
-    Failure::new(&reason::UNAVAILABLE)
-        .because(text)
-        .with_retryable(true)
-        .with_retry_after(RETRY_AFTER)
-        .with_plane(Plane::Transport)
-}
-
-pub(crate) fn overloaded(text: &str) -> Failure {
-    Failure::new(&reason::OVERLOADED).because(text).with_retry_after(RETRY_AFTER)
-}
-
-fn broken() -> Failure {
-    Failure::new(&reason::INTERNAL).because("the coordinator answered out of turn")
 }
 
 #[cfg(test)]

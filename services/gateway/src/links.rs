@@ -63,6 +63,16 @@ struct Seat {
     _running: Option<AbortOnDropHandle<()>>,
 }
 
+/// Whoever keeps the links. Without it there are none, although others may still ask for them.
+struct Seats<'a>(&'a Links);
+
+impl Drop for Seats<'_> {
+    fn drop(&mut self) {
+        let seats: Vec<_> = self.0.pool().drain(..).collect();
+        seats.into_iter().for_each(|seat| seat.link.give_up());
+    }
+}
+
 /// Links by how they stand.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standings {
@@ -141,16 +151,20 @@ impl Links {
         let moving = Moving::of(&caller, &body);
         let mut next = (caller, body);
         let mut until = Instant::now() + PATIENCE;
-        let mut was_cut = None;
+        let (mut was_cut, mut refused_by) = (None, None);
         loop {
             let unreached = |failure| was_cut.map_or(failure, |what| again.failure(what));
-            let link = self.ready(until).await.map_err(unreached)?;
+            let link = self.ready(until, refused_by.as_ref()).await.map_err(unreached)?;
             match link.ask(next.0, next.1).await {
                 Ok(Answer { body: reply::Body::Moved(moved), extensions }) => {
                     let Some(moving) = moving else { return Err(again.failure(LOST)) };
                     return self.wait(moving, moved, extensions, again).await;
                 }
                 Ok(answer) => return Ok(answer),
+                Err(Ended::Failed(failure)) if is_passing(&failure) && self.has_other(&link) => {
+                    next = spare.take().ok_or(failure)?;
+                    refused_by = Some(link);
+                }
                 Err(Ended::Failed(failure)) => return Err(failure),
                 Err(Ended::Unsent(_)) if until <= Instant::now() => {
                     return Err(unreached(link::unreachable()));
@@ -185,7 +199,9 @@ impl Links {
             if self.pause(pause).await.is_err() {
                 return Err(lost(LEAVES));
             }
-            let Ok(link) = self.ready(patience.until()).await else { return Err(lost(LOST)) };
+            let Ok(link) = self.ready(patience.until(), None).await else {
+                return Err(lost(LOST));
+            };
             if !timeout.is_zero() {
                 let left = timeout.saturating_sub(since.elapsed()).max(Duration::from_millis(1));
                 caller.timeout_ms = left.as_millis() as u32;
@@ -217,8 +233,8 @@ impl Links {
         FrameStream::open(self, caller, body).await
     }
 
-    /// One that takes a call, which is waited for until then.
-    async fn ready(&self, until: Instant) -> Result<Link, Failure> {
+    /// One that takes a call, which is waited for until then. Not `but`, if there is another.
+    async fn ready(&self, until: Instant, but: Option<&Link>) -> Result<Link, Failure> {
         loop {
             // Made before looking, so that no change falls between the look and the wait.
             let changed = self.0.board.changed.notified();
@@ -227,7 +243,7 @@ impl Links {
             if self.0.is_leaving.load(Ordering::Relaxed) {
                 return Err(link::leaving());
             }
-            if let Some(link) = self.pick() {
+            if let Some(link) = self.pick(but) {
                 return Ok(link);
             }
             if timeout_at(until, changed).await.is_err() {
@@ -237,8 +253,14 @@ impl Links {
         }
     }
 
-    /// Among those that are up, the less busy of two.
-    fn pick(&self) -> Option<Link> {
+    fn has_other(&self, link: &Link) -> bool {
+        let now = Instant::now();
+        let is_other = |other: &Link| !other.is(link) && other.standing(now) == Standing::Up;
+        self.pool().iter().any(|seat| is_other(&seat.link))
+    }
+
+    /// Among those that are up, the less busy of two. Not `but`, if there is another.
+    fn pick(&self, but: Option<&Link>) -> Option<Link> {
         let now = Instant::now();
         let pool = self.pool();
         let (mut fit, mut ejected) = (Vec::new(), Vec::new());
@@ -256,6 +278,11 @@ impl Links {
         fit.extend(ejected.iter().take(pardoned).map(|(_, link)| *link));
         if fit.is_empty() {
             fit.extend(ejected.first().map(|(_, link)| *link));
+        }
+        if let Some(but) = but
+            && fit.iter().any(|link| !link.is(but))
+        {
+            fit.retain(|link| !link.is(but));
         }
         match fit.len() {
             0 => None,
@@ -293,6 +320,7 @@ impl Links {
     /// Keeps a link to every coordinator there is, for as long as it is polled.
     pub(crate) async fn run(self) {
         let _following = AbortOnDropHandle::new(tokio::spawn(self.0.members.clone().follow()));
+        let _seats = Seats(&self);
         let mut listed = self.0.members.watch();
         loop {
             let now = listed.borrow_and_update().clone();

@@ -330,8 +330,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// How many tasks failed of what, in no order.
     fn failures(&self, over: Buckets) -> Reading<'_, Vec<FailureCount>>;
 
-    /// Every task that has not ended and is no other coordinator's. They now belong to this start of
-    /// the coordinator; where several share the store, it has a new lease from here on.
+    /// Every task that has not ended and is no other coordinator's. They now belong to this start
+    /// of the coordinator; where several share the store, it has a new lease from here on.
     fn recover(&self) -> Reading<'_, Vec<Task>>;
 
     /// Every agent that was ever offered, as it was last, with since when.

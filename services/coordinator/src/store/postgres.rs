@@ -54,6 +54,8 @@ use crate::task::{Millis, Task};
 
 /// A read that gets no answer for so long has failed.
 const READ_MAX: Duration = Duration::from_secs(10);
+/// The same for reading everything that lives.
+const RECOVER_MAX: Duration = Duration::from_secs(120);
 /// So long may a read wait for a connection.
 const POOL_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -206,14 +208,22 @@ impl Postgres {
         &'a self,
         work: impl for<'c> FnOnce(&'c mut Object) -> Reading<'c, T> + Send + 'a,
     ) -> Reading<'a, T> {
+        self.read_within(READ_MAX, work)
+    }
+
+    fn read_within<'a, T: Send + 'a>(
+        &'a self,
+        most: Duration,
+        work: impl for<'c> FnOnce(&'c mut Object) -> Reading<'c, T> + Send + 'a,
+    ) -> Reading<'a, T> {
         async move {
             let connected = self.shared.pool.get().await;
             let mut client = connected.map_err(|e| ReadError::Unavailable(why(&e)))?;
-            let done = timeout(READ_MAX, work(&mut client)).await;
+            let done = timeout(most, work(&mut client)).await;
             done.unwrap_or_else(|_| {
                 // Whatever it still waits for, nobody else shall.
                 drop(Object::take(client));
-                Err(ReadError::Unavailable(format!("no answer in {READ_MAX:?}")))
+                Err(ReadError::Unavailable(format!("no answer in {most:?}")))
             })
         }
         .boxed()
@@ -313,7 +323,8 @@ impl Store for Postgres {
     }
 
     fn recover(&self) -> Reading<'_, Vec<Task>> {
-        self.with(move |s, c| async move { s.begin(c).await }.boxed())
+        let shared = Arc::clone(&self.shared);
+        self.read_within(RECOVER_MAX, move |c| async move { shared.begin(c).await }.boxed())
     }
 
     fn agents(&self) -> Reading<'_, Vec<(v1::AgentOffer, Millis)>> {

@@ -202,10 +202,13 @@ fn still(agent: &str, count: usize) -> v1::AgentActivity {
     }
 }
 
+/// Those that were counted already.
+type FailureIds = HashSet<Box<str>>;
+
 /// Counts failures. The newest come first, so the first of each kind is its last.
 pub(super) struct Failures {
     over: Buckets,
-    kinds: HashMap<(String, String), (v1::FailureCount, HashSet<Box<str>>)>,
+    kinds: HashMap<(String, String), (v1::FailureCount, FailureIds)>,
 }
 
 impl Failures {

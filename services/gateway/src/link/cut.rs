@@ -1,12 +1,15 @@
 //! What a caller is told whose call was under way when the connection broke, or when the gateway
 //! left: whether it may have been done, and how to go on. Knows calls, and nothing of connections.
 
+use std::time::Duration;
+
 use faultline_proto::{
     Failure, reason,
     v1::{Caller, Origin, Plane, call},
 };
 
-use super::transport;
+/// When it may be different: what a caller is told that came at a bad moment.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) const LOST: &str = "the connection to the coordinator was lost";
 pub(crate) const LEAVES: &str = "the gateway is leaving";
@@ -106,4 +109,28 @@ impl Again {
             _ => transport(&text),
         }
     }
+}
+
+pub(crate) fn unreachable() -> Failure {
+    transport("the coordinator cannot be reached; nothing was sent")
+}
+
+pub(crate) fn leaving() -> Failure {
+    transport("the gateway is leaving; nothing was sent")
+}
+
+pub(super) fn transport(text: &str) -> Failure {
+    Failure::new(&reason::UNAVAILABLE)
+        .because(text)
+        .with_retryable(true)
+        .with_retry_after(RETRY_AFTER)
+        .with_plane(Plane::Transport)
+}
+
+pub(crate) fn overloaded(text: &str) -> Failure {
+    Failure::new(&reason::OVERLOADED).because(text).with_retry_after(RETRY_AFTER)
+}
+
+pub(super) fn broken() -> Failure {
+    Failure::new(&reason::INTERNAL).because("the coordinator answered out of turn")
 }

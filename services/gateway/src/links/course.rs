@@ -99,6 +99,10 @@ impl Course {
         self.has_begun
     }
 
+    pub(super) fn is_resumed(&self) -> bool {
+        self.is_resumed
+    }
+
     /// What to ask for to have what comes next; `None`: there is no way to know.
     pub(super) fn next(&self) -> Option<(Caller, call::Body)> {
         let subscribe = |tenant: &str, after| {

@@ -12,7 +12,7 @@ use faultline_chassis::{
     telemetry::{Calling, SharedSpan},
 };
 use faultline_proto::{
-    Failure,
+    Failure, reason,
     v1::{Caller, Frame, call},
 };
 use futures::{FutureExt, future::BoxFuture};
@@ -52,7 +52,7 @@ impl FrameStream {
         body: call::Body,
     ) -> Result<Self, Failure> {
         let until = Instant::now() + PATIENCE;
-        links.ready(until).await?;
+        links.ready(until, None).await?;
         let place = Arc::clone(&links.0.streams).try_acquire_owned();
         let place = place.map_err(|_| {
             let most = limits::STREAMS_MAX;
@@ -63,7 +63,7 @@ impl FrameStream {
         let (peer, course) = (Peer::here(), Course::new(&caller, &body));
         let mut next = (caller, body);
         let frames = loop {
-            match links.ready(until).await?.stream(next.0, next.1, &peer) {
+            match links.ready(until, None).await?.stream(next.0, next.1, &peer) {
                 Ok(frames) => break frames,
                 Err(Ended::Failed(failure)) => return Err(failure),
                 Err(Ended::Cut(what)) => return Err(course.failure(what)),
@@ -182,9 +182,7 @@ impl FrameStream {
             return Ok(());
         }
         let (failure, unsent) = match ended {
-            Ended::Failed(failure) if !is_passing(&failure) || !self.course.has_begun() => {
-                return Err(failure);
-            }
+            Ended::Failed(failure) if !self.may_pass(&failure) => return Err(failure),
             Ended::Failed(failure) => (failure, None),
             Ended::Cut(LEAVES) => return Err(self.course.failure(LEAVES)),
             Ended::Cut(what) => (self.course.failure(what), None),
@@ -205,13 +203,20 @@ impl FrameStream {
             links.pause(pause).await.map_err(|()| Ended::Cut(LEAVES))?;
             // Nobody there in time is how it ends; the call itself says how it may be resumed.
             let link = tokio::select! {
-                link = links.ready(until) => link.map_err(|_| Ended::Cut(LOST))?,
+                link = links.ready(until, None) => link.map_err(|_| Ended::Cut(LOST))?,
                 () = links.0.draining.cancelled() => return Err(Ended::Cut(LEAVES)),
             };
             link.stream(caller, body, &peer)
         };
         self.flow = Flow::Lost(resuming.boxed());
         Ok(())
+    }
+
+    /// Whether another coordinator, or the same a little later, would not fail like this. One that
+    /// has just started knows an agent only once a worker has told it.
+    fn may_pass(&self, failure: &Failure) -> bool {
+        let is_early = self.course.is_resumed() && failure.row() == &reason::AGENT_NOT_FOUND;
+        self.course.has_begun() && (is_passing(failure) || is_early)
     }
 
     fn resumed(&mut self) {

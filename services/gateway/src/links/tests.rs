@@ -137,7 +137,8 @@ async fn given(all: &[Link]) -> (Link, Call) {
                 return (link.clone(), call);
             }
         }
-        tokio::task::yield_now().await;
+        // Not a yield: that would keep a clock from going on that is stopped.
+        sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -178,6 +179,49 @@ async fn a_send_that_goes_on_elsewhere_sees_every_event_once_and_ends_at_a_quest
     let sent = link.sent();
     assert!(matches!(sent[0].body, Some(call::Body::Drop(_))), "{sent:?}");
     assert_eq!(links.resumes(), (1, 0));
+}
+
+fn refusal(reason: &'static reason::Reason) -> reply::Body {
+    reply::Body::Failure(Box::new(Failure::new(reason).into_record()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resume_that_is_refused_for_now_is_tried_again_and_another_refusal_is_told() {
+    let (links, all) = links(2);
+    let (mut stream, lost) = begun(&links, &all).await;
+    lost.break_off();
+    let (next, ()) = tokio::join!(stream.next(), async {
+        // A coordinator that leaves, one without a store, one that no worker has reached yet.
+        for passing in [&reason::UNAVAILABLE, &reason::STORE_UNAVAILABLE, &reason::AGENT_NOT_FOUND]
+        {
+            let (link, call) = given(&all).await;
+            link.hear(call.id, refusal(passing));
+        }
+        let (link, call) = given(&all).await;
+        link.hear(call.id, event(3, TaskState::Working));
+        link.hear(call.id, refusal(&reason::TASK_NOT_FOUND));
+    });
+    assert_eq!(next.unwrap().unwrap().seq, 3);
+    assert_eq!(stream.next().await.unwrap().unwrap_err().reason, "TASK_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_read_that_one_coordinator_cannot_answer_is_asked_of_another_once() {
+    let (links, all) = links(2);
+    for (reason, answers) in [(&reason::STORE_UNAVAILABLE, 2), (&reason::TASK_NOT_FOUND, 1)] {
+        let asked = tokio::spawn({
+            let links = links.clone();
+            async move { links.ask(Caller::default(), read()).await.map(|_| ()) }
+        });
+        let mut by: Vec<Link> = Vec::new();
+        for _ in 0..answers {
+            let (link, call) = given(&all).await;
+            link.hear(call.id, refusal(reason));
+            assert!(!by.iter().any(|before| before.is(&link)), "not by the same");
+            by.push(link);
+        }
+        assert_eq!(asked.await.unwrap().unwrap_err().row(), reason);
+    }
 }
 
 #[tokio::test]

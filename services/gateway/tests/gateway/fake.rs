@@ -47,6 +47,8 @@ pub(crate) struct Fake {
     _server: AbortOnDropHandle<()>,
 }
 
+type Sender = mpsc::Sender<Result<Reply, Status>>;
+
 /// What all connections share.
 #[derive(Clone, Default)]
 struct Part {
@@ -54,7 +56,7 @@ struct Part {
     cut: Arc<Mutex<CancellationToken>>,
     down: Arc<AtomicBool>,
     /// Whoever is connected.
-    senders: Arc<Mutex<Vec<mpsc::Sender<Result<Reply, Status>>>>>,
+    senders: Arc<Mutex<Vec<Sender>>>,
     /// Without an agent there is no card.
     agents: Arc<Mutex<Vec<Agent>>>,
 }
@@ -192,7 +194,7 @@ impl Link for Part {
 
 struct Session {
     part: Part,
-    sender: mpsc::Sender<Result<Reply, Status>>,
+    sender: Sender,
     streams: HashMap<u64, Events>,
     /// What the first reply to a call says of its extensions.
     active: HashMap<u64, Vec<String>>,

@@ -22,6 +22,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Between signs of life on a connection that says nothing.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
+/// Every question here has an index that answers it in its order, and stops there. Before the
+/// tables are analysed the planner guesses, and would rather collect all of a principal's tasks.
+const PLANS: &str = "-c enable_bitmapscan=off -c enable_seqscan=off";
+
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) config: Config,
@@ -76,8 +80,10 @@ impl Address {
         if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(h) if h.contains('@'))) {
             return Err(bad("an '@' in a user or a password is written %40".to_owned()));
         }
+        let options = format!("{} {PLANS}", config.get_options().unwrap_or_default());
         config
             .ssl_mode(mode)
+            .options(options.trim_start())
             .application_name("faultline")
             .connect_timeout(CONNECT_MAX)
             .tcp_user_timeout(SILENCE_MAX)

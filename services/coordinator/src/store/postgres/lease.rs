@@ -87,6 +87,10 @@ impl Shared {
         };
         let (me, records, others) = moved.await.map_err(unavailable)?;
         let tasks = fold_all(&tx, records).await?;
+        // Its time begins now: reading many tasks may have taken longer than it lasts.
+        let sql = format!("UPDATE leases SET expires = {LATER} WHERE id = $2");
+        let renewed = tx.execute(&sql, &[&(self.lease_ms as f64), &me]).await;
+        renewed.map_err(unavailable)?;
         tx.commit().await.map_err(unavailable)?;
         self.set_lease(me, others);
         self.tell_moved(&tasks);

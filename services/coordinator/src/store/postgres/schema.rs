@@ -58,7 +58,8 @@ pub(super) const STEPS: &[&str] = &["
     CREATE INDEX tasks_by_principal ON tasks (principal, status_ms, id, agent, state);
     CREATE INDEX tasks_by_context ON tasks (principal, context_id, status_ms, id);
     CREATE INDEX tasks_by_parent ON tasks (parent, id) WHERE parent IS NOT NULL;
-    CREATE INDEX tasks_unwell ON tasks (status_ms, id) WHERE state IN (4, 5, 7);
+    CREATE INDEX tasks_unwell ON tasks (status_ms, id) INCLUDE (state, principal)
+        WHERE state IN (4, 5, 7);
     CREATE TABLE events (
         task_id UUID NOT NULL,
         seq BIGINT NOT NULL,

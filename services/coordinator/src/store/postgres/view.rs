@@ -1,5 +1,5 @@
-//! What operators ask, in PostgreSQL. As in SQLite, every question walks one index in its order: the
-//! few that live, the few that did not end well, or everybody's, principal by principal.
+//! What operators ask, in PostgreSQL. As in SQLite, every question walks one index in its order:
+//! the few that live, the few that did not end well, or everybody's, principal by principal.
 
 use std::pin::pin;
 

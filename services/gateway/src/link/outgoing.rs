@@ -1,0 +1,54 @@
+//! What one connection sends: whatever waits in the outbox, whenever the transport has room. There is
+//! no task of its own that could fall behind.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use faultline_proto::v1::Call;
+use futures::Stream;
+
+use super::Shared;
+
+/// The sending half of one connection: empties the outbox whenever the transport has room.
+pub(super) struct Outgoing {
+    shared: Arc<Shared>,
+    epoch: u64,
+    /// Taken out of the outbox together, so that the lock is taken once for many.
+    batch: VecDeque<Call>,
+}
+
+impl Outgoing {
+    /// Of the connection that is being made.
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        let epoch = shared.lock().epoch;
+        Self { shared: Arc::clone(shared), epoch, batch: VecDeque::new() }
+    }
+}
+
+impl Stream for Outgoing {
+    type Item = Call;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Call>> {
+        if let Some(call) = self.batch.pop_front() {
+            return Poll::Ready(Some(call));
+        }
+        let this = &mut *self;
+        let mut state = this.shared.lock();
+        if state.epoch != this.epoch {
+            return Poll::Ready(None);
+        }
+        mem::swap(&mut state.outbox, &mut this.batch);
+        match this.batch.pop_front() {
+            Some(call) => Poll::Ready(Some(call)),
+            None => {
+                state.sender = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
