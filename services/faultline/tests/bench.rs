@@ -40,7 +40,7 @@ fn a_cluster_is_measured_on_both_stores_and_with_more_workers() {
         .iter()
         .map(|p| (p["store"].clone(), p["coordinators"].clone()))
         .collect();
-    let expected = [("sqlite", 1), ("postgres", 1), ("postgres", 2)];
+    let expected = [("sqlite", 1), ("postgres", 1), ("postgres", 2), ("postgres", 2)];
     assert_eq!(meshes, expected.map(|(store, n)| (store.into(), n.into())));
     let workers: Vec<_> = of("workers").iter().map(|p| p["workers"].clone()).collect();
     assert_eq!(workers, [1, 2]);

@@ -34,6 +34,18 @@ pub(super) struct Layout<'a> {
     /// Of each worker.
     pub(super) agents: &'a str,
     pub(super) slots: u32,
+    pub(super) attached: Attached,
+}
+
+/// Which coordinators a worker knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attached {
+    /// All, and is attached to any.
+    Anywhere,
+    /// One, each worker the next.
+    InTurn,
+    /// The first, all of them.
+    ToFirst,
 }
 
 impl Chain {
@@ -71,7 +83,7 @@ impl Chain {
         Self::new(vec![coordinator, worker, gateway])
     }
 
-    /// A mesh in which everybody knows every coordinator.
+    /// A mesh whose gateway knows every coordinator.
     pub(super) async fn cluster(dir: &Path, layout: &Layout<'_>) -> anyhow::Result<Self> {
         let mut processes = Vec::new();
         for n in 0..layout.coordinators {
@@ -79,10 +91,11 @@ impl Chain {
             let args = ["service", "coordinator", "--listen", "127.0.0.1:0", store[0], store[1]];
             processes.push(Process::start(dir, &format!("coordinator-{n}"), &args).await?);
         }
-        let to = coordinators(&processes);
         for n in 0..layout.workers {
-            processes.push(worker(dir, n, &to, layout).await?);
+            let worker = worker(dir, n, &processes[..layout.coordinators], layout).await?;
+            processes.push(worker);
         }
+        let to = addresses(&processes[..layout.coordinators]);
         let args = ["service", "gateway", "--listen", "127.0.0.1:0", "--coordinator", &to];
         processes.push(Process::start(dir, "gateway", &args).await?);
         Self::new(processes)
@@ -90,11 +103,12 @@ impl Chain {
 
     /// More workers for a cluster, until it has as many as the layout says now.
     pub(super) async fn grow(&mut self, dir: &Path, layout: &Layout<'_>) -> anyhow::Result<()> {
-        let to = coordinators(self.processes.get(..layout.coordinators).unwrap_or_default());
         let there = self.processes.len() - layout.coordinators - 1;
         for n in there..layout.workers {
+            let coordinators = self.processes.get(..layout.coordinators).unwrap_or_default();
+            let worker = worker(dir, n, coordinators, layout).await?;
             let before_the_gateway = self.processes.len() - 1;
-            self.processes.insert(before_the_gateway, worker(dir, n, &to, layout).await?);
+            self.processes.insert(before_the_gateway, worker);
         }
         Ok(())
     }
@@ -157,14 +171,24 @@ pub(super) async fn coordinator(dir: &Path, listen: &str, store: &str) -> anyhow
 }
 
 /// What gateways and workers are told of them.
-fn coordinators(processes: &[Process]) -> String {
-    let urls = processes.iter().map(|process| format!("http://{}", process.address));
+fn addresses(coordinators: &[Process]) -> String {
+    let urls = coordinators.iter().map(|process| format!("http://{}", process.address));
     urls.collect::<Vec<_>>().join(",")
 }
 
-async fn worker(dir: &Path, n: usize, to: &str, layout: &Layout<'_>) -> anyhow::Result<Process> {
+async fn worker(
+    dir: &Path,
+    n: usize,
+    coordinators: &[Process],
+    layout: &Layout<'_>,
+) -> anyhow::Result<Process> {
+    let to = match layout.attached {
+        Attached::Anywhere => addresses(coordinators),
+        Attached::InTurn => addresses(&coordinators[n % coordinators.len()..][..1]),
+        Attached::ToFirst => addresses(&coordinators[..1]),
+    };
     let (name, slots) = (format!("worker-{n}"), layout.slots.to_string());
-    let command = ["service", "worker", "--coordinator", to, "--agents", layout.agents];
+    let command = ["service", "worker", "--coordinator", &to, "--agents", layout.agents];
     let args = [&command[..], &["--slots", &slots, "--name", &name]].concat();
     Process::start(dir, &name, &args).await
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Args, Report, Shape,
-    chain::{Chain, Layout},
+    chain::{Attached, Chain, Layout},
     disk::{Fsync, fsync},
     driver::{Fleet, Tally, request},
     figures::{Figures, human, micros, round},
@@ -22,8 +22,8 @@ use super::{
 
 const CONCURRENCY: u16 = 64;
 const COORDINATORS: [usize; 3] = [1, 2, 3];
-/// Of a mesh whose coordinators are counted; they have slots for all that is asked at once.
-const ECHOES: usize = 2;
+/// Of a mesh whose coordinators are counted; each has slots for all that is asked at once.
+const ECHOES: usize = 6;
 const WORKERS: [usize; 5] = [1, 2, 4, 8, 16];
 /// What each of the workers does that are counted: it waits, and few may at once.
 const SLOTS: u32 = 4;
@@ -56,11 +56,20 @@ pub(super) struct Options {
     workers: Vec<usize>,
 }
 
+/// What is compared.
+#[derive(Clone, Copy)]
+struct Mesh {
+    /// `None`: on SQLite, with one coordinator.
+    coordinators: Option<usize>,
+    attached: Attached,
+}
+
 /// What one mesh did.
 struct Point {
     /// `None`: on SQLite, with one coordinator.
     coordinators: Option<usize>,
     workers: usize,
+    attached: Attached,
     concurrency: u16,
     figures: Figures,
     /// CPU of PostgreSQL, ms per 1000 requests.
@@ -123,11 +132,12 @@ impl Side {
         Ok(())
     }
 
-    fn point(&mut self, coordinators: Option<usize>, workers: usize, concurrency: u16) -> Point {
+    fn point(&mut self, of: Mesh, workers: usize, concurrency: u16) -> Point {
         let figures = Figures::of(std::mem::take(&mut self.tally), self.mesh);
         let requests = figures.requests.max(1) as f64;
         let database = self.server.map(|cpu| cpu.as_secs_f64() * 1e6 / requests);
-        Point { coordinators, workers, concurrency, figures, database, busy: self.busy }
+        let Mesh { coordinators, attached } = of;
+        Point { coordinators, workers, attached, concurrency, figures, database, busy: self.busy }
     }
 }
 
@@ -138,28 +148,30 @@ async fn echoes(
     concurrency: u16,
     span: Duration,
 ) -> anyhow::Result<Vec<Point>> {
-    let slots = concurrency.into();
+    let spread = |coordinators| Mesh { coordinators, attached: Attached::InTurn };
+    let most = options.coordinators.iter().copied().max().filter(|most| *most > 1);
+    let apart = most.map(|most| Mesh { attached: Attached::ToFirst, ..spread(Some(most)) });
+    let counted = options.coordinators.iter().map(|count| spread(Some(*count)));
     let mut sides = Vec::new();
-    for coordinators in [None].into_iter().chain(options.coordinators.iter().copied().map(Some)) {
-        let name = coordinators.map_or("sqlite".to_owned(), |n| format!("postgres-{n}"));
-        progress(&format!("starting {name}"));
-        let dir = dir.join(name);
+    for (n, mesh) in [spread(None)].into_iter().chain(counted).chain(apart).enumerate() {
+        progress(&format!("starting mesh {}", n + 1));
+        let dir = dir.join(n.to_string());
         std::fs::create_dir_all(&dir)?;
-        let database = match coordinators {
+        let database = match mesh.coordinators {
             None => None,
             Some(_) => Some(Postgres::on(&options.postgres).await?),
         };
         let file = format!("sqlite:{}", dir.join("db").display());
         let layout = Layout {
             store: database.as_ref().map_or(&file, Postgres::url),
-            coordinators: coordinators.unwrap_or(1),
+            coordinators: mesh.coordinators.unwrap_or(1),
             workers: ECHOES,
             agents: "echo",
-            slots,
+            slots: concurrency.into(),
+            attached: mesh.attached,
         };
         let chain = Chain::cluster(&dir, &layout).await?;
-        let side = Side::new(chain, database, request(Shape::Send), concurrency).await?;
-        sides.push((coordinators, side));
+        sides.push((mesh, Side::new(chain, database, request(Shape::Send), concurrency).await?));
     }
     for (_, side) in &mut sides {
         side.fleet.drive(WARM_UP).await?;
@@ -171,8 +183,8 @@ async fn echoes(
         }
     }
     let mut points = Vec::new();
-    for (coordinators, mut side) in sides {
-        points.push(side.point(coordinators, ECHOES, concurrency));
+    for (mesh, mut side) in sides {
+        points.push(side.point(mesh, ECHOES, concurrency));
         side.chain.stop().await?;
     }
     Ok(points)
@@ -185,8 +197,15 @@ async fn waits(dir: &Path, options: &Options, span: Duration) -> anyhow::Result<
     let coordinators = options.coordinators.iter().copied().max().context("no coordinator")?;
     let database = Postgres::on(&options.postgres).await?;
     let url = database.url().to_owned();
-    let layout =
-        |workers| Layout { store: &url, coordinators, workers, agents: "script", slots: SLOTS };
+    let mesh = Mesh { coordinators: Some(coordinators), attached: Attached::Anywhere };
+    let layout = |workers| Layout {
+        store: &url,
+        coordinators,
+        workers,
+        agents: "script",
+        slots: SLOTS,
+        attached: mesh.attached,
+    };
     let mut counts = options.workers.clone();
     counts.sort_unstable();
     let first = layout(*counts.first().context("no worker")?);
@@ -203,7 +222,7 @@ async fn waits(dir: &Path, options: &Options, span: Duration) -> anyhow::Result<
         let mut side = Side::new(chain, database, request.clone(), concurrency).await?;
         side.fleet.drive(WARM_UP).await?;
         side.drive(span).await?;
-        points.push(side.point(Some(coordinators), workers, concurrency));
+        points.push(side.point(mesh, workers, concurrency));
         (chain, database) = (side.chain, side.database);
     }
     chain.stop().await?;
@@ -221,7 +240,11 @@ fn report(disk: Fsync, echoes: &[Point], waits: &[Point]) -> Report {
         ["", "coordinators", "rps", "p50", "p99", "CPU", "of PG", "busy", "/SQLite", "/1 on PG"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for point in echoes {
-        let store = point.coordinators.map_or("SQLite", |_| "PostgreSQL");
+        let store = match (point.coordinators, point.attached) {
+            (None, _) => "SQLite",
+            (Some(_), Attached::ToFirst) => "PostgreSQL, all workers at one",
+            (Some(_), _) => "PostgreSQL",
+        };
         let mut row = vec![store.to_owned(), point.coordinators.unwrap_or(1).to_string()];
         row.extend(cells(point));
         row.push(cell(ratio(point, sqlite)));
@@ -262,6 +285,11 @@ fn report(disk: Fsync, echoes: &[Point], waits: &[Point]) -> Report {
             "store": point.coordinators.map_or("sqlite", |_| "postgres"),
             "coordinators": point.coordinators.unwrap_or(1),
             "workers": point.workers,
+            "attached": match point.attached {
+                Attached::Anywhere => "anywhere",
+                Attached::InTurn => "in turn",
+                Attached::ToFirst => "to the first",
+            },
             "concurrency": point.concurrency,
             "mesh": point.figures.to_json(),
             "postgres_cpu_ms_per_1000": point.database.map(|cpu| round(cpu, 2)),
