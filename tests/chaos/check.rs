@@ -44,7 +44,7 @@ pub(crate) enum Rule {
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) rule: Rule,
-    task_id: String,
+    pub(crate) task_id: String,
     what: String,
 }
 
@@ -132,7 +132,7 @@ fn events(stored: &Stored, found: &mut Found<'_>) {
 fn attempts(stored: &Stored, found: &mut Found<'_>) {
     let (mut last, mut running) = (0, false);
     let mut written: Option<u64> = None;
-    for Entry { seq, kind, body } in &stored.events {
+    for Entry { seq, kind, body, .. } in &stored.events {
         match kind.as_str() {
             "assigned" => {
                 let attempt = number(&body["attempt"]);

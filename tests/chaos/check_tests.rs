@@ -15,6 +15,7 @@ const STOPPED: &str = "stopped";
 fn entries(events: &[(&str, Value)]) -> Vec<Entry> {
     let entry = |(n, (kind, body)): (usize, &(&str, Value))| Entry {
         seq: n as u64 + 1,
+        time: String::new(),
         kind: (*kind).to_owned(),
         body: body.clone(),
     };

@@ -1,7 +1,7 @@
 //! What there is to check: what clients were told while things broke, and what the mesh says of
 //! the same tasks once everything is whole. Data only, and how the mesh is asked for it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use faultline_tests::{Frame, Rpc, task};
 use futures::{StreamExt, stream};
@@ -54,6 +54,7 @@ pub(crate) struct Stored {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) seq: u64,
+    pub(crate) time: String,
     pub(crate) kind: String,
     pub(crate) body: Value,
 }
@@ -64,6 +65,8 @@ pub(crate) type Store = BTreeMap<String, Stored>;
 /// How many tasks are asked for at once.
 const AT_ONCE: usize = 8;
 const PAGE: u64 = 500;
+/// How much of an event is shown.
+const BODY_CHARS_MAX: usize = 400;
 
 impl Stored {
     pub(crate) fn state(&self) -> &str {
@@ -84,12 +87,28 @@ impl Stored {
     }
 }
 
+/// What happened to it, line by line, for whoever has to find out why.
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} of {:?}", self.state(), self.parent())?;
+        for Entry { seq, time, kind, body } in &self.events {
+            let mut body = body.to_string();
+            if let Some((at, _)) = body.char_indices().nth(BODY_CHARS_MAX) {
+                body.truncate(at);
+            }
+            writeln!(f, "  {seq:4} {time} {kind} {body}")?;
+        }
+        Ok(())
+    }
+}
+
 impl Entry {
     pub(crate) fn of(numbered: &Value) -> Self {
         let event = numbered["event"].as_object().expect("an event is an object");
         let body = event.iter().find(|(name, _)| *name != "time");
         let (kind, body) = body.map_or_else(Default::default, |(k, v)| (k.clone(), v.clone()));
-        Self { seq: number(&numbered["seq"]), kind, body }
+        let time = event.get("time").and_then(Value::as_str).unwrap_or_default().to_owned();
+        Self { seq: number(&numbered["seq"]), time, kind, body }
     }
 }
 

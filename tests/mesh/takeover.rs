@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 const REPLICAS: usize = 3;
+const SUBMITTED: &str = "TASK_STATE_SUBMITTED";
 const UNAVAILABLE: i64 = -31014;
 /// What is another's after this.
 const LEASE: Duration = Duration::from_secs(2);
@@ -107,8 +108,11 @@ async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
     .await;
     let running = rpc.send_immediately("say here; sleep 2s; chunk held").await;
     says(&rpc, task::id(&running), "here").await;
+    // The one slot is taken.
+    let echo = cluster.rpc_at(0).agent("echo");
     let waiting = join_all((0..10).map(async |n| {
-        let task = rpc.send_immediately(&format!("chunk {n}")).await;
+        let task = echo.send_immediately(&n.to_string()).await;
+        assert_eq!(task::state(&task), SUBMITTED, "{task}");
         (n.to_string(), task::id(&task).to_owned())
     }))
     .await;
@@ -118,7 +122,7 @@ async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
     let others = cluster.rpc_at(2);
     for (text, id) in &waiting {
         let done = ended(&others, id).await;
-        assert_eq!(task::artifacts(&done).get("output"), Some(text), "{done}");
+        assert_eq!(task::artifacts(&done).get("echo"), Some(text), "{done}");
         assert_eq!(others.inspect(id).await["attempts"].as_array().map(Vec::len), Some(1));
     }
     let done = ended(&others, task::id(&running)).await;

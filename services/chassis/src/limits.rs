@@ -230,6 +230,8 @@ pub const REATTACH_GRACE: Duration = Duration::from_secs(10);
 /// Between two looks whether there is something to do, for whoever starts workers then: short
 /// beside the start of one.
 pub const SCALER_LOOK: Duration = Duration::from_secs(1);
+/// From the word of a coordinator that it leaves to its taking nothing more.
+pub const LEAVING_NOTICE: Duration = Duration::from_millis(250);
 /// When a call may be made again whose task is just moving to another coordinator.
 pub const MOVED_RETRY_AFTER: Duration = Duration::from_millis(200);
 /// How long an agent that was told to stop may take before it is dropped.

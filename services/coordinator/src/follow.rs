@@ -17,7 +17,7 @@ use prost::Message;
 use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::{
-    core::{Core, Effect, State},
+    core::{Closed, Core, Effect, State},
     error::Error,
     live::{Done, Live, Seen, Until, Waiter, message_response, task_response},
     store::{KeyRow, Notice, Scope, Write},
@@ -320,6 +320,11 @@ impl Core {
                 (waiter.done)(Err(moved(id)));
             }
         }
+    }
+
+    /// It takes nothing more.
+    pub(crate) fn has_left(&self) -> bool {
+        self.farewell.is_cancelled() && self.lock().closed == Some(Closed::Leaving)
     }
 
     /// Others may hold on to a task because nobody follows it any more where it was begun.

@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    core::{Core, State, now},
+    core::{Core, Effect, State, now},
     dispatch::assign_message,
     registry::{Presence, Worker},
     store::Write,
@@ -91,10 +91,7 @@ async fn listen(
                 Some(from_worker::Body::Reports(reports)) => {
                     state.reports(id, reports.reports, now());
                 }
-                Some(from_worker::Body::Heartbeat(_)) => {
-                    let body = Some(to_worker::Body::Heartbeat(Heartbeat {}));
-                    state.tell(id, ToWorker { body });
-                }
+                Some(from_worker::Body::Heartbeat(_)) => state.answer_heartbeat(id),
                 Some(from_worker::Body::Drain(_)) => state.drain(id),
                 Some(from_worker::Body::Slot(slot)) => state.slot(id, &slot, now()),
                 Some(from_worker::Body::Hello(_)) | None => {}
@@ -277,6 +274,16 @@ impl State {
         let ids: Vec<_> = self.registry.workers.keys().copied().collect();
         for id in ids {
             self.tell(id, ToWorker { body: Some(to_worker::Body::Drain(Drain {})) });
+        }
+    }
+
+    /// A worker that is about to leave goes when it is answered, so what it was given before must
+    /// have been sent by then, which it is once it is durable.
+    fn answer_heartbeat(&mut self, id: WorkerId) {
+        let body = Some(to_worker::Body::Heartbeat(Heartbeat {}));
+        match self.registry.workers.get(&id).is_some_and(|worker| worker.draining) {
+            true => self.after_commit(Effect::Tell(id, Box::new(ToWorker { body }))),
+            false => self.tell(id, ToWorker { body }),
         }
     }
 

@@ -376,6 +376,8 @@ impl Service {
         let sweeper = tokio::spawn(sweep::run(Arc::clone(&core)));
         let timekeeper = tokio::spawn(Arc::clone(&core).keep_time());
         let neighbour = tokio::spawn(Arc::clone(&core).keep_cluster());
+        // The door stays open until everybody has been told where to go.
+        let closing = Drain::new();
         let leaving = async {
             drain.signalled().await;
             health.set_not_serving::<A2aServiceServer<Doors>>().await;
@@ -383,9 +385,11 @@ impl Service {
             sweeper.abort();
             timekeeper.abort();
             core.leave().await;
+            closing.start();
         };
         // Long-lived streams never finish by themselves, so patience here is only for calls.
-        let serving = server::serve(listener, router, drain.clone(), Duration::from_millis(500));
+        let patience = Duration::from_millis(500);
+        let serving = server::serve(listener, router, closing.clone(), patience);
         tokio::join!(leaving, serving);
         core.flushed().await;
         writer.abort();
@@ -403,11 +407,13 @@ impl Core {
     /// Takes nothing more, and sends everybody elsewhere: gateways with what they wait for, workers
     /// with what they run. What is stored is for the next coordinator, or for the others.
     async fn leave(&self) {
+        // Gateways hear of it first: what they have sent by then is still taken.
+        self.farewell.cancel();
+        tokio::time::sleep(limits::LEAVING_NOTICE).await;
         self.change(|state| {
             state.close(Closed::Leaving);
             state.deliveries.stop_all();
         });
-        self.farewell.cancel();
         // Whoever is told where its task is must find it there.
         self.flushed().await;
         self.send_waiters_away();

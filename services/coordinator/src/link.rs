@@ -319,7 +319,7 @@ impl Line {
         };
         answer.unwrap_or_else(|failure| {
             // Nothing was done, or it goes on: the answer is to be had elsewhere.
-            if failure.reason == reason::UNAVAILABLE.name && self.core.farewell.is_cancelled() {
+            if failure.reason == reason::UNAVAILABLE.name && self.core.has_left() {
                 return reply::Body::Moved(Moved { task_id: failure.task_id.clone() });
             }
             log_private(&failure);

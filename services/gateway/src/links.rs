@@ -156,6 +156,11 @@ impl Links {
             let unreached = |failure| was_cut.map_or(failure, |what| again.failure(what));
             let link = self.ready(until, refused_by.as_ref()).await.map_err(unreached)?;
             match link.ask(next.0, next.1).await {
+                // Nothing was done: it came too late for that one.
+                Ok(Answer { body: reply::Body::Moved(moved), .. }) if moved.task_id.is_empty() => {
+                    next = spare.take().ok_or_else(link::unreachable)?;
+                    refused_by = Some(link);
+                }
                 Ok(Answer { body: reply::Body::Moved(moved), extensions }) => {
                     let Some(moving) = moving else { return Err(again.failure(LOST)) };
                     return self.wait(moving, moved, extensions, again).await;

@@ -10,6 +10,7 @@ use super::{
     super::{PushKey, PushRow, Row},
     plan::{Change, Plan, PushStep},
     read::uuid,
+    write::is_unfenced,
 };
 
 pub(super) const LOCK_TASKS: &str = "SELECT id, version, owner, state FROM tasks
@@ -46,6 +47,9 @@ const ERASE: &str = "DELETE FROM tasks WHERE id = ANY($1)";
 const ERASE_EVENTS: &str = "DELETE FROM events WHERE task_id = ANY($1)";
 const APPEND: &str = "INSERT INTO events (task_id, seq, kind, body)
     SELECT * FROM unnest($1::uuid[], $2::int8[], $3::int2[], $4::bytea[])";
+const OVERWRITE: &str = "INSERT INTO events (task_id, seq, kind, body)
+    SELECT * FROM unnest($1::uuid[], $2::int8[], $3::int2[], $4::bytea[])
+    ON CONFLICT (task_id, seq) DO UPDATE SET kind = EXCLUDED.kind, body = EXCLUDED.body";
 const NEW_KEYS: &str =
     "INSERT INTO keys (principal, agent, key, task_id, digest, reply, created_ms)
     SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::uuid[], $5::bytea[],
@@ -293,7 +297,8 @@ impl<'a> Columns<'a> {
         }
         if !self.events.0.is_empty() {
             let (task, seq, kind, body) = &self.events;
-            all.push((APPEND, vec![task, seq, kind, body]));
+            let append = if is_unfenced() { OVERWRITE } else { APPEND };
+            all.push((append, vec![task, seq, kind, body]));
         }
         if !self.new_keys.key.is_empty() {
             all.push((NEW_KEYS, self.new_keys.columns()));
