@@ -1,10 +1,7 @@
 //! What happened before anybody looked: ten thousand tasks over a day, some of which failed. The
 //! same every time.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use faultline_coordinator::Past;
 use faultline_proto::{Failure, reason, v1::Origin};
@@ -16,8 +13,8 @@ const AGENTS: [&str; 6] = ["planner", "research", "search", "billing", "writer",
 const PRINCIPALS: [&str; 3] = ["acme", "globex", "local"];
 
 /// Where a mesh with its data in `dir` has its store.
-pub(crate) fn store(dir: &Path) -> PathBuf {
-    dir.join("faultline.db")
+pub(crate) fn store(dir: &Path) -> String {
+    format!("sqlite:{}", dir.join("faultline.db").display())
 }
 
 pub(crate) fn tasks() -> impl Iterator<Item = Past> {
@@ -35,6 +32,7 @@ pub(crate) fn tasks() -> impl Iterator<Item = Past> {
             ago: Duration::from_secs(ago.into()),
             took: Duration::from_millis(took.into()),
             failure: (dice.roll(20) == 0).then(|| failure(dice.roll(16))),
+            ..Past::default()
         }
     })
 }

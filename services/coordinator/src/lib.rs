@@ -111,7 +111,10 @@ use crate::{
 
 pub use error::StartError as Error;
 pub use push::Push;
-pub use store::fill::{Past, fill};
+pub use store::{
+    fill::{Past, fill},
+    postgres::Database,
+};
 
 /// How a coordinator runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -1,7 +1,7 @@
 //! Fills a store with finished tasks without going through the mesh: for `faultline bench`, and for
 //! tests that need a past.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use faultline_proto::{
     Failure,
@@ -10,20 +10,23 @@ use faultline_proto::{
     v1::{ArtifactWritten, Ended, Submitted, event},
 };
 
-use super::{Row, Store, Write, sqlite::Sqlite};
+use super::{Row, Write};
 use crate::{
+    Config,
     core::now,
     error::StartError,
     task::{LOCAL, Millis, Task},
 };
 
-const BATCH: usize = 1000;
+/// Written at once: large enough that a store does not wait for the disk most of the time.
+const BATCH: usize = 2000;
 
 /// A task that has ended.
 #[derive(Clone, Debug)]
 pub struct Past {
     pub agent: String,
     pub principal: String,
+    pub context: String,
     /// How long ago that was, and how long it had taken.
     pub ago: Duration,
     pub took: Duration,
@@ -34,17 +37,32 @@ pub struct Past {
 /// What `echo` has just done.
 impl Default for Past {
     fn default() -> Self {
-        let (agent, principal) = ("echo".to_owned(), LOCAL.to_owned());
-        Self { agent, principal, ago: Duration::ZERO, took: Duration::ZERO, failure: None }
+        Self {
+            agent: "echo".to_owned(),
+            principal: LOCAL.to_owned(),
+            context: "bench".to_owned(),
+            ago: Duration::ZERO,
+            took: Duration::ZERO,
+            failure: None,
+        }
     }
 }
 
-/// Adds finished tasks to the SQLite store at `path`.
-pub async fn fill(path: &Path, past: impl IntoIterator<Item = Past>) -> Result<(), StartError> {
-    let store = Sqlite::open(path)?;
-    let mut writes = past.into_iter().map(finished).peekable();
-    while writes.peek().is_some() {
-        let written = store.commit(writes.by_ref().take(BATCH).collect()).await;
+/// Adds finished tasks to a store that nobody else has open. Their ids, in the same order.
+pub async fn fill(
+    store: &str,
+    past: impl IntoIterator<Item = Past>,
+) -> Result<Vec<TaskId>, StartError> {
+    let config = Config { store: store.to_owned(), ..Config::default() };
+    let store = config.open_store().await?;
+    let (mut past, mut ids) = (past.into_iter().peekable(), Vec::new());
+    while past.peek().is_some() {
+        let batch: Vec<_> = past.by_ref().take(BATCH).map(finished).collect();
+        ids.extend(batch.iter().filter_map(|write| match write {
+            Write::Insert { row, .. } => Some(row.id),
+            _ => None,
+        }));
+        let written = store.commit(batch).await;
         let failed = written.map_or(Some("the writer is gone".to_owned()), |written| {
             written.into_iter().find_map(Result::err).map(|e| e.to_string())
         });
@@ -52,7 +70,10 @@ pub async fn fill(path: &Path, past: impl IntoIterator<Item = Past>) -> Result<(
             return Err(StartError::Recover(error));
         }
     }
-    Ok(())
+    if let Some(cluster) = store.cluster() {
+        cluster.leave().await;
+    }
+    Ok(ids)
 }
 
 pub(crate) fn finished(past: Past) -> Write {
@@ -68,7 +89,7 @@ pub(crate) fn finished(past: Past) -> Write {
     let submitted =
         Submitted { message: Some(message), principal: past.principal, ..Submitted::default() };
     let (mut task, first) =
-        Task::submit(made_at(begun), &past.agent, "bench".to_owned(), submitted, begun);
+        Task::submit(made_at(begun), &past.agent, past.context, submitted, begun);
     let artifact = Artifact { artifact_id: "echo".to_owned(), parts, ..Artifact::default() };
     let state = if past.failure.is_some() { TaskState::Failed } else { TaskState::Completed };
     let failure = past.failure.map(Failure::into_record);

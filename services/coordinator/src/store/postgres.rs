@@ -9,6 +9,7 @@ mod plan;
 mod push;
 mod read;
 mod schema;
+mod scratch;
 mod statements;
 mod tls;
 mod view;
@@ -42,6 +43,7 @@ use tokio::{
 use tokio_postgres::types::ToSql;
 
 pub(crate) use self::address::without_password;
+pub use self::scratch::Database;
 use self::{address::Address, read::unavailable, write::Order};
 use super::{
     Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Notice, Page, PushKey, PushRow,

@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 
-use deadpool_postgres::{Object, Transaction};
+use deadpool_postgres::{GenericClient, Object, Transaction};
 use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskState, id::TaskId, v1};
 use futures::TryStreamExt;
@@ -55,19 +55,19 @@ pub(super) async fn tasks(
 }
 
 pub(super) async fn rows(c: &mut Object, ids: &[TaskId]) -> Result<Vec<Row>, ReadError> {
-    let tx = moment(c).await?;
-    rows_in(&tx, ids).await.map_err(unavailable)
+    // One statement is of one moment by itself.
+    rows_in(&**c, ids).await.map_err(unavailable)
 }
 
 /// Those of these tasks that there are, in this order.
-async fn rows_in(tx: &Transaction<'_>, ids: &[TaskId]) -> Result<Vec<Row>, Error> {
+async fn rows_in(c: &impl GenericClient, ids: &[TaskId]) -> Result<Vec<Row>, Error> {
     let sql = format!(
         "SELECT {COLUMNS} FROM unnest($1::uuid[]) WITH ORDINALITY AS wanted (found, place)
          JOIN tasks ON id = found ORDER BY place"
     );
     let ids: Vec<_> = ids.iter().map(uuid).collect();
-    let statement = tx.prepare_cached(&sql).await?;
-    tx.query(&statement, &[&ids]).await?.iter().map(row).collect()
+    let statement = c.prepare_cached(&sql).await?;
+    c.query(&statement, &[&ids]).await?.iter().map(row).collect()
 }
 
 async fn places(

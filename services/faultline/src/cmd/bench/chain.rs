@@ -25,6 +25,29 @@ pub(super) struct Chain {
     processes: Vec<Process>,
 }
 
+/// A mesh of other than three processes.
+pub(super) struct Layout<'a> {
+    /// The URL.
+    pub(super) store: &'a str,
+    pub(super) coordinators: usize,
+    pub(super) workers: usize,
+    /// Of each worker.
+    pub(super) agents: &'a str,
+    pub(super) slots: u32,
+    pub(super) attached: Attached,
+}
+
+/// Which coordinators a worker knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attached {
+    /// All, and is attached to any.
+    Anywhere,
+    /// One, each worker the next.
+    InTurn,
+    /// The first, all of them.
+    ToFirst,
+}
+
 impl Chain {
     fn new(processes: Vec<Process>) -> anyhow::Result<Self> {
         let front = processes.last().context("a chain of nothing")?;
@@ -41,7 +64,16 @@ impl Chain {
     /// The same with variables in the environment of each process.
     pub(super) async fn mesh_with(dir: &Path, agents: &str, env: Env<'_>) -> anyhow::Result<Self> {
         let store = format!("sqlite:{}", dir.join("db").display());
-        let args = ["service", "coordinator", "--listen", "127.0.0.1:0", "--store", &store];
+        Self::three(dir, &store, agents, env).await
+    }
+
+    /// The same on another store.
+    pub(super) async fn mesh_on(dir: &Path, store: &str, agents: &str) -> anyhow::Result<Self> {
+        Self::three(dir, store, agents, &[]).await
+    }
+
+    async fn three(dir: &Path, store: &str, agents: &str, env: Env<'_>) -> anyhow::Result<Self> {
+        let args = ["service", "coordinator", "--listen", "127.0.0.1:0", "--store", store];
         let coordinator = Process::start_with(dir, "coordinator", &args, env).await?;
         let to = format!("http://{}", coordinator.address);
         let args = ["service", "worker", "--coordinator", &to, "--agents", agents];
@@ -49,6 +81,36 @@ impl Chain {
         let args = ["service", "gateway", "--listen", "127.0.0.1:0", "--coordinator", &to];
         let gateway = Process::start_with(dir, "gateway", &args, env).await?;
         Self::new(vec![coordinator, worker, gateway])
+    }
+
+    /// A mesh whose gateway knows every coordinator.
+    pub(super) async fn cluster(dir: &Path, layout: &Layout<'_>) -> anyhow::Result<Self> {
+        let mut processes = Vec::new();
+        for n in 0..layout.coordinators {
+            let store = ["--store", layout.store];
+            let args = ["service", "coordinator", "--listen", "127.0.0.1:0", store[0], store[1]];
+            processes.push(Process::start(dir, &format!("coordinator-{n}"), &args).await?);
+        }
+        for n in 0..layout.workers {
+            let worker = worker(dir, n, &processes[..layout.coordinators], layout).await?;
+            processes.push(worker);
+        }
+        let to = addresses(&processes[..layout.coordinators]);
+        let args = ["service", "gateway", "--listen", "127.0.0.1:0", "--coordinator", &to];
+        processes.push(Process::start(dir, "gateway", &args).await?);
+        Self::new(processes)
+    }
+
+    /// More workers for a cluster, until it has as many as the layout says now.
+    pub(super) async fn grow(&mut self, dir: &Path, layout: &Layout<'_>) -> anyhow::Result<()> {
+        let there = self.processes.len() - layout.coordinators - 1;
+        for n in there..layout.workers {
+            let coordinators = self.processes.get(..layout.coordinators).unwrap_or_default();
+            let worker = worker(dir, n, coordinators, layout).await?;
+            let before_the_gateway = self.processes.len() - 1;
+            self.processes.insert(before_the_gateway, worker);
+        }
+        Ok(())
     }
 
     /// The same hops and nothing else.
@@ -108,6 +170,29 @@ pub(super) async fn coordinator(dir: &Path, listen: &str, store: &str) -> anyhow
     Process::start(dir, "coordinator", &args).await
 }
 
+/// What gateways and workers are told of them.
+fn addresses(coordinators: &[Process]) -> String {
+    let urls = coordinators.iter().map(|process| format!("http://{}", process.address));
+    urls.collect::<Vec<_>>().join(",")
+}
+
+async fn worker(
+    dir: &Path,
+    n: usize,
+    coordinators: &[Process],
+    layout: &Layout<'_>,
+) -> anyhow::Result<Process> {
+    let to = match layout.attached {
+        Attached::Anywhere => addresses(coordinators),
+        Attached::InTurn => addresses(&coordinators[n % coordinators.len()..][..1]),
+        Attached::ToFirst => addresses(&coordinators[..1]),
+    };
+    let (name, slots) = (format!("worker-{n}"), layout.slots.to_string());
+    let command = ["service", "worker", "--coordinator", &to, "--agents", layout.agents];
+    let args = [&command[..], &["--slots", &slots, "--name", &name]].concat();
+    Process::start(dir, &name, &args).await
+}
+
 /// Drives two chains in turns, each for `span` altogether.
 pub(super) async fn alternate(
     chains: [&Chain; 2],
@@ -120,11 +205,11 @@ pub(super) async fn alternate(
     in_turns([(a, open(a).await?), (b, open(b).await?)], span).await
 }
 
-/// Drives two fleets in turns, each for `span` altogether.
-pub(super) async fn in_turns(
-    fleets: [(&Chain, Fleet); 2],
+/// Drives fleets in turns, each for `span` altogether.
+pub(super) async fn in_turns<const N: usize>(
+    fleets: [(&Chain, Fleet); N],
     span: Duration,
-) -> anyhow::Result<[Figures; 2]> {
+) -> anyhow::Result<[Figures; N]> {
     let mut sides = Vec::new();
     for (chain, mut fleet) in fleets {
         fleet.drive(WARM_UP).await?;
@@ -140,5 +225,5 @@ pub(super) async fn in_turns(
     }
     let figures: Vec<_> =
         sides.into_iter().map(|(_, _, tally, cpu)| Figures::of(tally, cpu)).collect();
-    figures.try_into().map_err(|_| anyhow::anyhow!("two chains have two figures"))
+    figures.try_into().map_err(|_| anyhow::anyhow!("as many figures as chains"))
 }

@@ -78,7 +78,8 @@ impl Tally {
 pub(super) struct Fleet {
     address: SocketAddr,
     connections: Vec<Connection>,
-    request: Arc<[u8]>,
+    /// Sent in turn.
+    requests: Arc<[Arc<[u8]>]>,
     /// What every answer has to contain.
     expected: &'static str,
 }
@@ -89,11 +90,20 @@ impl Fleet {
         count: u16,
         request: Arc<[u8]>,
     ) -> anyhow::Result<Self> {
+        Self::open_with(address, count, [request].into()).await
+    }
+
+    /// The same with requests that differ. There is at least one.
+    pub(super) async fn open_with(
+        address: SocketAddr,
+        count: u16,
+        requests: Arc<[Arc<[u8]>]>,
+    ) -> anyhow::Result<Self> {
         let mut connections = Vec::new();
         for _ in 0..count {
             connections.push(Connection::open(address).await.context("cannot connect")?);
         }
-        Ok(Self { address, connections, request, expected: COMPLETED })
+        Ok(Self { address, connections, requests, expected: COMPLETED })
     }
 
     /// The same with answers of another kind.
@@ -106,8 +116,8 @@ impl Fleet {
         let mut running = JoinSet::new();
         let start = Instant::now();
         for connection in self.connections.drain(..) {
-            let (request, address) = (Arc::clone(&self.request), self.address);
-            running.spawn(repeat(connection, address, request, self.expected, start + span));
+            let (requests, address) = (Arc::clone(&self.requests), self.address);
+            running.spawn(repeat(connection, address, requests, self.expected, start + span));
         }
         let mut tally = Tally::default();
         while let Some(ended) = running.join_next().await {
@@ -123,17 +133,18 @@ impl Fleet {
 async fn repeat(
     mut connection: Connection,
     address: SocketAddr,
-    request: Arc<[u8]>,
+    requests: Arc<[Arc<[u8]>]>,
     expected: &'static str,
     until: Instant,
 ) -> anyhow::Result<(Connection, Tally)> {
     let mut tally = Tally { latencies: Vec::with_capacity(4096), ..Tally::default() };
-    let mut now = Instant::now();
+    let (mut now, mut next) = (Instant::now(), requests.iter().cycle());
     while now < until {
         // One timer for many requests: a clock per request would be the driver's own cost.
         let many = timeout(PATIENCE + (until - now), async {
             while now < until {
-                check(connection.exchange(&request).await?, expected)?;
+                let request = next.next().context("no request")?;
+                check(connection.exchange(request).await?, expected)?;
                 let end = Instant::now();
                 tally.latencies.push(u32::try_from((end - now).as_nanos()).unwrap_or(u32::MAX));
                 now = end;

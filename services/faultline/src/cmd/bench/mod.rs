@@ -3,11 +3,14 @@
 //! because machines are noisy. Speed is reported, never asserted; a request that fails is an error.
 
 mod cancel;
+mod cluster;
 mod compare;
 mod failing;
 mod hop;
+mod idle;
 mod json;
 mod recovery;
+mod stored;
 mod streams;
 mod tracing;
 
@@ -16,6 +19,8 @@ mod disk;
 mod driver;
 mod figures;
 mod http1;
+mod machine;
+mod postgres;
 mod process;
 mod rpc;
 mod table;
@@ -51,7 +56,10 @@ Examples:
   faultline bench cancel                one stop for 500 tasks on 20 workers
   faultline bench failing               what a failed task costs beside one that succeeds
   faultline bench tracing               what it costs to export every span
-  faultline bench hop --json            two ways from the gateway to the coordinator";
+  faultline bench hop --json            two ways from the gateway to the coordinator
+  faultline bench idle                  what 1,000 workers cost that have nothing to do
+  faultline bench stored                calls with 10,000 and with 1,000,000 stored tasks
+  faultline bench cluster --postgres …  several coordinators on PostgreSQL, and many workers";
 
 /// Measure the mesh on this machine, against a bare chain of the same hops.
 #[derive(Debug, clap::Args)]
@@ -67,7 +75,7 @@ pub(crate) struct Args {
           value_parser = seconds)]
     seconds: Duration,
     /// How many connections ask at the same time [default: 1,16,64,256; hop: 1,64,256;
-    /// failing: 1,16].
+    /// failing: 1,16; stored: 1; cluster: 64].
     #[arg(long, value_name = "N", global = true, value_delimiter = ',',
           value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: Vec<u16>,
@@ -76,7 +84,7 @@ pub(crate) struct Args {
     shape: Option<Shape>,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Section {
     /// ProtoJSON of a typical task, out and in.
     Json,
@@ -92,6 +100,12 @@ enum Section {
     Tracing,
     /// Gateway to coordinator: a unary call per request, or one long-lived stream for all.
     Hop,
+    /// Workers that have nothing to do: the memory and the CPU of their coordinator.
+    Idle(idle::Options),
+    /// Get, list and dispatch with few stored tasks and with many: what a long past costs.
+    Stored(stored::Options),
+    /// One, two and three coordinators on PostgreSQL, and 1 to 16 workers: what each adds.
+    Cluster(cluster::Options),
 }
 
 /// The kind of call that is made.
@@ -155,7 +169,7 @@ impl Args {
     }
 
     async fn section(&self) -> anyhow::Result<Report> {
-        match self.section {
+        match &self.section {
             None => compare::run(self).await,
             Some(Section::Json) => Ok(json::run()),
             Some(Section::Recovery) => recovery::run().await,
@@ -164,6 +178,9 @@ impl Args {
             Some(Section::Failing) => failing::run(self).await,
             Some(Section::Tracing) => tracing::run(self).await,
             Some(Section::Hop) => hop::run(self).await,
+            Some(Section::Idle(options)) => idle::run(self, options).await,
+            Some(Section::Stored(options)) => stored::run(self, options).await,
+            Some(Section::Cluster(options)) => cluster::run(self, options).await,
         }
     }
 

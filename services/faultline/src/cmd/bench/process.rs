@@ -85,12 +85,7 @@ impl Process {
 
     /// CPU time so far, user and system; `None` where there is no /proc.
     pub(super) fn cpu(&self) -> Option<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        // The name in brackets may hold anything, so fields count from behind it.
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let user: u32 = fields.nth(11)?.parse().ok()?;
-        let system: u32 = fields.next()?.parse().ok()?;
-        Some(TICK * (user + system))
+        Some(Stat::of(self.pid)?.own)
     }
 
     /// Resident memory, in bytes.
@@ -118,6 +113,36 @@ impl Drop for Process {
                 Ok(Some(_)) | Err(_) => return,
             }
         }
+    }
+}
+
+/// What /proc says of a process, which need not be ours.
+pub(super) struct Stat {
+    pub(super) name: String,
+    pub(super) parent: u32,
+    /// CPU time so far, user and system.
+    pub(super) own: Duration,
+    /// The same of those of its children that have ended.
+    pub(super) ended: Duration,
+}
+
+impl Stat {
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in brackets may hold anything, so fields count from behind it.
+        let (head, fields) = stat.rsplit_once(')')?;
+        let name = head.split_once('(')?.1.to_owned();
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u32>().ok();
+        let (own, ended) = (number(11)? + number(12)?, number(13)? + number(14)?);
+        Some(Self { name, parent: number(1)?, own: TICK * own, ended: TICK * ended })
+    }
+
+    /// Those that there are.
+    pub(super) fn all() -> impl Iterator<Item = (u32, Self)> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter_map(|pid| Some((pid, Self::of(pid)?)))
     }
 }
 

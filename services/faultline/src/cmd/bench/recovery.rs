@@ -50,7 +50,9 @@ pub(super) async fn run() -> anyhow::Result<Report> {
 
 async fn fill(store: &Path, count: usize) -> anyhow::Result<()> {
     let past = std::iter::repeat_n(Past::default(), count);
-    faultline_coordinator::fill(store, past).await.context("cannot fill the store")
+    let store = format!("sqlite:{}", store.display());
+    faultline_coordinator::fill(&store, past).await.context("cannot fill the store")?;
+    Ok(())
 }
 
 /// Resident bytes of a coordinator at rest.

@@ -1,0 +1,76 @@
+//! Sections of `faultline bench` at a size that proves only that they run: every request is
+//! answered, every figure is there, and nothing is left behind.
+
+use std::{env, process::Command};
+
+use serde_json::Value;
+
+/// The server that `tests/run` has started.
+fn server() -> String {
+    env::var("FAULTLINE_TEST_POSTGRES").unwrap_or_else(|_| {
+        panic!(
+            "this test needs PostgreSQL and FAULTLINE_TEST_POSTGRES is not set: run tests/run, or \
+             eval \"$(tests/postgres env)\" once and then this test again"
+        )
+    })
+}
+
+/// What `faultline bench ARGS --json` prints, if nothing failed.
+fn bench(args: &[&str]) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+    let output = command.arg("bench").args(args).arg("--json").output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{printed}");
+    serde_json::from_str(&printed).expect("it prints JSON")
+}
+
+fn all_served(figures: &Value) {
+    assert!(figures["requests"].as_u64() > Some(0), "{figures}");
+    assert_eq!(figures["failed"], 0, "{figures}");
+}
+
+#[test]
+fn a_cluster_is_measured_on_both_stores_and_with_more_workers() {
+    let args = ["--coordinators", "1,2", "--workers", "1,2", "--concurrency", "4"];
+    let args = [&["cluster", "--postgres", &server(), "--seconds", "0.4"], &args[..]].concat();
+    let seen = bench(&args);
+    let of = |list: &str| seen[list].as_array().expect("points").clone();
+    let meshes: Vec<_> = of("coordinators")
+        .iter()
+        .map(|p| (p["store"].clone(), p["coordinators"].clone()))
+        .collect();
+    let expected = [("sqlite", 1), ("postgres", 1), ("postgres", 2), ("postgres", 2)];
+    assert_eq!(meshes, expected.map(|(store, n)| (store.into(), n.into())));
+    let workers: Vec<_> = of("workers").iter().map(|p| p["workers"].clone()).collect();
+    assert_eq!(workers, [1, 2]);
+    for point in of("coordinators").iter().chain(&of("workers")) {
+        all_served(&point["mesh"]);
+        let measured = point["postgres_cpu_ms_per_1000"].is_number();
+        assert_eq!(measured, point["store"] == "postgres", "{point}");
+    }
+}
+
+#[test]
+fn idle_workers_are_attached_on_both_stores() {
+    let seen = bench(&["idle", "--workers", "20", "--seconds", "0.1", "--postgres", &server()]);
+    let stores = seen["stores"].as_array().expect("stores");
+    assert_eq!(stores.len(), 2);
+    for store in stores {
+        assert!(store["with"]["bytes"].as_u64() > Some(0), "{store}");
+        assert!(store["cpu_us_per_second_per_worker"].is_number(), "{store}");
+    }
+}
+
+#[test]
+fn a_past_is_stored_and_asked_for_on_both_stores() {
+    let args = ["stored", "--tasks", "1000,3000", "--seconds", "0.4", "--postgres", &server()];
+    let seen = bench(&args);
+    let points = seen["points"].as_array().expect("points");
+    assert_eq!(points.len(), 8);
+    for point in points {
+        all_served(&point["small"]);
+        all_served(&point["large"]);
+        assert!(point["p50_ratio"].as_f64() > Some(0.0), "{point}");
+    }
+}
