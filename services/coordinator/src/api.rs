@@ -135,9 +135,9 @@ impl Core {
                 return Err(Error::NotCancelable { id: task.id, state: task.state });
             }
             let stopped = match self.stop_here(task.id, &failure, initiator).await? {
-                Here::Done(stopped) => Some(stopped),
+                Here::Done(stopped) => Some(*stopped),
                 Here::Raced => None,
-                Here::NotHere => self.stop_elsewhere(&task, &failure).await?,
+                Here::Unknown => self.stop_elsewhere(&task, &failure).await?,
             };
             if let Some(stopped) = stopped {
                 return Ok(stopped);
@@ -176,13 +176,13 @@ impl Core {
             Ok(true)
         })?;
         if !taken {
-            return Ok(Here::NotHere);
+            return Ok(Here::Unknown);
         }
         match answer.await {
             Ok(Ok(SendMessageResponse { payload: Some(Payload::Task(task)) })) => {
                 // Who waits for the end is told of any end, also of one that came first.
                 let ours = task.status.as_ref().is_some_and(|s| s.state() == TaskState::Canceled);
-                Ok(if ours { Here::Done(task) } else { Here::Raced })
+                Ok(if ours { Here::Done(Box::new(task)) } else { Here::Raced })
             }
             Ok(Err(failure)) if failure.reason == reason::ABORTED.name => Ok(Here::Raced),
             Ok(Err(failure)) => Err(failure.into()),
@@ -289,11 +289,11 @@ impl Core {
 
 /// How it went to do something with a task here.
 enum Here {
-    Done(a2a::Task),
+    Done(Box<a2a::Task>),
     /// Somebody else was faster.
     Raced,
     /// It has ended, or another coordinator has it.
-    NotHere,
+    Unknown,
 }
 
 /// The first millisecond that is not before this time.

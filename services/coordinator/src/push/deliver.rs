@@ -126,6 +126,9 @@ impl Core {
         let (mut seq, mut known) = (row.sent, None);
         while let Some(frame) = events.next().await? {
             let Some((body, is_last)) = notification(&frame) else { continue };
+            if !self.sees_to(key).await? {
+                return Ok(());
+            }
             let trace = self.trace_of(key.task, known.take()).await?;
             let taken = self.courier.insist(&target, body, &trace, key.task).await;
             self.courier.note(if taken.is_ok() { "taken" } else { "given_up" });
@@ -148,6 +151,14 @@ impl Core {
         }
         // The task had ended before there was anything to send.
         self.note_sent(key, stop, seq, true).await
+    }
+
+    /// Nobody has told another coordinator to delete it, or to do it instead.
+    async fn sees_to(&self, key: &PushKey) -> Result<bool, Error> {
+        match self.store.cluster() {
+            Some(cluster) => Ok(cluster.sees_to(key.clone()).await?),
+            None => Ok(true),
+        }
     }
 
     /// Durable when it returns: nothing is sent before, or a crash would send the same statuses

@@ -23,6 +23,10 @@ pub(crate) trait Cluster: Send + Sync {
     /// Unfinished push configurations that such coordinators saw to. They are ours now.
     fn take_over_pushes(&self) -> Reading<'_, Vec<PushKey>>;
 
+    /// Whether this push configuration is still there, unfinished and ours: another coordinator may
+    /// have been asked to delete or to replace it.
+    fn sees_to(&self, key: PushKey) -> Reading<'_, bool>;
+
     /// Every task that this worker has, whoever it belongs to: it is attached here. They are ours
     /// now, except those that were already, which are not told.
     fn adopt(&self, worker: WorkerId) -> Reading<'_, Vec<Task>>;

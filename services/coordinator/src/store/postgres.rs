@@ -374,6 +374,10 @@ impl Cluster for Postgres {
         self.with(move |s, c| async move { to_read(s.take_over_pushes(c).await) }.boxed())
     }
 
+    fn sees_to(&self, key: PushKey) -> Reading<'_, bool> {
+        self.with(move |s, c| async move { to_read(push::is_of(c, s.lease(), &key).await) }.boxed())
+    }
+
     fn adopt(&self, worker: WorkerId) -> Reading<'_, Vec<Task>> {
         self.with(move |s, c| async move { s.adopt(c, worker).await }.boxed())
     }

@@ -36,6 +36,13 @@ pub(super) async fn page(
     found.await.map_err(unavailable)?.iter().map(row).collect()
 }
 
+pub(super) async fn is_of(c: &Object, me: i64, key: &PushKey) -> Result<bool, Error> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM pushes
+        WHERE task_id = $1 AND id = $2 AND owner = $3 AND NOT done)";
+    let statement = c.prepare_cached(sql).await?;
+    c.query_one(&statement, &[&uuid(&key.task), &key.id.as_bytes(), &me]).await?.try_get(0)
+}
+
 /// Those that nobody with a good lease sees to are seen to by `me` from here on. What was `me`'s
 /// already is told too if `all`.
 pub(super) async fn take(
