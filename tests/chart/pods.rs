@@ -11,7 +11,8 @@ use crate::{SIZES, kind, list, name, of_kind, put, rendered, selects, text, work
 /// Beside the drain: the last spans and numbers are sent, and the process ends.
 const LAST_WORDS_SECONDS: u64 = 5;
 
-/// What tells a gateway how long it still takes what comes. The image has no shell that could sleep.
+/// What tells a gateway how long it still takes what comes. The image has no shell that could
+/// sleep.
 const DRAIN_DELAY: &str = "FAULTLINE_GATEWAY__DRAIN_DELAY_MS";
 
 /// What is wrong with the pods of a release.

@@ -28,7 +28,8 @@ const REPLICAS: usize = 3;
 /// From whom something is asked first, and from whom then.
 const PAIRS: [(usize, usize); 4] = [(0, 1), (1, 0), (1, 2), (2, 0)];
 
-/// A gateway for each of the coordinators, and these workers, each attached to one of them by turns.
+/// A gateway for each of the coordinators, and these workers, each attached to one of them by
+/// turns.
 async fn start(workers: &[&'static str]) -> Cluster {
     let plan = Plan::replicas(REPLICAS).gateways(REPLICAS).apart().workers(workers);
     let cluster = plan.with("lease_ms = 2000").start().await;

@@ -173,7 +173,7 @@ impl Members {
                     // Whoever was there may well be there still; a connection tells, names do not.
                     Err(error) => {
                         if !std::mem::replace(&mut was_told[index], true) {
-                            tracing::warn!(name = target.host, %error, "no coordinator by this name");
+                            tracing::warn!(name = target.host, %error, "no such coordinator");
                         }
                     }
                 }

@@ -1,6 +1,6 @@
-//! Living with other coordinators on one store: keeping the lease, hearing what they do, taking over
-//! from those that are gone, and claiming what waits for workers that are here. The store is the
-//! only place where coordinators meet; who wins a race is decided there and nowhere else.
+//! Living with other coordinators on one store: keeping the lease, hearing what they do, taking
+//! over from those that are gone, and claiming what waits for workers that are here. The store is
+//! the only place where coordinators meet; who wins a race is decided there and nowhere else.
 
 use std::{
     sync::{Arc, atomic::Ordering},

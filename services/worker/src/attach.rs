@@ -1,5 +1,5 @@
-//! The connection to one of the coordinators: made, kept alive, made again there or elsewhere. Agents do not notice when it
-//! breaks; the desk and the outbox outlive it.
+//! The connection to one of the coordinators: made, kept alive, made again there or elsewhere.
+//! Agents do not notice when it breaks; the desk and the outbox outlive it.
 
 use std::time::Duration;
 

@@ -324,3 +324,25 @@ async fn what_cannot_be_opened_says_why_and_no_password() {
     let text = error.to_string();
     assert!(text.contains("127.0.0.1:1/f") && !text.contains("hunter2"), "{text}");
 }
+
+#[tokio::test]
+async fn a_push_is_seen_to_by_one_and_by_another_when_that_is_gone() {
+    let database = Database::make().await;
+    let (a, b) = (database.open().await, database.open().await);
+    let life = insert(&a).await;
+    let row = |id: &str| super::push_conformance::push(life.task.id, id, 1);
+    let set = |id: &str| Write::Push(super::PushWrite::Set(row(id)));
+    assert_eq!(commit(&a, vec![set("p"), set("q")]).await, [Ok(()), Ok(())]);
+    assert!(a.sees_to(row("p").key).await.unwrap() && !b.sees_to(row("p").key).await.unwrap());
+    assert!(b.take_over_pushes().await.unwrap().is_empty(), "they are seen to");
+    // Who is asked to replace it does it from then on; who is asked to delete it ends it.
+    assert_eq!(commit(&b, vec![set("q")]).await, [Ok(())]);
+    assert!(b.sees_to(row("q").key).await.unwrap() && !a.sees_to(row("q").key).await.unwrap());
+    let delete = Write::Push(super::PushWrite::Delete(row("q").key));
+    assert_eq!(commit(&a, vec![delete]).await, [Ok(())]);
+    assert!(!b.sees_to(row("q").key).await.unwrap());
+    database.lapse(&a).await;
+    assert_eq!(b.take_over_pushes().await.unwrap(), [row("p").key]);
+    assert!(b.sees_to(row("p").key).await.unwrap());
+    assert!(b.take_over_pushes().await.unwrap().is_empty(), "once");
+}

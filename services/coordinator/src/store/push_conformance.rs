@@ -10,7 +10,7 @@ use faultline_proto::{
 use super::{Extras, PushKey, PushRow, PushWrite, Row, Store, Write, WriteError, encode};
 use crate::task::Task;
 
-fn push(task: TaskId, id: &str, sent: u64) -> PushRow {
+pub(super) fn push(task: TaskId, id: &str, sent: u64) -> PushRow {
     let url = format!("https://example.org/{id}");
     let config = TaskPushNotificationConfig { url, id: id.into(), ..Default::default() };
     PushRow { key: PushKey { task, id: id.into() }, config, sent, done: false }

@@ -1,5 +1,5 @@
-//! Whether a coordinator is worth a call: one that fails several in a row is left alone for a while,
-//! longer each time. Pure; time is an argument.
+//! Whether a coordinator is worth a call: one that fails several in a row is left alone for a
+//! while, longer each time. Pure; time is an argument.
 
 use faultline_chassis::limits;
 use tokio::time::Instant;

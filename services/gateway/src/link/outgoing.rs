@@ -1,5 +1,5 @@
-//! What one connection sends: whatever waits in the outbox, whenever the transport has room. There is
-//! no task of its own that could fall behind.
+//! What one connection sends: whatever waits in the outbox, whenever the transport has room. There
+//! is no task of its own that could fall behind.
 
 use std::{
     collections::VecDeque,

@@ -1,5 +1,5 @@
-//! What is known of a stream, and so what to ask for where it goes on. It sees every frame once, and
-//! knows calls and nothing of links.
+//! What is known of a stream, and so what to ask for where it goes on. It sees every frame once,
+//! and knows calls and nothing of links.
 
 use faultline_proto::{
     Failure,
@@ -127,7 +127,8 @@ impl Course {
         Some((self.caller.clone(), body))
     }
 
-    /// It goes on. What is to be said of it at once, if anything: whoever watches tasks missed some.
+    /// It goes on. What is to be said of it at once, if anything: whoever watches tasks missed
+    /// some.
     pub(super) fn resume(&mut self) -> Option<Frame> {
         self.is_resumed = true;
         let is_watch = matches!(self.kind, Kind::Watch(_));

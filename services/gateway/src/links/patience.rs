@@ -30,8 +30,8 @@ impl Patience {
         self.begun = Some(Instant::now());
     }
 
-    /// It was lost: the pause before it is tried again; `None`: that is enough. The first is
-    /// none, and all others are partly by chance, so that what was lost as one does not come as one.
+    /// It was lost: the pause before it is tried again; `None`: that is enough. The first is none,
+    /// and all others are partly by chance, so that what was lost as one does not come as one.
     pub(super) fn next(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if self.begun.take().is_some_and(|begun| now - begun > self.bound) {

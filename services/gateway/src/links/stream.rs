@@ -1,5 +1,5 @@
-//! The answers of one call to whichever coordinators it takes. When the one that gave them breaks or
-//! leaves, the stream goes on with another: its reader sees every event once, in order.
+//! The answers of one call to whichever coordinators it takes. When the one that gave them breaks
+//! or leaves, the stream goes on with another: its reader sees every event once, in order.
 
 use std::{
     pin::Pin,

@@ -1,4 +1,5 @@
-//! A worker that has several coordinators to attach to, of which some break, leave, or are not there.
+//! A worker that has several coordinators to attach to, of which some break, leave, or are not
+//! there.
 
 use std::time::{Duration, Instant};
 

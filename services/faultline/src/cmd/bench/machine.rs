@@ -22,7 +22,8 @@ impl Busy {
     fn read(stat: &str) -> Option<Self> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<f64> = line.split_whitespace().filter_map(|t| t.parse().ok()).collect();
-        // Guests are in the first two already; the fourth and fifth are idle and waiting for a disk.
+        // Guests are in the first two already; the fourth and fifth are idle and waiting for a
+        // disk.
         let all = ticks.iter().take(8).sum();
         Some(Self { busy: all - ticks.get(3)? - ticks.get(4)?, all })
     }

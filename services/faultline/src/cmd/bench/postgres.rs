@@ -10,8 +10,8 @@ use super::process::Stat;
 
 pub(super) const HELP: &str = "\
 The server may be any at which the user may create databases; what is made there goes again. From a
-checkout, `tests/postgres start /tmp/pg` starts one and prints its URL; `tests/postgres stop /tmp/pg`
-stops it.";
+checkout, `tests/postgres start /tmp/pg` starts one and prints its URL; `tests/postgres stop
+/tmp/pg` stops it.";
 
 /// An empty database that goes with it, and the server behind it.
 pub(super) struct Postgres {
