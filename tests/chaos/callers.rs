@@ -114,6 +114,7 @@ impl Caller {
             task_id: task::id(task).to_owned(),
             message_id: params["message"]["messageId"].as_str().unwrap_or_default().to_owned(),
             wanted,
+            answered: None,
             finals: finals.map(str::to_owned).collect(),
             views: Vec::new(),
             canceling: false,
@@ -214,7 +215,13 @@ impl Caller {
         }
         let params = answer(&self.report.told[at].task_id, "yes");
         // What was begun is brought to its end, whoever says stop.
-        self.keyed(&params, &AtomicBool::new(false)).await;
+        if let Some(task) = self.keyed(&params, &AtomicBool::new(false)).await {
+            let message = params["message"]["messageId"].as_str().map(str::to_owned);
+            self.report.told[at].answered = message;
+            if !is_final(task::state(&task)) {
+                self.report.odd.push(format!("a blocking answer did not wait: {task}"));
+            }
+        }
         self.poll_until(at, is_final).await;
     }
 

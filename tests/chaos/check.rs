@@ -15,7 +15,7 @@ use crate::told::{Entry, Store, Stored, Told, View, Wanted, number};
 /// What must hold, named by how it is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// It was acknowledged, and nobody knows it.
+    /// It, or an answer to it, was acknowledged, and nobody knows it.
     Lost,
     /// It neither ended nor waits for somebody who may not come.
     Unended,
@@ -217,6 +217,13 @@ fn outcome(told: &Told, stored: &Stored, found: &mut Found<'_>) {
     }
     for seen in told.finals.iter().filter(|seen| *seen != state) {
         found.add(Rule::OtherEnd, format!("{} saw {seen}, it is {state}", told.client));
+    }
+    let took = |id: &String| {
+        let answers = stored.events.iter().filter(|event| event.kind == "answered");
+        answers.into_iter().any(|event| event.body["message"]["messageId"] == **id)
+    };
+    if let Some(answer) = told.answered.as_ref().filter(|id| !took(id)) {
+        found.add(Rule::Lost, format!("{} answered it by {answer}", told.client));
     }
     if !is_final(state) || (told.canceling && state == CANCELED) {
         return;

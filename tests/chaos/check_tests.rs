@@ -58,6 +58,7 @@ fn told(id: &str, wanted: Wanted, finals: &[&str]) -> Told {
         task_id: id.to_owned(),
         message_id: format!("m-{id}"),
         wanted,
+        answered: None,
         finals: finals.iter().map(|state| (*state).to_owned()).collect(),
         views: Vec::new(),
         canceling: false,
@@ -178,6 +179,18 @@ fn a_task_that_was_acknowledged_is_missed() {
     assert_eq!(broken(|_, store| drop(store.remove(STOPPED))), [Rule::Lost]);
     // Operators see it, and its owner does not.
     assert_eq!(broken(|_, store| store.get_mut(STOPPED).unwrap().task = None), [Rule::Lost]);
+}
+
+#[test]
+fn an_answer_that_was_acknowledged_is_missed() {
+    let answered = |event: Value| {
+        broken(move |told, store| {
+            told[0].answered = Some("yes".to_owned());
+            insert(told, store, 10, ("answered", event));
+        })
+    };
+    assert_eq!(answered(json!({"message": {"messageId": "yes"}})), []);
+    assert_eq!(answered(json!({"message": {"messageId": "another"}})), [Rule::Lost]);
 }
 
 #[test]

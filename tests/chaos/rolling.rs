@@ -140,6 +140,7 @@ impl Caller {
             task_id: id.to_owned(),
             message_id,
             wanted: Wanted::Artifact("output", expected),
+            answered: None,
             finals: vec![COMPLETED.to_owned()],
             views: Vec::new(),
             canceling: false,

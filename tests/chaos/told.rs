@@ -15,6 +15,8 @@ pub(crate) struct Told {
     /// Of the send that began it. Whoever sends under a key may send it several times.
     pub(crate) message_id: String,
     pub(crate) wanted: Wanted,
+    /// The message of the answer to its question, once that was acknowledged.
+    pub(crate) answered: Option<String>,
     /// Final states it was seen in, each time it was.
     pub(crate) finals: Vec<String>,
     pub(crate) views: Vec<View>,

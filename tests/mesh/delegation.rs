@@ -315,7 +315,8 @@ async fn under_way(rpc: &Rpc, id: &str, length: usize) -> Vec<Value> {
 async fn check_once(cluster: &Cluster, id: &str, line: &[Value], text: &str) {
     let rpc = cluster.rpc();
     let root = ended(&rpc, id).await;
-    assert_eq!((task::state(&root), task::artifacts(&root)["output"].as_str()), (COMPLETED, text));
+    assert_eq!(task::state(&root), COMPLETED, "{root}");
+    assert_eq!(task::artifacts(&root)["output"], text);
     let after = below(&rpc, id).await;
     let ids = |line: &[Value]| line.iter().map(|t| task::id(t).to_owned()).collect::<Vec<_>>();
     assert_eq!(ids(&after), ids(line), "the same children");
