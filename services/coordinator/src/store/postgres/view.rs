@@ -56,7 +56,7 @@ pub(super) async fn tasks(
 
 pub(super) async fn rows(c: &mut Object, ids: &[TaskId]) -> Result<Vec<Row>, ReadError> {
     // One statement is of one moment by itself.
-    rows_in(&**c, ids).await.map_err(unavailable)
+    rows_in(&*c, ids).await.map_err(unavailable)
 }
 
 /// Those of these tasks that there are, in this order.
