@@ -3,11 +3,16 @@
 //! with a wire before each coordinator that may be cut.
 
 use std::{
+    collections::BTreeSet,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     path::Path,
 };
 
-use faultline_chassis::config::Environment;
+use faultline_chassis::{
+    client::{Channel, Dial},
+    config::Environment,
+};
+use faultline_proto::v1::{AgentsRequest, mesh_client::MeshClient};
 use futures::future::join_all;
 use rand::Rng;
 use tempfile::TempDir;
@@ -15,6 +20,8 @@ use tempfile::TempDir;
 use crate::{
     Process, Rpc, Store, Wire,
     postgres::{Database, Server},
+    until,
+    wait::SOON,
 };
 
 /// What to start.
@@ -160,6 +167,11 @@ impl Cluster {
             let name = format!("worker-{n}");
             workers.push(worker(path, &name, &known(n), agents, plan.slots, &plan.env).await);
         }
+        if plan.coordinators > 1 {
+            let agents = plan.workers.iter().flat_map(|agents| agents.split(','));
+            let agents: BTreeSet<&str> = agents.collect();
+            join_all(wires.iter().map(|wire| until_known(wire, &agents))).await;
+        }
         let env = plan.env;
         Self {
             coordinators,
@@ -204,6 +216,21 @@ impl Cluster {
         let name = format!("worker-{}", self.workers.len());
         self.workers.push(worker(self.dir.path(), &name, hubs, agents, slots, &self.env).await);
     }
+}
+
+/// Waits until a coordinator knows these agents, wherever their workers are attached.
+async fn until_known(wire: &Wire, agents: &BTreeSet<&str>) {
+    let channel = Channel::lazy(&Dial { address: url(wire), ..Dial::default() });
+    let mesh = MeshClient::new(channel.expect("it is a URL"));
+    until("every coordinator knows every agent", SOON, || {
+        let mut mesh = mesh.clone();
+        async move {
+            let known = mesh.agents(AgentsRequest::default()).await.ok()?.into_inner().agents;
+            let known: BTreeSet<_> = known.iter().map(|agent| agent.name.as_str()).collect();
+            agents.is_subset(&known).then_some(())
+        }
+    })
+    .await;
 }
 
 fn url(wire: &Wire) -> String {

@@ -9,7 +9,7 @@ use crate::{
     caller::Caller,
     core::Core,
     error::Error,
-    store::{Digest, KeyName},
+    store::{Digest, KeyName, Scope},
     task::Millis,
     token::Said,
 };
@@ -54,7 +54,7 @@ impl Core {
         let state = self.lock();
         state.check_served()?;
         let Some(live) = state.live.get(&said.task) else {
-            return Err(match state.may_be_elsewhere() {
+            return Err(match state.is_shared {
                 true => Error::Elsewhere,
                 false => Error::AttemptOver,
             });
@@ -76,6 +76,30 @@ impl Core {
         };
         let principal = live.task.principal.clone();
         Ok(Caller { principal, agents: Vec::new(), calling: Some(Box::new(calling)), ..caller })
+    }
+}
+
+impl Core {
+    /// The same for whoever can wait: an attempt of which we know nothing is over, or at another
+    /// coordinator for now, and the store knows which.
+    pub(crate) async fn believe_in_time(
+        &self,
+        caller: Caller,
+        claimed: Claimed,
+    ) -> Result<Caller, Error> {
+        let token = claimed.token.clone();
+        match self.believe(caller, claimed) {
+            Err(Error::Elsewhere) => Err(self.elsewhere_or_over(&token).await?),
+            believed => believed,
+        }
+    }
+
+    async fn elsewhere_or_over(&self, token: &str) -> Result<Error, Error> {
+        let Some(said) = Said::read(token) else { return Ok(Error::AttemptOver) };
+        let (id, attempt) = (said.task, said.attempt);
+        let stored = self.store.task(id, Scope::default()).await?;
+        let lives = stored.is_some_and(|stored| stored.task.is_current(attempt));
+        Ok(if lives { Error::Elsewhere } else { Error::AttemptOver })
     }
 }
 

@@ -123,7 +123,7 @@ impl State {
     pub(crate) fn check_current(&self, calling: &Calling) -> Result<(), Error> {
         match self.live.get(&calling.task) {
             Some(live) if live.task.is_current(calling.attempt) => Ok(()),
-            None if self.may_be_elsewhere() => Err(Error::Elsewhere),
+            None if self.is_shared => Err(Error::Elsewhere),
             _ => Err(Error::AttemptOver),
         }
     }

@@ -79,17 +79,17 @@ impl Doors {
     }
 
     /// The caller, who is a task's principal where an agent calls with its attempt's token.
-    fn known(&self, caller: Caller, metadata: &MetadataMap) -> Result<Caller, Error> {
+    async fn known(&self, caller: Caller, metadata: &MetadataMap) -> Result<Caller, Error> {
         match claimed(metadata) {
-            Some(claimed) => self.core.believe(caller, claimed),
+            Some(claimed) => self.core.believe_in_time(caller, claimed).await,
             None => Ok(caller),
         }
     }
 
     /// A call comes in.
-    fn begin(&self, method: &'static str, metadata: &MetadataMap) -> Result<Begun, Status> {
+    async fn begin(&self, method: &'static str, metadata: &MetadataMap) -> Result<Begun, Status> {
         let (span, caller) = serve_span(method, asked(metadata));
-        match self.known(caller, metadata) {
+        match self.known(caller, metadata).await {
             Ok(caller) => Ok((span, caller)),
             Err(error) => Err(refused(span, error)),
         }
@@ -239,7 +239,7 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (span, caller) = self.begin("SendMessage", request.metadata())?;
+        let (span, caller) = self.begin("SendMessage", request.metadata()).await?;
         let configuration = request.get_ref().configuration.as_ref();
         let waits = !configuration.is_some_and(|c| c.return_immediately);
         let mut caller = match wishing(caller, &request, waits) {
@@ -259,7 +259,7 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<Frames>, Status> {
-        let (span, caller) = self.begin("SendStreamingMessage", request.metadata())?;
+        let (span, caller) = self.begin("SendStreamingMessage", request.metadata()).await?;
         let caller = match wishing(caller, &request, false) {
             Ok(caller) => caller,
             Err(failure) => return Err(refused(span, failure)),
@@ -269,7 +269,7 @@ impl A2aService for Doors {
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        let (span, caller) = self.begin("GetTask", request.metadata())?;
+        let (span, caller) = self.begin("GetTask", request.metadata()).await?;
         let found = self.core.get(request.into_inner(), &caller).await;
         Ok(respond(task(span, found)?, &caller))
     }
@@ -278,7 +278,7 @@ impl A2aService for Doors {
         &self,
         request: Request<ListTasksRequest>,
     ) -> Result<Response<ListTasksResponse>, Status> {
-        let (span, caller) = self.begin("ListTasks", request.metadata())?;
+        let (span, caller) = self.begin("ListTasks", request.metadata()).await?;
         let list = self.core.list(request.into_inner(), &caller).await;
         Ok(Response::new(answer(span, list)?))
     }
@@ -287,7 +287,7 @@ impl A2aService for Doors {
         &self,
         request: Request<CancelTaskRequest>,
     ) -> Result<Response<Task>, Status> {
-        let (mut span, caller) = self.begin("CancelTask", request.metadata())?;
+        let (mut span, caller) = self.begin("CancelTask", request.metadata()).await?;
         self.core.link_run(&mut span, &request.get_ref().id, why::CANCELS);
         let cancelled = self.core.cancel(request.into_inner(), &caller).await;
         Ok(respond(task(span, cancelled)?, &caller))
@@ -297,7 +297,7 @@ impl A2aService for Doors {
         &self,
         request: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<Frames>, Status> {
-        let (mut span, caller) = self.begin("SubscribeToTask", request.metadata())?;
+        let (mut span, caller) = self.begin("SubscribeToTask", request.metadata()).await?;
         let after = match request.metadata().get(LAST_EVENT_ID) {
             None => None,
             Some(text) => match text.to_str().ok().and_then(|text| text.parse().ok()) {
@@ -320,7 +320,7 @@ impl A2aService for Doors {
         request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
         let method = "CreateTaskPushNotificationConfig";
-        let (span, caller) = self.begin(method, request.metadata())?;
+        let (span, caller) = self.begin(method, request.metadata()).await?;
         let made = self.core.create_push(request.into_inner(), &caller).await;
         Ok(respond(answer(span, made)?, &caller))
     }
@@ -329,7 +329,8 @@ impl A2aService for Doors {
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let (span, caller) = self.begin("GetTaskPushNotificationConfig", request.metadata())?;
+        let (span, caller) =
+            self.begin("GetTaskPushNotificationConfig", request.metadata()).await?;
         let config = self.core.get_push(request.into_inner(), &caller).await;
         Ok(respond(answer(span, config)?, &caller))
     }
@@ -338,7 +339,8 @@ impl A2aService for Doors {
         &self,
         request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        let (span, caller) = self.begin("ListTaskPushNotificationConfigs", request.metadata())?;
+        let (span, caller) =
+            self.begin("ListTaskPushNotificationConfigs", request.metadata()).await?;
         let list = self.core.list_push(request.into_inner(), &caller).await;
         Ok(respond(answer(span, list)?, &caller))
     }
@@ -348,7 +350,7 @@ impl A2aService for Doors {
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<()>, Status> {
         let method = "DeleteTaskPushNotificationConfig";
-        let (span, caller) = self.begin(method, request.metadata())?;
+        let (span, caller) = self.begin(method, request.metadata()).await?;
         let deleted = self.core.delete_push(request.into_inner(), &caller).await;
         Ok(respond(answer(span, deleted)?, &caller))
     }
@@ -357,7 +359,7 @@ impl A2aService for Doors {
         &self,
         request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        let (span, caller) = self.begin("GetExtendedAgentCard", request.metadata())?;
+        let (span, caller) = self.begin("GetExtendedAgentCard", request.metadata()).await?;
         let card = self.core.extended_card(&request.into_inner(), &caller);
         Ok(Response::new(answer(span, card)?))
     }
