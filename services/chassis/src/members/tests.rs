@@ -1,3 +1,5 @@
+//! Names that come and go, told by a resolver of the tests' own.
+
 use std::{sync::Mutex, time::Duration};
 
 use super::*;
