@@ -42,6 +42,17 @@ pub(crate) enum Came {
     TakenOver,
 }
 
+impl Came {
+    /// As it is counted.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Came::Claimed => "claimed",
+            Came::Adopted => "adopted",
+            Came::TakenOver => "taken_over",
+        }
+    }
+}
+
 impl Core {
     /// Does all of it for as long as it is polled. Nothing if nobody shares the store.
     pub(crate) async fn keep_cluster(self: Arc<Self>) {

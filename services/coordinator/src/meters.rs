@@ -232,6 +232,11 @@ pub(crate) struct Meters {
 impl Meters {
     pub(crate) fn new(metrics: &Metrics) -> Arc<Self> {
         let calls = Calls::of(metrics);
+        let taken = metrics.counter(&TAKEN);
+        // There from the beginning, so that the first of each is seen as one.
+        for how in [Came::Claimed, Came::Adopted, Came::TakenOver] {
+            taken.with([how.word()]);
+        }
         Arc::new(Self {
             send: calls.often(a2a!("SendMessage")),
             stream: calls.often(a2a!("SendStreamingMessage")),
@@ -260,7 +265,7 @@ impl Meters {
             resumed: metrics.counter(&RESUMED).with([]),
             duplicates: metrics.counter(&DUPLICATES).with([]),
             deliveries: metrics.counter(&DELIVERIES),
-            taken: metrics.counter(&TAKEN),
+            taken,
             moved: metrics.counter(&MOVED).with([]),
             lapsed: metrics.counter(&LAPSED).with([]),
         })
@@ -268,12 +273,7 @@ impl Meters {
 
     /// Tasks became this coordinator's.
     pub(crate) fn taken(&self, how: Came, count: usize) {
-        let how = match how {
-            Came::Claimed => "claimed",
-            Came::Adopted => "adopted",
-            Came::TakenOver => "taken_over",
-        };
-        self.taken.at([how], |counter| counter.add(count as u64));
+        self.taken.at([how.word()], |counter| counter.add(count as u64));
     }
 
     /// The label of an agent: its name, as long as there are not too many.
