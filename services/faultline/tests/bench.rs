@@ -34,10 +34,6 @@ fn all_served(figures: &Value) {
 fn a_cluster_is_measured_on_both_stores_and_with_more_workers() {
     let server = server();
     let args = ["--coordinators", "1,2", "--workers", "1,2", "--concurrency", "4"];
-<<<<<<< HEAD
-    let server = server();
-=======
->>>>>>> bench
     let args = [&["cluster", "--postgres", &server, "--seconds", "0.4"], &args[..]].concat();
     let seen = bench(&args);
     let of = |list: &str| seen[list].as_array().expect("points").clone();
