@@ -230,6 +230,10 @@ pub const REATTACH_GRACE: Duration = Duration::from_secs(10);
 /// Between two looks whether there is something to do, for whoever starts workers then: short
 /// beside the start of one.
 pub const SCALER_LOOK: Duration = Duration::from_secs(1);
+/// How long it counts that somebody follows a task at another coordinator, and of how many tasks
+/// that is known.
+pub const WANTED_FOR: Duration = Duration::from_secs(60);
+pub const WANTED_MAX: usize = 10_000;
 /// From the word of a coordinator that it leaves to its taking nothing more.
 pub const LEAVING_NOTICE: Duration = Duration::from_millis(250);
 /// When a call may be made again whose task is just moving to another coordinator.

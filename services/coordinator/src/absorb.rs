@@ -79,6 +79,23 @@ impl State {
         }
     }
 
+    /// Those who wait for what a refused step would have done, or one after it. Wherever the task is
+    /// by now, they are told.
+    pub(crate) fn take_riders(&mut self, id: TaskId, refused: u64) -> Vec<Waiter> {
+        let waiters = match self.live.get_mut(&id) {
+            Some(live) => &mut live.waiters,
+            None => match self.followed.get_mut(&id) {
+                Some(followed) => followed.waiters_mut(),
+                None => return Vec::new(),
+            },
+        };
+        let riders: Vec<_> = waiters.extract_if(.., |waiter| waiter.rode >= refused).collect();
+        for call in riders.iter().filter_map(|waiter| waiter.call) {
+            self.calls.remove(&call);
+        }
+        riders
+    }
+
     /// A step of ours was refused: the task is as it was found. Gives back who waited for what
     /// will never be.
     pub(crate) fn step_back(&mut self, id: TaskId, found: Found, now: Millis) -> Vec<Waiter> {
@@ -101,21 +118,27 @@ impl State {
         };
         // Back to what is confirmed, from where the steps of others can be taken.
         live.published = task.seq - events.len() as u64;
+        let (old, assigned) = (live.task.worker.clone(), live.assigned);
+        // What it reported and is not stored, it must send again, and what it does not have be told
+        // again: as happens when it attaches.
+        let concerned = [Some(&old).filter(|_| assigned), Some(&task.worker)];
+        for worker in concerned.into_iter().flatten().filter_map(|w| w.parse().ok()) {
+            self.registry.detach(worker);
+        }
+        let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
         if task.is_final() {
             self.take_step(task, events, now);
             return Vec::new();
         }
-        let (waiters, worker) = (std::mem::take(&mut live.waiters), live.task.worker.clone());
+        let waiters = std::mem::take(&mut live.waiters);
         if is_waiting(live.task.state) {
             let agent = live.task.agent.clone();
             self.count_waiting(&agent, -1);
         }
         self.live.remove(&id);
         self.forget_time(id);
-        // What it reported and is not stored, it must send again: as it does when it attaches.
-        if let Ok(worker) = worker.parse::<WorkerId>() {
+        if let Ok(worker) = old.parse::<WorkerId>() {
             self.finish_on(worker, id);
-            self.registry.detach(worker);
         }
         self.remember(task, now);
         self.join_family(id, now);
@@ -139,6 +162,10 @@ impl State {
         }
         if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
             self.finish_on(worker, id);
+            // What it still reports here is not ours to take: it must find who has the task.
+            if live.assigned {
+                self.registry.detach(worker);
+            }
         }
         if let Some(agent) = self.registry.agents.get_mut(&runner) {
             let rules = &agent.policy.breaker;

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     caller::Caller,
-    core::{Core, now},
+    core::{Core, State, now},
     error::Error,
     foreign::{STEP_TRIES, contended},
     gate,
@@ -171,7 +171,8 @@ impl Core {
             let done: Done = Box::new(move |answer| drop(done.send(answer)));
             let (until, call, history) = (Until::Settled, None, None);
             let (cancel_after, _alarm) = (None, None);
-            live.waiters.push(Waiter { until, call, history, cancel_after, done, _alarm });
+            let rode = live.task.seq + 1;
+            live.waiters.push(Waiter { until, call, history, rode, cancel_after, done, _alarm });
             state.end(id, body, initiator, now());
             Ok(true)
         })?;
@@ -261,12 +262,7 @@ impl Core {
     pub(crate) fn watch(&self, id: TaskId) -> Result<Option<mpsc::Receiver<Seen>>, Error> {
         let mut state = self.lock();
         state.check_served()?;
-        Ok(state.live.get_mut(&id).map(|live| {
-            let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
-            live.watchers.retain(|w| !w.is_closed());
-            live.watchers.push(watcher);
-            events
-        }))
+        Ok(state.watch(id))
     }
 }
 
@@ -277,13 +273,20 @@ impl Core {
         id: TaskId,
         after: u64,
     ) -> Result<mpsc::Receiver<Seen>, Error> {
-        if let Some(events) = self.watch(id)? {
-            return Ok(events);
-        }
         self.touch(|state| {
             state.check_served()?;
-            Ok(state.follow(id, after))
+            Ok(state.watch(id).unwrap_or_else(|| state.follow(id, after)))
         })
+    }
+}
+
+impl State {
+    fn watch(&mut self, id: TaskId) -> Option<mpsc::Receiver<Seen>> {
+        let live = self.live.get_mut(&id)?;
+        let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
+        live.watchers.retain(|w| !w.is_closed());
+        live.watchers.push(watcher);
+        Some(events)
     }
 }
 

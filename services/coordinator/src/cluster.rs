@@ -175,9 +175,19 @@ impl Core {
         }
         self.meters.taken(how, tasks.len());
         self.change(|state| {
+            // Whoever reads the store again finds them there.
+            if state.closed.is_some() {
+                return;
+            }
             let now = now();
             let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
             for task in tasks {
+                state.let_go_of_older(&task);
+                if !matches!(how, Came::Adopted) && !state.live.contains_key(&task.id) {
+                    // Its worker may be here and know nothing of it: it learns when it attaches.
+                    let worker = task.worker.parse::<WorkerId>();
+                    worker.into_iter().for_each(|worker| state.registry.detach(worker));
+                }
                 state.remember(task, now);
             }
             ids.iter().for_each(|id| state.join_family(*id, now));
@@ -225,7 +235,10 @@ impl Core {
                 self.touch(|state| state.is_wanted_elsewhere(id));
                 Ok(())
             }
-            Notice::Left => self.take_over(cluster).await.map_err(Error::from),
+            Notice::Left => {
+                self.look(cluster, false).await;
+                Ok(())
+            }
             Notice::Missed => {
                 self.lock().feed.lose();
                 self.compare(cluster).await;
@@ -402,6 +415,14 @@ impl State {
             .flat_map(|(name, agent)| agent.queue.iter().map(|(id, _)| (id, name.clone())))
             .collect();
         queued.into_iter().for_each(|(id, agent)| self.announce(id, &agent));
+    }
+
+    /// What we knew of a task that went away and came back.
+    fn let_go_of_older(&mut self, task: &Task) {
+        let known = self.live.get(&task.id);
+        if known.is_some_and(|live| live.is_confirmed() && live.task.version < task.version) {
+            self.let_go(task.id);
+        }
     }
 
     /// There is no worker for it here after all.

@@ -78,6 +78,8 @@ pub(crate) struct State {
     pub(crate) stirred: HashSet<TaskId>,
     /// …and those that are to be stopped, as nobody follows them any more.
     pub(crate) forsaken: Vec<TaskId>,
+    /// Tasks that somebody has begun to follow at another coordinator, and when.
+    pub(crate) wanted: HashMap<TaskId, Instant>,
     /// A worker here has room, and tasks wait elsewhere.
     pub(crate) is_hungry: bool,
     /// Other coordinators may have tasks in the same store.
@@ -163,6 +165,7 @@ impl State {
             followed: HashMap::new(),
             stirred: HashSet::new(),
             forsaken: Vec::new(),
+            wanted: HashMap::new(),
             is_hungry: false,
             is_shared,
             unstopped: Vec::new(),

@@ -176,6 +176,10 @@ impl State {
 
     /// The client of a call that wanted this task went away before it was answered.
     pub(crate) fn abandon_after(&mut self, id: TaskId, grace: Duration) {
+        // Its caller came back elsewhere before we noticed that it had gone.
+        if self.wanted.get(&id).is_some_and(|since| since.elapsed() < limits::WANTED_FOR) {
+            return;
+        }
         let known = self.live.contains_key(&id) || self.followed.contains_key(&id);
         if self.closed.is_some() || !known && !self.may_be_elsewhere() {
             return;
@@ -195,6 +199,13 @@ impl State {
     /// Somebody follows it at another coordinator: its caller came back there.
     pub(crate) fn is_wanted_elsewhere(&mut self, id: TaskId) {
         self.timers.clear(Due::Abandoned(id));
+        let now = Instant::now();
+        if self.wanted.len() >= limits::WANTED_MAX {
+            self.wanted.retain(|_, since| now.duration_since(*since) < limits::WANTED_FOR);
+        }
+        if self.wanted.len() < limits::WANTED_MAX {
+            self.wanted.insert(id, now);
+        }
     }
 
     fn give_up(&mut self, id: TaskId, now: Millis) {

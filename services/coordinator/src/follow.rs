@@ -85,8 +85,18 @@ impl State {
 
     /// Answers when the task has ended or asks, wherever it is.
     pub(crate) fn wait_elsewhere(&mut self, id: TaskId, seq: u64, waiter: Waiter) {
-        self.followed.entry(id).or_insert_with(|| Followed::new(seq)).waiters.push(waiter);
-        self.stirred.insert(id);
+        match self.live.get_mut(&id) {
+            // It has just come here.
+            Some(live) => {
+                live.waiters.push(waiter);
+                self.answer_settled(id);
+            }
+            None => {
+                let followed = self.followed.entry(id).or_insert_with(|| Followed::new(seq));
+                followed.waiters.push(waiter);
+                self.stirred.insert(id);
+            }
+        }
     }
 
     /// A task of ours is another's now: whoever waits for it goes on to wait. Those who watch read
@@ -212,6 +222,13 @@ impl Core {
                 followed.seq
             };
             let stored = self.store.events(id, seq, PAGE).await?;
+            if stored.is_empty() && self.store.rows(vec![id]).await?.is_empty() {
+                // Those who watch look for it themselves, and find that out.
+                if let Some(followed) = self.lock().followed.get_mut(&id) {
+                    followed.watchers.clear();
+                }
+                return self.answer_followed(id).await;
+            }
             let more = stored.len() == PAGE;
             let mut events = Vec::with_capacity(stored.len());
             for event in stored {

@@ -55,6 +55,9 @@ pub(crate) struct Waiter {
     /// Names it, for a caller that gives up.
     pub(crate) call: Option<CallKey>,
     pub(crate) history: Option<i32>,
+    /// The last event of the step that its caller asked for: should that be refused, it waits for
+    /// what will never be. 0: it asked for none.
+    pub(crate) rode: u64,
     /// The task is cancelled so long after the caller gave up; `None`: it goes on.
     pub(crate) cancel_after: Option<Duration>,
     pub(crate) done: Done,

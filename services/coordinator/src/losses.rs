@@ -81,7 +81,7 @@ impl State {
     /// A task read from the store: it waits for its worker, for a slot or for an answer.
     pub(crate) fn remember(&mut self, task: Task, now: Millis) {
         let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
-        if self.live.contains_key(&id) {
+        if self.live.contains_key(&id) || task.is_final() {
             return;
         }
         let (waiting, attempt) = (is_waiting(task.state), task.attempt);
@@ -101,7 +101,10 @@ impl State {
                 worker.start(id, &runner, attempt, !waiting);
             }
             None if needs_worker && retry_at.is_some() => self.place_in_time(id, now),
-            None if needs_worker => self.enqueue(id, &runner),
+            None if needs_worker => {
+                let target = self.live.get(&id).map(|live| self.target(&live.task));
+                self.enqueue(id, &target.unwrap_or(runner));
+            }
             None => {}
         }
         self.take_followers(id);

@@ -8,6 +8,7 @@ use faultline_chassis::limits;
 use faultline_proto::{
     a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
     id::TaskId,
+    reason,
     v1::Wait,
 };
 use prost::Message;
@@ -107,11 +108,35 @@ impl Core {
         caller: &Caller,
         done: Done,
     ) {
+        let (name, created) = (key.name.clone(), key.created);
         match self.outcome(key, options, caller).await {
-            Ok(Outcome::Task(id)) => self.wait_for(id, options, caller, done).await,
+            Ok(Outcome::Task(id)) => {
+                let done = self.or_reply(name, created, done);
+                self.wait_for(id, options, caller, done).await;
+            }
             Ok(Outcome::Message(message)) => done(Ok(message_response(message))),
             Err(error) => done(Err(error.into())),
         }
+    }
+
+    /// A task that is gone while it is waited for may have been answered by a message, at another
+    /// coordinator: then its key has it.
+    fn or_reply(self: &Arc<Self>, name: KeyName, created: Millis, done: Done) -> Done {
+        if self.store.cluster().is_none() {
+            return done;
+        }
+        let core = Arc::clone(self);
+        Box::new(move |answer| match answer {
+            Err(failure) if failure.reason == reason::TASK_NOT_FOUND.name => {
+                tokio::spawn(async move {
+                    let key = core.store.key(name, created).await;
+                    let reply = key.ok().flatten().and_then(|key| key.reply);
+                    let reply = reply.and_then(|reply| a2a::Message::decode(reply).ok());
+                    done(reply.map(message_response).ok_or(failure));
+                });
+            }
+            answer => done(answer),
+        })
     }
 
     /// The task as it stands, then what follows; nothing follows an end.
@@ -227,6 +252,9 @@ impl Core {
         {
             let seq = stored.task.seq;
             self.touch(|state| {
+                if let Err(error) = state.check_served() {
+                    return done(Err(error.into()));
+                }
                 let waiter = self.waiter(Until::Settled, options, caller, done);
                 caller.call.map(|call| state.calls.insert(call, id));
                 state.wait_elsewhere(id, seq, waiter);

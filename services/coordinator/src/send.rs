@@ -187,7 +187,10 @@ impl Core {
             let waits = !left && (!options.immediately || decided.step.may_message());
             let pushes = decided.push_keys();
             state.take(decided, now(), |live, effects| match waits {
-                true => live.waiters.push(self.waiter(options.until(), options, caller, done)),
+                true => {
+                    let waiter = self.waiter(options.until(), options, caller, done);
+                    live.waiters.push(Waiter { rode: live.task.seq, ..waiter });
+                }
                 false => {
                     let task = live.task.to_a2a(options.history, true);
                     effects.push(Effect::Answer(done, Box::new(task_response(task))));
@@ -213,7 +216,7 @@ impl Core {
     ) -> Waiter {
         let (history, cancel_after) = (options.history, caller.cancel_after);
         let _alarm = self.alarm(caller);
-        Waiter { until, call: caller.call, history, cancel_after, done, _alarm }
+        Waiter { until, call: caller.call, history, rode: 0, cancel_after, done, _alarm }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.

@@ -94,6 +94,7 @@ impl Core {
                         until: Until::FirstReport,
                         call: None,
                         history: None,
+                        rode: live.task.seq,
                         cancel_after: None,
                         done,
                         _alarm: None,

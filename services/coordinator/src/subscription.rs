@@ -166,6 +166,9 @@ impl Subscription {
                 },
                 Source::Replay(_) => self.replay().await?,
                 Source::Elsewhere => {
+                    if self.core.store.rows(vec![self.id]).await?.is_empty() {
+                        return Err(Error::TaskNotFound(self.id.to_string()));
+                    }
                     let events = self.core.watch_elsewhere(self.id, self.seq)?;
                     self.source = Source::Replay(Some(events));
                 }

@@ -85,7 +85,11 @@ impl Core {
                 }
             }
         };
-        let lost = self.change(|state| state.step_back(id, found, now()));
+        let lost = self.change(|state| {
+            let mut lost = state.take_riders(id, first);
+            lost.extend(state.step_back(id, found, now()));
+            lost
+        });
         answer_all(Vec::new(), lost, &failure);
     }
 
@@ -118,6 +122,7 @@ impl Core {
         tracing::error!(%error, "the store failed; reading it again");
         self.meters.store_failures.add(1);
         let failure = Failure::from(Error::Unanswered { detail: error.to_string() });
+        let mut lost_waiters = Vec::new();
         let (queue, live) = {
             let mut state = self.lock();
             let meters = Arc::clone(&self.meters);
@@ -129,9 +134,14 @@ impl Core {
             state.feed = old.feed;
             state.feed.lose();
             state.followed = std::mem::take(&mut old.followed);
+            state.coming = std::mem::take(&mut old.coming);
             if state.is_shared {
                 // They are stored, so what becomes of them can be followed, whoever has them then.
-                for (id, live) in old.live.extract_if(|_, live| live.published > 0) {
+                let stored: Vec<_> = old.live.extract_if(|_, live| live.published > 0).collect();
+                for (id, mut live) in stored {
+                    // Nobody knows of their steps.
+                    let unknown = |waiter: &mut Waiter| waiter.rode > live.published;
+                    lost_waiters.extend(live.waiters.extract_if(.., unknown));
                     state.follow_on(id, *live);
                 }
             }
@@ -140,8 +150,8 @@ impl Core {
             (old.queue, old.live)
         };
         let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();
-        let waiters = live.into_values().flat_map(|live| live.waiters).collect();
-        answer_all(effects, waiters, &failure);
+        lost_waiters.extend(live.into_values().flat_map(|live| live.waiters));
+        answer_all(effects, lost_waiters, &failure);
         while let Err(error) = self.recover().await {
             tracing::error!(%error, "the store cannot be read");
             tokio::time::sleep(READ_PAUSE).await;

@@ -23,6 +23,8 @@ use crate::{
     task::is_final,
 };
 
+/// Between two looks whether another coordinator was asked to see to it instead.
+const LOOK: Duration = Duration::from_secs(2);
 /// Before a store that could not be read is asked again.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -130,7 +132,10 @@ impl Core {
                 return Ok(());
             }
             let trace = self.trace_of(key.task, known.take()).await?;
-            let taken = self.courier.insist(&target, body, &trace, key.task).await;
+            let taken = tokio::select! {
+                taken = self.courier.insist(&target, body, &trace, key.task) => taken,
+                () = self.until_elsewhere(key) => return Ok(()),
+            };
             self.courier.note(if taken.is_ok() { "taken" } else { "given_up" });
             if let Err(why) = &taken {
                 let (task, push, host) = (key.task, &key.id, &target.host);
@@ -158,6 +163,16 @@ impl Core {
         match self.store.cluster() {
             Some(cluster) => Ok(cluster.sees_to(key.clone()).await?),
             None => Ok(true),
+        }
+    }
+
+    /// Until another coordinator sees to it, or nobody is to.
+    async fn until_elsewhere(&self, key: &PushKey) {
+        loop {
+            sleep(LOOK).await;
+            if matches!(self.sees_to(key).await, Ok(false)) {
+                return;
+            }
         }
     }
 

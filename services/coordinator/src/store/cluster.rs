@@ -28,7 +28,7 @@ pub(crate) trait Cluster: Send + Sync {
     fn sees_to(&self, key: PushKey) -> Reading<'_, bool>;
 
     /// Every task that this worker has, whoever it belongs to: it is attached here. They are ours
-    /// now, except those that were already, which are not told.
+    /// now, if they were not already.
     fn adopt(&self, worker: WorkerId) -> Reading<'_, Vec<Task>>;
 
     /// At most so many tasks of others that wait for a worker of this agent, the oldest first. They

@@ -100,6 +100,8 @@ pub(crate) struct Postgres {
 struct Shared {
     address: Address,
     pool: Pool,
+    /// Of one connection, so that the lease waits for no reader.
+    lease_pool: Pool,
     lease: AtomicI64,
     lease_ms: i64,
     /// Good leases beside ours, when last looked.
@@ -181,16 +183,20 @@ impl Postgres {
         let tx = client.transaction().await.map_err(refused)?;
         let lease = lease::new(&tx, lease_ms).await.map_err(refused)?;
         tx.commit().await.map_err(refused)?;
-        let pool = pool(&address, settings.connections).map_err(|problem| {
-            let shown = shown.clone();
-            OpenError::Failed { shown, problem }
-        })?;
+        let of = |connections| {
+            pool(&address, connections).map_err(|problem| {
+                let shown = shown.clone();
+                OpenError::Failed { shown, problem }
+            })
+        };
+        let (pool, lease_pool) = (of(settings.connections)?, of(1)?);
         let (outgoing, to_tell) = mpsc::channel(notice::WAITING_MAX);
         let (heard, incoming) = mpsc::channel(notice::WAITING_MAX);
         let (orders, queue) = mpsc::channel(1);
         let shared = Arc::new(Shared {
             address,
             pool,
+            lease_pool,
             lease: AtomicI64::new(lease),
             lease_ms,
             others: AtomicI64::new(0),
@@ -208,16 +214,17 @@ impl Postgres {
         &'a self,
         work: impl for<'c> FnOnce(&'c mut Object) -> Reading<'c, T> + Send + 'a,
     ) -> Reading<'a, T> {
-        self.read_within(READ_MAX, work)
+        self.read_within(READ_MAX, &self.shared.pool, work)
     }
 
     fn read_within<'a, T: Send + 'a>(
         &'a self,
         most: Duration,
+        pool: &'a Pool,
         work: impl for<'c> FnOnce(&'c mut Object) -> Reading<'c, T> + Send + 'a,
     ) -> Reading<'a, T> {
         async move {
-            let connected = self.shared.pool.get().await;
+            let connected = pool.get().await;
             let mut client = connected.map_err(|e| ReadError::Unavailable(why(&e)))?;
             let done = timeout(most, work(&mut client)).await;
             done.unwrap_or_else(|_| {
@@ -324,7 +331,9 @@ impl Store for Postgres {
 
     fn recover(&self) -> Reading<'_, Vec<Task>> {
         let shared = Arc::clone(&self.shared);
-        self.read_within(RECOVER_MAX, move |c| async move { shared.begin(c).await }.boxed())
+        self.read_within(RECOVER_MAX, &self.shared.pool, move |c| {
+            async move { shared.begin(c).await }.boxed()
+        })
     }
 
     fn agents(&self) -> Reading<'_, Vec<(v1::AgentOffer, Millis)>> {
@@ -363,7 +372,8 @@ fn to_read<T>(result: Result<T, tokio_postgres::Error>) -> Result<T, ReadError> 
 
 impl Cluster for Postgres {
     fn beat(&self, here: v1::Presence) -> Reading<'_, Vec<v1::Presence>> {
-        self.with(move |s, c| async move { s.beat(c, here).await }.boxed())
+        let (shared, pool) = (Arc::clone(&self.shared), &self.shared.lease_pool);
+        self.read_within(READ_MAX, pool, move |c| async move { shared.beat(c, here).await }.boxed())
     }
 
     fn take_over(&self, limit: usize) -> Reading<'_, Vec<Task>> {

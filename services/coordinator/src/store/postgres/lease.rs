@@ -27,8 +27,11 @@ pub(super) async fn new(tx: &Transaction<'_>, lease_ms: i64) -> Result<i64, Erro
     tx.query_one(&sql, &[&(lease_ms as f64)]).await?.try_get(0)
 }
 
+/// Those that another is just burying are left to it: it may take long over what they had.
 async fn bury(tx: &Transaction<'_>) -> Result<(), Error> {
-    tx.execute("DELETE FROM leases WHERE expires <= clock_timestamp()", &[]).await.map(drop)
+    let sql = "DELETE FROM leases WHERE id IN (SELECT id FROM leases
+        WHERE expires <= clock_timestamp() FOR UPDATE SKIP LOCKED)";
+    tx.execute(sql, &[]).await.map(drop)
 }
 
 /// Owners of live tasks who have no lease: one step in the index for each owner.
@@ -166,8 +169,7 @@ impl Shared {
         worker: WorkerId,
     ) -> Result<Vec<Task>, ReadError> {
         let tx = c.transaction().await.map_err(unavailable)?;
-        let which =
-            format!("{ALIVE} AND worker = $2 AND owner <> $1 ORDER BY id FOR NO KEY UPDATE");
+        let which = format!("{ALIVE} AND worker = $2 ORDER BY id FOR NO KEY UPDATE");
         let worker = worker.to_string();
         let found = seize(&tx, &which, "", &[&self.lease(), &worker.as_bytes()]).await;
         self.moved(tx, found.map_err(unavailable)?).await
@@ -181,10 +183,12 @@ impl Shared {
     ) -> Result<Vec<Task>, ReadError> {
         let tx = c.transaction().await.map_err(unavailable)?;
         // It waits no longer, or two that have a worker would take it from one another.
-        let which = "queued = $2 AND owner <> $1 ORDER BY id LIMIT $3
-            FOR NO KEY UPDATE SKIP LOCKED";
+        let which = format!(
+            "{ALIVE} AND queued = $2 AND owner <> $1 ORDER BY id LIMIT $3
+             FOR NO KEY UPDATE SKIP LOCKED"
+        );
         let with: [&(dyn ToSql + Sync); 3] = [&self.lease(), &agent.as_bytes(), &most(limit)];
-        let found = seize(&tx, which, ", queued = NULL", &with).await;
+        let found = seize(&tx, &which, ", queued = NULL", &with).await;
         self.moved(tx, found.map_err(unavailable)?).await
     }
 

@@ -186,7 +186,7 @@ impl Planner {
             Write::Queue { id, agent } => {
                 let me = self.me;
                 let change = self.task(id);
-                if change.is.is_some_and(|is| is.owner == me) {
+                if change.is.is_some_and(|is| is.owner == me && is.alive) {
                     change.queued = Some(Some(agent));
                 }
                 true

@@ -65,7 +65,7 @@ const SET_PUSH: &str = "INSERT INTO pushes (task_id, id, config, sent_seq, done,
         sent_seq = CASE WHEN pushes.done THEN excluded.sent_seq ELSE pushes.sent_seq END,
         done = pushes.done AND excluded.done";
 const SENT_PUSH: &str = "UPDATE pushes SET sent_seq = GREATEST(sent_seq, $3), done = done OR $4
-    WHERE task_id = $1 AND id = $2";
+    WHERE task_id = $1 AND id = $2 AND owner = $5";
 const DELETE_PUSH: &str = "DELETE FROM pushes WHERE task_id = $1 AND id = $2";
 const ERASE_PUSHES: &str = "DELETE FROM pushes WHERE task_id = $1";
 const OFFER: &str = "INSERT INTO agents (name, offer, seen_ms)
@@ -83,9 +83,29 @@ const EXPIRE: &str = "WITH gone AS (
     pushes AS (DELETE FROM pushes WHERE task_id IN (SELECT id FROM gone))
     DELETE FROM keys WHERE task_id IN (SELECT id FROM gone)";
 
-/// Prepared when a connection is made.
-pub(super) const WRITES: [&str; 8] =
-    [LOCK_TASKS, LOCK_KEYS, SEE_PUSHES, INSERT, UPDATE, APPEND, TOUCH, NEW_KEYS];
+/// All of them, prepared when a connection is made: one that is prepared when it is first used would
+/// be run behind the COMMIT that is sent with it.
+pub(super) const WRITES: [&str; 19] = [
+    LOCK_TASKS,
+    LOCK_KEYS,
+    SEE_PUSHES,
+    INSERT,
+    UPDATE,
+    TOUCH,
+    ERASE,
+    ERASE_EVENTS,
+    APPEND,
+    OVERWRITE,
+    NEW_KEYS,
+    OLD_KEYS,
+    SET_PUSH,
+    SENT_PUSH,
+    DELETE_PUSH,
+    ERASE_PUSHES,
+    OFFER,
+    FORGET,
+    EXPIRE,
+];
 
 type Bytes<'a> = Vec<&'a [u8]>;
 type Maybe<'a> = Vec<Option<&'a [u8]>>;
@@ -324,7 +344,7 @@ impl<'a> Columns<'a> {
             Push::Set { key, config, sent, done } => {
                 (SET_PUSH, vec![&key.0, &key.1, config, sent, done, &self.me])
             }
-            Push::Sent { key, seq, done } => (SENT_PUSH, vec![&key.0, &key.1, seq, done]),
+            Push::Sent { key, seq, done } => (SENT_PUSH, vec![&key.0, &key.1, seq, done, &self.me]),
             Push::Delete { key } => (DELETE_PUSH, vec![&key.0, &key.1]),
             Push::Erase { task } => (ERASE_PUSHES, vec![task]),
         }
