@@ -17,6 +17,8 @@ use crate::told::{Entry, Store, Stored, Told, View, Wanted, number};
 pub(crate) enum Rule {
     /// It, or an answer to it, was acknowledged, and nobody knows it.
     Lost,
+    /// It is there and cannot be read.
+    Damaged,
     /// It neither ended nor waits for somebody who may not come.
     Unended,
     /// It ended more than once, or went on after its end.
@@ -54,15 +56,20 @@ impl fmt::Display for Violation {
     }
 }
 
-pub(crate) fn check(told: &[Told], store: &Store) -> Vec<Violation> {
+/// What was told, what is stored, and what is there and could not be read.
+pub(crate) fn check(told: &[Told], store: &Store, unreadable: &[String]) -> Vec<Violation> {
     let mut found = Found::default();
+    for id in unreadable {
+        found.id = id;
+        found.add(Rule::Damaged, "the mesh knows it and cannot tell of it");
+    }
     let by_root: BTreeMap<&str, &Told> = told.iter().map(|t| (t.task_id.as_str(), t)).collect();
     for (id, stored) in store {
         found.id = id;
         events(stored, &mut found);
         attempts(stored, &mut found);
         end(stored, by_root.get(root(store, id)).copied(), &mut found);
-        family(store, stored, &mut found);
+        family(store, unreadable, stored, &mut found);
         if let Some(flaw) = stored.task.as_ref().and_then(failure_flaw) {
             found.add(Rule::Unexplained, flaw);
         }
@@ -74,6 +81,7 @@ pub(crate) fn check(told: &[Told], store: &Store) -> Vec<Violation> {
                 outcome(told, stored, &mut found);
                 told.views.iter().for_each(|seen| view(seen, stored, &mut found));
             }
+            None if unreadable.contains(&told.task_id) => {}
             _ => found.add(Rule::Lost, format!("{} was given it", told.client)),
         }
     }
@@ -197,10 +205,11 @@ fn end(stored: &Stored, told: Option<&Told>, found: &mut Found<'_>) {
     }
 }
 
-fn family(store: &Store, stored: &Stored, found: &mut Found<'_>) {
+fn family(store: &Store, unreadable: &[String], stored: &Stored, found: &mut Found<'_>) {
     let Some(parent) = stored.parent() else { return };
     let state = stored.state();
     match store.get(parent).map(Stored::state) {
+        None if unreadable.iter().any(|id| id == parent) => {}
         None => found.add(Rule::Orphan, format!("nobody knows its parent {parent}")),
         Some(end) if is_final(end) && !is_final(state) && !stored.is_detached() => {
             found.add(Rule::Orphan, format!("it is {state}, its parent {parent} is {end}"));

@@ -145,7 +145,7 @@ fn history() -> (Vec<Told>, Store) {
 fn broken(spoil: impl FnOnce(&mut Vec<Told>, &mut Store)) -> Vec<Rule> {
     let (mut told, mut store) = history();
     spoil(&mut told, &mut store);
-    let mut rules: Vec<_> = check(&told, &store).into_iter().map(|found| found.rule).collect();
+    let mut rules: Vec<_> = check(&told, &store, &[]).into_iter().map(|found| found.rule).collect();
     rules.sort();
     rules.dedup();
     rules
@@ -170,7 +170,7 @@ fn set_state(store: &mut Store, id: &str, state: &str) {
 #[test]
 fn a_history_that_may_be_breaks_nothing() {
     let (told, store) = history();
-    let found: Vec<_> = check(&told, &store).iter().map(ToString::to_string).collect();
+    let found: Vec<_> = check(&told, &store, &[]).iter().map(ToString::to_string).collect();
     assert!(found.is_empty(), "{found:#?}");
 }
 
@@ -179,6 +179,16 @@ fn a_task_that_was_acknowledged_is_missed() {
     assert_eq!(broken(|_, store| drop(store.remove(STOPPED))), [Rule::Lost]);
     // Operators see it, and its owner does not.
     assert_eq!(broken(|_, store| store.get_mut(STOPPED).unwrap().task = None), [Rule::Lost]);
+}
+
+#[test]
+fn a_task_that_cannot_be_read_is_damaged_and_nothing_else() {
+    for id in [STOPPED, CHILD] {
+        let (told, mut store) = history();
+        store.remove(id);
+        let found = check(&told, &store, &[id.to_owned()]);
+        assert_eq!(found.iter().map(|found| found.rule).collect::<Vec<_>>(), [Rule::Damaged]);
+    }
 }
 
 #[test]

@@ -50,9 +50,10 @@ struct Patience {
 
 const PATIENCE: Patience =
     Patience { finish: Duration::from_secs(150), settle: Duration::from_secs(60) };
-/// With one that is broken on purpose, of which nobody expects that it comes to rest.
+/// Where one of two is broken on purpose and may never come to rest. Both are given the same, so
+/// that what is found in the one is not for want of time.
 const LITTLE: Patience =
-    Patience { finish: Duration::from_secs(10), settle: Duration::from_secs(2) };
+    Patience { finish: Duration::from_secs(40), settle: Duration::from_secs(20) };
 /// How many stories are told when something is wrong.
 const SHOWN: usize = 3;
 /// Short, so that what a lease is for happens within a plan.
@@ -120,8 +121,8 @@ async fn run(mesh: Plan, steps: &[Step], seed: u64, patience: Patience) -> Outco
         refused += report.refused;
     }
     settle(&cluster, patience.settle).await;
-    let store = told::read(&cluster.rpc(), &told).await;
-    let violations = check::check(&told, &store);
+    let (store, unreadable) = told::read(&cluster.rpc(), &told).await;
+    let violations = check::check(&told, &store, &unreadable);
     show(&violations, &store);
     if !violations.is_empty() || !odd.is_empty() {
         eprintln!("what the processes said is in {}", cluster.dir.keep().display());
@@ -210,15 +211,16 @@ async fn a_coordinator_alone_keeps_its_word_whatever_is_done_to_it() {
     try_seeds(ALONE, 1, 10).await;
 }
 
-/// Coordinators that are away for longer than their lease and come back to what is not theirs.
+/// Coordinators that are away for longer than their lease and come back to what is not theirs. Most
+/// lose their database without being told, so that what they wrote arrives when others have it.
 fn absences(seconds: u64) -> Vec<Step> {
-    let rounds = seconds * 1000 / (3 * LEASE.as_millis() as u64);
-    let lasts = 2 * LEASE;
+    let (lasts, every) = (2 * LEASE, LEASE * 5 / 4);
+    let rounds = seconds * 1000 / every.as_millis() as u64;
     let round = |n: u64| {
-        let at = Duration::from_millis(500) + LEASE * 3 * n as u32;
+        let at = Duration::from_millis(500) + every * n as u32;
         let coordinator = n as usize % CLUSTER.coordinators;
-        let deed = match n % 2 {
-            0 => Deed::Pause(Who::Coordinator(coordinator)),
+        let deed = match n % 4 {
+            3 => Deed::Pause(Who::Coordinator(coordinator)),
             _ => Deed::Strand(coordinator, Break::Silent),
         };
         Step { at, deed, lasts }
@@ -229,13 +231,15 @@ fn absences(seconds: u64) -> Vec<Step> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_fencing_is_found_out() {
     let _turn = crate::turn().await;
-    let steps = absences(12);
-    let fenced = run(mesh(CLUSTER), &steps, 7, PATIENCE).await;
-    fenced.assert_fine(7, 12);
+    let steps = absences(24);
+    let fenced = run(mesh(CLUSTER), &steps, 7, LITTLE).await;
+    fenced.assert_fine(7, 24);
     // The same, with coordinators that write whatever they like: see the debug builds of them.
     let unfenced = mesh(CLUSTER).env("FAULTLINE_CHAOS_UNFENCED", "1");
     let outcome = run(unfenced, &steps, 7, LITTLE).await;
     let rules: BTreeSet<Rule> = outcome.violations.iter().map(|violation| violation.rule).collect();
     eprintln!("without fencing: {rules:?}, and {:?}", outcome.odd);
-    assert!(!rules.is_empty(), "the checker sees no difference");
+    // Not only what is slow to end: that may have other reasons.
+    let torn = rules.iter().any(|rule| *rule != Rule::Unended);
+    assert!(torn, "the checker sees no difference: {rules:?}");
 }

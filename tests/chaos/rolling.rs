@@ -233,8 +233,8 @@ async fn check_all(cluster: &Cluster, told: &[Told]) {
         tasks["tasks"].as_array().is_none_or(Vec::is_empty).then_some(())
     })
     .await;
-    let store = told::read(&rpc, told).await;
-    let violations = check::check(told, &store);
+    let (store, unreadable) = told::read(&rpc, told).await;
+    let violations = check::check(told, &store, &unreadable);
     violations.iter().for_each(|violation| eprintln!("{violation}"));
     assert!(violations.is_empty(), "{} things are wrong", violations.len());
     for stored in store.values() {

@@ -1,11 +1,15 @@
 //! What there is to check: what clients were told while things broke, and what the mesh says of
 //! the same tasks once everything is whole. Data only, and how the mesh is asked for it.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use faultline_tests::{Frame, Rpc, task};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
+use tokio::time::{Duration, Instant, sleep};
 
 /// A task that the mesh has acknowledged, as one client knows it.
 #[derive(Clone, Debug)]
@@ -64,9 +68,22 @@ pub(crate) struct Entry {
 /// Everything in the store, by id.
 pub(crate) type Store = BTreeMap<String, Stored>;
 
+/// What the mesh says of a task when it is asked.
+enum Said {
+    Whole(Box<Stored>),
+    /// That there is none.
+    Unknown,
+    /// Nothing of use, as often as it was asked.
+    Nothing,
+}
+
 /// How many tasks are asked for at once.
 const AT_ONCE: usize = 8;
 const PAGE: u64 = 500;
+const TASK_NOT_FOUND: i64 = -32001;
+/// How long the mesh may be unable to tell of a task, once it is whole.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(100);
 /// How much of an event is shown.
 const BODY_CHARS_MAX: usize = 400;
 
@@ -120,14 +137,28 @@ pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().or(text).unwrap_or(0)
 }
 
-/// Everything there is, and whatever else clients were told of.
-pub(crate) async fn read(rpc: &Rpc, told: &[Told]) -> Store {
-    let mut ids: Vec<String> = listed(rpc).await;
-    ids.extend(told.iter().map(|told| told.task_id.clone()));
-    ids.sort();
-    ids.dedup();
-    let read = stream::iter(ids).map(async |id| Some((id.clone(), one(rpc, &id).await?)));
-    read.buffer_unordered(AT_ONCE).filter_map(async |read| read).collect().await
+/// Everything there is, and whatever else clients were told of. A list is read page by page while
+/// tasks may change their place in it, so parents that it does not name are asked for as well.
+/// Beside them the ids of those that are there and cannot be read.
+pub(crate) async fn read(rpc: &Rpc, told: &[Told]) -> (Store, Vec<String>) {
+    let mut wanted: BTreeSet<String> = listed(rpc).await.into_iter().collect();
+    wanted.extend(told.iter().map(|told| told.task_id.clone()));
+    let (mut store, mut asked, mut unreadable) = (Store::new(), BTreeSet::new(), Vec::new());
+    while !wanted.is_empty() {
+        asked.extend(wanted.iter().cloned());
+        let read = stream::iter(wanted).map(async |id| (id.clone(), one(rpc, &id).await));
+        let read: Vec<_> = read.buffer_unordered(AT_ONCE).collect().await;
+        for (id, said) in read {
+            match said {
+                Said::Whole(stored) => drop(store.insert(id, *stored)),
+                Said::Unknown => {}
+                Said::Nothing => unreadable.push(id),
+            }
+        }
+        let parents = store.values().filter_map(Stored::parent).map(str::to_owned);
+        wanted = parents.filter(|parent| !asked.contains(parent)).collect();
+    }
+    (store, unreadable)
 }
 
 async fn listed(rpc: &Rpc) -> Vec<String> {
@@ -143,22 +174,44 @@ async fn listed(rpc: &Rpc) -> Vec<String> {
     }
 }
 
-/// Nothing, if nobody knows it.
-async fn one(rpc: &Rpc, id: &str) -> Option<Stored> {
-    let inspect = rpc.path("/mesh/Inspect").post(json!({"taskId": id}).to_string()).await;
-    if inspect.status != 200 {
-        return None;
+/// That the mesh cannot say just now is no answer yet.
+async fn one(rpc: &Rpc, id: &str) -> Said {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(said) = ask(rpc, id).await {
+            return said;
+        }
+        if Instant::now() > end {
+            return Said::Nothing;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn ask(rpc: &Rpc, id: &str) -> Option<Said> {
+    let mesh = async |method: &str, request: Value| {
+        rpc.path(&format!("/mesh/{method}")).post(request.to_string()).await
+    };
+    let inspected = mesh("Inspect", json!({"taskId": id})).await;
+    match inspected.status.as_u16() {
+        200 => {}
+        404 => return Some(Said::Unknown),
+        _ => return None,
     }
     let (mut events, mut after) = (Vec::new(), 0);
     loop {
-        let request = json!({"taskId": id, "after": after, "pageSize": PAGE});
-        let page = rpc.mesh("Events", request).await;
+        let page = mesh("Events", json!({"taskId": id, "after": after, "pageSize": PAGE})).await;
+        let page = Some(page).filter(|page| page.status == 200)?.json();
         events.extend(page["events"].as_array().into_iter().flatten().map(Entry::of));
         after = events.last().map_or(after, |event: &Entry| event.seq);
         if page["more"] != true {
             break;
         }
     }
-    let task = rpc.call("GetTask", json!({"id": id})).await.ok();
-    Some(Stored { task, inspected: inspect.json(), events })
+    let task = match rpc.call("GetTask", json!({"id": id})).await {
+        Ok(task) => Some(task),
+        Err(error) if error["code"] == TASK_NOT_FOUND => None,
+        Err(_) => return None,
+    };
+    Some(Said::Whole(Box::new(Stored { task, inspected: inspected.json(), events })))
 }
