@@ -326,7 +326,9 @@ impl State {
     /// Passes on a step that the store has confirmed.
     pub(crate) fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
         self.feed.note_step(id, &events);
-        let Some(live) = self.live.get_mut(&id) else { return };
+        let Some(live) = self.live.get_mut(&id) else {
+            return self.confirm_elsewhere(id, (first + events.len() as u64).saturating_sub(1));
+        };
         if !events.is_empty() {
             live.meters.happened(&live.task, &events);
             live.publish(first, events);

@@ -35,6 +35,9 @@ pub(crate) struct Followed {
     seq: u64,
     watchers: Vec<mpsc::Sender<Seen>>,
     waiters: Vec<Waiter>,
+    /// The last event of ours that the store has confirmed, from when the task was ours: who waits
+    /// for what is still on its way there is not answered yet, and perhaps refused.
+    confirmed: u64,
     /// Nobody was told of a task, so that the answer may turn out to be a bare message.
     pub(crate) may_vanish: bool,
     key: Option<Box<KeyRow>>,
@@ -42,7 +45,8 @@ pub(crate) struct Followed {
 
 impl Followed {
     fn new(seq: u64) -> Self {
-        Self { seq, watchers: Vec::new(), waiters: Vec::new(), may_vanish: false, key: None }
+        let (watchers, waiters) = (Vec::new(), Vec::new());
+        Self { seq, watchers, waiters, confirmed: 0, may_vanish: false, key: None }
     }
 
     /// Somebody still listens or waits.
@@ -108,9 +112,18 @@ impl State {
         }
         let followed = self.followed.entry(id).or_insert_with(|| Followed::new(published));
         followed.waiters.extend(waiters);
+        followed.confirmed = followed.confirmed.max(published);
         followed.may_vanish = may_vanish;
         followed.key = key;
         self.stirred.insert(id);
+    }
+
+    /// A step that we took while a task was ours turned out to be durable after it had moved.
+    pub(crate) fn confirm_elsewhere(&mut self, id: TaskId, last: u64) {
+        if let Some(followed) = self.followed.get_mut(&id) {
+            followed.confirmed = followed.confirmed.max(last);
+            self.stirred.insert(id);
+        }
     }
 
     /// A task that was followed is ours now.
@@ -280,6 +293,8 @@ impl Core {
         let mut state = self.lock();
         let Some(followed) = state.followed.get_mut(&id) else { return Vec::new() };
         let waiters = std::mem::take(&mut followed.waiters);
+        let confirmed = followed.confirmed;
+        let over = |waiter: &Waiter| waiter.rode <= confirmed && over(waiter);
         let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(over);
         followed.waiters = later;
         followed.may_vanish &= over.is_empty();
@@ -325,16 +340,22 @@ impl Core {
         let (live, followed) = {
             let mut state = self.lock();
             let live = state.live.iter_mut();
-            let live: Vec<_> =
-                live.map(|(id, live)| (*id, std::mem::take(&mut live.waiters))).collect();
+            let live: Vec<_> = live
+                .map(|(id, live)| (*id, live.published, std::mem::take(&mut live.waiters)))
+                .collect();
+            let followed = state.followed.drain();
             let followed: Vec<_> =
-                state.followed.drain().map(|(id, followed)| (id, followed.waiters)).collect();
+                followed.map(|(id, followed)| (id, followed.confirmed, followed.waiters)).collect();
             state.calls.clear();
             (live, followed)
         };
-        for (id, waiters) in live.into_iter().chain(followed) {
+        for (id, confirmed, waiters) in live.into_iter().chain(followed) {
             for waiter in waiters {
-                (waiter.done)(Err(moved(id)));
+                let stored = waiter.rode <= confirmed;
+                (waiter.done)(Err(match stored {
+                    true => moved(id),
+                    false => Error::unanswered().into(),
+                }));
             }
         }
     }

@@ -54,6 +54,8 @@ impl Core {
             true => {
                 let id = task.id;
                 self.change(|state| state.kin_ended(id, now()));
+                // Should it have come here meanwhile: nobody else tells us of our own step.
+                self.look_again(id).await?;
                 Ok(Some(task.into_a2a(None)))
             }
             false => Ok(None),
@@ -82,6 +84,8 @@ impl Core {
             };
             let extras = with(&task);
             if self.step_elsewhere(&mut task, body, extras).await? {
+                // As above.
+                self.look_again(task.id).await?;
                 return Ok(Answered::Elsewhere(task.id));
             }
             let not_found = || Error::TaskNotFound(task.id.to_string());

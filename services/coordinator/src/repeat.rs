@@ -245,8 +245,10 @@ impl Core {
         let Some(done) = over else { return };
         let found = self.store.task(id, Scope::default()).await.map_err(Error::from);
         let found = found.and_then(|found| found.ok_or(Error::TaskNotFound(id.to_string())));
+        // Also if it has come here since we looked: then it is waited for here.
         if let Ok(stored) = &found
-            && self.is_elsewhere(&stored.task)
+            && self.store.cluster().is_some()
+            && !stored.task.is_final()
             && !options.immediately
             && !is_waiting(stored.task.state)
         {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use faultline_chassis::limits;
 use faultline_proto::{
+    Failure,
     a2a::{self, SendMessageRequest, TaskPushNotificationConfig},
     id::TaskId,
     reason,
@@ -72,13 +73,14 @@ impl Core {
         caller: Caller,
         done: Done,
     ) {
-        let tries = if self.lock().may_be_elsewhere() { STEP_TRIES } else { 1 };
+        let tries = if self.store.cluster().is_some() { STEP_TRIES } else { 1 };
+        let mut contested = Contested::of(&caller);
         for _ in 1..tries {
             let (told, answer) = oneshot::channel();
             let once: Done = Box::new(move |answer| drop(told.send(answer)));
             self.send_looked_up(request.clone(), caller.clone(), once).await;
             match answer.await {
-                Ok(Err(failure)) if failure.reason == reason::ABORTED.name => {}
+                Ok(Err(failure)) if contested.passes(&failure) => {}
                 Ok(answer) => return done(answer),
                 Err(_) => return done(Err(Error::unanswered().into())),
             }
@@ -345,6 +347,25 @@ impl Core {
             (None, Some(only), None) => Some(only.clone()),
             _ => None,
         }
+    }
+}
+
+/// Refusals of a send that may be another coordinator's doing, which took the same send.
+pub(crate) struct Contested {
+    /// The answer that was there first may be this very one: its key says so.
+    looks_for_key: bool,
+}
+
+impl Contested {
+    pub(crate) fn of(caller: &Caller) -> Self {
+        let has_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
+        Self { looks_for_key: has_key }
+    }
+
+    pub(crate) fn passes(&mut self, failure: &Failure) -> bool {
+        failure.reason == reason::ABORTED.name
+            || failure.reason == reason::UNSUPPORTED_OPERATION.name
+                && std::mem::take(&mut self.looks_for_key)
     }
 }
 

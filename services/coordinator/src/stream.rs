@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use faultline_chassis::limits;
 use faultline_proto::{
+    Failure,
     a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
-    reason,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,7 +17,7 @@ use crate::{
     foreign::STEP_TRIES,
     live::{Done, Until, Waiter, task_response},
     repeat::Found,
-    send::{Options, Sending, Taken},
+    send::{Contested, Options, Sending, Taken, task_id},
     subscription::{Start, Subscription},
 };
 
@@ -28,11 +28,18 @@ impl Core {
         request: SendMessageRequest,
         caller: &Caller,
     ) -> Result<Subscription, Error> {
-        let tries = if self.lock().may_be_elsewhere() { STEP_TRIES } else { 1 };
-        for _ in 1..tries {
+        let has_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
+        let may_race = self.store.cluster().is_some() && (has_key || !task_id(&request).is_empty());
+        let mut contested = Contested::of(caller);
+        for _ in 1..if may_race { STEP_TRIES } else { 1 } {
             match self.stream_looked_up(request.clone(), caller).await {
-                Err(Error::Failed(failure)) if failure.reason == reason::ABORTED.name => {}
-                streams => return streams,
+                Ok(streams) => return Ok(streams),
+                Err(error) => {
+                    let failure = Failure::from(error);
+                    if !contested.passes(&failure) {
+                        return Err(failure.into());
+                    }
+                }
             }
         }
         self.stream_looked_up(request, caller).await
