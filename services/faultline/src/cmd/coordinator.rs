@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   faultline coordinator
   faultline coordinator --store sqlite:/var/lib/faultline/tasks.db --admin 0.0.0.0:9090
+  faultline coordinator --store postgres://me@db.example/mesh
   FAULTLINE_MESH__TOKEN=… faultline coordinator --listen 0.0.0.0:8081 \\
     --tls-cert cert.pem --tls-key key.pem
 
@@ -29,7 +30,9 @@ pub(crate) struct Args {
     /// Where gateways and workers attach; port 0 takes any free one [default: 127.0.0.1:8081].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Where tasks are kept [default: sqlite:faultline.db].
+    /// Where tasks are kept: sqlite:PATH, or postgres://USER@HOST/DATABASE, which several
+    /// coordinators may share; better in FAULTLINE_COORDINATOR__STORE if there is a password in it
+    /// [default: sqlite:faultline.db].
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
