@@ -24,7 +24,7 @@ use crate::{
     registry::Presence as Link,
     show::cancelled,
     store::{Cluster, Notice, ReadError, Scope, WriteError},
-    task::{Millis, Task, is_final},
+    task::{Millis, Task},
 };
 
 /// Tasks taken over from a coordinator that is gone, at once: others take their part meanwhile.
@@ -96,7 +96,7 @@ impl Core {
     }
 
     /// What is found without being told.
-    async fn look(self: &Arc<Self>, cluster: &dyn Cluster, everything: bool) {
+    pub(crate) async fn look(self: &Arc<Self>, cluster: &dyn Cluster, everything: bool) {
         if self.lock().closed.is_some() {
             return;
         }
@@ -223,121 +223,6 @@ impl Core {
         }
     }
 
-    async fn hear(self: &Arc<Self>, cluster: &dyn Cluster, notice: Notice) {
-        let heard = match notice {
-            Notice::Changed(ids) => self.hear_of(ids).await,
-            Notice::Queued(agents) => {
-                self.lock().registry.elsewhere.want(agents);
-                Ok(())
-            }
-            Notice::Offered => self.learn_offers().await,
-            Notice::Followed(id) => {
-                self.touch(|state| state.is_wanted_elsewhere(id));
-                Ok(())
-            }
-            Notice::Left => {
-                self.look(cluster, false).await;
-                Ok(())
-            }
-            Notice::Missed => {
-                self.lock().feed.lose();
-                self.compare(cluster).await;
-                Ok(())
-            }
-        };
-        if let Err(error) = heard {
-            // What was not heard is found by comparing.
-            tracing::debug!(%error, "news of others cannot be read");
-        }
-    }
-
-    /// These tasks took a step elsewhere.
-    async fn hear_of(self: &Arc<Self>, ids: Vec<TaskId>) -> Result<(), Error> {
-        let (ours, kin) = {
-            let mut state = self.lock();
-            ids.iter().for_each(|id| state.feed.note(*id));
-            state.stir(&ids);
-            let ours: Vec<_> =
-                ids.iter().filter(|id| state.live.contains_key(id)).copied().collect();
-            let kin: Vec<_> = ids.into_iter().filter(|id| state.is_kin_elsewhere(id)).collect();
-            (ours, kin)
-        };
-        for id in ours {
-            self.look_again(id).await?;
-        }
-        self.look_at_kin(kin).await
-    }
-
-    /// Relatives of our tasks that are elsewhere: with a parent its children end.
-    async fn look_at_kin(&self, ids: Vec<TaskId>) -> Result<(), Error> {
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let rows = self.store.rows(ids.clone()).await?;
-        let lives = |id: &TaskId| rows.iter().any(|row| row.id == *id && !is_final(row.state));
-        let ended: Vec<_> = ids.into_iter().filter(|id| !lives(id)).collect();
-        if !ended.is_empty() {
-            self.change(|state| ended.into_iter().for_each(|id| state.kin_ended(id, now())));
-        }
-        Ok(())
-    }
-
-    /// An agent that nobody has told us of may have been offered elsewhere just now.
-    pub(crate) async fn meet(&self, agent: &str) -> Result<(), Error> {
-        let is_stranger = self.lock().is_stranger(agent);
-        match is_stranger {
-            true => self.learn_offers().await,
-            false => Ok(()),
-        }
-    }
-
-    async fn learn_offers(&self) -> Result<(), Error> {
-        let offers = self.store.agents().await?;
-        self.change(|state| {
-            for (offer, changed) in offers {
-                state.registry.offer(offer, changed);
-            }
-        });
-        Ok(())
-    }
-
-    /// Finds what no notice told, because it was lost or whoever should have sent it died.
-    async fn compare(self: &Arc<Self>, cluster: &dyn Cluster) {
-        if self.lock().closed.is_some() {
-            return;
-        }
-        let compared = async {
-            let owned = cluster.owned().await?;
-            let (astray, unknown, kin): (Vec<_>, Vec<_>, _) = {
-                let mut state = self.lock();
-                let followed: Vec<_> = state.followed.keys().copied().collect();
-                state.stirred.extend(followed);
-                let unknown = owned.iter().map(|(id, _)| *id);
-                let unknown = unknown.filter(|id| !state.live.contains_key(id)).collect();
-                (state.astray(&owned), unknown, state.kin_elsewhere())
-            };
-            for id in astray {
-                self.look_again(id).await?;
-            }
-            self.take_in_unknown(unknown).await?;
-            self.look_at_kin(kin).await?;
-            self.learn_offers().await
-        };
-        if let Err(error) = compared.await {
-            tracing::debug!(%error, "the store cannot be compared with");
-        }
-    }
-
-    /// The store gave us these, and its answer was lost on the way.
-    async fn take_in_unknown(&self, ids: Vec<TaskId>) -> Result<(), Error> {
-        for id in ids {
-            let stored = self.store.task(id, Scope::default()).await?;
-            let stray = stored.filter(|stored| stored.ours && !stored.task.is_final());
-            self.take_in(stray.map(|stored| stored.task).into_iter().collect(), Came::TakenOver);
-        }
-        Ok(())
-    }
-
     /// Ends tasks of others that nobody waits for any more, as their callers wished.
     fn stop_forsaken(self: &Arc<Self>) {
         let forsaken = std::mem::take(&mut self.lock().forsaken);
@@ -380,15 +265,6 @@ async fn next_notice(notices: &mut mpsc::Receiver<Notice>) -> Notice {
 }
 
 impl State {
-    /// Is it an agent that only others may know?
-    pub(crate) fn is_stranger(&self, agent: &str) -> bool {
-        self.is_shared
-            && match agent {
-                "" => self.registry.agents.is_empty(),
-                agent => !self.registry.agents.contains_key(agent),
-            }
-    }
-
     fn look_around(&mut self, elsewhere: Elsewhere, now: Millis) {
         let was_alone = self.registry.elsewhere.is_empty();
         self.registry.elsewhere = elsewhere;
@@ -447,14 +323,5 @@ impl State {
             (name, room)
         });
         room.filter(|(_, room)| *room > 0).collect()
-    }
-
-    /// Tasks that we think are ours and that the store says otherwise of.
-    fn astray(&self, owned: &[(TaskId, u64)]) -> Vec<TaskId> {
-        let owned: std::collections::HashMap<_, _> = owned.iter().copied().collect();
-        let live = self.live.iter().filter(|(_, live)| live.is_confirmed());
-        let astray = live
-            .filter(|(id, live)| owned.get(id).is_none_or(|version| *version > live.task.version));
-        astray.map(|(id, _)| *id).collect()
     }
 }
