@@ -79,8 +79,8 @@ impl State {
         }
     }
 
-    /// Those who wait for what a refused step would have done, or one after it. Wherever the task is
-    /// by now, they are told.
+    /// Those who wait for what a refused step would have done, or one after it. Wherever the task
+    /// is by now, they are told.
     pub(crate) fn take_riders(&mut self, id: TaskId, refused: u64) -> Vec<Waiter> {
         let waiters = match self.live.get_mut(&id) {
             Some(live) => &mut live.waiters,

@@ -1,6 +1,6 @@
-//! What other coordinators did, as notices tell or as is found by comparing: our own tasks that they
-//! changed or took, those that somebody here follows, relatives that ended, agents that are new. A
-//! notice is only a reason to look: what is so is read from the store.
+//! What other coordinators did, as notices tell or as is found by comparing: our own tasks that
+//! they changed or took, those that somebody here follows, relatives that ended, agents that are
+//! new. A notice is only a reason to look: what is so is read from the store.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -83,8 +83,8 @@ const EXPIRE: &str = "WITH gone AS (
     pushes AS (DELETE FROM pushes WHERE task_id IN (SELECT id FROM gone))
     DELETE FROM keys WHERE task_id IN (SELECT id FROM gone)";
 
-/// All of them, prepared when a connection is made: one that is prepared when it is first used would
-/// be run behind the COMMIT that is sent with it.
+/// All of them, prepared when a connection is made: one that is prepared when it is first used
+/// would be run behind the COMMIT that is sent with it.
 pub(super) const WRITES: [&str; 19] = [
     LOCK_TASKS,
     LOCK_KEYS,
