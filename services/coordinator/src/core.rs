@@ -134,8 +134,8 @@ pub(crate) enum Effect {
     Assign(WorkerId, Box<v1::Assign>),
     Ack(WorkerId, Ack),
     Answer(Done, Box<SendMessageResponse>),
-    /// The task never was.
-    Vanish(TaskId),
+    /// Operators who watch are told that the task changed, or is gone.
+    Note(TaskId),
     /// Under the lock, so it must be quick and must not ask for it.
     Run(Box<dyn FnOnce() + Send>),
 }
@@ -388,7 +388,7 @@ impl State {
                 acks.entry(worker).or_default().push(ack);
             }
             Effect::Answer(done, response) => done(Ok(*response)),
-            Effect::Vanish(id) => self.feed.note(id),
+            Effect::Note(id) => self.feed.note(id),
             Effect::Run(work) => work(),
         }
     }

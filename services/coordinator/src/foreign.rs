@@ -113,7 +113,7 @@ impl Core {
         let id = task.id;
         self.change(|state| {
             state.check_open()?;
-            let then = vec![Effect::Answer(done, Box::default()), Effect::Vanish(id)];
+            let then = vec![Effect::Answer(done, Box::default()), Effect::Note(id)];
             state.commit_write(write, then);
             Ok::<_, Error>(())
         })?;

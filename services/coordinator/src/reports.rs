@@ -115,7 +115,7 @@ impl State {
             effects.push(Effect::Ack(worker, ack));
         }
         if let Some(message) = vanished {
-            effects.push(Effect::Vanish(id));
+            effects.push(Effect::Note(id));
             let key = self.vanish(id, &message, &mut effects, now);
             self.commit_write(Write::Erase { id, from, key }, effects);
             self.end_children(id, now);
