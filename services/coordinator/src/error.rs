@@ -33,6 +33,14 @@ pub enum StartError {
     Recover(String),
 }
 
+impl StartError {
+    /// Nothing is wrong with the configuration, and the same may work a little later.
+    pub fn is_passing(&self) -> bool {
+        use postgres::OpenError::{Connect, Failed};
+        matches!(self, StartError::Postgres(Connect { .. } | Failed { .. }))
+    }
+}
+
 /// Why a call is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {

@@ -93,10 +93,15 @@ impl Exit {
             e.is::<config::Error>() || e.is::<telemetry::Error>()
         };
         let is_files = |e: &(dyn std::error::Error + 'static)| e.is::<tls::Error>();
+        let is_passing = |e: &(dyn std::error::Error + 'static)| {
+            e.downcast_ref().is_some_and(faultline_coordinator::Error::is_passing)
+        };
         match error.downcast_ref::<CannotStart>() {
             Some(_) if error.chain().any(is_files) => Exit::CONFIG,
-            // The configuration may be fine, but an address is taken or a disk away.
-            Some(_) if error.chain().any(|e| e.is::<io::Error>()) => Exit::UNAVAILABLE,
+            // The configuration may be fine, but an address is taken, a disk or a database away.
+            Some(_) if error.chain().any(|e| e.is::<io::Error>() || is_passing(e)) => {
+                Exit::UNAVAILABLE
+            }
             Some(_) => Exit::CONFIG,
             None if error.chain().any(is_config) => Exit::CONFIG,
             None => Exit::FAILED,
@@ -173,5 +178,17 @@ mod tests {
         assert_eq!(start(io(io::ErrorKind::AddrInUse).into()), Exit::UNAVAILABLE);
         let (path, source) = ("key.pem".into(), io(io::ErrorKind::NotFound));
         assert_eq!(start(tls::Error::Unreadable { path, source }.into()), Exit::CONFIG);
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_away_is_no_mistake_of_the_configuration() {
+        let start = async |store: &str| {
+            let config = faultline_coordinator::Config::default();
+            let config = faultline_coordinator::Config { store: store.to_owned(), ..config };
+            let error = config.bind().await.err().expect("it cannot start");
+            Exit::of_error(&anyhow::Error::new(error).context(CannotStart("coordinator")))
+        };
+        assert_eq!(start("postgres://me@127.0.0.1:1/mesh").await, Exit::UNAVAILABLE);
+        assert_eq!(start("mysql://me@127.0.0.1:1/mesh").await, Exit::CONFIG);
     }
 }
