@@ -66,7 +66,9 @@ impl State {
     /// The worker lives but does not know the attempt any more. That is nobody's death.
     pub(crate) fn take_back(&mut self, id: TaskId, worker: WorkerId, now: Millis) {
         self.finish_on(worker, id);
-        let Some(live) = self.live.get_mut(&id) else { return };
+        let name = worker.to_string();
+        // What has ended is nobody's any more.
+        let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else { return };
         let from = live.task.version;
         live.task.version += 1;
         let bodies = live.task.decide_release();
