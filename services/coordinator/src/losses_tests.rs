@@ -1,10 +1,11 @@
-//! Tasks that wait while no worker is there.
+//! Tasks that wait while no worker is there, and what is taken back from one.
 
 use faultline_proto::a2a::{GetTaskRequest, TaskState};
 
 use super::*;
 use crate::{
     core::now,
+    show::cancelled,
     testing::{Bench, at_once, offer, principal, request, soon, task_of},
 };
 
@@ -41,4 +42,20 @@ async fn after_a_restart_workers_have_time_to_come_back_for_what_waits() {
         let task = core.get(get, &principal("ann")).await.unwrap();
         assert_eq!(task.status.unwrap().state(), state);
     }
+}
+
+#[tokio::test]
+async fn what_has_ended_is_not_taken_back() {
+    let mut bench = Bench::start(vec![offer("a")]).await;
+    let running = bench.root("a").await;
+    let id = running.task_id.parse::<TaskId>().unwrap();
+    bench.hold_writes().await;
+    bench.core.change(|state| {
+        let failure = cancelled("user", "enough", None);
+        let body = state.live[&id].task.decide_cancel(failure).unwrap();
+        state.end(id, body, "user", now());
+        let queued = state.queue.writes.len();
+        state.take_back(id, bench.worker, now());
+        assert_eq!(state.queue.writes.len(), queued, "nothing follows an end");
+    });
 }
