@@ -120,6 +120,26 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// Takes out the steps of a task, which are built on one that was refused.
+    pub(crate) fn withdraw(&mut self, id: TaskId) -> Vec<Followup> {
+        let is_its = |followup: &Followup| followup.task.as_ref().is_some_and(|task| task.0 == id);
+        if !self.followups.iter().any(is_its) {
+            return Vec::new();
+        }
+        let mut writes = std::mem::take(&mut self.writes).into_iter();
+        let mut withdrawn = Vec::new();
+        for followup in std::mem::take(&mut self.followups) {
+            let write = if followup.wrote { writes.next() } else { None };
+            if is_its(&followup) {
+                withdrawn.push(followup);
+                continue;
+            }
+            self.writes.extend(write);
+            self.followups.push(followup);
+        }
+        withdrawn
+    }
+
     /// What was queued last goes into the same commit as what was queued before it.
     pub(crate) fn bind_last(&mut self) {
         if let Some(last) = self.followups.last_mut() {

@@ -85,12 +85,14 @@ impl Core {
                 }
             }
         };
-        let lost = self.change(|state| {
+        let (withdrawn, lost) = self.change(|state| {
+            let withdrawn = state.queue.withdraw(id);
             let mut lost = state.take_riders(id, first);
             lost.extend(state.step_back(id, found, now()));
-            lost
+            (withdrawn, lost)
         });
-        answer_all(Vec::new(), lost, &failure);
+        let effects = withdrawn.into_iter().flat_map(|followup| followup.effects).collect();
+        answer_all(effects, lost, &failure);
     }
 
     /// Nothing is under way. False: something has just come in.

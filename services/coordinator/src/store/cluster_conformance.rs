@@ -10,7 +10,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{
     Cluster, Notice, ReadError, Scope, Store, Write, WriteError,
-    conformance::{Life, assigned, commit, completed, key, with_key},
+    conformance::{Life, artifact, assigned, commit, completed, key, with_key},
     postgres::{OpenError, Postgres, Settings, testing::Database},
 };
 use crate::{core::now, task::Task};
@@ -345,4 +345,27 @@ async fn a_push_is_seen_to_by_one_and_by_another_when_that_is_gone() {
     assert_eq!(b.take_over_pushes().await.unwrap(), [row("p").key]);
     assert!(b.sees_to(row("p").key).await.unwrap());
     assert!(b.take_over_pushes().await.unwrap().is_empty(), "once");
+}
+
+#[tokio::test]
+async fn who_builds_on_what_was_refused_hits_no_version_by_chance() {
+    let database = Database::make().await;
+    let (a, b) = (database.open().await, database.open().await);
+    let mut life = insert(&a).await;
+    let mut rival = Life { task: life.task.clone(), now: 1000 };
+    let end = foreign(rival.advance(vec![completed()]));
+    assert_eq!(commit(&b, vec![end]).await, [Ok(())]);
+    // Its own next version is the one that the other has just made.
+    let (first, second) = (life.advance(vec![artifact("x")]), life.advance(vec![assigned()]));
+    assert_eq!(commit(&a, vec![first, second.clone()]).await, [CONFLICT, CONFLICT]);
+    assert_eq!(commit(&a, vec![second]).await, [CONFLICT], "and nothing follows an end");
+    let stored = a.task(life.task.id, Scope::default()).await.unwrap().unwrap();
+    assert_eq!(stored.task, rival.task);
+    // Of one that lives, too.
+    let mut life = insert(&a).await;
+    let mut rival = Life { task: life.task.clone(), now: 1000 };
+    let step = foreign(rival.advance(vec![artifact("y")]));
+    assert_eq!(commit(&b, vec![step]).await, [Ok(())]);
+    let (first, second) = (life.advance(vec![artifact("x")]), life.advance(vec![assigned()]));
+    assert_eq!(commit(&a, vec![first, second]).await, [CONFLICT, CONFLICT]);
 }

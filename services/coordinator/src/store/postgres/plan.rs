@@ -151,6 +151,8 @@ struct Planner {
     me: i64,
     /// Broken on purpose: see `write`.
     unfenced: bool,
+    /// Tasks of which a step was refused: what comes behind it in the batch is built on it.
+    refused: HashSet<TaskId>,
     /// Keys from before then have expired.
     expired: Millis,
     known: Known,
@@ -165,7 +167,8 @@ pub(super) fn decide(
     expired: Millis,
     known: Known,
 ) -> Plan {
-    let mut planner = Planner { me, unfenced, expired, known, plan: Plan::default() };
+    let (refused, plan) = (HashSet::new(), Plan::default());
+    let mut planner = Planner { me, unfenced, refused, expired, known, plan };
     for write in writes {
         let applied = planner.apply(write);
         planner.plan.written.push(if applied { Ok(()) } else { Err(WriteError::Conflict) });
@@ -241,9 +244,12 @@ impl Planner {
         with: Option<Box<Extras>>,
     ) -> bool {
         let Some(is) = self.task(row.id).is else { return false };
-        let fits = is.version == from && owner.is_none_or(|owner| owner == is.owner);
+        let ours = owner.is_none_or(|owner| owner == is.owner);
+        // Whoever builds on a step that was refused may hit a version that is another's by chance.
+        let fits = is.version == from && ours && is.alive && !self.refused.contains(&row.id);
         let fits = fits || self.unfenced;
         if !fits || !self.takes_key(with.as_deref(), row.id) {
+            self.refused.insert(row.id);
             return false;
         }
         self.step(is.owner, row, events, with);
@@ -269,8 +275,9 @@ impl Planner {
     }
 
     fn erase(&mut self, id: TaskId, from: u64, key: Option<Box<KeyRow>>) -> bool {
+        let refused = self.refused.contains(&id);
         let change = self.task(id);
-        if change.is.is_none_or(|is| is.version != from) {
+        if refused || change.is.is_none_or(|is| is.version != from) {
             return false;
         }
         (change.is, change.row, change.queued, change.late) = (None, None, None, 0);
