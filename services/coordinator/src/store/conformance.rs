@@ -114,6 +114,16 @@ pub(super) async fn of_two_transitions_from_one_version_the_first_wins(store: &d
     );
 }
 
+pub(super) async fn nothing_follows_an_end(store: &dyn Store) {
+    let (mut life, insert) = Life::insert("echo", "c", 1000);
+    let end = life.advance(vec![completed()]);
+    assert_eq!(commit(store, vec![insert, end]).await, [Ok(()), Ok(())]);
+    let ended = life.task.clone();
+    let more = life.advance(vec![artifact("x")]);
+    assert_eq!(commit(store, vec![more]).await, [Err(WriteError::Conflict)]);
+    assert_eq!(store.task(ended.id, Scope::default()).await.unwrap().unwrap().task, ended);
+}
+
 pub(super) async fn events_are_read_from_any_place(store: &dyn Store) {
     let (mut life, insert) = Life::insert("echo", "c", 1000);
     let step = life.advance((0..10).map(|n| artifact(&n.to_string())).collect());
@@ -359,6 +369,7 @@ fn sqlite() -> (tempfile::TempDir, Sqlite) {
 suite! {
     a_task_reads_back_as_it_was_written
     of_two_transitions_from_one_version_the_first_wins
+    nothing_follows_an_end
     events_are_read_from_any_place
     an_erased_task_never_was
     late_reports_are_counted

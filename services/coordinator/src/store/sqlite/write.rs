@@ -121,7 +121,8 @@ fn insert(tx: &Transaction<'_>, lease: i64, row: &Row) -> rusqlite::Result<bool>
 fn advance(tx: &Transaction<'_>, lease: i64, from: u64, row: &Row) -> rusqlite::Result<bool> {
     let sql = "UPDATE tasks SET state = ?1, version = ?2, seq = ?3, attempt = ?4, reported = ?5,
             worker = ?6, status_ms = ?7
-        WHERE id = ?8 AND version = ?9 AND owner = ?10";
+        WHERE id = ?8 AND version = ?9 AND owner = ?10
+            AND (state = 1 OR state = 2 OR state = 6 OR state = 8)";
     let advanced = tx.prepare_cached(sql)?.execute(params![
         row.state as i32,
         row.version,
