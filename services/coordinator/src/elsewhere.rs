@@ -73,10 +73,14 @@ impl Elsewhere {
         self.sum(agent).demand
     }
 
-    /// Adds what is there to what is here.
-    pub(crate) fn add_to(&self, agent: &mut v1::Agent) {
+    /// Adds what is there to what is here. A worker that has come here counts once, whatever the
+    /// coordinator that it left said last.
+    pub(crate) fn add_to(&self, agent: &mut v1::Agent, is_here: impl Fn(&WorkerId) -> bool) {
         let sum = self.sum(&agent.name);
-        agent.workers += sum.workers;
+        let offers = |worker: &&v1::Worker| worker.attached && worker.agents.contains(&agent.name);
+        let is_here = |worker: &v1::Worker| worker.id.parse().is_ok_and(|id| is_here(&id));
+        let there = self.workers().filter(offers).filter(|worker| !is_here(worker)).count();
+        agent.workers += there as u32;
         agent.queued += sum.queued;
         agent.computing += sum.computing;
         agent.waiting += sum.waiting;

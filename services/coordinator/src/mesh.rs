@@ -3,7 +3,7 @@
 use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
-    id::TaskId,
+    id::{TaskId, WorkerId},
     v1::{self, AgentsRequest, AgentsResponse, InspectRequest, InspectResponse, WorkersResponse},
 };
 
@@ -24,7 +24,9 @@ impl Core {
         self.lock().check_served()?;
         let mut agents = self.agents_here(request);
         let state = self.lock();
-        agents.iter_mut().for_each(|agent| state.registry.elsewhere.add_to(agent));
+        let workers = &state.registry.workers;
+        let is_here = |id: &WorkerId| workers.get(id).is_some_and(|worker| worker.is_attached());
+        agents.iter_mut().for_each(|agent| state.registry.elsewhere.add_to(agent, is_here));
         Ok(AgentsResponse { agents })
     }
 
