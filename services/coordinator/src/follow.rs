@@ -137,6 +137,15 @@ impl State {
         self.answer_settled(id);
     }
 
+    /// False: nobody follows it any more, and it is forgotten.
+    fn still_matters(&mut self, id: &TaskId) -> bool {
+        let matters = self.followed.get(id).is_some_and(Followed::matters);
+        if !matters {
+            self.followed.remove(id);
+        }
+        matters
+    }
+
     /// Those who wait for what is so already.
     pub(crate) fn answer_settled(&mut self, id: TaskId) {
         let Some(live) = self.live.get_mut(&id) else { return };
@@ -177,9 +186,9 @@ impl Core {
     pub(crate) async fn catch_up_all(self: &Arc<Self>) {
         let (watched, awaited) = {
             let mut state = self.lock();
-            let ids = std::mem::take(&mut state.stirred);
-            state.followed.retain(|_, followed| followed.matters());
-            let ids = ids.into_iter().filter(|id| state.followed.contains_key(id));
+            let mut ids = std::mem::take(&mut state.stirred);
+            ids.retain(|id| state.still_matters(id));
+            let ids = ids.into_iter();
             let is_watched = |id: &TaskId| !state.followed[id].watchers.is_empty();
             ids.partition::<Vec<_>, _>(is_watched)
         };
