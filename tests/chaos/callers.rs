@@ -25,6 +25,8 @@ use crate::told::{Told, View, Wanted};
 /// Unavailable, overloaded, out of time: what the mesh may say when it is not whole.
 const PASSING: [i64; 3] = [-31014, -31008, -31004];
 const NOT_CANCELABLE: i64 = -32002;
+/// Of an answer: the task does not ask just now.
+const UNSUPPORTED: i64 = -32004;
 /// A gateway that is silent for so long is left for another.
 const CALL: Duration = Duration::from_secs(8);
 /// No task takes so long, whatever is done to the mesh, once all is done.
@@ -146,12 +148,29 @@ impl Caller {
         while !stop.load(Relaxed) {
             let rpc = self.gateway().header("idempotency-key", &key);
             let sent = rpc.try_call("SendMessage", params.clone()).await;
-            if let Some(sent) = self.reached(sent) {
-                return Some(sent["task"].clone());
+            match sent {
+                Ok(Err(error)) if error["code"] == UNSUPPORTED && !self.took(params).await => {
+                    // An agent may take its question back and ask again when its worker is lost.
+                    self.report.refused += 1;
+                }
+                sent => {
+                    if let Some(sent) = self.reached(sent) {
+                        return Some(sent["task"].clone());
+                    }
+                }
             }
             sleep(PAUSE).await;
         }
         None
+    }
+
+    /// Has the task this message? Then its repeat must not be refused.
+    async fn took(&mut self, params: &Value) -> bool {
+        let (id, message) = (&params["message"]["taskId"], &params["message"]["messageId"]);
+        let found = self.gateway().try_call("GetTask", json!({"id": id})).await;
+        let Ok(Ok(task)) = found else { return false };
+        let mut history = task["history"].as_array().into_iter().flatten();
+        history.any(|said| &said["messageId"] == message)
     }
 
     async fn begin(&mut self, script: &str, wanted: Wanted, stop: &AtomicBool) -> Option<usize> {
