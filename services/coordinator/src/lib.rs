@@ -23,6 +23,7 @@ mod show;
 mod task;
 
 mod absorb;
+mod batch;
 mod cluster;
 mod core;
 mod dispatch;

@@ -9,7 +9,8 @@ use faultline_proto::{Failure, reason};
 use tokio::time::Instant;
 
 use crate::{
-    core::{Closed, Core, Effect, Followup, Queue, State, now},
+    batch::{Followup, Queue},
+    core::{Closed, Core, Effect, State, now},
     error::Error,
     live::Waiter,
     store::{WriteError, Written},
