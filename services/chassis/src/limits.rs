@@ -234,6 +234,8 @@ pub const SCALER_LOOK: Duration = Duration::from_secs(1);
 /// that is known.
 pub const WANTED_FOR: Duration = Duration::from_secs(60);
 pub const WANTED_MAX: usize = 10_000;
+/// How long a coordinator that leaves tries to give up its lease.
+pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// From the word of a coordinator that it leaves to its taking nothing more.
 pub const LEAVING_NOTICE: Duration = Duration::from_millis(250);
 /// When a call may be made again whose task is just moving to another coordinator.

@@ -57,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) stirred: Notify,
     /// It leaves: gateways are to make new calls elsewhere.
     pub(crate) farewell: CancellationToken,
+    /// It takes nothing more.
+    pub(crate) left: AtomicBool,
     /// The lease was not renewed in time: memory is not to be trusted any more.
     pub(crate) lapsed: AtomicBool,
 }
@@ -401,6 +403,7 @@ impl Core {
             sooner,
             stirred: Notify::new(),
             farewell: CancellationToken::new(),
+            left: AtomicBool::new(false),
             lapsed: AtomicBool::new(false),
         }
     }

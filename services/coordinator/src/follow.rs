@@ -2,7 +2,10 @@
 //! them is read from the store, when a notice says that there is something or a look finds it; it
 //! is passed on like the steps of our own, in order and once.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use faultline_chassis::limits;
 use faultline_proto::{
@@ -17,7 +20,7 @@ use prost::Message;
 use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::{
-    core::{Closed, Core, Effect, State},
+    core::{Core, Effect, State},
     error::Error,
     live::{Done, Live, Seen, Until, Waiter, message_response, task_response},
     store::{KeyRow, Notice, Scope, Write},
@@ -369,9 +372,9 @@ impl Core {
         }
     }
 
-    /// It takes nothing more.
+    /// It takes nothing more. Asked under the lock too, so it must not ask for it.
     pub(crate) fn has_left(&self) -> bool {
-        self.farewell.is_cancelled() && self.lock().closed == Some(Closed::Leaving)
+        self.left.load(Ordering::Relaxed)
     }
 
     /// Others may hold on to a task because nobody follows it any more where it was begun.

@@ -85,7 +85,7 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::Path,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -103,6 +103,7 @@ use faultline_proto::{
     v1::{hub_server::HubServer, link_server::LinkServer, mesh_server::MeshServer},
 };
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 use tonic::service::Routes;
 
 use crate::{
@@ -399,8 +400,10 @@ impl Service {
         writer.abort();
         neighbour.abort();
         let _ = tokio::join!(sweeper, timekeeper, neighbour, writer);
-        if let Some(cluster) = core.store.cluster() {
-            cluster.leave().await;
+        if let Some(cluster) = core.store.cluster()
+            && timeout(limits::LEAVE_TIMEOUT, cluster.leave()).await.is_err()
+        {
+            tracing::warn!("the store does not answer: what was ours waits for the lease to end");
         }
         core.released().await;
         Ok(())
@@ -418,6 +421,7 @@ impl Core {
             state.close(Closed::Leaving);
             state.deliveries.stop_all();
         });
+        self.left.store(true, Ordering::Relaxed);
         // Whoever is told where its task is must find it there.
         self.flushed().await;
         self.send_waiters_away();

@@ -373,3 +373,10 @@ async fn what_belongs_together_is_not_cut_in_two() {
     assert_eq!(sizes, (limits::STORE_BATCH_MAX + 2, limits::STORE_BATCH_MAX + 2));
     assert_eq!(core.take_batch().writes.len(), 1);
 }
+
+#[tokio::test]
+async fn who_is_answered_under_the_lock_asks_for_no_lock() {
+    let bench = bench();
+    let state = bench.core.lock();
+    assert!(state.closed.is_none() && !bench.core.has_left());
+}
