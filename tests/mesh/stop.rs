@@ -2,10 +2,7 @@
 //! below it. Agents that do not listen cost their worker a slot, and nobody else anything.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -54,17 +51,18 @@ async fn works(rpc: &Rpc, id: &str) {
     .await;
 }
 
-/// Hears nothing until it is let go, in a way that nobody can drop, or in one that a worker can.
+/// Hears nothing for as long as its test holds on to it, in a way that nobody can drop, or in one
+/// that a worker can. A test that fails lets it go as well.
 struct Deaf {
     blocks: bool,
-    let_go: Arc<AtomicBool>,
+    held: Weak<()>,
 }
 
 impl Agent for Deaf {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         cx.status("deaf now").await?;
         cx.settled().await?;
-        while !self.let_go.load(Ordering::Relaxed) {
+        while self.held.strong_count() > 0 {
             match self.blocks {
                 true => std::thread::sleep(Duration::from_millis(10)),
                 false => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -74,22 +72,22 @@ impl Agent for Deaf {
     }
 }
 
-async fn with_deaf(blocks: bool) -> (Running, Rpc, Arc<AtomicBool>) {
+async fn with_deaf(blocks: bool) -> (Running, Rpc, Arc<()>) {
     let mut up = start().await;
-    let let_go = Arc::new(AtomicBool::new(false));
-    let offer = Offer::new("deaf", Deaf { blocks, let_go: Arc::clone(&let_go) });
+    let hold = Arc::new(());
+    let offer = Offer::new("deaf", Deaf { blocks, held: Arc::downgrade(&hold) });
     let config = Config { name: Some("deaf".into()), slots: 2, ..Config::default() };
     up.mesh
         .attach(config, |config| Worker::new(config).offer(offer))
         .await
         .expect("a worker attaches");
     let deaf = up.rpc.agent("deaf");
-    (up, deaf, let_go)
+    (up, deaf, hold)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_agent_that_cannot_be_stopped_is_an_orphan_until_it_ends() {
-    let (_up, deaf, let_go) = with_deaf(true).await;
+    let (_up, deaf, hold) = with_deaf(true).await;
     let sent = deaf.send_immediately("go").await;
     let id = task::id(&sent);
     until("the agent is deaf", SOON, async || {
@@ -104,14 +102,14 @@ async fn an_agent_that_cannot_be_stopped_is_an_orphan_until_it_ends() {
     assert_eq!(number(&worker(&deaf, "deaf").await, "orphans"), 0, "not yet");
     worker_has(&deaf, "deaf", 1, 1).await;
     assert!(before.elapsed() >= Duration::from_secs(5));
-    let_go.store(true, Ordering::Relaxed);
+    drop(hold);
     worker_has(&deaf, "deaf", 0, 0).await;
     assert_eq!(deaf.task(id).await, canceled, "canceled is canceled, whatever came later");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_does_not_listen_is_dropped() {
-    let (_up, deaf, _let_go) = with_deaf(false).await;
+    let (_up, deaf, _hold) = with_deaf(false).await;
     let sent = deaf.send_immediately("go").await;
     works(&deaf, task::id(&sent)).await;
     let canceled = cancel(&deaf, task::id(&sent)).await.unwrap();
