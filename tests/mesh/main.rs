@@ -4,6 +4,7 @@
 mod again;
 mod asking;
 mod delegation;
+mod encrypted;
 mod kit;
 mod leaving;
 mod load;

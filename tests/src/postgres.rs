@@ -89,6 +89,10 @@ impl Database {
         &self.url
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// For whoever can hold on to nothing but the URL: it goes when the thread of the test does.
     pub fn keep(self) -> String {
         thread_local! {
