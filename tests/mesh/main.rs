@@ -16,6 +16,7 @@ mod remote;
 mod replicas;
 mod scaling;
 mod send;
+mod spread;
 mod stop;
 mod strangers;
 mod streams;

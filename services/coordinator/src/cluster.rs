@@ -105,6 +105,7 @@ impl Core {
         }
         if everything {
             self.compare(cluster).await;
+            self.touch(State::spread_workers);
         }
     }
 

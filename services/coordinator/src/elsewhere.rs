@@ -90,6 +90,13 @@ impl Elsewhere {
         self.presences.iter().flat_map(|presence| &presence.workers)
     }
 
+    /// How many workers with such agents are attached to each of those that stay.
+    pub(crate) fn workers_at_each(&self, are_such: impl Fn(&[String]) -> bool) -> Vec<usize> {
+        let staying = self.presences.iter().filter(|presence| !presence.leaving);
+        let is_such = |worker: &&v1::Worker| worker.attached && are_such(&worker.agents);
+        staying.map(|presence| presence.workers.iter().filter(is_such).count()).collect()
+    }
+
     /// Is this worker attached to one of them?
     pub(crate) fn has(&self, worker: &WorkerId) -> bool {
         self.attached.contains(worker)

@@ -1,12 +1,12 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
 //! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
 //! `losses` take it back; `cluster` lives with other coordinators on the same store, `news` hears
-//! of them, `follow` and `foreign` reach what they have, `absorb` takes what they did with ours;
-//! `retry`, `breaker` and `failover` say what is tried again, and where; `send`, `stream`, `repeat`
-//! and `api` are what callers may ask, within what `caller` and `gate` allow; `mesh`, `view`,
-//! `pulse`, `feed` and `operate` are what operators may; agents that call agents are in
-//! `delegation` and `family`; `push` tells webhooks, `retention` forgets; `hub`, `link` and `grpc`
-//! are the doors, and `scaler` is KEDA's.
+//! of them, `follow` and `foreign` reach what they have, `absorb` takes what they did with ours,
+//! `spread` shares the workers out; `retry`, `breaker` and `failover` say what is tried again, and
+//! where; `send`, `stream`, `repeat` and `api` are what callers may ask, within what `caller` and
+//! `gate` allow; `mesh`, `view`, `pulse`, `feed` and `operate` are what operators may; agents that
+//! call agents are in `delegation` and `family`; `push` tells webhooks, `retention` forgets; `hub`,
+//! `link` and `grpc` are the doors, and `scaler` is KEDA's.
 
 mod answer;
 mod artifact;
@@ -46,6 +46,7 @@ mod reports;
 mod retention;
 mod slots;
 mod spans;
+mod spread;
 mod store;
 mod sweep;
 mod timers;

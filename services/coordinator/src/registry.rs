@@ -55,6 +55,8 @@ pub(crate) struct Worker {
     pub(crate) slots: u32,
     pub(crate) since: Millis,
     pub(crate) draining: bool,
+    /// Was asked to attach to another coordinator.
+    pub(crate) sent_away: bool,
     pub(crate) link: Presence,
     /// What it runs, whether it computes or waits.
     running: HashMap<TaskId, Running>,
@@ -102,6 +104,7 @@ impl Worker {
             slots: 0,
             since,
             draining: false,
+            sent_away: false,
             link: Presence::Gone { since: Instant::now() },
             running: HashMap::new(),
             used: 0,

@@ -21,6 +21,8 @@ const ATTACH: &str = "/faultline.v1.Hub/Attach";
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// Heartbeats without a word from the coordinator before the connection counts as dead.
 const SILENT_BEATS_MAX: u32 = 3;
+/// How long a coordinator that sends a worker elsewhere may take to say that nothing is on its way.
+const PARTING_TIMEOUT: Duration = Duration::from_millis(500);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
@@ -108,8 +110,8 @@ async fn attach(desk: &Desk, members: &Members, member: &Member) -> (bool, Failu
             desk.way.lead(member, members.channel(member));
             desk.welcome(epoch, &welcome);
             tracing::info!(coordinator = %member, "attached to the coordinator");
-            let elsewhere = elsewhere(members, member);
-            (true, follow(desk, stream, heartbeat(&welcome), elsewhere).await)
+            let parting = part(desk, members, member);
+            (true, follow(desk, stream, heartbeat(&welcome), parting).await)
         }
         Ok(Err(failure)) => (false, failure),
         Err(_) => {
@@ -126,34 +128,37 @@ fn heartbeat(welcome: &v1::Welcome) -> Duration {
     }
 }
 
-/// Returns when there is another coordinator than this.
-async fn elsewhere(members: &Members, here: &Member) {
+/// Returns when there is another coordinator than this, and nothing is on its way from here any
+/// more: what was assigned and not received would have to be found missing first.
+async fn part(desk: &Desk, members: &Members, here: &Member) {
     let is_other = |now: &Vec<Member>| now.iter().any(|member| member != here);
     if members.watch().wait_for(is_other).await.is_err() {
         std::future::pending::<()>().await;
     }
+    desk.outbox.decline();
+    let _ = timeout(PARTING_TIMEOUT, desk.fence()).await;
 }
 
-/// Listens until the connection ends or falls silent, or the coordinator leaves and there is
-/// somewhere else to go. What was not acknowledged is said again there.
+/// Listens until the connection ends or falls silent, or the coordinator sends the worker elsewhere
+/// and it could part. What was not acknowledged is said again there.
 async fn follow(
     desk: &Desk,
     mut stream: Streaming<v1::ToWorker>,
     heartbeat: Duration,
-    elsewhere: impl Future<Output = ()>,
+    parting: impl Future<Output = ()>,
 ) -> Failure {
     let mut beats = interval_at(Instant::now() + heartbeat, heartbeat);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut silent, mut leaves) = (0, false);
-    tokio::pin!(elsewhere);
+    let (mut silent, mut sent_away) = (0, false);
+    tokio::pin!(parting);
     loop {
         tokio::select! {
             message = stream.message() => match message {
                 Ok(Some(message)) => {
                     silent = 0;
                     if matches!(message.body, Some(Body::Drain(_))) {
-                        tracing::info!("the coordinator is about to leave");
-                        leaves = true;
+                        tracing::info!("the coordinator sends it elsewhere");
+                        sent_away = true;
                     }
                     desk.take(message);
                 }
@@ -163,8 +168,9 @@ async fn follow(
                 }
                 Err(status) => return status.into(),
             },
-            () = &mut elsewhere, if leaves => {
-                return Failure::new(&reason::UNAVAILABLE).because("the coordinator leaves");
+            () = &mut parting, if sent_away => {
+                let failure = Failure::new(&reason::UNAVAILABLE);
+                return failure.because("the coordinator sent it elsewhere");
             }
             _ = beats.tick() => {
                 if silent == SILENT_BEATS_MAX {

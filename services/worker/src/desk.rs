@@ -157,7 +157,7 @@ impl Desk {
                     attempt.go_on();
                 }
             }
-            // That the coordinator leaves is the connection's business. The rest is a second
+            // Where to attach is the connection's business. The rest is a second
             // welcome, or something that only a newer coordinator says.
             Some(Body::Drain(_) | Body::Welcome(_)) | None => {}
         }

@@ -125,13 +125,18 @@ impl Outbox {
         });
     }
 
-    /// Says now, and on every connection to come, that no new work is wanted.
-    pub(crate) fn leave(&self) {
+    /// Says on this connection that no new work is wanted.
+    pub(crate) fn decline(&self) {
         self.change(|state| {
-            state.leaving = true;
             state.drain = true;
             true
         });
+    }
+
+    /// The same now and on every connection to come.
+    pub(crate) fn leave(&self) {
+        self.0.lock().leaving = true;
+        self.decline();
     }
 
     /// Ends the last connection: everything is said.

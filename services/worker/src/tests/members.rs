@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use faultline_proto::v1::{self, report::Body, to_worker};
+use faultline_proto::v1::{self, from_worker, report::Body, to_worker};
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::{
@@ -65,20 +65,42 @@ async fn a_worker_whose_coordinator_breaks_goes_to_another_with_its_work_at_once
 }
 
 #[tokio::test]
-async fn a_worker_goes_elsewhere_when_its_coordinator_is_about_to_leave() {
+async fn a_worker_goes_elsewhere_when_its_coordinator_sends_it_there() {
     let (mut pair, mut wire) = start(vec![]).await;
     let task = wire.assign("script", "ask ready?; chunk done").await;
     assert!(matches!(wire.reports().await.last().unwrap().body, Some(Body::Ask(_))));
     wire.say(to_worker::Body::Drain(v1::Drain {})).await;
     let mut next = pair.there.attached().await;
     assert_eq!(next.hello.held, [task.held()], "it keeps its work");
-    assert_eq!(wire.next().await, None, "and does not hand it back to who leaves");
+    assert!(matches!(wire.next().await, Some(from_worker::Body::Drain(_))), "nothing more, please");
+    assert_eq!(wire.next().await, None, "and it does not hand its work back");
     next.welcome(resuming(&task)).await;
     let again = next.reports().await;
     next.ack(&task, again.len() as u32).await;
     next.answer(&task, "ask-1", "yes").await;
     let last = next.reports().await.pop().unwrap();
     assert!(matches!(last.body, Some(Body::Completed(_))));
+}
+
+#[tokio::test]
+async fn what_a_coordinator_gave_before_a_worker_parts_goes_along() {
+    let (mut pair, mut wire) = start(vec![]).await;
+    wire.fall_silent();
+    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
+    assert!(matches!(wire.next().await, Some(from_worker::Body::Drain(_))));
+    let task = wire.assign("script", "ask ready?").await;
+    wire.say(to_worker::Body::Heartbeat(v1::Heartbeat {})).await;
+    wire.say(to_worker::Body::Heartbeat(v1::Heartbeat {})).await;
+    let next = pair.there.attached().await;
+    assert_eq!(next.hello.held, [task.held()]);
+}
+
+#[tokio::test]
+async fn a_coordinator_that_no_longer_answers_is_left_all_the_same() {
+    let (mut pair, wire) = start(vec![]).await;
+    wire.fall_silent();
+    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
+    pair.there.attached().await;
 }
 
 #[tokio::test]
@@ -133,12 +155,12 @@ async fn a_delegation_follows_its_worker_to_another_coordinator() {
     let mut slots = 0;
     loop {
         match next.next().await {
-            Some(v1::from_worker::Body::Slot(slot)) if !slot.released => {
+            Some(from_worker::Body::Slot(slot)) if !slot.released => {
                 next.go_on(&task).await;
                 slots += 1;
             }
-            Some(v1::from_worker::Body::Slot(_)) => {}
-            Some(v1::from_worker::Body::Reports(reports)) => {
+            Some(from_worker::Body::Slot(_)) => {}
+            Some(from_worker::Body::Reports(reports)) => {
                 let last = reports.reports.last().unwrap();
                 next.ack(&task, last.number).await;
                 if matches!(last.body, Some(Body::Completed(_))) {

@@ -1,0 +1,59 @@
+//! Workers are shared out among the coordinators there are, and nobody notices when one moves.
+
+use faultline_tests::{
+    Cluster, Plan,
+    task::{self, COMPLETED, is_final},
+    until,
+    wait::SOON,
+};
+use serde_json::{Value, json};
+
+/// How many workers each coordinator has, as it says itself.
+fn attached(cluster: &Cluster) -> Vec<usize> {
+    let count = |log: &str, words: &str| log.matches(words).count();
+    let here =
+        |log: String| count(&log, "a worker attached") - count(&log, "a worker's stream ended");
+    cluster.coordinators.iter().map(|process| here(process.log())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_comes_last_gets_its_share_of_the_workers_and_of_their_work() {
+    let plan = Plan::replicas(2).gateways(2).apart().workers(&[]).slots(2);
+    let mut cluster = plan.with("lease_ms = 2000").start().await;
+    cluster.wires[1].sever();
+    for _ in 0..4 {
+        cluster.add_worker("echo,script", 2).await;
+    }
+    let rpc = cluster.rpc_at(0).agent("script");
+    until("all are attached to the first", SOON, async || {
+        (attached(&cluster) == [4, 0]).then_some(())
+    })
+    .await;
+    let mut sent = Vec::new();
+    for _ in 0..8 {
+        let task = rpc.send_immediately("chunk a; sleep 4s; chunk b; sleep 10ms; chunk c").await;
+        sent.push(task::id(&task).to_owned());
+    }
+    until("every slot is taken, so that whoever moves has work to take along", SOON, async || {
+        let agents = rpc.mesh("Agents", json!({"name": "script"})).await;
+        (agents["agents"][0]["computing"] == 8).then_some(())
+    })
+    .await;
+    cluster.wires[1].heal();
+    until("each has its share", 2 * SOON, async || (attached(&cluster) == [2, 2]).then_some(()))
+        .await;
+    for id in &sent {
+        let done = until("the task has ended", SOON, async || {
+            Some(rpc.task(id).await).filter(|task| is_final(task::state(task)))
+        })
+        .await;
+        assert_eq!(task::state(&done), COMPLETED, "{done}");
+        assert_eq!(task::artifacts(&done)["output"], "abc", "{done}");
+        let inspected = rpc.inspect(id).await;
+        assert_eq!(inspected["attempts"].as_array().map(Vec::len), Some(1), "{inspected}");
+    }
+    let workers = rpc.mesh("Workers", json!({})).await;
+    let workers = workers["workers"].as_array().cloned().unwrap_or_default();
+    let is_free = |worker: &Value| worker["attached"] == true && worker["draining"] != true;
+    assert!(workers.len() == 4 && workers.iter().all(is_free), "{workers:?}");
+}
