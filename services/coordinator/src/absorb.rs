@@ -25,7 +25,8 @@ use crate::{
 pub(crate) enum Found {
     /// With what has happened to it since.
     Ours(Box<Task>, Vec<Event>),
-    Elsewhere,
+    /// When the store was asked: what has come here since then is ours all the same.
+    Elsewhere(Instant),
     /// It was answered by a message, or has expired.
     Gone,
 }
@@ -41,14 +42,28 @@ impl Core {
         Ok(())
     }
 
+    /// The task as it is stored, for whoever is about to do something with it. One that turns out to
+    /// be another's is let go of first: what we think of it is older than what was read.
+    pub(crate) async fn read(&self, id: TaskId, scope: Scope) -> Result<Option<Task>, Error> {
+        let asked = Instant::now();
+        let Some(Stored { task, ours, .. }) = self.store.task(id, scope).await? else {
+            return Ok(None);
+        };
+        if !ours && !task.is_final() && self.lock().live.contains_key(&id) {
+            self.change(|state| state.absorb(id, Found::Elsewhere(asked), now()));
+        }
+        Ok(Some(task))
+    }
+
     /// The task as it is stored, with its events after `seq`.
     pub(crate) async fn find(&self, id: TaskId, seq: u64) -> Result<Found, Error> {
+        let asked = Instant::now();
         let Some(Stored { task, ours, .. }) = self.store.task(id, Scope::default()).await? else {
             return Ok(Found::Gone);
         };
         // What has ended belongs to nobody, and we are the ones who know its worker.
         if !ours && !task.is_final() {
-            return Ok(Found::Elsewhere);
+            return Ok(Found::Elsewhere(asked));
         }
         let news = usize::try_from(task.seq.saturating_sub(seq)).unwrap_or(usize::MAX);
         let stored = self.store.events(id, seq, news).await?;
@@ -63,7 +78,8 @@ impl State {
     pub(crate) fn absorb(&mut self, id: TaskId, found: Found, now: Millis) {
         let Some(live) = self.live.get(&id) else { return };
         match found {
-            Found::Elsewhere => self.let_go(id),
+            Found::Elsewhere(asked) if live.came > asked => {}
+            Found::Elsewhere(_) => self.let_go(id),
             // What we have on its way to the store is refused there, and looks again itself.
             Found::Ours(task, _) if !live.is_confirmed() || task.version <= live.task.version => {}
             Found::Ours(task, events) if live.published + events.len() as u64 == task.seq => {
@@ -101,7 +117,7 @@ impl State {
     pub(crate) fn step_back(&mut self, id: TaskId, found: Found, now: Millis) -> Vec<Waiter> {
         let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
         let (task, events) = match found {
-            Found::Elsewhere => {
+            Found::Elsewhere(_) => {
                 self.let_go(id);
                 return Vec::new();
             }

@@ -43,8 +43,7 @@ impl Core {
     ) -> Result<Task, Error> {
         let not_found = || Error::TaskNotFound(id.to_owned());
         let task_id = id.parse::<TaskId>().map_err(|_| not_found())?;
-        let stored = self.store.task(task_id, caller.scope(tenant)).await?;
-        let task = stored.ok_or_else(not_found)?.task;
+        let task = self.read(task_id, caller.scope(tenant)).await?.ok_or_else(not_found)?;
         self.activate(caller, &task.agent);
         Ok(task)
     }
@@ -144,8 +143,7 @@ impl Core {
             }
             // Somebody else was faster: what is there now?
             let not_found = || Error::TaskNotFound(task.id.to_string());
-            let stored = self.store.task(task.id, Scope::default()).await?;
-            task = stored.ok_or_else(not_found)?.task;
+            task = self.read(task.id, Scope::default()).await?.ok_or_else(not_found)?;
         }
         Err(contended())
     }

@@ -89,8 +89,7 @@ impl Core {
                 return Ok(Answered::Elsewhere(task.id));
             }
             let not_found = || Error::TaskNotFound(task.id.to_string());
-            let stored = self.store.task(task.id, Scope::default()).await?;
-            task = stored.ok_or_else(not_found)?.task;
+            task = self.read(task.id, Scope::default()).await?.ok_or_else(not_found)?;
         }
         Err(contended())
     }
@@ -141,3 +140,7 @@ pub(crate) fn contended() -> Error {
         .with_retryable(true)
         .into()
 }
+
+#[cfg(test)]
+#[path = "foreign_tests.rs"]
+mod tests;

@@ -19,6 +19,8 @@ use crate::{meters::AgentMeters, spans::Open, store::KeyRow, task::Task};
 
 pub(crate) struct Live {
     pub(crate) task: Task,
+    /// When it became ours.
+    pub(crate) came: Instant,
     /// The last event the store has confirmed.
     pub(crate) published: u64,
     /// The last report of the current attempt the store has confirmed.
@@ -90,6 +92,7 @@ pub(crate) enum Until {
 impl Live {
     pub(crate) fn new(task: Task, meters: Arc<AgentMeters>) -> Self {
         Self {
+            came: Instant::now(),
             published: task.seq,
             acked: task.reported,
             assigned: !task.worker.is_empty(),

@@ -225,6 +225,12 @@ impl Core {
         caller: &Caller,
         done: Done,
     ) {
+        // What is waited for may have been done elsewhere, before we heard of it.
+        if self.store.cluster().is_some()
+            && let Err(error) = self.look_again(id).await
+        {
+            return done(Err(error.into()));
+        }
         let over = self.change(|state| {
             if let Err(error) = state.check_served() {
                 done(Err(error.into()));

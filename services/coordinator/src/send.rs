@@ -23,7 +23,7 @@ use crate::{
     depth,
     dispatch::{Decided, NewTask, Step},
     error::Error,
-    foreign::{Answered, STEP_TRIES},
+    foreign::{Answered, STEP_TRIES, contended},
     gate,
     keys::Claim,
     live::{Alarm, Done, Until, Waiter, task_response},
@@ -235,17 +235,16 @@ impl Core {
         Some(Alarm(ringing.abort_handle()))
     }
 
-    /// A task that was there when we read it and not when we answered it has ended in between.
+    /// A task that was there when we read it and not when we answered it has mostly ended in between.
     pub(crate) async fn ended_meanwhile(&self, error: Error) -> Error {
         let Error::TaskNotFound(id) = &error else { return error };
         let Ok(task_id) = id.parse::<TaskId>() else { return error };
-        match self.store.task(task_id, Scope::default()).await {
-            Ok(Some(stored)) if stored.task.is_final() => {
-                Error::Ended { id: task_id, state: stored.task.state }
-            }
-            Ok(Some(_)) => Error::Busy(task_id),
+        match self.read(task_id, Scope::default()).await {
+            Ok(Some(task)) if task.is_final() => Error::Ended { id: task_id, state: task.state },
+            // Or it has gone to another coordinator, where it can be answered.
+            Ok(Some(_)) => contended(),
             Ok(None) => error,
-            Err(failed) => failed.into(),
+            Err(failed) => failed,
         }
     }
 
@@ -385,7 +384,7 @@ fn continued(
     caller: &Caller,
     streams: bool,
 ) -> Result<Step, Error> {
-    // Memory is at least as new as what was read.
+    // Memory is at least as new as what was read, or it would not be there any more.
     let live = state.live.get(&task.id).map(|live| &live.task);
     let body = answer_of(state, live.unwrap_or(task), request, caller, streams)?;
     match live {

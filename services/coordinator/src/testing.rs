@@ -23,7 +23,7 @@ use crate::{
     core::{Core, now},
     delegation::Claimed,
     live::Done,
-    store::{Filter, Write, sqlite::Sqlite},
+    store::{Filter, Store, Write, sqlite::Sqlite},
     subscription::Subscription,
 };
 
@@ -35,7 +35,8 @@ pub(crate) struct Bench {
     pub(crate) core: Arc<Core>,
     pub(crate) worker: WorkerId,
     pub(crate) messages: mpsc::Receiver<ToWorker>,
-    dir: tempfile::TempDir,
+    /// Of a store that is a file.
+    dir: Option<tempfile::TempDir>,
     writer: JoinHandle<()>,
 }
 
@@ -114,7 +115,15 @@ impl Bench {
         offers: Vec<AgentOffer>,
     ) -> Self {
         let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
-        let core = Arc::new(Core::new(Box::new(store), config));
+        Self { dir: Some(dir), ..Self::start_on(Box::new(store), config, offers).await }
+    }
+
+    pub(crate) async fn start_on(
+        store: Box<dyn Store>,
+        config: Config,
+        offers: Vec<AgentOffer>,
+    ) -> Self {
+        let core = Arc::new(Core::new(store, config));
         core.recover().await.unwrap();
         let writer = writer(&core);
         let (worker, (outbox, messages)) = (WorkerId::new(), mpsc::channel(64));
@@ -122,7 +131,7 @@ impl Bench {
             let hello = Hello { agents: offers, slots: 100, ..Hello::default() };
             core.change(|state| state.attach(worker, hello, outbox, core.welcome(), now()));
         }
-        Self { core, worker, messages, dir, writer }
+        Self { core, worker, messages, dir: None, writer }
     }
 
     /// Another coordinator on the same store, with what it offers.
@@ -133,7 +142,7 @@ impl Bench {
         let _ = writer.await;
         let config = Config::clone(&core.config);
         core.released().await;
-        Self::start_in(dir, config, offers).await
+        Self::start_in(dir.expect("it is a file"), config, offers).await
     }
 
     pub(crate) fn send(&self, request: SendMessageRequest, caller: &Caller) -> Answer {

@@ -1,0 +1,131 @@
+//! Two coordinators on one store that hear nothing of one another: what one of them thinks stays as
+//! old as it is, and must not be what callers are told.
+
+use faultline_proto::{
+    a2a::TaskState,
+    v1::{Assign, Held, Interrupt, report, to_worker},
+};
+use tokio::time::Instant;
+
+use super::*;
+use crate::{
+    Config,
+    absorb::Found,
+    store::postgres::testing::Database,
+    testing::{Bench, SOON, answering, at_once, keyed, offer, principal, request, soon, task_of},
+};
+
+struct Pair {
+    here: Bench,
+    there: Bench,
+    /// Last: it is dropped behind those who use it.
+    _database: Database,
+}
+
+impl Pair {
+    /// A worker is attached to the first.
+    async fn start() -> Self {
+        let database = Database::make().await;
+        let start = async |offers| {
+            let store = Box::new(database.open().await);
+            Bench::start_on(store, Config::default(), offers).await
+        };
+        let (here, there) = (start(vec![offer("a")]).await, start(vec![]).await);
+        Self { here, there, _database: database }
+    }
+
+    /// The worker goes to the other with all it has.
+    async fn go_there(&mut self, assign: &Assign) {
+        self.here.core.flushed().await;
+        self.there.worker = self.here.worker;
+        self.there.core.adopt(self.there.worker).await.unwrap();
+        let (task_id, attempt) = (assign.task_id.clone(), assign.attempt);
+        let held = Held { task_id, attempt, ..Held::default() };
+        self.there.attach_again(&["a"], 100, vec![held]);
+    }
+
+    /// The first has the task and has not heard that the other has it, and that it asks there.
+    async fn asking_there() -> (Self, Assign) {
+        let mut pair = Self::start().await;
+        let assign = pair.here.root("a").await;
+        pair.go_there(&assign).await;
+        let question = Interrupt { key: "q".into(), prompt: "q?".into(), ..Interrupt::default() };
+        pair.there.report(&assign, 1, report::Body::Ask(question));
+        pair.there.core.flushed().await;
+        assert!(pair.here.lives(&assign), "it thinks so");
+        (pair, assign)
+    }
+}
+
+impl Bench {
+    fn lives(&self, assign: &Assign) -> bool {
+        self.core.lock().live.contains_key(&id(assign))
+    }
+
+    async fn stored(&self, assign: &Assign) -> Task {
+        self.core.store.task(id(assign), Scope::default()).await.unwrap().unwrap().task
+    }
+}
+
+fn id(assign: &Assign) -> TaskId {
+    assign.task_id.parse().unwrap()
+}
+
+fn answer(assign: &Assign) -> SendMessageRequest {
+    answering(request("a", "yes"), &assign.task_id)
+}
+
+#[tokio::test]
+async fn a_former_owner_takes_the_answer_to_what_is_asked_elsewhere() {
+    for caller in [principal("ann"), keyed("ann", "k")] {
+        let (mut pair, assign) = Pair::asking_there().await;
+        let task = task_of(pair.here.send(at_once(answer(&assign)), &caller)).await;
+        assert_eq!(task.status.unwrap().state(), TaskState::Working);
+        assert!(!pair.here.lives(&assign), "it has learnt whose it is");
+        assert_eq!(pair.there.stored(&assign).await.answers.len(), 1);
+        pair.there.core.look_again(id(&assign)).await.unwrap();
+        let told = pair.there.told().await;
+        assert!(matches!(&told, to_worker::Body::Answer(a) if a.key == "q"), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_answers_at_a_former_owner_is_taken_too() {
+    let (pair, assign) = Pair::asking_there().await;
+    let streams = pair.here.core.stream(answer(&assign), &principal("ann")).await;
+    assert!(streams.is_ok());
+    assert_eq!(pair.there.stored(&assign).await.answers.len(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_repeated_at_the_owner_waits_although_it_has_not_heard_of_it() {
+    let (mut pair, assign) = Pair::asking_there().await;
+    let ann = keyed("ann", "k");
+    let _first = pair.here.send(answer(&assign), &ann);
+    soon(async {
+        while pair.here.stored(&assign).await.answers.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let again = pair.there.send(answer(&assign), &ann);
+    let told = pair.there.told().await;
+    assert!(matches!(told, to_worker::Body::Answer(_)), "{told:?}");
+    pair.there.complete(&assign, 2);
+    assert_eq!(task_of(again).await.status.unwrap().state(), TaskState::Completed);
+    assert_eq!(pair.there.stored(&assign).await.answers.len(), 1);
+}
+
+#[tokio::test]
+async fn what_has_come_since_the_store_was_asked_is_not_let_go_of() {
+    let mut pair = Pair::start().await;
+    let before = Instant::now();
+    let assign = pair.here.root("a").await;
+    let absorb = |asked| {
+        let found = Found::Elsewhere(asked);
+        pair.here.core.change(|state| state.absorb(id(&assign), found, now()));
+        pair.here.lives(&assign)
+    };
+    assert!(absorb(before), "it was not ours then, and is now");
+    assert!(!absorb(Instant::now() + SOON));
+}
