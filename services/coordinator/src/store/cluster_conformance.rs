@@ -6,7 +6,10 @@ use faultline_proto::{
     id::{TaskId, WorkerId},
     v1::{Assigned, Load, Presence, event},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
 
 use super::{
     Cluster, Notice, ReadError, Scope, Store, Write, WriteError,
@@ -115,6 +118,44 @@ async fn recovery_leaves_others_what_is_theirs() {
     let (_, write) = Life::insert("echo", "c", 1000);
     let refused = commit(&b, vec![write]).await;
     assert!(matches!(refused[..], [Err(WriteError::Unavailable(_))]), "nothing after leaving");
+}
+
+#[tokio::test]
+async fn much_is_recovered_in_parts_and_what_is_damaged_is_left_out() {
+    let database = Database::make().await;
+    let (a, b) = (database.open().await, database.open().await);
+    let (lives, writes): (Vec<_>, Vec<_>) =
+        (0..300).map(|_| Life::insert("echo", "c", 1000)).unzip();
+    assert!(commit(&a, writes).await.iter().all(Result::is_ok));
+    let (theirs, writes): (Vec<_>, Vec<_>) =
+        (0..300).map(|_| Life::insert("echo", "c", 1000)).unzip();
+    assert!(commit(&b, writes).await.iter().all(Result::is_ok));
+    database.lapse(&b).await;
+    let uuid = |life: &Life| uuid::Uuid::from_bytes(*life.task.id.as_bytes());
+    for damaged in [&lives[7], &theirs[7]] {
+        let sql = "DELETE FROM events WHERE task_id = $1";
+        assert_eq!(database.client().await.execute(sql, &[&uuid(damaged)]).await.unwrap(), 1);
+    }
+    let found: BTreeSet<_> = ids(&a.recover().await.unwrap()).into_iter().collect();
+    let whole = lives[..7].iter().chain(&lives[8..]).chain(&theirs[..7]).chain(&theirs[8..]);
+    // Those that were cut off by a damaged one are taken over by the next look.
+    let rest: BTreeSet<_> = ids(&a.take_over(300).await.unwrap()).into_iter().collect();
+    assert!(found.len() >= 299 + 255 && found.is_disjoint(&rest));
+    let every: BTreeSet<_> = whole.map(|life| life.task.id).collect();
+    assert_eq!(&found | &rest, every);
+}
+
+#[tokio::test]
+async fn who_stops_in_the_middle_does_not_keep_others_from_a_task_for_long() {
+    let database = Database::make().await;
+    let (a, b) = (database.open().await, database.open().await);
+    let mut life = insert(&a).await;
+    let stuck = a.stuck_with(life.task.id).await;
+    let waiting = Instant::now();
+    let step = foreign(life.advance(vec![completed()]));
+    assert_eq!(commit(&b, vec![step]).await, [Ok(())]);
+    assert!(waiting.elapsed() < Duration::from_secs(8), "{:?}", waiting.elapsed());
+    assert!(stuck.batch_execute("SELECT 1").await.is_err(), "it was thrown out");
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ use futures::{FutureExt, future::BoxFuture};
 use tokio::{
     sync::{mpsc, oneshot},
     task::AbortHandle,
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_postgres::types::ToSql;
 
@@ -136,7 +136,7 @@ impl Shared {
     }
 
     /// A connection outside the pool.
-    async fn connect(&self) -> Result<ClientWrapper, tokio_postgres::Error> {
+    async fn connect(&self) -> Result<ClientWrapper, String> {
         connect(&self.address).await
     }
 
@@ -152,7 +152,7 @@ impl Shared {
     }
 }
 
-async fn connect(address: &Address) -> Result<ClientWrapper, tokio_postgres::Error> {
+async fn connect(address: &Address) -> Result<ClientWrapper, String> {
     let (client, connection) = address.connect().await?;
     // Its end is seen by whoever uses the client.
     let driver = tokio::spawn(async move { drop(connection.await) });
@@ -172,8 +172,8 @@ impl Postgres {
     pub(crate) async fn open(url: &str, settings: Settings) -> Result<Self, OpenError> {
         let address = Address::parse(url)?;
         let shown = address.shown.clone();
-        let mut client = connect(&address).await.map_err(|e| {
-            let (shown, problem) = (shown.clone(), said(&e));
+        let mut client = connect(&address).await.map_err(|problem| {
+            let shown = shown.clone();
             OpenError::Connect { shown, problem }
         })?;
         schema::migrate(&mut client, &shown).await?;
@@ -224,13 +224,15 @@ impl Postgres {
         work: impl for<'c> FnOnce(&'c mut Object) -> Reading<'c, T> + Send + 'a,
     ) -> Reading<'a, T> {
         async move {
-            let connected = pool.get().await;
+            let (end, late) = (Instant::now() + most, || format!("no answer in {most:?}"));
+            let late = || ReadError::Unavailable(late());
+            let connected = timeout_at(end, pool.get()).await.map_err(|_| late())?;
             let mut client = connected.map_err(|e| ReadError::Unavailable(why(&e)))?;
-            let done = timeout(most, work(&mut client)).await;
+            let done = timeout_at(end, work(&mut client)).await;
             done.unwrap_or_else(|_| {
                 // Whatever it still waits for, nobody else shall.
                 drop(Object::take(client));
-                Err(ReadError::Unavailable(format!("no answer in {most:?}")))
+                Err(late())
             })
         }
         .boxed()
@@ -287,8 +289,7 @@ impl Store for Postgres {
     }
 
     fn task(&self, id: TaskId, scope: Scope) -> Reading<'_, Option<Stored>> {
-        let me = self.shared.lease();
-        self.read(move |c| async move { read::task(c, id, &scope, me).await }.boxed())
+        self.with(move |s, c| async move { read::task(c, id, &scope, s.lease()).await }.boxed())
     }
 
     fn events(&self, id: TaskId, after: u64, limit: usize) -> Reading<'_, Vec<StoredEvent>> {
@@ -373,7 +374,9 @@ fn to_read<T>(result: Result<T, tokio_postgres::Error>) -> Result<T, ReadError> 
 impl Cluster for Postgres {
     fn beat(&self, here: v1::Presence) -> Reading<'_, Vec<v1::Presence>> {
         let (shared, pool) = (Arc::clone(&self.shared), &self.shared.lease_pool);
-        self.read_within(READ_MAX, pool, move |c| async move { shared.beat(c, here).await }.boxed())
+        // There must be time for another one, on a connection that is not stuck.
+        let most = Duration::from_millis(self.shared.lease_ms.unsigned_abs() / 3);
+        self.read_within(most, pool, move |c| async move { shared.beat(c, here).await }.boxed())
     }
 
     fn take_over(&self, limit: usize) -> Reading<'_, Vec<Task>> {

@@ -5,13 +5,14 @@ use std::{path::PathBuf, time::Duration};
 
 use faultline_chassis::tls::Trust;
 use percent_encoding::percent_decode_str;
+use tokio::time::timeout;
 use tokio_postgres::{
     Client, Config, Connection, Socket,
     config::{Host, SslMode},
 };
 
 use super::{
-    OpenError,
+    OpenError, said,
     tls::{Encrypted, Tls},
 };
 
@@ -22,6 +23,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Between signs of life on a connection that says nothing.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
+/// What nobody waits for any more must not go on, and whoever stops in the middle of a transaction
+/// must not hold others up for longer than they survive.
+const BOUNDS: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=3s";
 /// Every question here has an index that answers it in its order, and stops there. Before the
 /// tables are analysed the planner guesses, and would rather collect all of a principal's tasks.
 /// What has no index is a table of a few rows; by what a scan counts then it would seem worth
@@ -82,7 +86,7 @@ impl Address {
         if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(h) if h.contains('@'))) {
             return Err(bad("an '@' in a user or a password is written %40".to_owned()));
         }
-        let options = format!("{} {PLANS}", config.get_options().unwrap_or_default());
+        let options = format!("{} {BOUNDS} {PLANS}", config.get_options().unwrap_or_default());
         config
             .ssl_mode(mode)
             .options(options.trim_start())
@@ -100,8 +104,12 @@ impl Address {
     /// A connection of its own, outside the pool.
     pub(super) async fn connect(
         &self,
-    ) -> Result<(Client, Connection<Socket, Encrypted<Socket>>), tokio_postgres::Error> {
-        self.config.connect(self.tls.clone()).await
+    ) -> Result<(Client, Connection<Socket, Encrypted<Socket>>), String> {
+        // The driver's own bound is for the socket alone: a peer may take it and say nothing.
+        match timeout(CONNECT_MAX, self.config.connect(self.tls.clone())).await {
+            Ok(connected) => connected.map_err(|e| said(&e)),
+            Err(_) => Err(format!("no answer in {CONNECT_MAX:?}")),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio_postgres::{Error, Row as Record, types::ToSql};
 use super::{
     super::{Notice, PushKey, ReadError},
     Shared, push,
-    read::{COLUMNS, fold_all, id, unavailable},
+    read::{COLUMNS, fold_all, id, moment, unavailable, uuid},
     schema::ALIVE,
 };
 use crate::task::Task;
@@ -27,26 +27,31 @@ pub(super) async fn new(tx: &Transaction<'_>, lease_ms: i64) -> Result<i64, Erro
     tx.query_one(&sql, &[&(lease_ms as f64)]).await?.try_get(0)
 }
 
-/// Those that another is just burying are left to it: it may take long over what they had.
-async fn bury(tx: &Transaction<'_>) -> Result<(), Error> {
+/// Tasks that are read, or change hands, in one transaction: it holds them for as long as it takes,
+/// and whoever wants to stop or answer one of them waits for it.
+const AT_ONCE: usize = 256;
+
+/// Those that another is just burying are left to it: it may take long over what they had. One's
+/// own is for others to bury.
+async fn bury(tx: &Transaction<'_>, me: i64) -> Result<(), Error> {
     let sql = "DELETE FROM leases WHERE id IN (SELECT id FROM leases
-        WHERE expires <= clock_timestamp() FOR UPDATE SKIP LOCKED)";
-    tx.execute(sql, &[]).await.map(drop)
+        WHERE expires <= clock_timestamp() AND id <> $1 FOR UPDATE SKIP LOCKED)";
+    tx.execute(sql, &[&me]).await.map(drop)
 }
 
-/// Owners of live tasks who have no lease: one step in the index for each owner.
-async fn dead(tx: &Transaction<'_>) -> Result<Vec<i64>, Error> {
+/// Other owners of live tasks who have no lease: one step in the index for each owner.
+async fn dead(tx: &Transaction<'_>, me: i64) -> Result<Vec<i64>, Error> {
     let sql = format!(
         "WITH RECURSIVE owners (id) AS (
             (SELECT owner FROM tasks WHERE {ALIVE} ORDER BY owner LIMIT 1)
             UNION ALL
             SELECT (SELECT owner FROM tasks WHERE {ALIVE} AND owner > owners.id
                 ORDER BY owner LIMIT 1) FROM owners WHERE owners.id IS NOT NULL)
-         SELECT id FROM owners WHERE id IS NOT NULL
+         SELECT id FROM owners WHERE id IS NOT NULL AND id <> $1
             AND NOT EXISTS (SELECT 1 FROM leases WHERE leases.id = owners.id)"
     );
     let statement = tx.prepare_cached(&sql).await?;
-    tx.query(&statement, &[]).await?.iter().map(|r| r.try_get(0)).collect()
+    tx.query(&statement, &[&me]).await?.iter().map(|r| r.try_get(0)).collect()
 }
 
 /// Makes tasks ours that fulfil a condition, in order. What another holds just now is waited for,
@@ -66,38 +71,68 @@ async fn seize(
 }
 
 impl Shared {
-    /// Begins anew: another lease, and with it everything that no other coordinator has.
+    /// Begins anew: another lease, and with it everything that no other coordinator has. What was
+    /// ours before is ours without a moment in which others could take it; it is read after that.
     pub(super) async fn begin(&self, c: &mut Object) -> Result<Vec<Task>, ReadError> {
-        let tx = c.transaction().await.map_err(unavailable)?;
-        let before = self.lease();
-        let moved = async {
-            let me = new(&tx, self.lease_ms).await?;
-            tx.execute("DELETE FROM leases WHERE id = $1", &[&before]).await?;
-            bury(&tx).await?;
-            let mut from = dead(&tx).await?;
-            from.push(before);
-            let which = format!("{ALIVE} AND owner = ANY($2) ORDER BY id FOR NO KEY UPDATE");
-            let records = seize(&tx, &which, "", &[&me, &from]).await?;
-            // Still under way are only those of the lease that this one follows.
-            tx.execute(
-                "UPDATE pushes SET owner = $1 WHERE NOT done AND owner = $2",
-                &[&me, &before],
-            )
-            .await?;
-            let others = "SELECT COUNT(*) FROM leases WHERE id <> $1";
-            let others: i64 = tx.query_one(others, &[&me]).await?.try_get(0)?;
-            Ok((me, records, others))
-        };
-        let (me, records, others) = moved.await.map_err(unavailable)?;
-        let tasks = fold_all(&tx, records).await?;
-        // Its time begins now: reading many tasks may have taken longer than it lasts.
-        let sql = format!("UPDATE leases SET expires = {LATER} WHERE id = $2");
-        let renewed = tx.execute(&sql, &[&(self.lease_ms as f64), &me]).await;
-        renewed.map_err(unavailable)?;
-        tx.commit().await.map_err(unavailable)?;
+        let (me, others) = self.succeed(c).await.map_err(unavailable)?;
         self.set_lease(me, others);
+        let (owned, mut tasks) = (self.owned(c).await.map_err(unavailable)?, Vec::new());
+        for part in owned.chunks(AT_ONCE) {
+            tasks.extend(self.read_owned(c, part).await?);
+            self.renew(c).await?;
+        }
         self.tell_moved(&tasks);
-        Ok(tasks)
+        loop {
+            let taken = self.take_over(c, AT_ONCE).await?;
+            self.renew(c).await?;
+            let all = taken.len() < AT_ONCE;
+            tasks.extend(taken);
+            if all {
+                return Ok(tasks);
+            }
+        }
+    }
+
+    /// Another lease instead of ours, and how many there are beside it.
+    async fn succeed(&self, c: &mut Object) -> Result<(i64, i64), Error> {
+        let (tx, before) = (c.transaction().await?, self.lease());
+        let me = new(&tx, self.lease_ms).await?;
+        tx.execute("DELETE FROM leases WHERE id = $1", &[&before]).await?;
+        let sql = format!("UPDATE tasks SET owner = $1 WHERE {ALIVE} AND owner = $2");
+        tx.execute(&sql, &[&me, &before]).await?;
+        // Still under way are only those of the lease that this one follows.
+        let sql = "UPDATE pushes SET owner = $1 WHERE NOT done AND owner = $2";
+        tx.execute(sql, &[&me, &before]).await?;
+        let others = "SELECT COUNT(*) FROM leases WHERE id <> $1";
+        let others = tx.query_one(others, &[&me]).await?.try_get(0)?;
+        tx.commit().await?;
+        Ok((me, others))
+    }
+    /// Those of these tasks that are ours, as they are at one moment.
+    async fn read_owned(
+        &self,
+        c: &mut Object,
+        owned: &[(TaskId, u64)],
+    ) -> Result<Vec<Task>, ReadError> {
+        let tx = moment(c).await?;
+        let sql =
+            format!("SELECT {COLUMNS} FROM tasks WHERE id = ANY($1) AND {ALIVE} AND owner = $2");
+        let ids: Vec<_> = owned.iter().map(|(id, _)| uuid(id)).collect();
+        let found = async {
+            let statement = tx.prepare_cached(&sql).await?;
+            tx.query(&statement, &[&ids, &self.lease()]).await
+        };
+        fold_all(&tx, found.await.map_err(unavailable)?).await
+    }
+
+    /// Its time begins again: reading many tasks may take longer than it lasts.
+    async fn renew(&self, c: &Object) -> Result<(), ReadError> {
+        let sql = format!("UPDATE leases SET expires = {LATER} WHERE id = $2");
+        let renewed = c.execute(&sql, &[&(self.lease_ms as f64), &self.lease()]).await;
+        match renewed.map_err(unavailable)? {
+            0 => Err(ReadError::Lapsed),
+            _ => Ok(()),
+        }
     }
 
     pub(super) async fn beat(
@@ -141,15 +176,16 @@ impl Shared {
     ) -> Result<Vec<Task>, ReadError> {
         let tx = c.transaction().await.map_err(unavailable)?;
         let found = async {
-            bury(&tx).await?;
-            let from = dead(&tx).await?;
+            let me = self.lease();
+            bury(&tx, me).await?;
+            let from = dead(&tx, me).await?;
             if from.is_empty() {
                 return Ok(Vec::new());
             }
             let which = format!(
                 "{ALIVE} AND owner = ANY($2) ORDER BY id LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED"
             );
-            seize(&tx, &which, "", &[&self.lease(), &from, &most(limit)]).await
+            seize(&tx, &which, "", &[&me, &from, &most(limit)]).await
         };
         let found = found.await.map_err(unavailable)?;
         self.moved(tx, found).await
@@ -157,7 +193,7 @@ impl Shared {
 
     pub(super) async fn take_over_pushes(&self, c: &mut Object) -> Result<Vec<PushKey>, Error> {
         let tx = c.transaction().await?;
-        bury(&tx).await?;
+        bury(&tx, self.lease()).await?;
         let taken = push::take(&tx, self.lease(), false).await?;
         tx.commit().await?;
         Ok(taken)

@@ -10,11 +10,15 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
+use deadpool_postgres::Object;
 use faultline_proto::id::TaskId;
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 use tokio_postgres::AsyncMessage;
 
-use super::{super::Notice, Shared};
+use super::{super::Notice, READ_MAX, Shared};
 
 /// Notices that wait for the database, or for who reads them.
 pub(super) const WAITING_MAX: usize = 1024;
@@ -127,11 +131,20 @@ pub(super) async fn tell_loop(shared: Weak<Shared>, mut notices: mpsc::Receiver<
 impl Shared {
     async fn say(&self, texts: Vec<String>) -> Result<(), ()> {
         let client = self.pool.get().await.map_err(drop)?;
-        let statement = client.prepare_cached(TELL).await.map_err(drop)?;
-        for text in texts {
-            client.query(&statement, &[&text]).await.map_err(drop)?;
+        let said = async {
+            let statement = client.prepare_cached(TELL).await?;
+            for text in texts {
+                client.query(&statement, &[&text]).await?;
+            }
+            Ok::<_, tokio_postgres::Error>(())
+        };
+        match timeout(READ_MAX, said).await {
+            Ok(said) => said.map_err(drop),
+            Err(_) => {
+                drop(Object::take(client));
+                Err(())
+            }
         }
-        Ok(())
     }
 
     /// At once, and not merged with anything.
@@ -149,13 +162,14 @@ pub(super) async fn listen_loop(shared: Weak<Shared>, to: mpsc::Sender<Notice>) 
         let address = this.address.clone();
         drop(this);
         if let Ok((client, mut connection)) = address.connect().await {
-            let mut listen = Box::pin(client.batch_execute("LISTEN faultline"));
+            let listen = timeout(READ_MAX, client.batch_execute("LISTEN faultline"));
+            let mut listen = Box::pin(listen);
             let (mut listening, mut missed) = (false, false);
             loop {
                 tokio::select! {
                     done = &mut listen, if !listening => match done {
-                        Ok(()) => (listening, missed) = (true, true),
-                        Err(_) => break,
+                        Ok(Ok(())) => (listening, missed) = (true, true),
+                        Ok(Err(_)) | Err(_) => break,
                     },
                     room = to.reserve(), if missed => match room {
                         Ok(room) => {

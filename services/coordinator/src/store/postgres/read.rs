@@ -190,7 +190,7 @@ async fn fold_one(tx: &Transaction<'_>, row: Row) -> Result<Task, ReadError> {
     replay(row, bodies.map_err(unavailable)?, true)
 }
 
-/// Tasks at once, with all their events.
+/// Tasks at once, with all their events. Those that cannot be read are left out.
 pub(super) async fn fold_all(
     tx: &Transaction<'_>,
     records: Vec<Record>,
@@ -212,7 +212,11 @@ pub(super) async fn fold_all(
             while let Some(event) = found.next_if(|r| id(r, 0).is_ok_and(|id| id == row.id)) {
                 bodies.push(event.try_get::<_, &[u8]>(1).map_err(unavailable)?);
             }
-            tasks.push(replay(row, bodies, true)?);
+            match replay(row, bodies, true) {
+                Ok(task) => tasks.push(task),
+                // Nobody can go on with it, and everybody else's must not wait for it.
+                Err(damaged) => tracing::error!(error = %damaged, "it is left where it is"),
+            }
         }
     }
     Ok(tasks)

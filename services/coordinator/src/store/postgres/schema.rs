@@ -95,6 +95,8 @@ pub(super) const STEPS: &[&str] = &["
 /// the others wait for it and find it done.
 pub(super) async fn migrate(client: &mut ClientWrapper, shown: &str) -> Result<(), OpenError> {
     let failed = |e: Error| refused(e, shown);
+    // A step through many tasks takes as long as it takes, and so does another's.
+    client.batch_execute("SET statement_timeout = 0").await.map_err(failed)?;
     client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await.map_err(failed)?;
     let done = steps(client, shown).await;
     let _ = client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await;

@@ -55,7 +55,13 @@ impl Database {
 
 async fn reach(url: &str) -> Result<(ClientWrapper, String), OpenError> {
     let address = Address::parse(url)?;
-    let client = connect(&address).await.map_err(|e| refused(e, &address.shown))?;
+    let client = connect(&address).await.map_err(|problem| {
+        let shown = address.shown.clone();
+        OpenError::Connect { shown, problem }
+    })?;
+    // Tables of any size are swept here.
+    let sql = "SET statement_timeout = 0";
+    client.batch_execute(sql).await.map_err(|e| refused(e, &address.shown))?;
     Ok((client, address.shown))
 }
 

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use deadpool_postgres::Object;
+use faultline_proto::id::TaskId;
 use tokio_postgres::{Client, NoTls};
 
-use super::{Postgres, Settings};
+use super::{Postgres, Settings, read::uuid};
 
 /// Where the server is.
 const SERVER: &str = "FAULTLINE_TEST_POSTGRES";
@@ -50,6 +52,17 @@ impl Database {
     /// Beside any store.
     pub(crate) async fn client(&self) -> Client {
         connect(&self.url()).await
+    }
+}
+
+impl Postgres {
+    /// A connection like those it reads with, in the middle of a transaction that holds this task.
+    pub(crate) async fn stuck_with(&self, task: TaskId) -> Object {
+        let client = self.shared.pool.get().await.unwrap();
+        client.batch_execute("BEGIN").await.unwrap();
+        let sql = "SELECT 1 FROM tasks WHERE id = $1 FOR NO KEY UPDATE";
+        assert_eq!(client.query(sql, &[&uuid(&task)]).await.unwrap().len(), 1);
+        client
     }
 }
 

@@ -11,7 +11,7 @@ use deadpool_postgres::ClientWrapper;
 use faultline_proto::id::TaskId;
 use futures::{
     FutureExt,
-    future::{BoxFuture, join_all},
+    future::{BoxFuture, join_all, try_join_all},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -36,10 +36,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const TRIES: usize = 5;
 /// Statements that travel at once, each after the last.
 const AT_ONCE: usize = 30;
-/// What is left hanging by a network that broke must not hold its locks for long. Every statement
-/// finds its rows by their keys, whatever the planner thinks of the size of the tables.
-const SESSION: &str = "SET synchronous_commit = on; SET statement_timeout = '15s';
-    SET idle_in_transaction_session_timeout = '15s';
+/// Who waits for a row that somebody holds looks again, before the batch is given up: whoever is
+/// stuck with it is thrown out meanwhile. Every statement finds its rows by their keys, whatever the
+/// planner thinks of the size of the tables.
+const SESSION: &str = "SET synchronous_commit = on; SET lock_timeout = '5s';
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
 pub(super) enum Order {
@@ -88,6 +88,7 @@ impl From<Error> for Failed {
             SqlState::T_R_DEADLOCK_DETECTED,
             SqlState::T_R_SERIALIZATION_FAILURE,
             SqlState::UNIQUE_VIOLATION,
+            SqlState::LOCK_NOT_AVAILABLE,
         ];
         match error.code() {
             Some(code) if raced.contains(code) => Failed::Raced,
@@ -137,12 +138,16 @@ async fn write(
 async fn connect(shared: &Shared) -> Result<ClientWrapper, String> {
     let connected = timeout(ANSWER_MAX, async {
         let client = shared.connect().await?;
-        client.batch_execute(SESSION).await?;
-        join_all(sql::WRITES.map(|sql| client.prepare_cached(sql))).await;
-        Ok::<_, Error>(client)
+        let ready = async {
+            client.batch_execute(SESSION).await?;
+            // All of them: one that is prepared at its first use runs behind its batch's COMMIT.
+            try_join_all(sql::WRITES.map(|sql| client.prepare_cached(sql))).await
+        };
+        ready.await.map_err(|e| said(&e))?;
+        Ok(client)
     });
     match connected.await {
-        Ok(connected) => connected.map_err(|e| said(&e)),
+        Ok(connected) => connected,
         Err(_) => Err(format!("no connection in {ANSWER_MAX:?}")),
     }
 }
