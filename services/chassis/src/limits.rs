@@ -125,6 +125,9 @@ pub const OUTBOX_MAX: usize = 8192;
 pub const STORE_QUEUE_MAX: usize = 8192;
 /// Transitions in one commit: keeps the worst latency of a commit in bounds.
 pub const STORE_BATCH_MAX: usize = 512;
+/// The same in bytes of their events. A database that is far away must take them in time, and
+/// PostgreSQL takes no statement above 1 GiB.
+pub const STORE_BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Events that wait for one subscriber; a slower one reads on from the store.
 pub const SUBSCRIBER_EVENTS_MAX: usize = 256;
 /// Frames the coordinator may send ahead of what the reader of one stream has taken.

@@ -217,6 +217,7 @@ impl State {
             wrote: true,
             bound: false,
             task: Some((id, first, events)),
+            about: None,
             effects: then,
         });
         self.watch_time(id);
@@ -228,18 +229,25 @@ impl State {
             wrote: true,
             bound: false,
             task: None,
+            about: None,
             effects: then,
         });
     }
 
     /// What follows once everything queued before it is durable.
     pub(crate) fn after_commit(&mut self, then: Effect) {
-        self.queue.followups.push(Followup {
-            wrote: false,
-            bound: false,
-            task: None,
-            effects: vec![then],
-        });
+        self.follow_up(None, then);
+    }
+
+    /// The same for what tells of a task: should a step of it be refused that was queued before,
+    /// whoever waits is told that, and nobody else anything.
+    pub(crate) fn after_steps_of(&mut self, id: TaskId, then: Effect) {
+        self.follow_up(Some(id), then);
+    }
+
+    fn follow_up(&mut self, about: Option<TaskId>, then: Effect) {
+        let (wrote, bound, effects) = (false, false, vec![then]);
+        self.queue.followups.push(Followup { wrote, bound, task: None, about, effects });
     }
 
     /// A client went away. Puts the waiter of its call away; `None`: it was answered already.

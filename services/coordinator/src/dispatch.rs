@@ -300,7 +300,7 @@ impl State {
         live.told = live.task.answers.len();
         for answer in new {
             let body = Some(to_worker::Body::Answer(answer));
-            self.after_commit(Effect::Tell(worker, Box::new(ToWorker { body })));
+            self.after_steps_of(id, Effect::Tell(worker, Box::new(ToWorker { body })));
         }
     }
 

@@ -3,7 +3,7 @@
 
 use faultline_proto::{
     a2a::TaskState,
-    v1::{Assign, Held, Interrupt, report, to_worker},
+    v1::{AgentOffer, Assign, Held, Interrupt, report, to_worker},
 };
 use tokio::time::Instant;
 
@@ -23,14 +23,18 @@ struct Pair {
 }
 
 impl Pair {
-    /// A worker is attached to the first.
     async fn start() -> Self {
+        Self::start_with(offer("a")).await
+    }
+
+    /// A worker that offers this is attached to the first.
+    async fn start_with(offered: AgentOffer) -> Self {
         let database = Database::make().await;
         let start = async |offers| {
             let store = Box::new(database.open().await);
             Bench::start_on(store, Config::default(), offers).await
         };
-        let (here, there) = (start(vec![offer("a")]).await, start(vec![]).await);
+        let (here, there) = (start(vec![offered]).await, start(vec![]).await);
         Self { here, there, _database: database }
     }
 
@@ -39,9 +43,7 @@ impl Pair {
         self.here.core.flushed().await;
         self.there.worker = self.here.worker;
         self.there.core.adopt(self.there.worker).await.unwrap();
-        let (task_id, attempt) = (assign.task_id.clone(), assign.attempt);
-        let held = Held { task_id, attempt, ..Held::default() };
-        self.there.attach_again(&["a"], 100, vec![held]);
+        self.there.attach_again(&["a"], 100, vec![held(assign)]);
     }
 
     /// The first has the task and has not heard that the other has it, and that it asks there.
@@ -49,15 +51,26 @@ impl Pair {
         let mut pair = Self::start().await;
         let assign = pair.here.root("a").await;
         pair.go_there(&assign).await;
-        let question = Interrupt { key: "q".into(), prompt: "q?".into(), ..Interrupt::default() };
-        pair.there.report(&assign, 1, report::Body::Ask(question));
-        pair.there.core.flushed().await;
+        pair.there.ask(&assign).await;
         assert!(pair.here.lives(&assign), "it thinks so");
         (pair, assign)
     }
 }
 
 impl Bench {
+    async fn ask(&self, assign: &Assign) {
+        let question = Interrupt { key: "q".into(), prompt: "q?".into(), ..Interrupt::default() };
+        self.report(assign, 1, report::Body::Ask(question));
+        self.core.flushed().await;
+    }
+
+    /// The number of the last report that is acknowledged, and of the last that was taken.
+    fn acked(&self, assign: &Assign) -> (u32, u32) {
+        let state = self.core.lock();
+        let live = &state.live[&id(assign)];
+        (live.acked, live.task.reported)
+    }
+
     fn lives(&self, assign: &Assign) -> bool {
         self.core.lock().live.contains_key(&id(assign))
     }
@@ -69,6 +82,11 @@ impl Bench {
 
 fn id(assign: &Assign) -> TaskId {
     assign.task_id.parse().unwrap()
+}
+
+fn held(assign: &Assign) -> Held {
+    let (task_id, attempt) = (assign.task_id.clone(), assign.attempt);
+    Held { task_id, attempt, ..Held::default() }
 }
 
 fn answer(assign: &Assign) -> SendMessageRequest {
@@ -128,4 +146,44 @@ async fn what_has_come_since_the_store_was_asked_is_not_let_go_of() {
     };
     assert!(absorb(before), "it was not ours then, and is now");
     assert!(!absorb(Instant::now() + SOON));
+}
+
+#[tokio::test]
+async fn a_report_that_came_twice_is_not_acknowledged_when_its_step_is_refused() {
+    let mut pair = Pair::start().await;
+    let assign = pair.here.root("a").await;
+    pair.here.ask(&assign).await;
+    pair.here.hold_writes().await;
+    let status = || report::Body::Status(a2a::Message::default());
+    pair.here.report(&assign, 2, status());
+    // It is answered elsewhere before that is written, and the worker says it once more.
+    let ann = principal("ann");
+    task_of(pair.there.send(at_once(answer(&assign)), &ann)).await;
+    pair.here.attach_again(&["a"], 100, vec![held(&assign)]);
+    pair.here.report(&assign, 2, status());
+    assert_eq!(pair.here.acked(&assign), (1, 2));
+    pair.here.write_on();
+    pair.here.core.flushed().await;
+    assert_eq!(pair.here.acked(&assign), (1, 1), "the answer was first");
+    pair.here.attach_again(&["a"], 100, vec![held(&assign)]);
+    pair.here.report(&assign, 2, status());
+    pair.here.core.flushed().await;
+    assert_eq!(pair.here.acked(&assign), (2, 2));
+}
+
+#[tokio::test]
+async fn a_stop_that_another_took_is_left_for_the_next_worker() {
+    let mut pair = Pair::start_with(AgentOffer { delivers_stops: true, ..offer("a") }).await;
+    let assign = pair.here.root("a").await;
+    pair.here.report(&assign, 1, report::Body::Checkpoint(b"there".as_slice().into()));
+    pair.here.core.flushed().await;
+    let worker = pair.here.worker;
+    pair.here.core.change(|state| state.registry.detach(worker));
+    pair.there.cancel(&assign.task_id).await;
+    assert_eq!(pair.here.count().await, 1);
+    pair.here.core.look_again(id(&assign)).await.unwrap();
+    pair.here.core.flushed().await;
+    assert_eq!(pair.here.count().await, 2, "the task, and its stop");
+    pair.here.attach_again(&["a"], 100, vec![]);
+    assert_eq!(pair.here.assigned().await.checkpoint.as_deref(), Some(b"there".as_slice()));
 }

@@ -239,7 +239,7 @@ impl Core {
             let Some(live) = state.live.get_mut(&id) else { return Some(done) };
             if options.immediately || is_waiting(live.task.state) {
                 let task = task_response(live.task.to_a2a(options.history, true));
-                state.after_commit(Effect::Answer(done, Box::new(task)));
+                state.after_steps_of(id, Effect::Answer(done, Box::new(task)));
                 return None;
             }
             live.waiters.push(self.waiter(Until::Settled, options, caller, done));

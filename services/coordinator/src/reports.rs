@@ -172,7 +172,7 @@ impl State {
     ) {
         let Some(live) = self.live.get_mut(&id) else { return };
         if live.task.reported == before.reported && events.is_empty() {
-            effects.into_iter().for_each(|effect| self.after_commit(effect));
+            effects.into_iter().for_each(|effect| self.after_steps_of(id, effect));
             return;
         }
         live.task.version += 1;

@@ -1,7 +1,7 @@
 //! The loop that makes it durable, and what happens when the store does not take it: a batch that
 //! cannot be written is forgotten by everybody, a step that lost a race only by its own task.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use faultline_chassis::limits;
 use faultline_proto::{Failure, reason};
@@ -53,15 +53,19 @@ impl Core {
                 self.recover_from(error, followups).await;
                 continue;
             }
-            let mut written = written.into_iter();
+            let (mut written, mut refused) = (written.into_iter(), HashSet::new());
             for followup in followups {
-                match !followup.wrote || written.next() == Some(Ok(())) {
-                    true => confirmed.push(followup),
-                    false => {
+                let is_so = !followup.about.is_some_and(|id| refused.contains(&id));
+                match followup.wrote {
+                    true if written.next() == Some(Ok(())) => confirmed.push(followup),
+                    true => {
                         // In order: what others did comes after what was confirmed before it.
                         self.lock().publish(std::mem::take(&mut confirmed));
+                        refused.extend(followup.task.as_ref().map(|task| task.0));
                         self.abandon(followup).await;
                     }
+                    false if is_so => confirmed.push(followup),
+                    false => answer_all(followup.effects, Vec::new(), &raced()),
                 }
             }
         }
@@ -71,9 +75,7 @@ impl Core {
     /// the task is read again; whoever waits for the task goes on to wait, wherever it is now.
     async fn abandon(self: &Arc<Self>, refused: Followup) {
         self.meters.conflicts.add(1);
-        let failure = Failure::new(&reason::ABORTED)
-            .because("the task was changed elsewhere at the same moment")
-            .with_retryable(true);
+        let failure = raced();
         answer_all(refused.effects, Vec::new(), &failure);
         let Some((id, first, _)) = refused.task else { return };
         tracing::warn!(task.id = %id, "a step lost a race and was undone");
@@ -108,7 +110,7 @@ impl Core {
             let mut state = self.lock();
             state.busy = true;
             let queue = &mut state.queue;
-            let count = queue.followups.len().min(limits::STORE_BATCH_MAX);
+            let count = queue.fitting();
             let bound = queue.followups[count..].iter().take_while(|f| f.bound).count();
             let count = count + bound;
             let followups: Vec<_> = queue.followups.drain(..count).collect();
@@ -155,6 +157,8 @@ impl Core {
         let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();
         lost_waiters.extend(live.into_values().flat_map(|live| live.waiters));
         answer_all(effects, lost_waiters, &failure);
+        // Whatever became of the lease, the next one is new.
+        self.take_lapse();
         while let Err(error) = self.recover().await {
             tracing::error!(%error, "the store cannot be read");
             tokio::time::sleep(READ_PAUSE).await;
@@ -194,6 +198,12 @@ impl Core {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+fn raced() -> Failure {
+    Failure::new(&reason::ABORTED)
+        .because("the task was changed elsewhere at the same moment")
+        .with_retryable(true)
 }
 
 /// Tells everybody who waits for something that will not be.

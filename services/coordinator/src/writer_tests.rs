@@ -13,8 +13,8 @@ use faultline_proto::{
     },
     id::{TaskId, WorkerId},
     v1::{
-        self, AgentOffer, Child, Completed, Held, Hello, Report, ToWorker, Welcome, report,
-        to_worker,
+        self, AgentOffer, Child, Completed, Held, Hello, Report, Submitted, ToWorker, Welcome,
+        report, to_worker,
     },
 };
 use tokio::{
@@ -30,9 +30,9 @@ use crate::{
     store::{
         Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
         Reading, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write,
-        sqlite::Sqlite,
+        encode, sqlite::Sqlite,
     },
-    task::Millis,
+    task::{Millis, Task},
     testing::{claimed, keyed, principal},
 };
 
@@ -372,6 +372,27 @@ async fn what_belongs_together_is_not_cut_in_two() {
     let sizes = (batch.writes.len(), batch.followups.len());
     assert_eq!(sizes, (limits::STORE_BATCH_MAX + 2, limits::STORE_BATCH_MAX + 2));
     assert_eq!(core.take_batch().writes.len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_large_is_not_written_all_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
+    let core = Core::new(Box::new(store), Config::default());
+    let write = |bytes: usize| {
+        let (task, event) = Task::submit(TaskId::new(), "a", "c".into(), Submitted::default(), 1);
+        let body = vec![0; bytes].into();
+        let events = vec![StoredEvent { body, ..encode(1, &event) }];
+        Write::Insert { row: Row::from(&task), events, with: None }
+    };
+    let large = limits::STORE_BATCH_BYTES_MAX;
+    core.change(|state| {
+        for bytes in [large / 2, large / 2, 1, large * 2, 1] {
+            state.commit_write(write(bytes), Vec::new());
+        }
+    });
+    let batches: Vec<_> = (0..4).map(|_| core.take_batch().writes.len()).collect();
+    assert_eq!(batches, [2, 1, 1, 1]);
 }
 
 #[tokio::test]

@@ -138,6 +138,26 @@ pub(crate) enum Write {
     Push(PushWrite),
 }
 
+impl Write {
+    /// What there is to carry to the store.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Insert { events, .. }
+            | Self::Advance { events, .. }
+            | Self::Foreign { events, .. } => events.iter().map(|event| event.body.len()).sum(),
+            Self::Erase { key, .. } => {
+                key.as_ref().and_then(|key| key.reply.as_ref()).map_or(0, Bytes::len)
+            }
+            Self::Queue { .. }
+            | Self::CountLate { .. }
+            | Self::Offer { .. }
+            | Self::ForgetKeys { .. }
+            | Self::Expire { .. }
+            | Self::Push(_) => 0,
+        }
+    }
+}
+
 /// What is written together with a step of a task, or not at all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Extras {
