@@ -17,7 +17,7 @@ use crate::{
     due::Due,
     error::Error,
     live::Waiter,
-    store::{Scope, Stored},
+    store::{ReadError, Scope, Stored},
     task::{Millis, Task, is_waiting},
 };
 
@@ -58,9 +58,15 @@ impl Core {
     /// The task as it is stored, with its events after `seq`.
     pub(crate) async fn find(&self, id: TaskId, seq: u64) -> Result<Found, Error> {
         let asked = Instant::now();
-        let Some(Stored { task, ours, .. }) = self.store.task(id, Scope::default()).await? else {
-            return Ok(Found::Gone);
+        let stored = match self.store.task(id, Scope::default()).await {
+            // Nobody can go on with it, however often it is read.
+            Err(damaged @ ReadError::Damaged { .. }) => {
+                tracing::error!(error = %damaged, "it is given up");
+                None
+            }
+            stored => stored?,
         };
+        let Some(Stored { task, ours, .. }) = stored else { return Ok(Found::Gone) };
         // What has ended belongs to nobody, and we are the ones who know its worker.
         if !ours && !task.is_final() {
             return Ok(Found::Elsewhere(asked));
@@ -157,6 +163,7 @@ impl State {
             self.finish_on(worker, id);
         }
         self.remember(task, now);
+        self.announce_if_queued(id);
         self.join_family(id, now);
         if let Some(live) = self.live.get_mut(&id) {
             live.waiters = waiters;
@@ -194,6 +201,10 @@ impl State {
     /// Somebody else took these steps of a task of ours.
     fn take_step(&mut self, task: Task, events: Vec<Event>, now: Millis) {
         let id = task.id;
+        if task.is_final() {
+            self.note_unstopped(id);
+            self.leave_stops(now);
+        }
         let Some(live) = self.live.get_mut(&id) else { return };
         let (was_waiting, attempt) = (is_waiting(live.task.state), live.task.attempt);
         let worker = live.task.worker.parse::<WorkerId>().ok();

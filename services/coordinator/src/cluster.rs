@@ -14,7 +14,7 @@ use faultline_proto::{
 };
 use tokio::{
     sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval},
 };
 
 use crate::{
@@ -123,9 +123,7 @@ impl Core {
         if self.lock().closed.is_some() {
             return Ok(began);
         }
-        let beat = timeout(self.lease() / 2, cluster.beat(self.presence())).await;
-        let late = || ReadError::Unavailable("no answer to a beat".to_owned());
-        let presences = beat.unwrap_or_else(|_| Err(late()))?;
+        let presences = cluster.beat(self.presence()).await?;
         self.change(|state| state.look_around(Elsewhere::new(presences), now()));
         Ok(began)
     }
@@ -143,7 +141,12 @@ impl Core {
         tracing::error!(%error, "the lease has lapsed; everything is read again");
         self.meters.lapsed.add(1);
         self.lapsed.store(true, Ordering::Relaxed);
-        self.work.notify_one();
+        // The writer may have a batch under way that nobody answers. Workers must not wait for that:
+        // others go on with what they run, unless they bring it along.
+        self.change(|state| {
+            state.close(Closed::StoreFailed);
+            state.cut_workers();
+        });
     }
 
     /// For the writer, which recovers: between two batches memory may be thrown away.
@@ -268,7 +271,7 @@ async fn next_notice(notices: &mut mpsc::Receiver<Notice>) -> Notice {
 impl State {
     fn look_around(&mut self, elsewhere: Elsewhere, now: Millis) {
         let was_alone = self.registry.elsewhere.is_empty();
-        self.registry.elsewhere = elsewhere;
+        self.registry.elsewhere.followed_by(elsewhere);
         if was_alone && !self.registry.elsewhere.is_empty() {
             self.announce_queued();
         }
@@ -303,7 +306,7 @@ impl State {
     }
 
     /// There is no worker for it here after all.
-    fn announce_if_queued(&mut self, id: TaskId) {
+    pub(crate) fn announce_if_queued(&mut self, id: TaskId) {
         let live = self.live.get(&id).filter(|live| live.queued.is_some());
         let agent = live.map(|live| self.target(&live.task));
         agent.into_iter().for_each(|agent| self.announce(id, &agent));

@@ -48,6 +48,14 @@ impl Elsewhere {
         Self { presences, loads, attached, wanting }
     }
 
+    /// The same a beat later. What was heard in between is newer than what they said at theirs.
+    pub(crate) fn followed_by(&mut self, mut next: Self) {
+        if !next.is_empty() {
+            next.wanting.append(&mut self.wanting);
+        }
+        *self = next;
+    }
+
     /// How many others there are.
     pub(crate) fn count(&self) -> usize {
         self.presences.len()
@@ -114,5 +122,24 @@ impl Elsewhere {
     /// There are no more to be had.
     pub(crate) fn sated(&mut self, agent: &str) {
         self.wanting.remove(agent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_heard_since_their_last_beat_is_not_forgotten_with_it() {
+        let mut elsewhere = Elsewhere::new(vec![Presence::default()]);
+        elsewhere.want(vec!["a".to_owned()]);
+        elsewhere.followed_by(Elsewhere::new(vec![Presence::default()]));
+        assert!(elsewhere.wants("a"), "they may have said theirs before it waited");
+        elsewhere.sated("a");
+        elsewhere.followed_by(Elsewhere::new(vec![Presence::default()]));
+        assert!(!elsewhere.wants("a"));
+        elsewhere.want(vec!["a".to_owned()]);
+        elsewhere.followed_by(Elsewhere::default());
+        assert!(!elsewhere.wants("a"), "there is nobody left");
     }
 }

@@ -278,6 +278,12 @@ impl State {
         }
     }
 
+    /// Every stream ends here; what runs goes on.
+    pub(crate) fn cut_workers(&mut self) {
+        let ids: Vec<_> = self.registry.workers.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.registry.detach(id));
+    }
+
     /// A worker that is about to leave goes when it is answered, so what it was given before must
     /// have been sent by then, which it is once it is durable.
     fn answer_heartbeat(&mut self, id: WorkerId) {

@@ -10,7 +10,7 @@ use crate::{
     cluster::Came,
     core::{Core, State, now},
     error::Error,
-    store::{Cluster, Notice, Scope},
+    store::{Cluster, Notice, ReadError, Scope},
     task::is_final,
 };
 
@@ -124,7 +124,10 @@ impl Core {
     /// The store gave us these, and its answer was lost on the way.
     async fn take_in_unknown(&self, ids: Vec<TaskId>) -> Result<(), Error> {
         for id in ids {
-            let stored = self.store.task(id, Scope::default()).await?;
+            let stored = match self.store.task(id, Scope::default()).await {
+                Err(ReadError::Damaged { .. }) => continue,
+                stored => stored?,
+            };
             let stray = stored.filter(|stored| stored.ours && !stored.task.is_final());
             self.take_in(stray.map(|stored| stored.task).into_iter().collect(), Came::TakenOver);
         }

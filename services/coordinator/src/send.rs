@@ -126,7 +126,10 @@ impl Core {
                 return self.wait_for(id, options, caller, done).await;
             }
             Ok(Taken::NotYet(sending)) => sending,
-            Err(error) => return done(Err(error.into())),
+            Err(error) => {
+                self.lock().has_left(caller);
+                return done(Err(error.into()));
+            }
         };
         if let Err((done, error)) = self.send_now(*sending, caller, done) {
             let error = self.ended_meanwhile(error).await;
