@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     pending::Pending,
-    request::{Answer, Courier, pause, span},
+    request::{Answer, pause, span},
     target::Target,
 };
 use crate::{
@@ -23,8 +23,6 @@ use crate::{
     task::is_final,
 };
 
-/// Between two looks whether another coordinator was asked to see to it instead.
-const LOOK: Duration = Duration::from_secs(2);
 /// Before a store that could not be read is asked again.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -128,13 +126,9 @@ impl Core {
         let (mut seq, mut known) = (row.sent, None);
         while let Some(frame) = events.next().await? {
             let Some((body, is_last)) = notification(&frame) else { continue };
-            if !self.sees_to(key).await? {
-                return Ok(());
-            }
             let trace = self.trace_of(key.task, known.take()).await?;
-            let taken = tokio::select! {
-                taken = self.courier.insist(&target, body, &trace, key.task) => taken,
-                () = self.until_elsewhere(key) => return Ok(()),
+            let Some(taken) = self.insist(key, &target, body, &trace).await? else {
+                return Ok(());
             };
             self.courier.note(if taken.is_ok() { "taken" } else { "given_up" });
             if let Err(why) = &taken {
@@ -166,14 +160,41 @@ impl Core {
         }
     }
 
-    /// Until another coordinator sees to it, or nobody is to.
-    async fn until_elsewhere(&self, key: &PushKey) {
-        loop {
-            sleep(LOOK).await;
-            if matches!(self.sees_to(key).await, Ok(false)) {
-                return;
+    /// Tries until it is taken, or says why that will not be. `None`: another coordinator sees to
+    /// it by now, or nobody is to.
+    async fn insist(
+        &self,
+        key: &PushKey,
+        target: &Target,
+        body: Bytes,
+        trace: &TraceContext,
+    ) -> Result<Option<Result<(), String>>, Error> {
+        let rules = &self.courier.rules;
+        let (since, patience) = (Instant::now(), Duration::from_millis(rules.give_up_ms));
+        let first = Duration::from_millis(rules.pause_ms);
+        let mut before = None;
+        for tried in 1.. {
+            if !self.sees_to(key).await? {
+                return Ok(None);
+            }
+            let span = span(target, trace, key.task, before.as_ref());
+            before = Some(span.context().clone());
+            match self.courier.post(target, body.clone(), span).await {
+                Answer::Taken => break,
+                Answer::Never { why } => return Ok(Some(Err(why))),
+                Answer::NotNow { why, after } => {
+                    let own = pause(first, tried, rand::random());
+                    let pause = own.max(after.unwrap_or_default());
+                    tracing::debug!(host = target.host, tried, why, ?pause, "not taken");
+                    if since.elapsed() + pause > patience {
+                        return Ok(Some(Err(why)));
+                    }
+                    self.courier.note("retried");
+                    sleep(pause).await;
+                }
             }
         }
+        Ok(Some(Ok(())))
     }
 
     /// Durable when it returns: nothing is sent before, or a crash would send the same statuses
@@ -207,40 +228,6 @@ impl Core {
         }
         let stored = self.store.task(task, Scope::default()).await?;
         Ok(stored.map_or_else(TraceContext::root, |stored| stored.task.run_trace()))
-    }
-}
-
-impl Courier {
-    /// Tries until it is taken, or says why that will not be.
-    async fn insist(
-        &self,
-        target: &Target,
-        body: Bytes,
-        trace: &TraceContext,
-        task: TaskId,
-    ) -> Result<(), String> {
-        let (since, patience) = (Instant::now(), Duration::from_millis(self.rules.give_up_ms));
-        let first = Duration::from_millis(self.rules.pause_ms);
-        let mut before = None;
-        for tried in 1.. {
-            let span = span(target, trace, task, before.as_ref());
-            before = Some(span.context().clone());
-            match self.post(target, body.clone(), span).await {
-                Answer::Taken => break,
-                Answer::Never { why } => return Err(why),
-                Answer::NotNow { why, after } => {
-                    let own = pause(first, tried, rand::random());
-                    let pause = own.max(after.unwrap_or_default());
-                    tracing::debug!(host = target.host, tried, why, ?pause, "not taken");
-                    if since.elapsed() + pause > patience {
-                        return Err(why);
-                    }
-                    self.note("retried");
-                    sleep(pause).await;
-                }
-            }
-        }
-        Ok(())
     }
 }
 
