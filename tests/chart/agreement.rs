@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    NAME, NAMESPACE, SIZES, chart, kind, list, name, of_kind, rendered, selects, text, workloads,
+    NAME, NAMESPACE, SIZES, chart, kind, list, name, of_kind, rendered, root, selects, text,
+    workloads,
 };
 
 /// `printf let-me-in | sha256sum`
@@ -170,6 +171,41 @@ fn the_texts_say_what_the_chart_expects() {
     assert!(secrets.contains("faultline-store-ca"), "{secrets:?}");
     for secret in secrets {
         assert!(readme.contains(&format!(" {secret} ")), "README.md does not make {secret}");
+    }
+}
+
+/// Beside those to read with, a coordinator has one to write, one to listen, one for its lease.
+const CONNECTIONS_OWN: u64 = 3;
+
+#[test]
+fn the_texts_count_connections_as_the_coordinators_do() {
+    let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
+    let unset = serde_json::to_value(faultline_coordinator::Config::default()).expect("JSON");
+    let to_read = unset["store_connections"].as_u64().expect("a number");
+    let objects = rendered(SIZES[2]);
+    let deployments = of_kind(&objects, "Deployment").into_iter();
+    let mut coordinators = deployments.filter(|d| name(d).ends_with("-coordinator"));
+    let spec = &coordinators.next().expect("there are coordinators")["spec"];
+    let number = |pointer| spec.pointer(pointer).and_then(Value::as_u64).expect("a number");
+    let (replicas, more) = (number("/replicas"), number("/strategy/rollingUpdate/maxSurge"));
+    let all = (replicas + more) * (to_read + CONNECTIONS_OWN);
+    let sum = format!("({replicas} + {more}) × ({to_read} + {CONNECTIONS_OWN}) = {all}");
+    assert!(readme.contains(&sum), "README.md does not say {sum}");
+}
+
+/// What the coordinators ask of the planner when they connect, behind a pooler the role asks for.
+#[test]
+fn the_role_is_given_what_a_pooler_drops() {
+    let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
+    let address = root().join("services/coordinator/src/store/postgres/address.rs");
+    let source = fs::read_to_string(address).expect("it is there");
+    let plans = source.lines().find_map(|line| line.strip_prefix("const PLANS: &str = "));
+    let plans = plans.expect("it asks for plans").trim_matches(['"', ';']);
+    let asked: Vec<_> = plans.split("-c ").skip(1).collect();
+    assert!(!asked.is_empty());
+    for plan in asked {
+        let line = format!("ALTER ROLE faultline SET {};", plan.trim().replace('=', " = "));
+        assert!(readme.contains(&line), "README.md does not say {line}");
     }
 }
 
