@@ -5,20 +5,21 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     net::{IpAddr, Ipv4Addr},
+    process::Command,
+    sync::OnceLock,
 };
 
 use faultline::{Config, Mesh};
 use faultline_chassis::{Network, config::Environment};
 use faultline_client::{self as client, Builder, Client};
+use faultline_proto::v1::{TasksRequest, TasksResponse};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    NAME, NAMESPACE, SIZES, chart, kind, list, name, of_kind, rendered, selects, text, workloads,
+    NAME, NAMESPACE, RELEASE, SIZES, chart, helm, kind, list, name, of_kind, rendered, root,
+    selects, text, workloads,
 };
-
-/// `printf let-me-in | sha256sum`
-const LET_ME_IN: &str = "a3ee786b5707c27d42570785081ec17f5c7db9262a01366af362a1aa61a420b9";
 
 const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
@@ -31,13 +32,41 @@ const STORE_CA: &str = "/etc/faultline/postgres/ca.crt";
 fn secret(name: &str, key: &str) -> String {
     match (name, key) {
         ("faultline-mesh", "token") => "hunter2".to_owned(),
-        ("faultline-auth", "tokens") => {
-            format!("[{{ sha256 = \"{LET_ME_IN}\", principal = \"acme\" }}]")
-        }
+        ("faultline-auth", "tokens") => callers().list.clone(),
         ("faultline-store", "url") => format!("{DATABASE}&sslrootcert={STORE_CA}"),
         ("faultline-store-public", "url") => DATABASE.to_owned(),
         other => panic!("nobody makes the secret {other:?}"),
     }
+}
+
+/// Who may call, as the README makes it: the tokens that it draws, and the list of their digests.
+struct Callers {
+    caller: String,
+    operator: String,
+    list: String,
+}
+
+/// Runs the part of the README that makes these secrets, where nothing outside is reached.
+fn callers() -> &'static Callers {
+    static CALLERS: OnceLock<Callers> = OnceLock::new();
+    CALLERS.get_or_init(|| {
+        let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
+        let mut blocks = readme.split("\n```").map(|block| block.trim_start_matches("\n"));
+        let lines = blocks.find(|block| block.contains("faultline-auth")).expect("it makes them");
+        let script = format!(
+            r#"set -eu
+            openssl() {{ od -An -N16 -tx8 /dev/urandom | tr -d ' '; }}
+            kubectl() {{ [ "${{6-}}" != faultline-auth ] || list=${{7#--from-literal=tokens=}}; }}
+            {lines}
+            printf '%s\n' "$TOKEN" "$OPERATOR" "$list""#
+        );
+        let output = Command::new("bash").args(["-c", &script]).output().expect("bash runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8(output.stdout).expect("it is text");
+        let mut parts = said.splitn(3, '\n').map(str::to_owned);
+        let [caller, operator, list] = [(); 3].map(|()| parts.next().expect("all are printed"));
+        Callers { caller, operator, list }
+    })
 }
 
 fn environment(container: &Value) -> Environment {
@@ -173,6 +202,61 @@ fn the_texts_say_what_the_chart_expects() {
     }
 }
 
+/// Whoever comes through a forwarded port is told to dial a name of the certificate.
+#[test]
+fn the_notes_dial_what_the_certificate_is_for() {
+    let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
+    let mut names = readme.lines().filter(|line| line.starts_with("printf 'subjectAltName="));
+    let names = names.next_back().expect("it makes the gateway's certificate");
+    for (size, expected) in [(SIZES[0], None), (SIZES[2], Some("localhost"))] {
+        let args = ["install", RELEASE, ".", "--namespace", NAMESPACE, "--dry-run=client"];
+        let output = helm(&args, size);
+        let said = String::from_utf8(output.stdout).expect("it is text");
+        let (_, notes) = said.split_once("\nNOTES:\n").expect("it has notes");
+        let urls = notes.split_whitespace().filter_map(|word| word.strip_prefix("https://"));
+        let hosts: Vec<_> = urls.filter_map(|url| url.split(':').next()).collect();
+        assert_eq!(hosts.last().copied(), expected, "{notes}");
+        for host in hosts {
+            assert!(names.split(' ').any(|name| name == host), "no certificate is for {host}");
+        }
+    }
+}
+
+/// Beside those to read with, a coordinator has one to write, one to listen, one for its lease.
+const CONNECTIONS_OWN: u64 = 3;
+
+#[test]
+fn the_texts_count_connections_as_the_coordinators_do() {
+    let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
+    let unset = serde_json::to_value(faultline_coordinator::Config::default()).expect("JSON");
+    let to_read = unset["store_connections"].as_u64().expect("a number");
+    let objects = rendered(SIZES[2]);
+    let deployments = of_kind(&objects, "Deployment").into_iter();
+    let mut coordinators = deployments.filter(|d| name(d).ends_with("-coordinator"));
+    let spec = &coordinators.next().expect("there are coordinators")["spec"];
+    let number = |pointer| spec.pointer(pointer).and_then(Value::as_u64).expect("a number");
+    let (replicas, more) = (number("/replicas"), number("/strategy/rollingUpdate/maxSurge"));
+    let all = (replicas + more) * (to_read + CONNECTIONS_OWN);
+    let sum = format!("({replicas} + {more}) × ({to_read} + {CONNECTIONS_OWN}) = {all}");
+    assert!(readme.contains(&sum), "README.md does not say {sum}");
+}
+
+/// What the coordinators ask of the planner when they connect, behind a pooler the role asks for.
+#[test]
+fn the_role_is_given_what_a_pooler_drops() {
+    let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
+    let address = root().join("services/coordinator/src/store/postgres/address.rs");
+    let source = fs::read_to_string(address).expect("it is there");
+    let plans = source.lines().find_map(|line| line.strip_prefix("const PLANS: &str = "));
+    let plans = plans.expect("it asks for plans").trim_matches(['"', ';']);
+    let asked: Vec<_> = plans.split("-c ").skip(1).collect();
+    assert!(!asked.is_empty());
+    for plan in asked {
+        let line = format!("ALTER ROLE faultline SET {};", plan.trim().replace('=', " = "));
+        assert!(readme.contains(&line), "README.md does not say {line}");
+    }
+}
+
 /// Every secret that is referred to, wherever it is.
 fn secrets_of<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     if let Some(map) = value.as_object() {
@@ -274,7 +358,7 @@ fn no_two_objects_have_one_name_and_all_are_the_releases() {
 }
 
 /// All roles of a small release in one process, on a network of its own, with what their pods are
-/// told: it starts, asks who calls, and works.
+/// told: it starts, asks who calls, and works, and shows operators what is everybody's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mesh_starts_from_what_its_pods_are_told() {
     let understood = Understood::of(&[]);
@@ -291,14 +375,22 @@ async fn a_mesh_starts_from_what_its_pods_are_told() {
     config.coordinator.listen.set_ip(POD);
     assert!(!config.gateway.insecure && !config.coordinator.insecure);
     let mesh = Mesh::start(config.clone()).await.expect("a mesh starts");
-    let send = async |token: Option<&str>| {
+    let client = |token: Option<&str>| {
         let network = config.mesh.network.clone().expect("it was given one");
         let builder = Client::builder(&mesh.url()).network(network);
         let builder = token.into_iter().fold(builder, Builder::bearer);
-        builder.direct().expect("an address").agent("echo").run(client::text("hello")).await
+        builder.direct().expect("an address")
     };
-    let refused = send(None).await.unwrap_err();
+    let hello = || client::text("hello");
+    let refused = client(None).agent("echo").run(hello()).await.unwrap_err();
     assert_eq!(refused.failure().expect("it says why").reason, "UNAUTHENTICATED_CALLER");
-    assert_eq!(send(Some("let-me-in")).await.expect("it is answered").text(), "hello");
+    let [caller, operator] =
+        [&callers().caller, &callers().operator].map(|token| client(Some(token)));
+    assert_eq!(caller.agent("echo").run(hello()).await.expect("it is answered").text(), "hello");
+    let asked = TasksRequest::default();
+    let refused = caller.mesh::<_, TasksResponse>("Tasks", &asked).await.unwrap_err();
+    assert_eq!(refused.failure().expect("it says why").reason, "INSUFFICIENT_SCOPE");
+    let all: TasksResponse = operator.mesh("Tasks", &asked).await.expect("it is answered");
+    assert_eq!(all.tasks.len(), 1, "the caller's");
     mesh.stop().await.expect("it leaves in order");
 }

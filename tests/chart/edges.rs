@@ -42,12 +42,13 @@ fn peer(peer: &Value) -> String {
     let labels = &peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"];
     match (labels.as_str(), peer["ipBlock"]["cidr"].as_str()) {
         (Some(namespace), _) => format!("namespace {namespace}"),
-        (_, Some(cidr)) if cidr != "0.0.0.0/0" => cidr.to_owned(),
-        (_, Some(_)) => {
+        (_, Some("0.0.0.0/0")) => {
             let private = list(peer, "/ipBlock/except");
             assert!(private.contains(&json!("169.254.0.0/16")), "metadata of clouds is not public");
             "public".to_owned()
         }
+        (_, Some("2000::/3")) => "public, of IPv6".to_owned(),
+        (_, Some(cidr)) => cidr.to_owned(),
         _ => role_of(&peer["podSelector"]["matchLabels"]),
     }
 }
@@ -61,6 +62,8 @@ fn expected(keda: bool, postgres: Option<(&str, u64)>) -> BTreeSet<Edge> {
         ("coordinator", "from", "worker", 8081),
         ("coordinator", "to", "public", 443),
         ("coordinator", "to", "public", 80),
+        ("coordinator", "to", "public, of IPv6", 443),
+        ("coordinator", "to", "public, of IPv6", 80),
     ];
     for role in ["gateway", "coordinator", "worker"] {
         all.push((role, "from", "namespace monitoring", 9464));
@@ -92,6 +95,25 @@ fn telemetry_and_the_agents_of_a_pool_have_edges_of_their_own() {
         assert!(edges.contains(&(role.to_owned(), "to", "anybody".to_owned(), 4317)), "{edges:?}");
     }
     assert!(edges.contains(&("worker".to_owned(), "to", "anybody".to_owned(), 443)), "{edges:?}");
+}
+
+/// Where the collector's address names no port, the binary takes the usual one of its scheme.
+#[test]
+fn the_edge_to_the_collector_is_where_the_binary_dials() {
+    for (endpoint, port) in [
+        ("http://collector:4317", 4317),
+        ("http://collector2", 80),
+        ("https://collector2", 443),
+        ("https://[2001:db8::17]", 443),
+        ("https://[2001:db8::17]:4317", 4317),
+    ] {
+        let endpoint = format!("otlp.endpoint={endpoint}");
+        let mut expected = expected(false, None);
+        for role in ["gateway", "coordinator", "worker"] {
+            expected.insert((role.to_owned(), "to", "anybody".to_owned(), port));
+        }
+        assert_eq!(edges(&rendered(&["--set", &endpoint])), expected, "{endpoint}");
+    }
 }
 
 #[test]

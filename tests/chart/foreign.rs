@@ -174,6 +174,30 @@ fn whoever_scales_a_pool_does_it_alone() {
     }
 }
 
+/// Two releases in a namespace do not start workers for each other's tasks. Prometheus's operator
+/// puts the name of the service that it scrapes into the label `service`.
+#[test]
+fn an_hpa_reads_what_was_scraped_from_its_own_release() {
+    let of = |objects: &[Value]| -> Vec<Value> {
+        let hpas = of_kind(objects, "HorizontalPodAutoscaler").into_iter();
+        hpas.map(|hpa| hpa["spec"]["metrics"][0]["external"]["metric"]["selector"].clone())
+            .collect()
+    };
+    let objects = rendered(SIZES[3]);
+    let monitor = of_kind(&objects, "ServiceMonitor")[0];
+    let services = of_kind(&objects, "Service").into_iter();
+    let mut scraped = services.filter(|service| {
+        crate::selects(&monitor["spec"]["selector"]["matchLabels"], &service["metadata"]["labels"])
+    });
+    let labels = json!({"service": name(scraped.next().expect("it scrapes a service"))});
+    let selectors = of(&objects);
+    assert_eq!(selectors.len(), 2);
+    assert!(selectors.iter().all(|s| s["matchLabels"] == labels), "{selectors:?}");
+    // Who scrapes otherwise may have no such label.
+    let otherwise = of(&rendered(&[SIZES[3], &["--set", "serviceMonitor.enabled=false"]].concat()));
+    assert!(otherwise.iter().all(|s| s.get("matchLabels").is_none()), "{otherwise:?}");
+}
+
 /// What stands in a trigger is what the coordinator takes and answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_coordinator_understands_the_trigger() {

@@ -5,6 +5,7 @@
 mod agreement;
 mod edges;
 mod foreign;
+mod image;
 mod pods;
 mod refusals;
 mod runbook;

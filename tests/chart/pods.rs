@@ -33,6 +33,9 @@ fn wrong(objects: &[Value]) -> Vec<String> {
             if !selects(&spread["labelSelector"]["matchLabels"], labels) {
                 say("it is spread over the pods of somebody else");
             }
+            if spread["nodeTaintsPolicy"] != "Honor" {
+                say("it waits for a zone that is lost");
+            }
         }
         let accounts = of_kind(objects, "ServiceAccount");
         let account = accounts.iter().find(|a| name(a) == text(pod, "/serviceAccountName"));
@@ -139,6 +142,7 @@ fn every_rule_for_pods_can_be_broken() {
         (pod, "/automountServiceAccountToken", json!(null), "told of the cluster"),
         (pod, "/hostNetwork", json!(true), "shares the host's"),
         (pod, "/topologySpreadConstraints", json!([]), "not spread"),
+        (pod, "/topologySpreadConstraints/1/nodeTaintsPolicy", json!(null), "zone that is lost"),
         (pod, "/terminationGracePeriodSeconds", json!(15), "killed before it has left"),
         (pod, "/serviceAccountName", json!("default"), "no service account"),
         (first, "/securityContext/readOnlyRootFilesystem", json!(null), "root can be written"),
@@ -158,6 +162,23 @@ fn every_rule_for_pods_can_be_broken() {
         put(gateway.expect("there is a gateway"), &format!("{inside}{pointer}"), value);
         let found = wrong(&objects);
         assert!(found.iter().any(|what| what.contains(says)), "{pointer}: {found:?}");
+    }
+}
+
+/// Gateways and coordinators are never all in one zone. Workers go where there is room: tasks that
+/// wait for one are worse than an uneven spread.
+#[test]
+fn only_workers_start_where_they_would_be_uneven() {
+    for workload in workloads(&rendered(SIZES[2])) {
+        let spread = list(workload, "/spec/template/spec/topologySpreadConstraints").iter();
+        let over = spread.map(|s| (text(s, "/topologyKey"), text(s, "/whenUnsatisfiable")));
+        let strict = match name(workload).contains("-worker-") {
+            true => "ScheduleAnyway",
+            false => "DoNotSchedule",
+        };
+        let expected =
+            [("kubernetes.io/hostname", "ScheduleAnyway"), ("topology.kubernetes.io/zone", strict)];
+        assert_eq!(over.collect::<Vec<_>>(), expected, "{}", name(workload));
     }
 }
 

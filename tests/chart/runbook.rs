@@ -29,6 +29,19 @@ fn every_reason_that_an_operator_acts_on_is_in_the_runbook() {
     assert!(acts.is_subset(&named), "not in the runbook: {:?}", acts.difference(&named));
 }
 
+/// Operators have no tasks themselves: without `--all` they would be shown none.
+#[test]
+fn whoever_follows_the_runbook_is_shown_everybodys_tasks() {
+    let rules = fs::read_to_string(root().join("deploy/prometheus/rules.yaml"));
+    for text in [runbook(), rules.expect("there are rules")] {
+        let mut lists = text.split("`faultline list").skip(1).peekable();
+        assert!(lists.peek().is_some(), "it lists tasks");
+        for list in lists {
+            assert!(list.starts_with(" --all "), "faultline list{list:.40}");
+        }
+    }
+}
+
 /// What several coordinators and their database can do to each other has no reason of its own.
 #[test]
 fn every_alert_of_the_cluster_is_in_the_runbook() {

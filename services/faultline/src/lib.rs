@@ -141,6 +141,64 @@ mod tests {
         }
     }
 
+    /// As a shell splits it, up to where the command ends.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for c in line.chars() {
+            match quote {
+                Some(open) if c == open => quote = None,
+                Some(_) => word.get_or_insert_default().push(c),
+                None if "'\"".contains(c) => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                None if "|&#>".contains(c) => break,
+                None if c.is_whitespace() => words.extend(word.take()),
+                None => word.get_or_insert_default().push(c),
+            }
+        }
+        words.extend(word);
+        let first = words.iter().position(|word| !word.contains('='));
+        words.split_off(first.unwrap_or(words.len()))
+    }
+
+    /// What a text tells people to type: lines of its blocks, behind the prompt where there is one,
+    /// and what stands between backquotes.
+    fn commands(text: &str) -> Vec<Vec<String>> {
+        let mut lines = Vec::new();
+        for (at, part) in text.split("```").enumerate() {
+            let prompt = if part.contains("\n$ ") { "$ " } else { "" };
+            match at % 2 {
+                0 => lines.extend(part.split('`').skip(1).step_by(2)),
+                _ => lines.extend(part.lines().filter_map(|line| line.strip_prefix(prompt))),
+            }
+        }
+        let commands = lines.into_iter().map(words);
+        commands.filter(|words| words.len() > 1 && words[0] == "faultline").collect()
+    }
+
+    #[test]
+    fn whatever_the_texts_tell_people_to_type_is_a_command() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for file in [
+            "README.md",
+            "deploy/README.md",
+            "deploy/helm/faultline/README.md",
+            "deploy/prometheus/rules.yaml",
+        ] {
+            let text = std::fs::read_to_string(root.join(file)).unwrap();
+            let commands = commands(&text.replace("{{ $labels.agent }}", "NAME"));
+            assert!(!commands.is_empty(), "{file}");
+            for command in commands {
+                // A command may be spoken of without what it takes.
+                let below = |of: clap::Command, word| of.find_subcommand(word).cloned();
+                let named = command[1..].iter().try_fold(Cli::command(), below).is_some();
+                let read = Cli::try_parse_from(&command).map(drop);
+                assert!(named || read.is_ok(), "{file}: {command:?}: {}", read.unwrap_err());
+            }
+        }
+    }
+
     #[test]
     fn wrong_configuration_and_absent_servers_have_their_own_codes() {
         let missing = ["faultline", "config", "--config", "/nonexistent/faultline.toml"];

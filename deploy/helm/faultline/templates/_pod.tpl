@@ -30,8 +30,12 @@ topologySpreadConstraints:
   {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1
     topologyKey: {{ $key }}
-    # A cluster may have fewer nodes than there are pods; zones are another matter.
-    whenUnsatisfiable: {{ eq $key "kubernetes.io/hostname" | ternary "ScheduleAnyway" $top.Values.topologySpread }}
+    # A cluster may have fewer nodes than there are pods; zones are another matter. Workers are for
+    # the work: where there is room for one, it may start.
+    {{- $strict := and (ne $key "kubernetes.io/hostname") (ne (index $ 1) "worker") }}
+    whenUnsatisfiable: {{ $strict | ternary $top.Values.topologySpread "ScheduleAnyway" }}
+    # A zone whose nodes are all lost counts no more, or those that come would wait for it.
+    nodeTaintsPolicy: Honor
     labelSelector:
       matchLabels: {{ include "faultline.selector" $ | nindent 8 }}
     {{- if not $stateful }}
