@@ -42,8 +42,8 @@ impl Core {
         Ok(())
     }
 
-    /// The task as it is stored, for whoever is about to do something with it. One that turns out to
-    /// be another's is let go of first: what we think of it is older than what was read.
+    /// The task as it is stored, for whoever is about to do something with it. One that turns out
+    /// to be another's is let go of first: what we think of it is older than what was read.
     pub(crate) async fn read(&self, id: TaskId, scope: Scope) -> Result<Option<Task>, Error> {
         let asked = Instant::now();
         let Some(Stored { task, ours, .. }) = self.store.task(id, scope).await? else {

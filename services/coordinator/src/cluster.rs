@@ -141,8 +141,8 @@ impl Core {
         tracing::error!(%error, "the lease has lapsed; everything is read again");
         self.meters.lapsed.add(1);
         self.lapsed.store(true, Ordering::Relaxed);
-        // The writer may have a batch under way that nobody answers. Workers must not wait for that:
-        // others go on with what they run, unless they bring it along.
+        // The writer may have a batch under way that nobody answers. Workers must not wait for
+        // that: others go on with what they run, unless they bring it along.
         self.change(|state| {
             state.close(Closed::StoreFailed);
             state.cut_workers();

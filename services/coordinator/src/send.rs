@@ -238,7 +238,7 @@ impl Core {
         Some(Alarm(ringing.abort_handle()))
     }
 
-    /// A task that was there when we read it and not when we answered it has mostly ended in between.
+    /// A task that was there when we read it and not when we answered it: mostly it has ended.
     pub(crate) async fn ended_meanwhile(&self, error: Error) -> Error {
         let Error::TaskNotFound(id) = &error else { return error };
         let Ok(task_id) = id.parse::<TaskId>() else { return error };

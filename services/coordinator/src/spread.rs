@@ -1,7 +1,7 @@
 //! Workers attach to a coordinator by chance and stay there, so the one that started last after a
-//! rollout has none, and whatever is sent to it is done by way of another. Here those that have more
-//! than their share send some elsewhere. Where they go is chance again, and what others have may be
-//! a second old, so it takes a few rounds and comes to rest.
+//! rollout has none, and whatever is sent to it is done by way of another. Here those that have
+//! more than their share send some elsewhere. Where they go is chance again, and what others have
+//! may be a second old, so it takes a few rounds and comes to rest.
 
 use std::collections::BTreeMap;
 

@@ -17,8 +17,8 @@ use tonic_prost::ProstCodec;
 use crate::{ServiceError, desk::Desk, outbox::Outgoing};
 
 const ATTACH: &str = "/faultline.v1.Hub/Attach";
-/// From dialling to the welcome. Well below the time after which the last coordinator gives its work
-/// to another: there must be some left to try a third.
+/// From dialling to the welcome. Well below the time after which the last coordinator gives its
+/// work to another: there must be some left to try a third.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(3);
 /// Heartbeats without a word from the coordinator before the connection counts as dead.
 const SILENT_BEATS_MAX: u32 = 3;

@@ -37,8 +37,8 @@ const TRIES: usize = 5;
 /// Statements that travel at once, each after the last.
 const AT_ONCE: usize = 30;
 /// Who waits for a row that somebody holds looks again, before the batch is given up: whoever is
-/// stuck with it is thrown out meanwhile. Every statement finds its rows by their keys, whatever the
-/// planner thinks of the size of the tables.
+/// stuck with it is thrown out meanwhile. Every statement finds its rows by their keys, whatever
+/// the planner thinks of the size of the tables.
 const SESSION: &str = "SET synchronous_commit = on; SET lock_timeout = '5s';
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
