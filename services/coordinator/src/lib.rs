@@ -6,7 +6,7 @@
 //! where; `send`, `stream`, `repeat` and `api` are what callers may ask, within what `caller` and
 //! `gate` allow; `mesh`, `view`, `pulse`, `feed` and `operate` are what operators may; agents that
 //! call agents are in `delegation` and `family`; `push` tells webhooks, `retention` forgets; `hub`,
-//! `link` and `grpc` are the doors, and `scaler` is KEDA's.
+//! `link` and `grpc` are the doors, `scaler` is KEDA's, and `health` is for probes.
 
 mod answer;
 mod artifact;
@@ -71,6 +71,7 @@ mod subscription;
 mod view;
 
 mod grpc;
+mod health;
 mod hub;
 mod link;
 mod scaler;
@@ -106,10 +107,12 @@ use faultline_proto::{
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
 
 use crate::{
     core::{Closed, Core, State},
     grpc::Doors,
+    health::Condition,
     hub::HubService,
     link::LinkService,
     scaler::Scaler,
@@ -345,11 +348,11 @@ impl Service {
     /// coordinator on the same store.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
         let Self { listener, token, core } = self;
-        let (health, health_service) = tonic_health::server::health_reporter();
-        health.set_serving::<A2aServiceServer<Doors>>().await;
+        let readiness = Readiness(Arc::downgrade(&core));
+        let health = HealthServer::new(Condition::new(readiness, core.farewell.clone()));
         let doors = Doors::new(Arc::clone(&core));
         let bytes = limits::GRPC_BYTES_MAX;
-        let routes = Routes::new(health_service)
+        let routes = Routes::new(health)
             .add_service(
                 LinkServer::new(LinkService::new(Arc::clone(&core)))
                     .max_decoding_message_size(bytes)
@@ -386,7 +389,6 @@ impl Service {
         let closing = Drain::new();
         let leaving = async {
             drain.signalled().await;
-            health.set_not_serving::<A2aServiceServer<Doors>>().await;
             // Workers that we cut off ourselves are not lost.
             sweeper.abort();
             timekeeper.abort();
@@ -450,7 +452,9 @@ pub struct Readiness(Weak<Core>);
 
 impl Readiness {
     pub fn look(&self) -> Ready {
-        match self.0.upgrade().map(|core| core.lock().closed) {
+        // It leaves from its first word on, not only when it takes nothing more.
+        let core = self.0.upgrade().filter(|core| !core.farewell.is_cancelled());
+        match core.map(|core| core.lock().closed) {
             Some(None) => Ok(()),
             Some(Some(Closed::StoreFailed)) => Err("the store failed and is being read again"),
             Some(Some(Closed::Leaving)) | None => Err("it is leaving"),
