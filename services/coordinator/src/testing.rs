@@ -23,7 +23,7 @@ use crate::{
     core::{Core, now},
     delegation::Claimed,
     live::Done,
-    store::{Filter, Write, sqlite::Sqlite},
+    store::{Filter, Store, Write, sqlite::Sqlite},
     subscription::Subscription,
 };
 
@@ -114,7 +114,17 @@ impl Bench {
         offers: Vec<AgentOffer>,
     ) -> Self {
         let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
-        let core = Arc::new(Core::new(Box::new(store), config));
+        Self::start_on(Box::new(store), dir, config, offers).await
+    }
+
+    /// On a store that is open; the directory is for whatever else there is.
+    pub(crate) async fn start_on(
+        store: Box<dyn Store>,
+        dir: tempfile::TempDir,
+        config: Config,
+        offers: Vec<AgentOffer>,
+    ) -> Self {
+        let core = Arc::new(Core::new(store, config));
         core.recover().await.unwrap();
         let writer = writer(&core);
         let (worker, (outbox, messages)) = (WorkerId::new(), mpsc::channel(64));

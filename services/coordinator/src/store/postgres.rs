@@ -16,7 +16,7 @@ mod view;
 mod write;
 
 #[cfg(test)]
-pub(super) mod testing;
+pub(crate) mod testing;
 
 use std::{
     error::Error as _,
