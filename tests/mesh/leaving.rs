@@ -16,6 +16,14 @@ use tokio::time::Instant;
 const DRAIN: Duration = Duration::from_secs(12);
 const AT_ONCE: Duration = Duration::from_secs(2);
 
+/// It ended by itself and in time, and nothing of it had to be cut off.
+async fn left_in_order(process: &mut Process, within: Duration) {
+    let ended = process.ended(within).await.expect("it leaves in time, whatever runs");
+    let log = process.log();
+    assert_eq!(ended.code(), Some(0), "{log}");
+    assert!(!log.contains("cut off"), "{log}");
+}
+
 async fn up(dir: &Path) -> (Process, Rpc) {
     let process = Process::up(dir).await;
     let address = process.ready().strip_prefix("http://").expect("it prints its address");
@@ -29,8 +37,7 @@ async fn an_idle_mesh_leaves_quickly_and_what_it_knew_is_there_again() {
     let (mut process, rpc) = up(dir.path()).await;
     let task = rpc.send("hello").await;
     process.terminate().await;
-    let ended = process.ended(Duration::from_secs(5)).await.expect("nothing holds it");
-    assert_eq!(ended.code(), Some(0), "{}", process.log());
+    left_in_order(&mut process, Duration::from_secs(5)).await;
     let (_process, rpc) = up(dir.path()).await;
     assert_eq!(rpc.task(task::id(&task)).await, task);
 }
@@ -44,8 +51,7 @@ async fn a_busy_mesh_leaves_in_time_and_goes_on_when_it_is_back() {
     let long = script.send_immediately("chunk a; say long; sleep 11s; chunk b").await;
     let asking = script.send("ask \"well?\"; chunk $answer").await;
     process.terminate().await;
-    let ended = process.ended(DRAIN).await.expect("it leaves in time, whatever runs");
-    assert_eq!(ended.code(), Some(0), "{}", process.log());
+    left_in_order(&mut process, DRAIN).await;
     let (_process, rpc) = up(dir.path()).await;
     let script = rpc.agent("script");
     let ended = rpc.task(task::id(&quick)).await;
@@ -89,8 +95,7 @@ async fn each_role_leaves_by_itself_with_zero() {
     for process in [&mut cluster.gateways[0], &mut cluster.workers[0], &mut cluster.coordinators[0]]
     {
         process.terminate().await;
-        let ended = process.ended(DRAIN).await.expect("it leaves in time");
-        assert_eq!(ended.code(), Some(0), "{}", process.log());
+        left_in_order(process, DRAIN).await;
     }
 }
 
@@ -120,8 +125,7 @@ async fn a_worker_that_leaves_hands_its_task_back_and_no_attempt_is_counted() {
     for _ in 0..8 {
         assert_eq!(task::state(&rpc.send("chunk x").await), COMPLETED);
     }
-    let ended = cluster.workers[0].ended(DRAIN).await.expect("it leaves in time");
-    assert_eq!(ended.code(), Some(0), "{}", cluster.workers[0].log());
+    left_in_order(&mut cluster.workers[0], DRAIN).await;
     until("another worker has it", SOON, async || {
         let inspected = rpc.inspect(&id).await;
         (inspected["attempts"].as_array()?.len() == 2).then_some(())

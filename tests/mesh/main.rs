@@ -9,6 +9,7 @@ mod kit;
 mod leaving;
 mod load;
 mod operators;
+mod outage;
 mod promises;
 mod push;
 mod questions;

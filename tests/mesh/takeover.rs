@@ -9,7 +9,7 @@ use std::{
 };
 
 use faultline_tests::{
-    Cluster, Plan, Rpc, Store,
+    Cluster, Plan, Rpc,
     rpc::message,
     task::{self, COMPLETED, is_final},
     until,
@@ -22,7 +22,6 @@ use tokio::time::Instant;
 
 const REPLICAS: usize = 3;
 const SUBMITTED: &str = "TASK_STATE_SUBMITTED";
-const UNAVAILABLE: i64 = -31014;
 /// What is another's after this.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -233,70 +232,4 @@ async fn a_gateway_that_knows_all_goes_on_with_another() {
         assert_eq!(task::artifacts(&done)["output"], "ab", "{done}");
         cluster.coordinators[dying].restart().await;
     }
-}
-
-/// What a refusal has to say: that it passes, and after how long to come again, unless it may have
-/// been done.
-fn check_refusal(error: &Value) {
-    assert_eq!(error["code"], UNAVAILABLE, "{error}");
-    let details = error["data"].as_array().cloned().unwrap_or_default();
-    let is_unknown = details.iter().any(|detail| detail["reason"] == "OUTCOME_UNKNOWN");
-    let has_delay = details.iter().any(|detail| detail["retryDelay"].is_string());
-    assert!(is_unknown || has_delay, "it does not say when to come again: {error}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_restart_of_the_database_is_a_pause_and_nothing_else() {
-    let plan = Plan::replicas(REPLICAS).gateways(2).workers(&["echo,script"; 2]);
-    let plan = plan.store(Store::OwnPostgres).with("lease_ms = 3000").with("max_attempts = 20");
-    let cluster = plan.start().await;
-    let stop = AtomicBool::new(false);
-    let client = async |name: usize| {
-        let mut tasks = Vec::new();
-        while !stop.load(SeqCst) {
-            let text = format!("{name}.{}", tasks.len());
-            let params = message(&format!("chunk \"{text}\"; sleep 50ms; chunk \"!\""));
-            let keyed = |gateway: usize| {
-                let rpc = cluster.rpc_at(gateway).agent("script").within(SOON);
-                rpc.header("idempotency-key", &text)
-            };
-            let end = Instant::now() + 2 * SOON;
-            let task = loop {
-                match keyed(name % 2).try_call("SendMessage", params.clone()).await {
-                    Ok(Ok(sent)) => break sent["task"].clone(),
-                    Ok(Err(error)) => check_refusal(&error),
-                    Err(error) => panic!("a gateway always answers: {error}"),
-                }
-                assert!(Instant::now() < end, "'{text}' is never taken");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            };
-            assert_eq!(task::state(&task), COMPLETED, "{task}");
-            assert_eq!(task::artifacts(&task)["output"], format!("{text}!"));
-            tasks.push(task::id(&task).to_owned());
-        }
-        tasks
-    };
-    let restarts = async {
-        let rpc = cluster.rpc();
-        for crash in [false, true] {
-            let count = async || {
-                let listed = rpc.try_call("ListTasks", json!({"pageSize": 1})).await;
-                listed.ok()?.ok()?["totalSize"].as_u64()
-            };
-            let before = until("tasks are counted", SOON, count).await;
-            until("there is load", SOON, async || count().await.filter(|n| *n > before + 20)).await;
-            cluster.server.as_ref().expect("it has its own").restart(crash).await;
-            until("it goes on", 2 * SOON, async || count().await.filter(|n| *n > before + 40))
-                .await;
-        }
-        stop.store(true, SeqCst);
-    };
-    let (tasks, ()) = tokio::join!(join_all((0..4).map(client)), restarts);
-    let mut ids: Vec<_> = tasks.into_iter().flatten().collect();
-    let count = ids.len();
-    ids.sort();
-    ids.dedup();
-    assert_eq!(ids.len(), count, "each send is a task of its own");
-    let listed = cluster.rpc().call("ListTasks", json!({"pageSize": 1})).await.unwrap();
-    assert_eq!(listed["totalSize"], count, "nothing is lost, and nothing is there twice");
 }

@@ -2,7 +2,18 @@
 
 use std::{net::SocketAddr, path::Path};
 
-use faultline_tests::{Process, Rpc, cluster::free_address, until, wait::SOON};
+use faultline_chassis::{client::Channel, config::Environment};
+use faultline_tests::{
+    Process, Rpc, Wire,
+    cluster::free_address,
+    postgres::{Database, Server},
+    until,
+    wait::SOON,
+};
+use tokio::{net::TcpStream, time::timeout};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::scrape::Scraped;
 
@@ -95,4 +106,71 @@ async fn a_whole_mesh_has_one_port_for_it() {
         (refused.status.as_u16(), &refused.headers["allow"]),
         (405, &"GET, HEAD".parse().unwrap())
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_has_started_with_its_database_and_is_ready_while_it_has_it() {
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let database = Database::on(server.url());
+    let wire = Wire::to(database.address()).await;
+    let [hub, admin] = [(); 2].map(|()| free_address());
+    let [listen, port] = [hub, admin].map(|address| address.to_string());
+    let store = database.url_by(wire.address);
+    let args = ["coordinator", "--listen", &listen, "--store", &store, "--admin", &port];
+    let lease = ("FAULTLINE_COORDINATOR__LEASE_MS".to_owned(), "2000".to_owned());
+    let env = Environment::from([lease]);
+    // Somebody takes the connection, and says nothing.
+    wire.stall();
+    let starting = Process::start_with(dir.path(), "coordinator", &args, &env);
+    let looking = async {
+        until("it has its port", SOON, async || TcpStream::connect(admin).await.ok()).await;
+        for path in ["/startupz", "/readyz"] {
+            let said = probe(admin, path).await;
+            assert_eq!(said, (503, "it is starting".to_owned()), "{path}");
+        }
+        assert_eq!(probe(admin, "/livez").await.0, 200);
+        wire.heal();
+    };
+    let (mut coordinator, ()) = tokio::join!(starting, looking);
+    let all = async || {
+        let probed = ["/livez", "/startupz", "/readyz"].map(|path| probe(admin, path));
+        futures::future::join_all(probed).await.into_iter().map(|(status, _)| status).collect()
+    };
+    let said: Vec<u16> = all().await;
+    assert_eq!(said, [200, 200, 200]);
+    let health = HealthClient::new(Channel::plain(&hub.to_string()).unwrap());
+    let whole = HealthCheckRequest::default;
+    let watched = health.clone().watch(whole()).await.unwrap();
+    let mut watched = watched.into_inner();
+    let mut next = async || {
+        let told = timeout(SOON, watched.message()).await.expect("in time").unwrap();
+        told.map(|told| told.status())
+    };
+    assert_eq!(next().await, Some(ServingStatus::Serving));
+    for _ in 0..2 {
+        server.stop();
+        assert_eq!(next().await, Some(ServingStatus::NotServing));
+        let said: Vec<u16> = all().await;
+        assert_eq!(said, [200, 200, 503], "it lives, and another start would not help");
+        let (_, why) = probe(admin, "/readyz").await;
+        assert!(why.contains("store"), "{why}");
+        for service in ["", "lf.a2a.v1.A2AService"] {
+            let asked = HealthCheckRequest { service: service.to_owned() };
+            let checked = health.clone().check(asked).await.unwrap();
+            assert_eq!(checked.get_ref().status(), ServingStatus::NotServing, "'{service}'");
+        }
+        server.start_again();
+        assert_eq!(next().await, Some(ServingStatus::Serving));
+        until_ready(admin, 200).await;
+    }
+    coordinator.terminate().await;
+    assert_eq!((next().await, next().await), (Some(ServingStatus::NotServing), None));
+    assert!(coordinator.ended(SOON).await.unwrap().success(), "{}", coordinator.log());
+    // Without a database there is none to start, and whoever runs it may try again.
+    server.stop();
+    let why = coordinator.try_restart().await.unwrap_err();
+    assert!(why.contains("ended before"), "{why}");
+    server.start_again();
+    coordinator.restart().await;
+    until_ready(admin, 200).await;
 }

@@ -233,6 +233,9 @@ pub const REATTACH_GRACE: Duration = Duration::from_secs(10);
 /// Between two looks whether there is something to do, for whoever starts workers then: short
 /// beside the start of one.
 pub const SCALER_LOOK: Duration = Duration::from_secs(1);
+/// Between two looks at how a coordinator is, for each who watches its health: short beside what it
+/// takes to send calls elsewhere.
+pub const HEALTH_LOOK: Duration = Duration::from_millis(250);
 /// How long it counts that somebody follows a task at another coordinator, and of how many tasks
 /// that is known.
 pub const WANTED_FOR: Duration = Duration::from_secs(60);

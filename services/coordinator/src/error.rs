@@ -9,7 +9,7 @@ use faultline_proto::{
 
 use crate::store::{ReadError, postgres, sqlite};
 
-/// Why a coordinator cannot start.
+/// Why a coordinator cannot start, or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
@@ -31,6 +31,8 @@ pub enum StartError {
     Setting { key: &'static str, value: u64, what: &'static str },
     #[error("the store cannot be read: {0}")]
     Recover(String),
+    #[error("the coordinator's {name} has {how}: it must be started again")]
+    Broken { name: &'static str, how: &'static str },
 }
 
 impl StartError {

@@ -1,12 +1,13 @@
 //! The coordinator: the only service that owns state. Reading order: `task` is what a task can do,
-//! `core` keeps it and `writer` makes it durable, `dispatch` brings it to workers, `reports` and
-//! `losses` take it back; `cluster` lives with other coordinators on the same store, `news` hears
-//! of them, `follow` and `foreign` reach what they have, `absorb` takes what they did with ours,
-//! `spread` shares the workers out; `retry`, `breaker` and `failover` say what is tried again, and
-//! where; `send`, `stream`, `repeat` and `api` are what callers may ask, within what `caller` and
-//! `gate` allow; `mesh`, `view`, `pulse`, `feed` and `operate` are what operators may; agents that
-//! call agents are in `delegation` and `family`; `push` tells webhooks, `retention` forgets; `hub`,
-//! `link` and `grpc` are the doors, and `scaler` is KEDA's.
+//! `core` keeps it and `writer` makes it durable, `loops` is what all of it lives by, `dispatch`
+//! brings it to workers, `reports` and `losses` take it back; `cluster` lives with other
+//! coordinators on the same store, `news` hears of them, `follow` and `foreign` reach what they
+//! have, `absorb` takes what they did with ours, `spread` shares the workers out; `retry`,
+//! `breaker` and `failover` say what is tried again, and where; `send`, `stream`, `repeat` and
+//! `api` are what callers may ask, within what `caller` and `gate` allow; `mesh`, `view`, `pulse`,
+//! `feed` and `operate` are what operators may; agents that call agents are in `delegation` and
+//! `family`; `push` tells webhooks, `retention` forgets; `hub`, `link` and `grpc` are the doors,
+//! `scaler` is KEDA's, and `health` is for probes.
 
 mod answer;
 mod artifact;
@@ -35,6 +36,7 @@ mod feed;
 mod follow;
 mod foreign;
 mod live;
+mod loops;
 mod losses;
 mod meters;
 mod news;
@@ -71,6 +73,7 @@ mod subscription;
 mod view;
 
 mod grpc;
+mod health;
 mod hub;
 mod link;
 mod scaler;
@@ -106,12 +109,15 @@ use faultline_proto::{
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
 
 use crate::{
     core::{Closed, Core, State},
     grpc::Doors,
+    health::Condition,
     hub::HubService,
     link::LinkService,
+    loops::Loops,
     scaler::Scaler,
 };
 
@@ -342,14 +348,15 @@ impl Service {
     }
 
     /// Serves until drained. Tasks that run go on in their workers, which come back to the next
-    /// coordinator on the same store.
+    /// coordinator on the same store. An error: something that it cannot do without has ended, and
+    /// only a new start mends it.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
         let Self { listener, token, core } = self;
-        let (health, health_service) = tonic_health::server::health_reporter();
-        health.set_serving::<A2aServiceServer<Doors>>().await;
+        let readiness = Readiness(Arc::downgrade(&core));
+        let health = HealthServer::new(Condition::new(readiness, core.farewell.clone()));
         let doors = Doors::new(Arc::clone(&core));
         let bytes = limits::GRPC_BYTES_MAX;
-        let routes = Routes::new(health_service)
+        let routes = Routes::new(health)
             .add_service(
                 LinkServer::new(LinkService::new(Arc::clone(&core)))
                     .max_decoding_message_size(bytes)
@@ -375,39 +382,37 @@ impl Service {
         // The guard stands outermost: it must see the panics and clocks of everything inside.
         let router = router.layer(server::GuardLayer);
         let router = router.layer(measure(&core));
-        let writer = tokio::spawn({
-            let core = Arc::clone(&core);
-            async move { core.write().await }
-        });
-        let sweeper = tokio::spawn(sweep::run(Arc::clone(&core)));
-        let timekeeper = tokio::spawn(Arc::clone(&core).keep_time());
-        let neighbour = tokio::spawn(Arc::clone(&core).keep_cluster());
+        let mut loops = Loops::start(&core);
         // The door stays open until everybody has been told where to go.
         let closing = Drain::new();
         let leaving = async {
-            drain.signalled().await;
-            health.set_not_serving::<A2aServiceServer<Doors>>().await;
-            // Workers that we cut off ourselves are not lost.
-            sweeper.abort();
-            timekeeper.abort();
-            core.leave().await;
+            let broken = tokio::select! {
+                () = drain.signalled() => None,
+                broken = loops.broken() => Some(broken),
+            };
+            // One that is broken has nothing to hand over: whoever is here is only cut off.
+            if broken.is_none() {
+                loops.rest();
+                core.leave().await;
+            }
             closing.start();
+            broken
         };
         // Long-lived streams never finish by themselves, so patience here is only for calls.
         let patience = Duration::from_millis(500);
         let serving = server::serve(listener, router, closing.clone(), patience);
-        tokio::join!(leaving, serving);
+        if let (Some(broken), ()) = tokio::join!(leaving, serving) {
+            return Err(broken);
+        }
         core.flushed().await;
-        writer.abort();
-        neighbour.abort();
-        let _ = tokio::join!(sweeper, timekeeper, neighbour, writer);
+        let ended = loops.end().await;
         if let Some(cluster) = core.store.cluster()
             && timeout(limits::LEAVE_TIMEOUT, cluster.leave()).await.is_err()
         {
             tracing::warn!("the store does not answer: what was ours waits for the lease to end");
         }
         core.released().await;
-        Ok(())
+        ended
     }
 }
 
@@ -450,7 +455,9 @@ pub struct Readiness(Weak<Core>);
 
 impl Readiness {
     pub fn look(&self) -> Ready {
-        match self.0.upgrade().map(|core| core.lock().closed) {
+        // It leaves from its first word on, not only when it takes nothing more.
+        let core = self.0.upgrade().filter(|core| !core.farewell.is_cancelled());
+        match core.map(|core| core.lock().closed) {
             Some(None) => Ok(()),
             Some(Some(Closed::StoreFailed)) => Err("the store failed and is being read again"),
             Some(Some(Closed::Leaving)) | None => Err("it is leaving"),

@@ -1,5 +1,6 @@
 //! The loop that makes it durable, and what happens when the store does not take it: a batch that
-//! cannot be written is forgotten by everybody, a step that lost a race only by its own task.
+//! cannot be written is forgotten by everybody, a step that lost a race only by its own task. A
+//! store that will never write again is the end of it.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -21,7 +22,7 @@ const READ_PAUSE: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Group commit: whatever waits is committed at once, and while the disk works on it the
-    /// batch before is published. Never returns.
+    /// batch before is published. Returns only if the store has nobody left that writes.
     pub(crate) async fn write(self: &Arc<Self>) {
         let mut confirmed = Vec::new();
         loop {
@@ -42,8 +43,14 @@ impl Core {
             let answer = (expected > 0).then(|| self.store.commit(writes));
             self.lock().publish(std::mem::take(&mut confirmed));
             let written = match answer {
-                Some(answer) => answer.await.unwrap_or_default(),
-                None => Written::new(),
+                Some(answer) => answer.await,
+                None => Ok(Written::new()),
+            };
+            let Ok(written) = written else {
+                // Whoever should have answered is gone for good: to read the store again would only
+                // open the door to more that nobody writes.
+                tracing::error!("the store's writer is gone");
+                return self.forget(&gone(), followups);
             };
             if expected > 0 {
                 self.meters.commits.record(since.elapsed());
@@ -125,6 +132,17 @@ impl Core {
     /// waits is told that nobody knows, and the store is read again as after a restart.
     async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<Followup>) {
         tracing::error!(%error, "the store failed; reading it again");
+        self.forget(&error, lost);
+        // Whatever became of the lease, the next one is new.
+        self.take_lapse();
+        while let Err(error) = self.recover().await {
+            tracing::error!(%error, "the store cannot be read");
+            tokio::time::sleep(READ_PAUSE).await;
+        }
+    }
+
+    /// Throws memory away, lets nobody in, and tells those who wait.
+    fn forget(&self, error: &WriteError, lost: Vec<Followup>) {
         self.meters.store_failures.add(1);
         let failure = Failure::from(Error::Unanswered { detail: error.to_string() });
         let mut lost_waiters = Vec::new();
@@ -157,12 +175,6 @@ impl Core {
         let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();
         lost_waiters.extend(live.into_values().flat_map(|live| live.waiters));
         answer_all(effects, lost_waiters, &failure);
-        // Whatever became of the lease, the next one is new.
-        self.take_lapse();
-        while let Err(error) = self.recover().await {
-            tracing::error!(%error, "the store cannot be read");
-            tokio::time::sleep(READ_PAUSE).await;
-        }
     }
 
     /// Reads every task that has not ended, and opens the door.
@@ -218,10 +230,14 @@ fn answer_all(effects: Vec<Effect>, waiters: Vec<Waiter>, failure: &Failure) {
     }
 }
 
+fn gone() -> WriteError {
+    WriteError::Unavailable("the store's writer is gone".to_owned())
+}
+
 /// Why the whole batch is lost, if it is. A conflict is the business of its own write.
 fn failure_of(written: &Written, expected: usize) -> Option<WriteError> {
     if written.len() != expected {
-        return Some(WriteError::Unavailable("the store's writer is gone".to_owned()));
+        return Some(WriteError::Unavailable("the store answered something else".to_owned()));
     }
     let mut errors = written.iter().filter_map(|w| w.as_ref().err());
     errors.find(|e| **e != WriteError::Conflict).cloned()

@@ -6,11 +6,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
+use faultline_chassis::{Drain, server::Listener};
 use faultline_proto::{
-    a2a::{
-        self, SendMessageRequest, SendMessageResponse, TaskState, part::Content,
-        send_message_response::Payload,
-    },
+    a2a::{self, SendMessageRequest, TaskState, part::Content, send_message_response::Payload},
     id::{TaskId, WorkerId},
     v1::{
         self, AgentOffer, Child, Completed, Held, Hello, Report, Submitted, ToWorker, Welcome,
@@ -24,8 +22,9 @@ use tokio::{
 
 use super::*;
 use crate::{
-    Config,
+    Config, Service,
     caller::Caller,
+    error::StartError,
     live::Done,
     store::{
         Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
@@ -33,7 +32,7 @@ use crate::{
         encode, sqlite::Sqlite,
     },
     task::{Millis, Task},
-    testing::{claimed, keyed, principal},
+    testing::{Answer, claimed, keyed, principal},
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -44,6 +43,17 @@ struct Flaky {
     is_full: Arc<AtomicBool>,
     /// The next insert finds that somebody was quicker.
     is_beaten: Arc<AtomicBool>,
+    /// The next batch is the last.
+    ends: Option<End>,
+}
+
+/// How a store comes to an end.
+#[derive(Clone, Copy)]
+enum End {
+    /// In the middle of a call.
+    Panics,
+    /// Nobody is behind it any more.
+    Vanishes,
 }
 
 impl Store for Flaky {
@@ -56,6 +66,11 @@ impl Store for Flaky {
     }
 
     fn commit(&self, batch: Vec<Write>) -> oneshot::Receiver<Written> {
+        match self.ends {
+            Some(End::Panics) => panic!("a store with a bug"),
+            Some(End::Vanishes) => return oneshot::channel().1,
+            None => {}
+        }
         let inserts = batch.iter().any(|write| matches!(write, Write::Insert { .. }));
         if inserts && self.is_beaten.swap(false, SeqCst) {
             let (done, written) = oneshot::channel();
@@ -163,16 +178,37 @@ struct Bench {
 }
 
 fn bench() -> Bench {
+    let bench = unwritten(None);
+    let writer = Arc::clone(&bench.core);
+    tokio::spawn(async move { writer.write().await });
+    bench
+}
+
+/// Nothing is written yet.
+fn unwritten(ends: Option<End>) -> Bench {
     let dir = tempfile::tempdir().unwrap();
     let is_full = Arc::new(AtomicBool::new(false));
     let is_beaten = Arc::new(AtomicBool::new(false));
     let inner = Sqlite::open(&dir.path().join("t.db")).unwrap();
     let (full, beaten) = (Arc::clone(&is_full), Arc::clone(&is_beaten));
-    let store = Flaky { inner, is_full: full, is_beaten: beaten };
+    let store = Flaky { inner, is_full: full, is_beaten: beaten, ends };
     let core = Arc::new(Core::new(Box::new(store), Config::default()));
-    let writer = Arc::clone(&core);
-    tokio::spawn(async move { writer.write().await });
     Bench { core, is_full, is_beaten, worker: WorkerId::new(), _dir: dir }
+}
+
+/// What a coordinator says that runs on a store that ends so, and where its caller waits.
+async fn ended(ends: End) -> (StartError, Answer) {
+    let bench = unwritten(Some(ends));
+    let (outbox, _messages) = mpsc::channel(64);
+    let agents = vec![AgentOffer { name: "a".into(), ..AgentOffer::default() }];
+    let hello = Hello { agents, slots: 4, ..Hello::default() };
+    let core = &bench.core;
+    core.touch(|state| state.attach(bench.worker, hello, outbox, core.welcome(), now()));
+    let answer = bench.send();
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into(), None).await.unwrap();
+    let service = Service { listener, token: None, core: Arc::clone(core) };
+    let ended = timeout(SOON, service.run(Drain::new())).await.expect("it does not go on");
+    (ended.unwrap_err(), answer)
 }
 
 impl Bench {
@@ -209,11 +245,11 @@ impl Bench {
         }
     }
 
-    fn send(&self) -> oneshot::Receiver<Result<SendMessageResponse, Failure>> {
+    fn send(&self) -> Answer {
         self.send_as(principal("ann"))
     }
 
-    fn send_as(&self, caller: Caller) -> oneshot::Receiver<Result<SendMessageResponse, Failure>> {
+    fn send_as(&self, caller: Caller) -> Answer {
         let content = Some(Content::Text("hi".into()));
         let parts = vec![a2a::Part { content, ..a2a::Part::default() }];
         let message = Some(a2a::Message { parts, ..a2a::Message::default() });
@@ -353,6 +389,23 @@ async fn a_child_that_lost_a_race_is_nobodys() {
     let _again = bench.send_as(caller);
     let child = assignment(&mut messages).await;
     assert_ne!(child.task_id, parent.task_id, "its key is free");
+}
+
+#[tokio::test]
+async fn a_coordinator_whose_writer_panics_does_not_go_on() {
+    let (broken, _) = ended(End::Panics).await;
+    assert_eq!(
+        broken.to_string(),
+        "the coordinator's writer has panicked: it must be started again"
+    );
+}
+
+#[tokio::test]
+async fn a_coordinator_whose_store_writes_no_more_tells_its_callers_and_does_not_go_on() {
+    let (broken, answer) = ended(End::Vanishes).await;
+    assert!(matches!(broken, StartError::Broken { name: "writer", how: "ended" }), "{broken}");
+    let told = timeout(SOON, answer).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(told.reason, "OUTCOME_UNKNOWN", "{told}");
 }
 
 #[tokio::test]

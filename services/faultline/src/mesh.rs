@@ -12,6 +12,7 @@ use faultline_client::Client;
 use faultline_gateway::Readiness;
 use faultline_proto::v1::{WorkersRequest, WorkersResponse, mesh_client::MeshClient};
 use faultline_worker::Worker;
+use futures::future::{join_all, select_all};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Request;
@@ -73,12 +74,10 @@ impl Running {
         ended.with_context(|| format!("{} failed", self.name))
     }
 
-    /// Its end by `at`; then it is cut off.
+    /// Its end by `at`; then it is cut off, which is a failure of its own.
     async fn ended_by(mut self, at: Instant) -> anyhow::Result<()> {
-        timeout_at(at, self.ended()).await.unwrap_or_else(|_| {
-            tracing::warn!(service = self.name, "cut off while it was leaving");
-            Ok(())
-        })
+        let ended = timeout_at(at, self.ended()).await;
+        ended.unwrap_or_else(|_| Err(anyhow!("{} was cut off while it was leaving", self.name)))
     }
 }
 
@@ -208,7 +207,7 @@ impl Mesh {
                 true => std::future::pending().await,
                 false => {
                     let ended = self.workers.iter_mut().map(|w| Box::pin(w.ended()));
-                    futures::future::select_all(ended).await.0
+                    select_all(ended).await.0
                 }
             }
         };
@@ -228,7 +227,8 @@ impl Mesh {
         self.workers.iter().for_each(|worker| worker.drain.start());
         let leave_time = limits::DRAIN_TIMEOUT - 2 * LAST_ANSWERS;
         let workers = self.workers.into_iter().map(|w| w.ended_by(Instant::now() + leave_time));
-        let workers = futures::future::try_join_all(workers).await;
+        // Each has its time, whatever became of the others.
+        let workers: Result<(), _> = join_all(workers).await.into_iter().collect();
         // What is open now waits for people or for other workers: its stream ends with a failure
         // that tells the client to come back, once the coordinator has left.
         let gateway = timeout(LAST_ANSWERS, self.gateway.ended()).await;
@@ -260,5 +260,18 @@ impl Mesh {
             error = self.failed() => Err(error),
             () = sleep(START_TIMEOUT) => bail!("no answer within {} s", START_TIMEOUT.as_secs()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_service_that_hangs_while_it_leaves_is_cut_off_and_named() {
+        let hanging = std::future::pending::<Result<(), std::io::Error>>();
+        let running = Running::spawn("w-1", Drain::new(), hanging);
+        let cut = running.ended_by(Instant::now() + Duration::from_millis(20)).await;
+        assert_eq!(cut.unwrap_err().to_string(), "w-1 was cut off while it was leaving");
     }
 }

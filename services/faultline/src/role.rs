@@ -89,15 +89,27 @@ where
         watch_signals(drain.clone())?;
         let patience = watch.delay + limits::DRAIN_TIMEOUT + Duration::from_millis(500);
         let watched = watch.start(&drain).await?;
-        let ended = drain.bound(patience, work(drain.clone(), watched.probes.clone())).await;
+        let ended = out(&drain, patience, work(drain.clone(), watched.probes.clone())).await;
         watched.end().await;
         telemetry.flush().await;
-        match ended {
-            Some(ended) => ended?,
-            None => tracing::warn!("cut off after {} s of leaving", patience.as_secs()),
-        }
-        Ok(Exit::OK)
+        ended
     })
+}
+
+/// Sees `work` out, for so long after the drain has started. Whoever has to be cut off then did not
+/// leave in order, and the code says so: nobody reads the log of what is gone.
+async fn out(
+    drain: &Drain,
+    patience: Duration,
+    work: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<Exit> {
+    match drain.bound(patience, work).await {
+        Some(ended) => ended.map(|()| Exit::OK),
+        None => {
+            tracing::error!("cut off after {} s of leaving", patience.as_secs());
+            Ok(Exit::FAILED)
+        }
+    }
 }
 
 /// The first signal starts the drain, the second ends the process.
@@ -151,5 +163,25 @@ where
         () = looking => true,
         () = wondering => false,
         () = drain.signalled() => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_service_that_does_not_leave_is_cut_off_and_its_code_says_so() {
+        let (drain, patience) = (Drain::new(), Duration::from_millis(20));
+        let leaving = async {
+            drain.signalled().await;
+            Ok(())
+        };
+        drain.start();
+        assert_eq!(out(&drain, patience, leaving).await.unwrap(), Exit::OK);
+        let hanging = std::future::pending();
+        assert_eq!(out(&drain, patience, hanging).await.unwrap(), Exit::FAILED);
+        let failing = async { anyhow::bail!("it broke") };
+        assert!(out(&drain, patience, failing).await.is_err());
     }
 }

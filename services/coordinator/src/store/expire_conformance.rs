@@ -6,7 +6,7 @@ use faultline_proto::{
 };
 
 use super::{
-    Aged, Row, Scope, Store, Write,
+    Aged, Row, Scope, Store, Tally, Write,
     conformance::{Life, assigned, commit, completed, key, with_key},
     encode,
 };
@@ -39,16 +39,20 @@ pub(super) async fn ended_tasks_expire_with_everything_that_is_kept_of_them(stor
     let batch = vec![insert, end, insert_parent, insert_child, end_child, insert_running];
     assert!(commit(store, batch).await.iter().all(Result::is_ok));
     let ids = [&done, &parent, &child, &running].map(|life| life.task.id).to_vec();
-    let expire = || Write::Expire { ids: ids.clone() };
-    assert_eq!(commit(store, vec![expire()]).await, [Ok(())]);
+    let (gone, later) = (Tally::default(), Tally::default());
+    let expire = |gone: &Tally| Write::Expire { ids: ids.clone(), gone: gone.clone() };
+    assert_eq!(commit(store, vec![expire(&gone), expire(&later)]).await, [Ok(()), Ok(())]);
+    assert_eq!((gone.get(), later.get()), (1, 0), "only what was there is counted");
     assert!(!there(store, &done).await);
     assert!(store.events(done.task.id, 0, 9).await.unwrap().is_empty());
     assert_eq!(store.key(name.name, 0).await.unwrap(), None);
     assert!(there(store, &child).await, "its parent may join it again");
     assert!(there(store, &parent).await && there(store, &running).await, "they live");
     let end = parent.advance(vec![completed()]);
-    assert_eq!(commit(store, vec![end, expire()]).await, [Ok(()), Ok(())]);
-    assert_eq!(commit(store, vec![expire()]).await, [Ok(())], "what is gone is no mistake");
+    assert_eq!(commit(store, vec![end, expire(&gone)]).await, [Ok(()), Ok(())]);
+    assert_eq!(gone.get(), 2);
+    assert_eq!(commit(store, vec![expire(&gone)]).await, [Ok(())], "what is gone is no mistake");
+    assert_eq!(gone.get(), 0);
     assert!(!there(store, &parent).await && !there(store, &child).await);
     assert!(there(store, &running).await);
 }
@@ -66,7 +70,10 @@ pub(super) async fn tasks_are_walked_by_age(store: &dyn Store) {
     let end = child.advance(vec![completed()]);
     commit(store, vec![insert, end]).await;
     lives.push(child.task);
-    let aged = |task: &Task, ended| Aged { id: task.id, agent: "echo".into(), ended };
+    let aged = |task: &Task, ended| {
+        let (id, agent, events) = (task.id, "echo".into(), task.seq);
+        Aged { id, agent, ended, events }
+    };
     let (first, last) = (TaskId::from_bytes(FIRST), TaskId::from_bytes(LAST));
     let page = store.aged(first, last, 3).await.unwrap();
     let expected =

@@ -23,6 +23,11 @@ mod view_conformance;
 
 mod migrations;
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
 use bytes::Bytes;
 use faultline_proto::{
     a2a::TaskState,
@@ -132,8 +137,9 @@ pub(crate) enum Write {
     /// Keys of sends that are older than this, so many at once.
     ForgetKeys { before: Millis, limit: usize },
     /// Those of these tasks that have ended, with everything that is kept of them, unless the task
-    /// that gave them lives: it may join them again. Never refused.
-    Expire { ids: Vec<TaskId> },
+    /// that gave them lives: it may join them again. Never refused; `gone` says of how many it was
+    /// true, once it is committed.
+    Expire { ids: Vec<TaskId>, gone: Tally },
     /// A push configuration of a task.
     Push(PushWrite),
 }
@@ -155,6 +161,26 @@ impl Write {
             | Self::Expire { .. }
             | Self::Push(_) => 0,
         }
+    }
+}
+
+/// How many a write concerned, for whoever asks when it is durable.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally(Arc<AtomicU64>);
+
+impl Tally {
+    pub(crate) fn set(&self, count: u64) {
+        self.0.store(count, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+impl PartialEq for Tally {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
     }
 }
 
@@ -277,6 +303,7 @@ pub(crate) struct Aged {
     pub(crate) agent: String,
     /// When it ended. `None`: it has not, or its parent has not.
     pub(crate) ended: Option<Millis>,
+    pub(crate) events: u64,
 }
 
 /// The task is what its events say; the row adds what they do not. `all`: nothing was left out.

@@ -21,7 +21,8 @@ Examples:
   FAULTLINE_MESH__TOKEN=… faultline coordinator --listen 0.0.0.0:8081 \\
     --tls-cert cert.pem --tls-key key.pem
 
-Prints `ready HOST:PORT` on stdout once it serves.";
+Prints `ready HOST:PORT` on stdout once it serves. Ends with 70 if something in it broke, or if it
+had to be cut off while it left.";
 
 /// Run a coordinator: it owns every task; gateways and workers attach to it.
 #[derive(Debug, clap::Args)]
@@ -57,7 +58,11 @@ impl Args {
         let watch = Watch::new(name, self.admin, coordinator.admin, endpoint, env);
         coordinator.metrics = watch.metrics.clone();
         role::serve(self.threads.count(), log, name, watch, async |drain, probes| {
-            let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
+            // A store that does not answer is not to keep it from leaving.
+            let service = tokio::select! {
+                bound = coordinator.bind() => bound.context(CannotStart("coordinator"))?,
+                () = drain.signalled() => return Ok(()),
+            };
             let readiness = service.readiness();
             probes.started(move || readiness.look());
             role::ready(&format!("ready {}", service.addr()))?;

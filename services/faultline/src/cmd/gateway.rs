@@ -22,7 +22,8 @@ Examples:
     faultline gateway --listen 0.0.0.0:8080 --public-url https://agents.example.org
 
 A token is configured by its digest: printf %s TOKEN | sha256sum.
-Prints `ready http://HOST:PORT` on stdout, or https, once it answers, which takes a coordinator.";
+Prints `ready http://HOST:PORT` on stdout, or https, once it answers, which takes a coordinator.
+Ends with 70 if it had to be cut off while it left.";
 
 /// Run a gateway: A2A over HTTP for clients. It keeps nothing, so run as many as you like.
 #[derive(Debug, clap::Args)]

@@ -28,7 +28,8 @@ Examples:
 
 A token is configured by its digest: printf %s TOKEN | sha256sum.
 Prints `ready http://HOST:PORT` on stdout once it answers. Ctrl-C or SIGTERM lets running work
-finish, for 10 s at most; a second one stops at once.";
+finish, for 10 s at most; what has to be cut off then makes it end with 70. A second one stops
+at once.";
 
 /// Start a whole mesh in this process: a coordinator, a worker with the agents echo and script,
 /// and a gateway.

@@ -21,7 +21,7 @@ Examples:
   FAULTLINE_MESH__TOKEN=… faultline worker --coordinator https://hub:8081
 
 Prints `ready` on stdout once the coordinator has welcomed it. One that is refused from the start
-ends with 77, denied, or 65, bad input.";
+ends with 77, denied, or 65, bad input; one that had to be cut off while it left, with 70.";
 
 /// Run a worker: it attaches to a coordinator and runs agents. Add as many as there is work.
 #[derive(Debug, clap::Args)]

@@ -8,8 +8,8 @@ use faultline_chassis::limits;
 use faultline_proto::{id::TaskId, v1::AgentOffer};
 
 use super::super::{
-    Extras, KeyName, KeyRow, PushKey, PushRow, PushWrite, Row, StoredEvent, Write, WriteError,
-    Written,
+    Extras, KeyName, KeyRow, PushKey, PushRow, PushWrite, Row, StoredEvent, Tally, Write,
+    WriteError, Written,
 };
 use crate::task::{Millis, is_final};
 
@@ -144,7 +144,7 @@ pub(super) struct Plan {
     pub(super) pushes: Vec<PushStep>,
     pub(super) offers: BTreeMap<String, (AgentOffer, Millis)>,
     pub(super) forget: Vec<(Millis, usize)>,
-    pub(super) expire: Vec<TaskId>,
+    pub(super) expire: Vec<(Vec<TaskId>, Tally)>,
 }
 
 struct Planner {
@@ -207,8 +207,8 @@ impl Planner {
                 self.plan.forget.push((before, limit));
                 true
             }
-            Write::Expire { ids } => {
-                self.plan.expire.extend(ids);
+            Write::Expire { ids, gone } => {
+                self.plan.expire.push((ids, gone));
                 true
             }
             Write::Push(write) => self.push(write),

@@ -80,8 +80,9 @@ const EXPIRE: &str = "WITH gone AS (
                 WHERE above.id = tasks.parent AND above.state IN (1, 2, 6, 8))
         RETURNING id),
     events AS (DELETE FROM events WHERE task_id IN (SELECT id FROM gone)),
-    pushes AS (DELETE FROM pushes WHERE task_id IN (SELECT id FROM gone))
-    DELETE FROM keys WHERE task_id IN (SELECT id FROM gone)";
+    pushes AS (DELETE FROM pushes WHERE task_id IN (SELECT id FROM gone)),
+    keys AS (DELETE FROM keys WHERE task_id IN (SELECT id FROM gone))
+    SELECT id FROM gone";
 
 /// All of them, prepared when a connection is made: one that is prepared when it is first used
 /// would be run behind the COMMIT that is sent with it.
@@ -224,7 +225,7 @@ pub(super) struct Columns<'a> {
     pushes: Vec<Push<'a>>,
     offers: (Bytes<'a>, Vec<Vec<u8>>, Vec<i64>),
     forget: Vec<(i64, i64)>,
-    expire: Vec<Uuid>,
+    expire: Vec<Vec<Uuid>>,
 }
 
 impl<'a> Columns<'a> {
@@ -271,7 +272,7 @@ impl<'a> Columns<'a> {
         }
         let most = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
         all.forget.extend(plan.forget.iter().map(|(before, limit)| (*before, most(*limit))));
-        all.expire.extend(plan.expire.iter().map(uuid));
+        all.expire.extend(plan.expire.iter().map(|(ids, _)| ids.iter().map(uuid).collect()));
         all
     }
 
@@ -333,8 +334,9 @@ impl<'a> Columns<'a> {
         for (before, limit) in &self.forget {
             all.push((FORGET, vec![before, limit]));
         }
-        if !self.expire.is_empty() {
-            all.push((EXPIRE, vec![&self.expire]));
+        // The last: how many each of them concerned is asked for.
+        for ids in &self.expire {
+            all.push((EXPIRE, vec![ids]));
         }
         all
     }

@@ -216,7 +216,8 @@ pub(super) async fn aged(
 ) -> Result<Vec<Aged>, Error> {
     let sql = format!(
         "SELECT id, agent, state, status_ms,
-            EXISTS (SELECT 1 FROM tasks AS above WHERE above.id = tasks.parent AND above.{ALIVE})
+            EXISTS (SELECT 1 FROM tasks AS above WHERE above.id = tasks.parent AND above.{ALIVE}),
+            seq
          FROM tasks WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3"
     );
     let statement = c.prepare_cached(&sql).await?;
@@ -226,7 +227,8 @@ pub(super) async fn aged(
         let state = TaskState::try_from(r.try_get::<_, i32>(2)?).unwrap_or_default();
         let over = is_final(state) && !r.try_get::<_, bool>(4)?;
         let ended = over.then_some(r.try_get(3)?);
-        Ok(Aged { id: id(r, 0)?, agent: text(r, 1)?, ended })
+        let events = r.try_get::<_, i64>(5)? as u64;
+        Ok(Aged { id: id(r, 0)?, agent: text(r, 1)?, ended, events })
     });
     aged.collect()
 }

@@ -10,7 +10,7 @@ use std::{
 use deadpool_postgres::ClientWrapper;
 use faultline_proto::id::TaskId;
 use futures::{
-    FutureExt,
+    FutureExt, TryFutureExt,
     future::{BoxFuture, join_all, try_join_all},
 };
 use tokio::{
@@ -174,22 +174,24 @@ async fn transact(
     }
     steps.extend(columns.statements().into_iter().map(|(sql, with)| run(client, sql, with)));
     steps.push(simply(client, "COMMIT"));
-    let (mut steps, mut first) = (steps.into_iter().peekable(), None);
+    let (mut steps, mut done) = (steps.into_iter().peekable(), Vec::new());
     while steps.peek().is_some() {
-        let done = join_all(steps.by_ref().take(AT_ONCE)).await;
-        // What follows an error is refused because of it, so the first one says what happened.
-        first = first.or(done.into_iter().find_map(Result::err));
+        done.extend(join_all(steps.by_ref().take(AT_ONCE)).await);
     }
-    match first {
-        Some(error) => Err(error.into()),
-        None => Ok((plan.written.clone(), notices)),
+    // What follows an error is refused because of it, so the first one says what happened.
+    let counts = done.into_iter().collect::<Result<Vec<_>, _>>()?;
+    // From the end: the commit, and before it what expired.
+    for ((_, gone), count) in plan.expire.iter().rev().zip(counts.into_iter().rev().skip(1)) {
+        gone.set(count);
     }
+    Ok((plan.written.clone(), notices))
 }
 
-type Step<'a> = BoxFuture<'a, Result<(), Error>>;
+/// How many rows it concerned.
+type Step<'a> = BoxFuture<'a, Result<u64, Error>>;
 
 fn simply<'a>(client: &'a ClientWrapper, sql: &'static str) -> Step<'a> {
-    client.batch_execute(sql).boxed()
+    client.batch_execute(sql).map_ok(|()| 0).boxed()
 }
 
 fn run<'a>(
@@ -199,7 +201,7 @@ fn run<'a>(
 ) -> Step<'a> {
     async move {
         let statement = client.prepare_cached(sql).await?;
-        client.execute(&statement, &with).await.map(drop)
+        client.execute(&statement, &with).await
     }
     .boxed()
 }

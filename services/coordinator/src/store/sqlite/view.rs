@@ -186,14 +186,16 @@ pub(super) fn aged(
 ) -> rusqlite::Result<Vec<Aged>> {
     let sql = format!(
         "SELECT id, agent, state, status_ms,
-            EXISTS (SELECT 1 FROM tasks AS above WHERE above.id = tasks.parent AND ({ALIVE}))
+            EXISTS (SELECT 1 FROM tasks AS above WHERE above.id = tasks.parent AND ({ALIVE})),
+            seq
          FROM tasks WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT ?3"
     );
     let aged = |r: &rusqlite::Row<'_>| {
         let state = TaskState::try_from(r.get::<_, i32>(2)?).unwrap_or_default();
         let over = is_final(state) && !r.get::<_, bool>(4)?;
         let ended = over.then_some(r.get(3)?);
-        Ok(Aged { id: TaskId::from_bytes(r.get(0)?), agent: r.get(1)?, ended })
+        let (id, events) = (TaskId::from_bytes(r.get(0)?), r.get(5)?);
+        Ok(Aged { id, agent: r.get(1)?, ended, events })
     };
     let within = params![after.as_bytes(), before.as_bytes(), limit];
     c.prepare_cached(&sql)?.query_map(within, aged)?.collect()

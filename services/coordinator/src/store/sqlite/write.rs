@@ -87,8 +87,12 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
             tx.prepare_cached(sql)?.execute(params![before, limit])?;
             Ok(true)
         }
-        Write::Expire { ids } => {
-            ids.into_iter().try_for_each(|id| expire(tx, id))?;
+        Write::Expire { ids, gone } => {
+            let mut count = 0;
+            for id in ids {
+                count += u64::from(expire(tx, id)?);
+            }
+            gone.set(count);
             Ok(true)
         }
         Write::Push(write) => push::apply(tx, write),
@@ -164,17 +168,18 @@ fn forget(tx: &Transaction<'_>, id: TaskId) -> rusqlite::Result<()> {
 }
 
 /// Once more what was seen when it was chosen: it has ended, and nobody can join it again.
-fn expire(tx: &Transaction<'_>, id: TaskId) -> rusqlite::Result<()> {
+fn expire(tx: &Transaction<'_>, id: TaskId) -> rusqlite::Result<bool> {
     let sql = format!(
         "DELETE FROM tasks WHERE id = ?1 AND NOT ({ALIVE})
          AND NOT EXISTS (SELECT 1 FROM tasks AS above WHERE above.id = tasks.parent AND ({ALIVE}))"
     );
-    if tx.prepare_cached(&sql)?.execute(params![id.as_bytes()])? == 1 {
+    let is_gone = tx.prepare_cached(&sql)?.execute(params![id.as_bytes()])? == 1;
+    if is_gone {
         forget(tx, id)?;
         let sql = "DELETE FROM keys WHERE task_id = ?1";
         tx.prepare_cached(sql)?.execute(params![id.as_bytes()])?;
     }
-    Ok(())
+    Ok(is_gone)
 }
 
 /// A step of its own for the few that failed: three more columns in those above would cost every

@@ -1,0 +1,158 @@
+//! A database that goes away under a whole cluster, for a moment or for longer than any lease. Who
+//! sends meanwhile is told to come again and nothing else, and nothing is lost or done twice.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    time::Duration,
+};
+
+use faultline_tests::{
+    Cluster, Plan, Store,
+    postgres::Server,
+    rpc::message,
+    task::{self, COMPLETED},
+    until,
+    wait::SOON,
+};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+const REPLICAS: usize = 3;
+const CLIENTS: usize = 4;
+const UNAVAILABLE: i64 = -31014;
+const LEASE: Duration = Duration::from_secs(2);
+
+/// What a refusal has to say: that it passes, and after how long to come again, unless it may have
+/// been done.
+fn check_refusal(error: &Value) {
+    assert_eq!(error["code"], UNAVAILABLE, "{error}");
+    let details = error["data"].as_array().cloned().unwrap_or_default();
+    let is_unknown = details.iter().any(|detail| detail["reason"] == "OUTCOME_UNKNOWN");
+    let has_delay = details.iter().any(|detail| detail["retryDelay"].is_string());
+    assert!(is_unknown || has_delay, "it does not say when to come again: {error}");
+}
+
+/// Clients that send with keys, one task after the other, and come again with what was refused.
+struct Load<'a> {
+    cluster: &'a Cluster,
+    stop: AtomicBool,
+    refused: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl<'a> Load<'a> {
+    fn on(cluster: &'a Cluster) -> Self {
+        let (refused, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { cluster, stop: AtomicBool::new(false), refused, done }
+    }
+
+    /// Until it is told to stop, each time at another gateway.
+    async fn client(&self, name: usize) -> Vec<String> {
+        let (mut tasks, mut tries) = (Vec::new(), name);
+        while !self.stop.load(SeqCst) {
+            let text = format!("{name}.{}", tasks.len());
+            let params = message(&format!("chunk \"{text}\"; sleep 50ms; chunk \"!\""));
+            let end = Instant::now() + 2 * SOON;
+            let task = loop {
+                tries += 1;
+                let rpc = self.cluster.rpc_at(tries % self.cluster.gateways.len());
+                let rpc = rpc.agent("script").within(SOON).header("idempotency-key", &text);
+                match rpc.try_call("SendMessage", params.clone()).await {
+                    Ok(Ok(sent)) => break sent["task"].clone(),
+                    Ok(Err(error)) => check_refusal(&error),
+                    Err(error) => panic!("a gateway always answers: {error}"),
+                }
+                self.refused.fetch_add(1, SeqCst);
+                assert!(Instant::now() < end, "'{text}' is never taken");
+                sleep(Duration::from_millis(50)).await;
+            };
+            assert_eq!(task::state(&task), COMPLETED, "{task}");
+            assert_eq!(task::artifacts(&task)["output"], format!("{text}!"));
+            self.done.fetch_add(1, SeqCst);
+            tasks.push(task::id(&task).to_owned());
+        }
+        tasks
+    }
+
+    /// Waits until so many more are done.
+    async fn goes_on(&self, more: usize) {
+        let before = self.done.load(SeqCst);
+        until("the load goes on", 2 * SOON, async || {
+            (self.done.load(SeqCst) >= before + more).then_some(())
+        })
+        .await;
+    }
+
+    /// Every send is one task, and there is no other.
+    async fn check(&self, tasks: Vec<Vec<String>>) {
+        let mut ids: Vec<_> = tasks.into_iter().flatten().collect();
+        let count = ids.len();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), count, "each send is a task of its own");
+        let listed = self.cluster.rpc().call("ListTasks", json!({"pageSize": 1})).await;
+        let listed = listed.expect("the cluster serves");
+        assert_eq!(listed["totalSize"], count, "nothing is lost, and nothing is there twice");
+    }
+
+    /// Under the load of all clients.
+    async fn during(&self, faults: impl AsyncFnOnce(&Server)) {
+        let server = self.cluster.server.as_ref().expect("it has its own");
+        let faults = async {
+            faults(server).await;
+            self.stop.store(true, SeqCst);
+        };
+        let clients = join_all((0..CLIENTS).map(|name| self.client(name)));
+        let (tasks, ()) = tokio::join!(clients, faults);
+        self.check(tasks).await;
+    }
+}
+
+fn plan() -> Plan {
+    let plan = Plan::replicas(REPLICAS).store(Store::OwnPostgres).with("max_attempts = 20");
+    plan.with(&format!("lease_ms = {}", LEASE.as_millis()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_database_is_a_pause_and_nothing_else() {
+    let cluster = plan().gateways(2).workers(&["echo,script"; 2]).start().await;
+    let load = Load::on(&cluster);
+    load.during(async |server| {
+        for crash in [false, true] {
+            load.goes_on(20).await;
+            server.restart(crash).await;
+            load.goes_on(20).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_longer_than_every_lease_is_a_longer_pause_and_nothing_else() {
+    // Whoever speaks to one coordinator only must find that one back.
+    let plan = plan().gateways(REPLICAS).apart().workers(&["echo,script"; REPLICAS]);
+    let cluster = plan.start().await;
+    let load = Load::on(&cluster);
+    load.during(async |server| {
+        load.goes_on(20).await;
+        server.stop();
+        let (refused, done) = (load.refused.load(SeqCst), load.done.load(SeqCst));
+        // Long enough for every lease to end, and for whoever holds one to know.
+        sleep(3 * LEASE).await;
+        assert!(load.refused.load(SeqCst) > refused + CLIENTS, "callers are answered meanwhile");
+        let meanwhile = load.done.load(SeqCst) - done;
+        assert!(meanwhile <= CLIENTS, "{meanwhile} were done without a database");
+        server.start_again();
+        load.goes_on(20).await;
+    })
+    .await;
+    // Each of them, and not only those that were asked.
+    for gateway in 0..REPLICAS {
+        let rpc = cluster.rpc_at(gateway).agent("echo");
+        until("every coordinator is back", SOON, async || {
+            rpc.try_call("SendMessage", message("hello")).await.ok()?.ok()
+        })
+        .await;
+    }
+}
