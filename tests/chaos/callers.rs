@@ -247,8 +247,9 @@ impl Caller {
     async fn cancel(&mut self, stop: &AtomicBool) {
         let script = match self.rng.random_range(0..3) {
             0 => "sleep 300ms; chunk done".to_owned(),
-            1 => "delegate script { sleep 20s; chunk done }".to_owned(),
-            _ => "delegate script { delegate script { sleep 20s; chunk done } }".to_owned(),
+            // So long that whoever is not stopped is found at work when all is over.
+            1 => "delegate script { sleep 90s; chunk done }".to_owned(),
+            _ => "delegate script { delegate script { sleep 90s; chunk done } }".to_owned(),
         };
         let wanted = Wanted::Artifact("output", "done".to_owned());
         let Some(at) = self.begin(&script, wanted, stop).await else { return };

@@ -18,15 +18,16 @@ use std::{
 };
 
 use faultline_tests::{Cluster, Plan, Rpc, Store, until};
-use serde_json::json;
-use tokio::time::{Instant, timeout, timeout_at};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
     callers::{Caller, Kind, Report},
     check::{self, Rule, Violation},
     deeds,
     plan::{self, Break, Deed, Shape, Step, Who},
-    setting, told,
+    setting,
+    told::{self, number},
 };
 
 const CLUSTER: Shape = Shape { coordinators: 3, gateways: 2, workers: 6, has_server: true };
@@ -56,6 +57,10 @@ const LITTLE: Patience =
     Patience { finish: Duration::from_secs(40), settle: Duration::from_secs(20) };
 /// How many stories are told when something is wrong.
 const SHOWN: usize = 3;
+/// What a worker may take to let go of what was stopped: its agents are dropped before that, and
+/// then it is told of at the next beat.
+const LETS_GO: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(100);
 /// Short, so that what a lease is for happens within a plan.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -121,6 +126,7 @@ async fn run(mesh: Plan, steps: &[Step], seed: u64, patience: Patience) -> Outco
         refused += report.refused;
     }
     settle(&cluster, patience.settle).await;
+    odd.extend(still_computing(&cluster.rpc(), LETS_GO).await);
     let (store, unreadable) = told::read(&cluster.rpc(), &told).await;
     let violations = check::check(&told, &store, &unreadable);
     show(&violations, &store);
@@ -150,6 +156,24 @@ async fn settle(cluster: &Cluster, within: Duration) {
     });
     if timeout(within, idle).await.is_err() {
         eprintln!("the mesh has not come to rest within {within:?}");
+    }
+}
+
+/// Tasks have ended, and so must what works for them have: the workers that compute all the same.
+async fn still_computing(rpc: &Rpc, within: Duration) -> Option<String> {
+    let end = Instant::now() + within;
+    loop {
+        let workers = rpc.mesh("Workers", json!({})).await;
+        let workers = workers["workers"].as_array().cloned().unwrap_or_default();
+        let computes = |w: &&Value| number(&w["used"]) > 0 || number(&w["orphans"]) > 0;
+        let busy: Vec<String> = workers.iter().filter(computes).map(Value::to_string).collect();
+        if busy.is_empty() {
+            return None;
+        }
+        if Instant::now() > end {
+            return Some(format!("no task is at work, and these are after {within:?}: {busy:?}"));
+        }
+        sleep(AGAIN).await;
     }
 }
 
