@@ -20,7 +20,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::told::{Told, View, Wanted};
+use crate::told::{self, Entry, Told, View, Wanted};
 
 /// Unavailable, overloaded, out of time: what the mesh may say when it is not whole.
 const PASSING: [i64; 3] = [-31014, -31008, -31004];
@@ -149,9 +149,10 @@ impl Caller {
             let rpc = self.gateway().header("idempotency-key", &key);
             let sent = rpc.try_call("SendMessage", params.clone()).await;
             match sent {
-                Ok(Err(error)) if error["code"] == UNSUPPORTED && !self.took(params).await => {
-                    // An agent may take its question back and ask again when its worker is lost.
+                Ok(Err(error)) if error["code"] == UNSUPPORTED => {
                     self.report.refused += 1;
+                    let unjust = self.is_unjust(params, &error).await;
+                    self.report.odd.extend(unjust);
                 }
                 sent => {
                     if let Some(sent) = self.reached(sent) {
@@ -164,13 +165,20 @@ impl Caller {
         None
     }
 
-    /// Has the task this message? Then its repeat must not be refused.
-    async fn took(&mut self, params: &Value) -> bool {
-        let (id, message) = (&params["message"]["taskId"], &params["message"]["messageId"]);
-        let found = self.gateway().try_call("GetTask", json!({"id": id})).await;
-        let Ok(Ok(task)) = found else { return false };
-        let mut history = task["history"].as_array().into_iter().flatten();
-        history.any(|said| &said["messageId"] == message)
+    /// What is wrong with the refusal of an answer, by what is stored of its task.
+    async fn is_unjust(&mut self, params: &Value, error: &Value) -> Option<String> {
+        let id = params["message"]["taskId"].as_str().unwrap_or_default();
+        let end = Instant::now() + TASK;
+        let flaw = loop {
+            let rpc = self.gateway();
+            match told::events(&rpc, id).await {
+                Some(events) => break refusal_flaw(&events, &params["message"]["messageId"])?,
+                None if Instant::now() > end => break "nobody can tell what is stored of it",
+                None => sleep(PAUSE).await,
+            }
+        };
+        let (kind, name) = (self.kind, self.name);
+        Some(format!("{kind:?} {name} was told {error} of task {id}, but {flaw}"))
     }
 
     async fn begin(&mut self, script: &str, wanted: Wanted, stop: &AtomicBool) -> Option<usize> {
@@ -247,8 +255,9 @@ impl Caller {
     async fn cancel(&mut self, stop: &AtomicBool) {
         let script = match self.rng.random_range(0..3) {
             0 => "sleep 300ms; chunk done".to_owned(),
-            1 => "delegate script { sleep 20s; chunk done }".to_owned(),
-            _ => "delegate script { delegate script { sleep 20s; chunk done } }".to_owned(),
+            // So long that whoever is not stopped is found at work when all is over.
+            1 => "delegate script { sleep 90s; chunk done }".to_owned(),
+            _ => "delegate script { delegate script { sleep 90s; chunk done } }".to_owned(),
         };
         let wanted = Wanted::Artifact("output", "done".to_owned());
         let Some(at) = self.begin(&script, wanted, stop).await else { return };
@@ -367,4 +376,54 @@ fn last_state(frame: &Value) -> Option<String> {
     let state = frame["statusUpdate"]["status"]["state"].as_str();
     let state = state.or_else(|| frame["task"]["status"]["state"].as_str());
     state.filter(|state| is_final(state)).map(str::to_owned)
+}
+
+/// What an answer that was refused, because the task did not ask, may say against that. An agent
+/// may take its question back, and ask again, when its worker is lost; nothing else ends a question
+/// that nobody answered.
+fn refusal_flaw(events: &[Entry], message: &Value) -> Option<&'static str> {
+    let took = |e: &Entry| e.kind == "answered" && e.body["message"]["messageId"] == *message;
+    if events.iter().any(took) {
+        return Some("it has this very answer, whose repeat must not be refused");
+    }
+    let is_withdrawn = |asked: &Entry| {
+        let key = &asked.body["interrupt"]["key"];
+        let of = |e: &&Entry| e.seq > asked.seq && e.kind == "withdrawn" && e.body["key"] == *key;
+        events.iter().find(of).is_some()
+    };
+    match events.iter().filter(|event| event.kind == "asked").any(is_withdrawn) {
+        true => None,
+        false => Some("its question was never taken back"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(events: &[(&str, Value)]) -> Vec<Entry> {
+        let entry = |(seq, (kind, body)): (u64, &(&str, Value))| Entry {
+            seq,
+            time: String::new(),
+            kind: (*kind).to_owned(),
+            body: body.clone(),
+        };
+        (1..).zip(events).map(entry).collect()
+    }
+
+    #[test]
+    fn an_answer_may_be_refused_only_when_its_question_was_taken_back() {
+        let (asked, withdrawn) =
+            (("asked", json!({"interrupt": {"key": "q"}})), ("withdrawn", json!({"key": "q"})));
+        let answered = |id: &str| ("answered", json!({"message": {"messageId": id}}));
+        let flaw = |events: &[(&str, Value)]| refusal_flaw(&stored(events), &json!("m"));
+        assert_eq!(flaw(&[asked.clone(), withdrawn.clone()]), None);
+        assert_eq!(flaw(&[asked.clone(), withdrawn.clone(), asked.clone()]), None);
+        assert!(flaw(std::slice::from_ref(&asked)).is_some(), "it still asks");
+        assert!(flaw(&[withdrawn.clone(), asked.clone()]).is_some(), "that was another time");
+        let other = ("withdrawn", json!({"key": "other"}));
+        assert!(flaw(&[asked.clone(), other]).is_some(), "that was another question");
+        let taken = flaw(&[asked, withdrawn, answered("m")]);
+        assert!(taken.is_some_and(|flaw| flaw.contains("this very answer")), "{taken:?}");
+    }
 }

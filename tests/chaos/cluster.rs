@@ -18,15 +18,16 @@ use std::{
 };
 
 use faultline_tests::{Cluster, Plan, Rpc, Store, until};
-use serde_json::json;
-use tokio::time::{Instant, timeout, timeout_at};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
     callers::{Caller, Kind, Report},
     check::{self, Rule, Violation},
     deeds,
     plan::{self, Break, Deed, Shape, Step, Who},
-    setting, told,
+    setting,
+    told::{self, number},
 };
 
 const CLUSTER: Shape = Shape { coordinators: 3, gateways: 2, workers: 6, has_server: true };
@@ -56,6 +57,10 @@ const LITTLE: Patience =
     Patience { finish: Duration::from_secs(40), settle: Duration::from_secs(20) };
 /// How many stories are told when something is wrong.
 const SHOWN: usize = 3;
+/// What a worker may take to let go of what was stopped: its agents are dropped before that, and
+/// then it is told of at the next beat.
+const LETS_GO: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(100);
 /// Short, so that what a lease is for happens within a plan.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -121,6 +126,7 @@ async fn run(mesh: Plan, steps: &[Step], seed: u64, patience: Patience) -> Outco
         refused += report.refused;
     }
     settle(&cluster, patience.settle).await;
+    odd.extend(still_computing(&cluster.rpc(), LETS_GO).await);
     let (store, unreadable) = told::read(&cluster.rpc(), &told).await;
     let violations = check::check(&told, &store, &unreadable);
     show(&violations, &store);
@@ -153,6 +159,24 @@ async fn settle(cluster: &Cluster, within: Duration) {
     }
 }
 
+/// Tasks have ended, and so must what works for them have: the workers that compute all the same.
+async fn still_computing(rpc: &Rpc, within: Duration) -> Option<String> {
+    let end = Instant::now() + within;
+    loop {
+        let workers = rpc.mesh("Workers", json!({})).await;
+        let workers = workers["workers"].as_array().cloned().unwrap_or_default();
+        let computes = |w: &&Value| number(&w["used"]) > 0 || number(&w["orphans"]) > 0;
+        let busy: Vec<String> = workers.iter().filter(computes).map(Value::to_string).collect();
+        if busy.is_empty() {
+            return None;
+        }
+        if Instant::now() > end {
+            return Some(format!("no task is at work, and these are after {within:?}: {busy:?}"));
+        }
+        sleep(AGAIN).await;
+    }
+}
+
 /// Everything that is wrong, and what became of the first tasks that it is wrong with.
 fn show(violations: &[Violation], store: &told::Store) {
     violations.iter().for_each(|violation| eprintln!("{violation}"));
@@ -164,25 +188,23 @@ fn show(violations: &[Violation], store: &told::Store) {
 }
 
 impl Outcome {
-    /// Fails if anything is wrong.
-    fn assert_fine(&self, seed: u64, seconds: u64) {
+    /// Tells of it, and whether nothing is wrong.
+    fn is_fine(&self, seed: u64) -> bool {
         let Self { tasks, resumed, attempts_lost, refused, .. } = self;
         eprintln!(
             "seed {seed}: {tasks} tasks, {attempts_lost} attempts lost, {resumed} streams \
              resumed, {refused} calls refused"
         );
         self.odd.iter().for_each(|odd| eprintln!("{odd}"));
-        let wrong = self.violations.len() + self.odd.len();
-        assert_eq!(
-            wrong, 0,
-            "again with FAULTLINE_SEED={seed} FAULTLINE_SECONDS={seconds} \
-             cargo test -p faultline-tests --test chaos cluster"
-        );
-        assert!(*tasks > 0, "there was no load");
+        if *tasks == 0 {
+            eprintln!("there was no load");
+        }
+        self.violations.is_empty() && self.odd.is_empty() && *tasks > 0
     }
 }
 
-async fn try_seeds(shape: Shape, default_seeds: u64, default_seconds: u64) {
+/// All of them, also when one is bad; fails with how to see each of those again.
+async fn try_seeds(test: &str, shape: Shape, default_seeds: u64, default_seconds: u64) {
     let seconds = setting("FAULTLINE_SECONDS").unwrap_or(default_seconds);
     let seeds: Vec<u64> = match setting("FAULTLINE_SEED") {
         Some(seed) => vec![seed],
@@ -192,23 +214,35 @@ async fn try_seeds(shape: Shape, default_seeds: u64, default_seconds: u64) {
             None => (1..=default_seeds).collect(),
         },
     };
+    let (count, mut bad) = (seeds.len(), Vec::new());
     for seed in seeds {
         eprintln!("FAULTLINE_SEED={seed} FAULTLINE_SECONDS={seconds} on {shape:?}");
         let steps = plan::draw(seed, shape, Duration::from_secs(seconds));
-        run(mesh(shape), &steps, seed, PATIENCE).await.assert_fine(seed, seconds);
+        // A task of its own, so that a panic costs the others nothing.
+        let tried = tokio::spawn(async move { run(mesh(shape), &steps, seed, PATIENCE).await });
+        let is_fine = tried.await.is_ok_and(|outcome| outcome.is_fine(seed));
+        if !is_fine {
+            eprintln!("seed {seed} is bad");
+            bad.push(format!(
+                "FAULTLINE_SEED={seed} FAULTLINE_SECONDS={seconds} \
+                 cargo test -p faultline-tests --test chaos cluster::{test}"
+            ));
+        }
     }
+    let (bad_count, again) = (bad.len(), bad.join("\n"));
+    assert!(bad.is_empty(), "{bad_count} of {count} seeds are bad; again with\n{again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_keeps_its_word_whatever_is_done_to_it() {
     let _turn = crate::turn().await;
-    try_seeds(CLUSTER, 2, 15).await;
+    try_seeds("a_cluster_keeps", CLUSTER, 2, 15).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_alone_keeps_its_word_whatever_is_done_to_it() {
     let _turn = crate::turn().await;
-    try_seeds(ALONE, 1, 10).await;
+    try_seeds("a_coordinator_alone", ALONE, 1, 10).await;
 }
 
 /// Coordinators that are away for longer than their lease and come back to what is not theirs. Most
@@ -233,7 +267,7 @@ async fn a_cluster_without_fencing_is_found_out() {
     let _turn = crate::turn().await;
     let steps = absences(24);
     let fenced = run(mesh(CLUSTER), &steps, 7, LITTLE).await;
-    fenced.assert_fine(7, 24);
+    assert!(fenced.is_fine(7), "what is fenced keeps its word");
     // The same, with coordinators that write whatever they like: see the debug builds of them.
     let unfenced = mesh(CLUSTER).env("FAULTLINE_CHAOS_UNFENCED", "1");
     let outcome = run(unfenced, &steps, 7, LITTLE).await;

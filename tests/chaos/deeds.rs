@@ -1,6 +1,6 @@
 //! Does a plan to a cluster, all that belongs together at once, and leaves it whole.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use faultline_tests::{Cluster, Process, Wire, postgres::Server};
 use futures::future::{BoxFuture, join_all};
@@ -31,10 +31,16 @@ pub(crate) async fn run(cluster: &mut Cluster, steps: &[Step], start: Instant) -
         }
     }
     for (n, wire) in cluster.wires.iter().enumerate() {
-        lives.push(Box::pin(disturb(wire, of(Site::Wire(n)), start)));
+        lives.push(Box::pin(disturb(slice::from_ref(wire), of(Site::Wire(n)), start)));
     }
     for (n, wire) in cluster.store_wires.iter().enumerate() {
-        lives.push(Box::pin(disturb(wire, of(Site::StoreWire(n)), start)));
+        lives.push(Box::pin(disturb(slice::from_ref(wire), of(Site::StoreWire(n)), start)));
+    }
+    for (n, wires) in cluster.gateway_wires.iter().enumerate() {
+        lives.push(Box::pin(disturb(wires, of(Site::WiresOf(Who::Gateway(n))), start)));
+    }
+    for (n, wires) in cluster.worker_wires.iter().enumerate() {
+        lives.push(Box::pin(disturb(wires, of(Site::WiresOf(Who::Worker(n))), start)));
     }
     if let Some(server) = &cluster.server {
         lives.push(Box::pin(restart(server, of(Site::Store), start)));
@@ -96,16 +102,23 @@ async fn back(process: &mut Process, faults: &mut Vec<String>) {
     }
 }
 
-async fn disturb(wire: &Wire, steps: Vec<Step>, start: Instant) -> Vec<String> {
+/// What happens to wires of one kind: to all of them, unless the deed names one.
+async fn disturb(wires: &[Wire], steps: Vec<Step>, start: Instant) -> Vec<String> {
     for step in steps {
         sleep_until(start + step.at).await;
-        match step.deed {
-            Deed::Partition(_, Break::Closed) | Deed::Strand(_, Break::Closed) => wire.sever(),
-            Deed::Partition(_, Break::Silent) | Deed::Strand(_, Break::Silent) => wire.stall(),
+        let (wires, how) = match step.deed {
+            Deed::Partition(_, how) | Deed::Strand(_, how) | Deed::CutOff(_, None, how) => {
+                (wires, how)
+            }
+            Deed::CutOff(_, Some(n), how) => (&wires[n..=n], how),
             deed => unreachable!("{deed:?} is done to no wire"),
+        };
+        match how {
+            Break::Closed => wires.iter().for_each(Wire::sever),
+            Break::Silent => wires.iter().for_each(Wire::stall),
         }
         sleep(step.lasts).await;
-        wire.heal();
+        wires.iter().for_each(Wire::heal);
     }
     Vec::new()
 }

@@ -42,6 +42,9 @@ pub(crate) enum Deed {
     Leave(Who),
     /// Nobody reaches this coordinator.
     Partition(usize, Break),
+    /// This gateway or worker does not reach that coordinator, or none of them if none is named;
+    /// all others do.
+    CutOff(Who, Option<usize>, Break),
     /// This coordinator does not reach its database.
     Strand(usize, Break),
     /// The database is restarted: in order, or as after a crash.
@@ -53,6 +56,8 @@ pub(crate) enum Deed {
 pub(crate) enum Site {
     Process(Who),
     Wire(usize),
+    /// All that lead from this one to the coordinators.
+    WiresOf(Who),
     StoreWire(usize),
     Store,
 }
@@ -62,6 +67,7 @@ impl Deed {
         match self {
             Self::Kill(who) | Self::Pause(who) | Self::Leave(who) => Site::Process(who),
             Self::Partition(at, _) => Site::Wire(at),
+            Self::CutOff(who, ..) => Site::WiresOf(who),
             Self::Strand(at, _) => Site::StoreWire(at),
             Self::RestartStore { .. } => Site::Store,
         }
@@ -95,24 +101,30 @@ const LEAVING: Duration = Duration::from_secs(12);
 /// Between two deeds, whatever they are done to.
 const GAP_MS: std::ops::Range<u64> = 100..1200;
 
+/// How many kinds of deeds there are: for any cluster, and for one whose store is a server.
+const KINDS: usize = 10;
+const KINDS_OF_A_SERVER: usize = 13;
+
 /// A plan of this length. It does everything that it can at least once, if there is time, and
 /// several things at once, but no two to the same.
 pub(crate) fn draw(seed: u64, shape: Shape, length: Duration) -> Vec<Step> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut kinds: Vec<usize> = (0..if shape.has_server { 11 } else { 8 }).collect();
-    kinds.shuffle(&mut rng);
+    let all = if shape.has_server { KINDS_OF_A_SERVER } else { KINDS };
+    let mut due: Vec<usize> = (0..all).collect();
+    due.shuffle(&mut rng);
     let mut steps: Vec<Step> = Vec::new();
     let mut at = Duration::from_millis(300);
     while at < length {
-        let kind = match kinds.pop() {
-            Some(kind) => kind,
-            None => rng.random_range(0..if shape.has_server { 11 } else { 8 }),
-        };
+        let kind = due.last().copied().unwrap_or_else(|| rng.random_range(0..all));
         let deed = deed(&mut rng, kind, shape);
         let lasts = lasts(&mut rng, deed, length);
         let is_free = |step: &Step| step.deed.site() != deed.site() || step.at + step.lasts < at;
         if steps.iter().all(is_free) {
             steps.push(Step { at, deed, lasts });
+            due.pop();
+        } else if !due.is_empty() {
+            // Something else is done to that one just now, so the others are done before.
+            due.rotate_right(1);
         }
         at += Duration::from_millis(rng.random_range(GAP_MS));
     }
@@ -124,6 +136,8 @@ fn deed(rng: &mut StdRng, kind: usize, shape: Shape) -> Deed {
     let coordinator = rng.random_range(0..shape.coordinators);
     let worker = Who::Worker(rng.random_range(0..shape.workers));
     let gateway = Who::Gateway(rng.random_range(0..shape.gateways));
+    // Mostly from one: who sees another mesh than the others do is worse off than who sees none.
+    let from = rng.random_bool(0.7).then_some(coordinator);
     match kind {
         0 => Deed::Kill(Who::Coordinator(coordinator)),
         1 => Deed::Pause(Who::Coordinator(coordinator)),
@@ -131,21 +145,23 @@ fn deed(rng: &mut StdRng, kind: usize, shape: Shape) -> Deed {
         3 => Deed::Partition(coordinator, how),
         4 => Deed::Kill(worker),
         5 => Deed::Pause(worker),
-        6 => {
+        6 => Deed::CutOff(worker, from, how),
+        7 => Deed::CutOff(gateway, from, how),
+        8 => {
             if rng.random_bool(0.5) {
                 Deed::Leave(worker)
             } else {
                 Deed::Leave(gateway)
             }
         }
-        7 => {
+        9 => {
             if rng.random_bool(0.7) {
                 Deed::Kill(gateway)
             } else {
                 Deed::Pause(gateway)
             }
         }
-        8 | 9 => Deed::Strand(coordinator, how),
+        10 | 11 => Deed::Strand(coordinator, how),
         _ => Deed::RestartStore { crash: rng.random_bool(0.5) },
     }
 }
@@ -167,6 +183,8 @@ fn lasts(rng: &mut StdRng, deed: Deed, length: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const SHAPE: Shape = Shape { coordinators: 3, gateways: 2, workers: 6, has_server: true };
@@ -192,6 +210,35 @@ mod tests {
                     assert!(apart, "seed {seed}: {step} and {later}");
                 }
             }
+        }
+    }
+
+    /// As `deed` counts them, except that those are one here which are two there.
+    fn kind(deed: Deed) -> usize {
+        match deed {
+            Deed::Kill(Who::Coordinator(_)) => 0,
+            Deed::Pause(Who::Coordinator(_)) => 1,
+            Deed::Leave(Who::Coordinator(_)) => 2,
+            Deed::Partition(..) => 3,
+            Deed::Kill(Who::Worker(_)) => 4,
+            Deed::Pause(Who::Worker(_)) => 5,
+            Deed::CutOff(Who::Gateway(_), ..) => 7,
+            Deed::CutOff(..) => 6,
+            Deed::Leave(_) => 8,
+            Deed::Kill(Who::Gateway(_)) | Deed::Pause(Who::Gateway(_)) => 9,
+            Deed::Strand(..) => 10,
+            Deed::RestartStore { .. } => 12,
+        }
+    }
+
+    #[test]
+    fn a_plan_does_everything_that_it_can_if_there_is_time() {
+        for seed in 0..500 {
+            let steps = draw(seed, SHAPE, Duration::from_secs(30));
+            let done: BTreeSet<usize> = steps.iter().map(|step| kind(step.deed)).collect();
+            let missing: Vec<_> =
+                (0..KINDS_OF_A_SERVER).filter(|k| *k != 11 && !done.contains(k)).collect();
+            assert!(missing.is_empty(), "seed {seed} does no {missing:?}: {steps:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! A new version is rolled out under load: every process leaves in order and is started again, one
-//! after the other. Nobody may notice, except whoever calls the very gateway that is away, and they
-//! are served by the other.
+//! after the other. Nobody may notice, with a key or without, except whoever calls the very gateway
+//! that is away, and they are served by the other.
 
 use std::{
     sync::{
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use faultline_client::{Answer, Client, Retry, a2a::TaskState, text};
+use faultline_client::{Answer, Client, Draft, Retry, a2a::TaskState, text};
 use faultline_tests::{
     Cluster, Plan, Process,
     task::{self, COMPLETED},
@@ -53,6 +53,8 @@ struct Caller {
     /// Its own, which it calls first.
     gateway: usize,
     clients: Vec<Client>,
+    /// Otherwise what breaks off cannot be made again for it.
+    has_keys: bool,
     sent: usize,
     done: Arc<std::sync::atomic::AtomicUsize>,
     report: Report,
@@ -73,16 +75,22 @@ impl Caller {
         self.report
     }
 
+    /// It takes longer than a coordinator that leaves waits for what it has.
     fn script(&self, around: &str) -> (String, String) {
         let chunks = (1..6).map(|n| format!("{}.{}.{n} ", self.name, self.sent));
-        let steps = chunks.clone().map(|chunk| format!("chunk \"{chunk}\"; sleep 40ms; "));
+        let steps = chunks.clone().map(|chunk| format!("chunk \"{chunk}\"; sleep 100ms; "));
         (around.replace("CHUNKS", &steps.collect::<String>()), chunks.collect())
+    }
+
+    fn draft(&self, script: String) -> Draft {
+        let draft = text(script);
+        if self.has_keys { draft.idempotent() } else { draft }
     }
 
     /// By its own gateway, or else by the other, which must not fail as well.
     async fn send(&mut self, around: &str) {
         let (script, expected) = self.script(around);
-        let draft = text(script).idempotent();
+        let draft = self.draft(script);
         let message_id = draft.message_id().to_owned();
         for turn in 0..self.clients.len() {
             let gateway = (self.gateway + turn) % self.clients.len();
@@ -101,7 +109,7 @@ impl Caller {
     /// The client itself goes on where its stream broke.
     async fn follow(&mut self) {
         let (script, expected) = self.script("CHUNKS");
-        let draft = text(script).idempotent();
+        let draft = self.draft(script);
         let message_id = draft.message_id().to_owned();
         for turn in 0..self.clients.len() {
             let gateway = (self.gateway + turn) % self.clients.len();
@@ -178,6 +186,7 @@ async fn roll_out(shape: Plan) {
                 name,
                 gateway: name % urls.len(),
                 clients: clients.collect(),
+                has_keys: name / urls.len() % 2 == 0,
                 sent: 0,
                 done: Arc::clone(&done),
                 report: Report::default(),

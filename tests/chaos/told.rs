@@ -189,29 +189,32 @@ async fn one(rpc: &Rpc, id: &str) -> Said {
 }
 
 async fn ask(rpc: &Rpc, id: &str) -> Option<Said> {
-    let mesh = async |method: &str, request: Value| {
-        rpc.path(&format!("/mesh/{method}")).post(request.to_string()).await
-    };
-    let inspected = mesh("Inspect", json!({"taskId": id})).await;
+    let inspected = rpc.path("/mesh/Inspect").post(json!({"taskId": id}).to_string()).await;
     match inspected.status.as_u16() {
         200 => {}
         404 => return Some(Said::Unknown),
         _ => return None,
     }
-    let (mut events, mut after) = (Vec::new(), 0);
-    loop {
-        let page = mesh("Events", json!({"taskId": id, "after": after, "pageSize": PAGE})).await;
-        let page = Some(page).filter(|page| page.status == 200)?.json();
-        events.extend(page["events"].as_array().into_iter().flatten().map(Entry::of));
-        after = events.last().map_or(after, |event: &Entry| event.seq);
-        if page["more"] != true {
-            break;
-        }
-    }
+    let events = events(rpc, id).await?;
     let task = match rpc.call("GetTask", json!({"id": id})).await {
         Ok(task) => Some(task),
         Err(error) if error["code"] == TASK_NOT_FOUND => None,
         Err(_) => return None,
     };
     Some(Said::Whole(Box::new(Stored { task, inspected: inspected.json(), events })))
+}
+
+/// All that is stored of a task; nothing: the mesh cannot say just now.
+pub(crate) async fn events(rpc: &Rpc, id: &str) -> Option<Vec<Entry>> {
+    let (rpc, mut events, mut after) = (rpc.path("/mesh/Events"), Vec::new(), 0);
+    loop {
+        let request = json!({"taskId": id, "after": after, "pageSize": PAGE});
+        let page = rpc.try_post(request.to_string()).await.ok()?;
+        let page = Some(page).filter(|page| page.status == 200)?.json();
+        events.extend(page["events"].as_array().into_iter().flatten().map(Entry::of));
+        after = events.last().map_or(after, |event: &Entry| event.seq);
+        if page["more"] != true {
+            return Some(events);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! A mesh as several processes, each of which may die: coordinators, gateways and workers, on
-//! addresses that are fixed from the start so that whatever is started again is found again, and
-//! with a wire before each coordinator that may be cut.
+//! addresses that are fixed from the start so that whatever is started again is found again. There
+//! is a wire before each coordinator, and one of its own from each gateway and each worker to that:
+//! the first hides a coordinator from everybody, the second from one alone.
 
 use std::{
     collections::BTreeSet,
@@ -111,6 +112,10 @@ pub struct Cluster {
     pub addresses: Vec<SocketAddr>,
     /// Between each coordinator and everybody who calls it.
     pub wires: Vec<Wire>,
+    /// Of each gateway its own, one to each coordinator that it knows.
+    pub gateway_wires: Vec<Vec<Wire>>,
+    /// Of each worker.
+    pub worker_wires: Vec<Vec<Wire>>,
     /// Between each coordinator and its database, if that is PostgreSQL.
     pub store_wires: Vec<Wire>,
     env: Environment,
@@ -154,18 +159,20 @@ impl Cluster {
         let coordinators = join_all(starting).await;
         let addresses: Vec<_> = (0..plan.gateways).map(|_| free_address()).collect();
         let known = |n: usize| match plan.apart {
-            true => url(&wires[n % wires.len()]),
-            false => urls(&wires),
+            true => std::slice::from_ref(&wires[n % wires.len()]),
+            false => wires.as_slice(),
         };
-        let mut gateways = Vec::new();
+        let (mut gateways, mut gateway_wires) = (Vec::new(), Vec::new());
         for (n, address) in addresses.iter().enumerate() {
-            let name = format!("gateway-{n}");
-            gateways.push(gateway(path, &name, *address, &known(n), &plan.env).await);
+            let (name, own) = (format!("gateway-{n}"), own(known(n)).await);
+            gateways.push(gateway(path, &name, *address, &urls(&own), &plan.env).await);
+            gateway_wires.push(own);
         }
-        let mut workers = Vec::new();
+        let (mut workers, mut worker_wires) = (Vec::new(), Vec::new());
         for (n, agents) in plan.workers.iter().enumerate() {
-            let name = format!("worker-{n}");
-            workers.push(worker(path, &name, &known(n), agents, plan.slots, &plan.env).await);
+            let (name, own) = (format!("worker-{n}"), own(known(n)).await);
+            workers.push(worker(path, &name, &urls(&own), agents, plan.slots, &plan.env).await);
+            worker_wires.push(own);
         }
         if plan.coordinators > 1 {
             let agents = plan.workers.iter().flat_map(|agents| agents.split(','));
@@ -179,6 +186,8 @@ impl Cluster {
             workers,
             addresses,
             wires,
+            gateway_wires,
+            worker_wires,
             store_wires,
             env,
             database,
@@ -197,25 +206,28 @@ impl Cluster {
         Rpc::at(self.addresses[gateway])
     }
 
-    /// What gateways and workers are told of the coordinators.
-    pub fn hubs(&self) -> String {
-        urls(&self.wires)
-    }
-
     /// One more worker, which knows all coordinators.
     pub async fn add_worker(&mut self, agents: &str, slots: u32) {
-        self.add_worker_at(&self.hubs(), agents, slots).await;
+        let own = own(&self.wires).await;
+        self.add_worker_by(own, agents, slots).await;
     }
 
     /// One more worker, which knows only this coordinator.
     pub async fn add_worker_of(&mut self, coordinator: usize, agents: &str, slots: u32) {
-        self.add_worker_at(&url(&self.wires[coordinator]), agents, slots).await;
+        let own = own(&self.wires[coordinator..=coordinator]).await;
+        self.add_worker_by(own, agents, slots).await;
     }
 
-    async fn add_worker_at(&mut self, hubs: &str, agents: &str, slots: u32) {
-        let name = format!("worker-{}", self.workers.len());
-        self.workers.push(worker(self.dir.path(), &name, hubs, agents, slots, &self.env).await);
+    async fn add_worker_by(&mut self, own: Vec<Wire>, agents: &str, slots: u32) {
+        let (name, hubs) = (format!("worker-{}", self.workers.len()), urls(&own));
+        self.workers.push(worker(self.dir.path(), &name, &hubs, agents, slots, &self.env).await);
+        self.worker_wires.push(own);
     }
+}
+
+/// To the coordinators behind these, for one alone.
+async fn own(wires: &[Wire]) -> Vec<Wire> {
+    join_all(wires.iter().map(|wire| Wire::to(wire.address))).await
 }
 
 /// Waits until a coordinator knows these agents, wherever their workers are attached.

@@ -28,8 +28,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub(crate) use cut::{Again, Ended, LEAVES, LOST, is_passing, leaving, overloaded, unreachable};
-use cut::{MOVED, broken, transport};
+pub(crate) use cut::{
+    Again, Ended, LEAVES, LOST, MOVED, is_left_undone, is_passing, leaving, overloaded, unreachable,
+};
+use cut::{broken, transport};
 pub(crate) use frames::{Frames, Peer};
 use frames::{Reader, Ticket};
 use health::Health;
@@ -412,8 +414,8 @@ fn finish(waiter: Option<Waiter>, last: Result<reply::Body, Failure>, extensions
             // The caller may have left in this very moment; then nobody minds.
             let _ = sender.send(Ok(Answer { body, extensions }));
         }
-        (Some(waiter @ Waiter::Many(_)), Ok(reply::Body::Moved(_))) => {
-            fail(waiter, Ended::Cut(MOVED));
+        (Some(waiter @ Waiter::Many(_)), Ok(reply::Body::Moved(moved))) => {
+            fail(waiter, Ended::Moved(moved.task_id));
         }
         (Some(waiter @ Waiter::Many(_)), Ok(_)) => fail(waiter, broken().into()),
     }

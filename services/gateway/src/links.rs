@@ -1,6 +1,7 @@
 //! The way to the coordinators: a link to each, and every call on one of them. It owns the choice,
 //! and what is made again when a coordinator breaks or leaves: reads, sends that have a key, sends
-//! whose task goes on elsewhere, streams. It knows nothing of HTTP.
+//! whose task goes on elsewhere, streams, and whatever one that left says it has not done. It knows
+//! nothing of HTTP.
 
 mod course;
 mod patience;
@@ -25,7 +26,10 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use crate::link::{self, Again, Answer, Board, Ended, LEAVES, LOST, Link, Standing, is_passing};
+use crate::link::{
+    self, Again, Answer, Board, Ended, LEAVES, LOST, Link, MOVED, Standing, is_left_undone,
+    is_passing,
+};
 use patience::Patience;
 pub(crate) use stream::FrameStream;
 
@@ -146,8 +150,9 @@ impl Links {
 
     /// A call with one answer. Dropped before its end, it tells the coordinator so.
     pub(crate) async fn ask(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
-        let again = Again::of(&caller, &body);
-        let mut spare = again.is_repeated().then(|| (caller.clone(), body.clone()));
+        let (again, left_undone) = (Again::of(&caller, &body), is_left_undone(&body));
+        let is_repeated = again.is_repeated();
+        let mut spare = (is_repeated || left_undone).then(|| (caller.clone(), body.clone()));
         let moving = Moving::of(&caller, &body);
         let mut next = (caller, body);
         let mut until = Instant::now() + PATIENCE;
@@ -158,7 +163,10 @@ impl Links {
             match link.ask(next.0, next.1).await {
                 // Nothing was done: it came too late for that one.
                 Ok(Answer { body: reply::Body::Moved(moved), .. }) if moved.task_id.is_empty() => {
-                    next = spare.take().ok_or_else(link::unreachable)?;
+                    next = spare.take().ok_or_else(|| match left_undone {
+                        true => unreached(link::unreachable()),
+                        false => again.failure(MOVED),
+                    })?;
                     refused_by = Some(link);
                 }
                 Ok(Answer { body: reply::Body::Moved(moved), extensions }) => {
@@ -167,7 +175,7 @@ impl Links {
                 }
                 Ok(answer) => return Ok(answer),
                 Err(Ended::Failed(failure)) if is_passing(&failure) && self.has_other(&link) => {
-                    next = spare.take().ok_or(failure)?;
+                    next = spare.take().filter(|_| is_repeated).ok_or(failure)?;
                     refused_by = Some(link);
                 }
                 Err(Ended::Failed(failure)) => return Err(failure),
@@ -175,14 +183,14 @@ impl Links {
                     return Err(unreached(link::unreachable()));
                 }
                 Err(Ended::Unsent(unsent)) => next = *unsent,
-                Err(Ended::Cut(what)) => match spare.take().filter(|_| !self.is_draining()) {
-                    Some(call) => {
-                        next = call;
-                        until = Instant::now() + PATIENCE;
-                        was_cut = Some(what);
-                    }
-                    None => return Err(again.failure(what)),
-                },
+                Err(Ended::Cut(what)) => {
+                    let spared = spare.take().filter(|_| is_repeated && !self.is_draining());
+                    next = spared.ok_or_else(|| again.failure(what))?;
+                    until = Instant::now() + PATIENCE;
+                    was_cut = Some(what);
+                }
+                // Only streams end so; a call with one answer has it as its answer.
+                Err(Ended::Moved(_)) => return Err(again.failure(MOVED)),
             }
         }
     }

@@ -13,7 +13,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) const LOST: &str = "the connection to the coordinator was lost";
 pub(crate) const LEAVES: &str = "the gateway is leaving";
-pub(super) const MOVED: &str = "the coordinator left";
+pub(crate) const MOVED: &str = "the coordinator left";
 
 /// How a call ended that was not answered.
 pub(crate) enum Ended {
@@ -23,6 +23,8 @@ pub(crate) enum Ended {
     Cut(&'static str),
     /// Before it was sent: as good as never made.
     Unsent(Box<(Caller, call::Body)>),
+    /// By a coordinator that left. It names the task that goes on elsewhere, or none.
+    Moved(String),
 }
 
 impl From<Failure> for Ended {
@@ -37,6 +39,19 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
     let is_coordinators = |origin: &Origin| origin.service == "coordinator";
     let passing = [&reason::UNAVAILABLE, &reason::STORE_UNAVAILABLE];
     passing.contains(&failure.row()) && failure.origin.as_ref().is_none_or(is_coordinators)
+}
+
+/// Whether a coordinator that leaves and names no task has done nothing of this call. It is so but
+/// for answers: one that was stored for another coordinator's task may be named by nobody, and a
+/// second one would be taken for the answer to the next question.
+pub(crate) fn is_left_undone(call: &call::Body) -> bool {
+    match call {
+        call::Body::Send(request) | call::Body::Stream(request) => {
+            request.message.as_ref().is_none_or(|message| message.task_id.is_empty())
+        }
+        call::Body::OperatorAnswer(_) => false,
+        _ => true,
+    }
 }
 
 /// How a call that was cut off can be made again.

@@ -10,7 +10,7 @@ use faultline_proto::{
     v1::{Caller, Frame, Subscribe, WatchRequest, WatchResponse, call},
 };
 
-use crate::link::Again;
+use crate::link::{self, Again};
 
 pub(super) struct Course {
     caller: Caller,
@@ -21,12 +21,16 @@ pub(super) struct Course {
     seq: u64,
     has_begun: bool,
     is_resumed: bool,
+    /// Whether a coordinator that leaves and names no task has done nothing.
+    left_undone: bool,
+    /// One did so, and nobody else was asked since.
+    is_undone: bool,
     /// Nothing comes after the last frame, whatever else is said.
     is_over: bool,
 }
 
 enum Kind {
-    /// Kept whole only if it may be made again.
+    /// Kept whole until something came of it: till then it may have to be made again.
     Send {
         tenant: String,
         request: Option<Box<SendMessageRequest>>,
@@ -42,7 +46,7 @@ impl Course {
         let kind = match body {
             call::Body::Stream(request) => Kind::Send {
                 tenant: request.tenant.clone(),
-                request: (again == Again::Keyed).then(|| Box::new(request.clone())),
+                request: Some(Box::new(request.clone())),
             },
             call::Body::Subscribe(subscribe) => Kind::Subscribe(subscribe.clone()),
             call::Body::Watch(request) => Kind::Watch(request.clone()),
@@ -54,9 +58,18 @@ impl Course {
             }
             _ => (0, String::new()),
         };
-        let caller = caller.clone();
-        let (has_begun, is_resumed, is_over) = (false, false, false);
-        Self { caller, kind, again, task_id, seq, has_begun, is_resumed, is_over }
+        Self {
+            caller: caller.clone(),
+            kind,
+            again,
+            task_id,
+            seq,
+            has_begun: false,
+            is_resumed: false,
+            left_undone: link::is_left_undone(body),
+            is_undone: false,
+            is_over: false,
+        }
     }
 
     /// Learns from a frame; `false`: it was seen before.
@@ -65,6 +78,9 @@ impl Course {
             return false;
         }
         self.has_begun = true;
+        if let Kind::Send { request, .. } = &mut self.kind {
+            *request = None;
+        }
         let Some(response) = &frame.response else { return true };
         self.seq = frame.seq;
         if self.task_id.is_empty() {
@@ -95,8 +111,25 @@ impl Course {
         self.is_over
     }
 
-    pub(super) fn has_begun(&self) -> bool {
-        self.has_begun
+    /// Whether it is known what to ask for: something came, or is promised.
+    pub(super) fn has_place(&self) -> bool {
+        self.has_begun || self.is_promised()
+    }
+
+    /// A send of which nothing came yet, and whose task is known all the same.
+    pub(super) fn is_promised(&self) -> bool {
+        !self.has_begun && matches!(self.kind, Kind::Send { .. }) && !self.task_id.is_empty()
+    }
+
+    /// Its coordinator left, and named the task that goes on elsewhere, or none.
+    pub(super) fn moved(&mut self, task_id: String) {
+        if self.has_place() {
+            return;
+        }
+        self.is_undone = task_id.is_empty() && self.left_undone;
+        if matches!(self.kind, Kind::Send { .. }) {
+            self.task_id = task_id;
+        }
     }
 
     pub(super) fn is_resumed(&self) -> bool {
@@ -104,16 +137,18 @@ impl Course {
     }
 
     /// What to ask for to have what comes next; `None`: there is no way to know.
-    pub(super) fn next(&self) -> Option<(Caller, call::Body)> {
+    pub(super) fn next(&mut self) -> Option<(Caller, call::Body)> {
+        let may_send = std::mem::take(&mut self.is_undone) || self.again == Again::Keyed;
         let subscribe = |tenant: &str, after| {
             let (tenant, id) = (tenant.to_owned(), self.task_id.clone());
             let request = Some(SubscribeToTaskRequest { tenant, id });
             call::Body::Subscribe(Subscribe { request, after })
         };
         let body = match &self.kind {
-            Kind::Send { request, .. } if !self.has_begun => {
+            Kind::Send { request, .. } if !self.has_begun && may_send => {
                 call::Body::Stream((**request.as_ref()?).clone())
             }
+            Kind::Send { tenant, .. } if self.is_promised() => subscribe(tenant, None),
             Kind::Send { .. } if self.seq == 0 || self.task_id.is_empty() => return None,
             Kind::Send { tenant, .. } => subscribe(tenant, Some(self.seq)),
             Kind::Subscribe(asked) if !self.has_begun => call::Body::Subscribe(asked.clone()),
@@ -140,7 +175,11 @@ impl Course {
 
     /// It does not.
     pub(super) fn failure(&self, what: &str) -> Failure {
-        self.again.failure(what)
+        match self.is_promised() {
+            _ if self.is_undone => link::unreachable(),
+            true => self.again.failure(what).with_task(&self.task_id, ""),
+            false => self.again.failure(what),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{Links, PATIENCE, course::Course, patience::Patience};
-use crate::link::{self, Ended, Frames, LEAVES, LOST, Peer, is_passing};
+use crate::link::{self, Ended, Frames, LEAVES, LOST, MOVED, Peer, is_passing};
 
 /// After a failure or the end comes nothing more.
 pub(crate) struct FrameStream {
@@ -67,6 +67,7 @@ impl FrameStream {
                 Ok(frames) => break frames,
                 Err(Ended::Failed(failure)) => return Err(failure),
                 Err(Ended::Cut(what)) => return Err(course.failure(what)),
+                Err(Ended::Moved(_)) => return Err(course.failure(MOVED)),
                 Err(Ended::Unsent(_)) if until <= Instant::now() => return Err(link::unreachable()),
                 Err(Ended::Unsent(unsent)) => next = *unsent,
             }
@@ -182,10 +183,18 @@ impl FrameStream {
             return Ok(());
         }
         let (failure, unsent) = match ended {
-            Ended::Failed(failure) if !self.may_pass(&failure) => return Err(failure),
+            Ended::Failed(failure) if !self.may_pass(&failure) => {
+                // Its caller asked for something else, of which this says nothing.
+                let is_promised = self.course.is_promised();
+                return Err(if is_promised { self.course.failure(MOVED) } else { failure });
+            }
             Ended::Failed(failure) => (failure, None),
             Ended::Cut(LEAVES) => return Err(self.course.failure(LEAVES)),
             Ended::Cut(what) => (self.course.failure(what), None),
+            Ended::Moved(task_id) => {
+                self.course.moved(task_id);
+                (self.course.failure(MOVED), None)
+            }
             Ended::Unsent(call) => (self.course.failure(LOST), Some(*call)),
         };
         if self.links.is_draining() {
@@ -216,7 +225,7 @@ impl FrameStream {
     /// has just started knows an agent only once a worker has told it.
     fn may_pass(&self, failure: &Failure) -> bool {
         let is_early = self.course.is_resumed() && failure.row() == &reason::AGENT_NOT_FOUND;
-        self.course.has_begun() && (is_passing(failure) || is_early)
+        self.course.has_place() && (is_passing(failure) || is_early)
     }
 
     fn resumed(&mut self) {

@@ -293,6 +293,77 @@ async fn a_send_whose_coordinator_leaves_is_answered_by_another() {
 }
 
 #[tokio::test]
+async fn what_a_coordinator_that_leaves_has_not_done_is_done_by_another_without_a_key_too() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let sending = tokio::spawn(async move { client.rpc("SendMessage", message("hang")).await });
+    let (leaving, call, other) = pair.holder(is_send).await;
+    leaving.say(0, reply::Body::Moved(Moved::default()));
+    leaving.say(call.id, reply::Body::Moved(Moved::default()));
+    other.until("it again", |calls| !calls.is_empty()).await;
+    let again = other.calls().pop().unwrap();
+    assert_eq!((&again.caller, &again.body), (&call.caller, &call.body));
+    other.say(again.id, reply::Body::Sent(Default::default()));
+    let answer = soon("an answer", sending).await.unwrap();
+    assert!(answer.body["result"].is_object(), "{answer:?}");
+
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let mut events = client.events(&[], STREAM, message("hang")).await;
+    let (leaving, call, other) = pair.holder(is_stream).await;
+    leaving.say(0, reply::Body::Moved(Moved::default()));
+    leaving.say(call.id, reply::Body::Moved(Moved::default()));
+    other.until("it again", |calls| !calls.is_empty()).await;
+    let again = other.calls().pop().unwrap();
+    assert_eq!((&again.caller, &again.body), (&call.caller, &call.body));
+    other.say(again.id, crate::fake::frame(1));
+    other.say(again.id, reply::Body::End(Default::default()));
+    assert_eq!(events.numbers().await, [1]);
+}
+
+#[tokio::test]
+async fn what_breaks_after_it_was_not_done_elsewhere_is_unknown_and_so_is_an_answer_that_moved() {
+    for method in ["SendMessage", STREAM] {
+        let pair = Pair::start().await;
+        let mut client = pair.client().await;
+        let sending = tokio::spawn(async move { client.rpc(method, message("hang")).await });
+        let (leaving, call, other) = pair.holder(|_| true).await;
+        leaving.say(0, reply::Body::Moved(Moved::default()));
+        leaving.say(call.id, reply::Body::Moved(Moved::default()));
+        other.until("it again", |calls| !calls.is_empty()).await;
+        other.cut();
+        assert_eq!(soon("an answer", sending).await.unwrap().reason(), "OUTCOME_UNKNOWN");
+        assert_eq!((leaving.calls().len(), other.calls().len()), (1, 1), "{method}");
+
+        // Its coordinator may have stored it, and have left before it could say so.
+        let pair = Pair::start().await;
+        let mut client = pair.client().await;
+        let mut answer = message("hang");
+        answer["message"]["taskId"] = json!("t-1");
+        let sending = tokio::spawn(async move { client.rpc(method, answer).await });
+        let (leaving, call, other) = pair.holder(|_| true).await;
+        leaving.say(0, reply::Body::Moved(Moved::default()));
+        leaving.say(call.id, reply::Body::Moved(Moved::default()));
+        assert_eq!(soon("an answer", sending).await.unwrap().reason(), "OUTCOME_UNKNOWN");
+        assert_eq!(other.calls().len(), 0, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_which_nothing_came_goes_on_where_its_task_does() {
+    let pair = Pair::start().await;
+    let mut client = pair.client().await;
+    let mut events = client.events(&[], STREAM, message("hang")).await;
+    let (leaving, call, other) = pair.holder(is_stream).await;
+    leaving.say(0, reply::Body::Moved(Moved::default()));
+    leaving.say(call.id, reply::Body::Moved(Moved { task_id: "t-1".into() }));
+    assert_eq!(events.numbers().await, [1, 2, 3]);
+    let resumed = other.calls().pop().unwrap();
+    let Some(call::Body::Subscribe(subscribe)) = resumed.body else { panic!("{resumed:?}") };
+    assert_eq!((subscribe.request.unwrap().id.as_str(), subscribe.after), ("t-1", None));
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_while_its_send_waits_elsewhere_is_dropped_there() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
