@@ -385,6 +385,14 @@ impl Core {
     }
 }
 
+/// Why somebody cannot be answered here who waits for a task that is known to be stored.
+pub(crate) fn unserved(error: Error, id: TaskId) -> Failure {
+    match error {
+        Error::Leaving => moved(id),
+        other => other.into(),
+    }
+}
+
 /// The task goes on; whoever waits for it asks another coordinator.
 fn moved(id: TaskId) -> Failure {
     Failure::new(&reason::UNAVAILABLE)

@@ -11,6 +11,8 @@ use super::*;
 use crate::{
     Config,
     absorb::Found,
+    core::Closed,
+    send::Options,
     store::postgres::testing::Database,
     testing::{Bench, SOON, answering, at_once, keyed, offer, principal, request, soon, task_of},
 };
@@ -146,6 +148,20 @@ async fn what_has_come_since_the_store_was_asked_is_not_let_go_of() {
     };
     assert!(absorb(before), "it was not ours then, and is now");
     assert!(!absorb(Instant::now() + SOON));
+}
+
+#[tokio::test]
+async fn an_answer_that_a_leaving_coordinator_stored_is_waited_for_elsewhere_by_its_name() {
+    let (pair, assign) = Pair::asking_there().await;
+    let answered = pair.here.core.read(id(&assign), Scope::default()).await.unwrap();
+    assert!(answered.is_some() && !pair.here.lives(&assign));
+    pair.here.core.change(|state| state.close(Closed::Leaving));
+    let (done, answer) = oneshot::channel();
+    let done: Done = Box::new(move |sent| drop(done.send(sent)));
+    let options = Options { immediately: false, history: None };
+    pair.here.core.wait_for(id(&assign), options, &principal("ann"), done).await;
+    let failure = soon(answer).await.unwrap().unwrap_err();
+    assert_eq!((&failure.reason[..], &failure.task_id), ("UNAVAILABLE", &assign.task_id));
 }
 
 #[tokio::test]

@@ -424,10 +424,11 @@ impl Core {
         self.farewell.cancel();
         tokio::time::sleep(limits::LEAVING_NOTICE).await;
         self.change(|state| {
+            // First: who is refused from here on is told that it is for this.
+            self.left.store(true, Ordering::Relaxed);
             state.close(Closed::Leaving);
             state.deliveries.stop_all();
         });
-        self.left.store(true, Ordering::Relaxed);
         // Whoever is told where its task is must find it there.
         self.flushed().await;
         self.send_waiters_away();

@@ -20,6 +20,7 @@ use crate::{
     delegation::ANY_MESSAGE,
     due::Tie,
     error::Error,
+    follow::unserved,
     keys::{Claim, digest_of},
     live::{Done, Until, message_response, task_response},
     send::{Options, Sending, task_id},
@@ -233,7 +234,7 @@ impl Core {
         }
         let over = self.change(|state| {
             if let Err(error) = state.check_served() {
-                done(Err(error.into()));
+                done(Err(unserved(error, id)));
                 return None;
             }
             let Some(live) = state.live.get_mut(&id) else { return Some(done) };
@@ -261,7 +262,7 @@ impl Core {
             let seq = stored.task.seq;
             self.touch(|state| {
                 if let Err(error) = state.check_served() {
-                    return done(Err(error.into()));
+                    return done(Err(unserved(error, id)));
                 }
                 let waiter = self.waiter(Until::Settled, options, caller, done);
                 caller.call.map(|call| state.calls.insert(call, id));

@@ -14,6 +14,7 @@ use crate::{
     core::{Core, Effect, now},
     due::Tie,
     error::Error,
+    follow::unserved,
     foreign::STEP_TRIES,
     live::{Done, Until, Waiter, task_response},
     repeat::Found,
@@ -66,7 +67,8 @@ impl Core {
         let sending = match self.answered_elsewhere(sending, caller, true).await? {
             Taken::Elsewhere(id) => {
                 let start = Start::Snapshot { history: options.history };
-                let mut subscription = self.subscribe_id(id, start).await?;
+                let subscribed = self.subscribe_id(id, start).await;
+                let mut subscription = subscribed.map_err(|error| unserved(error, id))?;
                 subscription.closes_at_question();
                 return Ok(subscription.tied(Tie::of(caller, self, id)));
             }
