@@ -4,7 +4,6 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use faultline_chassis::limits;
 use faultline_proto::{Failure, reason};
 
 use tokio::time::Instant;

@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use faultline_chassis::{Drain, server::Listener};
+use faultline_chassis::{Drain, limits, server::Listener};
 use faultline_proto::{
     a2a::{self, SendMessageRequest, TaskState, part::Content, send_message_response::Payload},
     id::{TaskId, WorkerId},

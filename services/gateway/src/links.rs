@@ -152,7 +152,8 @@ impl Links {
     pub(crate) async fn ask(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
         let (again, left_undone) = (Again::of(&caller, &body), is_left_undone(&body));
         let is_repeated = again.is_repeated();
-        let mut spare = (is_repeated || left_undone).then(|| (caller.clone(), body.clone()));
+        let is_spared = is_repeated || left_undone && self.has_several();
+        let mut spare = is_spared.then(|| (caller.clone(), body.clone()));
         let moving = Moving::of(&caller, &body);
         let mut next = (caller, body);
         let mut until = Instant::now() + PATIENCE;
@@ -264,6 +265,12 @@ impl Links {
                 return self.last_resort().ok_or_else(link::unreachable);
             }
         }
+    }
+
+    /// Whether there is anywhere to go for what one of them has not done. Else nothing has to be
+    /// kept for that.
+    fn has_several(&self) -> bool {
+        self.pool().len() > 1
     }
 
     fn has_other(&self, link: &Link) -> bool {

@@ -30,7 +30,7 @@ pub(super) struct Course {
 }
 
 enum Kind {
-    /// Kept whole until something came of it: till then it may have to be made again.
+    /// Kept whole until something came of it, if it may have to be made again till then.
     Send {
         tenant: String,
         request: Option<Box<SendMessageRequest>>,
@@ -41,12 +41,12 @@ enum Kind {
 }
 
 impl Course {
-    pub(super) fn new(caller: &Caller, body: &call::Body) -> Self {
+    pub(super) fn new(caller: &Caller, body: &call::Body, has_several: bool) -> Self {
         let again = Again::of(caller, body);
         let kind = match body {
             call::Body::Stream(request) => Kind::Send {
                 tenant: request.tenant.clone(),
-                request: Some(Box::new(request.clone())),
+                request: (again == Again::Keyed || has_several).then(|| Box::new(request.clone())),
             },
             call::Body::Subscribe(subscribe) => Kind::Subscribe(subscribe.clone()),
             call::Body::Watch(request) => Kind::Watch(request.clone()),

@@ -60,7 +60,7 @@ impl FrameStream {
                 "{most} streams are open at this gateway, and more may not be"
             ))
         })?;
-        let (peer, course) = (Peer::here(), Course::new(&caller, &body));
+        let (peer, course) = (Peer::here(), Course::new(&caller, &body, links.has_several()));
         let mut next = (caller, body);
         let frames = loop {
             match links.ready(until, None).await?.stream(next.0, next.1, &peer) {
