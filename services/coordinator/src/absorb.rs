@@ -149,6 +149,10 @@ impl State {
         }
         let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
         if task.is_final() {
+            // Who was to have it and was not told has nothing to stop.
+            if !assigned && let Ok(worker) = old.parse::<WorkerId>() {
+                self.finish_on(worker, id);
+            }
             self.take_step(task, events, now);
             return Vec::new();
         }

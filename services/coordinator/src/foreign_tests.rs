@@ -3,6 +3,7 @@
 
 use faultline_proto::{
     a2a::TaskState,
+    id::WorkerId,
     v1::{AgentOffer, Assign, Held, Interrupt, report, to_worker},
 };
 use tokio::time::Instant;
@@ -185,6 +186,24 @@ async fn a_report_that_came_twice_is_not_acknowledged_when_its_step_is_refused()
     pair.here.report(&assign, 2, status());
     pair.here.core.flushed().await;
     assert_eq!(pair.here.acked(&assign), (2, 2));
+}
+
+#[tokio::test]
+async fn who_was_about_to_be_given_a_task_that_ended_elsewhere_holds_no_slot() {
+    let mut pair = Pair::start().await;
+    let assign = pair.here.root("a").await;
+    pair.here.hold_writes().await;
+    let (lost, next) = (pair.here.worker, WorkerId::new());
+    pair.here.worker = next;
+    pair.here.attach_again(&["a"], 100, vec![]);
+    pair.here.core.change(|state| state.lose(lost, now()));
+    let used = |bench: &Bench| bench.core.lock().registry.workers[&next].used();
+    assert_eq!(used(&pair.here), 1, "the next attempt is on its way to the store");
+    pair.there.cancel(&assign.task_id).await;
+    pair.here.write_on();
+    pair.here.core.flushed().await;
+    assert!(!pair.here.lives(&assign));
+    assert_eq!(used(&pair.here), 0);
 }
 
 #[tokio::test]
