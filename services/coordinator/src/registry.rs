@@ -31,6 +31,8 @@ pub(crate) struct Registry {
     pub(crate) workers: HashMap<WorkerId, Worker>,
     /// What other coordinators have.
     pub(crate) elsewhere: Elsewhere,
+    /// Workers that were sent to them, and when.
+    pub(crate) sent: HashMap<WorkerId, Instant>,
 }
 
 pub(crate) struct Agent {
@@ -55,8 +57,6 @@ pub(crate) struct Worker {
     pub(crate) slots: u32,
     pub(crate) since: Millis,
     pub(crate) draining: bool,
-    /// Was asked to attach to another coordinator.
-    pub(crate) sent_away: bool,
     pub(crate) link: Presence,
     /// What it runs, whether it computes or waits.
     running: HashMap<TaskId, Running>,
@@ -104,7 +104,6 @@ impl Worker {
             slots: 0,
             since,
             draining: false,
-            sent_away: false,
             link: Presence::Gone { since: Instant::now() },
             running: HashMap::new(),
             used: 0,
@@ -303,8 +302,8 @@ impl Agent {
 
 impl Registry {
     pub(crate) fn new(config: Arc<Config>, meters: Arc<Meters>) -> Self {
-        let (agents, workers) = (BTreeMap::new(), HashMap::new());
-        Self { config, meters, agents, workers, elsewhere: Elsewhere::default() }
+        let (agents, workers, sent) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { config, meters, agents, workers, elsewhere: Elsewhere::default(), sent }
     }
 
     /// Of an agent's card.

@@ -3,14 +3,20 @@
 //! more than their share send some elsewhere. Where they go is chance again, and what others have
 //! may be a second old, so it takes a few rounds and comes to rest.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use faultline_proto::{
     id::WorkerId,
     v1::{Drain, ToWorker, to_worker},
 };
 
+use tokio::time::Instant;
+
 use crate::{core::State, registry::Worker};
+
+/// Who was sent away and is here again found nobody better: it does not know the one that has too
+/// few, or cannot reach it. It is left alone for so long.
+const SENT_AGAIN_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// Workers that offer the same agents can stand in for one another. Each such pool is spread on its
 /// own, or one coordinator would have all of one agent and none of the other.
@@ -28,16 +34,15 @@ impl State {
         if self.closed.is_some() {
             return;
         }
+        self.registry.sent.retain(|_, at| at.elapsed() < SENT_AGAIN_AFTER);
         for id in self.too_many() {
-            let Some(worker) = self.registry.workers.get_mut(&id) else { continue };
-            worker.sent_away = true;
-            tracing::info!(worker = %id, name = worker.name, "sent elsewhere: others have fewer");
+            self.registry.sent.insert(id, Instant::now());
+            tracing::info!(worker = %id, "sent elsewhere: others have fewer");
             self.tell(id, ToWorker { body: Some(to_worker::Body::Drain(Drain {})) });
         }
     }
 
-    /// Of each pool those that have the least to take along. Who was sent away and is still here
-    /// knows no other coordinator.
+    /// Of each pool those that have the least to take along.
     fn too_many(&self) -> Vec<WorkerId> {
         let mut here = BTreeMap::<Pool, Vec<(WorkerId, &Worker)>>::new();
         for (id, worker) in &self.registry.workers {
@@ -49,7 +54,8 @@ impl State {
         for (pool_, workers) in here {
             let others = self.registry.elsewhere.workers_at_each(|agents| pool(agents) == pool_);
             let count = too_many(workers.len(), &others);
-            let mut movable: Vec<_> = workers.into_iter().filter(|(_, w)| !w.sent_away).collect();
+            let may_go = |id: &WorkerId| !self.registry.sent.contains_key(id);
+            let mut movable: Vec<_> = workers.into_iter().filter(|(id, _)| may_go(id)).collect();
             movable.sort_by_key(|(_, worker)| worker.running().count());
             chosen.extend(movable.into_iter().take(count).map(|(id, _)| id));
         }
@@ -67,8 +73,34 @@ fn too_many(here: usize, others: &[usize]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use faultline_proto::v1::Presence;
     use proptest::prelude::*;
     use rand::{Rng, SeedableRng, rngs::StdRng};
+    use tokio::sync::mpsc;
+
+    use crate::{
+        elsewhere::Elsewhere,
+        testing::{Bench, offer},
+    };
+
+    #[tokio::test]
+    async fn who_comes_back_is_not_sent_round_in_circles() {
+        let mut bench = Bench::start(vec![offer("a")]).await;
+        bench.worker = WorkerId::new();
+        let _first = std::mem::replace(&mut bench.messages, mpsc::channel(1).1);
+        bench.attach_again(&["a"], 1, vec![]);
+        let spread = || {
+            bench.core.change(|state| {
+                let before = state.registry.sent.len();
+                state.registry.elsewhere.followed_by(Elsewhere::new(vec![Presence::default()]));
+                state.spread_workers();
+                state.registry.sent.len() - before
+            })
+        };
+        assert_eq!(spread(), 1, "one of two is too many while another has none");
+        assert_eq!(spread(), 1, "the first did not find it, so it is the other's turn");
+        assert_eq!(spread(), 0, "nor did that one");
+    }
 
     #[test]
     fn who_has_no_more_than_a_share_keeps_it() {
