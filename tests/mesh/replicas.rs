@@ -325,3 +325,36 @@ async fn keda_is_told_by_each_replica_what_all_of_them_need() {
         assert_eq!(task::state(&sent.unwrap()), COMPLETED);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_notice_tells_is_found_all_the_same() {
+    let plan = Plan::replicas(2).gateways(2).apart().workers(&["echo,script"]);
+    let plan = plan.with("lease_ms = 1200").env("FAULTLINE_CHAOS_MUTE", "1");
+    let cluster = plan.start().await;
+    known(&cluster, "script").await;
+    // The worker is at the first, and nobody tells anybody anything.
+    let (here, there) = (cluster.rpc_at(0).agent("script"), cluster.rpc_at(1).agent("script"));
+    let sent = there.send("chunk a; sleep 10ms; chunk b").await;
+    assert_eq!(task::artifacts(&sent)["output"], "ab", "what waits is claimed: {sent}");
+
+    let asks = here.send("ask \"who?\"; chunk $answer").await;
+    let answered = there.call("SendMessage", answer(task::id(&asks), "ada")).await.unwrap();
+    assert_eq!(task::artifacts(&answered["task"])["output"], "ada", "{answered}");
+
+    let family = here.send_immediately("delegate script { say on; sleep 60s }").await;
+    let subscriber = there.stream("SubscribeToTask", json!({"id": task::id(&family)})).await;
+    let child = until("it has a child", SOON, async || {
+        here.inspect(task::id(&family)).await["children"][0]["taskId"].as_str().map(str::to_owned)
+    })
+    .await;
+    there.call("CancelTask", json!({"id": task::id(&family)})).await.expect("it can be stopped");
+    assert_eq!(task::state(&ended(&there, &child).await), CANCELED);
+    let seen = subscriber.expect("it is followed").all().await;
+    let last = seen.last().expect("there is an end");
+    assert_eq!(task::state(&last.body["statusUpdate"]), CANCELED, "{last:?}");
+    until("no slot is held", SOON, async || {
+        let agents = here.mesh("Agents", json!({"name": "script"})).await;
+        (agents["agents"][0]["computing"].as_u64().unwrap_or(0) == 0).then_some(())
+    })
+    .await;
+}

@@ -159,6 +159,20 @@ async fn who_stops_in_the_middle_does_not_keep_others_from_a_task_for_long() {
 }
 
 #[tokio::test]
+async fn who_finds_no_connection_is_refused_and_the_lease_is_kept() {
+    let database = Database::make().await;
+    let settings = Settings { lease: Duration::from_secs(60), connections: 1 };
+    let store = Postgres::open(&database.url(), settings).await.unwrap();
+    let life = insert(&store).await;
+    let held = store.stuck_with(life.task.id).await;
+    let refused = store.task(life.task.id, Scope::default()).await;
+    assert!(matches!(refused, Err(ReadError::Unavailable(_))), "{refused:?}");
+    assert!(store.beat(Presence::default()).await.is_ok());
+    drop(held);
+    assert!(store.task(life.task.id, Scope::default()).await.unwrap().is_some());
+}
+
+#[tokio::test]
 async fn a_task_follows_its_worker() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);

@@ -3,6 +3,7 @@
 //! others do. What a task is, is as little known here as in SQLite.
 
 mod address;
+mod breaks;
 mod lease;
 mod notice;
 mod plan;
@@ -130,7 +131,7 @@ impl Shared {
     }
 
     fn tell(&self, notice: Notice) {
-        if self.others() > 0 && self.outgoing.try_send(notice).is_err() {
+        if self.others() > 0 && !breaks::get().mute && self.outgoing.try_send(notice).is_err() {
             self.unsaid.store(true, Relaxed);
         }
     }

@@ -8,9 +8,9 @@ use uuid::Uuid;
 
 use super::{
     super::{PushKey, PushRow, Row},
+    breaks,
     plan::{Change, Plan, PushStep},
     read::uuid,
-    write::is_unfenced,
 };
 
 pub(super) const LOCK_TASKS: &str = "SELECT id, version, owner, state FROM tasks
@@ -318,7 +318,7 @@ impl<'a> Columns<'a> {
         }
         if !self.events.0.is_empty() {
             let (task, seq, kind, body) = &self.events;
-            let append = if is_unfenced() { OVERWRITE } else { APPEND };
+            let append = if breaks::get().unfenced { OVERWRITE } else { APPEND };
             all.push((append, vec![task, seq, kind, body]));
         }
         if !self.new_keys.key.is_empty() {

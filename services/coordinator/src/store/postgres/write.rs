@@ -1,11 +1,7 @@
 //! The writing side: one connection, one transaction a batch. What the batch touches is locked in
 //! order, decided in `plan`, and written by a few statements that all travel at once.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use deadpool_postgres::ClientWrapper;
 use faultline_proto::id::TaskId;
@@ -22,7 +18,7 @@ use uuid::Uuid;
 
 use super::{
     super::{KeyName, Notice, Write, WriteError, Written},
-    Shared,
+    Shared, breaks,
     plan::{Found, Held, Known, Needs, Plan, decide},
     read::{text, uuid},
     said,
@@ -165,7 +161,7 @@ async fn transact(
         true => Known::default(),
         false => look(client, &needs).await?,
     };
-    let plan = decide(writes.to_vec(), me, is_unfenced(), now() - kept(), known);
+    let plan = decide(writes.to_vec(), me, breaks::get().unfenced, now() - kept(), known);
     let notices = notices(&plan);
     let columns = Columns::of(&plan, me);
     let mut steps = Vec::new();
@@ -285,12 +281,4 @@ fn notices(plan: &Plan) -> Vec<Notice> {
         notices.push(Notice::Offered);
     }
     notices
-}
-
-/// A coordinator that writes whatever it likes, whoever else has the task: `tests/chaos` breaks it
-/// so, to show that it would notice. There is no such switch in a release build.
-pub(super) fn is_unfenced() -> bool {
-    static UNFENCED: OnceLock<bool> = OnceLock::new();
-    let asked = || cfg!(debug_assertions) && std::env::var_os("FAULTLINE_CHAOS_UNFENCED").is_some();
-    *UNFENCED.get_or_init(asked)
 }
