@@ -83,7 +83,7 @@ impl Caller {
                 Kind::Delegating => self.delegate(&stop).await,
                 Kind::Answering => self.answer(&stop).await,
                 Kind::Failing => self.fail(&stop).await,
-                Kind::Canceling => self.cancel(&stop).await,
+                Kind::Canceling => self.cancel().await,
             }
             sleep(PAUSE).await;
         }
@@ -252,7 +252,7 @@ impl Caller {
         self.poll_until(at, is_final).await;
     }
 
-    async fn cancel(&mut self, stop: &AtomicBool) {
+    async fn cancel(&mut self) {
         let script = match self.rng.random_range(0..3) {
             0 => "sleep 300ms; chunk done".to_owned(),
             // So long that whoever is not stopped is found at work when all is over.
@@ -260,7 +260,9 @@ impl Caller {
             _ => "delegate script { delegate script { sleep 90s; chunk done } }".to_owned(),
         };
         let wanted = Wanted::Artifact("output", "done".to_owned());
-        let Some(at) = self.begin(&script, wanted, stop).await else { return };
+        // Whoever says stop: what was taken and nobody knows of would be stopped by nobody.
+        let never = AtomicBool::new(false);
+        let Some(at) = self.begin(&script, wanted, &never).await else { return };
         sleep(Duration::from_millis(self.rng.random_range(0..600))).await;
         self.report.told[at].canceling = true;
         let (id, end) = (self.report.told[at].task_id.clone(), Instant::now() + TASK);
