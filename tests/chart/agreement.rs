@@ -241,18 +241,21 @@ fn the_texts_count_connections_as_the_coordinators_do() {
     assert!(readme.contains(&sum), "README.md does not say {sum}");
 }
 
-/// What the coordinators ask of the planner when they connect, behind a pooler the role asks for.
+/// What the coordinators ask for when they connect, the role asks for behind a pooler.
 #[test]
 fn the_role_is_given_what_a_pooler_drops() {
     let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
     let address = root().join("services/coordinator/src/store/postgres/address.rs");
     let source = fs::read_to_string(address).expect("it is there");
-    let plans = source.lines().find_map(|line| line.strip_prefix("const PLANS: &str = "));
-    let plans = plans.expect("it asks for plans").trim_matches(['"', ';']);
-    let asked: Vec<_> = plans.split("-c ").skip(1).collect();
-    assert!(!asked.is_empty());
-    for plan in asked {
-        let line = format!("ALTER ROLE faultline SET {};", plan.trim().replace('=', " = "));
+    let asked = source.lines().filter_map(|line| line.split_once("&str = \"-c "));
+    let settings: Vec<_> = asked
+        .flat_map(|(_, asked)| asked.trim_end_matches(['"', ';']).split("-c "))
+        .map(|setting| setting.trim().split_once('=').expect("a name and a value"))
+        .collect();
+    assert_eq!(settings.len(), 5, "{settings:?}");
+    for (name, value) in settings {
+        let value = if value == "off" { value.to_owned() } else { format!("'{value}'") };
+        let line = format!("ALTER ROLE faultline SET {name} = {value};");
         assert!(readme.contains(&line), "README.md does not say {line}");
     }
 }

@@ -31,19 +31,20 @@ async fn a_coordinator_that_comes_last_gets_its_share_of_the_workers_and_of_thei
     .await;
     let mut sent = Vec::new();
     for _ in 0..8 {
-        let task = rpc.send_immediately("chunk a; sleep 4s; chunk b; sleep 10ms; chunk c").await;
+        let task = rpc.send_immediately("chunk a; sleep 15s; chunk b; sleep 10ms; chunk c").await;
         sent.push(task::id(&task).to_owned());
     }
-    until("every slot is taken, so that whoever moves has work to take along", SOON, async || {
+    let all_at_work = async || {
         let agents = rpc.mesh("Agents", json!({"name": "script"})).await;
         (agents["agents"][0]["computing"] == 8).then_some(())
-    })
-    .await;
+    };
+    until("every slot is taken", SOON, all_at_work).await;
     cluster.wires[1].heal();
     until("each has its share", 2 * SOON, async || (attached(&cluster) == [2, 2]).then_some(()))
         .await;
+    until("those who moved have taken their work along", SOON, all_at_work).await;
     for id in &sent {
-        let done = until("the task has ended", SOON, async || {
+        let done = until("the task has ended", 2 * SOON, async || {
             Some(rpc.task(id).await).filter(|task| is_final(task::state(task)))
         })
         .await;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use faultline_proto::{
+    a2a::TaskState,
     id::{TaskId, WorkerId},
     v1::{Cancel, Event, ToWorker, to_worker},
 };
@@ -23,12 +24,20 @@ use crate::{
 
 /// How a task of ours is found in the store.
 pub(crate) enum Found {
-    /// With what has happened to it since.
-    Ours(Box<Task>, Vec<Event>),
+    /// Ours, or ended.
+    Here(Box<Step>),
     /// When the store was asked: what has come here since then is ours all the same.
     Elsewhere(Instant),
     /// It was answered by a message, or has expired.
     Gone,
+}
+
+/// What has happened to a task without us.
+pub(crate) struct Step {
+    task: Task,
+    events: Vec<Event>,
+    /// It was not another's when it ended.
+    is_ours: bool,
 }
 
 impl Core {
@@ -76,7 +85,7 @@ impl Core {
         let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
         let events = stored.into_iter().map(|event| Event::decode(event.body));
         let events = events.collect::<Result<_, _>>().map_err(damaged)?;
-        Ok(Found::Ours(Box::new(task), events))
+        Ok(Found::Here(Box::new(Step { task, events, is_ours: ours })))
     }
 }
 
@@ -87,12 +96,13 @@ impl State {
             Found::Elsewhere(asked) if live.came > asked => {}
             Found::Elsewhere(_) => self.let_go(id),
             // What we have on its way to the store is refused there, and looks again itself.
-            Found::Ours(task, _) if !live.is_confirmed() || task.version <= live.task.version => {}
-            Found::Ours(task, events) if live.published + events.len() as u64 == task.seq => {
-                self.take_step(*task, events, now);
+            Found::Here(step) if !live.is_confirmed() || step.task.version <= live.task.version => {
+            }
+            Found::Here(step) if live.published + step.events.len() as u64 == step.task.seq => {
+                self.take_step(*step, now);
             }
             // It went on while we read: there is a notice of that, too.
-            Found::Ours(..) => {}
+            Found::Here(_) => {}
             Found::Gone if live.published > 0 => {
                 self.let_go(id);
                 self.end_children(id, now);
@@ -122,7 +132,7 @@ impl State {
     /// will never be.
     pub(crate) fn step_back(&mut self, id: TaskId, found: Found, now: Millis) -> Vec<Waiter> {
         let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
-        let (task, events) = match found {
+        let step = match found {
             Found::Elsewhere(_) => {
                 self.let_go(id);
                 return Vec::new();
@@ -136,10 +146,11 @@ impl State {
                 self.end_children(id, now);
                 return waiters;
             }
-            Found::Ours(task, events) => (*task, events),
+            Found::Here(step) => *step,
         };
+        let task = &step.task;
         // Back to what is confirmed, from where the steps of others can be taken.
-        live.published = task.seq - events.len() as u64;
+        live.published = task.seq - step.events.len() as u64;
         let (old, assigned) = (live.task.worker.clone(), live.assigned);
         // What it reported and is not stored, it must send again, and what it does not have be told
         // again: as happens when it attaches.
@@ -153,7 +164,7 @@ impl State {
             if !assigned && let Ok(worker) = old.parse::<WorkerId>() {
                 self.finish_on(worker, id);
             }
-            self.take_step(task, events, now);
+            self.take_step(step, now);
             return Vec::new();
         }
         let waiters = std::mem::take(&mut live.waiters);
@@ -166,7 +177,7 @@ impl State {
         if let Ok(worker) = old.parse::<WorkerId>() {
             self.finish_on(worker, id);
         }
-        self.remember(task, now);
+        self.remember(step.task, now);
         self.announce_if_queued(id);
         self.join_family(id, now);
         if let Some(live) = self.live.get_mut(&id) {
@@ -203,9 +214,11 @@ impl State {
     }
 
     /// Somebody else took these steps of a task of ours.
-    fn take_step(&mut self, task: Task, events: Vec<Event>, now: Millis) {
+    fn take_step(&mut self, step: Step, now: Millis) {
+        let Step { task, events, is_ours } = step;
         let id = task.id;
-        if task.is_final() {
+        // Who had it when it was stopped, and knows its worker, sees to that.
+        if is_ours && task.state == TaskState::Canceled {
             self.note_unstopped(id);
             self.leave_stops(now);
         }

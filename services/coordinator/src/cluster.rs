@@ -120,11 +120,16 @@ impl Core {
     /// Renews the lease and looks around. The time at which it began is when the lease begins.
     async fn beat(self: &Arc<Self>, cluster: &dyn Cluster) -> Result<Instant, ReadError> {
         let began = Instant::now();
-        if self.lock().closed.is_some() {
+        if self.lock().closed == Some(Closed::StoreFailed) {
             return Ok(began);
         }
         let presences = cluster.beat(self.presence()).await?;
-        self.change(|state| state.look_around(Elsewhere::new(presences), now()));
+        self.change(|state| {
+            // Who leaves only says so.
+            if state.closed.is_none() {
+                state.look_around(Elsewhere::new(presences), now());
+            }
+        });
         Ok(began)
     }
 
@@ -135,15 +140,16 @@ impl Core {
             tracing::warn!(%error, "the lease was not renewed");
             return;
         }
-        if self.lock().closed.is_some() {
-            return;
-        }
-        tracing::error!(%error, "the lease has lapsed; everything is read again");
-        self.meters.lapsed.add(1);
-        self.lapsed.store(true, Ordering::Relaxed);
-        // The writer may have a batch under way that nobody answers. Workers must not wait for
-        // that: others go on with what they run, unless they bring it along.
+        // All at once: the writer opens the door again when it finds that it has lapsed.
         self.change(|state| {
+            if state.closed.is_some() {
+                return;
+            }
+            tracing::error!(%error, "the lease has lapsed; everything is read again");
+            self.meters.lapsed.add(1);
+            self.lapsed.store(true, Ordering::Relaxed);
+            // It may have a batch under way that nobody answers. Workers must not wait for that:
+            // others go on with what they run, unless they bring it along.
             state.close(Closed::StoreFailed);
             state.cut_workers();
         });
@@ -187,6 +193,9 @@ impl Core {
             let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
             for task in tasks {
                 state.let_go_of_older(&task);
+                if let Some(live) = state.live.get_mut(&task.id) {
+                    live.came = Instant::now();
+                }
                 if !matches!(how, Came::Adopted) && !state.live.contains_key(&task.id) {
                     // Its worker may be here and know nothing of it: it learns when it attaches.
                     let worker = task.worker.parse::<WorkerId>();
@@ -254,7 +263,7 @@ impl Core {
             Load { agent: Some(agent), demand }
         });
         let agents = agents.collect();
-        let leaving = state.closed == Some(Closed::Leaving);
+        let leaving = self.farewell.is_cancelled();
         drop(state);
         Presence { workers: self.workers_here(), agents, leaving }
     }

@@ -207,6 +207,22 @@ async fn who_was_about_to_be_given_a_task_that_ended_elsewhere_holds_no_slot() {
 }
 
 #[tokio::test]
+async fn what_ended_well_elsewhere_leaves_no_stop() {
+    let mut pair = Pair::start_with(AgentOffer { delivers_stops: true, ..offer("a") }).await;
+    let assign = pair.here.root("a").await;
+    pair.here.report(&assign, 1, report::Body::Checkpoint(b"there".as_slice().into()));
+    pair.go_there(&assign).await;
+    pair.there.complete(&assign, 2);
+    pair.there.core.flushed().await;
+    let worker = pair.here.worker;
+    pair.here.core.change(|state| state.registry.detach(worker));
+    pair.here.core.look_again(id(&assign)).await.unwrap();
+    pair.here.core.flushed().await;
+    assert!(!pair.here.lives(&assign));
+    assert_eq!(pair.here.count().await, 1, "there is nothing to stop");
+}
+
+#[tokio::test]
 async fn a_stop_that_another_took_is_left_for_the_next_worker() {
     let mut pair = Pair::start_with(AgentOffer { delivers_stops: true, ..offer("a") }).await;
     let assign = pair.here.root("a").await;

@@ -155,6 +155,7 @@ impl State {
         worker.name = hello.name;
         worker.slots = hello.slots;
         worker.draining = false;
+        worker.sent_away = false;
         worker.agents = hello.agents.iter().map(|a| a.name.clone()).collect();
         worker.link = Presence::Attached { session, outbox };
         for offer in &hello.agents {

@@ -21,6 +21,7 @@ use crate::{
     policy::Policy,
     queue::Queue,
     retry::RetryBudget,
+    spread::Sent,
     task::Millis,
 };
 
@@ -31,8 +32,8 @@ pub(crate) struct Registry {
     pub(crate) workers: HashMap<WorkerId, Worker>,
     /// What other coordinators have.
     pub(crate) elsewhere: Elsewhere,
-    /// Workers that were sent to them, and when.
-    pub(crate) sent: HashMap<WorkerId, Instant>,
+    /// Workers that were sent to them.
+    pub(crate) sent: HashMap<WorkerId, Sent>,
 }
 
 pub(crate) struct Agent {
@@ -57,6 +58,8 @@ pub(crate) struct Worker {
     pub(crate) slots: u32,
     pub(crate) since: Millis,
     pub(crate) draining: bool,
+    /// Was sent to another coordinator, and goes when it knows one.
+    pub(crate) sent_away: bool,
     pub(crate) link: Presence,
     /// What it runs, whether it computes or waits.
     running: HashMap<TaskId, Running>,
@@ -104,6 +107,7 @@ impl Worker {
             slots: 0,
             since,
             draining: false,
+            sent_away: false,
             link: Presence::Gone { since: Instant::now() },
             running: HashMap::new(),
             used: 0,

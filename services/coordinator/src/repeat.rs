@@ -21,6 +21,7 @@ use crate::{
     due::Tie,
     error::Error,
     follow::unserved,
+    foreign::{STEP_TRIES, contended},
     keys::{Claim, digest_of},
     live::{Done, Until, message_response, task_response},
     send::{Options, Sending, task_id},
@@ -207,15 +208,26 @@ impl Core {
         }
     }
 
-    /// Goes on waiting for the end of a task that another coordinator began to wait for.
+    /// Goes on waiting for the end of a task that another coordinator began to wait for. What it
+    /// would have been told may turn out not to be so: then it looks again.
     pub(crate) async fn wait(self: Arc<Self>, wait: Wait, caller: Caller, done: Done) {
-        match self.visible(&wait.task_id, "", &caller).await {
-            Ok(task) => {
-                let options = Options { immediately: false, history: wait.history_length };
-                self.wait_for(task.id, options, &caller, done).await;
+        let options = Options { immediately: false, history: wait.history_length };
+        for _ in 0..STEP_TRIES {
+            let id = match self.visible(&wait.task_id, "", &caller).await {
+                Ok(task) => task.id,
+                Err(error) => return done(Err(error.into())),
+            };
+            let (told, answer) = oneshot::channel();
+            let once: Done = Box::new(move |answer| drop(told.send(answer)));
+            self.wait_for(id, options, &caller, once).await;
+            match answer.await {
+                Ok(Err(failure)) if failure.reason == reason::ABORTED.name => {}
+                // Nobody waits any more.
+                Err(_) => return,
+                Ok(answer) => return done(answer),
             }
-            Err(error) => done(Err(error.into())),
         }
+        done(Err(contended().into()));
     }
 
     /// Answers with a task that was started before: at once, or when it has ended or asks.

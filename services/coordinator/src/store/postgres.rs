@@ -131,7 +131,7 @@ impl Shared {
     }
 
     fn tell(&self, notice: Notice) {
-        if self.others() > 0 && !breaks::get().mute && self.outgoing.try_send(notice).is_err() {
+        if self.others() > 0 && self.outgoing.try_send(notice).is_err() {
             self.unsaid.store(true, Relaxed);
         }
     }
@@ -376,7 +376,8 @@ impl Cluster for Postgres {
     fn beat(&self, here: v1::Presence) -> Reading<'_, Vec<v1::Presence>> {
         let (shared, pool) = (Arc::clone(&self.shared), &self.shared.lease_pool);
         // There must be time for another one, on a connection that is not stuck.
-        let most = Duration::from_millis(self.shared.lease_ms.unsigned_abs() / 3);
+        let lease = Duration::from_millis(self.shared.lease_ms.unsigned_abs());
+        let most = (lease / 3).max(Duration::from_secs(1)).min(lease / 2);
         self.read_within(most, pool, move |c| async move { shared.beat(c, here).await }.boxed())
     }
 

@@ -8,7 +8,7 @@ use faultline_proto::{
     v1::Presence,
 };
 use prost::Message;
-use tokio_postgres::{Error, Row as Record, types::ToSql};
+use tokio_postgres::{Error, types::ToSql};
 
 use super::{
     super::{Notice, PushKey, ReadError},
@@ -61,13 +61,13 @@ async fn seize(
     which: &str,
     then: &str,
     with: &[&(dyn ToSql + Sync)],
-) -> Result<Vec<Record>, Error> {
+) -> Result<Vec<TaskId>, Error> {
     let sql = format!(
         "WITH found AS (SELECT id AS taken FROM tasks WHERE {which})
-         UPDATE tasks SET owner = $1{then} FROM found WHERE id = taken RETURNING {COLUMNS}"
+         UPDATE tasks SET owner = $1{then} FROM found WHERE id = taken RETURNING id"
     );
     let statement = tx.prepare_cached(&sql).await?;
-    tx.query(&statement, with).await
+    tx.query(&statement, with).await?.iter().map(|r| id(r, 0)).collect()
 }
 
 impl Shared {
@@ -76,18 +76,14 @@ impl Shared {
     pub(super) async fn begin(&self, c: &mut Object) -> Result<Vec<Task>, ReadError> {
         let (me, others) = self.succeed(c).await.map_err(unavailable)?;
         self.set_lease(me, others);
-        let (owned, mut tasks) = (self.owned(c).await.map_err(unavailable)?, Vec::new());
-        for part in owned.chunks(AT_ONCE) {
-            tasks.extend(self.read_owned(c, part).await?);
-            self.renew(c).await?;
-        }
-        self.tell_moved(&tasks);
+        let owned = self.owned(c).await.map_err(unavailable)?;
+        let mut tasks = self.read_owned(c, owned.into_iter().map(|(id, _)| id).collect()).await?;
         loop {
-            let taken = self.take_over(c, AT_ONCE).await?;
-            self.renew(c).await?;
+            let taken = self.seize_dead(c, AT_ONCE).await.map_err(unavailable)?;
             let all = taken.len() < AT_ONCE;
-            tasks.extend(taken);
+            tasks.extend(self.read_owned(c, taken).await?);
             if all {
+                self.tell_moved(&tasks);
                 return Ok(tasks);
             }
         }
@@ -98,8 +94,10 @@ impl Shared {
         let (tx, before) = (c.transaction().await?, self.lease());
         let me = new(&tx, self.lease_ms).await?;
         tx.execute("DELETE FROM leases WHERE id = $1", &[&before]).await?;
-        let sql = format!("UPDATE tasks SET owner = $1 WHERE {ALIVE} AND owner = $2");
-        tx.execute(&sql, &[&me, &before]).await?;
+        // Of many tasks, and there is no other way to go on.
+        tx.batch_execute("SET LOCAL statement_timeout = '100s'").await?;
+        let which = format!("{ALIVE} AND owner = $2 ORDER BY id FOR NO KEY UPDATE");
+        seize(&tx, &which, "", &[&me, &before]).await?;
         // Still under way are only those of the lease that this one follows.
         let sql = "UPDATE pushes SET owner = $1 WHERE NOT done AND owner = $2";
         tx.execute(sql, &[&me, &before]).await?;
@@ -108,21 +106,29 @@ impl Shared {
         tx.commit().await?;
         Ok((me, others))
     }
-    /// Those of these tasks that are ours, as they are at one moment.
-    async fn read_owned(
-        &self,
-        c: &mut Object,
-        owned: &[(TaskId, u64)],
-    ) -> Result<Vec<Task>, ReadError> {
-        let tx = moment(c).await?;
-        let sql =
-            format!("SELECT {COLUMNS} FROM tasks WHERE id = ANY($1) AND {ALIVE} AND owner = $2");
-        let ids: Vec<_> = owned.iter().map(|(id, _)| uuid(id)).collect();
-        let found = async {
-            let statement = tx.prepare_cached(&sql).await?;
-            tx.query(&statement, &[&ids, &self.lease()]).await
-        };
-        fold_all(&tx, found.await.map_err(unavailable)?).await
+
+    /// Those of these tasks that are ours, each as it is at one moment. Nobody has to wait for
+    /// that, however long it takes: they are ours already. The lease is kept meanwhile.
+    async fn read_owned(&self, c: &mut Object, ids: Vec<TaskId>) -> Result<Vec<Task>, ReadError> {
+        // The lease is so new that the planner thinks nobody has it, and would read all it has.
+        let sql = format!(
+            "SELECT {COLUMNS} FROM tasks WHERE id = ANY($1) AND {ALIVE} AND owner + 0 = $2"
+        );
+        let mut tasks = Vec::with_capacity(ids.len());
+        for part in ids.chunks(AT_ONCE) {
+            let part: Vec<_> = part.iter().map(uuid).collect();
+            let tx = moment(c).await?;
+            let found = async {
+                let statement = tx.prepare_cached(&sql).await?;
+                tx.query(&statement, &[&part, &self.lease()]).await
+            };
+            tasks.extend(fold_all(&tx, found.await.map_err(unavailable)?).await?);
+            tx.commit().await.map_err(unavailable)?;
+            if part.len() == AT_ONCE {
+                self.renew(c).await?;
+            }
+        }
+        Ok(tasks)
     }
 
     /// Its time begins again: reading many tasks may take longer than it lasts.
@@ -174,21 +180,24 @@ impl Shared {
         c: &mut Object,
         limit: usize,
     ) -> Result<Vec<Task>, ReadError> {
-        let tx = c.transaction().await.map_err(unavailable)?;
-        let found = async {
-            let me = self.lease();
-            bury(&tx, me).await?;
-            let from = dead(&tx, me).await?;
-            if from.is_empty() {
-                return Ok(Vec::new());
-            }
-            let which = format!(
-                "{ALIVE} AND owner = ANY($2) ORDER BY id LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED"
-            );
-            seize(&tx, &which, "", &[&me, &from, &most(limit)]).await
+        let taken = self.seize_dead(c, limit).await.map_err(unavailable)?;
+        self.moved(c, taken).await
+    }
+
+    /// Tasks of those who have no lease, as far as nobody else has them just now.
+    async fn seize_dead(&self, c: &mut Object, limit: usize) -> Result<Vec<TaskId>, Error> {
+        let (tx, me) = (c.transaction().await?, self.lease());
+        bury(&tx, me).await?;
+        let from = dead(&tx, me).await?;
+        let which = format!(
+            "{ALIVE} AND owner = ANY($2) ORDER BY id LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED"
+        );
+        let taken = match from.is_empty() {
+            true => Vec::new(),
+            false => seize(&tx, &which, "", &[&me, &from, &most(limit)]).await?,
         };
-        let found = found.await.map_err(unavailable)?;
-        self.moved(tx, found).await
+        tx.commit().await?;
+        Ok(taken)
     }
 
     pub(super) async fn take_over_pushes(&self, c: &mut Object) -> Result<Vec<PushKey>, Error> {
@@ -204,11 +213,16 @@ impl Shared {
         c: &mut Object,
         worker: WorkerId,
     ) -> Result<Vec<Task>, ReadError> {
-        let tx = c.transaction().await.map_err(unavailable)?;
-        let which = format!("{ALIVE} AND worker = $2 ORDER BY id FOR NO KEY UPDATE");
-        let worker = worker.to_string();
-        let found = seize(&tx, &which, "", &[&self.lease(), &worker.as_bytes()]).await;
-        self.moved(tx, found.map_err(unavailable)?).await
+        let adopted = async {
+            let tx = c.transaction().await?;
+            let which = format!("{ALIVE} AND worker = $2 ORDER BY id FOR NO KEY UPDATE");
+            let worker = worker.to_string();
+            let found = seize(&tx, &which, "", &[&self.lease(), &worker.as_bytes()]).await?;
+            tx.commit().await?;
+            Ok(found)
+        };
+        let adopted = adopted.await.map_err(unavailable)?;
+        self.moved(c, adopted).await
     }
 
     pub(super) async fn claim(
@@ -217,15 +231,20 @@ impl Shared {
         agent: &str,
         limit: usize,
     ) -> Result<Vec<Task>, ReadError> {
-        let tx = c.transaction().await.map_err(unavailable)?;
-        // It waits no longer, or two that have a worker would take it from one another.
-        let which = format!(
-            "{ALIVE} AND queued = $2 AND owner <> $1 ORDER BY id LIMIT $3
-             FOR NO KEY UPDATE SKIP LOCKED"
-        );
-        let with: [&(dyn ToSql + Sync); 3] = [&self.lease(), &agent.as_bytes(), &most(limit)];
-        let found = seize(&tx, &which, ", queued = NULL", &with).await;
-        self.moved(tx, found.map_err(unavailable)?).await
+        let claimed = async {
+            let tx = c.transaction().await?;
+            // It waits no longer, or two that have a worker would take it from one another.
+            let which = format!(
+                "{ALIVE} AND queued = $2 AND owner <> $1 ORDER BY id LIMIT $3
+                 FOR NO KEY UPDATE SKIP LOCKED"
+            );
+            let with: [&(dyn ToSql + Sync); 3] = [&self.lease(), &agent.as_bytes(), &most(limit)];
+            let found = seize(&tx, &which, ", queued = NULL", &with).await?;
+            tx.commit().await?;
+            Ok(found)
+        };
+        let claimed = claimed.await.map_err(unavailable)?;
+        self.moved(c, claimed).await
     }
 
     pub(super) async fn owned(&self, c: &Object) -> Result<Vec<(TaskId, u64)>, Error> {
@@ -235,12 +254,10 @@ impl Shared {
         found.iter().map(|r| Ok((id(r, 0)?, r.try_get::<_, i64>(1)? as u64))).collect()
     }
 
-    async fn moved(&self, tx: Transaction<'_>, found: Vec<Record>) -> Result<Vec<Task>, ReadError> {
-        let tasks = match found.is_empty() {
-            true => Vec::new(),
-            false => fold_all(&tx, found).await?,
-        };
-        tx.commit().await.map_err(unavailable)?;
+    /// Those of these that live, now that they are ours. Should they not be read, they are found by
+    /// comparing.
+    async fn moved(&self, c: &mut Object, ids: Vec<TaskId>) -> Result<Vec<Task>, ReadError> {
+        let tasks = self.read_owned(c, ids).await?;
         self.tell_moved(&tasks);
         Ok(tasks)
     }

@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_postgres::AsyncMessage;
 
-use super::{super::Notice, READ_MAX, Shared};
+use super::{super::Notice, READ_MAX, Shared, breaks};
 
 /// Notices that wait for the database, or for who reads them.
 pub(super) const WAITING_MAX: usize = 1024;
@@ -130,6 +130,9 @@ pub(super) async fn tell_loop(shared: Weak<Shared>, mut notices: mpsc::Receiver<
 
 impl Shared {
     async fn say(&self, texts: Vec<String>) -> Result<(), ()> {
+        if breaks::get().mute {
+            return Ok(());
+        }
         let client = self.pool.get().await.map_err(drop)?;
         let said = async {
             let statement = client.prepare_cached(TELL).await?;

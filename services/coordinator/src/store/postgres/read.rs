@@ -215,7 +215,7 @@ pub(super) async fn fold_all(
             match replay(row, bodies, true) {
                 Ok(task) => tasks.push(task),
                 // Nobody can go on with it, and everybody else's must not wait for it.
-                Err(damaged) => tracing::error!(error = %damaged, "it is left where it is"),
+                Err(damaged) => tracing::error!(error = %damaged, "it is passed over"),
             }
         }
     }
