@@ -53,14 +53,12 @@ impl Core {
         let said = Said::read(&token).ok_or(Error::AttemptOver)?;
         let state = self.lock();
         state.check_served()?;
-        let Some(live) = state.live.get(&said.task) else {
-            return Err(match state.is_shared {
-                true => Error::Elsewhere,
-                false => Error::AttemptOver,
-            });
-        };
-        if !state.tokens.are_for(&live.task, said) || !live.task.is_current(said.attempt) {
+        let Some(live) = state.live.get(&said.task) else { return Err(state.not_current()) };
+        if !state.tokens.are_for(&live.task, said) {
             return Err(Error::AttemptOver);
+        }
+        if !live.task.is_current(said.attempt) {
+            return Err(state.not_current());
         }
         // Children of the agent that it stands in for are not its own, whatever they are called.
         let key = match live.task.runner() {
@@ -80,8 +78,9 @@ impl Core {
 }
 
 impl Core {
-    /// The same for whoever can wait: an attempt of which we know nothing is over, or at another
-    /// coordinator for now, and the store knows which.
+    /// The same for whoever can wait: an attempt that is not current here is over, or goes on at
+    /// another coordinator, and the store knows which. What we think may be older than that, or
+    /// never come to be.
     pub(crate) async fn believe_in_time(
         &self,
         caller: Caller,

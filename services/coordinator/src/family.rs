@@ -123,9 +123,14 @@ impl State {
     pub(crate) fn check_current(&self, calling: &Calling) -> Result<(), Error> {
         match self.live.get(&calling.task) {
             Some(live) if live.task.is_current(calling.attempt) => Ok(()),
-            None if self.is_shared => Err(Error::Elsewhere),
-            _ => Err(Error::AttemptOver),
+            _ => Err(self.not_current()),
         }
+    }
+
+    /// Of an attempt that is not current here: where others may have it, it is to ask again, and
+    /// `Core::believe_in_time` tells.
+    pub(crate) fn not_current(&self) -> Error {
+        if self.is_shared { Error::Elsewhere } else { Error::AttemptOver }
     }
 
     /// There are others, who may have what we do not.

@@ -15,7 +15,9 @@ use crate::{
     core::Closed,
     send::Options,
     store::postgres::testing::Database,
-    testing::{Bench, SOON, answering, at_once, keyed, offer, principal, request, soon, task_of},
+    testing::{
+        Bench, SOON, answering, at_once, claimed, keyed, offer, principal, request, soon, task_of,
+    },
 };
 
 struct Pair {
@@ -204,6 +206,25 @@ async fn who_was_about_to_be_given_a_task_that_ended_elsewhere_holds_no_slot() {
     pair.here.core.flushed().await;
     assert!(!pair.here.lives(&assign));
     assert_eq!(used(&pair.here), 0);
+}
+
+#[tokio::test]
+async fn an_attempt_is_over_when_the_store_says_so_and_not_before() {
+    let mut pair = Pair::start().await;
+    let assign = pair.here.root("a").await;
+    let believed = async |bench: &Bench| {
+        let claimed = claimed(&assign, "k");
+        let believed = bench.core.believe_in_time(principal("ann"), claimed).await;
+        Failure::from(believed.err().unwrap()).reason.clone()
+    };
+    pair.here.hold_writes().await;
+    pair.here.core.change(|state| state.lose(pair.here.worker, now()));
+    assert_eq!(believed(&pair.here).await, "UNAVAILABLE", "it may have gone elsewhere meanwhile");
+    assert_eq!(believed(&pair.there).await, "UNAVAILABLE");
+    pair.here.write_on();
+    pair.here.core.flushed().await;
+    assert_eq!(believed(&pair.here).await, "PERMISSION_DENIED");
+    assert_eq!(believed(&pair.there).await, "PERMISSION_DENIED");
 }
 
 #[tokio::test]
