@@ -169,8 +169,9 @@ impl Core {
             let done: Done = Box::new(move |answer| drop(done.send(answer)));
             let (until, call, history) = (Until::Settled, None, None);
             let (cancel_after, _alarm) = (None, None);
-            let rode = live.task.seq + 1;
-            live.waiters.push(Waiter { until, call, history, rode, cancel_after, done, _alarm });
+            let (rode, knows) = (live.task.seq + 1, 0);
+            let waiter = Waiter { until, call, history, rode, knows, cancel_after, done, _alarm };
+            live.waiters.push(waiter);
             state.end(id, body, initiator, now());
             Ok(true)
         })?;

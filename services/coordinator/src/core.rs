@@ -328,7 +328,9 @@ impl State {
                 live.finish();
             }
         } else if is_waiting(live.task.state) {
-            let waiters = std::mem::take(&mut live.waiters);
+            let seq = live.task.seq;
+            let waiters: Vec<_> =
+                live.waiters.extract_if(.., |waiter| waiter.knows <= seq).collect();
             let answer = |history| task_response(live.task.to_a2a(history, true));
             for waiter in waiters {
                 waiter.call.map(|call| self.calls.remove(&call));

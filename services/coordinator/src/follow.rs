@@ -90,10 +90,11 @@ impl State {
         events
     }
 
-    /// Answers when the task has ended or asks, wherever it is.
+    /// Answers when the task has ended or asks, wherever it is. It did neither when its last event
+    /// was `seq`.
     pub(crate) fn wait_elsewhere(&mut self, id: TaskId, seq: u64, waiter: Waiter) {
+        let waiter = Waiter { knows: seq, ..waiter };
         match self.live.get_mut(&id) {
-            // It has just come here.
             Some(live) => {
                 live.waiters.push(waiter);
                 self.answer_settled(id);
@@ -153,9 +154,11 @@ impl State {
     pub(crate) fn answer_settled(&mut self, id: TaskId) {
         let Some(live) = self.live.get_mut(&id) else { return };
         let begun = live.task.reported > 0;
-        let settled = is_waiting(live.task.state);
+        let (settled, seq) = (is_waiting(live.task.state), live.task.seq);
         let waiters = std::mem::take(&mut live.waiters);
-        let done = |waiter: &Waiter| settled || (begun && waiter.until == Until::FirstReport);
+        let done = |waiter: &Waiter| {
+            waiter.knows <= seq && (settled || begun && waiter.until == Until::FirstReport)
+        };
         let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(done);
         live.waiters = later;
         for waiter in over {
@@ -292,6 +295,7 @@ impl Core {
             return Ok(());
         }
         let waiters = self.take_waiters(id, |waiter| match waiter.until {
+            _ if waiter.knows > task.seq => false,
             Until::Settled => settled,
             Until::FirstReport => begun,
         });

@@ -2,7 +2,7 @@
 //! old as it is, and must not be what callers are told.
 
 use faultline_proto::{
-    a2a::TaskState,
+    a2a::{TaskState, send_message_response::Payload},
     id::WorkerId,
     v1::{AgentOffer, Assign, Held, Interrupt, report, to_worker},
 };
@@ -13,6 +13,7 @@ use crate::{
     Config,
     absorb::Found,
     core::Closed,
+    live::Until,
     send::Options,
     store::postgres::testing::Database,
     testing::{
@@ -156,14 +157,13 @@ async fn what_has_come_since_the_store_was_asked_is_not_let_go_of() {
 #[tokio::test]
 async fn an_answer_that_a_leaving_coordinator_stored_is_waited_for_elsewhere_by_its_name() {
     let (pair, assign) = Pair::asking_there().await;
-    let answered = pair.here.core.read(id(&assign), Scope::default()).await.unwrap();
-    assert!(answered.is_some() && !pair.here.lives(&assign));
+    task_of(pair.here.send(at_once(answer(&assign)), &principal("ann"))).await;
     pair.here.core.change(|state| state.close(Closed::Leaving));
-    let (done, answer) = oneshot::channel();
+    let (done, told) = oneshot::channel();
     let done: Done = Box::new(move |sent| drop(done.send(sent)));
     let options = Options { immediately: false, history: None };
     pair.here.core.wait_for(id(&assign), options, &principal("ann"), done).await;
-    let failure = soon(answer).await.unwrap().unwrap_err();
+    let failure = soon(told).await.unwrap().unwrap_err();
     assert_eq!((&failure.reason[..], &failure.task_id), ("UNAVAILABLE", &assign.task_id));
 }
 
@@ -206,6 +206,35 @@ async fn who_was_about_to_be_given_a_task_that_ended_elsewhere_holds_no_slot() {
     pair.here.core.flushed().await;
     assert!(!pair.here.lives(&assign));
     assert_eq!(used(&pair.here), 0);
+}
+
+#[tokio::test]
+async fn who_waits_is_not_answered_with_what_was_so_before() {
+    let (mut pair, assign) = Pair::asking_there().await;
+    let old = pair.there.stored(&assign).await;
+    let ann = principal("ann");
+    task_of(pair.here.send(at_once(answer(&assign)), &ann)).await;
+    // It comes back as it was read before the answer, while somebody begins to wait for its end.
+    let worker = pair.here.worker;
+    pair.here.core.adopt(worker).await.unwrap();
+    let (done, mut ended) = oneshot::channel();
+    let done: Done = Box::new(move |sent| drop(done.send(sent)));
+    let stored = pair.here.stored(&assign).await;
+    pair.here.core.change(|state| {
+        state.live.remove(&old.id);
+        let options = Options { immediately: false, history: None };
+        let waiter = pair.here.core.waiter(Until::Settled, options, &ann, done);
+        state.remember(old, now());
+        state.wait_elsewhere(stored.id, stored.seq, waiter);
+    });
+    pair.here.core.flushed().await;
+    assert!(ended.try_recv().is_err(), "it asks no more, whatever is remembered");
+    pair.here.attach_again(&["a"], 100, vec![held(&assign)]);
+    pair.here.core.look_again(id(&assign)).await.unwrap();
+    pair.here.complete(&assign, 2);
+    let ended = soon(ended).await.unwrap().unwrap();
+    assert!(matches!(ended.payload, Some(Payload::Task(task))
+        if task.status.as_ref().is_some_and(|s| s.state() == TaskState::Completed)));
 }
 
 #[tokio::test]

@@ -60,6 +60,8 @@ pub(crate) struct Waiter {
     /// The last event of the step that its caller asked for: should that be refused, it waits for
     /// what will never be. 0: it asked for none.
     pub(crate) rode: u64,
+    /// The last event that was there when it began to wait: what is older is no answer to it.
+    pub(crate) knows: u64,
     /// The task is cancelled so long after the caller gave up; `None`: it goes on.
     pub(crate) cancel_after: Option<Duration>,
     pub(crate) done: Done,

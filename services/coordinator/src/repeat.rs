@@ -238,15 +238,49 @@ impl Core {
         caller: &Caller,
         done: Done,
     ) {
-        // What is waited for may have been done elsewhere, before we heard of it.
-        if self.store.cluster().is_some()
-            && let Err(error) = self.look_again(id).await
-        {
-            return done(Err(error.into()));
+        let is_shared = self.store.cluster().is_some();
+        let unheard = match is_shared {
+            // What it is to wait for may have been done elsewhere, and we have not heard of it.
+            true => Some(done),
+            false => self.wait_here(id, options, caller, done),
+        };
+        let Some(done) = unheard else { return };
+        let found = self.read(id, Scope::default()).await;
+        let found = found.and_then(|found| found.ok_or(Error::TaskNotFound(id.to_string())));
+        let task = match found {
+            Ok(task) => task,
+            Err(error) => return done(Err(error.into())),
+        };
+        if !is_shared || options.immediately || task.is_final() || is_waiting(task.state) {
+            return done(Ok(task_response(task.into_a2a(options.history))));
         }
-        let over = self.change(|state| {
+        self.change(|state| {
             if let Err(error) = state.check_served() {
-                done(Err(unserved(error, id)));
+                return done(Err(unserved(error, id)));
+            }
+            let waiter = self.waiter(Until::Settled, options, caller, done);
+            caller.call.map(|call| state.calls.insert(call, id));
+            state.wait_elsewhere(id, task.seq, waiter);
+        });
+        self.say_followed(id);
+        // Should it be here, and be older than what was read. If not now, it is found by comparing.
+        if let Err(error) = self.look_again(id).await {
+            tracing::debug!(task.id = %id, %error, "cannot be read again");
+        }
+    }
+
+    /// The same by what is in memory, where nobody else changes it. Gives back who waits for a task
+    /// that is not there: it has ended.
+    fn wait_here(
+        self: &Arc<Self>,
+        id: TaskId,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) -> Option<Done> {
+        self.change(|state| {
+            if let Err(error) = state.check_served() {
+                done(Err(error.into()));
                 return None;
             }
             let Some(live) = state.live.get_mut(&id) else { return Some(done) };
@@ -260,33 +294,7 @@ impl Core {
                 state.calls.insert(call, id);
             }
             None
-        });
-        let Some(done) = over else { return };
-        let found = self.store.task(id, Scope::default()).await.map_err(Error::from);
-        let found = found.and_then(|found| found.ok_or(Error::TaskNotFound(id.to_string())));
-        // Also if it has come here since we looked: then it is waited for here.
-        if let Ok(stored) = &found
-            && self.store.cluster().is_some()
-            && !stored.task.is_final()
-            && !options.immediately
-            && !is_waiting(stored.task.state)
-        {
-            let seq = stored.task.seq;
-            self.touch(|state| {
-                if let Err(error) = state.check_served() {
-                    return done(Err(unserved(error, id)));
-                }
-                let waiter = self.waiter(Until::Settled, options, caller, done);
-                caller.call.map(|call| state.calls.insert(call, id));
-                state.wait_elsewhere(id, seq, waiter);
-            });
-            self.say_followed(id);
-            return;
-        }
-        done(match found {
-            Ok(stored) => Ok(task_response(stored.task.into_a2a(options.history))),
-            Err(error) => Err(error.into()),
-        });
+        })
     }
 }
 

@@ -221,7 +221,7 @@ impl Core {
     ) -> Waiter {
         let (history, cancel_after) = (options.history, caller.cancel_after);
         let _alarm = self.alarm(caller);
-        Waiter { until, call: caller.call, history, rode: 0, cancel_after, done, _alarm }
+        Waiter { until, call: caller.call, history, rode: 0, knows: 0, cancel_after, done, _alarm }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.

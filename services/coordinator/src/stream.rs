@@ -104,6 +104,7 @@ impl Core {
                         call: None,
                         history: None,
                         rode: live.task.seq,
+                        knows: 0,
                         cancel_after: None,
                         done,
                         _alarm: None,
