@@ -9,7 +9,6 @@ use faultline_proto::{
     id::WorkerId,
     v1::{Drain, ToWorker, to_worker},
 };
-
 use tokio::time::Instant;
 
 use crate::{core::State, registry::Worker};
@@ -38,10 +37,10 @@ fn pool(agents: &[String]) -> Pool<'_> {
 impl State {
     /// Sends workers elsewhere of which others have too few.
     pub(crate) fn spread_workers(&mut self) {
-        let is_here = |id: &WorkerId| self.registry.elsewhere.has(id);
+        let is_there = |id: &WorkerId| self.registry.elsewhere.has(id);
         let attached = self.registry.workers.iter().filter(|(_, worker)| worker.is_attached());
         // Who is said to be there and is here has just come: what they said is too old to judge by.
-        let is_stale = attached.map(|(id, _)| id).any(is_here);
+        let is_stale = attached.map(|(id, _)| id).any(is_there);
         if self.closed.is_some() || is_stale {
             return;
         }

@@ -27,8 +27,8 @@ pub(super) async fn new(tx: &Transaction<'_>, lease_ms: i64) -> Result<i64, Erro
     tx.query_one(&sql, &[&(lease_ms as f64)]).await?.try_get(0)
 }
 
-/// Tasks that are read, or change hands, in one transaction: it holds them for as long as it takes,
-/// and whoever wants to stop or answer one of them waits for it.
+/// Tasks that change hands in one transaction, for which whoever wants to stop or answer one of
+/// them waits, and that are read in one: then nobody does.
 const AT_ONCE: usize = 256;
 
 /// Those that another is just burying are left to it: it may take long over what they had. One's
