@@ -12,6 +12,9 @@ use protox::prost_reflect::{
 /// A package of the contract and the module of this crate that it stands in.
 const PACKAGES: &[(&str, &str)] = &[("lf.a2a.v1", "crate::a2a"), ("faultline.v1", "crate::v1")];
 
+/// Of one message: the reader notes in 64 bits which it has seen.
+const FIELDS_MAX: usize = 64;
+
 /// The number of REQUIRED in google.api.FieldBehavior.
 const REQUIRED: i32 = 2;
 
@@ -55,6 +58,9 @@ fn message(
 ) -> Result<(), Box<dyn Error>> {
     let (mut names, mut numbers, mut reads, mut writes) =
         <(String, String, String, String)>::default();
+    if desc.fields().len() > FIELDS_MAX {
+        return Err(format!("{}: more than {FIELDS_MAX} fields", desc.full_name()).into());
+    }
     for (index, field) in desc.fields().enumerate() {
         let (json, proto) = (field.json_name(), field.name());
         write!(names, "{json:?}, ")?;

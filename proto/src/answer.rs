@@ -5,13 +5,15 @@ use prost_types::{Struct, Value, value};
 
 use crate::{
     a2a::{Message, Part, part::Content},
-    schema::{Schema, Violation},
+    schema::{Kind, Schema, Violation, yes_or_no},
     v1::{AnswerAction, Interrupt},
 };
 
 /// Where a message says which question it answers and how, in its metadata or as the only field of
 /// a data part.
 pub const ANSWER_KEY: &str = "faultline.dev/answer";
+/// The field of an approval.
+pub const APPROVED: &str = "approved";
 /// Where a task tells of an answer that came too late.
 pub const SUPERSEDED_KEY: &str = "faultline.dev/superseded";
 
@@ -75,6 +77,35 @@ impl Reply {
             }
         }
     }
+}
+
+/// Whether an answer says no: it declines, or it denies what the question asks to approve.
+pub fn is_no(question: &Interrupt, message: &Message, action: AnswerAction) -> bool {
+    match action {
+        AnswerAction::Decline => true,
+        AnswerAction::Dismiss | AnswerAction::Expire => false,
+        AnswerAction::Unspecified | AnswerAction::Accept => {
+            let Ok(reply) = Reply::read(message) else { return false };
+            let in_words = yes_or_no(&reply.text) == Some(false);
+            let field = approval_field(question).unwrap_or_else(|| APPROVED.to_owned());
+            let fields = reply.fit(question).ok().flatten();
+            match fields.and_then(|mut fields| fields.fields.remove(&field)?.kind) {
+                Some(value::Kind::BoolValue(approved)) => !approved,
+                _ => in_words,
+            }
+        }
+    }
+}
+
+/// The field that approves, in the schema of a question: `approved`, else the only boolean one.
+pub fn approval_field(question: &Interrupt) -> Option<String> {
+    let schema = question.schema.as_ref().and_then(|schema| Schema::read(schema).ok())?;
+    let mut booleans = schema.fields.iter().filter(|field| field.kind == Kind::YesNo);
+    if let Some(field) = booleans.clone().find(|field| field.name == APPROVED) {
+        return Some(field.name.clone());
+    }
+    let (first, second) = (booleans.next()?, booleans.next());
+    second.is_none().then(|| first.name.clone())
 }
 
 fn read_record(at: &str, value: &Value) -> Result<(String, AnswerAction), Violation> {

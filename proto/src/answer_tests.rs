@@ -102,3 +102,23 @@ fn a_no_needs_no_fields_and_a_question_without_a_schema_takes_anything() {
     let reply = read(json!({"parts": [{"text": "words"}]})).unwrap();
     assert_eq!(fitted(reply, &unreadable), Ok(json!(null)));
 }
+
+#[test]
+fn a_no_is_told_from_a_yes_in_fields_in_words_and_by_its_action() {
+    let approval =
+        question(json!({"type": "object", "properties": {"approved": {"type": "boolean"}},
+        "required": ["approved"]}));
+    let free = Interrupt::default();
+    let fields = |approved: bool| message(json!({"parts": [{"data": {"approved": approved}}]}));
+    let words = |text: &str| message(json!({"parts": [{"text": text}]}));
+    let accept = AnswerAction::Accept;
+    assert!(is_no(&approval, &fields(false), accept) && !is_no(&approval, &fields(true), accept));
+    assert!(is_no(&approval, &words("no"), accept) && !is_no(&approval, &words("yes"), accept));
+    assert!(is_no(&free, &words(" No\n"), accept) && !is_no(&free, &words("nobody"), accept));
+    assert!(is_no(&approval, &words("n"), accept) && is_no(&free, &words("false"), accept));
+    let renamed = question(json!({"type": "object", "properties": {"ok": {"type": "boolean"}}}));
+    let ok = |ok: bool| message(json!({"parts": [{"data": {"ok": ok}}]}));
+    assert!(is_no(&renamed, &ok(false), accept) && !is_no(&renamed, &ok(true), accept));
+    assert!(is_no(&free, &words("later"), AnswerAction::Decline));
+    assert!(!is_no(&approval, &Message::default(), AnswerAction::Dismiss));
+}

@@ -280,7 +280,7 @@ mod tests {
         let origin = v1::Origin { agent: "code".into(), ..v1::Origin::default() };
         let born = Failure::new(&reason::RATE_LIMITED).because("slow").with_business_code("17");
         let branch = born.born_at(origin).wrap("plan", "t-2", "c").to_branch("plan");
-        assert_eq!(branch.public_message, "Downstream agent 'code' failed");
+        assert_eq!(branch.public_message, "code: slow");
         assert_eq!((&*branch.origin_agent, &*branch.business_code), ("code", "17"));
         assert_eq!((&*branch.root_reason, &*branch.root_message), ("RATE_LIMITED", "slow"));
         assert_eq!(branch.path, ["plan", "code"]);

@@ -9,9 +9,10 @@ use uuid::Uuid;
 
 use crate::{
     a2a::TaskState,
+    advice::{ADVICE_KEY, Reader, advise},
     disposition::{self, RUN_ERROR},
     json,
-    reason::{self, Reason},
+    reason::{self, Reason, Retry},
     v1::{self, Cancellation, Cause, FieldViolation, Origin, Plane},
 };
 
@@ -131,6 +132,21 @@ impl Failure {
         self.record.retry_after.and_then(|d| Duration::try_from(d).ok())
     }
 
+    /// The delay before the same may be tried again: the one that came with the failure, else the
+    /// default of its retry class.
+    pub fn delay(&self) -> Option<Duration> {
+        match self.row().retry {
+            _ if !self.may_retry() => None,
+            Retry::Delay => Some(self.retry_after().unwrap_or(reason::DELAY_DEFAULT)),
+            _ => self.retry_after(),
+        }
+    }
+
+    /// The delay as `google.rpc.RetryInfo` tells it: also one that goes with no retry.
+    pub fn retry_info(&self) -> Option<prost_types::Duration> {
+        self.record.retry_after.or_else(|| self.delay()?.try_into().ok())
+    }
+
     pub fn origin_agent(&self) -> &str {
         self.record.origin.as_ref().map_or("", |o| o.agent.as_str())
     }
@@ -237,9 +253,11 @@ impl Failure {
     /// Passes through a hop: the hop puts itself in front, everything born at the origin stays.
     pub fn wrap(mut self, agent: &str, task_id: &str, context_id: &str) -> Self {
         let hop = self.record.hop.saturating_add(1);
-        self.record.public_message = format!("Downstream agent '{}' failed", self.nearest_agent());
+        self.record.public_message = self.told_above();
         let mut head = self.head(agent, task_id, hop);
         head.span_id.clear();
+        // Its text is the origin's, which has it.
+        head.public_message.clear();
         self.record.hop = hop;
         self.record.task_id = task_id.to_owned();
         self.record.context_id = context_id.to_owned();
@@ -256,8 +274,31 @@ impl Failure {
         self
     }
 
-    fn nearest_agent(&self) -> &str {
-        self.record.causes.first().map_or_else(|| self.origin_agent(), |c| c.agent.as_str())
+    /// The text for a hop above those of the chain: the origin with its own public text, then the
+    /// hops between it and that hop, in the order in which the failure passed them.
+    /// `ledger: the card processor takes 20 calls a minute (via billing, planner)`
+    fn told_above(&self) -> String {
+        let (root, between) = match self.record.causes.as_slice() {
+            [between @ .., root] => (Some(root), between),
+            [] => (None, &[][..]),
+        };
+        let mut via: Vec<_> = between.iter().rev().map(|hop| hop.agent.as_str()).collect();
+        if self.record.causes_dropped > 0 {
+            via.insert(0, "…");
+        }
+        let path = match via.as_slice() {
+            [] => String::new(),
+            via => format!(" (via {})", via.join(", ")),
+        };
+        let name = root.map_or("", |root| root.agent.as_str());
+        let name = if name.is_empty() { self.origin_agent() } else { name };
+        let text = root.map_or("", |root| root.public_message.as_str());
+        let text = if text.is_empty() { self.record.public_message.as_str() } else { text };
+        let mut told = if name.is_empty() { text.to_owned() } else { format!("{name}: {text}") };
+        cut(&mut told, MESSAGE_BYTES_MAX.saturating_sub(path.len()));
+        told.push_str(&path);
+        cut(&mut told, MESSAGE_BYTES_MAX);
+        told
     }
 
     fn head(&self, agent: &str, task_id: &str, hop: u32) -> Cause {
@@ -290,11 +331,13 @@ impl Failure {
 
     // On a task.
 
-    /// The metadata of a task or status that ended with this failure: our record, and the flat
-    /// keys that other frameworks read.
+    /// The metadata of a task or status that ended with this failure: our record, the advice for
+    /// the caller, and the flat keys that other frameworks read.
     pub fn to_metadata(&self, state: TaskState) -> Struct {
         let mut metadata = self.to_flat_metadata(state);
         metadata.fields.insert(METADATA_KEY.to_owned(), public(self.record()));
+        let advice = advise(self, Reader::Caller).to_value();
+        metadata.fields.insert(ADVICE_KEY.to_owned(), advice);
         metadata
     }
 
@@ -369,88 +412,5 @@ pub(crate) fn cut(text: &mut String, bytes_max: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn born(agent: &str) -> Failure {
-        let origin = Origin { agent: agent.to_owned(), ..Origin::default() };
-        Failure::new(&reason::RATE_LIMITED)
-            .because("slow down")
-            .with_business_code("40401")
-            .with_trace("4bf9", "00f0")
-            .born_at(origin)
-    }
-
-    #[test]
-    fn a_wrapped_failure_keeps_what_its_origin_knew() {
-        let root = born("code");
-        let top = root.clone().wrap("plan", "t-2", "c").wrap("front", "t-1", "c");
-        assert_eq!((top.id.as_str(), top.origin_agent()), (root.id.as_str(), "code"));
-        assert_eq!((top.reason.as_str(), top.code), ("RATE_LIMITED", 8));
-        assert_eq!((top.trace_id.as_str(), top.hop), ("4bf9", 2));
-        assert_eq!(top.public_message, "Downstream agent 'plan' failed");
-        let hops: Vec<_> = top.causes.iter().map(|c| (c.agent.as_str(), c.hop)).collect();
-        assert_eq!(hops, [("front", 2), ("plan", 1), ("code", 0)]);
-        assert_eq!(top.causes[2].public_message, "slow down");
-    }
-
-    #[test]
-    fn a_long_chain_loses_its_middle_and_counts_it() {
-        let mut failure = born("root");
-        for i in 0..40 {
-            failure = failure.wrap(&format!("a{i}"), "t", "c");
-        }
-        assert_eq!(failure.causes.len(), CAUSES_MAX);
-        assert_eq!(failure.causes_dropped, 41 - CAUSES_MAX as u32);
-        assert_eq!(failure.causes[0].agent, "a39");
-        assert_eq!(failure.causes[CAUSES_MAX - 1].agent, "root");
-        assert_eq!(failure.hop, 40);
-    }
-
-    #[test]
-    fn private_text_shows_nowhere_but_in_the_log() {
-        let failure = born("a").privately("password=hunter2");
-        assert!(!format!("{failure:?} {failure}").contains("hunter2"));
-        assert!(!json::to_string(failure.record()).contains("hunter2"));
-        assert_eq!(failure.private().map(Private::for_log), Some("password=hunter2"));
-    }
-
-    #[test]
-    fn an_explicit_flag_beats_the_reason() {
-        assert!(born("a").may_retry());
-        assert!(!born("a").with_retryable(false).may_retry());
-        assert!(!Failure::new(&reason::INTERNAL).may_retry());
-    }
-
-    #[test]
-    fn a_word_of_a_newer_peer_costs_the_record_nothing_else() {
-        let record = r#"{"code":8,"reason":"RATE_LIMITED","domain":"faultline.dev",
-            "plane":"PLANE_BRAND_NEW","severity":"SEVERITY_ODD","businessCode":"B9"}"#;
-        let record: Struct = json::from_str(record).unwrap();
-        let value = Value { kind: Some(Kind::StructValue(record)) };
-        let metadata = Struct { fields: [(METADATA_KEY.to_owned(), value)].into() };
-        let failure = Failure::from_metadata(&metadata).expect("the record is read");
-        assert_eq!((failure.row(), failure.plane()), (&reason::RATE_LIMITED, Plane::Unspecified));
-        assert_eq!(failure.business_code, "B9");
-    }
-
-    #[test]
-    fn a_task_carries_the_record_and_the_flat_keys() {
-        let failure = born("a").with_violation("order.id", "missing");
-        let metadata = failure.to_metadata(TaskState::Failed);
-        assert_eq!(Failure::from_metadata(&metadata), Some(failure.clone()));
-        let mirrored = failure.to_flat_metadata(TaskState::Failed);
-        assert_eq!(Failure::from_metadata(&mirrored), None, "the record is said once");
-        let texts = [json::to_string(&metadata), json::to_string(&mirrored)];
-        for flat in [
-            r#""object_type":"error""#,
-            r#""error_type":"run_error""#,
-            r#""error_code":"40401""#,
-            r#""error_message":"slow down""#,
-            r#""task_state":"failed""#,
-            r#""error_param":"order.id""#,
-        ] {
-            assert!(texts.iter().all(|text| text.contains(flat)), "{flat} in {texts:?}");
-        }
-    }
-}
+#[path = "failure_tests.rs"]
+mod tests;

@@ -4,6 +4,7 @@
 //! that protobuf prints specially. It knows no transport.
 
 mod error;
+mod plain;
 pub(crate) mod read;
 mod repeated;
 pub mod sample;
@@ -18,6 +19,7 @@ use prost_types::Struct;
 use serde::Deserializer;
 
 pub use error::{Error, Kind, Trail, VALUE_DEPTH_MAX};
+pub use plain::plain_from_str;
 pub use value::{struct_depth, value_depth, value_from_json, value_to_json};
 
 #[allow(clippy::all, deprecated, unused_variables)]
@@ -104,15 +106,23 @@ pub fn write<T: ProtoJson>(message: &T, out: &mut Vec<u8>) {
 }
 
 pub fn from_slice<T: ProtoJson>(json: &[u8]) -> Result<T, Error> {
-    // Checked once for the whole input, which is cheaper than once a string.
-    let json = str::from_utf8(json).map_err(|error| {
-        Error::syntax(format!("invalid UTF-8 after byte {}", error.valid_up_to()))
-    })?;
-    from_str(json)
+    from_str(checked(json)?)
+}
+
+/// Checked once for the whole input, which is cheaper than once a string.
+fn checked(json: &[u8]) -> Result<&str, Error> {
+    str::from_utf8(json)
+        .map_err(|error| Error::syntax(format!("invalid UTF-8 after byte {}", error.valid_up_to())))
 }
 
 pub fn from_str<T: ProtoJson>(json: &str) -> Result<T, Error> {
     read_with(Trail::bounded(), json)
+}
+
+/// Likewise, from a server of somebody else. Some print timestamps without a zone, which RFC 3339
+/// requires: such a timestamp is read as UTC.
+pub fn from_server<T: ProtoJson>(json: &[u8]) -> Result<T, Error> {
+    read_with(Trail::of_server(), checked(json)?)
 }
 
 /// Likewise, from somebody who may be newer: a name of an enum that is not known here says nothing,

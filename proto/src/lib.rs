@@ -1,6 +1,7 @@
 //! The contract: every message that crosses a boundary, every reason a call or task can fail for,
 //! and the only place where a failure becomes a `tonic::Status` or JSON. It knows no service.
 
+pub mod advice;
 pub mod answer;
 pub mod disposition;
 pub mod failure;
@@ -10,6 +11,7 @@ pub mod reason;
 pub mod schema;
 pub mod status;
 pub mod told;
+pub mod v03;
 pub mod wish;
 
 pub use failure::Failure;

@@ -2,12 +2,16 @@
 //! survives every hop; gRPC code, HTTP status and JSON-RPC number are only its projections, and
 //! several reasons share each of them. Plain integers here, bytes in the gateway.
 
+use std::time::Duration;
+
 use tonic::Code;
 
 /// Domain of the reasons that A2A defines.
 pub const A2A: &str = "a2a-protocol.org";
 /// Domain of ours.
 pub const OURS: &str = "faultline.dev";
+/// The delay of a reason of the class [`Retry::Delay`] that came without one.
+pub const DELAY_DEFAULT: Duration = Duration::from_secs(1);
 
 /// One row of the table.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,23 +32,6 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// What to do first, given whether the failure lets itself be tried again. A delay that came
-    /// with it goes before everything here.
-    pub fn first_move(&self, may_retry: bool) -> &'static str {
-        match (may_retry, self.retry, self.actor) {
-            (true, Retry::Enclosing, _) => "start the whole unit of work again",
-            (true, ..) => "send again after a pause",
-            (false, Retry::Reauthenticate, _) => "get fresh credentials, then send again",
-            (false, Retry::Idempotent, _) => {
-                "see what was done already; send again only if repeating does no harm"
-            }
-            (false, _, Actor::Caller) => of_caller(self.code),
-            (false, _, Actor::Author) => "mend the agent: sending again would fail again",
-            (false, _, Actor::Operator) => "mend the mesh: sending again would fail again",
-            (false, _, Actor::Nobody) => "nothing",
-        }
-    }
-
     /// The gRPC code and HTTP status of A2A 1.0.0, of which 1.0.1 changed six rows.
     pub fn in_1_0_0(&self) -> (Code, u16) {
         match self.name {
@@ -57,19 +44,6 @@ impl Reason {
             "INVALID_AGENT_RESPONSE" => (self.code, 502),
             _ => (self.code, self.http),
         }
-    }
-}
-
-/// What a caller does first about something that would fail again.
-fn of_caller(code: Code) -> &'static str {
-    match code {
-        Code::Cancelled => "send again if that was a mistake",
-        Code::NotFound => "check the name or id",
-        Code::AlreadyExists => "use what exists, or another key",
-        Code::PermissionDenied => "ask the operator for the right",
-        Code::FailedPrecondition => "see what state it is in: this does not fit it",
-        Code::Unimplemented => "check the version and the agent card",
-        _ => "correct the request: the same would fail again",
     }
 }
 
@@ -101,7 +75,7 @@ impl Retry {
             Retry::Never => "no: it would fail again",
             Retry::Yes => "yes, after a pause",
             Retry::Idempotent => "only if repeating does no harm: the work may have been done",
-            Retry::Delay => "yes, after the delay that came with it",
+            Retry::Delay => "yes, after the delay that came with it, or 1s",
             Retry::Enclosing => "not this call, but the whole unit of work around it",
             Retry::Reauthenticate => "once, with fresh credentials",
         }
@@ -351,7 +325,9 @@ table! {
         "The task wrote more artifacts, or larger ones, than one task may hold.";
     STORE_UNAVAILABLE OURS Unavailable Yes Operator: "the store is unavailable",
         "The coordinator cannot write its store: the disk may be full or the database away. \
-         Nothing that was acknowledged is lost; what was not can be sent again.";
+         Nothing that was acknowledged is lost. The message says whether the call may have been \
+         carried out: then repeat it with its Idempotency-Key, or look for the task first. \
+         Otherwise send it again.";
     OUTCOME_UNKNOWN OURS Unavailable Idempotent Caller: "what became of the call is not known",
         "A connection or a service broke while the call was under way, so it may have been done. \
          Look for the task before sending again; a send with an Idempotency-Key can simply be \

@@ -269,11 +269,7 @@ impl Field {
                 Ok(number) => value::Kind::NumberValue(number),
                 Err(_) => text(typed),
             },
-            Kind::YesNo => match trimmed.to_ascii_lowercase().as_str() {
-                "yes" | "y" | "true" => value::Kind::BoolValue(true),
-                "no" | "n" | "false" => value::Kind::BoolValue(false),
-                _ => text(typed),
-            },
+            Kind::YesNo => yes_or_no(typed).map_or_else(|| text(typed), value::Kind::BoolValue),
             Kind::Choices { options, .. } => {
                 let each = trimmed.split(',').map(str::trim).filter(|one| !one.is_empty());
                 let each = each.map(|one| Value { kind: Some(text(chosen(options, one))) });
@@ -281,6 +277,18 @@ impl Field {
             }
         };
         Value { kind: Some(kind) }
+    }
+}
+
+/// A boolean in words, in any case: yes, y or true; no, n or false. `None`: another text.
+pub fn yes_or_no(text: &str) -> Option<bool> {
+    let is_any = |words: [&str; 3]| words.iter().any(|word| text.trim().eq_ignore_ascii_case(word));
+    if is_any(["yes", "y", "true"]) {
+        Some(true)
+    } else if is_any(["no", "n", "false"]) {
+        Some(false)
+    } else {
+        None
     }
 }
 

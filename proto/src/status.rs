@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 use tonic_types::pb;
 
 use crate::{
+    advice::{Reader, advise},
     failure::{Failure, MESSAGE_BYTES_MAX, cut},
     reason,
     v1::{self, Plane},
@@ -79,6 +80,20 @@ fn oversized(status: &Status) -> bool {
     status.code() == Code::OutOfRange
         && (text.contains("decoded message length too large")
             || text.contains("encoded message length too large"))
+}
+
+/// tonic's answer to a message that is not protobuf. It calls that INTERNAL on either side; to a
+/// server it is the caller's mistake. Told by prost's words and by the absence of details, which
+/// every failure of ours has.
+pub fn undecodable(status: &Status) -> Option<Failure> {
+    let is_decoding = status.code() == Code::Internal
+        && status.details().is_empty()
+        && status.message().starts_with("failed to decode Protobuf message");
+    is_decoding.then(|| {
+        let text = status.message();
+        Failure::new(&reason::INVALID_ARGUMENT)
+            .because(format!("{text}; send the message that this method takes"))
+    })
 }
 
 fn with_info(failure: Failure, info: &pb::ErrorInfo) -> Failure {
@@ -175,7 +190,7 @@ fn shrink(failure: &mut Failure) -> bool {
 
 fn encode(failure: &Failure, whole: bool) -> Vec<u8> {
     let mut details = vec![any("google.rpc.ErrorInfo", &error_info(failure))];
-    if let Some(delay) = failure.record().retry_after {
+    if let Some(delay) = failure.retry_info() {
         details.push(any("google.rpc.RetryInfo", &pb::RetryInfo { retry_delay: Some(delay) }));
     }
     if !failure.violations.is_empty() && whole {
@@ -183,6 +198,8 @@ fn encode(failure: &Failure, whole: bool) -> Vec<u8> {
     }
     if whole {
         details.push(any(&v1::Failure::full_name(), failure.record()));
+        let advice = advise(failure, Reader::Caller).to_record();
+        details.push(any(&v1::Advice::full_name(), &advice));
     }
     let message = failure.public_message.clone();
     pb::Status { code: failure.record().code, message, details }.encode_to_vec()

@@ -58,6 +58,24 @@ fn a_path_uses_json_names_and_map_keys() {
 }
 
 #[test]
+fn a_duplicate_key_is_refused_and_named() {
+    let twice = "given twice: a key stands once in an object";
+    refuses::<Task>(r#"{"id":"a","kind":"task","id":"a"}"#, "id", twice);
+    refuses::<Task>(r#"{"contextId":"a","context_id":"b"}"#, "contextId", twice);
+    refuses::<Part>(r#"{"text":"b","text":null}"#, "text", twice);
+    let parts = r#"{"message":{"parts":[{"text":"a"},{"text":"a","text":"b"}]}}"#;
+    refuses::<SendMessageRequest>(parts, "message.parts[1].text", twice);
+    let list = r#"{"history":[],"history":[]}"#;
+    refuses::<Task>(list, "history", twice);
+    refuses::<Task>(r#"{"metadata":{"a":1,"b":2,"a":3}}"#, "metadata", r#"key "a" is given twice"#);
+    let deep = r#"{"data":{"x":[{"y":1,"y":2}]}}"#;
+    refuses::<Part>(deep, "data.x[0]", r#"key "y" is given twice"#);
+    let scopes = r#"{"scopes":{"read":"","read":""}}"#;
+    let named = r#"key "read" is given twice"#;
+    refuses::<faultline_proto::a2a::ImplicitOAuthFlow>(scopes, "scopes", named);
+}
+
+#[test]
 fn an_unknown_enum_name_is_told_the_legal_ones() {
     let error = fails::<SendMessageRequest>(r#"{"message":{"role":"user"}}"#);
     assert_eq!(error.path(), "message.role");

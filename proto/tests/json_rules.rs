@@ -7,7 +7,10 @@ use faultline_proto::{
         self, AgentCard, ListTasksResponse, Message, Part, Role, Task, TaskState, TaskStatus,
         part::Content,
     },
-    json::{from_slice, from_str, from_struct, sample::sample_task, to_string, to_struct, to_vec},
+    json::{
+        from_server, from_slice, from_str, from_struct, sample::sample_task, to_string, to_struct,
+        to_vec,
+    },
     json::{value_from_json, value_to_json, write},
     v1::{self, Failure, Frame, Refusal},
 };
@@ -170,6 +173,19 @@ fn timestamps_are_rfc_3339() {
     }
 }
 
+#[test]
+fn timestamp_of_a_server_without_a_zone_is_utc() {
+    let read = |text: &str| from_server::<Timestamp>(format!("\"{text}\"").as_bytes());
+    let time = Timestamp { seconds: 1_767_225_600, nanos: 123_456_000 };
+    for same in ["2026-01-01T00:00:00.123456", "2026-01-01T00:00:00.123456Z"] {
+        assert_eq!(read(same).unwrap(), time, "{same}");
+    }
+    assert_eq!(read("2026-01-01T02:00:00.123456+02:00").unwrap(), time);
+    for wrong in ["2026-01-01", "2026-01-01T00:00", "2026-01-01T00:00:00+02", "", "Z"] {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
+}
+
 /// Against a calendar that is counted day by day, over every kind of century.
 #[test]
 fn every_day_of_five_centuries_has_its_date() {
@@ -261,7 +277,6 @@ fn a_oneof_has_one_member() {
     assert!(from_str::<Part>(r#"{"text":"a","data":null}"#).is_err());
     let one = Some(Content::Text("a".into()));
     assert_eq!(read::<Part>(r#"{"url":null,"text":"a","raw":null}"#).content, one);
-    assert_eq!(read::<Part>(r#"{"text":"b","text":"a"}"#).content, one);
     // A member that is set to its default is set.
     let empty = Part { content: Some(Content::Text(String::new())), ..Default::default() };
     assert_eq!(to_string(&empty), r#"{"text":""}"#);
@@ -269,11 +284,9 @@ fn a_oneof_has_one_member() {
 }
 
 #[test]
-fn unknown_fields_are_skipped_and_the_last_duplicate_wins() {
-    let json = r#"{"id":"a","x":{"y":[1,{"z":"\u0041"}]},"kind":"task","id":"b"}"#;
+fn unknown_fields_are_skipped() {
+    let json = r#"{"x":{"y":[1,{"z":"\u0041"}]},"kind":"task","id":"b"}"#;
     assert_eq!(read::<Task>(json), Task { id: "b".into(), ..Default::default() });
-    let twice = r#"{"contextId":"a","context_id":"b"}"#;
-    assert_eq!(read::<Task>(twice).context_id, "b");
 }
 
 #[test]

@@ -32,8 +32,12 @@ pub struct Error {
 }
 
 impl Error {
+    pub(super) fn of(kind: Kind, description: String) -> Self {
+        Error { kind, path: String::new(), description }
+    }
+
     pub(super) fn syntax(description: String) -> Self {
-        Error { kind: Kind::Syntax, path: String::new(), description }
+        Error::of(Kind::Syntax, description)
     }
 
     pub fn kind(&self) -> Kind {
@@ -70,6 +74,8 @@ pub struct Trail {
     nesting: Cell<usize>,
     /// Names of enums that are not known are zero.
     pub(super) is_lenient: bool,
+    /// A timestamp without a zone is UTC.
+    pub(super) takes_zoneless: bool,
 }
 
 #[derive(Debug)]
@@ -86,11 +92,16 @@ impl Trail {
             refusal: RefCell::default(),
             nesting: Cell::new(VALUE_DEPTH_MAX),
             is_lenient: false,
+            takes_zoneless: false,
         }
     }
 
     pub(super) fn lenient() -> Self {
-        Trail { is_lenient: true, ..Trail::bounded() }
+        Trail { is_lenient: true, takes_zoneless: true, ..Trail::bounded() }
+    }
+
+    pub(super) fn of_server() -> Self {
+        Trail { takes_zoneless: true, ..Trail::bounded() }
     }
 
     pub(super) fn unbounded() -> Self {
@@ -109,6 +120,11 @@ impl Trail {
     #[cold]
     pub(super) fn expected<E: de::Error>(&self, expected: &str, found: &str) -> E {
         self.refuse(format!("expected {expected}, found {found}"))
+    }
+
+    #[cold]
+    pub(super) fn repeated<E: de::Error>(&self, key: &str) -> E {
+        self.refuse(format!("key {} is given twice", quoted(key)))
     }
 
     #[cold]

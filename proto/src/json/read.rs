@@ -67,6 +67,9 @@ impl<'de, T: ProtoJson> DeserializeSeed<'de> for Seed<'_, T> {
     }
 }
 
+/// Two readers of one object could each believe another of the two values.
+const TWICE: &str = "given twice: a key stands once in an object";
+
 pub(crate) fn message<'de, M: ProtoMessage, D: Deserializer<'de>>(
     input: D,
     trail: &Trail,
@@ -86,11 +89,18 @@ impl<'de, M: ProtoMessage> Visitor<'de> for MessageVisitor<'_, M> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<M, A::Error> {
         let mut message = M::default();
+        // One bit a field: `build/json.rs` generates no message with more fields than bits.
+        let mut seen = 0_u64;
         while let Some(field) = fields.next_key_seed(FieldName::<M>(PhantomData))? {
             let Some(field) = field else {
                 fields.next_value::<IgnoredAny>()?;
                 continue;
             };
+            if seen & (1 << field) != 0 {
+                self.trail.at_field(M::FIELDS[field]);
+                return Err(self.trail.refuse(TWICE));
+            }
+            seen |= 1 << field;
             let seed = Field { message: &mut message, field, trail: self.trail };
             fields.next_value_seed(seed).inspect_err(|_| self.trail.at_field(M::FIELDS[field]))?;
         }

@@ -1,7 +1,11 @@
 //! Lists and maps. They are values like any other, so that a field of them may be null and be left
 //! out when empty by the same code as a scalar.
 
-use std::{collections::BTreeMap, fmt, marker::PhantomData};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fmt,
+    marker::PhantomData,
+};
 
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
@@ -98,7 +102,10 @@ pub(super) fn pairs<'de, T: ProtoJson, A: MapAccess<'de>>(
     while let Some(key) = entries.next_key::<String>()? {
         let value =
             entries.next_value_seed(Seed::new(trail)).inspect_err(|_| trail.at_key(&key))?;
-        map.insert(key, value);
+        match map.entry(key) {
+            Entry::Vacant(entry) => _ = entry.insert(value),
+            Entry::Occupied(entry) => return Err(trail.repeated(entry.key())),
+        }
     }
     Ok(map)
 }

@@ -46,7 +46,9 @@ impl ProtoJson for Timestamp {
 
     fn read<'de, D: Deserializer<'de>>(input: D, trail: &Trail) -> Result<Self, D::Error> {
         let text = text(input, trail, "a timestamp")?;
-        timestamp(text.as_bytes()).ok_or_else(|| {
+        let read = timestamp(text.as_bytes());
+        let in_utc = || timestamp(&[text.as_bytes(), b"Z"].concat());
+        read.or_else(|| trail.takes_zoneless.then(in_utc).flatten()).ok_or_else(|| {
             trail.refuse("expected an RFC 3339 timestamp like 2025-01-31T10:00:00.250Z")
         })
     }

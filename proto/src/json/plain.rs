@@ -1,0 +1,119 @@
+//! JSON as serde_json holds it, for readers that translate it first. Unlike serde_json's own reader
+//! this one refuses an object that has a key twice.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Map, Number, Value, error::Category, map::Entry};
+
+use super::{
+    Error,
+    error::{Kind, quoted},
+};
+
+pub fn plain_from_str(json: &str) -> Result<Value, Error> {
+    serde_json::from_str::<Plain>(json).map(|plain| plain.0).map_err(|error| {
+        let kind = match error.classify() {
+            Category::Data => Kind::Shape,
+            Category::Io | Category::Syntax | Category::Eof => Kind::Syntax,
+        };
+        Error::of(kind, error.to_string())
+    })
+}
+
+struct Plain(Value);
+
+impl<'de> Deserialize<'de> for Plain {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        input.deserialize_any(PlainVisitor).map(Plain)
+    }
+}
+
+struct PlainVisitor;
+
+impl<'de> Visitor<'de> for PlainVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Plain(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((key, Plain(value))) = entries.next_entry::<String, Plain>()? {
+            match object.entry(key) {
+                Entry::Vacant(entry) => _ = entry.insert(value),
+                Entry::Occupied(entry) => {
+                    let key = quoted(entry.key());
+                    return Err(A::Error::custom(format!("key {key} is given twice")));
+                }
+            }
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_json_is_read_as_serde_json_reads_it() {
+        for json in [
+            "null",
+            r#"[true, -1, 18446744073709551615, 1.5, "a\u00e9", [], {}]"#,
+            r#"{"a": {"b": [1]}, "c": {"b": null}}"#,
+        ] {
+            assert_eq!(plain_from_str(json).unwrap(), serde_json::from_str::<Value>(json).unwrap());
+        }
+        assert_eq!(plain_from_str("{").unwrap_err().kind(), Kind::Syntax);
+    }
+
+    #[test]
+    fn plain_json_with_a_duplicate_key_is_refused() {
+        for json in [r#"{"a":1,"a":1}"#, r#"[{"b":{"a":1,"c":2,"\u0061":3}}]"#] {
+            let error = plain_from_str(json).unwrap_err();
+            assert_eq!(error.kind(), Kind::Shape, "{error}");
+            assert!(error.to_string().contains(r#"key "a" is given twice"#), "{error}");
+        }
+    }
+}
