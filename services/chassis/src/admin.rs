@@ -23,9 +23,14 @@ use http::{
 
 use crate::{
     drain::Drain,
+    limits,
     metrics::{Metrics, text},
-    server::{self, BindError, Listener},
+    server::{self, BindError, Bounds, Hosts, Kind, Limits, Listener},
 };
+
+/// The answer to a request that came under a foreign name, as DNS rebinding makes a browser send.
+const FOREIGN_HOST: &str =
+    "this port is bound to loopback: use localhost or a loopback address as the host\n";
 
 /// Why a process is not ready; `Ok` when it is.
 pub type Ready = Result<(), &'static str>;
@@ -78,7 +83,8 @@ impl Admin {
         metrics: Metrics,
         probes: Probes,
     ) -> Result<Self, BindError> {
-        Ok(Self { listener: Listener::bind(address, None).await?, metrics, probes })
+        let listener = Listener::bind(address, None).await?.bounds(bounds());
+        Ok(Self { listener, metrics, probes })
     }
 
     /// The address it listens on, with the port it really got.
@@ -88,18 +94,39 @@ impl Admin {
 
     /// Serves for as long as it is polled.
     pub async fn serve(self) {
-        let state = Arc::new((self.metrics, self.probes));
+        // On loopback nobody is asked for a credential, so DNS rebinding is to be kept out.
+        let hosts = Hosts::of_loopback("admin", self.listener.addr());
+        let state = Arc::new((self.metrics, self.probes, hosts));
         let router = Router::new().fallback(answer).with_state(state);
         server::serve(self.listener, router, Drain::new(), Duration::ZERO).await;
     }
 }
 
-type Shared = Arc<(Metrics, Probes)>;
+/// Nobody is asked for a credential here, and those who ask are few.
+fn bounds() -> Bounds {
+    let unread = (limits::UNREAD_BYTES_PER_ADDRESS_MAX, limits::UNREAD_BYTES_MAX);
+    let few = (limits::ADMIN_PER_ADDRESS_MAX, limits::ADMIN_MAX);
+    let limits = Limits::default()
+        .with(Kind::Connection, few.0, few.1)
+        .with(Kind::Stream, few.0, few.1)
+        .with(Kind::UnreadBytes, unread.0, unread.1);
+    // Bodies are not read at all, so there is no budget for them.
+    Bounds::public(limits, 0, limits::IDLE_CONNECTION)
+}
+
+type Shared = Arc<(Metrics, Probes, Hosts)>;
 
 async fn answer(State(shared): State<Shared>, request: Request) -> Response<Body> {
-    let (metrics, probes) = &*shared;
+    server::until_read(look_up(&shared, &request))
+}
+
+fn look_up(shared: &Shared, request: &Request) -> Response<Body> {
+    let (metrics, probes, hosts) = &**shared;
     let answer = match request.uri().path() {
-        "/metrics" => scraped(metrics),
+        "/metrics" => match hosts.check(request.uri(), request.headers()) {
+            Ok(()) => scraped(metrics),
+            Err(_) => return plain(StatusCode::FORBIDDEN, FOREIGN_HOST),
+        },
         // That it answers at all is the answer.
         "/livez" => probed(Ok(())),
         "/readyz" => probed(probes.ready()),

@@ -151,6 +151,15 @@ pub(crate) fn has_status(headers: &HeaderMap) -> bool {
     headers.contains_key(GRPC_STATUS)
 }
 
+/// tonic calls a request that it cannot decode INTERNAL, although the caller sent it. Every failure
+/// of ours has details, so INTERNAL without them is tonic's own.
+pub(crate) fn blame_caller(headers: &mut HeaderMap) {
+    let is_internal = |status: &HeaderValue| status.as_bytes() == b"13";
+    if headers.get(GRPC_STATUS).is_some_and(is_internal) && !headers.contains_key(DETAILS) {
+        headers.insert(GRPC_STATUS, HeaderValue::from(Code::InvalidArgument as i32));
+    }
+}
+
 pub(crate) fn trailers(failure: Failure) -> HeaderMap {
     let mut map = HeaderMap::new();
     if Status::from(failure).add_header(&mut map).is_err() {
@@ -185,4 +194,36 @@ pub(crate) fn unreachable_peer(detail: &str) -> Failure {
         .because("the peer cannot be reached, or the connection to it was lost")
         .privately(detail.to_owned())
         .with_plane(faultline_proto::v1::Plane::Transport)
+}
+
+/// A body that keeps something until its end.
+pub(crate) struct Kept<T> {
+    inner: axum::body::Body,
+    _kept: T,
+}
+
+impl<T> Kept<T> {
+    pub(crate) fn new(inner: axum::body::Body, kept: T) -> Self {
+        Self { inner, _kept: kept }
+    }
+}
+
+impl<T: Unpin> http_body::Body for Kept<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
 }

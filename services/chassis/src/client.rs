@@ -6,13 +6,16 @@ use std::{
     convert::Infallible,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::{Arc, Once},
+    sync::{Arc, Once, OnceLock},
     task::{Context, Poll},
     time::Duration,
 };
 
 use faultline_proto::{Failure, reason};
-use futures::{FutureExt, future::BoxFuture};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, ready},
+};
 use http::{
     HeaderValue, Request, Response, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE},
@@ -27,6 +30,7 @@ use tower::Service;
 
 use crate::{
     body::{self, GuardedBody, Side},
+    credential::Credential,
     deadline::{Timeouts, format_grpc_timeout},
     dial::{self, Connector},
     limits,
@@ -35,18 +39,33 @@ use crate::{
     secret::Secret,
     stall::Stalled,
     tls::{self, Trust},
+    token_file,
 };
 
 /// `[mesh]`: what every member of one mesh knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mesh {
-    /// What the coordinator asks of everybody who calls it. Default: nothing.
+    /// Presented to the coordinator. At a coordinator on loopback: accepted as every role. Default:
+    /// the one in `token_file`.
     #[serde(skip_serializing)]
     pub token: Option<Secret>,
+    /// A file of mode 0600 with the token. Default: `mesh.token` in the data directory, for
+    /// coordinators on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// At the coordinator: the tokens it accepts, each with its role. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub credential: Vec<Credential>,
     /// PEM: the CA that issued the coordinator's certificate. Default: those the system trusts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
+    /// The data directory, where a generated token is kept. Default: `.faultline`.
+    #[serde(skip)]
+    pub data: Option<PathBuf>,
+    /// Every role, for the parts of a mesh that runs in one process. It never leaves the process.
+    #[serde(skip)]
+    pub own: Option<Secret>,
     /// Where they meet, when it is inside one process. Default: the machine's network.
     #[serde(skip)]
     pub network: Option<Network>,
@@ -58,14 +77,38 @@ pub struct Mesh {
 impl Mesh {
     /// How a member dials the coordinator at `address`.
     pub fn dial(&self, address: &str) -> Dial {
+        let token = self.own.as_ref().or(self.token.as_ref()).cloned();
+        // The generated token is this machine's: it is not shown to others.
+        let local = self.network.is_none() && is_local(address);
+        let generated = local.then(|| token_file::in_data(self.data.as_deref()));
+        let token_file = self.token_file.clone().or(generated).filter(|_| token.is_none());
         Dial {
             address: address.to_owned(),
             ca: self.ca.clone(),
-            token: self.token.clone(),
+            token,
+            token_file,
             network: self.network.clone(),
             at: None,
+            public_only: false,
         }
     }
+}
+
+/// Whether an address, as it is written, is one of this machine.
+fn is_local(address: &str) -> bool {
+    let uri = url_of(address).parse::<Uri>();
+    uri.is_ok_and(|uri| is_here(uri.host().map_or("", dial::bare)))
+}
+
+fn url_of(address: &str) -> String {
+    match address.contains("://") {
+        true => address.to_owned(),
+        false => format!("http://{address}"),
+    }
+}
+
+fn is_here(host: &str) -> bool {
+    host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || host == "localhost"
 }
 
 /// Whom to dial and how.
@@ -77,11 +120,16 @@ pub struct Dial {
     pub ca: Option<PathBuf>,
     /// What every call says about who calls.
     pub token: Option<Secret>,
+    /// A file with the token, where `token` is none. It is read when a call first needs it, so that
+    /// a coordinator that starts later may generate it.
+    pub token_file: Option<PathBuf>,
     /// Where the address is. None: on the machine's network.
     pub network: Option<Network>,
     /// What to connect to instead of what the name in `address` resolves to. TLS still asks for
     /// that name.
     pub at: Option<SocketAddr>,
+    /// Refuses addresses that are not public: see [`Connector::public_only`].
+    pub public_only: bool,
 }
 
 /// Why a peer cannot be dialled at all.
@@ -91,6 +139,8 @@ pub enum CannotDial {
     Address(String),
     #[error("no CA to verify '{address}' with")]
     Ca { address: String, source: tls::Error },
+    #[error("no token for '{address}'")]
+    Token { address: String, source: token_file::Error },
 }
 
 /// A connection to one peer that comes back by itself after a break. Cheap to clone.
@@ -105,24 +155,71 @@ pub struct Channel {
 struct Recipe {
     endpoint: Endpoint,
     connector: Connector,
-    authorization: Option<HeaderValue>,
+    authorization: Authorization,
     /// The peer is of another house, where our operators can do nothing.
     is_stranger: bool,
+}
+
+/// The header that says who calls.
+#[derive(Debug)]
+enum Authorization {
+    None,
+    Fixed(HeaderValue),
+    /// Read once for each connection: a coordinator that was started anew may have another.
+    File {
+        path: PathBuf,
+        read: OnceLock<HeaderValue>,
+    },
+}
+
+impl Authorization {
+    fn of(dial: &Dial) -> Result<Self, CannotDial> {
+        let Dial { address, token, token_file, .. } = dial;
+        match (token, token_file) {
+            (Some(token), _) => Ok(Self::Fixed(bearer(token))),
+            (None, None) => Ok(Self::None),
+            (None, Some(path)) => {
+                let bad = |source| CannotDial::Token { address: address.clone(), source };
+                token_file::read(path).map_err(bad)?;
+                Ok(Self::File { path: path.clone(), read: OnceLock::new() })
+            }
+        }
+    }
+
+    /// The same for another connection.
+    fn anew(&self) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Fixed(value) => Self::Fixed(value.clone()),
+            Self::File { path, .. } => Self::File { path: path.clone(), read: OnceLock::new() },
+        }
+    }
+
+    /// `None`: there is no token, or not yet. The coordinator says what to do about that.
+    fn value(&self) -> Result<Option<HeaderValue>, Failure> {
+        let (path, read) = match self {
+            Self::None => return Ok(None),
+            Self::Fixed(value) => return Ok(Some(value.clone())),
+            Self::File { path, read } => (path, read),
+        };
+        if let Some(value) = read.get() {
+            return Ok(Some(value.clone()));
+        }
+        let token = token_file::read(path)
+            .map_err(|error| Failure::new(&reason::UNAUTHENTICATED).because(error.to_string()))?;
+        Ok(token.map(|token| read.get_or_init(|| bearer(&token)).clone()))
+    }
 }
 
 impl Recipe {
     fn new(dial: &Dial, ping_interval: Duration) -> Result<Self, CannotDial> {
         let address = &dial.address;
-        let url = match address.contains("://") {
-            true => address.clone(),
-            false => format!("http://{address}"),
-        };
-        let uri = url.parse::<Uri>().ok().filter(|uri| {
+        let uri = url_of(address).parse::<Uri>().ok().filter(|uri| {
             let has_host = uri.host().is_some_and(|host| !host.is_empty());
             has_host && matches!(uri.scheme_str(), Some("http" | "https"))
         });
         let uri = uri.ok_or_else(|| CannotDial::Address(address.clone()))?;
-        if dial.token.is_some() && is_overheard(&uri) {
+        if (dial.token.is_some() || dial.token_file.is_some()) && is_overheard(&uri) {
             warn_of(address);
         }
         let endpoint = Endpoint::from(uri)
@@ -136,7 +233,8 @@ impl Recipe {
         let trust = trust.map_err(|source| CannotDial::Ca { address: address.clone(), source })?;
         let connector = Connector::new(trust).http2_only().on(dial.network.clone());
         let connector = connector.at(dial.at);
-        let authorization = dial.token.as_ref().map(bearer);
+        let connector = if dial.public_only { connector.public_only() } else { connector };
+        let authorization = Authorization::of(dial)?;
         Ok(Self { endpoint, connector, authorization, is_stranger: false })
     }
 
@@ -169,7 +267,7 @@ impl Channel {
         Self::by(Recipe {
             endpoint: endpoint.clone(),
             connector: connector.clone().at(Some(at)),
-            authorization: authorization.clone(),
+            authorization: authorization.anew(),
             is_stranger: *is_stranger,
         })
     }
@@ -190,20 +288,25 @@ impl Channel {
 
     /// The same to a peer that asks for no token.
     pub fn plain(address: &str) -> Result<Self, CannotDial> {
-        Self::lazy(&Mesh::default().dial(address))
+        Self::lazy(&Dial { address: address.to_owned(), ..Dial::default() })
     }
 
     /// A connection of its own to the same peer, for when this one may be dead without knowing.
     pub fn anew(&self) -> Self {
-        Self { transport: self.recipe.transport(), recipe: Arc::clone(&self.recipe) }
+        let Recipe { endpoint, connector, authorization, is_stranger } = &*self.recipe;
+        Self::by(Recipe {
+            endpoint: endpoint.clone(),
+            connector: connector.clone(),
+            authorization: authorization.anew(),
+            is_stranger: *is_stranger,
+        })
     }
 }
 
 /// Whether others on the network can read what is sent there.
 fn is_overheard(uri: &Uri) -> bool {
     let host = uri.host().map_or("", dial::bare);
-    let here = host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || host == "localhost";
-    uri.scheme_str() == Some("http") && !here
+    uri.scheme_str() == Some("http") && !is_here(host)
 }
 
 /// Once: a process dials its coordinator more often than its operator need read of it.
@@ -237,8 +340,10 @@ impl Service<Request<Body>> for Channel {
         {
             request.headers_mut().insert("grpc-timeout", value);
         }
-        if let Some(value) = &self.recipe.authorization {
-            request.headers_mut().insert(AUTHORIZATION, value.clone());
+        match self.recipe.authorization.value() {
+            Ok(Some(value)) => drop(request.headers_mut().insert(AUTHORIZATION, value)),
+            Ok(None) => {}
+            Err(failure) => return ready(Ok(body::response(failure))).boxed(),
         }
         let deadline = timeouts.total.map(|t| Instant::now() + t);
         let (mut transport, is_stranger) = (self.transport.clone(), self.recipe.is_stranger);

@@ -7,13 +7,25 @@
 //! are not configuration. That keeps the variables which Kubernetes makes for every service, such
 //! as `FAULTLINE_GATEWAY_PORT`, from being read as keys.
 
-use std::{collections::BTreeMap, fmt, io, path::Path};
+use std::{collections::BTreeMap, ffi::OsString, fmt, io, path::Path};
 
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
 /// Opens every name in the environment that is ours.
 pub const PREFIX: &str = "FAULTLINE_";
+
+/// The file in the working directory that is read when no other file is named.
+pub const FILE: &str = "faultline.toml";
+
+/// The variable that names the file when no flag does.
+pub const FILE_VARIABLE: &str = "FAULTLINE_CONFIG";
+
+/// Variables that set a key under a name without a section.
+const SHORT_NAMES: [(&str, &str); 2] = [
+    ("FAULTLINE_LOG", "FAULTLINE_LOG__FILTER"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "FAULTLINE_LOG__OTLP_ENDPOINT"),
+];
 
 /// A name and a value each, usually of the process.
 pub type Environment = BTreeMap<String, String>;
@@ -81,6 +93,38 @@ fn within(section: &str) -> String {
         "" => String::new(),
         section => format!(" in [{section}]"),
     }
+}
+
+/// The variables of this process whose names and values are UTF-8.
+pub fn environment() -> Environment {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
+}
+
+/// Loads the configuration of a process: `defaults`, then the file at `path`, then the environment.
+/// Without a path [`FILE`] is read if it exists.
+pub fn load_process<T>(defaults: &T, path: Option<&Path>, env: &Environment) -> Result<T, Error>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let path = path.or_else(|| Some(Path::new(FILE)).filter(|path| path.exists()));
+    let text = path.map(read).transpose()?;
+    let name = path.map(|path| path.display().to_string()).unwrap_or_default();
+    let file = text.as_ref().map(|text| File { name: &name, text });
+    load(defaults, file, &with_short_names(env))
+}
+
+/// Adds the long names of [`SHORT_NAMES`]; a long name that is set wins.
+fn with_short_names(env: &Environment) -> Environment {
+    let mut env = env.clone();
+    for (short, long) in SHORT_NAMES {
+        if let Some(value) = env.get(short).filter(|v| !v.is_empty()).cloned() {
+            env.entry(long.to_owned()).or_insert(value);
+        }
+    }
+    env
 }
 
 /// Reads a file whole.

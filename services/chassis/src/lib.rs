@@ -3,12 +3,14 @@
 pub mod limits;
 
 pub mod client;
+pub mod credential;
 pub mod dial;
 pub mod members;
 pub mod network;
 pub mod secret;
 pub mod server;
 pub mod tls;
+pub mod token_file;
 
 pub mod deadline;
 pub mod drain;
@@ -17,7 +19,9 @@ pub mod trace;
 pub mod admin;
 pub mod config;
 pub mod descriptors;
+pub mod exit;
 pub mod metrics;
+pub mod process;
 pub mod telemetry;
 
 mod body;
@@ -26,6 +30,7 @@ mod stall;
 pub use client::Mesh;
 pub use deadline::Timeouts;
 pub use drain::Drain;
+pub use exit::Exit;
 pub use members::Members;
 pub use metrics::Metrics;
 pub use network::Network;

@@ -128,6 +128,11 @@ pub const STORE_BATCH_MAX: usize = 512;
 /// The same in bytes of their events. A database that is far away must take them in time, and
 /// PostgreSQL takes no statement above 1 GiB.
 pub const STORE_BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// A store that does not answer for so long is away: callers that wait for it are answered without
+/// it. A caller may wait twice as long: a gateway repeats a send with a key at another coordinator.
+pub const STORE_SILENCE_MAX: Duration = Duration::from_secs(2);
+/// When a call that the store did not take may be repeated.
+pub const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Events that wait for one subscriber; a slower one reads on from the store.
 pub const SUBSCRIBER_EVENTS_MAX: usize = 256;
 /// Frames the coordinator may send ahead of what the reader of one stream has taken.
@@ -150,14 +155,77 @@ pub const AGENT_QUEUE_MAX: usize = 10_000;
 pub const REPORTS_AHEAD_MAX: usize = 64;
 /// Reports in one message of a worker.
 pub const REPORTS_PER_MESSAGE_MAX: usize = 256;
+/// Agents that one worker offers.
+pub const WORKER_AGENTS_MAX: usize = 256;
+/// The name of a worker, for people.
+pub const WORKER_NAME_BYTES_MAX: usize = 256;
+/// An agent's card, and its extended card, each encoded. They are kept in memory by every
+/// coordinator, and the card is shown to everybody.
+pub const CARD_BYTES_MAX: usize = 64 * 1024;
+/// Agents that a mesh knows: those that are offered, and those that were and are not forgotten yet.
+pub const AGENTS_MAX: usize = 1000;
 /// Tasks that one worker computes at once, unless it says otherwise.
 pub const WORKER_SLOTS: u32 = 64;
 /// Scaled objects that are told when there is something to do; each is looked after on its own.
-pub const SCALER_STREAMS_MAX: usize = 256;
+pub const SCALER_STREAMS_MAX: usize = 1024;
 /// What a scaled object may say of itself, encoded: the names of a thousand agents.
 pub const SCALER_BYTES_MAX: usize = 64 * 1024;
 /// Open connections of one server.
 pub const CONNECTIONS_MAX: usize = 10_000;
+
+// Limits of one client address at a port, which apply before authentication. Most of them are
+// defaults that can be configured.
+
+/// Connections to a gateway: a quarter, so that one address cannot lock out the others.
+pub const CONNECTIONS_PER_ADDRESS_MAX: usize = CONNECTIONS_MAX / 4;
+/// Connections to a coordinator: many workers may run on one machine.
+pub const MESH_CONNECTIONS_PER_ADDRESS_MAX: usize = CONNECTIONS_MAX / 2;
+/// Bytes of requests that wait for the rest of their body, of all clients of a gateway together.
+/// One address may have half of it, and one connection a quarter.
+pub const BODY_BUDGET_BYTES: usize = 64 * 1024 * 1024;
+/// The least that can be configured: one connection must have room for one whole body.
+pub const BODY_BUDGET_BYTES_MIN: usize = 48 * 1024 * 1024;
+/// The body of a health check: a service's name.
+pub const HEALTH_BYTES_MAX: usize = 512;
+/// Watches of health in all, and of one address.
+pub const HEALTH_WATCHES_MAX: usize = 1024;
+pub const HEALTH_WATCHES_PER_ADDRESS_MAX: usize = 128;
+/// Scaled objects of one address: KEDA asks for all of a cluster from one.
+pub const SCALER_STREAMS_PER_ADDRESS_MAX: usize = 256;
+/// Calls without a credential to a coordinator in all, and of one address: health checks, and what
+/// KEDA asks.
+pub const OPEN_CALLS_MAX: usize = 3072;
+pub const OPEN_CALLS_PER_ADDRESS_MAX: usize = 768;
+/// Calls of one caller that a gateway has under way, streams among them. A caller is a principal,
+/// or an address where no token is configured. Others have room for as many streams as this leaves.
+pub const CALLS_PER_CALLER_MAX: usize = STREAMS_MAX / 4 * 3;
+/// Open streams of HTTP/2 at a gateway, in all and of one address: as many as its calls may be.
+/// Requests that came and were not looked at yet are among them.
+pub const STREAMS_OPEN_MAX: usize = LINK_CALLS_MAX + STREAMS_MAX;
+pub const STREAMS_OPEN_PER_ADDRESS_MAX: usize = STREAMS_MAX;
+/// The same at a coordinator, where all workers of one machine may have one address.
+pub const MESH_STREAMS_OPEN_MAX: usize = 65_536;
+pub const MESH_STREAMS_OPEN_PER_ADDRESS_MAX: usize = MESH_STREAMS_OPEN_MAX / 2;
+/// Connections to the port for probes and metrics, and open streams there, in all and of one
+/// address.
+pub const ADMIN_MAX: usize = 1024;
+pub const ADMIN_PER_ADDRESS_MAX: usize = ADMIN_MAX / 4;
+/// Bytes of answers to strangers that wait to be read, in all and of one address. Each counts with
+/// what its stream takes besides.
+pub const UNREAD_BYTES_MAX: usize = 32 * 1024 * 1024;
+pub const UNREAD_BYTES_PER_ADDRESS_MAX: usize = UNREAD_BYTES_MAX / 4;
+pub const UNREAD_ANSWER_OVERHEAD: usize = 4 * 1024;
+/// Agent cards that a gateway fetches at the same time in all, and for one address.
+pub const CARD_FETCHES_MAX: usize = 64;
+pub const CARD_FETCHES_PER_ADDRESS_MAX: usize = 16;
+/// Agent cards that a gateway keeps.
+pub const CARDS_KEPT_MAX: usize = 1024;
+/// Flow-control windows of a port that strangers reach, of a stream and of a connection. What was
+/// sent is in memory before anybody has looked at it.
+pub const PUBLIC_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+pub const PUBLIC_CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Streams that a stranger may reset before they were served: h2's own default against rapid reset.
+pub const PUBLIC_RESETS_MAX: usize = 20;
 
 // What operators are shown at once.
 
@@ -201,6 +269,19 @@ pub const RESUME_PATIENCE: Duration = Duration::from_secs(15);
 /// The pauses between two such tries.
 pub const RESUME_PAUSE_MIN: Duration = Duration::from_millis(50);
 pub const RESUME_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long an HTTP/2 connection of a stranger may have no open stream before it is closed. More
+/// than the pauses of a client that polls.
+pub const IDLE_CONNECTION: Duration = Duration::from_secs(120);
+/// How long a gateway answers with an agent card before it asks for it again, and for how much
+/// longer it does so while too many others are being fetched.
+pub const CARD_FRESH: Duration = Duration::from_secs(1);
+pub const CARD_STALE: Duration = Duration::from_secs(60);
+/// The same for an agent that there is not, which may be offered at any moment.
+pub const CARD_MISSING_FRESH: Duration = Duration::from_millis(100);
+/// One call for an agent card.
+pub const CARD_FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a call that its caller has left counts when the coordinator does not confirm it.
+pub const LEFT_CALL: Duration = Duration::from_secs(60);
 /// From the headers to the end of the body.
 pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two pings of an idle HTTP/2 connection inside the mesh.

@@ -8,11 +8,12 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use axum::{Router, routing::get};
 use faultline_chassis::{
-    Drain, Secret,
+    Drain, Mesh, Secret,
     client::{Channel, Dial},
+    credential::{Credentials, Port},
     dial::{self, Connector},
     limits,
-    server::{self, Listener, TokenLayer},
+    server::{self, CredentialLayer, Listener},
     tls::{Files, Trust},
 };
 use faultline_proto::{
@@ -225,7 +226,11 @@ async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
     let health = Router::new()
         .route("/grpc.health.v1.Health/Check", get(async || "open"))
         .route("/open/x", get(async || "open"));
-    let router = router.merge(health).layer(TokenLayer::new(secret("hunter2"), &["/open/"]));
+    let mesh = Mesh { token: secret("hunter2"), ..Mesh::default() };
+    let port = Port { listen: ([127, 0, 0, 1], 0).into(), shared_store: false };
+    let known = Credentials::load(&mesh, port).unwrap();
+    let layer = CredentialLayer::new(known, &["/open/"], |_, _| Ok(()));
+    let router = router.merge(health).layer(layer);
     let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;
     let call = async |token| {
         let ca = Some(ours.path("ca.pem"));
@@ -234,9 +239,9 @@ async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
     };
     assert!(call(secret("hunter2")).await.is_ok());
     for (token, problem) in [
-        (None, "the call carries no token: give both sides"),
-        (secret("hunter3"), "the token is not this mesh's: give both sides"),
-        (secret("hunter22"), "the token is not this mesh's: give both sides"),
+        (None, "the call carries no token: set `token` in [mesh]"),
+        (secret("hunter3"), "the coordinator knows no such token: set `token` in [mesh]"),
+        (secret("hunter22"), "the coordinator knows no such token: set `token` in [mesh]"),
     ] {
         let failure = call(token).await.unwrap_err();
         assert_eq!(failure.row(), &reason::UNAUTHENTICATED);

@@ -7,7 +7,12 @@ mod puppet;
 use std::{net::SocketAddr, pin::Pin, time::Duration};
 
 use axum::{Router, body::Body, response::Response, routing::any};
-use faultline_chassis::{Drain, Timeouts, client::Channel, server};
+use faultline_chassis::{
+    Drain, Metrics, Timeouts,
+    admin::{Admin, Probes},
+    client::Channel,
+    limits, server,
+};
 use faultline_proto::{
     Failure, reason,
     v1::{
@@ -18,6 +23,8 @@ use faultline_proto::{
     },
 };
 use futures::{Stream, StreamExt};
+use http_body_util::BodyExt;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{io::AsyncReadExt, net::TcpListener};
 use tonic::{Code, Request, Response as Answer, Status, Streaming, service::Routes};
 
@@ -72,7 +79,7 @@ fn mesh(addr: SocketAddr) -> MeshClient<Channel> {
 }
 
 async fn ask(addr: SocketAddr, name: &str, timeouts: Timeouts) -> Result<(), Failure> {
-    let mut request = Request::new(AgentsRequest { name: name.to_owned() });
+    let mut request = Request::new(AgentsRequest { name: name.to_owned(), ..<_>::default() });
     request.extensions_mut().insert(timeouts);
     let answer = tokio::time::timeout(Duration::from_secs(10), mesh(addr).agents(request)).await;
     answer.expect("an answer in time").map(drop).map_err(Failure::from)
@@ -97,7 +104,8 @@ async fn a_failure_arrives_as_it_was_sent() {
 async fn a_panic_is_internal_and_the_connection_lives() {
     let (addr, _drain) = puppet().await;
     let mut client = mesh(addr);
-    let panicked = client.agents(AgentsRequest { name: "panic".into() }).await.unwrap_err();
+    let panicked =
+        client.agents(AgentsRequest { name: "panic".into(), ..<_>::default() }).await.unwrap_err();
     assert_eq!(panicked.code(), Code::Internal);
     assert!(client.agents(AgentsRequest::default()).await.is_ok());
 }
@@ -108,7 +116,7 @@ async fn an_expired_deadline_is_called_so_on_both_sides() {
     let soon = Timeouts::total(Duration::from_millis(50));
     assert_eq!(code(ask(addr, "hang", soon).await), Code::DeadlineExceeded);
     // Told only to the server: its own clock must answer.
-    let mut request = Request::new(AgentsRequest { name: "hang".into() });
+    let mut request = Request::new(AgentsRequest { name: "hang".into(), ..<_>::default() });
     request.metadata_mut().insert("grpc-timeout", "50m".parse().unwrap());
     let answer = mesh(addr).agents(request).await.unwrap_err();
     assert_eq!(answer.code(), Code::DeadlineExceeded);
@@ -219,4 +227,69 @@ async fn a_client_that_says_too_little_is_cut_off_and_others_are_served() {
     let patience = faultline_chassis::limits::HEADER_READ_TIMEOUT + Duration::from_secs(2);
     let cut = tokio::time::timeout(patience, slow.read(&mut [0; 64])).await;
     assert!(matches!(cut, Ok(Ok(0) | Err(_))), "{cut:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_protobuf_is_an_invalid_argument() {
+    let (addr, _drain) = puppet().await;
+    let channel = Channel::plain(&addr.to_string()).unwrap();
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.unwrap();
+    // Field 1 as bytes, where the contract has text.
+    let codec = tonic_prost::ProstCodec::<Vec<u8>, AgentsResponse>::default();
+    let path = http::uri::PathAndQuery::from_static("/faultline.v1.Mesh/Agents");
+    let answer = grpc.unary(Request::new(vec![0xff]), path, codec).await.unwrap_err();
+    assert_eq!(answer.code(), Code::InvalidArgument, "{answer:?}");
+    assert_eq!(Failure::from(answer).row(), &reason::INVALID_ARGUMENT);
+}
+
+#[tokio::test]
+async fn connection_with_an_unread_answer_is_cut_and_one_that_is_read_is_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let listener = server::Listener::from(listener).reader_stall(Duration::from_millis(200));
+    let answer = || async { server::until_read(Response::new(Body::from("text"))) };
+    let router = Router::new().fallback(any(answer));
+    tokio::spawn(server::serve(listener, router, Drain::new(), Duration::from_millis(50)));
+    let open = async |window: u32| {
+        let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(window);
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+        (sender, tokio::spawn(connection))
+    };
+    let ask = || http::Request::get(format!("http://{addr}/")).body(String::new()).unwrap();
+    let (mut reader, reading) = open(1024).await;
+    for window in [0, 1] {
+        let (mut idler, cut) = open(window).await;
+        let _unread = idler.send_request(ask()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), cut).await.expect("it is cut").unwrap().ok();
+        let answer = reader.send_request(ask()).await.unwrap().into_body();
+        assert_eq!(answer.collect().await.unwrap().to_bytes(), "text");
+    }
+    assert!(!reading.is_finished(), "a client that reads is not cut");
+}
+
+#[tokio::test]
+async fn metrics_that_nobody_reads_are_kept_for_a_few_streams_only() {
+    let (any, metrics) = ("127.0.0.1:0".parse().unwrap(), Metrics::default());
+    let admin = Admin::bind(any, metrics, Probes::default()).await.unwrap();
+    let addr = admin.addr();
+    tokio::spawn(admin.serve());
+    let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(0);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let asked = (0..1000).map(|_| {
+        let mut sender = sender.clone();
+        let ask = http::Request::get(format!("http://{addr}/livez")).body(String::new()).unwrap();
+        async move {
+            sender.ready().await?;
+            sender.send_request(ask).await
+        }
+    });
+    let answers = futures::future::join_all(asked).await;
+    let kept = answers.iter().flatten().filter(|answer| answer.status() == 200).count();
+    assert!((1..=limits::ADMIN_PER_ADDRESS_MAX).contains(&kept), "{kept} answers wait");
 }

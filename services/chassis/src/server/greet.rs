@@ -33,6 +33,13 @@ pub(super) async fn greet<S: AsyncRead + Unpin>(inner: S) -> io::Result<Greeted<
     Ok(greeted)
 }
 
+impl<S> Greeted<S> {
+    /// Whether the client speaks HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.head[..self.len] == *PREFACE
+    }
+}
+
 impl<S: AsyncRead + Unpin> Greeted<S> {
     async fn listen(&mut self) -> io::Result<()> {
         while self.len < PREFACE.len() && PREFACE.starts_with(&self.head[..self.len]) {

@@ -19,8 +19,9 @@ use crate::{
     deadline::parse_grpc_timeout,
 };
 
-/// Stands around every gRPC service: a deadline the caller sent is kept, also by a stream, and a
-/// panic is an INTERNAL with a body, not a reset connection.
+/// Stands around every gRPC service: a deadline the caller sent is kept, also by a stream, a panic
+/// is an INTERNAL with a body, not a reset connection, and a request message that is not protobuf
+/// is an INVALID_ARGUMENT.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuardLayer;
 
@@ -74,7 +75,8 @@ where
             let Ok(response) = answer else {
                 return Ok(body::response(body::panicked()).map(axum::body::Body::new));
             };
-            let (parts, inner) = response?.into_parts();
+            let (mut parts, inner) = response?.into_parts();
+            body::blame_caller(&mut parts.headers);
             let has_status = body::has_status(&parts.headers);
             let guarded =
                 GuardedBody::new(Body::new(inner), Side::Server, has_status, deadline, None);

@@ -2,45 +2,101 @@
 //! that keep a slow or hostile client from costing more than its connection, and the layers that
 //! every gRPC service stands behind.
 
+mod address;
+mod connection;
+mod credential;
 mod greet;
+mod grpc_only;
 mod guard;
+mod host;
+mod ledger;
 mod measure;
+mod open;
 mod streams;
-mod token;
+mod unread;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::pending, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use http::Request;
 use hyper::service::service_fn;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    server::conn::auto,
 };
 use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{either::Either, sync::CancellationToken};
 use tower::ServiceExt;
 
-use self::streams::Streams;
+use self::{connection::Connection, ledger::Ledger, streams::Streams};
 use crate::{
     drain::Drain,
     limits,
     network::{Network, Socket, Wire},
-    stall::{Impatient, Warning},
+    stall::Impatient,
     tls,
 };
 
+pub use address::{BadCidr, Cidr};
+pub use connection::{Client, Reserved, client, take};
+pub use credential::{Authorize, CredentialGuard, CredentialLayer};
+pub use grpc_only::{GrpcOnly, GrpcOnlyLayer};
 pub use guard::{Guard, GuardLayer};
+pub use host::{BadHost, HostGuard, HostLayer, Hosts};
+pub use ledger::{Kind, Limits, Taken};
 pub use measure::{Measure, MeasureLayer};
+pub use open::{OpenGuard, OpenLayer};
 pub use streams::{peer_stall, stream_end};
-pub use token::{TokenGuard, TokenLayer};
+pub use unread::until_read;
 
 /// A socket that waits for clients, and what they must speak on it.
 pub struct Listener {
     socket: Socket,
     tls: Option<TlsAcceptor>,
     reader_stall: Duration,
+    bounds: Bounds,
+}
+
+/// The limits of one listener for its clients. The default is for clients that have a credential
+/// of the mesh.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// By address and in total.
+    pub limits: Limits,
+    /// Buffered bytes of the requests of one connection.
+    pub connection_bytes: usize,
+    /// An HTTP/2 connection without an open stream is closed after so long.
+    pub idle: Option<Duration>,
+    /// Flow-control windows of a stream and of a connection: what a peer may send unread.
+    pub windows: (u32, u32),
+    /// Streams that a peer may reset before they are served, before its connection is closed.
+    pub resets: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            connection_bytes: usize::MAX,
+            idle: None,
+            windows: (limits::STREAM_WINDOW_BYTES, limits::CONNECTION_WINDOW_BYTES),
+            resets: limits::PENDING_RESETS_MAX,
+        }
+    }
+}
+
+impl Bounds {
+    /// Of a port that strangers reach.
+    pub fn public(limits: Limits, connection_bytes: usize, idle: Duration) -> Self {
+        Self {
+            limits,
+            connection_bytes,
+            idle: Some(idle),
+            windows: (limits::PUBLIC_STREAM_WINDOW_BYTES, limits::PUBLIC_CONNECTION_WINDOW_BYTES),
+            resets: limits::PUBLIC_RESETS_MAX,
+        }
+    }
 }
 
 /// Why there is no listener.
@@ -67,7 +123,17 @@ impl Listener {
         let tls = tls.map(tls::Files::acceptor).transpose()?;
         let socket = Socket::bind(network, address).await;
         let socket = socket.map_err(|source| BindError::Address { address, source })?;
-        Ok(Self { socket, tls, reader_stall: limits::READER_STALL })
+        Ok(Self { tls, ..Self::of(socket) })
+    }
+
+    fn of(socket: Socket) -> Self {
+        let (tls, bounds) = (None, Bounds::default());
+        Self { socket, tls, reader_stall: limits::READER_STALL, bounds }
+    }
+
+    /// Limits what clients may take of it.
+    pub fn bounds(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
     }
 
     /// How long a client may take nothing that waits for it before it is let go.
@@ -84,7 +150,7 @@ impl Listener {
 /// Without TLS.
 impl From<TcpListener> for Listener {
     fn from(tcp: TcpListener) -> Self {
-        Self { socket: Socket::Tcp(tcp), tls: None, reader_stall: limits::READER_STALL }
+        Self::of(Socket::Tcp(tcp))
     }
 }
 
@@ -96,14 +162,15 @@ pub async fn serve(
     drain: Drain,
     patience: Duration,
 ) {
-    let Listener { mut socket, tls, reader_stall } = listener.into();
+    let Listener { mut socket, tls, reader_stall, bounds } = listener.into();
+    let ledger = Ledger::new(bounds.limits.clone());
     let permits = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
-    let graceful = GracefulShutdown::new();
     let patience_ended = CancellationToken::new();
+    let port = Arc::new(Port { router, tls, reader_stall, bounds, drain, patience_ended });
     loop {
         let permit = tokio::select! {
             permit = Arc::clone(&permits).acquire_owned() => permit,
-            () = drain.signalled() => break,
+            () = port.drain.signalled() => break,
         };
         let (stream, peer) = tokio::select! {
             accepted = socket.accept() => match accepted {
@@ -115,41 +182,102 @@ pub async fn serve(
                     continue;
                 }
             },
-            () = drain.signalled() => break,
+            () = port.drain.signalled() => break,
         };
-        let (router, watcher, drain) = (router.clone(), graceful.watcher(), drain.clone());
-        let (tls, patience_ended) = (tls.clone(), patience_ended.clone());
+        let address = ledger.address(peer.ip(), matches!(stream, Either::Right(_)));
+        // Closed at once: whoever has too many does not wait for others to leave.
+        let Ok(place) = address.take(Kind::Connection, 1) else { continue };
+        let (port, connection) =
+            (Arc::clone(&port), Connection::new(address, port.bounds.connection_bytes));
         tokio::spawn(async move {
-            let _permit = permit;
-            let opened = tokio::select! {
-                opened = open(stream, tls) => opened,
-                () = drain.signalled() => return,
-            };
-            let stream = match opened {
-                Ok(stream) => stream,
-                Err(error) => return tracing::debug!(%peer, %error, "cut off before any request"),
-            };
-            let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-                router.clone().oneshot(request)
-            });
-            let warning = Warning::default();
-            let builder = builder(Streams(warning.clone()));
-            let stream = Impatient::new(stream, Some(limits::READER_FAREWELL))
-                .warning(reader_stall, warning.clone());
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
-            let connection = streams::warned(warning, watcher.watch(connection));
-            // An error here is the client's: a reset, a cut, a malformed request already answered.
-            tokio::select! {
-                ended = connection => if let Err(error) = ended {
-                    tracing::debug!(%peer, error, "a connection broke");
-                },
-                () = patience_ended.cancelled() => {}
-            }
+            port.serve(stream, peer, connection).await;
+            drop((place, permit));
         });
     }
     drop(socket);
-    let _ = timeout(patience, graceful.shutdown()).await;
-    patience_ended.cancel();
+    // All permits are back once all connections are closed.
+    let _ = timeout(patience, permits.acquire_many(limits::CONNECTIONS_MAX as u32)).await;
+    port.patience_ended.cancel();
+}
+
+/// The state that all connections of one listener share.
+struct Port {
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    reader_stall: Duration,
+    bounds: Bounds,
+    drain: Drain,
+    patience_ended: CancellationToken,
+}
+
+impl Port {
+    async fn serve(&self, stream: Wire, peer: SocketAddr, connection: Arc<Connection>) {
+        let opened = tokio::select! {
+            opened = open(stream, self.tls.clone()) => opened,
+            () = self.drain.signalled() => return,
+        };
+        let stream = match opened {
+            Ok(stream) => stream,
+            Err(error) => return tracing::debug!(%peer, %error, "cut off before any request"),
+        };
+        let router = self.router.clone();
+        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+            router.clone().oneshot(request)
+        });
+        // hyper closes an idle HTTP/1 connection itself.
+        let is_http2 = stream.is_http2();
+        let idle = self.bounds.idle.filter(|_| is_http2);
+        let builder = builder(Streams(Arc::clone(&connection)), &self.bounds);
+        let stream = Impatient::new(stream, Some(limits::READER_FAREWELL))
+            .warning(self.reader_stall, connection.warning.clone());
+        let driven = async {
+            let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            let mut closing = pin!(self.closing(&connection, idle));
+            let mut neglected = pin!(async {
+                match is_http2 {
+                    true => connection.neglected(self.reader_stall).await,
+                    false => pending().await,
+                }
+            });
+            let mut is_closing = false;
+            loop {
+                tokio::select! {
+                    biased;
+                    ended = serving.as_mut() => {
+                        // The client's: a reset, a cut, a malformed request already answered.
+                        if let Err(error) = ended {
+                            tracing::debug!(%peer, error, "a connection broke");
+                        }
+                        return;
+                    }
+                    () = closing.as_mut(), if !is_closing => {
+                        is_closing = true;
+                        serving.as_mut().graceful_shutdown();
+                    }
+                    () = neglected.as_mut() => {
+                        return tracing::debug!(%peer, "a client does not read its answers");
+                    }
+                    () = self.patience_ended.cancelled() => return,
+                }
+            }
+        };
+        streams::known(Arc::clone(&connection), driven).await;
+    }
+
+    /// Returns when a connection should finish what it has and close: the server leaves, or the
+    /// connection has been idle for too long.
+    async fn closing(&self, connection: &Connection, idle: Option<Duration>) {
+        let unused = async {
+            match idle {
+                Some(idle) => connection.idle(idle).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.drain.signalled() => {}
+            () = unused => {}
+        }
+    }
 }
 
 /// What a client is heard on.
@@ -171,7 +299,7 @@ async fn open(stream: Wire, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
     greet::greet(stream).await
 }
 
-fn builder(streams: Streams) -> auto::Builder<Streams> {
+fn builder(streams: Streams, bounds: &Bounds) -> auto::Builder<Streams> {
     let mut builder = auto::Builder::new(streams);
     builder
         .http1()
@@ -183,10 +311,10 @@ fn builder(streams: Streams) -> auto::Builder<Streams> {
         .timer(TokioTimer::new())
         .keep_alive_interval(limits::PING_INTERVAL)
         .keep_alive_timeout(limits::PING_TIMEOUT)
-        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(bounds.windows.0)
+        .initial_connection_window_size(bounds.windows.1)
         .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
-        .max_pending_accept_reset_streams(limits::PENDING_RESETS_MAX)
+        .max_pending_accept_reset_streams(bounds.resets)
         .max_local_error_reset_streams(limits::PENDING_RESETS_MAX)
         .max_concurrent_streams(4096);
     builder

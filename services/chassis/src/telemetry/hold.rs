@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use faultline_proto::{Failure, a2a, v1};
 
-use super::{Kind, Span, link};
+use super::{Kind, Span, below, link};
 use crate::TraceContext;
 
 /// One span in several hands. It ends with the last. One that is not recorded is nothing.
@@ -39,14 +39,15 @@ impl Calling {
     /// Of A2A's service: `lf.a2a.v1.A2AService/{method}`.
     pub fn begin(role: &str, method: &str, parent: &TraceContext) -> Self {
         let name = format_args!("lf.a2a.v1.A2AService/{method}");
-        let mut span = Span::begin(Kind::Client, parent, name);
+        let mut span = Span::named(Kind::Client, below(parent), parent, None, name);
         span.rpc(role, method);
         Self { span, is_open: true, is_rpc: true }
     }
 
     /// The same by HTTP, where the method of A2A stands for the path.
     pub fn http(role: &str, verb: &str, method: &str, parent: &TraceContext) -> Self {
-        let mut span = Span::begin(Kind::Client, parent, format_args!("{verb} {method}"));
+        let name = format_args!("{verb} {method}");
+        let mut span = Span::named(Kind::Client, below(parent), parent, None, name);
         span.role(role).set("http.request.method", verb).set("a2a.method.name", method);
         span.is_chain();
         Self { span, is_open: true, is_rpc: false }

@@ -14,6 +14,7 @@ use tracing::{
 };
 use tracing_subscriber::{
     EnvFilter, Layer,
+    field::MakeExt,
     fmt::{
         FmtContext, FormatEvent, FormatFields,
         format::{self, Format, JsonFields, Writer},
@@ -63,10 +64,48 @@ where
         }
         false => {
             let inner: Format = format::format().with_ansi(ansi);
-            let lines = lines.with_ansi(ansi).event_format(WithIds { inner, json });
-            lines.with_filter(filter).boxed()
+            let lines = lines.with_ansi(ansi).fmt_fields(escaped_fields());
+            lines.event_format(WithIds { inner, json }).with_filter(filter).boxed()
         }
     }
+}
+
+/// Messages and values of text lines. A value may come from the network, so control characters are
+/// escaped: no value begins a line of its own (log injection) or reaches the terminal as an escape
+/// sequence.
+fn escaped_fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
+    let field = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
+        let name = field.name();
+        if name != "message" {
+            let name = name.strip_prefix("r#").unwrap_or(name);
+            match writer.has_ansi_escapes() {
+                true => write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m")?,
+                false => write!(writer, "{name}=")?,
+            }
+        }
+        write!(Escaped(writer), "{value:?}")
+    };
+    format::debug_fn(field).delimited(" ")
+}
+
+/// Escapes what a terminal or a reader of lines would act on.
+struct Escaped<'a, 'w>(&'a mut Writer<'w>);
+
+impl fmt::Write for Escaped<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut plain = 0;
+        for (at, found) in text.char_indices().filter(|(_, found)| is_unprintable(*found)) {
+            self.0.write_str(&text[plain..at])?;
+            write!(self.0, "{}", found.escape_default())?;
+            plain = at + found.len_utf8();
+        }
+        self.0.write_str(&text[plain..])
+    }
+}
+
+/// A control character, a line or paragraph separator, or a change of the direction of writing.
+fn is_unprintable(found: char) -> bool {
+    found.is_control() || matches!(found, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A line with the ids of the work it was written in.
@@ -219,20 +258,29 @@ mod tests {
         }
     }
 
+    fn subscribe<N, F>(fields: N, format: F) -> (Lines, tracing::subscriber::DefaultGuard)
+    where
+        N: for<'a> FormatFields<'a> + Send + Sync + 'static,
+        F: FormatEvent<tracing_subscriber::Registry, N> + Send + Sync + 'static,
+    {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .fmt_fields(fields)
+            .event_format(format)
+            .with_writer(move || writer.clone());
+        let subscriber =
+            tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
     /// One line outside of any work, one inside, and one that names its trace itself.
     async fn logged<F>(format: F) -> Vec<String>
     where
         F: FormatEvent<tracing_subscriber::Registry, JsonFields> + Send + Sync + 'static,
     {
-        let lines = Lines::default();
-        let writer = lines.clone();
-        let layer = tracing_subscriber::fmt::layer()
-            .fmt_fields(JsonFields::new())
-            .event_format(format)
-            .with_writer(move || writer.clone());
-        let subscriber =
-            tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
-        let _guard = tracing::subscriber::set_default(subscriber);
+        let (lines, _guard) = subscribe(JsonFields::new(), format);
         tracing::info!("outside");
         about(Arc::new(Job), async {
             tracing::info!(n = 1, "inside");
@@ -258,5 +306,26 @@ mod tests {
         let lines = logged(WithIds { inner, json: false }).await;
         let ids = " trace.id=4bf92f3577b34da6a3ce929d0e0e4736 span.id=00f067aa0ba902b7 task.id=t-1";
         assert!(!lines[0].contains("trace.id") && lines[1].ends_with(ids), "{lines:?}");
+    }
+
+    #[test]
+    fn text_lines_escape_control_characters() {
+        let inner: Format = format::format().with_ansi(false);
+        let (lines, guard) = subscribe(escaped_fields(), WithIds { inner, json: false });
+        let forged = "x\r\n2026-01-01 ERROR forged \x1b[2J\u{9b}31m\u{202e}\u{2028}ü";
+        let escaped = r"x\r\n2026-01-01 ERROR forged \u{1b}[2J\u{9b}31m\u{202e}\u{2028}ü";
+        tracing::info!(shown = %forged, debugged = ?forged, text = forged, "said {forged}");
+        let span = tracing::info_span!("call", peer = %forged);
+        span.in_scope(|| tracing::info!("plain \\ ü"));
+        drop(guard);
+        let bytes = lines.0.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(!text.contains(|c: char| c != '\n' && is_unprintable(c)), "{text:?}");
+        assert!(lines[0].contains(&format!("said {escaped} shown={escaped} ")), "{text}");
+        assert!(lines[0].contains(&format!(r#" text="{escaped}""#)), "{text}");
+        assert!(lines[1].contains(&format!("peer={escaped}")), "{text}");
+        assert!(lines[1].ends_with("plain \\ ü"), "{text}");
     }
 }

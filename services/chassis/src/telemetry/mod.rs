@@ -25,7 +25,7 @@ use self::{
     pipe::{Pipe, Tracing},
     settings::{BadEndpoint, Settings},
 };
-use crate::{config::Environment, tls};
+use crate::{TraceContext, config::Environment, tls};
 
 pub use hold::{Calling, SharedSpan};
 pub use log::{Work, about};
@@ -118,6 +118,15 @@ fn exporter(settings: Settings, options: &Options) -> Result<Option<Exporter>, E
 /// Whether anybody listens to spans: if not, nothing need be found out for them.
 pub fn listens() -> bool {
     pipe::listens()
+}
+
+/// The context of an attempt or a call below `parent`. A process that exports no spans hands the
+/// parent on, as a no-op tracer does: ids of spans that nobody exports would break the trace.
+pub fn below(parent: &TraceContext) -> TraceContext {
+    match listens() || !parent.has_span() {
+        true => parent.child(),
+        false => parent.clone(),
+    }
 }
 
 /// The time, as spans have it.

@@ -113,6 +113,7 @@ impl Span {
         self.set("faultline.failure.hop", failure.hop);
         self.set("faultline.failure.root.reason", root);
         self.set_some("faultline.failure.origin.agent", of.origin_agent());
+        self.set_some("faultline.failure.business_code", &failure.business_code);
         match self.is_error(of.code()) {
             true => self.error(error_type, &failure.public_message),
             false => self,
@@ -144,6 +145,10 @@ impl Span {
             ("faultline.failure.reason", failure.reason.as_str().into()),
             ("faultline.failure.code", code.into()),
         ];
+        if !failure.business_code.is_empty() {
+            let code = failure.business_code.as_str().into();
+            about.push(("faultline.failure.business_code", code));
+        }
         // The one below, for whoever only wraps what it said.
         if let Some(below) = failure.causes.get(1).filter(|_| failure.hop > 0) {
             about.push(("faultline.failure.wrapped_reason", below.reason.as_str().into()));

@@ -1,0 +1,228 @@
+//! One long-running process around a service: logs and OTLP, signals and graceful shutdown, the
+//! admin port with metrics and probes, and the exit code. The roles of the binary and workers that
+//! users write run in it alike.
+
+mod log;
+mod signals;
+
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use log::Log;
+pub use signals::Signals;
+
+use crate::{
+    Drain, Exit, Metrics,
+    admin::{Admin, Probes},
+    config::Environment,
+    descriptors, limits,
+    metrics::export::{self, Exporting},
+    server::BindError,
+    telemetry::{self, Telemetry},
+};
+
+/// How long a service waits for another before the log says so.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How much longer than its drain a process may take before it is cut off.
+const DRAIN_SLACK: Duration = Duration::from_millis(500);
+
+/// Why a process cannot start, apart from the service in it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
+    #[error("the telemetry cannot start")]
+    Metrics(#[from] export::Error),
+    #[error("signals cannot be handled")]
+    Signals(#[source] io::Error),
+    #[error("the admin port cannot start")]
+    Admin(#[from] BindError),
+}
+
+/// A process that was configured and not started.
+pub struct Process {
+    metrics: Metrics,
+    telemetry: telemetry::Options,
+    admin: Option<SocketAddr>,
+    otlp: Option<export::Options>,
+    /// Values of `OTEL_` variables that cannot be used, for the log.
+    passed_over: Vec<String>,
+    drain_delay: Duration,
+}
+
+impl Process {
+    /// The process of a service of this name, with its section `[log]` and the address of its admin
+    /// port. `env` is read for the variables of OpenTelemetry.
+    pub fn new(service: &str, log: Log, admin: Option<SocketAddr>, env: &Environment) -> Self {
+        let mut passed_over = Vec::new();
+        let endpoint = log.otlp_endpoint.as_deref();
+        let otlp = export::options(env, endpoint, |what| passed_over.push(what));
+        let metrics = Metrics::of(service);
+        let telemetry = log.options(service, env);
+        Self { metrics, telemetry, admin, otlp, passed_over, drain_delay: Duration::ZERO }
+    }
+
+    /// Where the service in it keeps its metrics.
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// How long the service goes on as before after the signal to leave.
+    pub fn drain_delay(self, drain_delay: Duration) -> Self {
+        Self { drain_delay, ..self }
+    }
+
+    /// Starts everything around the service. Call it once in a process, inside a runtime.
+    pub async fn start(self) -> Result<Started, Error> {
+        let telemetry = telemetry::start(self.telemetry)?;
+        descriptors::raise_limit();
+        let drain = Drain::new();
+        drain_on_signal(drain.clone()).map_err(Error::Signals)?;
+        for what in &self.passed_over {
+            tracing::warn!("passed over: {what}");
+        }
+        let probes = Probes::default();
+        let exporting = self.otlp.map(|otlp| export::start(self.metrics.clone(), otlp));
+        let exporting = exporting.transpose()?;
+        let serving = match self.admin {
+            Some(address) => {
+                let admin = Admin::bind(address, self.metrics, probes.clone()).await?;
+                tracing::info!(address = %admin.addr(), "probes and numbers are served");
+                Some(AbortOnDropHandle::new(tokio::spawn(admin.serve())))
+            }
+            None => None,
+        };
+        let leaving = AbortOnDropHandle::new(tokio::spawn({
+            let (drain, probes) = (drain.clone(), probes.clone());
+            async move {
+                drain.signalled().await;
+                probes.leave();
+            }
+        }));
+        let patience = self.drain_delay + limits::DRAIN_TIMEOUT + DRAIN_SLACK;
+        let _tasks = (serving, leaving);
+        Ok(Started { drain, probes, patience, telemetry, exporting, _tasks })
+    }
+}
+
+/// A process with everything started but its service.
+pub struct Started {
+    drain: Drain,
+    probes: Probes,
+    /// How long the service may take to leave.
+    patience: Duration,
+    telemetry: Telemetry,
+    exporting: Option<Exporting>,
+    _tasks: (Option<AbortOnDropHandle<()>>, AbortOnDropHandle<()>),
+}
+
+impl Started {
+    /// Starts at the first signal to leave.
+    pub fn drain(&self) -> Drain {
+        self.drain.clone()
+    }
+
+    /// For the service, to tell when it has started and whether it is ready.
+    pub fn probes(&self) -> Probes {
+        self.probes.clone()
+    }
+
+    /// Runs the service until it ends, which it should soon after the drain starts, and then sends
+    /// what telemetry is left.
+    pub async fn run<E>(self, service: impl Future<Output = Result<(), E>>) -> Result<Exit, E> {
+        let ended = cut_off(&self.drain, self.patience, service).await;
+        if let Some(exporting) = self.exporting {
+            exporting.flush().await;
+        }
+        self.telemetry.flush().await;
+        ended
+    }
+}
+
+/// Bounds the drain. A service that has to be cut off did not leave in order, and the exit code
+/// says so.
+async fn cut_off<E>(
+    drain: &Drain,
+    patience: Duration,
+    service: impl Future<Output = Result<(), E>>,
+) -> Result<Exit, E> {
+    match drain.bound(patience, service).await {
+        Some(ended) => ended.map(|()| Exit::OK),
+        None => {
+            tracing::error!("cut off after {} s of leaving", patience.as_secs());
+            Ok(Exit::FAILED)
+        }
+    }
+}
+
+/// The first signal starts the drain, the second ends the process.
+fn drain_on_signal(drain: Drain) -> io::Result<()> {
+    let mut signals = Signals::new()?;
+    tokio::spawn(async move {
+        signals.next().await;
+        let seconds = limits::DRAIN_TIMEOUT.as_secs();
+        tracing::info!("leaving, within {seconds} s; once more to stop at once");
+        drain.start();
+        let number = signals.next().await;
+        std::process::exit(128 + number);
+    });
+    Ok(())
+}
+
+/// Prints the line that scripts wait for, at once whatever stdout is.
+pub fn ready(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// Waits for `is_so` and logs what for when it takes long. Ends early, with `false`, when `drain`
+/// starts.
+pub async fn until<F>(drain: &Drain, what: &str, mut is_so: impl FnMut() -> F) -> bool
+where
+    F: Future<Output = bool>,
+{
+    let looking = async {
+        let mut pause = Duration::from_millis(10);
+        while !is_so().await {
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    };
+    let wondering = async {
+        sleep(PATIENCE).await;
+        tracing::warn!("waiting for {what}");
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = looking => true,
+        () = wondering => false,
+        () = drain.signalled() => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_service_that_does_not_leave_is_cut_off_and_its_code_says_so() {
+        let (drain, patience) = (Drain::new(), Duration::from_millis(20));
+        let leaving = async {
+            drain.signalled().await;
+            Ok::<(), &str>(())
+        };
+        drain.start();
+        assert_eq!(cut_off(&drain, patience, leaving).await, Ok(Exit::OK));
+        let hanging = std::future::pending::<Result<(), &str>>();
+        assert_eq!(cut_off(&drain, patience, hanging).await, Ok(Exit::FAILED));
+        let failing = async { Err("it broke") };
+        assert_eq!(cut_off(&drain, patience, failing).await, Err("it broke"));
+    }
+}

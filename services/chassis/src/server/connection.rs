@@ -1,0 +1,243 @@
+//! The state of one connection that its requests share: the address of the peer, its part of the
+//! listener's limits, and when the connection was last used.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use faultline_proto::Failure;
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    ledger::{Address, Kind, Taken, too_many},
+    streams,
+};
+use crate::stall::Warning;
+
+/// One connection, as its requests see it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) warning: Warning,
+    address: Arc<Address>,
+    /// Bytes of its requests that wait for the rest of their body, and how many there may be.
+    buffered: AtomicUsize,
+    buffered_max: usize,
+    /// Open streams in the lower half, and how many there ever were in the upper.
+    streams: AtomicU64,
+    /// Unread answers of the current period and of the one before, which take turns.
+    unread: [AtomicUsize; 2],
+    period: AtomicUsize,
+}
+
+const STARTED: u64 = 1 << 32;
+
+impl Connection {
+    pub(super) fn new(address: Arc<Address>, buffered_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            warning: Warning::default(),
+            address,
+            buffered: AtomicUsize::new(0),
+            buffered_max,
+            streams: AtomicU64::new(0),
+            unread: Default::default(),
+            period: AtomicUsize::new(0),
+        })
+    }
+
+    /// Counts a stream as open until the guard is dropped.
+    pub(super) fn stream(self: &Arc<Self>) -> Result<OpenStream, Failure> {
+        let taken = self.address.take(Kind::Stream, 1)?;
+        self.streams.fetch_add(STARTED + 1, Relaxed);
+        Ok(OpenStream { connection: Arc::clone(self), _taken: taken })
+    }
+
+    /// Counts an answer as unread until the guard is dropped.
+    pub(super) fn unread(self: &Arc<Self>, bytes: usize) -> Result<Unread, Failure> {
+        let taken = self.address.take(Kind::UnreadBytes, bytes)?;
+        let period = self.period.load(Relaxed) % 2;
+        self.unread[period].fetch_add(1, Relaxed);
+        Ok(Unread { connection: Arc::clone(self), period, _taken: taken })
+    }
+
+    /// Returns when an answer has been unread for this long, and at the latest after twice as long.
+    pub(super) async fn neglected(&self, patience: Duration) {
+        loop {
+            sleep_until(Instant::now() + patience).await;
+            let next = self.period.load(Relaxed).wrapping_add(1);
+            if self.unread[next % 2].load(Relaxed) > 0 {
+                return;
+            }
+            self.period.store(next, Relaxed);
+        }
+    }
+
+    /// Returns when no stream was open for so long.
+    pub(super) async fn idle(&self, idle: Duration) {
+        let (mut seen, mut since) = (self.streams.load(Relaxed), Instant::now());
+        loop {
+            // Twice as often as needed: a connection is closed within one and a half times.
+            sleep_until(Instant::now() + idle / 2).await;
+            let now = self.streams.load(Relaxed);
+            let is_unused = now == seen && now.is_multiple_of(STARTED);
+            if !is_unused {
+                (seen, since) = (now, Instant::now());
+            } else if since.elapsed() >= idle {
+                return;
+            }
+        }
+    }
+}
+
+/// A stream that is open.
+pub(super) struct OpenStream {
+    connection: Arc<Connection>,
+    _taken: Taken,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.connection.streams.fetch_sub(1, Relaxed);
+    }
+}
+
+/// An answer that waits to be read.
+pub(super) struct Unread {
+    connection: Arc<Connection>,
+    period: usize,
+    _taken: Taken,
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.connection.unread[self.period].fetch_sub(1, Relaxed);
+    }
+}
+
+/// The account of the address that the request answered here came from. None outside of a server.
+pub fn client() -> Option<Client> {
+    streams::connection().map(Client)
+}
+
+/// The client that sent the request that is being answered.
+#[derive(Clone, Debug)]
+pub struct Client(Arc<Connection>);
+
+impl Client {
+    /// Takes one of a kind, unless the address or all together have too many.
+    pub fn take(&self, kind: Kind) -> Result<Taken, Failure> {
+        self.0.address.take(kind, 1)
+    }
+}
+
+/// Takes one of a kind for the request that is being answered here. Nothing is counted outside of
+/// a server.
+pub fn take(kind: Kind) -> Result<Option<Taken>, Failure> {
+    client().map(|client| client.take(kind)).transpose()
+}
+
+/// Room in the budget for buffered bytes, of a connection, its address and the process together.
+#[derive(Debug, Default)]
+pub struct Reserved(Option<Room>);
+
+#[derive(Debug)]
+struct Room {
+    taken: Taken,
+    connection: Arc<Connection>,
+}
+
+impl Reserved {
+    /// Reserves room for the request that is being answered here.
+    pub fn new(bytes: usize) -> Result<Self, Failure> {
+        let Some(Client(connection)) = client() else { return Ok(Self(None)) };
+        let taken = connection.address.take(Kind::BufferedBytes, 0)?;
+        let mut reserved = Self(Some(Room { taken, connection }));
+        reserved.grow(bytes)?;
+        Ok(reserved)
+    }
+
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Failure> {
+        let Some(room) = &mut self.0 else { return Ok(()) };
+        let limit = room.connection.buffered_max;
+        if room.connection.buffered.load(Relaxed).saturating_add(bytes) > limit {
+            return Err(too_many(Kind::BufferedBytes, limit));
+        }
+        room.taken.grow(bytes)?;
+        room.connection.buffered.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// Keeps the room for as long as the bytes are kept.
+    pub fn around(self, bytes: Bytes) -> Bytes {
+        match self.0 {
+            Some(_) => Bytes::from_owner(Held { bytes, _reserved: self }),
+            None => bytes,
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.connection.buffered.fetch_sub(self.taken.amount(), Relaxed);
+    }
+}
+
+struct Held {
+    bytes: Bytes,
+    _reserved: Reserved,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::ledger::{Ledger, Limits},
+        *,
+    };
+
+    fn connection(each: usize, total: usize, own: usize) -> Arc<Connection> {
+        let limits = Limits::default().with(Kind::BufferedBytes, each, total);
+        Connection::new(Ledger::new(limits).address([127, 0, 0, 1].into(), false), own)
+    }
+
+    #[test]
+    fn buffered_bytes_are_given_back_with_the_bytes_themselves() {
+        let connection = connection(100, 100, 60);
+        let connection = &connection;
+        streams::within(connection, || {
+            let mut first = Reserved::new(40).unwrap();
+            assert!(Reserved::new(40).is_err(), "more than the connection may have");
+            first.grow(20).unwrap();
+            assert!(first.grow(1).is_err());
+            let bytes = first.around(Bytes::from_static(b"body"));
+            let part = bytes.slice(1..3);
+            drop(bytes);
+            assert!(Reserved::new(1).is_err(), "a part of them is still here");
+            drop(part);
+            assert!(Reserved::new(60).is_ok());
+        });
+        assert_eq!(connection.buffered.load(Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_without_an_open_stream_is_idle_after_its_time() {
+        let idle = Duration::from_secs(60);
+        let (connection, start) = (connection(1, 1, 1), Instant::now());
+        connection.idle(idle).await;
+        assert!(start.elapsed() >= idle && start.elapsed() <= idle * 3 / 2);
+        let open = connection.stream().unwrap();
+        let watched = tokio::time::timeout(idle * 10, connection.idle(idle)).await;
+        assert!(watched.is_err(), "an open stream is use, whatever it carries");
+        drop(open);
+        connection.idle(idle).await;
+    }
+}

@@ -1,0 +1,101 @@
+//! The layer that authenticates every call of the coordinator's port and asks a table whether the
+//! caller may make it. The caller's [`Identity`] goes on with the request.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::body::Body;
+use faultline_proto::Failure;
+use futures::future::{Either, Ready, ready};
+use http::{Request, Response, request::Parts};
+use tower::{Layer, Service};
+
+use crate::{
+    body,
+    credential::{Credentials, Identity},
+};
+
+/// Probes have no token; they learn only whether the coordinator serves.
+const HEALTH: &str = "/grpc.health.v1.Health/";
+
+/// Whether a known caller may make this call.
+pub type Authorize = fn(&Identity, &Parts) -> Result<(), Failure>;
+
+/// Authenticates and authorises every call.
+#[derive(Clone, Debug)]
+pub struct CredentialLayer {
+    credentials: Arc<Credentials>,
+    /// Beginnings of paths that need no credential, beside those of health.
+    open: &'static [&'static str],
+    authorize: Authorize,
+}
+
+impl CredentialLayer {
+    pub fn new(
+        credentials: Credentials,
+        open: &'static [&'static str],
+        authorize: Authorize,
+    ) -> Self {
+        Self { credentials: Arc::new(credentials), open, authorize }
+    }
+
+    fn check(&self, request: Request<Body>) -> Result<Request<Body>, Failure> {
+        let path = request.uri().path();
+        if path.starts_with(HEALTH) || self.open.iter().any(|open| path.starts_with(open)) {
+            return Ok(request);
+        }
+        let (mut head, body) = request.into_parts();
+        let known = self.credentials.identify(&head.headers);
+        let allowed = known.and_then(|known| {
+            (self.authorize)(known, &head)?;
+            Ok(Arc::clone(known))
+        });
+        match allowed {
+            Ok(known) => {
+                head.extensions.insert(known);
+                Ok(Request::from_parts(head, body))
+            }
+            Err(failure) => {
+                let (path, reason) = (head.uri.path(), &failure.public_message);
+                tracing::debug!(path, reason, "refused a call");
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl<S> Layer<S> for CredentialLayer {
+    type Service = CredentialGuard<S>;
+
+    fn layer(&self, inner: S) -> CredentialGuard<S> {
+        CredentialGuard { inner, layer: self.clone() }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct CredentialGuard<S> {
+    inner: S,
+    layer: CredentialLayer,
+}
+
+impl<S> Service<Request<Body>> for CredentialGuard<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Either<Ready<Result<Response<Body>, S::Error>>, S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match self.layer.check(request) {
+            Ok(request) => Either::Right(self.inner.call(request)),
+            Err(failure) => Either::Left(ready(Ok(body::response(failure).map(Body::new)))),
+        }
+    }
+}

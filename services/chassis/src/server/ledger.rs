@@ -1,0 +1,281 @@
+//! Admission control by client address: what each address holds of a listener, and what all hold
+//! together. It applies before anybody says who they are, so that one address cannot take what is
+//! there for all.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use faultline_proto::{Failure, reason};
+
+use super::address::{Cidr, grouped};
+
+/// When it may be different.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A resource that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Connection,
+    /// Bytes of requests that wait for the rest of their body.
+    BufferedBytes,
+    /// Calls to a coordinator that it has not answered.
+    Call,
+    /// Watches of health, which nobody needs a credential for.
+    HealthWatch,
+    /// Streams that tell KEDA when there is something to do.
+    ScalerStream,
+    /// Calls that nobody needs a credential for.
+    OpenCall,
+    /// Agent cards that have to be fetched from a coordinator.
+    CardFetch,
+    /// Streams of HTTP/2 that are open, also those whose request nobody has looked at yet.
+    Stream,
+    /// Bytes of answers to strangers that wait to be read.
+    UnreadBytes,
+}
+
+impl Kind {
+    const COUNT: usize = 9;
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Connection => "connections",
+            Kind::BufferedBytes => "buffered bytes of requests",
+            Kind::Call => "calls",
+            Kind::HealthWatch => "health watches",
+            Kind::ScalerStream => "scaler streams",
+            Kind::OpenCall => "calls without a credential",
+            Kind::CardFetch => "agent cards being fetched",
+            Kind::Stream => "streams",
+            Kind::UnreadBytes => "bytes of unread answers",
+        }
+    }
+}
+
+/// How much there may be of each kind.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    each: [usize; Kind::COUNT],
+    total: [usize; Kind::COUNT],
+    exempt: Vec<Cidr>,
+}
+
+/// Nothing is limited.
+impl Default for Limits {
+    fn default() -> Self {
+        let none = [usize::MAX; Kind::COUNT];
+        Self { each: none, total: none, exempt: Vec::new() }
+    }
+}
+
+impl Limits {
+    /// So much for one address, and so much for all of them together.
+    pub fn with(mut self, kind: Kind, each: usize, total: usize) -> Self {
+        (self.each[kind as usize], self.total[kind as usize]) = (each, total);
+        self
+    }
+
+    /// Addresses that stand for many clients, such as proxies: only the total counts for them.
+    pub fn exempt(self, exempt: Vec<Cidr>) -> Self {
+        Self { exempt, ..self }
+    }
+}
+
+/// The books of one listener.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    limits: Limits,
+    total: [AtomicUsize; Kind::COUNT],
+    known: Mutex<HashMap<IpAddr, Weak<Address>>>,
+}
+
+/// The resources that one address holds. Kept for as long as it holds any.
+#[derive(Debug)]
+pub(super) struct Address {
+    /// None: it is exempt.
+    ip: Option<IpAddr>,
+    held: [AtomicUsize; Kind::COUNT],
+    /// Its limit was reached, and the log has it.
+    was_told: AtomicBool,
+    ledger: Arc<Ledger>,
+}
+
+impl Ledger {
+    pub(super) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self { limits, total: Default::default(), known: Mutex::default() })
+    }
+
+    /// The account of an address; one of its own for a peer that is exempt, as are those inside
+    /// this process.
+    pub(super) fn address(self: &Arc<Self>, peer: IpAddr, is_inside: bool) -> Arc<Address> {
+        let is_exempt = is_inside || self.limits.exempt.iter().any(|cidr| cidr.contains(peer));
+        let ip = (!is_exempt).then(|| grouped(peer));
+        let new = || {
+            let (held, was_told) = (Default::default(), AtomicBool::new(false));
+            Arc::new(Address { ip, held, was_told, ledger: Arc::clone(self) })
+        };
+        let Some(ip) = ip else { return new() };
+        let mut known = self.known();
+        if let Some(address) = known.get(&ip).and_then(Weak::upgrade) {
+            return address;
+        }
+        let address = new();
+        known.insert(ip, Arc::downgrade(&address));
+        address
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<IpAddr, Weak<Address>>> {
+        // No code that can panic runs under the lock.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Address {
+    fn drop(&mut self) {
+        let Some(ip) = self.ip else { return };
+        let mut known = self.ledger.known();
+        // Another may have taken its place already.
+        if known.get(&ip).is_some_and(|address| address.strong_count() == 0) {
+            known.remove(&ip);
+        }
+    }
+}
+
+impl Address {
+    /// Takes `n` of a kind, unless that would be too many. Given back when dropped.
+    pub(super) fn take(self: &Arc<Self>, kind: Kind, n: usize) -> Result<Taken, Failure> {
+        self.add(kind, n)?;
+        Ok(Taken { address: Arc::clone(self), kind, n })
+    }
+
+    fn add(&self, kind: Kind, n: usize) -> Result<(), Failure> {
+        let (at, limits) = (kind as usize, &self.ledger.limits);
+        let each = if self.ip.is_some() { limits.each[at] } else { usize::MAX };
+        if !raise(&self.held[at], n, each) {
+            if !self.was_told.swap(true, Relaxed) {
+                let (address, what) = (self.ip.map(|ip| ip.to_string()), kind.name());
+                tracing::warn!(address, limit = each, "an address reached its limit of {what}");
+            }
+            return Err(too_many(kind, each));
+        }
+        if !raise(&self.ledger.total[at], n, limits.total[at]) {
+            self.held[at].fetch_sub(n, Relaxed);
+            return Err(full(kind));
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, kind: Kind, n: usize) {
+        self.held[kind as usize].fetch_sub(n, Relaxed);
+        self.ledger.total[kind as usize].fetch_sub(n, Relaxed);
+    }
+}
+
+/// Adds without ever being above the limit.
+fn raise(counter: &AtomicUsize, n: usize, limit: usize) -> bool {
+    let before = counter.fetch_add(n, Relaxed);
+    let fits = before.checked_add(n).is_some_and(|now| now <= limit);
+    if !fits {
+        counter.fetch_sub(n, Relaxed);
+    }
+    fits
+}
+
+/// One address has too much of a kind.
+pub(super) fn too_many(kind: Kind, limit: usize) -> Failure {
+    let what = kind.name();
+    Failure::new(&reason::RATE_LIMITED)
+        .because(format!("too many {what} of one client at once: it may have {limit}"))
+        .with_retry_after(RETRY_AFTER)
+}
+
+fn full(kind: Kind) -> Failure {
+    let what = kind.name();
+    Failure::new(&reason::OVERLOADED)
+        .because(format!("this server has no room for more {what}"))
+        .with_retry_after(RETRY_AFTER)
+}
+
+/// A part of a limit, given back when dropped.
+#[derive(Debug)]
+pub struct Taken {
+    address: Arc<Address>,
+    kind: Kind,
+    n: usize,
+}
+
+impl Taken {
+    pub(super) fn amount(&self) -> usize {
+        self.n
+    }
+
+    pub(super) fn grow(&mut self, n: usize) -> Result<(), Failure> {
+        self.address.add(self.kind, n)?;
+        self.n += n;
+        Ok(())
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.address.give_back(self.kind, self.n);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(last: u8) -> IpAddr {
+        [127, 0, 0, last].into()
+    }
+
+    #[test]
+    fn one_address_cannot_take_what_is_there_for_all() {
+        let limits = Limits::default().with(Kind::HealthWatch, 2, 3);
+        let ledger = Ledger::new(limits);
+        let (one, other) = (ledger.address(ip(1), false), ledger.address(ip(2), false));
+        let first = one.take(Kind::HealthWatch, 1).unwrap();
+        let _second = ledger.address(ip(1), false).take(Kind::HealthWatch, 1).unwrap();
+        let refused = one.take(Kind::HealthWatch, 1).unwrap_err();
+        assert_eq!(refused.row(), &reason::RATE_LIMITED);
+        assert!(refused.retry_after.is_some());
+        let _third = other.take(Kind::HealthWatch, 1).unwrap();
+        let full = other.take(Kind::HealthWatch, 1).unwrap_err();
+        assert_eq!(full.row(), &reason::OVERLOADED);
+        drop(first);
+        assert!(one.take(Kind::HealthWatch, 1).is_ok(), "what is given back is to be had again");
+    }
+
+    #[test]
+    fn trusted_proxies_are_bound_by_the_total_alone() {
+        let proxies = vec!["127.0.0.9".parse().unwrap()];
+        let limits = Limits::default().with(Kind::Connection, 1, 3).exempt(proxies);
+        let ledger = Ledger::new(limits);
+        let proxy = ledger.address(ip(9), false);
+        let held: Vec<_> = (0..3).map(|_| proxy.take(Kind::Connection, 1).unwrap()).collect();
+        let full = proxy.take(Kind::Connection, 1).unwrap_err();
+        assert_eq!(full.row(), &reason::OVERLOADED);
+        drop(held);
+        let inside = ledger.address(ip(1), true);
+        let _two = [1, 1].map(|n| inside.take(Kind::Connection, n).unwrap());
+    }
+
+    #[test]
+    fn address_is_forgotten_when_it_holds_nothing() {
+        let ledger = Ledger::new(Limits::default());
+        let address = ledger.address(ip(1), false);
+        let call = address.take(Kind::Call, 1).unwrap();
+        drop(address);
+        assert_eq!(ledger.known().len(), 1, "its call is still under way");
+        drop(call);
+        assert_eq!(ledger.known().len(), 0);
+    }
+}

@@ -1,0 +1,75 @@
+//! The layer around the gRPC services that ask for no credential, as probes and KEDA have none. It
+//! counts their calls by address, and bounds their bodies before anything is buffered.
+
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Either},
+};
+use http::{Request, Response};
+use http_body_util::Limited;
+use tokio::time::timeout;
+use tower::{Layer, Service};
+
+use super::{Kind, Taken, take};
+use crate::{body, limits};
+
+/// Paths that need no credential, and the bytes that a request to each may have.
+#[derive(Clone, Debug)]
+pub struct OpenLayer(pub &'static [(&'static str, usize)]);
+
+impl<S> Layer<S> for OpenLayer {
+    type Service = OpenGuard<S>;
+
+    fn layer(&self, inner: S) -> OpenGuard<S> {
+        OpenGuard { inner, paths: self.0 }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct OpenGuard<S> {
+    inner: S,
+    paths: &'static [(&'static str, usize)],
+}
+
+impl<S> Service<Request<Body>> for OpenGuard<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Either<S::Future, BoxFuture<'static, Result<Response<Body>, S::Error>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let path = request.uri().path();
+        let Some((_, bytes)) = self.paths.iter().find(|(open, _)| path.starts_with(open)) else {
+            return Either::Left(self.inner.call(request));
+        };
+        let request = request.map(|body| Body::new(Limited::new(body, *bytes)));
+        let answering = take(Kind::OpenCall).map(|taken| (self.inner.call(request), taken));
+        let answer = async move {
+            let (answering, taken) = match answering {
+                Ok(answering) => answering,
+                Err(failure) => return Ok(body::response(failure).map(Body::new)),
+            };
+            // A request that never comes whole must not be waited for.
+            match timeout(limits::BODY_READ_TIMEOUT, answering).await {
+                Ok(response) => response.map(|response| counted(response, taken)),
+                Err(_) => Ok(body::response(body::expired()).map(Body::new)),
+            }
+        };
+        Either::Right(answer.boxed())
+    }
+}
+
+/// The call counts until its answer is over, also when that is a stream.
+fn counted(response: Response<Body>, taken: Option<Taken>) -> Response<Body> {
+    response.map(|inner| Body::new(body::Kept::new(inner, taken)))
+}
