@@ -32,6 +32,9 @@ use crate::{
     task::{Millis, Refused, Task, millis},
 };
 
+/// A capability that an agent's card offers, or not.
+pub(crate) type Check = fn(&AgentOffer) -> Result<(), Error>;
+
 impl Core {
     /// A stored task that the caller may see under this tenant. Whatever else it is, it is not
     /// found, in the same words as one that never was.
@@ -43,9 +46,76 @@ impl Core {
     ) -> Result<Task, Error> {
         let not_found = || Error::TaskNotFound(id.to_owned());
         let task_id = id.parse::<TaskId>().map_err(|_| not_found())?;
-        let task = self.read(task_id, caller.scope(tenant)).await?.ok_or_else(not_found)?;
+        let task = self.read(task_id, caller.scope(tenant)).await?;
+        // An attempt has its own children, and nothing else of the principal that it works for.
+        let is_own = |task: &Task| {
+            let calling = caller.calling.as_ref();
+            calling.is_none_or(|calling| task.parent_id() == Some(calling.task))
+        };
+        let task = task.filter(is_own).ok_or_else(not_found)?;
         self.activate(caller, &task.agent);
         Ok(task)
+    }
+
+    /// The same for an operation that the card of an agent has to offer. Capability checks come
+    /// before the task lookup (A2A §3.3.4): an agent without the capability gives one answer for
+    /// every id, whether the task exists or not and whoever it belongs to.
+    pub(crate) async fn visible_with(
+        &self,
+        id: &str,
+        tenant: &str,
+        caller: &Caller,
+        check: Check,
+    ) -> Result<Task, Error> {
+        self.check_addressed(tenant, caller, check).await?;
+        let found = self.visible(id, tenant, caller).await;
+        let task = found.map_err(|error| self.without_default(error, tenant, caller, check))?;
+        self.offer(&task.agent, check)?;
+        Ok(task)
+    }
+
+    /// Is there an agent at this address that passes the check? A tenant is one agent. The root
+    /// address stands for all agents that the caller may use, as their tasks are found there. An
+    /// agent that is unknown, or not for this caller, is left to the task lookup, which finds
+    /// nothing.
+    pub(crate) async fn check_addressed(
+        &self,
+        tenant: &str,
+        caller: &Caller,
+        check: Check,
+    ) -> Result<(), Error> {
+        self.meet(tenant).await?;
+        let state = self.lock();
+        let agents = &state.registry.agents;
+        let usable = |name: &str| caller.check_agent(name).is_ok();
+        if !tenant.is_empty() {
+            let agent = agents.get(tenant).filter(|_| usable(tenant));
+            return agent.map_or(Ok(()), |agent| check(&agent.offer));
+        }
+        let mut refused = Ok(());
+        for (_, agent) in agents.iter().filter(|(name, _)| usable(name)) {
+            match check(&agent.offer) {
+                Ok(()) => return Ok(()),
+                Err(error) => refused = refused.and(Err(error)),
+            }
+        }
+        refused
+    }
+
+    /// An unknown task at the root address is judged by the default agent, whose card is the one
+    /// that the root shows.
+    pub(crate) fn without_default(
+        &self,
+        error: Error,
+        tenant: &str,
+        caller: &Caller,
+        check: Check,
+    ) -> Error {
+        let (Error::TaskNotFound(_), "") = (&error, tenant) else { return error };
+        let state = self.lock();
+        let Ok(agent) = self.addressee(&state, tenant, caller) else { return error };
+        let offer = state.registry.agents.get(&agent).map(|agent| &agent.offer);
+        offer.and_then(|offer| check(offer).err()).unwrap_or(error)
     }
 
     /// Notes which of the caller's extensions this agent has.
@@ -169,9 +239,18 @@ impl Core {
             let done: Done = Box::new(move |answer| drop(done.send(answer)));
             let (until, call, history) = (Until::Settled, None, None);
             let (cancel_after, _alarm) = (None, None);
-            let (rode, knows) = (live.task.seq + 1, 0);
-            let waiter = Waiter { until, call, history, rode, knows, cancel_after, done, _alarm };
-            live.waiters.push(waiter);
+            let (rode, knows, patient) = (live.task.seq + 1, 0, false);
+            live.waiters.push(Waiter {
+                until,
+                call,
+                history,
+                rode,
+                knows,
+                patient,
+                cancel_after,
+                done,
+                _alarm,
+            });
             state.end(id, body, initiator, now());
             Ok(true)
         })?;
@@ -196,10 +275,12 @@ impl Core {
         after: Option<u64>,
         caller: &Caller,
     ) -> Result<Subscription, Error> {
-        let task = self.visible(&request.id, &request.tenant, caller).await?;
-        if caller.calling.is_none() {
-            self.offer(&task.agent, gate::check_streaming)?;
-        }
+        let (id, tenant) = (&request.id, &request.tenant);
+        let task = match caller.calling {
+            None => self.visible_with(id, tenant, caller, gate::check_streaming).await?,
+            // A card speaks to clients: agents may follow every task.
+            Some(_) => self.visible(id, tenant, caller).await?,
+        };
         if let Some(after) = after.filter(|n| *n > task.seq) {
             let what = format!(
                 "event {after} does not exist, the last one is {}; leave the header out to start \

@@ -18,6 +18,8 @@ pub(crate) struct Caller {
     pub(crate) principal: String,
     /// The agents it may use; empty: all of them.
     pub(crate) agents: Vec<String>,
+    /// It was given no list of agents, so those for drills are not among them.
+    pub(crate) without_drills: bool,
     /// May look at everybody's tasks through the operators' view.
     pub(crate) operates: bool,
     pub(crate) extensions: Extensions,
@@ -47,6 +49,7 @@ impl From<v1::Caller> for Caller {
                 false => asked.principal,
             },
             agents: asked.agents,
+            without_drills: asked.without_drills,
             operates: asked.operates,
             extensions: Extensions::declared(asked.extensions),
             idempotency_key: asked.idempotency_key,
@@ -70,6 +73,14 @@ impl Caller {
         }
     }
 
+    /// An agent for drills injects faults on demand: a token uses it if it names it.
+    pub(crate) fn check_drill(&self, offer: &AgentOffer) -> Result<(), Error> {
+        match self.without_drills && offer.drill {
+            true => Err(Error::Drill(offer.name.clone())),
+            false => Ok(()),
+        }
+    }
+
     /// For what is about everybody's tasks.
     pub(crate) fn check_operates(&self) -> Result<(), Error> {
         if self.operates { Ok(()) } else { Err(Error::NoOperator) }
@@ -82,6 +93,11 @@ impl Caller {
             agent: (!tenant.is_empty()).then(|| tenant.to_owned()),
             agents: self.agents.clone(),
         }
+    }
+
+    /// Whether a send of this caller can be repeated without being done twice.
+    pub(crate) fn has_key(&self) -> bool {
+        !self.idempotency_key.is_empty() || self.calling.is_some()
     }
 
     pub(crate) fn check_key(&self) -> Result<(), Error> {

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
     id::{TaskId, WorkerId},
@@ -18,6 +19,7 @@ use tokio::{
 };
 
 use crate::{
+    away,
     core::{Closed, Core, State, now},
     elsewhere::Elsewhere,
     error::Error,
@@ -65,11 +67,18 @@ impl Core {
         let mut beats = interval(self.beat_interval());
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut good_until = Instant::now() + self.lease();
+        let mut clock = away::clock();
         loop {
             beats.tick().await;
-            match self.beat(cluster).await {
+            match self.patiently(&mut clock, self.beat(cluster), &mut []).await {
                 Ok(began) => good_until = began + self.lease(),
-                Err(error) => self.beat_failed(&error, good_until),
+                Err(error) => {
+                    let renewed = good_until - self.lease();
+                    if renewed.elapsed() >= limits::STORE_SILENCE_MAX {
+                        self.answer_without_store(&mut []);
+                    }
+                    self.beat_failed(&error, good_until);
+                }
             }
         }
     }
@@ -125,6 +134,7 @@ impl Core {
         }
         let presences = cluster.beat(self.presence()).await?;
         self.change(|state| {
+            state.is_away = false;
             // Who leaves only says so.
             if state.closed.is_none() {
                 state.look_around(Elsewhere::new(presences), now());

@@ -94,6 +94,8 @@ pub(crate) struct State {
     pub(crate) busy: bool,
     /// No call is taken: the store failed and is being read again, or the service is leaving.
     pub(crate) closed: Option<Closed>,
+    /// The store does not answer: new calls that would write are refused.
+    pub(crate) is_away: bool,
     /// When the store was read; workers come back after that.
     pub(crate) since: Instant,
     pub(crate) next_session: u64,
@@ -149,6 +151,7 @@ impl State {
             queue: Queue::default(),
             busy: false,
             closed: None,
+            is_away: false,
             since: Instant::now(),
             next_session: 1,
         }
@@ -169,6 +172,7 @@ impl State {
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match self.closed {
+            None if self.is_away => Err(Error::Store { detail: "no answer".to_owned() }),
             None if self.queue.writes.len() >= limits::STORE_QUEUE_MAX => Err(Error::Overloaded),
             None => Ok(()),
             Some(_) => self.check_served(),

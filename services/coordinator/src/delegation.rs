@@ -2,7 +2,7 @@
 //! task. A child has a key that is unique in its parent, so that whoever calls again, also in a
 //! later attempt, finds the child that is there.
 
-use faultline_chassis::limits;
+use faultline_chassis::{credential::Binding, limits};
 use faultline_proto::id::TaskId;
 
 use crate::{
@@ -30,6 +30,8 @@ pub(crate) struct Claimed {
     pub(crate) key: String,
     /// The child outlives its parent.
     pub(crate) detached: bool,
+    /// The credential that makes the call, where it is a worker's and not every role's.
+    pub(crate) binding: Option<Binding>,
 }
 
 /// The attempt that makes a call.
@@ -45,7 +47,7 @@ pub(crate) struct Calling {
 impl Core {
     /// Who calls with a task's token is that task's principal, for as long as the attempt lasts.
     pub(crate) fn believe(&self, caller: Caller, claimed: Claimed) -> Result<Caller, Error> {
-        let Claimed { token, key, detached } = claimed;
+        let Claimed { token, key, detached, binding } = claimed;
         if key.len() > limits::KEY_BYTES_MAX {
             let what = format!("at most {} bytes", limits::KEY_BYTES_MAX);
             return Err(Error::Invalid { field: "faultline-key", what });
@@ -59,6 +61,9 @@ impl Core {
         }
         if !live.task.is_current(said.attempt) {
             return Err(state.not_current());
+        }
+        if let Some(binding) = binding {
+            state.check_runs_for(&live.task.worker, binding)?;
         }
         // Children of the agent that it stands in for are not its own, whatever they are called.
         let key = match live.task.runner() {

@@ -42,8 +42,6 @@ pub(crate) struct NewTask {
     pub(crate) parent: Option<Parent>,
     /// Active time that it may take; `None`: as much as it takes.
     pub(crate) limit: Option<Duration>,
-    /// Doing it twice does no harm.
-    pub(crate) idempotent: bool,
     /// The agent may answer with a bare message, so nobody is answered before it has said so.
     pub(crate) may_message: bool,
     /// What another one has saved, which it takes over.
@@ -143,7 +141,7 @@ impl State {
             principal: new.principal,
             parent: new.parent,
             timeout_ms: new.limit.map_or(0, |limit| limit.as_millis() as u64),
-            idempotent: new.idempotent,
+            idempotent: false,
         };
         let (mut task, first) = Task::submit(id, &agent, context_id, submitted, now);
         let taken_over = new

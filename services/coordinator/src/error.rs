@@ -14,11 +14,16 @@ use crate::store::{ReadError, postgres, sqlite};
 pub enum StartError {
     #[error(transparent)]
     Listen(#[from] faultline_chassis::server::BindError),
+    #[error(transparent)]
+    Host(#[from] faultline_chassis::server::BadHost),
+    #[error(transparent)]
+    Credentials(#[from] faultline_chassis::credential::Error),
     #[error(
-        "{0} can be reached from other machines, and nobody is asked for a token: configure \
-         `token` in [mesh] or FAULTLINE_MESH__TOKEN, listen on 127.0.0.1, or say --insecure"
+        "`insecure` does not open the coordinator's port any more, which asks every caller for a \
+         credential: leave it out. On loopback with SQLite the token is generated; elsewhere \
+         configure [[mesh.credential]]"
     )]
-    Exposed(std::net::SocketAddr),
+    Insecure,
     #[error("{key}: {what}")]
     Key { key: String, what: String },
     #[error("'{0}' is not a store (say sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE)")]
@@ -46,12 +51,19 @@ impl StartError {
 /// Why a call is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("no agent '{0}' was ever offered here; POST /mesh/Agents lists those that were")]
+    #[error("no agent '{0}' is known here; POST /mesh/Agents lists those that are")]
     AgentNotFound(String),
     #[error("this caller may not use agent '{0}'; the operator says which it may")]
     Denied(String),
+    #[error(
+        "agent '{0}' is for drills, which a token may use if the operator lists it in the token's \
+         `agents`"
+    )]
+    Drill(String),
     #[error("this is for operators: it needs the scope 'operate'")]
     NoOperator,
+    #[error("agent '{agent}' is in use: {what}")]
+    AgentInUse { agent: String, what: String },
     #[error("no worker offers agent '{0}' now")]
     AgentUnavailable(String),
     #[error(
@@ -125,8 +137,20 @@ pub(crate) enum Error {
          with SubscribeToTask or stop it with CancelTask"
     )]
     PatienceEnded(TaskId),
-    #[error("the store is unavailable")]
+    #[error(
+        "the store is unavailable and this call changed nothing: repeat it later, with its \
+         Idempotency-Key if it has one"
+    )]
     Store { detail: String },
+    /// The store has the call's step, or will get it, and does not answer.
+    #[error(
+        "the store does not answer, so it is unknown whether the call was carried out: look for \
+         the task before you send again; only a send with an Idempotency-Key can be repeated"
+    )]
+    StoreSilent { detail: String },
+    /// The store has confirmed the task, and cannot be read now.
+    #[error("the store does not answer; task '{id}' is stored: read it later with GetTask")]
+    StoredUnread { id: TaskId, detail: String },
     /// It was under way when something broke; the detail is not for callers.
     #[error("the coordinator broke off while the call was under way")]
     Unanswered { detail: String },
@@ -165,7 +189,7 @@ impl From<Error> for Failure {
             Error::AgentNotFound(agent) => {
                 Failure::new(&reason::AGENT_NOT_FOUND).because(text).born_at(at_the_door_of(agent))
             }
-            Error::Denied(_) | Error::NoOperator => {
+            Error::Denied(_) | Error::Drill(_) | Error::NoOperator => {
                 Failure::new(&reason::INSUFFICIENT_SCOPE).because(text)
             }
             Error::AgentUnavailable(agent) => Failure::new(&reason::AGENT_UNAVAILABLE)
@@ -173,6 +197,7 @@ impl From<Error> for Failure {
                 .with_retryable(true)
                 .with_retry_after(Duration::from_secs(1))
                 .born_at(at_the_door_of(agent)),
+            Error::AgentInUse { .. } => Failure::new(&reason::FAILED_PRECONDITION).because(text),
             Error::NoStreaming(_) | Error::NoExtendedCard(_) => {
                 Failure::new(&reason::UNSUPPORTED_OPERATION).because(text)
             }
@@ -200,7 +225,9 @@ impl From<Error> for Failure {
                 .with_retryable(true)
                 .with_retry_after(limits::MOVED_RETRY_AFTER),
             Error::TooDeep => Failure::new(&reason::DELEGATION_TOO_DEEP).because(text),
-            Error::TooManyDescendants => Failure::new(&reason::RESOURCE_EXHAUSTED).because(text),
+            Error::TooManyDescendants => {
+                Failure::new(&reason::RESOURCE_EXHAUSTED).because(text).with_retryable(false)
+            }
             Error::BudgetExhausted { .. } => {
                 Failure::new(&reason::DEADLINE_BUDGET_EXHAUSTED).because(text)
             }
@@ -240,8 +267,18 @@ impl From<Error> for Failure {
                 Failure::new(&reason::DEADLINE_EXCEEDED).because(text).with_task(id, "")
             }
             Error::Store { detail } => Failure::new(&reason::STORE_UNAVAILABLE)
+                .because(text)
                 .privately(detail)
-                .with_retry_after(Duration::from_secs(1)),
+                .with_retry_after(limits::STORE_RETRY_AFTER),
+            Error::StoreSilent { detail } => Failure::new(&reason::STORE_UNAVAILABLE)
+                .because(text)
+                .privately(detail)
+                .with_retryable(false),
+            Error::StoredUnread { id, detail } => Failure::new(&reason::STORE_UNAVAILABLE)
+                .because(text)
+                .privately(detail)
+                .with_retryable(false)
+                .with_task(id, ""),
             Error::Unanswered { detail } => Failure::new(&reason::OUTCOME_UNKNOWN)
                 .because(text)
                 .privately(detail)

@@ -70,7 +70,9 @@ impl Registry {
         };
         let situation = Situation {
             retries: task.retries,
-            idempotent: task.idempotent,
+            // Never by a caller's Idempotency-Key: a key makes the submission safe to repeat, not
+            // the agent's work. A stop is a cancel, which is idempotent.
+            idempotent: agent.offer.idempotent || stops::is_stop(task),
             remaining: task.remaining_ms(now).map(Duration::from_millis),
             chance: rand::random(),
         };

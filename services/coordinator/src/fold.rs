@@ -36,7 +36,6 @@ impl Task {
                 self.parent = submitted.parent.clone().map(Box::new);
                 self.run.traceparent.clone_from(&submitted.traceparent);
                 self.run.tracestate.clone_from(&submitted.tracestate);
-                self.idempotent = submitted.idempotent;
                 self.history.extend(submitted.message.clone());
                 self.budget = Budget::of(submitted.timeout_ms);
                 self.enter(TaskState::Submitted, None, at);

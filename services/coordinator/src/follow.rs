@@ -20,6 +20,7 @@ use prost::Message;
 use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::{
+    away::split,
     core::{Core, Effect, State},
     error::Error,
     live::{Done, Live, Seen, Until, Waiter, message_response, task_response},
@@ -44,12 +45,15 @@ pub(crate) struct Followed {
     /// Nobody was told of a task, so that the answer may turn out to be a bare message.
     pub(crate) may_vanish: bool,
     key: Option<Box<KeyRow>>,
+    /// Set where there are waiters.
+    pub(crate) context_id: String,
 }
 
 impl Followed {
     fn new(seq: u64) -> Self {
         let (watchers, waiters) = (Vec::new(), Vec::new());
-        Self { seq, watchers, waiters, confirmed: 0, may_vanish: false, key: None }
+        let context_id = String::new();
+        Self { seq, watchers, waiters, confirmed: 0, may_vanish: false, key: None, context_id }
     }
 
     /// Somebody still listens or waits.
@@ -60,6 +64,12 @@ impl Followed {
     fn is_followed(&self) -> bool {
         self.waiters.iter().any(|waiter| waiter.call.is_some())
             || self.watchers.iter().any(|watcher| !watcher.is_closed())
+    }
+
+    /// Like [`Live::take_impatient`].
+    pub(crate) fn take_impatient(&mut self) -> (Vec<Waiter>, Vec<Waiter>) {
+        // A followed task is stored, but a step from when it was ours may not be.
+        split(&mut self.waiters, self.confirmed.max(1))
     }
 
     pub(crate) fn waiters_mut(&mut self) -> &mut Vec<Waiter> {
@@ -90,9 +100,9 @@ impl State {
         events
     }
 
-    /// Answers when the task has ended or asks, wherever it is. It did neither when its last event
-    /// was `seq`.
-    pub(crate) fn wait_elsewhere(&mut self, id: TaskId, seq: u64, waiter: Waiter) {
+    /// Answers when the task has ended or asks, wherever it is. It did neither when it was read.
+    pub(crate) fn wait_elsewhere(&mut self, task: &Task, waiter: Waiter) {
+        let (id, seq) = (task.id, task.seq);
         let waiter = Waiter { knows: seq, ..waiter };
         match self.live.get_mut(&id) {
             Some(live) => {
@@ -102,6 +112,7 @@ impl State {
             None => {
                 let followed = self.followed.entry(id).or_insert_with(|| Followed::new(seq));
                 followed.waiters.push(waiter);
+                followed.context_id.clone_from(&task.context_id);
                 self.stirred.insert(id);
             }
         }
@@ -110,7 +121,7 @@ impl State {
     /// A task of ours is another's now: whoever waits for it goes on to wait. Those who watch read
     /// on from the store by themselves.
     pub(crate) fn follow_on(&mut self, id: TaskId, live: Live) {
-        let Live { waiters, may_vanish, key, published, .. } = live;
+        let Live { task, waiters, may_vanish, key, published, .. } = live;
         if waiters.is_empty() {
             return;
         }
@@ -119,6 +130,7 @@ impl State {
         followed.confirmed = followed.confirmed.max(published);
         followed.may_vanish = may_vanish;
         followed.key = key;
+        followed.context_id = task.context_id;
         self.stirred.insert(id);
     }
 

@@ -225,7 +225,7 @@ async fn who_waits_is_not_answered_with_what_was_so_before() {
         let options = Options { immediately: false, history: None };
         let waiter = pair.here.core.waiter(Until::Settled, options, &ann, done);
         state.remember(old, now());
-        state.wait_elsewhere(stored.id, stored.seq, waiter);
+        state.wait_elsewhere(&stored, waiter);
     });
     pair.here.core.flushed().await;
     assert!(ended.try_recv().is_err(), "it asks no more, whatever is remembered");

@@ -15,6 +15,9 @@ use crate::tolerated;
 /// Where a task that asks several things at once lists them.
 const INTERRUPTS_KEY: &str = "faultline.dev/interrupts";
 
+/// Where the message of a question carries its record.
+pub(crate) const INTERRUPT_KEY: &str = "faultline.dev/interrupt";
+
 /// The names a frame carries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids<'a> {
@@ -79,16 +82,21 @@ impl Ids<'_> {
         message
     }
 
+    /// The id of the message that asks a question.
+    pub(crate) fn question_id(&self, key: &str) -> String {
+        format!("{}-{key}", self.task_id)
+    }
+
     pub(crate) fn question(&self, interrupt: &Interrupt) -> Message {
         let record = json::to_struct(interrupt);
         let value = Value { kind: Some(Kind::StructValue(record)) };
-        let fields = [("faultline.dev/interrupt".to_owned(), value)].into();
+        let fields = [(INTERRUPT_KEY.to_owned(), value)].into();
         let text = match interrupt.prompt.as_str() {
             "" => interrupt.url.clone(),
             prompt => prompt.to_owned(),
         };
         Message {
-            message_id: format!("{}-{}", self.task_id, interrupt.key),
+            message_id: self.question_id(&interrupt.key),
             metadata: Some(prost_types::Struct { fields }),
             ..self.signed(text_message(text))
         }

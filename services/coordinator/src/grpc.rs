@@ -14,6 +14,7 @@ use std::{
 };
 
 use faultline_chassis::{
+    credential::Binding,
     deadline::parse_grpc_timeout,
     telemetry::{Span, link as why},
     trace::{TRACEPARENT, TRACESTATE},
@@ -36,6 +37,7 @@ use tokio::{sync::oneshot, time::Instant};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
 use crate::{
+    access,
     caller::Caller,
     core::Core,
     delegation::Claimed,
@@ -54,7 +56,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// URIs of A2A extensions, separated by commas.
 const EXTENSIONS: &str = "a2a-extensions";
 /// The token of the attempt that calls.
-const TASK: &str = "faultline-task";
+pub(crate) const TASK: &str = "faultline-task";
 /// Of the child that the call starts or finds.
 const KEY: &str = "faultline-key";
 /// `true`: the child outlives its parent.
@@ -79,19 +81,21 @@ impl Doors {
     }
 
     /// The caller, who is a task's principal where an agent calls with its attempt's token.
-    async fn known(&self, caller: Caller, metadata: &MetadataMap) -> Result<Caller, Error> {
-        match claimed(metadata) {
-            Some(claimed) => self.core.believe_in_time(caller, claimed).await,
-            None => Ok(caller),
+    async fn known<T>(&self, caller: Caller, request: &Request<T>) -> Result<Caller, Failure> {
+        let identity = access::identity(request.extensions())?;
+        let binding = identity.role().map(|_| identity.binding());
+        match claimed(request.metadata(), binding) {
+            Some(claimed) => Ok(self.core.believe_in_time(caller, claimed).await?),
+            None => access::check_may_name_principals(&identity).map(|()| caller),
         }
     }
 
     /// A call comes in.
-    async fn begin(&self, method: &'static str, metadata: &MetadataMap) -> Result<Begun, Status> {
-        let (span, caller) = serve_span(method, asked(metadata));
-        match self.known(caller, metadata).await {
+    async fn begin<T>(&self, method: &'static str, request: &Request<T>) -> Result<Begun, Status> {
+        let (span, caller) = serve_span(method, asked(request.metadata()));
+        match self.known(caller, request).await {
             Ok(caller) => Ok((span, caller)),
-            Err(error) => Err(refused(span, error)),
+            Err(failure) => Err(refused(span, failure)),
         }
     }
 
@@ -121,16 +125,18 @@ fn text<'a>(metadata: &'a MetadataMap, name: &str) -> &'a str {
 }
 
 /// What a call says of the attempt that makes it; `None`: no agent makes it.
-fn claimed(metadata: &MetadataMap) -> Option<Claimed> {
+fn claimed(metadata: &MetadataMap, binding: Option<Binding>) -> Option<Claimed> {
     metadata.get(TASK)?;
     Some(Claimed {
         token: text(metadata, TASK).to_owned(),
         key: text(metadata, KEY).to_owned(),
         detached: text(metadata, DETACHED) == "true",
+        binding,
     })
 }
 
-/// Who comes through this door has the mesh's token, so what it says of itself is believed.
+/// The metadata of a call about its caller. Believed of callers that have every role; for a worker
+/// the principal of its attempt takes its place.
 fn asked(metadata: &MetadataMap) -> Asked {
     let text = |name| text(metadata, name);
     let declared = metadata.get_all(EXTENSIONS).iter().filter_map(|v| v.to_str().ok());
@@ -239,7 +245,7 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (span, caller) = self.begin("SendMessage", request.metadata()).await?;
+        let (span, caller) = self.begin("SendMessage", &request).await?;
         let configuration = request.get_ref().configuration.as_ref();
         let waits = !configuration.is_some_and(|c| c.return_immediately);
         let mut caller = match wishing(caller, &request, waits) {
@@ -259,7 +265,7 @@ impl A2aService for Doors {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<Frames>, Status> {
-        let (span, caller) = self.begin("SendStreamingMessage", request.metadata()).await?;
+        let (span, caller) = self.begin("SendStreamingMessage", &request).await?;
         let caller = match wishing(caller, &request, false) {
             Ok(caller) => caller,
             Err(failure) => return Err(refused(span, failure)),
@@ -269,7 +275,7 @@ impl A2aService for Doors {
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        let (span, caller) = self.begin("GetTask", request.metadata()).await?;
+        let (span, caller) = self.begin("GetTask", &request).await?;
         let found = self.core.get(request.into_inner(), &caller).await;
         Ok(respond(task(span, found)?, &caller))
     }
@@ -278,7 +284,7 @@ impl A2aService for Doors {
         &self,
         request: Request<ListTasksRequest>,
     ) -> Result<Response<ListTasksResponse>, Status> {
-        let (span, caller) = self.begin("ListTasks", request.metadata()).await?;
+        let (span, caller) = self.begin("ListTasks", &request).await?;
         let list = self.core.list(request.into_inner(), &caller).await;
         Ok(Response::new(answer(span, list)?))
     }
@@ -287,7 +293,7 @@ impl A2aService for Doors {
         &self,
         request: Request<CancelTaskRequest>,
     ) -> Result<Response<Task>, Status> {
-        let (mut span, caller) = self.begin("CancelTask", request.metadata()).await?;
+        let (mut span, caller) = self.begin("CancelTask", &request).await?;
         self.core.link_run(&mut span, &request.get_ref().id, why::CANCELS);
         let cancelled = self.core.cancel(request.into_inner(), &caller).await;
         Ok(respond(task(span, cancelled)?, &caller))
@@ -297,7 +303,7 @@ impl A2aService for Doors {
         &self,
         request: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<Frames>, Status> {
-        let (mut span, caller) = self.begin("SubscribeToTask", request.metadata()).await?;
+        let (mut span, caller) = self.begin("SubscribeToTask", &request).await?;
         let after = match request.metadata().get(LAST_EVENT_ID) {
             None => None,
             Some(text) => match text.to_str().ok().and_then(|text| text.parse().ok()) {
@@ -320,7 +326,7 @@ impl A2aService for Doors {
         request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
         let method = "CreateTaskPushNotificationConfig";
-        let (span, caller) = self.begin(method, request.metadata()).await?;
+        let (span, caller) = self.begin(method, &request).await?;
         let made = self.core.create_push(request.into_inner(), &caller).await;
         Ok(respond(answer(span, made)?, &caller))
     }
@@ -329,8 +335,7 @@ impl A2aService for Doors {
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let (span, caller) =
-            self.begin("GetTaskPushNotificationConfig", request.metadata()).await?;
+        let (span, caller) = self.begin("GetTaskPushNotificationConfig", &request).await?;
         let config = self.core.get_push(request.into_inner(), &caller).await;
         Ok(respond(answer(span, config)?, &caller))
     }
@@ -339,8 +344,7 @@ impl A2aService for Doors {
         &self,
         request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        let (span, caller) =
-            self.begin("ListTaskPushNotificationConfigs", request.metadata()).await?;
+        let (span, caller) = self.begin("ListTaskPushNotificationConfigs", &request).await?;
         let list = self.core.list_push(request.into_inner(), &caller).await;
         Ok(respond(answer(span, list)?, &caller))
     }
@@ -350,7 +354,7 @@ impl A2aService for Doors {
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<()>, Status> {
         let method = "DeleteTaskPushNotificationConfig";
-        let (span, caller) = self.begin(method, request.metadata()).await?;
+        let (span, caller) = self.begin(method, &request).await?;
         let deleted = self.core.delete_push(request.into_inner(), &caller).await;
         Ok(respond(answer(span, deleted)?, &caller))
     }
@@ -359,7 +363,7 @@ impl A2aService for Doors {
         &self,
         request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        let (span, caller) = self.begin("GetExtendedAgentCard", request.metadata()).await?;
+        let (span, caller) = self.begin("GetExtendedAgentCard", &request).await?;
         let card = self.core.extended_card(&request.into_inner(), &caller);
         Ok(Response::new(answer(span, card)?))
     }

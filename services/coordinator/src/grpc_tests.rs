@@ -3,10 +3,10 @@
 use faultline_proto::reason;
 
 use super::*;
-use crate::testing::{Bench, at_once, offer, request, soon};
+use crate::testing::{Bench, at_once, known, offer, request, soon};
 
 fn asked_within(timeout: &str) -> Request<SendMessageRequest> {
-    let mut request = Request::new(request("a", "hi"));
+    let mut request = known(request("a", "hi"));
     request.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
     request
 }
@@ -32,7 +32,7 @@ async fn a_caller_whose_time_ends_is_told_which_task_goes_on() {
 async fn a_caller_that_goes_away_is_not_waited_for() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let doors = Doors::new(Arc::clone(&bench.core));
-    let call = doors.send_message(Request::new(request("a", "hi")));
+    let call = doors.send_message(known(request("a", "hi")));
     tokio::select! {
         answer = call => panic!("nobody works on it: {answer:?}"),
         _ = bench.assigned() => {}
@@ -46,7 +46,7 @@ async fn an_agent_calls_as_its_task() {
     let doors = Doors::new(Arc::clone(&bench.core));
     let parent = bench.root("a").await;
     let call = |token: &str| {
-        let mut call = Request::new(at_once(request("b", "do this")));
+        let mut call = known(at_once(request("b", "do this")));
         for (name, value) in [(TASK, token), (KEY, "k"), (DETACHED, "true")] {
             call.metadata_mut().insert(name, value.parse().unwrap());
         }
@@ -60,7 +60,7 @@ async fn an_agent_calls_as_its_task() {
     assert_eq!((&parentage.key[..], parentage.detached), ("k", true));
     soon(doors.send_streaming_message(call(&parent.token))).await.unwrap();
     assert_eq!(bench.count().await, 2, "found again");
-    let mut get = Request::new(GetTaskRequest { id: assign.task_id, ..Default::default() });
+    let mut get = known(GetTaskRequest { id: assign.task_id, ..Default::default() });
     get.metadata_mut().insert(TASK, parent.token.parse().unwrap());
     soon(doors.get_task(get)).await.unwrap();
     let forged = soon(doors.send_message(call("v1.x"))).await.unwrap_err();

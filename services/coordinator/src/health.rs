@@ -2,9 +2,16 @@
 //! no service, and for each of its services by name. It says what `/readyz` says, and knows nothing
 //! of its own. Nobody is asked for a token, as probes have none.
 
-use std::pin::Pin;
+use std::{
+    pin::Pin,
+    sync::{Arc, Weak},
+};
 
-use faultline_chassis::limits;
+use faultline_chassis::{
+    admin::Ready,
+    limits,
+    server::{self, Kind},
+};
 use faultline_proto::{
     Failure,
     a2a::a2a_service_server::A2aServiceServer,
@@ -22,7 +29,13 @@ use tonic_health::pb::{
     health_server::Health,
 };
 
-use crate::{Readiness, grpc::Doors, hub::HubService, link::LinkService, scaler::Scaler};
+use crate::{
+    core::{Closed, Core},
+    grpc::Doors,
+    hub::HubService,
+    link::LinkService,
+    scaler::Scaler,
+};
 
 /// What there is to ask for. They all need the store, so they are as the whole is.
 const SERVICES: [&str; 6] = [
@@ -67,6 +80,7 @@ impl Health for Condition {
     /// By a look now and then, so that nothing is added to the path of a task. A service that is
     /// not known is no error here: it might come yet.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Beats>, Status> {
+        let taken = server::take(Kind::HealthWatch).map_err(Status::from)?;
         let known = SERVICES.contains(&request.get_ref().service.as_str());
         let readiness = self.readiness.clone();
         let look = move || if known { status(&readiness) } else { ServiceUnknown };
@@ -86,7 +100,32 @@ impl Health for Condition {
         });
         let changes = changes.take_until(self.farewell.clone().cancelled_owned());
         let last = if known { NotServing } else { ServiceUnknown };
-        Ok(Response::new(changes.chain(stream::iter([Ok(said(last))])).boxed()))
+        // Counted for as long as it is open.
+        let changes = changes.chain(stream::iter([Ok(said(last))])).map(move |change| {
+            let _counted = &taken;
+            change
+        });
+        Ok(Response::new(changes.boxed()))
+    }
+}
+
+/// Whether a coordinator is of use: it is while it has its store.
+#[derive(Clone)]
+pub struct Readiness(Weak<Core>);
+
+impl Readiness {
+    pub(crate) fn of(core: &Arc<Core>) -> Self {
+        Self(Arc::downgrade(core))
+    }
+
+    pub fn look(&self) -> Ready {
+        // It leaves from its first word on, not only when it takes nothing more.
+        let core = self.0.upgrade().filter(|core| !core.farewell.is_cancelled());
+        match core.map(|core| core.lock().closed) {
+            Some(None) => Ok(()),
+            Some(Some(Closed::StoreFailed)) => Err("the store failed and is being read again"),
+            Some(Some(Closed::Leaving)) | None => Err("it is leaving"),
+        }
     }
 }
 

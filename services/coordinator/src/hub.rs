@@ -8,17 +8,23 @@ use faultline_proto::{
     Failure,
     id::{TaskId, WorkerId, check_agent_name},
     reason,
+    status::undecodable,
     v1::{
         Ack, AgentOffer, Drain, FromWorker, Heartbeat, Held, Hello, ToWorker, Welcome, from_worker,
         hub_server::Hub, to_worker,
     },
 };
-use futures::Stream;
-use tokio::{sync::mpsc, time::Instant};
+use futures::{Stream, StreamExt, stream};
+use prost::Message;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
+    access,
     core::{Core, Effect, State, now},
     dispatch::assign_message,
     registry::{Presence, Worker},
@@ -40,47 +46,72 @@ impl Hub for HubService {
         &self,
         request: Request<Streaming<FromWorker>>,
     ) -> Result<Response<ToWorkerStream>, Status> {
+        let identity = access::identity(request.extensions())?;
         let mut incoming = request.into_inner();
-        let hello = match incoming.message().await?.and_then(|m| m.body) {
+        let first = incoming.message().await.map_err(|status| match undecodable(&status) {
+            Some(failure) => failure.into(),
+            None => status,
+        })?;
+        let hello = match first.and_then(|m| m.body) {
             Some(from_worker::Body::Hello(hello)) => hello,
             _ => return Err(refuse("hello", "the first message of a worker is its hello").into()),
         };
         let id = check(&hello)?;
+        access::check_offers(&identity, &hello)?;
         let (outbox, messages) = mpsc::channel(limits::OUTBOX_MAX);
         let name = hello.name.clone();
         let core = Arc::clone(&self.core);
+        core.introduce(id, &identity).await?;
         core.adopt(id).await.map_err(Failure::from)?;
-        let session = core
-            .change(|state| {
-                state.check_open()?;
-                Ok(state.attach(id, hello, outbox, core.welcome(), now()))
-            })
-            .map_err(|error: crate::error::Error| Failure::from(error))?;
-        tracing::info!(worker = %id, name, "a worker attached");
+        let session = core.change(|state| {
+            state.check_open().map_err(Failure::from)?;
+            state.check_bound(id, &identity)?;
+            state.check_agents(&hello.agents).map_err(Failure::from)?;
+            let session = state.attach(id, hello, outbox, core.welcome(), now());
+            state.bind(id, identity.binding());
+            Ok::<_, Failure>(session)
+        })?;
+        tracing::info!(worker = %id, name, credential = identity.name(), "a worker attached");
+        let (refuse, refused) = oneshot::channel();
         tokio::spawn(async move {
-            let why = listen(&core, id, session, &mut incoming).await;
+            let (why, refusal) = listen(&core, id, session, &mut incoming).await;
             tracing::info!(worker = %id, name, why, "a worker's stream ended");
+            if let Some(failure) = refusal {
+                let _ = refuse.send(failure);
+            }
             core.change(|state| state.detach(id, session));
         });
-        let answers = futures::StreamExt::map(ReceiverStream::new(messages), Ok);
-        Ok(Response::new(Box::pin(answers)))
+        let answers = ReceiverStream::new(messages).map(Ok);
+        Ok(Response::new(Box::pin(answers.chain(refusal(refused)))))
     }
 }
 
-/// Reads until the stream breaks or falls silent.
+/// The last item of a stream to a peer that sent something that is not protobuf.
+pub(crate) fn refusal<T>(
+    refused: oneshot::Receiver<Failure>,
+) -> impl Stream<Item = Result<T, Status>> {
+    let refused = stream::once(refused).filter_map(async |refused| refused.ok());
+    refused.map(|failure| Err(failure.into()))
+}
+
+/// Reads until the stream breaks or falls silent. Returns why, and what the worker is told if it
+/// sent something that is not protobuf.
 async fn listen(
     core: &Core,
     id: WorkerId,
     session: u64,
     incoming: &mut Streaming<FromWorker>,
-) -> &'static str {
+) -> (&'static str, Option<Failure>) {
     let patience = Duration::from_millis(core.config.heartbeat_ms.saturating_mul(3));
     loop {
         core.room().await;
         let message = match tokio::time::timeout(patience, incoming.message()).await {
-            Err(_) => return "silence",
-            Ok(Err(_)) => return "broken",
-            Ok(Ok(None)) => return "closed",
+            Err(_) => return ("silence", None),
+            Ok(Err(status)) => match undecodable(&status) {
+                None => return ("broken", None),
+                refusal => return ("not understood", refusal),
+            },
+            Ok(Ok(None)) => return ("closed", None),
             Ok(Ok(Some(message))) => message,
         };
         let current = core.change(|state| {
@@ -99,7 +130,7 @@ async fn listen(
             true
         });
         if !current {
-            return "replaced";
+            return ("replaced", None);
         }
     }
 }
@@ -113,14 +144,37 @@ fn check(hello: &Hello) -> Result<WorkerId, Failure> {
     if hello.agents.is_empty() {
         return Err(refuse("hello.agents", "offer at least one agent"));
     }
+    if hello.agents.len() > limits::WORKER_AGENTS_MAX {
+        let (count, most) = (hello.agents.len(), limits::WORKER_AGENTS_MAX);
+        let what = format!("{count} agents, at most {most}: offer the others by another worker");
+        return Err(refuse("hello.agents", what));
+    }
+    if hello.name.len() > limits::WORKER_NAME_BYTES_MAX {
+        let (bytes, most) = (hello.name.len(), limits::WORKER_NAME_BYTES_MAX);
+        let what = format!("{bytes} bytes, at most {most}: choose a shorter name");
+        return Err(refuse("hello.name", what));
+    }
     for offer in &hello.agents {
         let named = check_agent_name(&offer.name);
         named.map_err(|bad| refuse("hello.agents.name", bad.to_string()))?;
+        let cards = [("card", &offer.card), ("extendedCard", &offer.extended_card)];
+        for (card, bytes) in
+            cards.map(|(name, card)| (name, card.as_ref().map(Message::encoded_len)))
+        {
+            if let Some(bytes) = bytes.filter(|bytes| *bytes > limits::CARD_BYTES_MAX) {
+                let (agent, most) = (&offer.name, limits::CARD_BYTES_MAX);
+                let what = format!(
+                    "the card of agent '{agent}' has {bytes} bytes, at most {most}: shorten its \
+                     descriptions and examples"
+                );
+                return Err(refuse(&format!("hello.agents.{card}"), what));
+            }
+        }
     }
     Ok(id)
 }
 
-fn refuse(field: &str, what: impl Into<String>) -> Failure {
+pub(crate) fn refuse(field: &str, what: impl Into<String>) -> Failure {
     let what = what.into();
     Failure::new(&reason::INVALID_ARGUMENT)
         .because(format!("{field}: {what}"))
@@ -175,7 +229,11 @@ impl State {
 
     fn take_offers(&mut self, offers: &[AgentOffer], now: Millis) {
         for offer in offers {
-            if self.registry.offer(offer.clone(), now) {
+            let is_new = self.registry.offer(offer.clone(), now);
+            if let Some(agent) = self.registry.agents.get_mut(&offer.name) {
+                agent.offered = now;
+            }
+            if is_new {
                 let write = Write::Offer { offer: Box::new(offer.clone()), at: now };
                 self.commit_write(write, Vec::new());
             }
@@ -300,3 +358,7 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "hub_tests.rs"]
+mod tests;

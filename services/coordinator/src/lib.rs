@@ -9,6 +9,7 @@
 //! `family`; `push` tells webhooks, `retention` forgets; `hub`, `link` and `grpc` are the doors,
 //! `scaler` is KEDA's, and `health` is for probes.
 
+mod agents;
 mod answer;
 mod artifact;
 mod breaker;
@@ -24,6 +25,7 @@ mod show;
 mod task;
 
 mod absorb;
+mod away;
 mod batch;
 mod cluster;
 mod core;
@@ -56,6 +58,7 @@ mod token;
 mod tolerated;
 mod writer;
 
+mod access;
 mod api;
 mod caller;
 mod delegation;
@@ -72,13 +75,14 @@ mod stream;
 mod subscription;
 mod view;
 
+mod bounds;
+mod error;
 mod grpc;
 mod health;
 mod hub;
+mod introduce;
 mod link;
 mod scaler;
-
-mod error;
 
 #[cfg(test)]
 mod principal_tests;
@@ -89,15 +93,15 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::Path,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use faultline_chassis::{
-    Drain, Mesh, Metrics, Secret,
-    admin::Ready,
+    Drain, Mesh, Metrics,
+    credential::{self, Credentials},
     limits,
-    server::{self, Listener},
+    server::{self, Hosts, Listener},
     tls,
 };
 use faultline_proto::{
@@ -122,6 +126,7 @@ use crate::{
 };
 
 pub use error::StartError as Error;
+pub use health::Readiness;
 pub use push::Push;
 pub use store::{
     fill::{Past, fill},
@@ -134,6 +139,10 @@ pub use store::{
 pub struct Config {
     /// Where gateways and workers reach it. Port 0: any free one.
     pub listen: SocketAddr,
+    /// The host names that it answers to besides loopback ones. Default: every name; on a loopback
+    /// address: no other.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     /// Where tasks are kept: `sqlite:PATH`, or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, which
     /// several coordinators may share.
     #[serde(serialize_with = "without_password")]
@@ -145,6 +154,8 @@ pub struct Config {
     /// How long tasks are kept once they have ended. Unset: for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_ended_hours: Option<u64>,
+    /// How long an agent without a worker is remembered, if it has no live tasks. 0: for ever.
+    pub forget_agents_after_hours: u64,
     /// What a message without a tenant goes to. Unset: the only agent there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_agent: Option<String>,
@@ -179,14 +190,21 @@ pub struct Config {
     pub breaker_open_ms: u64,
     /// Tasks of one agent that may wait for a slot.
     pub queue_max: usize,
+    /// Connections that one address may have. Default: 5000, of 10000 in all.
+    pub connections_per_address_max: usize,
+    /// Watches of health that one address may have. Default: 128, of 1024 in all.
+    pub health_watches_per_address_max: usize,
+    /// Scaled objects that KEDA may watch from one address. Default: 256, of 1024 in all.
+    pub scaler_streams_per_address_max: usize,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
     /// Where probes and numbers are served, to whoever reaches it. Default: nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<SocketAddr>,
-    /// Whether everybody who reaches a port beyond this machine may attach. Default: false.
+    /// Refused: the port asks everybody for a credential. Default: false.
     pub insecure: bool,
-    /// What gateways and workers are asked for. Default: nothing.
+    /// The credentials that gateways, workers and operators present. Default: a token that is
+    /// generated, on loopback with SQLite; elsewhere there must be some.
     #[serde(skip)]
     pub mesh: Mesh,
     /// Where its numbers are kept.
@@ -253,9 +271,11 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8081)),
+            hosts: Vec::new(),
             store: "sqlite:faultline.db".to_owned(),
             store_connections: 8,
             keep_ended_hours: None,
+            forget_agents_after_hours: 7 * 24,
             default_agent: None,
             max_attempts: 3,
             reattach_grace_ms: limits::REATTACH_GRACE.as_millis() as u64,
@@ -272,6 +292,9 @@ impl Default for Config {
             breaker_failures: 3,
             breaker_open_ms: 30_000,
             queue_max: limits::AGENT_QUEUE_MAX,
+            connections_per_address_max: limits::MESH_CONNECTIONS_PER_ADDRESS_MAX,
+            health_watches_per_address_max: limits::HEALTH_WATCHES_PER_ADDRESS_MAX,
+            scaler_streams_per_address_max: limits::SCALER_STREAMS_PER_ADDRESS_MAX,
             tls: None,
             admin: None,
             insecure: false,
@@ -286,7 +309,8 @@ impl Default for Config {
 /// Bound and recovered, not yet serving.
 pub struct Service {
     listener: Listener,
-    token: Option<Secret>,
+    hosts: Hosts,
+    credentials: Credentials,
     core: Arc<Core>,
 }
 
@@ -294,37 +318,53 @@ impl Config {
     /// Opens the store, reads back what has not ended, and binds the socket.
     pub async fn bind(self) -> Result<Service, Error> {
         self.check()?;
-        if !self.listen.ip().is_loopback() && self.mesh.token.is_none() && !self.insecure {
-            return Err(Error::Exposed(self.listen));
+        if self.insecure {
+            return Err(Error::Insecure);
         }
         if self.timeout_ms_max == Some(0) {
             let what = "nobody could ask for any time; leave it out to let callers ask for all";
             return Err(Error::Setting { key: "timeout_ms_max", value: 0, what });
         }
+        if self.sqlite().is_none() && !self.is_postgres() {
+            return Err(Error::StoreUrl(shown_store(&self.store)));
+        }
+        let bounds = self.bounds()?;
+        // Generates a token where none is configured, so after everything that may be refused.
+        let credentials = Credentials::load(&self.mesh, self.port())?;
         let store = self.open_store().await?;
         let network = self.mesh.network.as_ref();
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
-        let token = self.mesh.token.clone();
+        let listener = listener.bounds(bounds);
+        let hosts = Hosts::new("coordinator", listener.addr().ip().is_loopback(), &self.hosts)?;
         let core = Arc::new(Core::new(store, self));
         core.recover().await.map_err(|e| Error::Recover(e.to_string()))?;
         observed::watch(&core);
-        Ok(Service { listener, token, core })
+        Ok(Service { listener, hosts, credentials, core })
     }
-}
 
-impl Config {
+    /// The port, as far as its credentials are concerned.
+    pub fn port(&self) -> credential::Port {
+        credential::Port { listen: self.listen, shared_store: self.is_postgres() }
+    }
+
+    fn sqlite(&self) -> Option<&Path> {
+        self.store.strip_prefix("sqlite:").filter(|path| !path.is_empty()).map(Path::new)
+    }
+
+    fn is_postgres(&self) -> bool {
+        ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme))
+    }
+
     async fn open_store(&self) -> Result<Box<dyn store::Store>, Error> {
-        if let Some(path) = self.store.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
-            return Ok(Box::new(store::sqlite::Sqlite::open(Path::new(path))?));
+        if let Some(path) = self.sqlite() {
+            return Ok(Box::new(store::sqlite::Sqlite::open(path)?));
         }
-        if ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme)) {
-            let settings = store::postgres::Settings {
-                lease: Duration::from_millis(self.lease_ms),
-                connections: self.store_connections,
-            };
-            return Ok(Box::new(store::postgres::Postgres::open(&self.store, settings).await?));
-        }
-        Err(Error::StoreUrl(shown_store(&self.store)))
+        // `bind` has refused every other store.
+        let settings = store::postgres::Settings {
+            lease: Duration::from_millis(self.lease_ms),
+            connections: self.store_connections,
+        };
+        Ok(Box::new(store::postgres::Postgres::open(&self.store, settings).await?))
     }
 }
 
@@ -344,16 +384,17 @@ impl Service {
 
     /// To be asked while it runs.
     pub fn readiness(&self) -> Readiness {
-        Readiness(Arc::downgrade(&self.core))
+        Readiness::of(&self.core)
     }
 
     /// Serves until drained. Tasks that run go on in their workers, which come back to the next
     /// coordinator on the same store. An error: something that it cannot do without has ended, and
     /// only a new start mends it.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
-        let Self { listener, token, core } = self;
-        let readiness = Readiness(Arc::downgrade(&core));
-        let health = HealthServer::new(Condition::new(readiness, core.farewell.clone()));
+        let Self { listener, hosts, credentials, core } = self;
+        let readiness = Readiness::of(&core);
+        let health = HealthServer::new(Condition::new(readiness, core.farewell.clone()))
+            .max_decoding_message_size(limits::HEALTH_BYTES_MAX);
         let doors = Doors::new(Arc::clone(&core));
         let bytes = limits::GRPC_BYTES_MAX;
         let routes = Routes::new(health)
@@ -378,10 +419,15 @@ impl Service {
                     .max_decoding_message_size(limits::SCALER_BYTES_MAX),
             );
         let router = routes.prepare().into_axum_router();
-        let router = router.layer(server::TokenLayer::new(token, &[scaler::PATH]));
+        let authorized =
+            server::CredentialLayer::new(credentials, &[scaler::PATH], access::authorize);
+        let router = router.layer(authorized);
+        let router = router.layer(server::OpenLayer(bounds::OPEN));
+        // Outside of the credentials: defence in depth against DNS rebinding.
+        let router = router.layer(server::HostLayer(hosts));
         // The guard stands outermost: it must see the panics and clocks of everything inside.
         let router = router.layer(server::GuardLayer);
-        let router = router.layer(measure(&core));
+        let router = router.layer(measure(&core)).layer(server::GrpcOnlyLayer);
         let mut loops = Loops::start(&core);
         // The door stays open until everybody has been told where to go.
         let closing = Drain::new();
@@ -448,20 +494,4 @@ fn measure(core: &Arc<Core>) -> server::MeasureLayer {
         }
     };
     server::MeasureLayer::new(&core.config.metrics, except, refused)
-}
-
-/// Whether a coordinator is of use: it is while it has its store.
-#[derive(Clone)]
-pub struct Readiness(Weak<Core>);
-
-impl Readiness {
-    pub fn look(&self) -> Ready {
-        // It leaves from its first word on, not only when it takes nothing more.
-        let core = self.0.upgrade().filter(|core| !core.farewell.is_cancelled());
-        match core.map(|core| core.lock().closed) {
-            Some(None) => Ok(()),
-            Some(Some(Closed::StoreFailed)) => Err("the store failed and is being read again"),
-            Some(Some(Closed::Leaving)) | None => Err("it is leaving"),
-        }
-    }
 }

@@ -1,6 +1,10 @@
 //! The gateways' door: many calls on one stream. A blocking send costs no spawn and no channel of
 //! its own; its answer is put on the stream when the store has confirmed it. Streams get a task
-//! each and send only as far ahead as the reader gave credit for.
+//! each and send only as far ahead as the reader gave credit for. A call above the limit of one
+//! gateway is refused alone: the stream goes on for all others.
+
+mod ask;
+mod place;
 
 use std::{
     collections::HashMap,
@@ -8,8 +12,9 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use faultline_chassis::{
@@ -21,21 +26,26 @@ use faultline_proto::{
     Failure,
     a2a::{SendMessageResponse, send_message_response::Payload},
     reason,
-    v1::{self, Call, Deleted, End, Frame, Moved, Reply, call, link_server::Link, reply},
+    status::undecodable,
+    v1::{self, Call, End, Frame, Moved, Reply, call, link_server::Link, reply},
 };
 use futures::{FutureExt, Stream, StreamExt, stream};
 use prost::Message;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status};
 
+use self::{
+    ask::{ask, method},
+    place::{Place, Streaming},
+};
 use crate::{
     caller::{Caller, Extensions},
     core::Core,
     error::Error,
     feed::Watching,
-    meters,
+    hub, meters,
     subscription::Subscription,
 };
 
@@ -58,23 +68,26 @@ impl Link for LinkService {
 
     async fn open(
         &self,
-        request: Request<Streaming<Call>>,
+        request: Request<tonic::Streaming<Call>>,
     ) -> Result<Response<ReplyStream>, Status> {
         let mut incoming = request.into_inner();
-        // One place for the answer of each call that a gateway may have under way, so that an
-        // answer never waits; frames of streams wait in a queue of their own.
-        let (replies, answers) = mpsc::channel(limits::LINK_CALLS_MAX);
+        // One place for the answer of each call that a gateway may have under way, and one for the
+        // goodbye, so that an answer never waits; frames of streams wait in a queue of their own.
+        let (replies, answers) = mpsc::channel(limits::LINK_CALLS_MAX + 1);
         let (frames, streamed) = mpsc::channel(limits::LINK_FRAMES_MAX);
         let line = Arc::new(Line {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             core: Arc::clone(&self.core),
             replies,
             frames,
+            open: AtomicUsize::new(0),
             cut: CancellationToken::new(),
             streams: Mutex::default(),
         });
+        let written = Arc::clone(&line);
         let cut = line.cut.clone().cancelled_owned();
         let farewell = line.core.farewell.clone();
+        let (refuse, refused) = oneshot::channel();
         tokio::spawn(async move {
             let mut told = false;
             loop {
@@ -90,17 +103,34 @@ impl Link for LinkService {
                     () = line.cut.cancelled() => break,
                 };
                 match call {
+                    Ok(Some(call)) if line.is_too_many(&call) => line.refuse(call.id).await,
                     Ok(Some(call)) => line.take_guarded(call),
-                    Ok(None) | Err(_) => break,
+                    Ok(None) => break,
+                    Err(status) => {
+                        undecodable(&status).map(|failure| refuse.send(failure));
+                        break;
+                    }
                 }
             }
             line.hang_up();
         });
-        let merged = stream::select(ReceiverStream::new(answers), ReceiverStream::new(streamed));
+        // A call is over when its answer is written.
+        let answers = ReceiverStream::new(answers).inspect(move |reply| {
+            if reply.id != GOODBYE {
+                written.open.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
+        let merged = stream::select(answers, ReceiverStream::new(streamed));
         // Nothing may leave after something was lost, or a reader would resume behind the loss.
-        Ok(Response::new(Box::pin(merged.map(Ok).take_until(cut))))
+        Ok(Response::new(Box::pin(merged.map(Ok).take_until(cut).chain(hub::refusal(refused)))))
     }
 }
+
+/// When a gateway that had too many calls may have fewer.
+const REFUSED_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The id of no call: what is said to all of them.
+const GOODBYE: u64 = 0;
 
 /// One gateway's stream.
 struct Line {
@@ -108,6 +138,8 @@ struct Line {
     core: Arc<Core>,
     replies: mpsc::Sender<Reply>,
     frames: mpsc::Sender<Reply>,
+    /// Calls that are not answered yet, or whose answer is not written.
+    open: AtomicUsize,
     /// The stream is over, whoever still holds the line.
     cut: CancellationToken,
     streams: Mutex<HashMap<u64, Arc<Reader>>>,
@@ -130,10 +162,24 @@ impl Reader {
 
 impl Line {
     fn take_guarded(self: &Arc<Self>, call: Call) {
-        let id = call.id;
-        if catch_unwind(AssertUnwindSafe(|| self.take(call))).is_err() {
-            self.reply(id, Err(Failure::new(&reason::INTERNAL_ERROR)), Vec::new());
-        }
+        // A panic costs the call that met it, which its place answers.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.take(call)));
+    }
+
+    /// Whether it is one call more than a gateway may have under way.
+    fn is_too_many(&self, call: &Call) -> bool {
+        let is_call =
+            !matches!(call.body, None | Some(call::Body::Credit(_) | call::Body::Drop(_)));
+        is_call && self.open.load(Ordering::Relaxed) >= limits::LINK_CALLS_MAX
+    }
+
+    /// Refuses one call. Where the gateway reads nothing, no further call is taken until it does.
+    async fn refuse(&self, id: u64) {
+        let failure = Failure::new(&reason::OVERLOADED)
+            .because("this gateway has too many calls under way at the coordinator")
+            .with_retry_after(REFUSED_RETRY_AFTER);
+        let body = Some(self.body(Err(failure)));
+        self.send_last(Reply { id, body, extensions: Vec::new() }).await;
     }
 
     fn take(self: &Arc<Self>, call: Call) {
@@ -151,14 +197,14 @@ impl Line {
                 let measured = self.core.meters.send.begin();
                 let (span, mut caller) = serve_span("SendMessage", asked);
                 caller.call = Some((self.id, id));
-                let (line, extensions) = (Arc::clone(self), caller.extensions.clone());
+                let (place, extensions) = (Place::new(self, id), caller.extensions.clone());
                 self.core.send(
                     request,
                     caller,
                     Box::new(move |answer| {
                         measured.end(answer.as_ref().err());
                         let answer = sent(span, answer);
-                        line.reply(id, answer.map(reply::Body::Sent), extensions.active());
+                        place.answer(answer.map(reply::Body::Sent), extensions.active());
                     }),
                 );
             }
@@ -166,11 +212,11 @@ impl Line {
                 let measured = self.core.meters.send.begin();
                 let (span, mut caller) = serve_span("SendMessage", asked);
                 caller.call = Some((self.id, id));
-                let (line, core) = (Arc::clone(self), Arc::clone(&self.core));
+                let (place, core) = (Place::new(self, id), Arc::clone(&self.core));
                 let done = Box::new(move |answer: Result<SendMessageResponse, Failure>| {
                     measured.end(answer.as_ref().err());
                     let answer = sent(span, answer);
-                    line.reply(id, answer.map(reply::Body::Sent), Vec::new());
+                    place.answer(answer.map(reply::Body::Sent), Vec::new());
                 });
                 tokio::spawn(async move { core.wait(wait, caller, done).await });
             }
@@ -208,15 +254,15 @@ impl Line {
                     self.core.link_run(&mut span, &request.id, link::CANCELS);
                 }
                 let measured = self.core.meters.calls.begin(meters::method(&question));
-                let line = Arc::clone(self);
+                let (place, core) = (Place::new(self, id), Arc::clone(&self.core));
                 tokio::spawn(async move {
-                    let answer = guarded(ask(&line.core, question, &caller)).await;
+                    let answer = guarded(ask(&core, question, &caller)).await;
                     measured.end(answer.as_ref().err());
                     if let Ok(reply::Body::Task(task)) = &answer {
                         span.task(task);
                     }
                     let answer = ended(span, answer);
-                    line.reply(id, answer, caller.extensions.active());
+                    place.answer(answer, caller.extensions.active());
                 });
             }
         }
@@ -234,6 +280,7 @@ impl Line {
         let credit = Semaphore::new(limits::STREAM_CREDIT as usize);
         let reader = Arc::new(Reader { credit, gone: Notify::new() });
         self.streams().insert(id, Arc::clone(&reader));
+        let counted = Streaming::new(self);
         tokio::spawn(async move {
             let _open = line.core.meters.open.hold();
             let all = async {
@@ -246,7 +293,9 @@ impl Line {
             line.streams().remove(&id);
             let answer = ended(span, answer);
             let last = Reply { id, body: Some(line.body(answer)), extensions: Vec::new() };
-            line.send_frame(last, &reader).await;
+            // Also to a reader that left: the gateway counts the call until then.
+            line.send_last(last).await;
+            drop(counted);
         });
     }
 
@@ -285,8 +334,15 @@ impl Line {
         }
     }
 
-    /// Puts an answer on the stream, now: it may be called under the core's lock. A gateway that
-    /// has more calls under way than it may loses its stream.
+    async fn send_last(&self, last: Reply) {
+        tokio::select! {
+            _ = self.frames.send(last) => {}
+            () = self.cut.cancelled() => {}
+        }
+    }
+
+    /// Puts an answer on the stream, now: it may be called under the core's lock. There is room for
+    /// the answer of every call that is counted.
     fn reply(&self, id: u64, answer: Result<reply::Body, Failure>, extensions: Vec<String>) {
         let body = Some(self.body(answer));
         if self.replies.try_send(Reply { id, body, extensions }).is_err() {
@@ -297,7 +353,7 @@ impl Line {
     /// New calls are to be made elsewhere.
     fn say_goodbye(&self) {
         let body = Some(reply::Body::Moved(Moved::default()));
-        if self.replies.try_send(Reply { id: 0, body, extensions: Vec::new() }).is_err() {
+        if self.replies.try_send(Reply { id: GOODBYE, body, extensions: Vec::new() }).is_err() {
             self.cut.cancel();
         }
     }
@@ -373,74 +429,6 @@ async fn guarded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, F
         Ok(done) => done.map_err(Failure::from),
         Err(_) => Err(Failure::new(&reason::INTERNAL_ERROR)),
     }
-}
-
-/// What A2A calls a question that has one answer; `None`: it is an operator's.
-fn method(question: &call::Body) -> Option<&'static str> {
-    use call::Body;
-    Some(match question {
-        Body::Get(_) => "GetTask",
-        Body::List(_) => "ListTasks",
-        Body::Cancel(_) => "CancelTask",
-        Body::CreatePush(_) => "CreateTaskPushNotificationConfig",
-        Body::GetPush(_) => "GetTaskPushNotificationConfig",
-        Body::ListPush(_) => "ListTaskPushNotificationConfigs",
-        Body::DeletePush(_) => "DeleteTaskPushNotificationConfig",
-        Body::ExtendedCard(_) => "GetExtendedAgentCard",
-        _ => return None,
-    })
-}
-
-async fn ask(
-    core: &Arc<Core>,
-    question: call::Body,
-    caller: &Caller,
-) -> Result<reply::Body, Error> {
-    use call::Body;
-    Ok(match question {
-        Body::Get(request) => reply::Body::Task(Box::new(core.get(request, caller).await?)),
-        Body::List(request) => reply::Body::List(core.list(request, caller).await?),
-        Body::Cancel(request) => reply::Body::Task(Box::new(core.cancel(request, caller).await?)),
-        Body::Inspect(request) => {
-            reply::Body::Inspect(Box::new(core.inspect(request, caller).await?))
-        }
-        Body::Tasks(request) => reply::Body::Tasks(core.tasks(request, caller).await?),
-        Body::Events(request) => reply::Body::Events(core.events(request, caller).await?),
-        Body::Activity(request) => reply::Body::Activity(core.activity(request, caller).await?),
-        Body::Failures(request) => reply::Body::Failures(core.failures(request, caller).await?),
-        Body::OperatorCancel(request) => {
-            reply::Body::Inspect(Box::new(core.operator_cancel(request, caller).await?))
-        }
-        Body::OperatorAnswer(request) => {
-            reply::Body::Inspect(Box::new(core.operator_answer(request, caller).await?))
-        }
-        Body::Agents(request) => {
-            core.meet(&request.name).await?;
-            reply::Body::Agents(core.agents(&request)?)
-        }
-        Body::Workers(_) => reply::Body::Workers(core.workers()),
-        Body::CreatePush(config) => {
-            reply::Body::Push(Box::new(core.create_push(config, caller).await?))
-        }
-        Body::GetPush(request) => {
-            reply::Body::Push(Box::new(core.get_push(request, caller).await?))
-        }
-        Body::ListPush(request) => reply::Body::Pushes(core.list_push(request, caller).await?),
-        Body::DeletePush(request) => {
-            core.delete_push(request, caller).await?;
-            reply::Body::Deleted(Deleted {})
-        }
-        Body::ExtendedCard(request) => {
-            reply::Body::Card(Box::new(core.extended_card(&request, caller)?))
-        }
-        Body::Send(_)
-        | Body::Wait(_)
-        | Body::Stream(_)
-        | Body::Subscribe(_)
-        | Body::Watch(_)
-        | Body::Credit(_)
-        | Body::Drop(_) => unreachable!("the line keeps these to itself"),
-    })
 }
 
 /// The span of one call at this hop, and the caller as the operations see it.

@@ -62,6 +62,8 @@ pub(crate) struct Waiter {
     pub(crate) rode: u64,
     /// The last event that was there when it began to wait: what is older is no answer to it.
     pub(crate) knows: u64,
+    /// The caller is an attempt of a task: it waits as long as the store takes.
+    pub(crate) patient: bool,
     /// The task is cancelled so long after the caller gave up; `None`: it goes on.
     pub(crate) cancel_after: Option<Duration>,
     pub(crate) done: Done,

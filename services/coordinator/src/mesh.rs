@@ -4,7 +4,10 @@ use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
     id::{TaskId, WorkerId},
-    v1::{self, AgentsRequest, AgentsResponse, InspectRequest, InspectResponse, WorkersResponse},
+    v1::{
+        self, AgentsRequest, AgentsResponse, InspectRequest, InspectResponse, WorkersResponse,
+        event::Body,
+    },
 };
 
 use tokio::time::Instant;
@@ -33,8 +36,14 @@ impl Core {
     pub(crate) fn agents_here(&self, request: &AgentsRequest) -> Vec<v1::Agent> {
         let state = self.lock();
         let default = self.default_agent(&state);
-        let wanted = |name: &str| request.name.is_empty() || request.name == name;
-        let agents = state.registry.agents.iter().filter(|(name, _)| wanted(name));
+        let only = match request.only_default {
+            true => Some(default.as_deref().unwrap_or_default()),
+            false => Some(request.name.as_str()).filter(|name| !name.is_empty()),
+        };
+        // One is looked up: anybody may ask for a card, however many agents there are.
+        let found = only.map(|name| state.registry.agents.get_key_value(name));
+        let all = found.is_none().then_some(&state.registry.agents).into_iter().flatten();
+        let agents = found.flatten().into_iter().chain(all);
         let (instant, now) = (Instant::now(), now());
         let agents = agents.map(|(name, agent)| v1::Agent {
             name: name.clone(),
@@ -95,7 +104,7 @@ impl Core {
         let stored = self.store.task(id, scope.clone()).await?.ok_or_else(not_found)?;
         let children = self.store.children(id, scope, limits::CHILDREN_SHOWN_MAX).await?;
         let task = stored.task;
-        Ok(InspectResponse {
+        let mut shown = InspectResponse {
             agent: task.agent.clone(),
             trace_id: task.run_trace().trace_id(),
             created: Some(timestamp(task.created)),
@@ -112,9 +121,45 @@ impl Core {
             tolerated: task.tolerated.failures().to_vec(),
             not_retried: task.not_retried as i32,
             trace_url: String::new(),
+            advice: None,
             task: Some(task.into_a2a(None)),
-        })
+        };
+        if !caller.operates {
+            hide_workers(&mut shown);
+        }
+        Ok(shown)
     }
+}
+
+/// Worker ids and names, which are host names, are for operators: a tenant reads its own task
+/// without them.
+fn hide_workers(shown: &mut InspectResponse) {
+    for attempt in &mut shown.attempts {
+        attempt.worker.clear();
+        attempt.worker_id.clear();
+        attempt.failure.iter_mut().for_each(hide_worker);
+    }
+    shown.failure.iter_mut().chain(&mut shown.tolerated).for_each(hide_worker);
+}
+
+fn hide_worker(failure: &mut v1::Failure) {
+    failure.origin.iter_mut().for_each(|origin| origin.worker.clear());
+}
+
+/// The same for an event of a task.
+pub(crate) fn hide_worker_of(event: &mut v1::Event) {
+    let failure = match &mut event.body {
+        Some(Body::Assigned(assigned)) => {
+            assigned.worker.clear();
+            assigned.worker_name.clear();
+            return;
+        }
+        Some(Body::Lost(lost)) => &mut lost.failure,
+        Some(Body::Ended(ended)) => &mut ended.failure,
+        Some(Body::Tolerated(tolerated)) => &mut tolerated.failure,
+        _ => return,
+    };
+    failure.iter_mut().for_each(hide_worker);
 }
 
 /// The breaker's clock does not tell the time of day, so it is reckoned from now.

@@ -78,19 +78,18 @@ impl Core {
     /// An agent that nobody has told us of may have been offered elsewhere just now.
     pub(crate) async fn meet(&self, agent: &str) -> Result<(), Error> {
         let is_stranger = self.lock().is_stranger(agent);
-        match is_stranger {
-            true => self.learn_offers().await,
-            false => Ok(()),
+        if is_stranger {
+            // The name may be a stranger's guess: only that one is read.
+            let only = (!agent.is_empty()).then(|| agent.to_owned());
+            let known = self.store.agents(only).await?;
+            self.change(|state| known.into_iter().for_each(|known| state.registry.learn(known)));
         }
+        Ok(())
     }
 
     async fn learn_offers(&self) -> Result<(), Error> {
-        let offers = self.store.agents().await?;
-        self.change(|state| {
-            for (offer, changed) in offers {
-                state.registry.offer(offer, changed);
-            }
-        });
+        let known = self.store.agents(None).await?;
+        self.change(|state| state.reconcile_agents(known));
         Ok(())
     }
 

@@ -4,11 +4,13 @@
 use faultline_proto::{
     Failure,
     a2a::{
-        AgentCard, AgentExtension, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
-        GetExtendedAgentCardRequest, GetTaskPushNotificationConfigRequest, GetTaskRequest,
+        AgentCapabilities, AgentCard, AgentExtension, CancelTaskRequest,
+        DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+        GetTaskPushNotificationConfigRequest, GetTaskRequest,
         ListTaskPushNotificationConfigsRequest, ListTasksRequest, SubscribeToTaskRequest,
         TaskPushNotificationConfig, TaskState,
     },
+    reason,
     v1::{self, AgentOffer, AgentsRequest, InspectRequest, Interrupt, report},
 };
 
@@ -23,6 +25,37 @@ use crate::{
 fn only(name: &str, agents: &[&str]) -> Caller {
     let agents = agents.iter().map(|a| (*a).to_owned()).collect();
     Caller { agents, ..principal(name) }
+}
+
+/// An agent with push notifications: a call about the push of any other is refused before the task
+/// is looked up.
+fn notifying(name: &str) -> AgentOffer {
+    let capabilities = AgentCapabilities {
+        streaming: Some(true),
+        push_notifications: Some(true),
+        ..AgentCapabilities::default()
+    };
+    let card = AgentCard { capabilities: Some(capabilities), ..AgentCard::default() };
+    AgentOffer { card: Some(card), ..offer(name) }
+}
+
+#[tokio::test]
+async fn a_caller_without_a_list_of_agents_may_not_use_agents_for_drills() {
+    let drill = AgentOffer { drill: true, ..offer("drill") };
+    let mut bench = Bench::start(vec![offer("a"), drill]).await;
+    let by_default = Caller { without_drills: true, ..principal("ann") };
+    let send = async |caller: &Caller, agent: &str| {
+        soon(bench.send(at_once(request(agent, "hi")), caller)).await.unwrap().map(drop)
+    };
+    let refused = send(&by_default, "drill").await.unwrap_err();
+    assert_eq!(refused.row(), &reason::INSUFFICIENT_SCOPE);
+    assert!(refused.public_message.contains("`agents`"), "{}", refused.public_message);
+    send(&by_default, "a").await.unwrap();
+    send(&only("ann", &["drill"]), "drill").await.unwrap();
+    send(&principal("ann"), "drill").await.unwrap();
+    // An agent that the caller may use delegates by its own authority.
+    let root = bench.root("a").await;
+    bench.child(&root, "one", "drill").await;
 }
 
 /// What every operation on this task says to this caller.
@@ -77,7 +110,7 @@ fn said(results: Vec<Result<(), Failure>>, id: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn what_is_anothers_is_not_found_in_the_same_words_as_nothing() {
-    let mut bench = Bench::start(vec![offer("a"), offer("b")]).await;
+    let mut bench = Bench::start(vec![notifying("a"), notifying("b")]).await;
     let sent = bench.send(request("a", "hi"), &principal("ann"));
     let assign = bench.assigned().await;
     let ask = Interrupt { key: "q".into(), ..Interrupt::default() };

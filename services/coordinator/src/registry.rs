@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use faultline_chassis::credential::Binding;
 use faultline_proto::{
     id::{TaskId, WorkerId},
     v1::{AgentOffer, ToWorker},
@@ -16,12 +17,14 @@ use tokio::{sync::mpsc, time::Instant};
 use crate::{
     Config,
     breaker::Breaker,
+    core::now,
     elsewhere::Elsewhere,
     meters::{AgentMeters, Meters},
     policy::Policy,
     queue::Queue,
     retry::RetryBudget,
     spread::Sent,
+    store::Remembered,
     task::Millis,
 };
 
@@ -40,6 +43,8 @@ pub(crate) struct Agent {
     pub(crate) offer: AgentOffer,
     /// Since when the offer is what it is.
     pub(crate) changed: Millis,
+    /// When a worker last offered it. While one does it is now, whatever stands here.
+    pub(crate) offered: Millis,
     /// Attached workers that offer it. The choice rotates.
     pub(crate) workers: VecDeque<WorkerId>,
     /// Tasks that wait for a slot.
@@ -61,6 +66,8 @@ pub(crate) struct Worker {
     /// Was sent to another coordinator, and goes when it knows one.
     pub(crate) sent_away: bool,
     pub(crate) link: Presence,
+    /// The credential that introduced it; `None`: it has not attached since this start.
+    pub(crate) binding: Option<Binding>,
     /// What it runs, whether it computes or waits.
     running: HashMap<TaskId, Running>,
     /// How many of them compute…
@@ -109,6 +116,7 @@ impl Worker {
             draining: false,
             sent_away: false,
             link: Presence::Gone { since: Instant::now() },
+            binding: None,
             running: HashMap::new(),
             used: 0,
             used_by: HashMap::new(),
@@ -300,6 +308,7 @@ impl Agent {
             offer,
             policy,
             changed,
+            offered: changed,
         }
     }
 }
@@ -333,6 +342,15 @@ impl Registry {
         }
         self.warn_of_strangers(&name);
         true
+    }
+
+    /// The same for an agent as the store remembers it.
+    pub(crate) fn learn(&mut self, known: Remembered) {
+        let name = known.offer.name.clone();
+        self.offer(known.offer, known.changed);
+        if let Some(agent) = self.agents.get_mut(&name) {
+            agent.offered = agent.offered.max(known.offered);
+        }
     }
 
     /// How long workers may take to come back.
@@ -431,6 +449,7 @@ impl Registry {
             for name in &worker.agents {
                 if let Some(agent) = self.agents.get_mut(name) {
                     agent.workers.retain(|w| *w != id);
+                    agent.offered = now();
                 }
             }
         }

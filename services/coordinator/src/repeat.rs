@@ -15,6 +15,7 @@ use prost::Message;
 use tokio::sync::oneshot;
 
 use crate::{
+    away::{self, read_in_time},
     caller::Caller,
     core::{Core, Effect, now},
     delegation::ANY_MESSAGE,
@@ -22,9 +23,10 @@ use crate::{
     error::Error,
     follow::unserved,
     foreign::{STEP_TRIES, contended},
+    gate,
     keys::{Claim, digest_of},
     live::{Done, Until, message_response, task_response},
-    send::{Options, Sending, task_id},
+    send::{Options, Sending, push_of, task_id},
     store::{Digest, KeyName, KeyRow, Scope},
     subscription::{Start, Subscription},
     task::{Millis, Task, is_waiting},
@@ -53,9 +55,18 @@ impl Core {
         if !request.tenant.is_empty() {
             caller.check_agent(&request.tenant)?;
         }
+        let reads = caller.has_key() || !task_id(&request).is_empty();
+        // SQLite can be read although it takes no writes.
+        if reads && self.store.cluster().is_some() && self.lock().is_away {
+            return Err(Error::Store { detail: "no answer".to_owned() });
+        }
         self.meet(&request.tenant).await?;
         let task = match task_id(&request) {
             "" => None,
+            id if push_of(&request).is_some() => {
+                let check = gate::check_push;
+                Some(Box::new(self.visible_with(id, &request.tenant, caller, check).await?))
+            }
             id => Some(Box::new(self.visible(id, &request.tenant, caller).await?)),
         };
         let answers = task.is_some();
@@ -152,7 +163,7 @@ impl Core {
         match self.outcome(key, options, caller).await? {
             Outcome::Task(id) => {
                 let start = Start::Snapshot { history: options.history };
-                let mut subscription = self.subscribe_id(id, start).await?;
+                let mut subscription = read_in_time(self.subscribe_id(id, start)).await?;
                 subscription.closes_at_question();
                 Ok(subscription.tied(Tie::of(caller, self, id)))
             }
@@ -201,7 +212,8 @@ impl Core {
             }
             SendMessageResponse { payload: Some(Payload::Task(_)) } => Ok(Outcome::Task(id)),
             SendMessageResponse { payload: None } => {
-                let stored = self.store.key(key.name, key.created).await?;
+                let stored = self.store.key(key.name, key.created);
+                let stored = read_in_time(async { Ok(stored.await?) }).await?;
                 let reply = stored.and_then(|key| key.reply);
                 reply.map_or(Ok(Outcome::Task(id)), decoded)
             }
@@ -245,11 +257,11 @@ impl Core {
             false => self.wait_here(id, options, caller, done),
         };
         let Some(done) = unheard else { return };
-        let found = self.read(id, Scope::default()).await;
+        let found = read_in_time(self.read(id, Scope::default())).await;
         let found = found.and_then(|found| found.ok_or(Error::TaskNotFound(id.to_string())));
         let task = match found {
             Ok(task) => task,
-            Err(error) => return done(Err(error.into())),
+            Err(error) => return done(Err(away::stored(error, id).into())),
         };
         if !is_shared || options.immediately || task.is_final() || is_waiting(task.state) {
             return done(Ok(task_response(task.into_a2a(options.history))));
@@ -260,7 +272,7 @@ impl Core {
             }
             let waiter = self.waiter(Until::Settled, options, caller, done);
             caller.call.map(|call| state.calls.insert(call, id));
-            state.wait_elsewhere(id, task.seq, waiter);
+            state.wait_elsewhere(&task, waiter);
         });
         self.say_followed(id);
         // Should it be here, and be older than what was read. If not now, it is found by comparing.

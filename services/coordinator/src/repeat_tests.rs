@@ -1,8 +1,10 @@
 //! One key, one task, whatever comes how often and when.
 
 use faultline_proto::{
-    a2a::{TaskState, stream_response},
-    v1::{Interrupt, Submitted, report},
+    Failure,
+    a2a::{GetTaskRequest, TaskState, stream_response},
+    reason,
+    v1::{AgentOffer, Interrupt, Submitted, report},
 };
 
 use super::*;
@@ -231,4 +233,27 @@ async fn an_expired_key_is_free_and_is_forgotten() {
     bench.write(insert(old)).await;
     let new = task_of(bench.send(hi, &caller)).await.id;
     assert_eq!(new, bench.assigned().await.task_id, "a send as if there were no key");
+}
+
+/// Older builds stored `idempotent` with every task that was sent with a key.
+#[tokio::test]
+async fn a_stored_task_with_the_old_flag_is_judged_by_the_current_offer() {
+    let declared = AgentOffer { idempotent: true, ..offer("a") };
+    for (offer, expected) in [(offer("a"), TaskState::Failed), (declared, TaskState::Working)] {
+        let bench = Bench::start(vec![offer.clone()]).await;
+        let (message, principal) = (Some(text_message("pay".into())), "ann".to_owned());
+        let submitted = Submitted { message, principal, idempotent: true, ..Submitted::default() };
+        let (task, event) = Task::submit(TaskId::new(), "a", "c".into(), submitted, now());
+        let (row, events) = (Row::from(&task), vec![encode(1, &event)]);
+        bench.write(Write::Insert { row, events, with: None }).await;
+        let mut bench = bench.restart(vec![offer]).await;
+        let assign = bench.assigned().await;
+        assert_eq!(assign.task_id, task.id.to_string());
+        let failure = Failure::new(&reason::UNKNOWN).into_record();
+        bench.report(&assign, 1, report::Body::Failed(failure));
+        bench.core.flushed().await;
+        let get = GetTaskRequest { id: assign.task_id, ..GetTaskRequest::default() };
+        let task = bench.core.get(get, &keyed("ann", "")).await.unwrap();
+        assert_eq!(state_of(&task), expected);
+    }
 }

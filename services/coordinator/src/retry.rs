@@ -4,11 +4,7 @@
 
 use std::time::Duration;
 
-use faultline_proto::{
-    Failure,
-    reason::{self, Retry},
-    v1::NotRetried,
-};
+use faultline_proto::{Failure, reason::Retry, v1::NotRetried};
 
 /// The least time in which an attempt may come to anything.
 const USEFUL: Duration = Duration::from_millis(50);
@@ -31,7 +27,7 @@ pub(crate) struct Rules {
 pub(crate) struct Situation {
     /// Retries that this agent has had.
     pub(crate) retries: u32,
-    /// Doing it twice does no harm.
+    /// The agent declares its work idempotent in its current offer.
     pub(crate) idempotent: bool,
     /// Of its deadline; `None`: it has none.
     pub(crate) remaining: Option<Duration>,
@@ -134,7 +130,8 @@ fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
     match failure.row().retry {
         Retry::Yes => true,
         Retry::Idempotent => idempotent,
-        Retry::Delay => failure.retry_after().is_some() || failure.row() == &reason::RATE_LIMITED,
+        // Without a delay of its own the usual pause is the delay.
+        Retry::Delay => true,
         Retry::Never | Retry::Enclosing | Retry::Reauthenticate => false,
     }
 }

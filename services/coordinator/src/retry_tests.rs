@@ -1,7 +1,7 @@
 //! The decision as a table, and its clock by hand.
 
 use faultline_proto::{
-    reason::Reason,
+    reason::{self, Reason},
     v1::{Aggregate, Cause, Origin},
 };
 
@@ -44,7 +44,8 @@ fn what_is_tried_again_is_what_the_table_says() {
         ("a deadline", born(&reason::DEADLINE_EXCEEDED), FRESH, Err(No::NotRetryable)),
         ("limited, no delay", born(&reason::RATE_LIMITED), FRESH, Ok(secs(1))),
         ("limited, a delay", later(&reason::RATE_LIMITED, secs(7)), FRESH, Ok(secs(7))),
-        ("full, no delay", born(&reason::RESOURCE_EXHAUSTED), FRESH, Err(No::NotRetryable)),
+        ("full, no delay", born(&reason::RESOURCE_EXHAUSTED), FRESH, Ok(secs(1))),
+        ("overloaded, no delay", born(&reason::OVERLOADED), FRESH, Ok(secs(1))),
         ("full, a delay", later(&reason::RESOURCE_EXHAUSTED, secs(2)), FRESH, Ok(secs(2))),
         ("at the cap", later(&reason::UNAVAILABLE, secs(30)), FRESH, Ok(secs(30))),
         ("above it", later(&reason::UNAVAILABLE, secs(120)), FRESH, Err(No::TooLong)),

@@ -10,7 +10,10 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use faultline_chassis::limits;
+use faultline_chassis::{
+    limits,
+    server::{self, Kind, Taken},
+};
 use faultline_proto::{
     Failure,
     id::check_agent_name,
@@ -167,6 +170,7 @@ impl Scaler {
             let text = format!("{told} scaled objects are told already: ask with IsActive");
             Failure::new(&reason::RESOURCE_EXHAUSTED).because(text)
         })?;
+        let taken = server::take(Kind::ScalerStream)?;
         let mut looks = interval(limits::SCALER_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Watch {
@@ -175,6 +179,7 @@ impl Scaler {
             looks,
             told: None,
             _permit: permit,
+            _taken: taken,
         })
     }
 }
@@ -187,6 +192,8 @@ struct Watch {
     looks: Interval,
     told: Option<bool>,
     _permit: OwnedSemaphorePermit,
+    /// Of what its address may have.
+    _taken: Option<Taken>,
 }
 
 impl Watch {

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     answer::{self, NoAnswer},
+    away,
     caller::Caller,
     core::{Core, Effect, State, now},
     delegation::NEVER_EXPIRES,
@@ -51,7 +52,7 @@ impl Core {
         if caller.cancel_after.is_some() {
             self.touch(|state| state.coming.extend(caller.call));
         }
-        let names_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
+        let names_key = caller.has_key();
         let is_stranger = self.lock().is_stranger(&request.tenant);
         let looks_up = !task_id(&request).is_empty() || names_key || push_of(&request).is_some();
         if looks_up || is_stranger {
@@ -74,6 +75,10 @@ impl Core {
         done: Done,
     ) {
         let tries = if self.store.cluster().is_some() { STEP_TRIES } else { 1 };
+        let done: Done = match caller.has_key() {
+            true => Box::new(move |answer| done(answer.map_err(away::with_key))),
+            false => done,
+        };
         let mut contested = Contested::of(&caller);
         for _ in 1..tries {
             let (told, answer) = oneshot::channel();
@@ -98,7 +103,7 @@ impl Core {
         done: Done,
     ) {
         let options = Options::of(&request);
-        match self.look_up(request, &caller).await {
+        match away::read_in_time(self.look_up(request, &caller)).await {
             Ok(Found::Again(key)) => {
                 // A repeat that nobody waits for does nothing.
                 if !self.lock().has_left(&caller) {
@@ -120,7 +125,8 @@ impl Core {
         caller: &Caller,
         done: Done,
     ) {
-        let sending = match self.answered_elsewhere(sending, caller, false).await {
+        let elsewhere = away::write_in_time(self.answered_elsewhere(sending, caller, false));
+        let sending = match elsewhere.await {
             Ok(Taken::Elsewhere(id)) => {
                 self.lock().has_left(caller);
                 return self.wait_for(id, options, caller, done).await;
@@ -221,7 +227,8 @@ impl Core {
     ) -> Waiter {
         let (history, cancel_after) = (options.history, caller.cancel_after);
         let _alarm = self.alarm(caller);
-        Waiter { until, call: caller.call, history, rode: 0, knows: 0, cancel_after, done, _alarm }
+        let (call, patient) = (caller.call, caller.calling.is_some());
+        Waiter { until, call, history, rode: 0, knows: 0, patient, cancel_after, done, _alarm }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.
@@ -316,9 +323,6 @@ impl Core {
             trace: caller.trace.clone(),
             parent: parent.transpose()?,
             limit,
-            // The key of a child says only which child it is.
-            idempotent: found.offer.idempotent
-                || (caller.calling.is_none() && !caller.idempotency_key.is_empty()),
             // Whoever wants to hear of the task is given one.
             may_message: found.offer.may_answer_with_message && !notifies,
             checkpoint: None,
@@ -338,6 +342,9 @@ impl Core {
             tenant => tenant.to_owned(),
         };
         caller.check_agent(&agent)?;
+        if let Some(known) = state.registry.agents.get(&agent) {
+            caller.check_drill(&known.offer)?;
+        }
         Ok(agent)
     }
 
@@ -360,8 +367,7 @@ pub(crate) struct Contested {
 
 impl Contested {
     pub(crate) fn of(caller: &Caller) -> Self {
-        let has_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
-        Self { looks_for_key: has_key }
+        Self { looks_for_key: caller.has_key() }
     }
 
     pub(crate) fn passes(&mut self, failure: &Failure) -> bool {

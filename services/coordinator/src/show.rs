@@ -1,10 +1,12 @@
 //! A task as others see it: in the words of A2A, and with what a failure of it must carry. Pure.
 
-use faultline_proto::{Failure, a2a, reason, v1};
+use faultline_proto::{Failure, a2a, answer, json, reason, v1};
 use prost_types::{Value, value::Kind};
+use tonic::Code;
 
 use crate::{
-    frame::interrupts,
+    frame::{INTERRUPT_KEY, interrupts},
+    retry::is_born_here,
     task::{Task, timestamp},
 };
 
@@ -30,7 +32,26 @@ impl Task {
             }
             false => failure,
         };
-        failure.born_at(origin)
+        let failure = failure.born_at(origin);
+        match is_born_here(&failure) && gives_up(&failure) && self.was_declined() {
+            true => Failure::from_record(v1::Failure { declined: true, ..failure.into_record() }),
+            false => failure,
+        }
+    }
+
+    /// Whether a person answered no to what the agent asked last.
+    fn was_declined(&self) -> bool {
+        let Some(given) = self.answers.last() else { return false };
+        let id = self.ids().question_id(&given.key);
+        let question = self.history.iter().find(|message| message.message_id == id);
+        let asked = question.and_then(|message| {
+            match message.metadata.as_ref()?.fields.get(INTERRUPT_KEY)?.kind.as_ref()? {
+                Kind::StructValue(record) => json::from_struct::<v1::Interrupt>(record).ok(),
+                _ => None,
+            }
+        });
+        let message = given.message.clone().unwrap_or_default();
+        answer::is_no(&asked.unwrap_or_default(), &message, given.action())
     }
 
     fn status(&self) -> a2a::TaskStatus {
@@ -86,6 +107,12 @@ impl Task {
             history: self.history,
         }
     }
+}
+
+/// Whether an agent that was told no ends its task like this: by a rejection, or by an error that
+/// says the same.
+fn gives_up(failure: &Failure) -> bool {
+    matches!(failure.code(), Code::FailedPrecondition | Code::PermissionDenied)
 }
 
 /// The failure of a task that was stopped, which says by whom. `why` is what they said, if they

@@ -64,7 +64,6 @@ impl State {
                 trace,
                 parent: None,
                 limit: Some(limits::STOP_KEPT),
-                idempotent: true,
                 may_message: false,
                 checkpoint,
             };

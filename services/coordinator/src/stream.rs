@@ -10,12 +10,14 @@ use faultline_proto::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    away,
     caller::Caller,
     core::{Core, Effect, now},
     due::Tie,
     error::Error,
     follow::unserved,
     foreign::STEP_TRIES,
+    gate,
     live::{Done, Until, Waiter, task_response},
     repeat::Found,
     send::{Contested, Options, Sending, Taken, task_id},
@@ -29,7 +31,7 @@ impl Core {
         request: SendMessageRequest,
         caller: &Caller,
     ) -> Result<Subscription, Error> {
-        let has_key = !caller.idempotency_key.is_empty() || caller.calling.is_some();
+        let has_key = caller.has_key();
         let may_race = self.store.cluster().is_some() && (has_key || !task_id(&request).is_empty());
         let mut contested = Contested::of(caller);
         for _ in 1..if may_race { STEP_TRIES } else { 1 } {
@@ -38,12 +40,13 @@ impl Core {
                 Err(error) => {
                     let failure = Failure::from(error);
                     if !contested.passes(&failure) {
-                        return Err(failure.into());
+                        return Err(refused(failure, has_key));
                     }
                 }
             }
         }
-        self.stream_looked_up(request, caller).await
+        let streams = self.stream_looked_up(request, caller).await;
+        streams.map_err(|error| refused(error.into(), has_key))
     }
 
     async fn stream_looked_up(
@@ -52,7 +55,19 @@ impl Core {
         caller: &Caller,
     ) -> Result<Subscription, Error> {
         let options = Options::of(&request);
-        match self.look_up(request, caller).await? {
+        let continues = !task_id(&request).is_empty() && caller.calling.is_none();
+        let tenant = if continues { request.tenant.clone() } else { String::new() };
+        if continues {
+            self.check_addressed(&tenant, caller, gate::check_streaming).await?;
+        }
+        let found =
+            away::read_in_time(self.look_up(request, caller)).await.map_err(
+                |error| match continues {
+                    true => self.without_default(error, &tenant, caller, gate::check_streaming),
+                    false => error,
+                },
+            );
+        match found? {
             Found::Again(key) => self.stream_again(key, options, caller).await,
             Found::First(sending) => self.stream_first(*sending, options, caller).await,
         }
@@ -64,10 +79,12 @@ impl Core {
         options: Options,
         caller: &Caller,
     ) -> Result<Subscription, Error> {
-        let sending = match self.answered_elsewhere(sending, caller, true).await? {
+        let elsewhere = away::write_in_time(self.answered_elsewhere(sending, caller, true));
+        let sending = match elsewhere.await? {
             Taken::Elsewhere(id) => {
                 let start = Start::Snapshot { history: options.history };
-                let subscribed = self.subscribe_id(id, start).await;
+                let subscribed = away::read_in_time(self.subscribe_id(id, start)).await;
+                let subscribed = subscribed.map_err(|error| away::stored(error, id));
                 let mut subscription = subscribed.map_err(|error| unserved(error, id))?;
                 subscription.closes_at_question();
                 return Ok(subscription.tied(Tie::of(caller, self, id)));
@@ -105,6 +122,7 @@ impl Core {
                         history: None,
                         rode: live.task.seq,
                         knows: 0,
+                        patient: false,
                         cancel_after: None,
                         done,
                         _alarm: None,
@@ -124,5 +142,13 @@ impl Core {
             }
             _ => Ok(Subscription::started(core, id, seq, snapshot, events).tied(tie)),
         }
+    }
+}
+
+/// A call that has a key can be repeated even if its outcome is unknown.
+fn refused(failure: Failure, has_key: bool) -> Error {
+    match has_key {
+        true => away::with_key(failure).into(),
+        false => failure.into(),
     }
 }

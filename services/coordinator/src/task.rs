@@ -56,8 +56,6 @@ pub(crate) struct Task {
     pub(crate) retry_at: Option<Millis>,
     /// The agent that had it last is done with it; another takes over.
     pub(crate) passed_on: bool,
-    /// Doing it twice does no harm.
-    pub(crate) idempotent: bool,
     /// Who runs it, as text for the store; empty while nobody does.
     pub(crate) worker: String,
     pub(crate) created: Millis,
@@ -143,7 +141,6 @@ impl Task {
             retries: 0,
             retry_at: None,
             passed_on: false,
-            idempotent: false,
             worker: String::new(),
             created,
             budget: Budget::default(),

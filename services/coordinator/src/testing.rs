@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use faultline_chassis::{Mesh, Secret, credential::Credentials};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -204,10 +205,22 @@ impl Bench {
     }
 }
 
+/// A call of a caller that has every role, as the port's layer lets it through.
+pub(crate) fn known<T>(message: T) -> tonic::Request<T> {
+    let token = Secret::random();
+    let said = format!("Bearer {}", token.reveal()).parse().unwrap();
+    let mesh = Mesh { token: Some(token), ..Mesh::default() };
+    let credentials = Credentials::load(&mesh, Config::default().port()).unwrap();
+    let headers = [(http::header::AUTHORIZATION, said)].into_iter().collect();
+    let mut request = tonic::Request::new(message);
+    request.extensions_mut().insert(Arc::clone(credentials.identify(&headers).unwrap()));
+    request
+}
+
 // Delegation.
 
 pub(crate) fn claimed(assign: &Assign, key: &str) -> Claimed {
-    Claimed { token: assign.token.clone(), key: key.into(), detached: false }
+    Claimed { token: assign.token.clone(), key: key.into(), ..Claimed::default() }
 }
 
 impl Bench {

@@ -18,6 +18,7 @@ use crate::{
     caller::Caller,
     core::{Core, now},
     error::Error,
+    mesh::hide_worker_of,
     store::{Buckets, Scope, StoredEvent, Wanted},
     task::{Millis, millis, timestamp},
 };
@@ -28,6 +29,8 @@ const PAGE: usize = 100;
 const HOUR_MS: Millis = 60 * 60 * 1000;
 const MINUTE_MS: u32 = 60 * 1000;
 const BUCKET_MS_MIN: u32 = 1000;
+/// The largest number of an event: databases store it as a signed number.
+const EVENT_MAX: u64 = i64::MAX as u64;
 
 impl Core {
     pub(crate) async fn tasks(
@@ -56,10 +59,15 @@ impl Core {
         let not_found = || Error::TaskNotFound(request.task_id.clone());
         let id = request.task_id.parse::<TaskId>().map_err(|_| not_found())?;
         let limit = page_size(request.page_size)?;
+        if request.after > EVENT_MAX {
+            let what = format!("the number of an event, at most {EVENT_MAX}");
+            return Err(Error::Invalid { field: "after", what });
+        }
         let scope = if caller.operates { Scope::default() } else { caller.scope("") };
         let story = self.store.story(id, scope, request.after, limit).await?;
         let story = story.ok_or_else(not_found)?;
-        let events = story.events.into_iter().map(shown).collect::<Result<_, _>>()?;
+        let events = story.events.into_iter().map(|event| shown(event, caller));
+        let events = events.collect::<Result<_, _>>()?;
         Ok(EventsResponse { events, more: story.more })
     }
 
@@ -150,12 +158,16 @@ fn buckets(from: Option<&Timestamp>, width_ms: u32, now: Millis) -> Result<Bucke
     }
 }
 
-/// As it is stored, but for what a worker saved: that is its own, and may be large.
-fn shown(stored: StoredEvent) -> Result<NumberedEvent, Error> {
+/// As it is stored, but for what a worker saved: that is its own, and may be large. A tenant is not
+/// shown on which worker it happened.
+fn shown(stored: StoredEvent, caller: &Caller) -> Result<NumberedEvent, Error> {
     let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
     let mut event = Event::decode(stored.body).map_err(damaged)?;
     if let Some(event::Body::Checkpointed(saved)) = &mut event.body {
         saved.state.clear();
+    }
+    if !caller.operates {
+        hide_worker_of(&mut event);
     }
     Ok(NumberedEvent { seq: stored.seq, event: Some(event) })
 }

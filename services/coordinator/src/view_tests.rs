@@ -1,8 +1,8 @@
 //! What operators may ask, and how what makes no sense is refused.
 
 use faultline_proto::{
-    Failure, reason,
-    v1::{Checkpointed, report},
+    Failure, json, reason,
+    v1::{Checkpointed, InspectRequest, Origin, report},
 };
 
 use super::*;
@@ -56,6 +56,37 @@ async fn what_makes_no_sense_is_refused_with_its_field() {
     }
     let events = EventsRequest { page_size: 501, task_id: TaskId::new().to_string(), after: 0 };
     assert_eq!(field(bench.core.events(events, &operator()).await), "pageSize");
+    for after in [1 << 63, u64::MAX] {
+        let events = EventsRequest { after, task_id: TaskId::new().to_string(), page_size: 0 };
+        assert_eq!(field(bench.core.events(events, &operator()).await), "after");
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_is_not_shown_on_which_worker_its_task_ran() {
+    let mut bench = Bench::start(vec![offer("a")]).await;
+    let assign = bench.root("a").await;
+    let failure = |text: &str| {
+        let origin = Origin { agent: "a".into(), service: "worker".into(), worker: "w-1".into() };
+        Failure::new(&reason::INTERNAL).because(text).born_at(origin).into_record()
+    };
+    bench.report(&assign, 1, report::Body::Tolerated(failure("one")));
+    bench.report(&assign, 2, report::Body::Failed(failure("two")));
+    bench.core.flushed().await;
+    let task_id = assign.task_id;
+    let read = async |caller: &Caller| {
+        let request = EventsRequest { task_id: task_id.clone(), ..EventsRequest::default() };
+        let events = bench.core.events(request, caller).await.unwrap();
+        let request = InspectRequest { task_id: task_id.clone() };
+        let inspect = bench.core.inspect(request, caller).await.unwrap();
+        format!("{} {}", json::to_string(&events), json::to_string(&inspect))
+    };
+    let (id, seen) = (bench.worker.to_string(), read(&operator()).await);
+    assert_eq!((seen.matches("w-1").count(), seen.matches(&id).count()), (4, 2), "{seen}");
+    let seen = read(&principal("ann")).await;
+    assert!(!seen.contains("w-1") && !seen.contains(&id), "{seen}");
+    assert!(seen.contains(r#""assigned":{"attempt":1}"#), "{seen}");
+    assert!(seen.contains(r#""origin":{"agent":"a","service":"worker"}"#), "{seen}");
 }
 
 #[tokio::test]

@@ -4,11 +4,13 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use faultline_chassis::limits;
 use faultline_proto::{Failure, reason};
 
 use tokio::time::Instant;
 
 use crate::{
+    away,
     batch::{Followup, Queue},
     core::{Closed, Core, Effect, State, now},
     error::Error,
@@ -23,14 +25,14 @@ impl Core {
     /// Group commit: whatever waits is committed at once, and while the disk works on it the
     /// batch before is published. Returns only if the store has nobody left that writes.
     pub(crate) async fn write(self: &Arc<Self>) {
-        let mut confirmed = Vec::new();
+        let (mut confirmed, mut clock) = (Vec::new(), away::clock());
         loop {
             if let Some(lapsed) = self.take_lapse() {
                 self.lock().publish(std::mem::take(&mut confirmed));
                 self.recover_from(lapsed, Vec::new()).await;
                 continue;
             }
-            let Queue { writes, followups } = self.take_batch();
+            let Queue { writes, mut followups } = self.take_batch();
             if followups.is_empty() {
                 self.lock().publish(std::mem::take(&mut confirmed));
                 if self.rest() {
@@ -42,7 +44,7 @@ impl Core {
             let answer = (expected > 0).then(|| self.store.commit(writes));
             self.lock().publish(std::mem::take(&mut confirmed));
             let written = match answer {
-                Some(answer) => answer.await,
+                Some(answer) => self.patiently(&mut clock, answer, &mut followups).await,
                 None => Ok(Written::new()),
             };
             let Ok(written) = written else {
@@ -52,8 +54,12 @@ impl Core {
                 return self.forget(&gone(), followups);
             };
             if expected > 0 {
-                self.meters.commits.record(since.elapsed());
+                let took = since.elapsed();
+                self.meters.commits.record(took);
                 self.meters.batches.record_size(expected);
+                if took >= limits::STORE_SILENCE_MAX {
+                    self.store_is_back();
+                }
             }
             if let Some(error) = failure_of(&written, expected) {
                 self.recover_from(error, followups).await;
@@ -134,18 +140,22 @@ impl Core {
         self.forget(&error, lost);
         // Whatever became of the lease, the next one is new.
         self.take_lapse();
-        while let Err(error) = self.recover().await {
-            tracing::error!(%error, "the store cannot be read");
-            tokio::time::sleep(READ_PAUSE).await;
-        }
+        let recovery = async {
+            while let Err(error) = self.recover().await {
+                tracing::error!(%error, "the store cannot be read");
+                tokio::time::sleep(READ_PAUSE).await;
+            }
+        };
+        self.patiently(&mut away::clock(), recovery, &mut []).await;
     }
 
-    /// Throws memory away, lets nobody in, and tells those who wait.
+    /// Throws memory away, refuses new calls, and answers those who wait: with their task if it is
+    /// known to be stored, else that the outcome is unknown.
     fn forget(&self, error: &WriteError, lost: Vec<Followup>) {
         self.meters.store_failures.add(1);
-        let failure = Failure::from(Error::Unanswered { detail: error.to_string() });
+        let failure = Failure::from(Error::StoreSilent { detail: error.to_string() });
         let mut lost_waiters = Vec::new();
-        let (queue, live) = {
+        let (queue, mut live) = {
             let mut state = self.lock();
             let meters = Arc::clone(&self.meters);
             let fresh =
@@ -172,19 +182,22 @@ impl Core {
             (old.queue, old.live)
         };
         let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();
+        for live in live.values_mut() {
+            let (answered, unknown) = live.take_impatient();
+            live.answers(answered).for_each(|(done, answer)| done(answer));
+            lost_waiters.extend(unknown);
+        }
         lost_waiters.extend(live.into_values().flat_map(|live| live.waiters));
         answer_all(effects, lost_waiters, &failure);
     }
 
     /// Reads every task that has not ended, and opens the door.
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<(), Error> {
-        let (tasks, offers) = (self.store.recover().await?, self.store.agents().await?);
+        let (tasks, offers) = (self.store.recover().await?, self.store.agents(None).await?);
         let unfinished = self.store.unfinished_pushes().await?;
         let now = now();
         self.change(|state| {
-            for (offer, changed) in offers {
-                state.registry.offer(offer, changed);
-            }
+            offers.into_iter().for_each(|known| state.registry.learn(known));
             for task in tasks {
                 state.remember(task, now);
             }
@@ -192,6 +205,7 @@ impl Core {
             state.since = Instant::now();
             self.deliver_unfinished(state, unfinished);
             state.closed = state.closed.filter(|why| *why == Closed::Leaving);
+            state.is_away = false;
         });
         Ok(())
     }

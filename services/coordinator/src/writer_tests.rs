@@ -6,7 +6,12 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-use faultline_chassis::{Drain, limits, server::Listener};
+use faultline_chassis::{
+    Drain, Mesh, Secret,
+    credential::{Binding, Credentials, Port},
+    limits,
+    server::{Hosts, Listener},
+};
 use faultline_proto::{
     a2a::{self, SendMessageRequest, TaskState, part::Content, send_message_response::Payload},
     id::{TaskId, WorkerId},
@@ -28,8 +33,8 @@ use crate::{
     live::Done,
     store::{
         Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
-        Reading, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write,
-        encode, sqlite::Sqlite,
+        Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story,
+        Wanted, Write, encode, sqlite::Sqlite,
     },
     task::{Millis, Task},
     testing::{Answer, claimed, keyed, principal},
@@ -140,8 +145,8 @@ impl Store for Flaky {
         }
     }
 
-    fn agents(&self) -> Reading<'_, Vec<(AgentOffer, Millis)>> {
-        self.inner.agents()
+    fn agents(&self, only: Option<String>) -> Reading<'_, Vec<Remembered>> {
+        self.inner.agents(only)
     }
 
     fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>> {
@@ -166,6 +171,14 @@ impl Store for Flaky {
 
     fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>> {
         self.inner.unfinished_pushes()
+    }
+
+    fn introduce(&self, worker: WorkerId, to: Binding, at: Millis) -> Reading<'_, Binding> {
+        self.inner.introduce(worker, to, at)
+    }
+
+    fn keep_introduced(&self, ids: Vec<WorkerId>, at: Millis, before: Millis) -> Reading<'_, ()> {
+        self.inner.keep_introduced(ids, at, before)
     }
 }
 
@@ -196,6 +209,13 @@ fn unwritten(ends: Option<End>) -> Bench {
     Bench { core, is_full, is_beaten, worker: WorkerId::new(), _dir: dir }
 }
 
+/// Nobody calls.
+fn any_credentials() -> Credentials {
+    let mesh = Mesh { own: Some(Secret::random()), ..Mesh::default() };
+    let port = Port { listen: ([127, 0, 0, 1], 0).into(), shared_store: false };
+    Credentials::load(&mesh, port).unwrap()
+}
+
 /// What a coordinator says that runs on a store that ends so, and where its caller waits.
 async fn ended(ends: End) -> (StartError, Answer) {
     let bench = unwritten(Some(ends));
@@ -206,7 +226,8 @@ async fn ended(ends: End) -> (StartError, Answer) {
     core.touch(|state| state.attach(bench.worker, hello, outbox, core.welcome(), now()));
     let answer = bench.send();
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), None).await.unwrap();
-    let service = Service { listener, token: None, core: Arc::clone(core) };
+    let (hosts, credentials) = (Hosts::any(), any_credentials());
+    let service = Service { listener, hosts, credentials, core: Arc::clone(core) };
     let ended = timeout(SOON, service.run(Drain::new())).await.expect("it does not go on");
     (ended.unwrap_err(), answer)
 }
@@ -289,10 +310,12 @@ async fn what_could_not_be_stored_is_refused_and_never_assigned() {
     let (mut messages, _) = bench.attach(Vec::new()).await;
     bench.is_full.store(true, SeqCst);
     let failure = bench.send().await.unwrap().unwrap_err();
-    assert_eq!(failure.reason, "OUTCOME_UNKNOWN", "a store that fails may have written");
+    let told = (failure.reason.as_str(), failure.retryable);
+    assert_eq!(told, ("STORE_UNAVAILABLE", Some(false)), "a store that fails may have written");
     assert_eq!(next(&mut messages).await, None, "the stream ends, and nothing was assigned");
     let failure = bench.send().await.unwrap().unwrap_err();
-    assert_eq!(failure.reason, "STORE_UNAVAILABLE", "nobody is let in meanwhile");
+    let told = (failure.reason.as_str(), failure.retryable);
+    assert_eq!(told, ("STORE_UNAVAILABLE", None), "nobody is let in meanwhile");
     bench.is_full.store(false, SeqCst);
     let (mut messages, _) = bench.attach(Vec::new()).await;
     let answer = bench.send();
@@ -311,8 +334,10 @@ async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
     let assign = assignment(&mut messages).await;
     bench.is_full.store(true, SeqCst);
     bench.complete(&assign);
-    let failure = timeout(SOON, answer).await.unwrap().unwrap().unwrap_err();
-    assert_eq!(failure.reason, "OUTCOME_UNKNOWN", "the caller is not told of an end");
+    let sent = timeout(SOON, answer).await.unwrap().unwrap().unwrap();
+    let Some(Payload::Task(task)) = sent.payload else { panic!("a task") };
+    let told = (task.id.as_str(), task.status.unwrap().state());
+    assert_eq!(told, (&*assign.task_id, TaskState::Working), "the caller is not told of an end");
     assert_eq!(next(&mut messages).await, None, "and the worker gets no acknowledgement");
     bench.is_full.store(false, SeqCst);
     let held = Held { task_id: assign.task_id.clone(), attempt: assign.attempt, waits: false };
@@ -338,8 +363,7 @@ async fn a_key_whose_send_could_not_be_stored_is_free_again() {
     for lost in [bench.send_as(keyed()), bench.send_as(keyed())] {
         let failure = timeout(SOON, lost).await.unwrap().unwrap().unwrap_err();
         // The one that failed with the store, or the one that came while it was read again.
-        let told = ["OUTCOME_UNKNOWN", "STORE_UNAVAILABLE"].contains(&failure.reason.as_str());
-        assert!(told, "{failure}");
+        assert_eq!(failure.reason, "STORE_UNAVAILABLE", "{failure}");
     }
     bench.is_full.store(false, SeqCst);
     let (mut messages, _) = bench.attach(Vec::new()).await;
@@ -405,7 +429,7 @@ async fn a_coordinator_whose_store_writes_no_more_tells_its_callers_and_does_not
     let (broken, answer) = ended(End::Vanishes).await;
     assert!(matches!(broken, StartError::Broken { name: "writer", how: "ended" }), "{broken}");
     let told = timeout(SOON, answer).await.unwrap().unwrap().unwrap_err();
-    assert_eq!(told.reason, "OUTCOME_UNKNOWN", "{told}");
+    assert_eq!((&*told.reason, told.retryable), ("STORE_UNAVAILABLE", Some(false)), "{told}");
 }
 
 #[tokio::test]

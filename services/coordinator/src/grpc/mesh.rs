@@ -1,13 +1,14 @@
-//! The operators' Mesh at this door. Whoever comes through it has the mesh's token, which is an
-//! operator's.
+//! The operators' Mesh at this door. The port lets only operators' credentials call it: see
+//! `access`.
 
 use std::pin::Pin;
 
 use faultline_proto::v1::{
     ActivityRequest, ActivityResponse, AgentsRequest, AgentsResponse, Caller as Asked,
     EventsRequest, EventsResponse, FailuresRequest, FailuresResponse, InspectRequest,
-    InspectResponse, OperatorAnswerRequest, OperatorCancelRequest, TasksRequest, TasksResponse,
-    WatchRequest, WatchResponse, WorkersRequest, WorkersResponse, mesh_server::Mesh,
+    InspectResponse, OperatorAnswerRequest, OperatorCancelRequest, RemoveAgentRequest,
+    RemoveAgentResponse, TasksRequest, TasksResponse, WatchRequest, WatchResponse, WorkersRequest,
+    WorkersResponse, mesh_server::Mesh,
 };
 use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
@@ -96,6 +97,14 @@ impl Mesh for Doors {
     ) -> Result<Response<InspectResponse>, Status> {
         let (caller, request) = opened(request);
         Ok(Response::new(self.core.operator_cancel(request, &caller).await.map_err(unseen)?))
+    }
+
+    async fn remove_agent(
+        &self,
+        request: Request<RemoveAgentRequest>,
+    ) -> Result<Response<RemoveAgentResponse>, Status> {
+        let (caller, request) = opened(request);
+        Ok(Response::new(self.core.remove_agent(request, &caller).await.map_err(unseen)?))
     }
 
     async fn answer(

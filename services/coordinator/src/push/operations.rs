@@ -71,12 +71,12 @@ impl Core {
         request: List,
         caller: &Caller,
     ) -> Result<ListTaskPushNotificationConfigsResponse, Error> {
+        let task = self.pushed(&request.task_id, &request.tenant, caller).await?;
         let limit = match request.page_size {
             0 => PAGE,
             size if (1..=PAGE_MAX).contains(&size) => size,
             _ => return Err(invalid("pageSize", format!("1 to {PAGE_MAX}"))),
         } as usize;
-        let task = self.pushed(&request.task_id, &request.tenant, caller).await?;
         // A page token is the last id shown, so it does not move when others come and go.
         let mut rows = self.store.pushes(task.id, request.page_token, limit + 1).await?;
         let more = rows.len() > limit;
@@ -142,9 +142,7 @@ impl Core {
 
     /// A task of the caller's whose agent offers push notifications.
     async fn pushed(&self, id: &str, tenant: &str, caller: &Caller) -> Result<Task, Error> {
-        let task = self.visible(id, tenant, caller).await?;
-        self.offer(&task.agent, gate::check_push)?;
-        Ok(task)
+        self.visible_with(id, tenant, caller, gate::check_push).await
     }
 
     /// One that can be delivered, with an id.

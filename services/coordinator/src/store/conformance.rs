@@ -7,9 +7,9 @@ use faultline_proto::{
 };
 
 use super::{
-    Cursor, Extras, Filter, KeyName, KeyRow, Row, Scope, Store, Write, WriteError,
-    children_conformance::*, encode, expire_conformance::*, postgres::testing::Database,
-    push_conformance::*, sqlite::Sqlite, view_conformance::*,
+    Cursor, Extras, Filter, KeyName, KeyRow, Remembered, Row, Scope, Store, Tally, Write,
+    WriteError, children_conformance::*, encode, expire_conformance::*, introduce_conformance::*,
+    postgres::testing::Database, push_conformance::*, sqlite::Sqlite, view_conformance::*,
 };
 use crate::task::{LOCAL, Millis, Task};
 
@@ -218,7 +218,40 @@ pub(super) async fn agents_are_remembered_as_last_offered(store: &dyn Store) {
     let offer = |max_attempts| AgentOffer { name: "x".into(), max_attempts, ..Default::default() };
     let writes = [1, 2].map(|n| Write::Offer { offer: Box::new(offer(n)), at: n.into() });
     commit(store, writes.into()).await;
-    assert_eq!(store.agents().await.unwrap(), [(offer(2), 2)]);
+    let all = async || store.agents(None).await.unwrap();
+    let x = |offered| Remembered { offer: offer(2), changed: 2, offered };
+    assert_eq!(all().await, [x(2)]);
+    let y = AgentOffer { name: "y".into(), ..AgentOffer::default() };
+    commit(store, vec![Write::Offer { offer: Box::new(y), at: 3 }]).await;
+    for at in [9, 7] {
+        commit(store, vec![Write::Offered { names: vec!["x".into(), "z".into()], at }]).await;
+    }
+    assert_eq!(store.agents(Some("x".into())).await.unwrap(), [x(9)]);
+    assert_eq!((all().await.len(), store.agents(Some("z".into())).await.unwrap().len()), (2, 0));
+}
+
+pub(super) async fn agents_are_forgotten_unless_they_are_offered_or_have_live_tasks(
+    store: &dyn Store,
+) {
+    let names: Vec<String> = ["live", "new", "old", "older"].map(str::to_owned).into();
+    for (name, at) in names.iter().zip([1, 9, 2, 1]) {
+        let offer = AgentOffer { name: name.clone(), ..AgentOffer::default() };
+        commit(store, vec![Write::Offer { offer: Box::new(offer), at }]).await;
+    }
+    let (mut life, insert) = Life::insert_of("ann", "live", "c", 1000);
+    commit(store, vec![insert]).await;
+    let forget = async |before| {
+        let (names, gone) = (names.clone(), Tally::default());
+        commit(store, vec![Write::ForgetAgents { names, before, gone: gone.clone() }]).await;
+        let left = store.agents(None).await.unwrap();
+        (gone.get(), left.into_iter().map(|a| a.offer.name).collect::<Vec<_>>())
+    };
+    assert_eq!(forget(1).await.0, 0);
+    assert_eq!(forget(5).await, (2, vec!["live".to_owned(), "new".to_owned()]));
+    let end = life.advance(vec![assigned(), completed()]);
+    commit(store, vec![end]).await;
+    assert_eq!(forget(5).await, (1, vec!["new".to_owned()]));
+    assert_eq!(forget(10).await, (1, vec![]));
 }
 
 pub(super) async fn what_is_out_of_scope_is_not_there(store: &dyn Store) {
@@ -376,6 +409,7 @@ suite! {
     a_list_is_filtered_ordered_and_paged
     recovery_finds_what_has_not_ended
     agents_are_remembered_as_last_offered
+    agents_are_forgotten_unless_they_are_offered_or_have_live_tasks
     what_is_out_of_scope_is_not_there
     a_key_is_written_with_its_step_or_not_at_all
     a_key_keeps_the_message_of_an_erased_task
@@ -392,6 +426,8 @@ suite! {
     failures_are_counted_once_and_their_tasks_each
     ended_tasks_expire_with_everything_that_is_kept_of_them
     tasks_are_walked_by_age
+    a_worker_id_stays_bound_to_its_first_credential
+    of_two_credentials_that_introduce_one_id_one_wins
     a_key_of_another_task_refuses_the_step
     a_child_needs_a_parent_that_lives
 }

@@ -91,4 +91,17 @@ pub(crate) const STEPS: &[&str] = &[
     -- A task that is forgotten takes its keys with it.
     CREATE INDEX keys_by_task ON keys (task_id);
 ",
+    "
+    -- Which credential introduced a worker's id.
+    CREATE TABLE workers (
+        id TEXT PRIMARY KEY,
+        binding BLOB NOT NULL,
+        seen_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;
+",
+    "
+    -- When a worker last offered it: agents that nobody offers for long are forgotten.
+    ALTER TABLE agents ADD COLUMN offered_ms INTEGER NOT NULL DEFAULT 0;
+    UPDATE agents SET offered_ms = CAST(strftime('%s', 'now') AS INTEGER) * 1000;
+",
 ];

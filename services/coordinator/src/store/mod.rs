@@ -17,6 +17,8 @@ mod conformance;
 #[cfg(test)]
 mod expire_conformance;
 #[cfg(test)]
+mod introduce_conformance;
+#[cfg(test)]
 mod push_conformance;
 #[cfg(test)]
 mod view_conformance;
@@ -29,9 +31,10 @@ use std::sync::{
 };
 
 use bytes::Bytes;
+use faultline_chassis::credential::Binding;
 use faultline_proto::{
     a2a::TaskState,
-    id::TaskId,
+    id::{TaskId, WorkerId},
     v1::{AgentActivity, AgentOffer, Child, Event, FailureCount, event},
 };
 use futures::future::BoxFuture;
@@ -134,6 +137,11 @@ pub(crate) enum Write {
     CountLate { id: TaskId },
     /// An agent and how it was last offered.
     Offer { offer: Box<AgentOffer>, at: Millis },
+    /// Workers offered these agents at this time.
+    Offered { names: Vec<String>, at: Millis },
+    /// Those of these agents that nobody has offered since and that have no live task. Never
+    /// refused; `gone` says how many they were, once it is committed.
+    ForgetAgents { names: Vec<String>, before: Millis, gone: Tally },
     /// Keys of sends that are older than this, so many at once.
     ForgetKeys { before: Millis, limit: usize },
     /// Those of these tasks that have ended, with everything that is kept of them, unless the task
@@ -157,11 +165,23 @@ impl Write {
             Self::Queue { .. }
             | Self::CountLate { .. }
             | Self::Offer { .. }
+            | Self::Offered { .. }
+            | Self::ForgetAgents { .. }
             | Self::ForgetKeys { .. }
             | Self::Expire { .. }
             | Self::Push(_) => 0,
         }
     }
+}
+
+/// An agent as it was last offered.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Remembered {
+    pub(crate) offer: AgentOffer,
+    /// Since when the offer is what it is.
+    pub(crate) changed: Millis,
+    /// When a worker last offered it, as far as that was written down.
+    pub(crate) offered: Millis,
 }
 
 /// How many a write concerned, for whoever asks when it is durable.
@@ -381,8 +401,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// of the coordinator; where several share the store, it has a new lease from here on.
     fn recover(&self) -> Reading<'_, Vec<Task>>;
 
-    /// Every agent that was ever offered, as it was last, with since when.
-    fn agents(&self) -> Reading<'_, Vec<(AgentOffer, Millis)>>;
+    /// Every agent that is remembered, or the one of this name.
+    fn agents(&self, only: Option<String>) -> Reading<'_, Vec<Remembered>>;
 
     /// What was sent under a key, unless that is longer ago.
     fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>>;
@@ -401,4 +421,17 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Every push configuration that still has something to send and that nobody else sees to.
     fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>>;
+
+    /// Binds a worker's id to a credential unless it is bound already, for all coordinators on this
+    /// store. The binding in force, once it is durable.
+    fn introduce(&self, worker: WorkerId, to: Binding, at: Millis) -> Reading<'_, Binding>;
+
+    /// Keeps the bindings of these workers, and forgets those of workers that no coordinator has
+    /// kept since `before`.
+    fn keep_introduced(
+        &self,
+        workers: Vec<WorkerId>,
+        at: Millis,
+        before: Millis,
+    ) -> Reading<'_, ()>;
 }

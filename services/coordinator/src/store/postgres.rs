@@ -14,6 +14,7 @@ mod scratch;
 mod statements;
 mod tls;
 mod view;
+mod workers;
 mod write;
 
 #[cfg(test)]
@@ -31,6 +32,7 @@ use std::{
 use deadpool_postgres::{
     ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
+use faultline_chassis::credential::Binding;
 use faultline_proto::{
     id::{TaskId, WorkerId},
     v1,
@@ -48,8 +50,8 @@ pub use self::scratch::Database;
 use self::{address::Address, read::unavailable, write::Order};
 use super::{
     Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Notice, Page, PushKey, PushRow,
-    ReadError, Reading, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted,
-    Write, Written,
+    ReadError, Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent,
+    Story, Wanted, Write, Written,
 };
 use crate::task::{Millis, Task};
 
@@ -338,8 +340,8 @@ impl Store for Postgres {
         })
     }
 
-    fn agents(&self) -> Reading<'_, Vec<(v1::AgentOffer, Millis)>> {
-        self.read(move |c| read::agents(c).boxed())
+    fn agents(&self, only: Option<String>) -> Reading<'_, Vec<Remembered>> {
+        self.read(move |c| read::agents(c, only).boxed())
     }
 
     fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>> {
@@ -365,6 +367,16 @@ impl Store for Postgres {
     fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>> {
         let me = self.shared.lease();
         self.read(move |c| async move { to_read(push::take(c, me, true).await) }.boxed())
+    }
+
+    fn introduce(&self, worker: WorkerId, to: Binding, at: Millis) -> Reading<'_, Binding> {
+        self.read(move |c| workers::introduce(c, worker, to, at).map(to_read).boxed())
+    }
+
+    fn keep_introduced(&self, known: Vec<WorkerId>, at: Millis, before: Millis) -> Reading<'_, ()> {
+        self.read(move |c| {
+            async move { to_read(workers::keep(c, &known, at, before).await) }.boxed()
+        })
     }
 }
 

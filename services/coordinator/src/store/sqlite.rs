@@ -7,6 +7,7 @@ mod files;
 mod push;
 mod read;
 mod view;
+mod workers;
 mod write;
 
 use std::{
@@ -17,7 +18,11 @@ use std::{
     time::Duration,
 };
 
-use faultline_proto::{id::TaskId, v1};
+use faultline_chassis::credential::Binding;
+use faultline_proto::{
+    id::{TaskId, WorkerId},
+    v1,
+};
 use futures::FutureExt;
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -29,8 +34,8 @@ use self::{
 };
 use super::{
     Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
-    Reading, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story, Wanted, Write,
-    Written, migrations::STEPS,
+    Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story,
+    Wanted, Write, Written, migrations::STEPS,
 };
 use crate::task::{Millis, Task};
 
@@ -84,6 +89,21 @@ impl Sqlite {
         async move {
             let done = tokio::task::spawn_blocking(move || readers.with(work)).await;
             done.unwrap_or_else(|e| Err(ReadError::Unavailable(e.to_string())))
+        }
+        .boxed()
+    }
+
+    /// Beside the writer, for what is rare and short.
+    fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Reading<'_, T> {
+        let path = self.readers.path.clone();
+        async move {
+            let written = move || workers::open(&path).and_then(|mut c| work(&mut c));
+            let done = tokio::task::spawn_blocking(written).await;
+            let done = done.map_err(|e| ReadError::Unavailable(e.to_string()))?;
+            done.map_err(unavailable)
         }
         .boxed()
     }
@@ -240,17 +260,21 @@ impl Store for Sqlite {
         })
     }
 
-    fn agents(&self) -> Reading<'_, Vec<(v1::AgentOffer, Millis)>> {
+    fn agents(&self, only: Option<String>) -> Reading<'_, Vec<Remembered>> {
         self.read(move |c| {
+            let sql = "SELECT offer, seen_ms, offered_ms FROM agents
+                WHERE ?1 IS NULL OR name = ?1 ORDER BY name";
             let rows = c
-                .prepare("SELECT offer, seen_ms FROM agents ORDER BY name")
+                .prepare(sql)
                 .and_then(|mut s| {
-                    let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, Vec<u8>>(0)?, r.get(1)?));
-                    s.query_map([], row)?.collect::<Result<Vec<_>, _>>()
+                    let row =
+                        |r: &rusqlite::Row<'_>| Ok((r.get::<_, Vec<u8>>(0)?, r.get(1)?, r.get(2)?));
+                    s.query_map([only], row)?.collect::<Result<Vec<_>, _>>()
                 })
                 .map_err(unavailable)?;
-            let offers = rows.into_iter().map(|(blob, seen)| {
-                v1::AgentOffer::decode(blob.as_slice()).map(|offer| (offer, seen))
+            let offers = rows.into_iter().map(|(blob, changed, offered)| {
+                let offer = v1::AgentOffer::decode(blob.as_slice())?;
+                Ok::<_, prost::DecodeError>(Remembered { offer, changed, offered })
             });
             offers.collect::<Result<_, _>>().map_err(|e| ReadError::Unavailable(e.to_string()))
         })
@@ -281,6 +305,19 @@ impl Store for Sqlite {
 
     fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>> {
         self.read(push::unfinished)
+    }
+
+    fn introduce(&self, worker: WorkerId, to: Binding, at: Millis) -> Reading<'_, Binding> {
+        self.write(move |c| workers::introduce(c, worker, to, at))
+    }
+
+    fn keep_introduced(
+        &self,
+        workers: Vec<WorkerId>,
+        at: Millis,
+        before: Millis,
+    ) -> Reading<'_, ()> {
+        self.write(move |c| workers::keep(c, &workers, at, before))
     }
 }
 

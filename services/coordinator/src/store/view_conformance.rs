@@ -156,6 +156,10 @@ pub(super) async fn a_story_is_read_in_parts_within_scope(store: &dyn Store) {
     assert_eq!(read(Scope::default(), 0, 4).await, Some((vec![1, 2, 3, 4], true)));
     assert_eq!(read(of("ann"), 8, 2).await, Some((vec![9, 10], false)));
     assert_eq!(read(of("ann"), 10, 2).await, Some((vec![], false)));
+    for beyond in [1 << 63, u64::MAX] {
+        assert_eq!(read(of("ann"), beyond, 2).await, Some((vec![], false)), "{beyond}");
+        assert!(store.events(id, beyond, 2).await.unwrap().is_empty(), "{beyond}");
+    }
     assert_eq!(read(of("ben"), 0, 4).await, None);
     assert!(store.story(TaskId::new(), Scope::default(), 0, 9).await.unwrap().is_none());
     let large = "x".repeat(3 * 1024 * 1024);

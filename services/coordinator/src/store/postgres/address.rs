@@ -1,7 +1,7 @@
 //! Where the database is and how it is reached: the URL, taken apart. Its password is shown to the
 //! database and to nobody else; every error here says the host and no more.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use faultline_chassis::tls::Trust;
 use percent_encoding::percent_decode_str;
@@ -32,12 +32,18 @@ const BOUNDS: &str = "-c statement_timeout=10s -c idle_in_transaction_session_ti
 /// compiling, which takes a thousand times as long as the scan.
 const PLANS: &str = "-c enable_bitmapscan=off -c enable_seqscan=off -c jit=off";
 
+/// Why a connection may fail that did before TLS was required.
+const DEFAULT_HINT: &str = " (sslmode is verify-full for a database on another machine: give \
+    sslrootcert=PATH for a certificate authority of your own, or set sslmode in the URL)";
+
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) config: Config,
     pub(super) tls: Tls,
     /// As it may be shown.
     pub(super) shown: String,
+    /// Nothing was said of TLS, and the database is on another machine.
+    verifies_by_default: bool,
 }
 
 impl Address {
@@ -56,20 +62,6 @@ impl Address {
                 _ => kept.push(pair),
             }
         }
-        let mode = match verify.as_deref() {
-            None | Some("prefer") => SslMode::Prefer,
-            Some("disable") => SslMode::Disable,
-            Some("require" | "verify-full") => SslMode::Require,
-            Some(other) => {
-                let known = "disable, prefer, require or verify-full";
-                return Err(bad(format!("sslmode is '{other}': say {known}")));
-            }
-        };
-        // As psql does: only who is asked to verify does, or who is given what to verify against.
-        let trust = match (verify.as_deref(), &roots) {
-            (Some("verify-full"), _) | (_, Some(_)) => Trust::with_ca(roots.as_deref())?,
-            _ => Trust::anyone(),
-        };
         let rest = match kept.is_empty() {
             true => base.to_owned(),
             false => format!("{base}?{}", kept.join("&")),
@@ -86,9 +78,26 @@ impl Address {
         if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(h) if h.contains('@'))) {
             return Err(bad("an '@' in a user or a password is written %40".to_owned()));
         }
+        let default = if is_local(&config) { "prefer" } else { "verify-full" };
+        let mode = verify.as_deref().unwrap_or(default);
+        let encrypt = match mode {
+            "disable" => SslMode::Disable,
+            "prefer" => SslMode::Prefer,
+            "require" | "verify-full" => SslMode::Require,
+            other => {
+                let known = "disable, prefer, require or verify-full";
+                return Err(bad(format!("sslmode is '{other}': say {known}")));
+            }
+        };
+        // As psql does: a certificate is verified where that is asked for, or where it is said
+        // against what.
+        let trust = match (mode, &roots) {
+            ("verify-full", _) | (_, Some(_)) => Trust::with_ca(roots.as_deref())?,
+            _ => Trust::anyone(),
+        };
         let options = format!("{} {BOUNDS} {PLANS}", config.get_options().unwrap_or_default());
         config
-            .ssl_mode(mode)
+            .ssl_mode(encrypt)
             .options(options.trim_start())
             .application_name("faultline")
             .connect_timeout(CONNECT_MAX)
@@ -98,7 +107,8 @@ impl Address {
             .keepalives_interval(KEEPALIVE)
             .keepalives_retries(2);
         let shown = shown(&config);
-        Ok(Self { config, tls: Tls(trust.connector()), shown })
+        let verifies_by_default = verify.is_none() && mode == "verify-full";
+        Ok(Self { config, tls: Tls(trust.connector()), shown, verifies_by_default })
     }
 
     /// A connection of its own, outside the pool.
@@ -107,10 +117,29 @@ impl Address {
     ) -> Result<(Client, Connection<Socket, Encrypted<Socket>>), String> {
         // The driver's own bound is for the socket alone: a peer may take it and say nothing.
         match timeout(CONNECT_MAX, self.config.connect(self.tls.clone())).await {
-            Ok(connected) => connected.map_err(|e| said(&e)),
+            Ok(connected) => connected.map_err(|e| match self.verifies_by_default {
+                true => format!("{}{DEFAULT_HINT}", said(&e)),
+                false => said(&e),
+            }),
             Err(_) => Err(format!("no answer in {CONNECT_MAX:?}")),
         }
     }
+}
+
+/// The database is on this machine: what is sent to it crosses no network.
+fn is_local(config: &Config) -> bool {
+    let is_loopback = |address: &IpAddr| address.to_canonical().is_loopback();
+    let addresses = config.get_hostaddrs();
+    if !addresses.is_empty() {
+        return addresses.iter().all(is_loopback);
+    }
+    config.get_hosts().iter().all(|host| match host {
+        Host::Tcp(name) => {
+            name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|a| is_loopback(&a))
+        }
+        #[cfg(unix)]
+        Host::Unix(_) => true,
+    })
 }
 
 fn shown(config: &Config) -> String {
@@ -172,6 +201,30 @@ mod tests {
             assert_eq!(without_password(url), shown);
             let known = Address::parse(url).map(|a| a.shown).unwrap_or_else(|e| e.to_string());
             assert!(!known.contains("ter2"), "{known}");
+        }
+    }
+
+    #[test]
+    fn sslmode_defaults_to_verify_full_for_hosts_that_are_not_local() {
+        for (url, encrypt, verifies) in [
+            ("postgres://ann@localhost/f", SslMode::Prefer, false),
+            ("postgres://ann@127.0.0.1:5433/f", SslMode::Prefer, false),
+            ("postgres://ann@[::1]/f", SslMode::Prefer, false),
+            ("postgres://ann@%2Frun%2Fpostgresql/f", SslMode::Prefer, false),
+            ("postgres:///f?host=/run/postgresql", SslMode::Prefer, false),
+            ("postgres://localhost,127.0.0.2/f", SslMode::Prefer, false),
+            ("postgres://ann@db/f", SslMode::Require, true),
+            ("postgres://ann@10.0.0.7/f", SslMode::Require, true),
+            ("postgres://localhost,db/f", SslMode::Require, true),
+            ("postgres://localhost.example/f", SslMode::Require, true),
+            ("postgres://localhost/f?hostaddr=10.0.0.7", SslMode::Require, true),
+            ("postgres://db/f?sslmode=disable", SslMode::Disable, false),
+            ("postgres://db/f?sslmode=prefer", SslMode::Prefer, false),
+            ("postgres://localhost/f?sslmode=verify-full", SslMode::Require, false),
+        ] {
+            let address = Address::parse(url).unwrap();
+            assert_eq!(address.config.get_ssl_mode(), encrypt, "{url}");
+            assert_eq!(address.verifies_by_default, verifies, "{url}");
         }
     }
 

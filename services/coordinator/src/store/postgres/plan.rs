@@ -41,6 +41,8 @@ impl Needs {
                 }
                 Write::Push(_)
                 | Write::Offer { .. }
+                | Write::Offered { .. }
+                | Write::ForgetAgents { .. }
                 | Write::ForgetKeys { .. }
                 | Write::Expire { .. } => {}
             }
@@ -143,6 +145,8 @@ pub(super) struct Plan {
     pub(super) keys: HashMap<KeyName, (KeyRow, bool)>,
     pub(super) pushes: Vec<PushStep>,
     pub(super) offers: BTreeMap<String, (AgentOffer, Millis)>,
+    pub(super) offered: Vec<(Vec<String>, Millis)>,
+    pub(super) forget_agents: Vec<(Vec<String>, Millis, Tally)>,
     pub(super) forget: Vec<(Millis, usize)>,
     pub(super) expire: Vec<(Vec<TaskId>, Tally)>,
 }
@@ -201,6 +205,14 @@ impl Planner {
             }
             Write::Offer { offer, at } => {
                 self.plan.offers.insert(offer.name.clone(), (*offer, at));
+                true
+            }
+            Write::Offered { names, at } => {
+                self.plan.offered.push((names, at));
+                true
+            }
+            Write::ForgetAgents { names, before, gone } => {
+                self.plan.forget_agents.push((names, before, gone));
                 true
             }
             Write::ForgetKeys { before, limit } => {

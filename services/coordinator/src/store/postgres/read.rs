@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use super::{
     super::{
-        Cursor, FailureKey, Filter, KeyName, KeyRow, Kind, Page, ReadError, Row, Scope, Stored,
-        StoredEvent, replay,
+        Cursor, FailureKey, Filter, KeyName, KeyRow, Kind, Page, ReadError, Remembered, Row, Scope,
+        Stored, StoredEvent, replay,
     },
     said,
 };
@@ -126,7 +126,8 @@ pub(super) async fn events(
     let sql = "SELECT seq, kind, body FROM events WHERE task_id = $1 AND seq > $2
         ORDER BY seq LIMIT $3";
     let statement = c.prepare_cached(sql).await?;
-    let (after, limit) = (after as i64, i64::try_from(limit).unwrap_or(i64::MAX));
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let found = c.query(&statement, &[&uuid(&of), &after, &limit]).await?;
     found.iter().map(event).collect()
 }
@@ -222,14 +223,19 @@ pub(super) async fn fold_all(
     Ok(tasks)
 }
 
-pub(super) async fn agents(c: &Object) -> Result<Vec<(v1::AgentOffer, Millis)>, ReadError> {
-    let sql = "SELECT offer, seen_ms FROM agents ORDER BY name";
-    let found = c.query(sql, &[]).await.map_err(unavailable)?;
+pub(super) async fn agents(c: &Object, only: Option<String>) -> Result<Vec<Remembered>, ReadError> {
+    let sql = "SELECT offer, seen_ms, offered_ms FROM agents
+        WHERE $1::bytea IS NULL OR name = $1 ORDER BY name";
+    let only = only.as_ref().map(|name| name.as_bytes());
+    let found = c.query(sql, &[&only]).await.map_err(unavailable)?;
     let offers = found.iter().map(|r| {
-        let (offer, seen) = (r.try_get::<_, &[u8]>(0), r.try_get(1));
-        let decoded = v1::AgentOffer::decode(offer.map_err(unavailable)?);
+        let offer = r.try_get::<_, &[u8]>(0).map_err(unavailable)?;
         let damaged = |e: prost::DecodeError| ReadError::Unavailable(e.to_string());
-        Ok((decoded.map_err(damaged)?, seen.map_err(unavailable)?))
+        Ok(Remembered {
+            offer: v1::AgentOffer::decode(offer).map_err(damaged)?,
+            changed: r.try_get(1).map_err(unavailable)?,
+            offered: r.try_get(2).map_err(unavailable)?,
+        })
     });
     offers.collect()
 }

@@ -14,7 +14,24 @@ pub(super) const ALIVE: &str = "state IN (1, 2, 6, 8)";
 /// Failed, cancelled and rejected.
 pub(super) const UNWELL: &str = "state IN (4, 5, 7)";
 
-pub(super) const STEPS: &[&str] = &["
+pub(super) const STEPS: &[&str] = &[FIRST, WORKERS, OFFERED];
+
+/// Which credential introduced a worker's id.
+const WORKERS: &str = "
+    CREATE TABLE workers (
+        id BYTEA PRIMARY KEY,
+        binding BYTEA NOT NULL,
+        seen_ms BIGINT NOT NULL
+    );
+";
+
+/// When a worker last offered an agent. Agents that no worker offers for long are forgotten.
+const OFFERED: &str = "
+    ALTER TABLE agents ADD COLUMN offered_ms BIGINT NOT NULL
+        DEFAULT (extract(epoch FROM now()) * 1000)::bigint;
+";
+
+const FIRST: &str = "
     CREATE TABLE leases (
         id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         started TIMESTAMPTZ NOT NULL DEFAULT now(),
@@ -89,7 +106,7 @@ pub(super) const STEPS: &[&str] = &["
         PRIMARY KEY (task_id, id)
     );
     CREATE INDEX pushes_unfinished ON pushes (owner) WHERE NOT done;
-"];
+";
 
 /// Takes every step that is missing. Several coordinators may start at once: one of them migrates,
 /// the others wait for it and find it done.

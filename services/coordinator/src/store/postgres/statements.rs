@@ -68,9 +68,18 @@ const SENT_PUSH: &str = "UPDATE pushes SET sent_seq = GREATEST(sent_seq, $3), do
     WHERE task_id = $1 AND id = $2 AND owner = $5";
 const DELETE_PUSH: &str = "DELETE FROM pushes WHERE task_id = $1 AND id = $2";
 const ERASE_PUSHES: &str = "DELETE FROM pushes WHERE task_id = $1";
-const OFFER: &str = "INSERT INTO agents (name, offer, seen_ms)
-    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::int8[])
-    ON CONFLICT (name) DO UPDATE SET offer = excluded.offer, seen_ms = excluded.seen_ms";
+const OFFER: &str = "INSERT INTO agents (name, offer, seen_ms, offered_ms)
+    SELECT name, offer, at, at FROM unnest($1::bytea[], $2::bytea[], $3::int8[])
+        AS a (name, offer, at)
+    ON CONFLICT (name) DO UPDATE SET offer = excluded.offer, seen_ms = excluded.seen_ms,
+        offered_ms = excluded.offered_ms";
+/// In the order of names, as every statement here: two coordinators cannot deadlock.
+const OFFERED: &str = "UPDATE agents SET offered_ms = GREATEST(offered_ms, $2) WHERE name IN
+    (SELECT name FROM agents WHERE name = ANY($1::bytea[]) ORDER BY name FOR UPDATE)";
+const FORGET_AGENTS: &str = "DELETE FROM agents WHERE offered_ms < $2 AND name IN
+        (SELECT name FROM agents WHERE name = ANY($1::bytea[]) ORDER BY name FOR UPDATE)
+    AND NOT EXISTS (SELECT 1 FROM tasks
+        WHERE tasks.agent = agents.name AND tasks.state IN (1, 2, 6, 8))";
 const FORGET: &str = "DELETE FROM keys WHERE ctid = ANY (ARRAY(SELECT ctid FROM keys
     WHERE created_ms < $1 ORDER BY created_ms LIMIT $2 FOR UPDATE SKIP LOCKED))";
 /// Once more what was seen when they were chosen: it has ended, and nobody can join it again.
@@ -86,7 +95,7 @@ const EXPIRE: &str = "WITH gone AS (
 
 /// All of them, prepared when a connection is made: one that is prepared when it is first used
 /// would be run behind the COMMIT that is sent with it.
-pub(super) const WRITES: [&str; 19] = [
+pub(super) const WRITES: [&str; 21] = [
     LOCK_TASKS,
     LOCK_KEYS,
     SEE_PUSHES,
@@ -104,6 +113,8 @@ pub(super) const WRITES: [&str; 19] = [
     DELETE_PUSH,
     ERASE_PUSHES,
     OFFER,
+    OFFERED,
+    FORGET_AGENTS,
     FORGET,
     EXPIRE,
 ];
@@ -224,6 +235,8 @@ pub(super) struct Columns<'a> {
     old_keys: Keys<'a>,
     pushes: Vec<Push<'a>>,
     offers: (Bytes<'a>, Vec<Vec<u8>>, Vec<i64>),
+    offered: Vec<(Bytes<'a>, i64)>,
+    forget_agents: Vec<(Bytes<'a>, i64)>,
     forget: Vec<(i64, i64)>,
     expire: Vec<Vec<Uuid>>,
 }
@@ -270,6 +283,10 @@ impl<'a> Columns<'a> {
             all.offers.1.push(offer.encode_to_vec());
             all.offers.2.push(*at);
         }
+        let bytes = |names: &'a [String]| names.iter().map(String::as_bytes).collect::<Vec<_>>();
+        all.offered.extend(plan.offered.iter().map(|(names, at)| (bytes(names), *at)));
+        let forgotten = plan.forget_agents.iter();
+        all.forget_agents.extend(forgotten.map(|(names, before, _)| (bytes(names), *before)));
         let most = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
         all.forget.extend(plan.forget.iter().map(|(before, limit)| (*before, most(*limit))));
         all.expire.extend(plan.expire.iter().map(|(ids, _)| ids.iter().map(uuid).collect()));
@@ -331,10 +348,16 @@ impl<'a> Columns<'a> {
         if !self.offers.0.is_empty() {
             all.push((OFFER, vec![&self.offers.0, &self.offers.1, &self.offers.2]));
         }
+        for (names, at) in &self.offered {
+            all.push((OFFERED, vec![names, at]));
+        }
         for (before, limit) in &self.forget {
             all.push((FORGET, vec![before, limit]));
         }
         // The last: how many each of them concerned is asked for.
+        for (names, before) in &self.forget_agents {
+            all.push((FORGET_AGENTS, vec![names, before]));
+        }
         for ids in &self.expire {
             all.push((EXPIRE, vec![ids]));
         }

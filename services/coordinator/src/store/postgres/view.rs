@@ -137,7 +137,7 @@ pub(super) async fn story(
         let last = events.last().map_or(after, |event: &super::super::StoredEvent| event.seq);
         // Twice as many each time: small events are many, and large ones few.
         let most = (limit + 1 - events.len()).min(AT_ONCE.max(events.len()));
-        let (last, many) = (last as i64, most as i64);
+        let (last, many) = (i64::try_from(last).unwrap_or(i64::MAX), most as i64);
         let found = tx.query(&statement, &[&uuid(&of), &last, &many]).await;
         let found = found.map_err(unavailable)?;
         for record in &found {

@@ -176,8 +176,10 @@ async fn transact(
     }
     // What follows an error is refused because of it, so the first one says what happened.
     let counts = done.into_iter().collect::<Result<Vec<_>, _>>()?;
-    // From the end: the commit, and before it what expired.
-    for ((_, gone), count) in plan.expire.iter().rev().zip(counts.into_iter().rev().skip(1)) {
+    // From the end: the commit, before it what expired, and before that which agents did.
+    let expired = plan.expire.iter().rev().map(|(_, gone)| gone);
+    let forgotten = plan.forget_agents.iter().rev().map(|(_, _, gone)| gone);
+    for (gone, count) in expired.chain(forgotten).zip(counts.into_iter().rev().skip(1)) {
         gone.set(count);
     }
     Ok((plan.written.clone(), notices))
@@ -277,7 +279,7 @@ fn notices(plan: &Plan) -> Vec<Notice> {
     if !queued.is_empty() {
         notices.push(Notice::Queued(queued.into_iter().collect()));
     }
-    if !plan.offers.is_empty() {
+    if !plan.offers.is_empty() || !plan.forget_agents.is_empty() {
         notices.push(Notice::Offered);
     }
     notices

@@ -72,6 +72,7 @@ pub(super) fn events(
         "SELECT seq, kind, body FROM events WHERE task_id = ?1 AND seq > ?2 {kinds}
          ORDER BY seq LIMIT ?3"
     );
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     c.prepare_cached(&sql)?.query_map(params![id.as_bytes(), after, limit], event)?.collect()
 }

@@ -131,6 +131,7 @@ pub(super) fn story(
     }
     let sql = "SELECT seq, kind, body FROM events WHERE task_id = ?1 AND seq > ?2 ORDER BY seq";
     let mut statement = c.prepare_cached(sql)?;
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
     let mut found = statement.query(params![id.as_bytes(), after])?;
     let (mut events, mut bytes) = (Vec::<StoredEvent>::new(), 0);
     while let Some(row) = found.next()? {

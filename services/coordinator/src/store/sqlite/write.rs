@@ -76,9 +76,30 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
             Ok(true)
         }
         Write::Offer { offer, at } => {
-            let sql = "INSERT INTO agents (name, offer, seen_ms) VALUES (?1, ?2, ?3)
-                ON CONFLICT (name) DO UPDATE SET offer = ?2, seen_ms = ?3";
+            let sql = "INSERT INTO agents (name, offer, seen_ms, offered_ms)
+                VALUES (?1, ?2, ?3, ?3)
+                ON CONFLICT (name) DO UPDATE SET offer = ?2, seen_ms = ?3, offered_ms = ?3";
             tx.prepare_cached(sql)?.execute(params![offer.name, offer.encode_to_vec(), at])?;
+            Ok(true)
+        }
+        Write::Offered { names, at } => {
+            let sql = "UPDATE agents SET offered_ms = MAX(offered_ms, ?2) WHERE name = ?1";
+            let mut statement = tx.prepare_cached(sql)?;
+            for name in names {
+                statement.execute(params![name, at])?;
+            }
+            Ok(true)
+        }
+        Write::ForgetAgents { names, before, gone } => {
+            let sql = format!(
+                "DELETE FROM agents WHERE name = ?1 AND offered_ms < ?2
+                    AND NOT EXISTS (SELECT 1 FROM tasks WHERE agent = ?1 AND ({ALIVE}))"
+            );
+            let (mut statement, mut count) = (tx.prepare_cached(&sql)?, 0);
+            for name in names {
+                count += statement.execute(params![name, before])? as u64;
+            }
+            gone.set(count);
             Ok(true)
         }
         Write::ForgetKeys { before, limit } => {
