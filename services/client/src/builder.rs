@@ -5,15 +5,17 @@ use std::{path::PathBuf, sync::Arc};
 use faultline_chassis::{
     Network, TraceContext,
     client::{Channel, Dial},
-    dial::causes,
+    dial::{self, BadTarget, Connector, causes},
+    limits,
     tls::Trust,
 };
 use faultline_proto::{
     Failure,
     a2a::{AgentCard, Task},
-    json, reason,
+    reason,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::AUTHORIZATION};
+use tokio::time::timeout;
 
 use crate::{
     Client,
@@ -49,6 +51,7 @@ pub struct Builder {
     bearer: Bearer,
     /// Where credentials may go beside the card's own origin.
     allowed: Vec<String>,
+    public_only: bool,
     trace: Option<TraceContext>,
     retry: Retry,
     reconnect: Reconnect,
@@ -74,6 +77,7 @@ impl Builder {
             headers: HeaderMap::new(),
             bearer: Bearer::default(),
             allowed: Vec::new(),
+            public_only: false,
             trace: None,
             retry: Retry::default(),
             reconnect: Reconnect::default(),
@@ -151,6 +155,14 @@ impl Builder {
         }
     }
 
+    /// Where the card leads to another origin than its own, only a public address is called, or an
+    /// origin of [`Builder::allow_origin`]. Without this, whoever writes the card chooses what is
+    /// called from here (SSRF). By default any address is.
+    pub fn public_only(mut self) -> Self {
+        self.public_only = true;
+        self
+    }
+
     /// With this extension, if the agent knows it. One that is needed:
     /// [`Client::require_extension`].
     pub fn extension(mut self, uri: &str) -> Self {
@@ -223,7 +235,7 @@ impl Builder {
     /// Reads the agent's card and chooses how to call it. The URL is that of the card, of the
     /// agent or of a server: unless it ends in `.json`, the card is well known below it.
     pub async fn connect(self) -> Result<Client, Error> {
-        let (http, url) = (self.http()?, card::card_url(&self.url));
+        let (http, url) = (self.http(false)?, card::card_url(&self.url));
         let read = || async {
             let mut headers = self.headers.clone();
             self.bearer.put(&mut headers).await?;
@@ -232,23 +244,55 @@ impl Builder {
             http.call(exchange).await?.accepted()
         };
         let card = self.retry.run(true, || self.bearer.run(read)).await?;
-        match json::from_slice(&card) {
-            Ok(card) => self.connect_by(card),
-            Err(error) => {
-                Err(Error::InvalidCard { url, problem: CardProblem::Unreadable(error.to_string()) })
-            }
+        let card = card::read(&card).map_err(|problem| Error::InvalidCard { url, problem })?;
+        let interface = self.choose(&card)?;
+        if self.reach().is_beyond(&interface.url) {
+            self.check_public(&interface).await?;
         }
+        self.build_by(card, interface)
     }
 
     /// Chooses how to call an agent by a card that is already at hand.
     pub fn connect_by(self, card: AgentCard) -> Result<Client, Error> {
-        let in_headers = self.headers.values().any(HeaderValue::is_sensitive);
-        let has_credentials = in_headers || self.bearer.is_some();
-        let only = has_credentials.then(|| self.allowed.clone());
-        let interface = card::choose(&card, self.binding, &Reach { card: self.url.clone(), only })
-            .map_err(|problem| Error::InvalidCard { url: card::card_url(&self.url), problem })?;
+        let interface = self.choose(&card)?;
+        self.build_by(card, interface)
+    }
+
+    fn build_by(self, card: AgentCard, interface: Interface) -> Result<Client, Error> {
         let root = origin(&interface.url);
         self.build(interface, root, Some(card))
+    }
+
+    fn choose(&self, card: &AgentCard) -> Result<Interface, Error> {
+        let unusable = |problem| Error::InvalidCard { url: card::card_url(&self.url), problem };
+        card::choose(card, self.binding, &self.reach()).map_err(unusable)
+    }
+
+    fn reach(&self) -> Reach {
+        let in_headers = self.headers.values().any(HeaderValue::is_sensitive);
+        let has_credentials = in_headers || self.bearer.is_some();
+        let (card, allowed) = (self.url.clone(), self.allowed.clone());
+        // A network of our own has no other addresses.
+        let public_only = self.public_only && self.network.is_none();
+        Reach { card, allowed, has_credentials, public_only }
+    }
+
+    /// Says so before the first call; a name that resolves to another address later is refused
+    /// when it is dialled.
+    async fn check_public(&self, interface: &Interface) -> Result<(), Error> {
+        let uri: Uri = interface.url.parse().unwrap_or_default();
+        let port = uri.port_u16().unwrap_or(443);
+        let checking = dial::check_public(uri.host().unwrap_or_default(), port);
+        let bound = self.timeouts.connect.unwrap_or(limits::CONNECT_TIMEOUT);
+        match timeout(bound, checking).await {
+            Ok(Err(BadTarget::Forbidden(_))) => {
+                let (card, called) = (origin(&self.url), origin(&interface.url));
+                let problem = CardProblem::NotPublic { card, called };
+                Err(Error::InvalidCard { url: card::card_url(&self.url), problem })
+            }
+            // A name without an address is the first call's to report.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Calls the URL as it is, without a card. The first call connects.
@@ -269,14 +313,20 @@ impl Builder {
         root: String,
         card: Option<AgentCard>,
     ) -> Result<Client, Error> {
-        let (http, ca, network) = (self.http()?, self.ca.clone(), self.network.clone());
+        let public_only = card.is_some() && self.reach().is_beyond(&interface.url);
+        let http = self.http(public_only)?;
+        let (ca, network) = (self.ca.clone(), self.network.clone());
         let peer = Arc::new(peer(&interface.url));
+        let old = interface.version == card::OLD;
         let transport = match interface.binding {
-            Binding::JsonRpc => Transport::JsonRpc { http: http.clone(), url: interface.url },
-            Binding::HttpJson => Transport::HttpJson { http: http.clone(), url: interface.url },
+            Binding::JsonRpc => Transport::JsonRpc { http: http.clone(), url: interface.url, old },
+            Binding::HttpJson => {
+                Transport::HttpJson { http: http.clone(), url: interface.url, old }
+            }
             Binding::Grpc => {
                 // The token travels with the other headers.
-                let dial = Dial { address: interface.url, ca, network, ..Dial::default() };
+                let address = interface.url;
+                let dial = Dial { address, ca, network, public_only, ..Dial::default() };
                 let Timeouts { connect, write, .. } = self.timeouts;
                 let channel = Channel::to_stranger(&dial, connect, write);
                 Transport::Grpc(Grpc::new(channel.map_err(|e| unusable(&e))?, self.timeouts))
@@ -302,12 +352,14 @@ impl Builder {
         })
     }
 
-    fn http(&self) -> Result<Http, Error> {
+    fn http(&self, public_only: bool) -> Result<Http, Error> {
         if let Some(problem) = &self.problem {
             return Err(problem.clone().into());
         }
         let trust = Trust::with_ca(self.ca.as_deref()).map_err(|e| unusable(&e))?;
-        Ok(Http::new(trust, self.network.clone(), self.timeouts, self.dialect))
+        let connector = Connector::new(trust).on(self.network.clone());
+        let connector = if public_only { connector.public_only() } else { connector };
+        Ok(Http::new(connector, self.timeouts, self.dialect))
     }
 
     fn credential(mut self, name: HeaderName, value: &str) -> Self {

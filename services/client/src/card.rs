@@ -3,13 +3,18 @@
 
 use std::fmt;
 
-use faultline_proto::a2a::{AgentCard, AgentInterface};
+use faultline_proto::{
+    a2a::{AgentCard, AgentInterface},
+    json, v03,
+};
 use http::{Uri, uri::Scheme};
 
 /// Where the card of an agent, or of a whole origin, lies below its URL.
 const WELL_KNOWN: &str = "/.well-known/agent-card.json";
 /// The major version of A2A that is spoken here.
 const MAJOR: &str = "1";
+/// What is spoken with a server that has nothing newer, on JSON-RPC and HTTP+JSON.
+pub(crate) const OLD: &str = "0.3";
 /// What is spoken with a server that says nothing.
 pub(crate) const VERSION: &str = "1.0";
 
@@ -55,7 +60,7 @@ pub enum CardProblem {
     /// It is no JSON, or not the JSON of a card.
     #[error("it is no card: {0}")]
     Unreadable(String),
-    /// `supportedInterfaces` is absent or empty, as on a card of A2A 0.3.
+    /// `supportedInterfaces` is absent or empty, and so is the `url` of a card of A2A 0.3.
     #[error("it lists no supportedInterfaces")]
     NoInterfaces,
     /// None is JSONRPC, HTTP+JSON or GRPC, or the one that was asked for.
@@ -66,8 +71,11 @@ pub enum CardProblem {
         /// What the card has.
         listed: String,
     },
-    /// None is of A2A 1.x.
-    #[error("none of its interfaces speaks A2A {MAJOR}.x: it lists {listed}")]
+    /// None is of A2A 1.x, nor of 0.3 on JSON-RPC or HTTP+JSON.
+    #[error(
+        "none of its interfaces speaks A2A {MAJOR}.x, or {OLD} by JSONRPC or HTTP+JSON: it lists \
+         {listed}"
+    )]
     NoVersion {
         /// The versions on the card.
         listed: String,
@@ -81,6 +89,17 @@ pub enum CardProblem {
         /// Scheme, host and port of the card.
         card: String,
         /// The same of the last interface tried.
+        called: String,
+    },
+    /// It leads to another origin than its own, and that is no public address.
+    #[error(
+        "it leads to {called}, which is not a public address: allow that origin by its name \
+         (Builder::allow_origin)"
+    )]
+    NotPublic {
+        /// Scheme, host and port of the card.
+        card: String,
+        /// The same of the interface.
         called: String,
     },
     /// None has a URL that can be called.
@@ -104,6 +123,23 @@ pub(crate) struct Interface {
     pub(crate) version: String,
 }
 
+/// A card of A2A 1.x, or of 0.3 as one of 1.x.
+pub(crate) fn read(json: &[u8]) -> Result<AgentCard, CardProblem> {
+    let unreadable = |error: json::Error| CardProblem::Unreadable(error.to_string());
+    let read = json::from_slice::<AgentCard>(json);
+    if read.as_ref().is_ok_and(|card| !card.supported_interfaces.is_empty()) {
+        return read.map_err(unreadable);
+    }
+    let Ok(card) = serde_json::from_slice(json) else { return read.map_err(unreadable) };
+    match v03::new::card(card) {
+        Ok(Some(card)) => json::from_str(&card.to_string()).map_err(unreadable),
+        Ok(None) => read.map_err(unreadable),
+        Err(misfit) => {
+            Err(CardProblem::Unreadable(format!("{} {}", misfit.path, misfit.description)))
+        }
+    }
+}
+
 /// Where the card lies: the URL itself if it is that of a JSON file, or else well known below it.
 pub(crate) fn card_url(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or_default();
@@ -118,19 +154,34 @@ pub(crate) fn card_url(url: &str) -> String {
 pub(crate) struct Reach {
     /// Where the card is from.
     pub(crate) card: String,
-    /// The only origins that may be called beside the card's own. None: all may, since nothing is
-    /// told them that is meant for the card's.
-    pub(crate) only: Option<Vec<String>>,
+    /// Origins that may be called as the card's own.
+    pub(crate) allowed: Vec<String>,
+    /// Calls carry credentials, which are for the card's origin and the allowed ones.
+    pub(crate) has_credentials: bool,
+    /// Beyond those origins, only public addresses are called.
+    pub(crate) public_only: bool,
 }
 
 impl Reach {
     fn allows(&self, url: &str) -> Result<(), CardProblem> {
-        let (card, called) = (origin(&self.card), origin(url));
-        let is_allowed = |only: &Vec<String>| called == card || only.contains(&called);
-        match self.only.as_ref().is_none_or(is_allowed) {
+        match !self.has_credentials || self.is_named(url) {
             true => Ok(()),
-            false => Err(CardProblem::OtherOrigin { card, called }),
+            false => {
+                let (card, called) = (origin(&self.card), origin(url));
+                Err(CardProblem::OtherOrigin { card, called })
+            }
         }
+    }
+
+    /// The user of the client named this origin: as that of the card, or as one more.
+    pub(crate) fn is_named(&self, url: &str) -> bool {
+        let called = origin(url);
+        called == origin(&self.card) || self.allowed.contains(&called)
+    }
+
+    /// Nobody but the card says to call this, so that it must be a public address.
+    pub(crate) fn is_beyond(&self, url: &str) -> bool {
+        self.public_only && !self.is_named(url)
     }
 
     /// The card came encrypted, so nobody it names is called in the clear.
@@ -152,7 +203,8 @@ pub(crate) fn origin(url: &str) -> String {
     }
 }
 
-/// The first interface that can and may be called, in the card's order.
+/// The first interface that can and may be called, in the card's order; those of 0.3 come after
+/// those of 1.x, and those that must prove to be public come last.
 pub(crate) fn choose(
     card: &AgentCard,
     wanted: Option<Binding>,
@@ -171,10 +223,15 @@ pub(crate) fn choose(
         let wanted = wanted.map_or("JSONRPC, HTTP+JSON or GRPC".to_owned(), |b| b.to_string());
         return Err(CardProblem::NoBinding { wanted, listed: list(all, |i| &i.protocol_binding) });
     }
-    let spoken: Vec<_> = bound.into_iter().filter_map(|(b, i)| Some((b, i, version(i)?))).collect();
+    let mut spoken: Vec<_> =
+        bound.into_iter().filter_map(|(b, i)| Some((b, i, version(b, i)?))).collect();
     if spoken.is_empty() {
         return Err(CardProblem::NoVersion { listed: list(all, |i| &i.protocol_version) });
     }
+    spoken.sort_by_key(|(binding, interface, version)| {
+        let url = callable(&interface.url, *binding, reach.is_secure());
+        (url.is_ok_and(|url| reach.is_beyond(&url)), version == OLD)
+    });
     let mut problem = CardProblem::NoInterfaces;
     for (binding, interface, version) in spoken {
         let url = callable(&interface.url, binding, reach.is_secure())
@@ -197,14 +254,16 @@ fn list(all: &[AgentInterface], what: impl Fn(&AgentInterface) -> &String) -> St
 }
 
 /// Major and minor of the interface, if it is a version that is spoken here.
-fn version(interface: &AgentInterface) -> Option<String> {
+fn version(binding: Binding, interface: &AgentInterface) -> Option<String> {
     let text = match interface.protocol_version.trim() {
         "" => VERSION,
         text => text,
     };
     let mut numbers = text.split('.');
     let (major, minor) = (numbers.next()?, numbers.next().unwrap_or("0"));
-    (major == MAJOR && minor.parse::<u16>().is_ok()).then(|| format!("{major}.{minor}"))
+    let version = format!("{major}.{minor}");
+    let is_old = version == OLD && binding != Binding::Grpc;
+    (is_old || major == MAJOR && minor.parse::<u16>().is_ok()).then_some(version)
 }
 
 /// The URL with a scheme, which only gRPC may leave out.
@@ -240,9 +299,18 @@ mod tests {
 
     use super::*;
 
+    fn reach() -> Reach {
+        Reach {
+            card: "http://x".to_owned(),
+            allowed: Vec::new(),
+            has_credentials: false,
+            public_only: false,
+        }
+    }
+
     fn chosen(interfaces: &str, wanted: Option<Binding>) -> Result<Interface, CardProblem> {
         let card = json::from_str(&format!(r#"{{"supportedInterfaces":[{interfaces}]}}"#));
-        choose(&card.unwrap(), wanted, &Reach { card: "http://x".to_owned(), only: None })
+        choose(&card.unwrap(), wanted, &reach())
     }
 
     #[test]
@@ -270,7 +338,8 @@ mod tests {
         let cases = [
             (chosen("", None).unwrap_err().to_string(), "it lists no supportedInterfaces"),
             (one("http://x", "CARRIER-PIGEON", "1.0"), "it lists 'CARRIER-PIGEON'"),
-            (one("http://x", "JSONRPC", "0.3"), "speaks A2A 1.x: it lists '0.3'"),
+            (one("http://x", "JSONRPC", "0.2"), "HTTP+JSON: it lists '0.2'"),
+            (one("http://x", "GRPC", "0.3"), "HTTP+JSON: it lists '0.3'"),
             (one("", "JSONRPC", "1.0"), "'' (it is no URL)"),
             (one("/agents/x", "JSONRPC", "1.0"), "'/agents/x' (it names no host)"),
             (one("ftp://x", "JSONRPC", "1.0"), "neither http nor https"),
@@ -283,6 +352,29 @@ mod tests {
         let card = r#"{"url":"http://x","protocolBinding":"JSONRPC","protocolVersion":"1.0"}"#;
         let asked = chosen(card, Some(Binding::Grpc)).unwrap_err();
         assert!(asked.to_string().contains("is GRPC: it lists 'JSONRPC'"), "{asked}");
+    }
+
+    #[test]
+    fn card_of_0_3_leads_to_its_preferred_transport_and_to_the_others() {
+        let old = r#"{"name":"a","protocolVersion":"0.3.0","url":"http://x/rpc",
+            "preferredTransport":"JSONRPC","capabilities":{"streaming":true,
+            "stateTransitionHistory":true},"supportsAuthenticatedExtendedCard":true,
+            "security":[{"k":[]}],"securitySchemes":{"k":{"type":"http","scheme":"bearer"}},
+            "additionalInterfaces":[{"url":"http://x/rpc","transport":"JSONRPC"},
+            {"url":"http://x/rest","transport":"HTTP+JSON"}]}"#;
+        let card = read(old.as_bytes()).unwrap();
+        assert_eq!((card.supported_interfaces.len(), card.name.as_str()), (2, "a"));
+        assert!(card.capabilities.as_ref().unwrap().streaming());
+        let rpc = choose(&card, None, &reach()).unwrap();
+        assert_eq!((rpc.binding, rpc.version.as_str()), (Binding::JsonRpc, OLD));
+        let rest = choose(&card, Some(Binding::HttpJson), &reach()).unwrap();
+        assert_eq!((rest.url.as_str(), rest.version.as_str()), ("http://x/rest", OLD));
+        let bare = read(br#"{"url":"http://x"}"#).unwrap();
+        let bare = choose(&bare, None, &reach()).unwrap();
+        assert_eq!((bare.binding, bare.version.as_str()), (Binding::JsonRpc, OLD));
+        let odd = read(br#"{"url":"http://x","additionalInterfaces":[{"url":1}]}"#);
+        let odd = odd.unwrap_err().to_string();
+        assert!(odd.contains("additionalInterfaces[0].url must be a string"), "{odd}");
     }
 
     #[test]

@@ -186,13 +186,11 @@ impl Follow {
     pub async fn next(&mut self) -> Option<Result<Event, Error>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                if !is_stateless(&event.response) {
-                    return Some(Ok(event));
-                }
-                // It would never end.
+                let Err(broken) = check(&event.response) else { return Some(Ok(event)) };
+                // Such a task would never end.
                 self.ready.clear();
                 self.source = Source::Ended;
-                return Some(Err(refusal::stateless().into()));
+                return Some(Err(broken.into()));
             }
             if matches!(self.source, Source::Ended) {
                 return None;
@@ -270,6 +268,10 @@ impl Follow {
     }
 
     async fn open(&mut self) -> Result<(), Error> {
+        if !self.client.transport.subscribes() {
+            self.source = self.poll_from_now();
+            return Ok(());
+        }
         match self.client.subscribe(self.task_id(), self.after()).await {
             Ok(events) => self.source = Source::Live { events, is_fresh: true },
             Err(Error::Call(failure)) if failure.row() == &reason::UNSUPPORTED_OPERATION => {
@@ -311,7 +313,8 @@ impl Follow {
         if told > TOLD_MAX {
             return Err(if unknown { failure.into() } else { self.lost(failure) });
         }
-        if self.attempts < policy.max {
+        let subscribes = unknown || self.client.transport.subscribes();
+        if self.attempts < policy.max && subscribes {
             let pause = backoff(policy.backoff, policy.backoff_max, self.attempts);
             self.attempts += 1;
             self.source = Source::Broken { resume_at: Instant::now() + pause.max(told) };
@@ -430,12 +433,19 @@ impl Follow {
     }
 }
 
-/// A task that is in no state at all.
-fn is_stateless(response: &StreamResponse) -> bool {
+/// An event has one of four contents, a task has an id, and a status has a state.
+fn check(response: &StreamResponse) -> Result<(), Failure> {
     let status = match &response.payload {
+        None => return Err(refusal::nonsense("the server sent an event without any content")),
+        Some(Payload::Task(task)) if task.id.is_empty() => {
+            return Err(refusal::nonsense("the server's task has no id"));
+        }
         Some(Payload::Task(task)) => task.status.as_ref(),
         Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
-        Some(Payload::ArtifactUpdate(_) | Payload::Message(_)) | None => return false,
+        Some(Payload::ArtifactUpdate(_) | Payload::Message(_)) => return Ok(()),
     };
-    status.is_none_or(|status| status.state() == TaskState::Unspecified)
+    match status.is_none_or(|status| status.state() == TaskState::Unspecified) {
+        true => Err(refusal::nonsense("the server's task is in no state that A2A knows")),
+        false => Ok(()),
+    }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use faultline_chassis::{Network, Stalled, dial::Connector, limits, tls::Trust};
+use faultline_chassis::{Stalled, dial::Connector, limits};
 use faultline_proto::{
     Failure,
     json::{self, ProtoJson},
@@ -34,6 +34,7 @@ use crate::{
     refusal::{self, WireError},
     retry::Fault,
     timeouts::{Layer, Timeouts, expired},
+    v03::{self, Old},
 };
 
 /// One answer, or one event of a stream: a whole task as JSON, where base64 and escapes make the
@@ -49,20 +50,30 @@ const CONNECTION_IDLE: Duration = Duration::from_secs(30);
 pub(crate) enum Form {
     Enveloped,
     Bare,
+    /// As A2A 0.3 has it.
+    Old(Old),
 }
 
 impl Form {
     /// What bare messages are called is so new that some servers know the general name only.
     fn accept(self) -> &'static str {
         match self {
-            Form::Enveloped => "application/json",
+            Form::Enveloped | Form::Old(_) => "application/json",
             Form::Bare => "application/a2a+json, application/json",
+        }
+    }
+
+    fn is_enveloped(self) -> bool {
+        match self {
+            Form::Enveloped => true,
+            Form::Bare => false,
+            Form::Old(old) => old.is_enveloped(),
         }
     }
 
     fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
-            Form::Enveloped => "application/json",
+            Form::Enveloped | Form::Old(_) => "application/json",
             Form::Bare => "application/a2a+json",
         })
     }
@@ -95,13 +106,7 @@ pub(crate) struct Answered {
 }
 
 impl Http {
-    pub(crate) fn new(
-        trust: Trust,
-        network: Option<Network>,
-        timeouts: Timeouts,
-        dialect: Dialect,
-    ) -> Self {
-        let connector = Connector::new(trust).on(network);
+    pub(crate) fn new(connector: Connector, timeouts: Timeouts, dialect: Dialect) -> Self {
         let connector = connector.within(timeouts.connect, timeouts.write);
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -199,7 +204,13 @@ impl Answered {
         let error = envelope(&self.body).ok().and_then(|envelope| envelope.error);
         match error {
             Some(error) => Err(self.fault(error.into_failure(self.dialect))),
-            None if !self.status.is_success() => Err(self.bare_fault()),
+            None if !self.status.is_success() => Err(match form {
+                Form::Old(_) => match v03::refused(self.status, &self.body) {
+                    Some(failure) => self.fault(failure),
+                    None => self.bare_fault(),
+                },
+                Form::Enveloped | Form::Bare => self.bare_fault(),
+            }),
             None => self.message(form, mute).map_err(Fault::lost),
         }
     }
@@ -220,7 +231,7 @@ impl Answered {
     fn message<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Failure> {
         match form {
             _ if mute => json::from_str("{}").map_err(|e| refusal::nonsense(e.to_string())),
-            Form::Enveloped => read_frame(&self.body, form, self.dialect),
+            Form::Enveloped | Form::Old(_) => read_frame(&self.body, form, self.dialect),
             Form::Bare => read_bare(&self.body),
         }
     }
@@ -268,14 +279,21 @@ pub(crate) fn read_frame<A: ProtoJson>(
     };
     match (envelope.error, envelope.result) {
         (Some(error), _) => Err(error.into_failure(dialect)),
-        (None, _) if form == Form::Bare => read_bare(json),
-        (None, Some(result)) => read_bare(result.get().as_bytes()),
+        (None, _) if !form.is_enveloped() => read_content(json, form),
+        (None, Some(result)) => read_content(result.get().as_bytes(), form),
         (None, None) => Err(refusal::nonsense("the server answered neither result nor error")),
     }
 }
 
+fn read_content<A: ProtoJson>(json: &[u8], form: Form) -> Result<A, Failure> {
+    match form {
+        Form::Old(old) => read_bare(&old.renewed(json)?),
+        Form::Enveloped | Form::Bare => read_bare(json),
+    }
+}
+
 fn read_bare<A: ProtoJson>(json: &[u8]) -> Result<A, Failure> {
-    json::from_slice(json)
+    json::from_server(json)
         .map_err(|e| refusal::nonsense(format!("the server answered nonsense: {e}")))
 }
 

@@ -2,7 +2,8 @@
 //!
 //! It finds an agent by its card, speaks JSON-RPC, HTTP+JSON or gRPC with it, repeats what may be
 //! repeated, and follows a task through broken connections so that each event is told once. It
-//! knows no service of the mesh, only the protocol: any A2A 1.x server will do.
+//! knows no service of the mesh, only the protocol: any server of A2A 1.x will do, and one of 0.3
+//! on JSON-RPC or HTTP+JSON.
 //!
 //! ```no_run
 //! use faultline_client::{Client, Error, text};
@@ -46,6 +47,7 @@ mod retry;
 mod sse;
 mod timeouts;
 mod transport;
+mod v03;
 mod view;
 
 use std::sync::Arc;
@@ -274,7 +276,8 @@ impl Client {
     }
 
     /// The task as it stands and then its events on this one connection; with `after`, where the
-    /// server numbers events, exactly those after that one. [`Client::follow_task`] outlives it.
+    /// server numbers events, exactly those after that one. [`Client::follow_task`] outlives it,
+    /// and follows a task of A2A 0.3 too, where a subscription does not show the task first.
     pub async fn subscribe(&self, id: &str, after: Option<u64>) -> Result<Events, Error> {
         self.stream(operation::subscribe(subscription(id), after)).await
     }

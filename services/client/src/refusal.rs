@@ -225,6 +225,11 @@ pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Failure {
             let text = format!("the server took no connection within {within:?}");
             return expired(&reason::CONNECT_TIMEOUT, text).privately(told(error));
         }
+        Some(dial::Error::Forbidden(_)) => {
+            let text = "the card leads to an address that is not public: allow its origin by name \
+                        (Builder::allow_origin, or `allow_origins` of a remote agent)";
+            return nonsense(text).privately(told(error));
+        }
         Some(dial::Error::Untrusted { .. }) => (": its certificate is not trusted here", false),
         Some(dial::Error::NotTls { .. }) => (": it does not speak TLS", false),
         Some(dial::Error::Connect { source, .. }) if is_refused(source.as_ref()) => {
@@ -258,15 +263,9 @@ pub(crate) fn lost(message: impl Into<String>) -> Failure {
     Failure::new(&reason::UNAVAILABLE).because(message).with_plane(v1::Plane::Transport)
 }
 
-/// The peer answered, and it makes no sense.
+/// The peer's answer breaks the protocol.
 pub(crate) fn nonsense(message: impl Into<String>) -> Failure {
-    foreign(Failure::new(&reason::INTERNAL).because(message))
-}
-
-/// A task whose state says nothing.
-pub(crate) fn stateless() -> Failure {
-    let text = "the server's task is in no state that A2A knows";
-    foreign(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text))
+    foreign(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(message))
 }
 
 #[cfg(test)]

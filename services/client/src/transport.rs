@@ -11,6 +11,7 @@ use crate::{
     http::{Exchange, Form, Http},
     operation::{Operation, Request, segment},
     retry::Fault,
+    v03,
 };
 
 /// What an operation is answered with, on every binding.
@@ -25,11 +26,14 @@ pub(crate) enum Transport {
     JsonRpc {
         http: Http,
         url: String,
+        /// It speaks A2A 0.3.
+        old: bool,
     },
     /// Each operation has a verb and a route below the URL.
     HttpJson {
         http: Http,
         url: String,
+        old: bool,
     },
     Grpc(Grpc),
 }
@@ -44,17 +48,13 @@ impl Transport {
     ) -> Result<A, Fault> {
         address(&mut operation.request, tenant);
         let mute = operation.mute;
-        match self {
-            Transport::JsonRpc { http, url } => {
-                let answered = http.call(enveloped(url, &operation, headers)).await?;
-                answered.read(Form::Enveloped, mute)
-            }
-            Transport::HttpJson { http, url } => {
-                let answered = http.call(bare(url, operation, headers)).await?;
-                answered.read(Form::Bare, mute)
-            }
-            Transport::Grpc(grpc) => grpc.call(operation, headers).await,
-        }
+        let (http, exchange) = match self {
+            Transport::JsonRpc { http, url, old } => (http, rpc(url, &operation, headers, *old)?),
+            Transport::HttpJson { http, url, old } => (http, rest(url, operation, headers, *old)?),
+            Transport::Grpc(grpc) => return grpc.call(operation, headers).await,
+        };
+        let form = exchange.form;
+        http.call(exchange).await?.read(form, mute)
     }
 
     pub(crate) async fn stream<Q: Request>(
@@ -65,12 +65,44 @@ impl Transport {
     ) -> Result<Events, Fault> {
         address(&mut operation.request, tenant);
         match self {
-            Transport::JsonRpc { http, url } => {
-                http.stream(enveloped(url, &operation, headers)).await
+            Transport::JsonRpc { http, url, old } => {
+                http.stream(rpc(url, &operation, headers, *old)?).await
             }
-            Transport::HttpJson { http, url } => http.stream(bare(url, operation, headers)).await,
+            Transport::HttpJson { http, url, old } => {
+                http.stream(rest(url, operation, headers, *old)?).await
+            }
             Transport::Grpc(grpc) => grpc.stream(operation, headers).await,
         }
+    }
+
+    /// A subscription starts with the task as it stands. In 0.3 it does not: what happened before
+    /// it would be lost.
+    pub(crate) fn subscribes(&self) -> bool {
+        !matches!(self, Self::JsonRpc { old: true, .. } | Self::HttpJson { old: true, .. })
+    }
+}
+
+fn rpc<Q: Request>(
+    url: &str,
+    operation: &Operation<Q>,
+    headers: HeaderMap,
+    old: bool,
+) -> Result<Exchange, Fault> {
+    match old {
+        true => v03::enveloped(url, operation, headers),
+        false => Ok(enveloped(url, operation, headers)),
+    }
+}
+
+fn rest<Q: Request>(
+    url: &str,
+    operation: Operation<Q>,
+    headers: HeaderMap,
+    old: bool,
+) -> Result<Exchange, Fault> {
+    match old {
+        true => v03::bare(url, &operation, headers),
+        false => Ok(bare(url, operation, headers)),
     }
 }
 
@@ -81,20 +113,21 @@ fn address(request: &mut impl Request, tenant: &str) {
 }
 
 fn enveloped<Q: Request>(url: &str, operation: &Operation<Q>, headers: HeaderMap) -> Exchange {
+    let body = envelope(operation.name, |body| json::write(&operation.request, body));
+    let (verb, form) = (Method::POST, Form::Enveloped);
+    Exchange { verb, url: url.to_owned(), headers, body: Some(body), form }
+}
+
+/// A call by JSON-RPC.
+pub(crate) fn envelope(method: &str, params: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     // One exchange carries one call: only whoever reads logs needs the id to tell calls apart.
     let mut body =
         format!(r#"{{"jsonrpc":"2.0","id":"{}","method":""#, Uuid::now_v7()).into_bytes();
-    body.extend_from_slice(operation.name.as_bytes());
+    body.extend_from_slice(method.as_bytes());
     body.extend_from_slice(br#"","params":"#);
-    json::write(&operation.request, &mut body);
+    params(&mut body);
     body.push(b'}');
-    Exchange {
-        verb: Method::POST,
-        url: url.to_owned(),
-        headers,
-        body: Some(body.into()),
-        form: Form::Enveloped,
-    }
+    body.into()
 }
 
 fn bare<Q: Request>(url: &str, operation: Operation<Q>, headers: HeaderMap) -> Exchange {
@@ -106,10 +139,14 @@ fn bare<Q: Request>(url: &str, operation: Operation<Q>, headers: HeaderMap) -> E
         url.push_str(&segment(&tenant));
     }
     url.push_str(&path);
+    push_query(&mut url, &query);
+    let body = (verb == Method::POST).then(|| Bytes::from(json::to_vec(&request)));
+    Exchange { verb, url, headers, body, form: Form::Bare }
+}
+
+pub(crate) fn push_query(url: &mut String, query: &[(&'static str, String)]) {
     for (place, (name, value)) in query.iter().enumerate() {
         url.push(if place == 0 { '?' } else { '&' });
         url.push_str(&format!("{name}={}", segment(value)));
     }
-    let body = (verb == Method::POST).then(|| Bytes::from(json::to_vec(&request)));
-    Exchange { verb, url, headers, body, form: Form::Bare }
 }

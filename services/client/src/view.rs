@@ -111,7 +111,9 @@ impl View {
             })
             .collect();
         let changed = match (&self.task.status, &snapshot.status) {
-            (Some(old), Some(new)) => new.state != old.state || !is_same_message(new, old),
+            (Some(old), Some(new)) => {
+                new.state != old.state || !(is_same_message(new, old) || is_silenced(new, old))
+            }
             (old, new) => old.is_none() && new.is_some(),
         };
         if changed {
@@ -129,6 +131,12 @@ impl View {
 fn is_same_message(new: &TaskStatus, old: &TaskStatus) -> bool {
     let id = |status: &TaskStatus| status.message.as_ref().map(|m| m.message_id.clone());
     id(new) == id(old)
+}
+
+/// The same status, whose message went into the history: servers move it there when the next
+/// message arrives, before the status changes.
+fn is_silenced(new: &TaskStatus, old: &TaskStatus) -> bool {
+    new.message.is_none() && (new.timestamp.is_none() || new.timestamp == old.timestamp)
 }
 
 fn merge(into: &mut Option<Struct>, metadata: Option<&Struct>) {
@@ -225,6 +233,22 @@ mod tests {
         assert_eq!(told(&working, &working), [""; 0]);
         assert_eq!(told(&working, &said("WORKING", "m-2")).len(), 1);
         assert_eq!(told(&working, &said("COMPLETED", "m-1")).len(), 1);
+    }
+
+    #[test]
+    fn question_whose_words_went_into_the_history_is_not_asked_again() {
+        let at = |time: &str, message: &str| {
+            format!(
+                r#"{{"id":"t","status":{{"state":"TASK_STATE_INPUT_REQUIRED"{message},
+                    "timestamp":"2026-11-18T10:00:0{time}Z"}}}}"#
+            )
+        };
+        let asked = at("1", r#","message":{"messageId":"m"}"#);
+        assert_eq!(told(&asked, &at("1", "")), [""; 0]);
+        assert_eq!(told(&asked, &at("2", "")).len(), 1, "another question, without words");
+        assert_eq!(told(&asked, &at("1", r#","message":{"messageId":"n"}"#)).len(), 1);
+        let timeless = r#"{"id":"t","status":{"state":"TASK_STATE_INPUT_REQUIRED"}}"#;
+        assert_eq!(told(&asked, timeless), [""; 0]);
     }
 
     #[test]

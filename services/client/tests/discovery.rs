@@ -70,7 +70,7 @@ async fn the_card_says_where_and_how_and_for_whom() {
 #[tokio::test]
 async fn a_card_that_is_of_no_use_is_refused_before_any_call() {
     let cases = [
-        (card("", "{}"), "it lists no supportedInterfaces"),
+        (plain("200 OK", r#"{"name":"x"}"#), "it lists no supportedInterfaces"),
         (card(&interface("http://x", "urn:pigeon", ""), "{}"), "it lists 'urn:pigeon'"),
         (card(&interface("not a url", "JSONRPC", ""), "{}"), "'not a url' (it is no URL)"),
         (card(&interface("/rpc", "HTTP+JSON", ""), "{}"), "it names no host"),
@@ -128,6 +128,64 @@ async fn credentials_go_nowhere_but_where_the_card_is_from_unless_allowed_by_nam
     ));
     let client = Client::builder(&home).bearer("s3cret").connect_by(read.unwrap()).unwrap();
     assert_eq!(client.binding(), Binding::HttpJson);
+}
+
+#[tokio::test]
+async fn card_leads_beyond_its_origin_to_public_addresses_only() {
+    let inside = Server::start([]).await;
+    let local = inside.url.replace("127.0.0.1", "localhost");
+    for target in [&*inside.url, &*local, "http://10.0.0.1", "http://[::1]:1"] {
+        for (binding, name) in [(Binding::JsonRpc, "JSONRPC"), (Binding::Grpc, "GRPC")] {
+            let host = Server::start([card(&interface(target, name, ""), "{}")]).await;
+            let builder = Client::builder(&host.url).public_only().binding(binding);
+            let error = builder.connect().await.unwrap_err();
+            let Error::InvalidCard { problem: CardProblem::NotPublic { card, called }, .. } =
+                &error
+            else {
+                panic!("{target}: {error:?}");
+            };
+            assert_eq!((&**card, &**called), (&*host.url, target));
+            assert!(error.to_string().contains("Builder::allow_origin"), "{error}");
+        }
+    }
+    // A card at hand is not looked at so closely: then it is the dialling that is refused.
+    let read =
+        format!(r#"{{"name":"x","supportedInterfaces":[{}]}}"#, interface(&local, "JSONRPC", ""));
+    let read = faultline_proto::json::from_str(&read).unwrap();
+    let builder = Client::builder("http://agents.example").public_only().retry(Retry::never());
+    let error = builder.connect_by(read).unwrap().task("t").await.unwrap_err();
+    let failure = error.failure().unwrap();
+    assert_eq!(failure.row(), &reason::INVALID_AGENT_RESPONSE);
+    assert!(failure.public_message.contains("allow_origin"), "{failure}");
+    assert_eq!(inside.seen(), Vec::<String>::new(), "nothing was sent");
+}
+
+#[tokio::test]
+async fn interface_at_the_origin_of_the_card_comes_before_one_beyond() {
+    let agent = Server::start([]).await;
+    let both =
+        [interface("http://10.0.0.1", "JSONRPC", ""), interface(&agent.url, "HTTP+JSON", "")];
+    let read = format!(r#"{{"name":"x","supportedInterfaces":[{}]}}"#, both.join(","));
+    let read: faultline_client::a2a::AgentCard = faultline_proto::json::from_str(&read).unwrap();
+    let guarded = Client::builder(&agent.url).public_only();
+    assert_eq!(guarded.connect_by(read.clone()).unwrap().binding(), Binding::HttpJson);
+    let open = Client::builder(&agent.url);
+    assert_eq!(open.connect_by(read).unwrap().binding(), Binding::JsonRpc);
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let inside = Server::start([]).await;
+    let moved = format!("location: {}\r\n", inside.url);
+    let moved = || answer("307 Temporary Redirect", &moved, "");
+    let host = Server::start([moved()]).await;
+    let error = Client::builder(&host.url).retry(Retry::never()).connect().await.unwrap_err();
+    assert!(error.to_string().contains("307"), "{error}");
+    let agent = Server::start([moved()]).await;
+    let client = Client::builder(&agent.url).retry(Retry::never()).direct().unwrap();
+    let error = client.task("t").await.unwrap_err();
+    assert!(error.to_string().contains("307"), "{error}");
+    assert_eq!(inside.seen(), Vec::<String>::new());
 }
 
 #[tokio::test]

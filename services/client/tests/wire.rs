@@ -44,7 +44,7 @@ async fn a_call_gives_the_message_or_what_is_known_of_the_failure() {
     assert_eq!(task.status.unwrap().state(), TaskState::Completed);
     let proxy = failure(client.task("t-1").await);
     assert_eq!((proxy.row(), proxy.foreign), (&reason::UNAVAILABLE, true));
-    assert_eq!(failure(client.task("t-1").await).row(), &reason::INTERNAL);
+    assert_eq!(failure(client.task("t-1").await).row(), &reason::INVALID_AGENT_RESPONSE);
     let inspect = InspectRequest { task_id: "t-1".into() };
     let missing = failure(client.mesh::<_, InspectResponse>("Inspect", &inspect).await);
     assert_eq!(
@@ -163,7 +163,7 @@ async fn a_null_result_is_an_answer_where_there_is_nothing_to_say() {
     let server = Server::start([result("null"), result("null")]).await;
     let client = Client::new(&server.url).unwrap();
     client.delete_push_config(Default::default()).await.unwrap();
-    assert_eq!(failure(client.task("t").await).row(), &reason::INTERNAL);
+    assert_eq!(failure(client.task("t").await).row(), &reason::INVALID_AGENT_RESPONSE);
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ pub struct Token {
     pub sha256: String,
     /// Whose token it is. Tasks belong to principals: two tokens of one share them.
     pub principal: String,
-    /// The agents it may use. Default: all.
+    /// The agents it may use. Default: all but those for drills, such as `script`.
     #[serde(default, deserialize_with = "named", skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<String>,
     /// What it may do. Default: send and read.
@@ -75,7 +75,9 @@ fn usual_scopes() -> Vec<Scope> {
 fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let agents = Vec::<String>::deserialize(deserializer)?;
     match agents.is_empty() {
-        true => Err(de::Error::custom("agents is empty: name some, or leave it out for all")),
+        true => Err(de::Error::custom(
+            "agents is empty: name some, or leave it out for all but those for drills",
+        )),
         false => Ok(agents),
     }
 }
@@ -128,6 +130,11 @@ impl Callers {
     /// Whether callers have to say who they are.
     pub(crate) fn are_known(&self) -> bool {
         !self.tokens.is_empty()
+    }
+
+    /// The names of those who have tokens.
+    pub(crate) fn principals(&self) -> impl Iterator<Item = &str> {
+        self.tokens.iter().map(|(_, principal)| principal.0.name.as_str())
     }
 
     /// Who sent these headers. Other kinds of identity, of an OIDC issuer or a client certificate,
@@ -197,8 +204,10 @@ pub(crate) struct Principal(Arc<Rights>);
 #[derive(Debug)]
 struct Rights {
     name: String,
-    /// Empty: all of them.
+    /// Empty: all of them…
     agents: Vec<String>,
+    /// …but agents for drills, if it is a token that says nothing of agents.
+    without_drills: bool,
     scopes: Vec<Scope>,
 }
 
@@ -208,12 +217,14 @@ impl Principal {
         let mut seen = HashSet::new();
         let agents = token.agents.iter().filter(|name| seen.insert(*name)).cloned().collect();
         let (name, scopes) = (token.principal.clone(), token.scopes.clone());
-        Self(Arc::new(Rights { name, agents, scopes }))
+        let without_drills = token.agents.is_empty();
+        Self(Arc::new(Rights { name, agents, without_drills, scopes }))
     }
 
     fn local() -> Self {
         let scopes = vec![Scope::Send, Scope::Read, Scope::Operate];
-        Self(Arc::new(Rights { name: LOCAL.to_owned(), agents: Vec::new(), scopes }))
+        let (name, agents) = (LOCAL.to_owned(), Vec::new());
+        Self(Arc::new(Rights { name, agents, without_drills: false, scopes }))
     }
 
     pub(crate) fn has(&self, scope: Scope) -> bool {
@@ -235,6 +246,7 @@ impl Principal {
         Caller {
             principal: self.0.name.clone(),
             agents: self.0.agents.clone(),
+            without_drills: self.0.without_drills,
             operates: self.has(Scope::Operate),
             ..Caller::default()
         }
@@ -353,6 +365,17 @@ mod tests {
             assert_eq!((bad.entry, &bad.wrong), (1, &wrong));
             assert!(bad.to_string().starts_with("auth.token[1]"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_token_without_agents_leaves_out_agents_for_drills() {
+        let mut named = token(OTHER, "acme");
+        named.agents = vec!["script".to_owned()];
+        let callers = callers(vec![token(SECRET, "acme"), named]);
+        let caller = |bearer| callers.identify(&headers(&[bearer])).unwrap().caller();
+        assert!(caller("Bearer secret").without_drills);
+        assert!(!caller("Bearer other").without_drills);
+        assert!(!Callers::new(&Auth::default()).unwrap().local.caller().without_drills);
     }
 
     #[test]

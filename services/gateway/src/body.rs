@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use bytes::{Bytes, BytesMut};
-use faultline_chassis::limits;
+use bytes::Bytes;
+use faultline_chassis::{limits, server::Reserved};
 use faultline_proto::{Failure, reason};
+use futures::FutureExt;
 use http::{
-    StatusCode, Version,
+    HeaderValue, StatusCode, Version,
     header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT},
     request::Parts,
 };
@@ -38,7 +39,7 @@ pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Refused
             discard(head, body).await;
             return Err(too_large());
         }
-        match collect(body, declared as usize).await? {
+        match collect(head, body, limits::BODY_BYTES_MAX).await? {
             Some(all) => Ok(all),
             None => {
                 discard(head, body).await;
@@ -46,6 +47,22 @@ pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Refused
             }
         }
     };
+    in_time(reading).await
+}
+
+/// The whole body of a health check, for which nobody needs a credential.
+pub(crate) async fn read_health(head: &Parts, body: &mut Body) -> Result<Bytes, Refused> {
+    let most = limits::HEALTH_BYTES_MAX;
+    let too_large = || {
+        let text =
+            format!("the body of a health check is over {most} bytes: send a service's name");
+        Refused::from(Failure::new(&reason::CONTENT_TOO_LARGE).because(text))
+    };
+    let reading = async { collect(head, body, most).await?.ok_or_else(too_large) };
+    in_time(reading).await
+}
+
+async fn in_time(reading: impl Future<Output = Result<Bytes, Refused>>) -> Result<Bytes, Refused> {
     match timeout(limits::BODY_READ_TIMEOUT, reading).await {
         Ok(read) => read,
         Err(_) => Err(Refused::new(StatusCode::REQUEST_TIMEOUT, too_slow())),
@@ -67,21 +84,54 @@ fn declared(head: &Parts) -> u64 {
     length().unwrap_or(0)
 }
 
-/// None: it is too large.
-async fn collect(body: &mut Body, declared: usize) -> Result<Option<Bytes>, Refused> {
-    let Some(first) = next(body).await? else { return Ok(Some(Bytes::new())) };
+/// None: it is too large. A body that is here whole is taken as it is. One that has to be waited
+/// for is charged to the budget of its client, with its head: that waits too.
+async fn collect(head: &Parts, body: &mut Body, most: usize) -> Result<Option<Bytes>, Refused> {
+    let mut reserved = None;
+    let first = match next(body).now_or_never() {
+        Some(first) => first?,
+        None => {
+            reserved = Some(Reserved::new(head_bytes(head)).map_err(no_room)?);
+            next(body).await?
+        }
+    };
+    let Some(first) = first else { return Ok(Some(Bytes::new())) };
+    if first.len() > most {
+        return Ok(None);
+    }
     if body.is_end_stream() {
         return Ok(Some(first));
     }
-    let mut all = BytesMut::with_capacity(declared.max(first.len() * 2));
-    all.extend_from_slice(&first);
-    while let Some(more) = next(body).await? {
-        if all.len() + more.len() > limits::BODY_BYTES_MAX {
+    let mut reserved = match reserved {
+        Some(reserved) => reserved,
+        None => Reserved::new(head_bytes(head)).map_err(no_room)?,
+    };
+    let (mut all, mut next_piece) = (Vec::new(), Some(first));
+    while let Some(piece) = next_piece {
+        let needed = all.len() + piece.len();
+        if needed > most {
             return Ok(None);
         }
-        all.extend_from_slice(&more);
+        if needed > all.capacity() {
+            let capacity = needed.max(2 * all.capacity()).min(most);
+            reserved.grow(capacity - all.capacity()).map_err(no_room)?;
+            all.reserve_exact(capacity - all.len());
+        }
+        all.extend_from_slice(&piece);
+        next_piece = next(body).await?;
     }
-    Ok(Some(all.freeze()))
+    Ok(Some(reserved.around(all.into())))
+}
+
+/// About what a request takes before its body.
+fn head_bytes(head: &Parts) -> usize {
+    let headers = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    head.uri.path().len() + head.uri.query().map_or(0, str::len) + headers.sum::<usize>()
+}
+
+/// The status is that of the reason: JSON-RPC has not read what it would answer.
+fn no_room(failure: Failure) -> Refused {
+    Refused::new(StatusCode::TOO_MANY_REQUESTS, failure)
 }
 
 async fn next(body: &mut Body) -> Result<Option<Bytes>, Refused> {
@@ -126,9 +176,7 @@ async fn discard(head: &Parts, body: &mut Body) -> bool {
 /// sends JSON.
 fn must_be_json(head: &Parts) -> Result<(), Refused> {
     let given = |name| head.headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
-    let essence = given(CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
-    let known = ["application/json", "application/a2a+json"];
-    if !known.iter().any(|kind| essence.eq_ignore_ascii_case(kind)) {
+    if !head.headers.get(CONTENT_TYPE).is_some_and(is_json) {
         let text = "the body must be application/json or application/a2a+json, and say so";
         return Err(wrong_type(text));
     }
@@ -138,16 +186,20 @@ fn must_be_json(head: &Parts) -> Result<(), Refused> {
     }
 }
 
-fn wrong_type(text: &str) -> Refused {
-    let failure = Failure::new(&reason::CONTENT_TYPE_NOT_SUPPORTED).because(text);
-    Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, failure)
+/// Whether a `Content-Type` is one of those that A2A has for JSON.
+pub(crate) fn is_json(kind: &HeaderValue) -> bool {
+    let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
+    let known = ["application/json", "application/a2a+json"];
+    known.iter().any(|kind| essence.eq_ignore_ascii_case(kind))
+}
+
+pub(crate) fn wrong_type(text: &str) -> Refused {
+    Refused::unread(Failure::new(&reason::CONTENT_TYPE_NOT_SUPPORTED).because(text))
 }
 
 fn too_large() -> Refused {
-    let text = format!(
-        "the body is over {} bytes; send a URL instead of the content",
-        limits::BODY_BYTES_MAX
-    );
+    let most = limits::BODY_BYTES_MAX;
+    let text = format!("the body is over {most} bytes; send a URL instead of the content");
     Failure::new(&reason::CONTENT_TOO_LARGE).because(text).into()
 }
 

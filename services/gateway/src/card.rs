@@ -1,9 +1,10 @@
 //! Agent cards: what an agent says of itself, with what only the gateway knows: where it is
 //! reached, how callers are known, and a signature.
 
+mod kept;
 mod public;
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use axum::body::Body;
 use faultline_proto::{
@@ -13,18 +14,18 @@ use faultline_proto::{
         SecurityRequirement, SecurityScheme, StringList, security_scheme::Scheme,
     },
     json, reason,
-    v1::{Agent, AgentsRequest, call, reply},
 };
 use http::{HeaderValue, Response, request::Parts};
 
-pub(crate) use self::public::{Public, is_grpc_address};
+pub(crate) use self::kept::KeptCards;
+pub(crate) use self::public::{Public, host, is_grpc_address};
 use crate::{
     binding::Binding,
     conditional::{self, Keeping, Tagged},
     error::{JSON, Refused},
     http::Exchange,
     sign::Signer,
-    v03, validate,
+    v03,
 };
 
 /// A card changes when a worker with another one attaches, which is rare.
@@ -56,12 +57,14 @@ pub(crate) async fn answer(
     exchange: &Exchange,
     name: Option<&str>,
 ) -> Result<Response<Body>, Refused> {
-    let agent = find(exchange, name).await?;
-    let cards = &exchange.gateway.cards;
+    let gateway = &exchange.gateway;
+    let agent = gateway.kept_cards.find(&gateway.links, name).await?;
+    let agent = agent.ok_or_else(|| not_found(name))?;
+    let cards = &gateway.cards;
     let changed = agent.card_changed.and_then(|time| SystemTime::try_from(time).ok());
-    let mut card = agent.card.unwrap_or_default();
+    let mut card = agent.card.clone().unwrap_or_default();
     if card.name.is_empty() {
-        card.name = agent.name;
+        card.name.clone_from(&agent.name);
     }
     let keeping = Keeping {
         control: PUBLIC,
@@ -93,23 +96,11 @@ pub(crate) fn extended_answer(
     conditional::answer(&exchange.head, cards.tagged(card.clone()), kind, keeping)
 }
 
-async fn find(exchange: &Exchange, name: Option<&str>) -> Result<Agent, Failure> {
-    let request = AgentsRequest { name: name.unwrap_or_default().to_owned() };
-    let caller = exchange.caller(Duration::ZERO);
-    let answer = exchange.gateway.links.ask(caller, call::Body::Agents(request)).await?;
-    let agents = match answer.body {
-        reply::Body::Agents(response) => response.agents,
-        _ => return Err(validate::wrong_answer()),
-    };
-    let meant = |agent: &Agent| name.map_or(agent.is_default, |name| agent.name == name);
-    agents.into_iter().find(meant).ok_or_else(|| not_found(name))
-}
-
 fn not_found(name: Option<&str>) -> Failure {
     let failure = Failure::new(&reason::AGENT_NOT_FOUND);
     match name {
         Some(name) => failure.because(format!(
-            "no agent '{name}' was ever offered here; POST /mesh/Agents lists those that were"
+            "no agent '{name}' is known here; POST /mesh/Agents lists those that are"
         )),
         None => failure.because(
             "no agent serves the root: start a worker that offers the default agent, or ask for \

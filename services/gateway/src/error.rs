@@ -7,7 +7,9 @@ use std::{collections::BTreeMap, io::Write, sync::Arc};
 use axum::body::Body;
 use faultline_chassis::{TraceContext, telemetry::SharedSpan};
 use faultline_proto::{
-    Failure, json,
+    Failure,
+    advice::{Reader, advise},
+    json,
     reason::{self, Actor},
     status::{bad_request, error_info},
     v1::{self, Origin},
@@ -29,17 +31,24 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"faultlin
 pub(crate) struct Refused {
     pub(crate) failure: Failure,
     pub(crate) status: Option<StatusCode>,
+    /// The body was not read, so that the HTTP status says it on JSON-RPC as well.
+    is_unread: bool,
 }
 
 impl From<Failure> for Refused {
     fn from(failure: Failure) -> Self {
-        Self { failure, status: None }
+        Self { failure, status: None, is_unread: false }
     }
 }
 
 impl Refused {
     pub(crate) fn new(status: StatusCode, failure: Failure) -> Self {
-        Self { failure, status: Some(status) }
+        Self { failure, status: Some(status), is_unread: false }
+    }
+
+    /// Refused by its headers: on every binding the HTTP status is that of the error table.
+    pub(crate) fn unread(failure: Failure) -> Self {
+        Self { failure, status: None, is_unread: true }
     }
 }
 
@@ -71,6 +80,7 @@ impl Reporter {
             row if row == &reason::UNAUTHENTICATED_CALLER => StatusCode::UNAUTHORIZED,
             row if row == &reason::INSUFFICIENT_SCOPE => StatusCode::FORBIDDEN,
             row if row == &reason::CONTENT_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
+            _ if refused.is_unread => self.http(&failure),
             _ => StatusCode::OK,
         };
         let mut body = Vec::with_capacity(1024);
@@ -166,7 +176,7 @@ fn respond(status: StatusCode, failure: &Failure, body: Vec<u8>) -> Response<Bod
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, JSON);
-    if let Some(delay) = failure.retry_after() {
+    if let Some(delay) = failure.delay().or(failure.retry_after()) {
         // Rounded up: a client that comes back early is only refused again.
         let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -207,7 +217,8 @@ fn write_rpc(failure: &Failure, id: &Id, out: &mut Vec<u8>) {
     out.extend_from_slice(b"}}");
 }
 
-/// The details as an array of `Any`: what every A2A client knows first, our own record last.
+/// The details as an array of `Any`: what every A2A client knows first, then our own
+/// record, and last the advice that follows from it.
 fn write_details(failure: &Failure, out: &mut Vec<u8>) {
     let info = error_info(failure);
     // Sorted, so that the same failure is the same bytes.
@@ -219,11 +230,11 @@ fn write_details(failure: &Failure, out: &mut Vec<u8>) {
     out.extend_from_slice(br#","metadata":"#);
     put_json(out, &metadata);
     out.push(b'}');
-    if let Some(delay) = &failure.record().retry_after {
+    if let Some(delay) = failure.retry_info() {
         out.extend_from_slice(
             br#",{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"#,
         );
-        json::write(delay, out);
+        json::write(&delay, out);
         out.push(b'}');
     }
     if !failure.violations.is_empty() {
@@ -240,6 +251,11 @@ fn write_details(failure: &Failure, out: &mut Vec<u8>) {
     // A record has an id at least, so its fields follow the comma; its own brace must go.
     let brace = out.len();
     json::write(failure.record(), out);
+    out.remove(brace);
+    out.extend_from_slice(br#",{"@type":"type.googleapis.com/faultline.v1.Advice","#);
+    // It has a verdict at least.
+    let brace = out.len();
+    json::write(&advise(failure, Reader::Caller).to_record(), out);
     out.remove(brace);
     out.push(b']');
 }

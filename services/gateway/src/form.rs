@@ -41,12 +41,12 @@ pub(crate) enum Wrap {
 
 impl Form {
     /// The call that a request in JSON asks for, not checked yet.
-    pub(crate) fn read(&self, json: &str) -> Result<call::Body, Failure> {
+    pub(crate) fn read(&self, text: &str) -> Result<call::Body, Failure> {
         match self.version {
-            Version::V1 => self.operation.read(json),
+            Version::V1 => self.operation.read(text),
             Version::V03 => {
-                let old = serde_json::from_str(json);
-                let old = old.map_err(|error| validate::not_json(&error.to_string()))?;
+                let old = json::plain_from_str(text);
+                let old = old.map_err(|error| validate::not_the_message(&error))?;
                 let new = v03::request(self.operation, self.dialect(), old)?;
                 v03::meant(self.operation, &new).read(&new.to_string())
             }

@@ -4,7 +4,10 @@
 use std::{pin::Pin, sync::Arc};
 
 use axum::{Router, body::Body};
-use faultline_chassis::{Drain, limits, server::GuardLayer};
+use faultline_chassis::{
+    Drain, limits,
+    server::{self, GuardLayer, Kind},
+};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -43,7 +46,8 @@ pub(crate) fn router(links: &Links, drain: &Drain) -> Router {
     let doors = A2aServiceServer::new(Doors)
         .max_decoding_message_size(limits::BODY_BYTES_MAX)
         .max_encoding_message_size(limits::GRPC_BYTES_MAX);
-    let pulse = HealthServer::new(Pulse { links: links.clone(), drain: drain.clone() });
+    let pulse = HealthServer::new(Pulse { links: links.clone(), drain: drain.clone() })
+        .max_decoding_message_size(limits::HEALTH_BYTES_MAX);
     let routes = Routes::new(doors).add_service(pulse);
     // The guard stands outermost: it must see the panics and clocks of everything inside.
     routes.prepare().into_axum_router().layer(GuardLayer)
@@ -51,9 +55,17 @@ pub(crate) fn router(links: &Links, drain: &Drain) -> Router {
 
 /// Answers a call. Every request here is one message, so it is read first, within the same bounds
 /// as any other body.
-pub(crate) async fn answer(exchange: &Exchange, body: &mut Body) -> HttpResponse<Body> {
+pub(crate) async fn answer(
+    exchange: &Exchange,
+    is_health: bool,
+    body: &mut Body,
+) -> HttpResponse<Body> {
     let report = exchange.reporter();
-    let body = match body::read(&exchange.head, body).await {
+    let read = match is_health {
+        true => body::read_health(&exchange.head, body).await,
+        false => body::read(&exchange.head, body).await,
+    };
+    let body = match read {
         Ok(body) => body,
         Err(refused) => return report.status(refused.failure).into_http(),
     };
@@ -81,8 +93,8 @@ fn refused_by_tonic(headers: &HeaderMap) -> Option<Failure> {
             Failure::new(&reason::METHOD_NOT_FOUND)
                 .because("no such method: lf.a2a.v1.A2AService has those of A2A 1.0")
         }
-        // Bytes that are no message, or too few of them: the caller's mistake, not ours.
-        Code::Internal => {
+        // Bytes that are no message, or too few of them.
+        Code::InvalidArgument => {
             Failure::new(&reason::INVALID_REQUEST).because(status.message().to_owned())
         }
         _ => Failure::from(status),
@@ -313,6 +325,7 @@ impl Health for Pulse {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Beats>, Status> {
         is_known(&request.into_inner().service)?;
+        let taken = server::take(Kind::HealthWatch).map_err(Status::from)?;
         let beats = stream::unfold((self.links.ups(), None), |(mut ups, said)| async move {
             let is_up = *ups.wait_for(|ups| Some(*ups > 0) != said).await.ok()? > 0;
             Some((Ok(health(is_up)), (ups, Some(is_up))))
@@ -321,7 +334,12 @@ impl Health for Pulse {
         let drain = self.drain.clone();
         let beats = beats.take_until(async move { drain.signalled().await });
         let last = stream::iter([Ok(health(false))]);
-        Ok(Response::new(beats.chain(last).boxed()))
+        // Counted for as long as it is open.
+        let beats = beats.chain(last).map(move |beat| {
+            let _counted = &taken;
+            beat
+        });
+        Ok(Response::new(beats.boxed()))
     }
 }
 

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use faultline_chassis::{
     TraceContext,
     admin::scraped,
+    server,
     telemetry::{Kind, SharedSpan, Span},
 };
 use faultline_proto::{Failure, reason, v1::Caller};
@@ -97,11 +98,6 @@ impl Exchange {
         }
     }
 
-    /// Refuses a page that came here under a name of its own; only what trusts its machine asks.
-    pub(crate) fn check_host(&self) -> Result<(), Failure> {
-        self.gateway.hosts.check(&self.head)
-    }
-
     /// Whether clients of A2A 0.3 are served.
     pub(crate) fn serves_v03(&self) -> bool {
         self.gateway.cards.v03
@@ -127,12 +123,14 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let (head, mut body) = request.into_parts();
     let uri = head.uri.clone();
     let route = Route::of(uri.path(), &head.headers);
-    let (principal, stranger) = match route.is_public() {
-        true => (None, None),
-        false => match gateway.callers.identify(&head.headers) {
-            Ok(principal) => (Some(principal), None),
-            Err(failure) => (None, Some(failure)),
-        },
+    let identified = match gateway.screen(&head, &route) {
+        Err(refused) => Err(refused),
+        Ok(()) if route.is_public() => Ok(None),
+        Ok(()) => gateway.callers.identify(&head.headers).map(Some).map_err(Refused::from),
+    };
+    let (principal, stranger) = match identified {
+        Ok(principal) => (principal, None),
+        Err(refused) => (None, Some(refused)),
     };
     let parent = TraceContext::at_edge(&head.headers, principal.is_some());
     let (span, trace) = match span(&gateway, &head, &route, &parent) {
@@ -142,7 +140,7 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let seen = Seen::new(&gateway.meters);
     let exchange = Exchange { gateway, span: span.clone(), trace, head, principal, seen };
     let mut response = match stranger {
-        Some(failure) => refuse(&exchange, &route, failure.into()),
+        Some(refused) => refuse(&exchange, &route, refused),
         None => {
             // Pinned here, so that what is put around it does not move it: it is large.
             let answering = pin!(answer(&exchange, &route, &mut body));
@@ -158,6 +156,9 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     }
     if exchange.gateway.is_tls {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
+    }
+    if exchange.principal.is_none() {
+        response = server::until_read(response);
     }
     span.with(|span| answered_with(span, &route, response.status()));
     let (verb, status) = (verb(&exchange.head.method), response.status());
@@ -224,7 +225,8 @@ async fn answer(exchange: &Exchange, route: &Route<'_>, body: &mut Body) -> Resp
         Route::Nothing => Err(no_such_path().into()),
         Route::OldCard(_) if !exchange.serves_v03() => Err(no_such_path().into()),
         Route::Console(_) if exchange.gateway.console.is_none() => Err(no_such_path().into()),
-        Route::Grpc | Route::GrpcHealth => Ok(grpc::answer(exchange, body).await),
+        Route::Grpc => Ok(grpc::answer(exchange, false, body).await),
+        Route::GrpcHealth => Ok(grpc::answer(exchange, true, body).await),
         Route::Rest(rest) => match rest.resource.operation(&exchange.head.method) {
             Some(operation) => rest::answer(exchange, rest, operation, body).await,
             None => return not_allowed(exchange, route),

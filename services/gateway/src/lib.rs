@@ -4,14 +4,15 @@
 mod auth;
 mod binding;
 mod body;
+mod bounds;
 mod card;
 mod conditional;
 mod console;
 mod error;
 mod extensions;
+mod forgery;
 mod form;
 mod grpc;
-mod host;
 mod http;
 mod jsonrpc;
 mod link;
@@ -41,7 +42,7 @@ use faultline_chassis::{
     admin::Ready,
     client::CannotDial,
     limits,
-    server::{self, BindError, Listener},
+    server::{self, BadHost, BindError, Cidr, Hosts, Listener},
     telemetry::Calling,
     tls,
 };
@@ -50,9 +51,9 @@ use tokio::time::sleep;
 
 use crate::{
     auth::Callers,
-    card::{Cards, Public},
+    card::{Cards, KeptCards, Public},
     console::Console,
-    host::Hosts,
+    link::Shares,
     links::Links,
     meters::Meters,
     sign::Signer,
@@ -79,6 +80,9 @@ pub struct Config {
     /// What clients call this gateway, as agent cards should say it. Default: the address it
     /// listens on, or the request's Host header when that is a wildcard.
     pub public_url: Option<String>,
+    /// The host names that this gateway answers to besides loopback ones and that of `public_url`.
+    /// Default: every name; without tokens on a loopback address: no other.
+    pub hosts: Vec<String>,
     /// Where clients reach gRPC, as agent cards should say it: a host and a port. Default: cards
     /// do not list it.
     pub public_grpc: Option<String>,
@@ -90,7 +94,7 @@ pub struct Config {
     /// Whether clients of A2A 0.3 are served too. Default: true.
     pub serve_v03: bool,
     /// What agent cards are signed with: a PEM file with a PKCS#8 key of EC P-256 or Ed25519.
-    /// Default: they are not signed.
+    /// On an address beyond this machine it needs `public_url`. Default: they are not signed.
     pub card_key: Option<PathBuf>,
     /// The name under which verifiers find the public half of `card_key`.
     pub card_key_id: Option<String>,
@@ -102,6 +106,20 @@ pub struct Config {
     /// How long another coordinator is looked for when one breaks or leaves in the middle of a
     /// stream, or of a send that waits. Then its client is told how to go on. Default: 15000.
     pub resume_ms: u64,
+    /// Proxies and balancers in front of this gateway, as addresses or networks: each stands for
+    /// many clients, so no limit for one address holds for them. Default: none.
+    pub trusted_proxies: Vec<Cidr>,
+    /// Connections that one address may have. Default: 2500, of 10000 in all.
+    pub connections_per_address_max: usize,
+    /// Watches of health that one address may have. Default: 128, of 1024 in all.
+    pub health_watches_per_address_max: usize,
+    /// Calls that one caller may have under way, streams among them: a principal, or an address
+    /// where no token is configured. Default: 6144.
+    pub calls_per_caller_max: usize,
+    /// How long an HTTP/2 connection may have no open stream before it is closed. Default: 120000.
+    pub idle_connection_ms: u64,
+    /// Memory for bodies that have not arrived whole, of all requests together. Default: 64.
+    pub body_budget_mib: usize,
     /// How long it goes on as before when it is told to leave, although it says that it is not
     /// ready: so long it takes others to hear of it. Default: 0.
     pub drain_delay_ms: u64,
@@ -134,6 +152,7 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             coordinator: "http://127.0.0.1:8081".to_owned(),
             public_url: None,
+            hosts: Vec::new(),
             public_grpc: None,
             a2a_error_table: ErrorTable::default(),
             bindings: Binding::ALL.to_vec(),
@@ -143,6 +162,12 @@ impl Default for Config {
             console: true,
             reader_stall_ms: limits::READER_STALL.as_millis() as u64,
             resume_ms: limits::RESUME_PATIENCE.as_millis() as u64,
+            trusted_proxies: Vec::new(),
+            connections_per_address_max: limits::CONNECTIONS_PER_ADDRESS_MAX,
+            health_watches_per_address_max: limits::HEALTH_WATCHES_PER_ADDRESS_MAX,
+            calls_per_caller_max: limits::CALLS_PER_CALLER_MAX,
+            idle_connection_ms: limits::IDLE_CONNECTION.as_millis() as u64,
+            body_budget_mib: limits::BODY_BUDGET_BYTES / (1024 * 1024),
             drain_delay_ms: 0,
             tls: None,
             admin: None,
@@ -174,6 +199,8 @@ pub enum Error {
     PublicGrpc(String),
     #[error("gateway.trace_url '{0}' is no link to a trace (say https://HOST/PATH/{{trace_id}})")]
     TraceUrl(String),
+    #[error("gateway.{key} is {value}: {what}")]
+    Setting { key: &'static str, value: u64, what: &'static str },
     #[error("gateway.reader_stall_ms is 0: nobody could read that fast")]
     NoReaders,
     #[error(
@@ -181,7 +208,15 @@ pub enum Error {
     )]
     NoBindings,
     #[error(transparent)]
+    Host(#[from] BadHost),
+    #[error(transparent)]
     CardKey(#[from] BadKey),
+    #[error(
+        "gateway.card_key without gateway.public_url on {0}: a card names the address of its \
+         agent, and would be signed for whatever Host a request names; set public_url to the \
+         address that clients use, such as https://mesh.example, or listen on 127.0.0.1"
+    )]
+    SignsAnyHost(SocketAddr),
     #[error(transparent)]
     Token(#[from] BadToken),
 }
@@ -213,8 +248,13 @@ impl Config {
         if self.reader_stall_ms == 0 {
             return Err(Error::NoReaders);
         }
+        let bounds = self.bounds()?;
         let callers = Callers::new(&self.auth)?;
+        let shares = Shares::new(callers.principals(), self.calls_per_caller_max);
         let signer = Signer::load(self.card_key.as_deref(), self.card_key_id.as_deref())?;
+        if signer.is_some() && self.public_url.is_none() && !self.listen.ip().is_loopback() {
+            return Err(Error::SignsAnyHost(self.listen));
+        }
         if let Some(bad) = self.public_grpc.as_ref().filter(|text| !card::is_grpc_address(text)) {
             return Err(Error::PublicGrpc(bad.clone()));
         }
@@ -226,9 +266,12 @@ impl Config {
         let network = self.mesh.network.as_ref();
         let reader_stall = Duration::from_millis(self.reader_stall_ms);
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
-        let listener = listener.reader_stall(reader_stall);
+        let listener = listener.reader_stall(reader_stall).bounds(bounds);
+        let resume = Duration::from_millis(self.resume_ms);
         let known = callers.are_known();
-        let hosts = Hosts::new(listener.addr(), known, self.public_url.as_deref());
+        let is_guarded = listener.addr().ip().is_loopback() && !known;
+        let public_host = self.public_url.as_deref().and_then(card::host);
+        let hosts = Hosts::new("gateway", is_guarded, &self.hosts)?.and(public_host.as_deref());
         let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
             .map_err(Error::PublicUrl)?;
         let cards = Cards {
@@ -243,7 +286,7 @@ impl Config {
         Ok(Service {
             listener,
             peer: members.peer(),
-            links: Links::new(members, reader_stall, Duration::from_millis(self.resume_ms)),
+            links: Links::new(members, reader_stall, resume, shares),
             drain_delay: Duration::from_millis(self.drain_delay_ms),
             cards,
             callers,
@@ -278,6 +321,7 @@ impl Service {
             links: links.clone(),
             drain: drain.clone(),
             cards: self.cards,
+            kept_cards: KeptCards::default(),
             callers: self.callers,
             hosts: self.hosts,
             operators_act: self.operators_act,
@@ -332,6 +376,7 @@ struct Gateway {
     drain: Drain,
     grpc: Router,
     cards: Cards,
+    kept_cards: KeptCards,
     callers: Callers,
     hosts: Hosts,
     /// Whether operators may change tasks.

@@ -6,6 +6,7 @@ mod cut;
 mod frames;
 mod health;
 mod outgoing;
+mod share;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -36,6 +37,8 @@ pub(crate) use frames::{Frames, Peer};
 use frames::{Reader, Ticket};
 use health::Health;
 use outgoing::Outgoing;
+use share::Held;
+pub(crate) use share::Shares;
 
 /// The pauses between two attempts to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
@@ -53,12 +56,13 @@ pub(crate) struct Board {
     pub(crate) stalled: AtomicU64,
     /// How long a reader may take nothing while something waits for it.
     pub(crate) reader_stall: Duration,
+    pub(crate) shares: Shares,
 }
 
 impl Board {
-    pub(crate) fn new(reader_stall: Duration) -> Self {
+    pub(crate) fn new(reader_stall: Duration, shares: Shares) -> Self {
         let (ups, stalled) = (watch::Sender::new(0), AtomicU64::new(0));
-        Self { ups, changed: Notify::new(), stalled, reader_stall }
+        Self { ups, changed: Notify::new(), stalled, reader_stall, shares }
     }
 }
 
@@ -88,7 +92,8 @@ struct State {
     epoch: u64,
     /// Never reused, also not across connections: a late drop or reply hits nobody else.
     last_id: u64,
-    waiting: HashMap<u64, Waiter>,
+    /// Every call that the coordinator has not answered.
+    waiting: HashMap<u64, Open>,
     outbox: VecDeque<Call>,
     /// Of the sending half, when it found the outbox empty.
     sender: Option<Waker>,
@@ -111,9 +116,23 @@ pub(crate) struct Answer {
     pub(crate) extensions: Vec<String>,
 }
 
+/// A call that the coordinator has not answered, and the part of a share that it takes.
+struct Open {
+    waiter: Waiter,
+    _held: Held,
+}
+
+impl Open {
+    fn is_read(&self) -> bool {
+        matches!(self.waiter, Waiter::Many(_))
+    }
+}
+
 enum Waiter {
     One(oneshot::Sender<Result<Answer, Ended>>),
     Many(Reader),
+    /// Nobody, since then: the coordinator was told and has not confirmed it.
+    Left(Instant),
 }
 
 impl Link {
@@ -127,9 +146,15 @@ impl Link {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Calls under way, streams among them.
+    /// Calls that the coordinator has not answered, streams among them.
     pub(crate) fn calls(&self) -> usize {
         self.shared.lock().waiting.len()
+    }
+
+    /// Whether somebody waits for one of them.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        let state = self.shared.lock();
+        state.waiting.values().any(|open| !matches!(open.waiter, Waiter::Left(_)))
     }
 
     pub(crate) fn standing(&self, now: Instant) -> Standing {
@@ -175,6 +200,7 @@ impl Link {
     }
 
     fn register(&self, caller: Caller, body: call::Body, waiter: Waiter) -> Result<Ticket, Ended> {
+        let held = self.shared.board.shares.hold(&caller)?;
         let mut state = self.shared.lock();
         // Asked under the lock: `fail_all` says no before it takes the lock, so it misses nobody.
         if state.is_leaving || !self.shared.is_up() {
@@ -188,7 +214,7 @@ impl Link {
         }
         state.last_id += 1;
         let id = state.last_id;
-        state.waiting.insert(id, waiter);
+        state.waiting.insert(id, Open { waiter, _held: held });
         let sender = state.post(Call { id, caller: Some(caller), body: Some(body) });
         drop(state);
         wake(sender);
@@ -293,7 +319,7 @@ impl Shared {
                 return self.board.changed.notify_waiters();
             }
             last => {
-                let waiter = state.waiting.remove(&id);
+                let waiter = state.waiting.remove(&id).map(|open| open.waiter);
                 let ending = end(last);
                 match &ending {
                     Ok(_) => state.health.well(),
@@ -305,41 +331,44 @@ impl Shared {
             }
         };
         state.health.well();
-        let refused = match state.waiting.get_mut(&id) {
+        let refused = match state.waiting.get_mut(&id).map(|open| &mut open.waiter) {
             // Sent under the lock: a clone of the sender would cost more than the send.
             Some(Waiter::Many(reader)) => !reader.takes(frame, extensions),
             Some(Waiter::One(_)) => true,
-            None => false,
+            Some(Waiter::Left(_)) | None => false,
         };
         if refused {
             // Either its reader is just leaving and will say so itself, or the coordinator sent
             // what nobody asked for. The second ends this call, and only this one.
-            let waiter = state.waiting.remove(&id);
-            let sender = state.post(dropped(id));
+            let (waiter, sender) = state.leave(id);
             drop(state);
             wake(sender);
             waiter.into_iter().for_each(|waiter| fail(waiter, broken().into()));
         }
     }
 
-    /// Ends the streams that nobody has read for too long although something waits in them.
+    /// Ends the streams that nobody has read for too long although something waits in them. Calls
+    /// that were left long ago are forgotten: an older coordinator does not confirm all of them.
     fn end_stuck(&self, now: Instant) {
         let mut state = self.lock();
-        let stuck = |_: &u64, waiter: &mut Waiter| match waiter {
-            Waiter::Many(reader) => reader.is_stuck(now, self.board.reader_stall),
-            Waiter::One(_) => false,
+        let is_forgotten = |open: &Open| match open.waiter {
+            Waiter::Left(at) => now.duration_since(at) >= limits::LEFT_CALL,
+            Waiter::One(_) | Waiter::Many(_) => false,
         };
-        let ended: Vec<_> = state.waiting.extract_if(stuck).collect();
-        let senders: Vec<_> = ended.iter().map(|(id, _)| state.post(dropped(*id))).collect();
+        state.waiting.retain(|_, open| !is_forgotten(open));
+        let is_stuck = |open: &mut Open| match &mut open.waiter {
+            Waiter::Many(reader) => reader.is_stuck(now, self.board.reader_stall),
+            Waiter::One(_) | Waiter::Left(_) => false,
+        };
+        let stuck = state.waiting.iter_mut().filter_map(|(id, open)| is_stuck(open).then_some(*id));
+        let stuck: Vec<_> = stuck.collect();
+        let ended: Vec<_> = stuck.into_iter().map(|id| state.leave(id)).collect();
         drop(state);
-        senders.into_iter().for_each(wake);
-        for (_, waiter) in ended {
-            match waiter {
-                Waiter::Many(reader) => {
-                    self.board.stalled.fetch_add(1, Ordering::Relaxed);
-                    reader.let_go();
-                }
-                Waiter::One(_) => {}
+        for (waiter, sender) in ended {
+            wake(sender);
+            if let Some(Waiter::Many(reader)) = waiter {
+                self.board.stalled.fetch_add(1, Ordering::Relaxed);
+                reader.let_go();
             }
         }
     }
@@ -359,6 +388,7 @@ impl Shared {
                 Some((waiting.remove(&id)?, caller, body?))
             })
             .collect();
+        let waiting: Vec<_> = waiting.into_values().map(|open| open.waiter).collect();
         let sender = state.sender.take();
         // One break is one failure, however many calls it cost.
         if what == LOST && !waiting.is_empty() {
@@ -366,16 +396,29 @@ impl Shared {
         }
         drop(state);
         wake(sender);
-        for (waiter, caller, body) in unsent {
-            fail(waiter, Ended::Unsent(Box::new((caller, body))));
+        for (open, caller, body) in unsent {
+            fail(open.waiter, Ended::Unsent(Box::new((caller, body))));
         }
-        for waiter in waiting.into_values() {
+        for waiter in waiting {
             fail(waiter, Ended::Cut(what));
         }
     }
 }
 
 impl State {
+    /// Nobody waits for a call any more: tells the coordinator, and counts the call until that has
+    /// answered it. Gives whoever waited, and the one to wake.
+    fn leave(&mut self, id: u64) -> (Option<Waiter>, Option<Waker>) {
+        let Some(open) = self.waiting.get_mut(&id) else { return (None, None) };
+        match mem::replace(&mut open.waiter, Waiter::Left(Instant::now())) {
+            Waiter::Left(since) => {
+                open.waiter = Waiter::Left(since);
+                (None, None)
+            }
+            waiter => (Some(waiter), self.post(dropped(id))),
+        }
+    }
+
     /// Puts a message in the outbox and gives the one to wake, once the lock is gone. What is not
     /// a new call is never refused: there are few of it per call, and calls are counted.
     #[must_use]
@@ -408,7 +451,7 @@ fn end(last: reply::Body) -> Result<reply::Body, Failure> {
 
 fn finish(waiter: Option<Waiter>, last: Result<reply::Body, Failure>, extensions: Vec<String>) {
     match (waiter, last) {
-        (None, _) | (Some(Waiter::Many(_)), Ok(reply::Body::End(_))) => {}
+        (None | Some(Waiter::Left(_)), _) | (Some(Waiter::Many(_)), Ok(reply::Body::End(_))) => {}
         (Some(waiter), Err(failure)) => fail(waiter, failure.into()),
         (Some(Waiter::One(sender)), Ok(body)) => {
             // The caller may have left in this very moment; then nobody minds.
@@ -425,6 +468,7 @@ fn fail(waiter: Waiter, ended: Ended) {
     match waiter {
         Waiter::One(sender) => drop(sender.send(Err(ended))),
         Waiter::Many(reader) => reader.fail(ended),
+        Waiter::Left(_) => {}
     }
 }
 

@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::link::{
-    self, Again, Answer, Board, Ended, LEAVES, LOST, Link, MOVED, Standing, is_left_undone,
+    self, Again, Answer, Board, Ended, LEAVES, LOST, Link, MOVED, Shares, Standing, is_left_undone,
     is_passing,
 };
 use patience::Patience;
@@ -88,11 +88,16 @@ pub(crate) struct Standings {
 
 impl Links {
     /// Not connected; [`Links::run`] does that.
-    pub(crate) fn new(members: Members, reader_stall: Duration, resume: Duration) -> Self {
+    pub(crate) fn new(
+        members: Members,
+        reader_stall: Duration,
+        resume: Duration,
+        shares: Shares,
+    ) -> Self {
         Self(Arc::new(Inner {
             members,
             pool: Mutex::default(),
-            board: Arc::new(Board::new(reader_stall)),
+            board: Arc::new(Board::new(reader_stall, shares)),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
             resume,
             draining: CancellationToken::new(),
@@ -371,7 +376,8 @@ impl Links {
                 pool.push(Seat { member: member.clone(), link, _running: running });
             }
         }
-        let parted = pool.extract_if(.., |seat| !seat.link.is_listed() && seat.link.calls() == 0);
+        let parted =
+            pool.extract_if(.., |seat| !seat.link.is_listed() && !seat.link.is_waited_for());
         let parted: Vec<_> = parted.collect();
         let is_parting = pool.iter().any(|seat| !seat.link.is_listed());
         drop(pool);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use faultline_proto::{
     Failure,
+    advice::{Reader, advise},
     json::{self, ProtoJson},
     reason,
     v1::{Frame, call, reply},
@@ -36,10 +37,11 @@ pub(crate) enum Method {
     Watch,
     Cancel,
     Answer,
+    RemoveAgent,
 }
 
 impl Method {
-    const ALL: [(Method, &'static str); 10] = [
+    const ALL: [(Method, &'static str); 11] = [
         (Method::Agents, "Agents"),
         (Method::Workers, "Workers"),
         (Method::Inspect, "Inspect"),
@@ -50,6 +52,7 @@ impl Method {
         (Method::Watch, "Watch"),
         (Method::Cancel, "Cancel"),
         (Method::Answer, "Answer"),
+        (Method::RemoveAgent, "RemoveAgent"),
     ];
 
     fn named(name: &str) -> Result<Self, Failure> {
@@ -72,9 +75,9 @@ impl Method {
         }
     }
 
-    /// Whether it changes a task.
+    /// Whether it changes a task or an agent.
     fn acts(self) -> bool {
-        matches!(self, Method::Cancel | Method::Answer)
+        matches!(self, Method::Cancel | Method::Answer | Method::RemoveAgent)
     }
 
     fn call(self, body: &[u8]) -> Result<call::Body, Failure> {
@@ -89,6 +92,7 @@ impl Method {
             Method::Watch => call::Body::Watch(request(body)?),
             Method::Cancel => call::Body::OperatorCancel(request(body)?),
             Method::Answer => call::Body::OperatorAnswer(request(body)?),
+            Method::RemoveAgent => call::Body::RemoveAgent(request(body)?),
         })
     }
 }
@@ -98,7 +102,6 @@ pub(crate) async fn answer(
     method: &str,
     body: &mut Body,
 ) -> Result<Response<Body>, Refused> {
-    exchange.check_host()?;
     // Who may not look is not told what there is to see.
     let named = Method::named(method);
     let scope = named.as_ref().map(|method| method.scope(exchange.principal.as_ref()));
@@ -120,8 +123,13 @@ pub(crate) async fn answer(
         reply::Body::Inspect(mut inspect) => {
             let link = exchange.gateway.trace_link.as_ref();
             inspect.trace_url = link.map(|link| link.to(&inspect.trace_id)).unwrap_or_default();
+            let operates = exchange.principal.as_ref().is_some_and(|p| p.has(Scope::Operate));
+            let reader = if operates { Reader::Operator } else { Reader::Caller };
+            let failure = inspect.failure.clone().map(Failure::from_record);
+            inspect.advice = failure.map(|failure| advise(&failure, reader).to_record());
             json::to_vec(&*inspect)
         }
+        reply::Body::AgentRemoved(removed) => json::to_vec(&removed),
         reply::Body::Tasks(tasks) => json::to_vec(&tasks),
         reply::Body::Events(events) => json::to_vec(&events),
         reply::Body::Activity(activity) => json::to_vec(&activity),
@@ -134,7 +142,7 @@ pub(crate) async fn answer(
 fn may_not_act() -> Failure {
     Failure::new(&reason::PERMISSION_DENIED).because(
         "operators of this gateway may look and not act: `operators_act = true` in [gateway] lets \
-         them cancel and answer tasks",
+         them cancel and answer tasks, and remove agents",
     )
 }
 

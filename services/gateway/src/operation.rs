@@ -235,6 +235,7 @@ pub(crate) fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failu
         | reply::Body::Events(_)
         | reply::Body::Activity(_)
         | reply::Body::Failures(_)
+        | reply::Body::AgentRemoved(_)
         | reply::Body::Moved(_) => return Err(validate::wrong_answer()),
     }
     Ok(())
@@ -289,6 +290,7 @@ fn tenant(call: &mut call::Body) -> Option<&mut String> {
         | call::Body::Watch(_)
         | call::Body::OperatorCancel(_)
         | call::Body::OperatorAnswer(_)
+        | call::Body::RemoveAgent(_)
         | call::Body::Wait(_)
         | call::Body::Credit(_)
         | call::Body::Drop(_) => return None,

@@ -145,6 +145,7 @@ pub(crate) fn call(call: &call::Body) -> Result<(), Failure> {
         | call::Body::Watch(_)
         | call::Body::OperatorCancel(_)
         | call::Body::OperatorAnswer(_)
+        | call::Body::RemoveAgent(_)
         | call::Body::Wait(_)
         | call::Body::Credit(_)
         | call::Body::Drop(_) => {}

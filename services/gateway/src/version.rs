@@ -7,7 +7,7 @@ use faultline_proto::{Failure, reason};
 
 use crate::{http::Exchange, operation::Operation, route};
 
-const HEADER: &str = "a2a-version";
+pub(crate) const HEADER: &str = "a2a-version";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {

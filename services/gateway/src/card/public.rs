@@ -54,6 +54,11 @@ impl Public {
     }
 }
 
+/// The host that a URL names.
+pub(crate) fn host(url: &str) -> Option<String> {
+    url.parse::<Uri>().ok()?.host().map(str::to_owned)
+}
+
 /// Whether this is an address as gRPC clients dial it: a host and a port, and nothing else.
 pub(crate) fn is_grpc_address(text: &str) -> bool {
     text.parse::<Authority>().is_ok_and(|address| {

@@ -3,7 +3,7 @@
 
 import { copy, h, svg } from "./dom.js";
 import { brief, count, millis, plural, precise, span, when } from "./format.js";
-import { advice, mayRetry, row } from "./reasons.js";
+import { row } from "./reasons.js";
 
 const OUTCOMES = {
   OUTCOME_RUNNING: ["run", "runs"],
@@ -15,7 +15,7 @@ const OUTCOMES = {
 
 /** Why the last attempt was the last; what came from below was decided there. */
 const NOT_RETRIED = {
-  NOT_RETRIED_REASON: "it would fail again",
+  NOT_RETRIED_REASON: "its reason does not allow it",
   NOT_RETRIED_PAUSE: "it asked for too long a pause",
   NOT_RETRIED_SPENT: "all attempts were made",
   NOT_RETRIED_BUDGET: "too many of the agent's tasks fail",
@@ -39,7 +39,7 @@ export function chain(failure, shown, inspect) {
       rows[1]?.el ?? null,
     );
   }
-  list.append(answerRow(failure, shown, about));
+  list.append(answerRow(shown, about));
   fillTimes(rows, hops, shown, inspect);
   const below = hops.length - 1 + (failure.causesDropped ?? 0);
   const where = below === 0 ? "" : `, ${plural(below, "hop", "hops")} below this task`;
@@ -66,7 +66,7 @@ export function chain(failure, shown, inspect) {
       "div",
       { class: "chain-body" },
       list,
-      h("aside", { class: "advice", "aria-label": "What to do" }, ...adviceOf(failure, about)),
+      h("aside", { class: "advice", "aria-label": "What to do" }, ...adviceOf(failure, shown, about)),
     ),
   );
 }
@@ -108,6 +108,7 @@ function hopRow(hop, first, failure) {
         brief(hop.taskId),
       )
     : null;
+  // Older builds stored such a text for every hop above the origin.
   const repeated = !first && /^Downstream agent '.*' failed$/.test(hop.message);
   const el = h(
     "li",
@@ -179,7 +180,7 @@ function crack() {
   );
 }
 
-function answerRow(failure, shown, about) {
+function answerRow(shown, about) {
   const numbers = [
     ["HTTP", about.http],
     ["gRPC", about.code],
@@ -206,22 +207,38 @@ function answerRow(failure, shown, about) {
         ...numbers.map(([name, text]) =>
           h("span", null, h("i", null, name), " ", h("b", null, text)),
         ),
-        h("span", null, h("i", null, "retry"), " ", h("b", null, mayRetry(failure) ? "yes" : "no")),
+        h(
+          "span",
+          null,
+          h("i", null, "retry"),
+          " ",
+          h("b", null, shown.advice?.verdict === "retry" ? "yes" : "no"),
+        ),
       ),
     ),
     h("div", { class: "hop-time" }),
   );
 }
 
-function adviceOf(failure, about) {
+/** The party that acts, as the gateway names it in the advice. */
+function partyOf({ actor, agent }) {
+  const whose = { owner: "the owner of agent", remote: "the owner of remote agent" }[actor];
+  if (whose) return agent ? `${whose} '${agent}'` : whose;
+  return { caller: "the caller", operator: "the operator of the mesh", person: "a person" }[actor];
+}
+
+/** The gateway decides what to do; this only shows it. */
+function adviceOf(failure, shown, about) {
+  const advice = shown.advice ?? {};
+  const text = advice.text ?? "";
   const parts = [
     h("p", { class: "eyebrow" }, "What to do"),
-    h("p", { class: "do" }, advice(failure), "."),
+    h("p", { class: "do" }, text.charAt(0).toUpperCase() + text.slice(1), "."),
     h(
       "p",
       { class: "who" },
       h("span", { class: "dim" }, "Who acts: "),
-      h("strong", null, about.actor ?? "nobody knows"),
+      h("strong", null, partyOf(advice) ?? "nobody knows"),
     ),
     h("p", { class: "why" }, about.help ?? ""),
   ];

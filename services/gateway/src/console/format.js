@@ -160,6 +160,3 @@ export function tick(root) {
 /** Enough of an id to know it again. Its beginning is a time, so neighbours share it. */
 export const brief = (id) =>
   id && id.length > 14 ? `${id.slice(0, 8)}…${id.slice(-4)}` : (id ?? "");
-
-/** A duration of ProtoJSON, `"2.500s"`, in milliseconds. */
-export const duration = (text) => (text ? Number.parseFloat(text) * 1000 : NaN);

@@ -1,7 +1,6 @@
 // What a reason means and who acts, from the mesh's own table; this file has no copy of it.
 
 import { load } from "./api.js";
-import { duration, pause } from "./format.js";
 
 let table = [];
 const byName = new Map();
@@ -23,16 +22,4 @@ export function row(failure) {
   return (
     known ?? table.find((one) => one.grpc === grpc) ?? table.find((one) => one.grpc === 2) ?? {}
   );
-}
-
-export const mayRetry = (failure) => failure.retryable ?? row(failure).mayRetry ?? false;
-
-/** What to do first. */
-export function advice(failure) {
-  const about = row(failure);
-  const again = mayRetry(failure);
-  const delay = duration(failure.retryAfter);
-  if (again && delay > 0) return `Wait ${pause(delay)}, then send again`;
-  const text = (again ? about.again : about.otherwise) ?? "";
-  return text.charAt(0).toUpperCase() + text.slice(1);
 }

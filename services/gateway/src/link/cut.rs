@@ -9,7 +9,7 @@ use faultline_proto::{
 };
 
 /// When it may be different: what a caller is told that came at a bad moment.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) const LOST: &str = "the connection to the coordinator was lost";
 pub(crate) const LEAVES: &str = "the gateway is leaving";
@@ -94,6 +94,7 @@ impl Again {
             | call::Body::Cancel(_)
             | call::Body::OperatorCancel(_)
             | call::Body::OperatorAnswer(_)
+            | call::Body::RemoveAgent(_)
             | call::Body::CreatePush(_)
             | call::Body::Credit(_)
             | call::Body::Drop(_) => Again::Unknown,

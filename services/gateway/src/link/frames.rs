@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, Shared, dropped, wake};
+use super::{Ended, Open, Shared, wake};
 
 /// Frames taken before the coordinator hears of it: a quarter of what it may be ahead, so that it
 /// neither runs dry nor gets a message per frame.
@@ -133,7 +133,7 @@ impl Ticket {
     fn give_credit(&self, frames: u32) {
         let mut state = self.shared.lock();
         // Once its last reply is here the coordinator has forgotten the call.
-        let is_known = state.waiting.contains_key(&self.id);
+        let is_known = state.waiting.get(&self.id).is_some_and(Open::is_read);
         let body = Some(call::Body::Credit(frames));
         let sender = match is_known {
             true => state.post(Call { id: self.id, caller: None, body }),
@@ -146,10 +146,10 @@ impl Ticket {
     fn leave(&mut self) {
         if mem::take(&mut self.is_open) {
             let mut state = self.shared.lock();
-            let waiter = state.waiting.remove(&self.id);
-            let sender = waiter.as_ref().and_then(|_| state.post(dropped(self.id)));
+            let (waiter, sender) = state.leave(self.id);
             drop(state);
             wake(sender);
+            drop(waiter);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The bounds, which no test over sockets reaches in reasonable time. The rest is in tests/.
 
 use super::*;
-use faultline_proto::v1::{Frame, Moved, WorkersRequest};
+use faultline_proto::v1::{End, Frame, Moved, WorkersRequest};
 
 impl Link {
     /// Connected to nobody: what is sent stays here.
@@ -21,6 +21,15 @@ impl Link {
         self.shared.lock().outbox.drain(..).collect()
     }
 
+    /// The calls that were sent, with every drop in them confirmed.
+    pub(crate) fn confirm(&self) -> Vec<Call> {
+        let sent = self.sent();
+        for call in sent.iter().filter(|call| matches!(call.body, Some(call::Body::Drop(_)))) {
+            self.hear(call.id, reply::Body::End(End {}));
+        }
+        sent
+    }
+
     /// Loses its connection, or has it again.
     pub(crate) fn break_off(&self) {
         self.shared.fail_all(LOST);
@@ -32,7 +41,7 @@ impl Link {
 }
 
 fn up() -> Link {
-    Link::connected(&Arc::new(Board::new(limits::READER_STALL)))
+    Link::connected(&Arc::new(Board::new(limits::READER_STALL, Shares::default())))
 }
 
 fn open(link: &Link) -> Frames {
@@ -73,9 +82,11 @@ async fn a_coordinator_that_does_not_read_is_not_sent_ever_more() {
     assert_eq!(refused.reason, "OVERLOADED");
     assert_eq!(refused.retry_after(), Some(Duration::from_secs(1)));
     drop(held);
-    let state = link.shared.lock();
-    assert_eq!(state.waiting.len(), 0);
-    assert_eq!(state.outbox.len(), 2 * limits::OUTBOX_MAX, "each call and its drop, no more");
+    let outbox = link.shared.lock().outbox.len();
+    assert_eq!(outbox, 2 * limits::OUTBOX_MAX, "each call and its drop, no more");
+    assert_eq!(link.calls(), limits::OUTBOX_MAX, "none of them is answered");
+    link.confirm();
+    assert_eq!(link.calls(), 0);
 }
 
 #[tokio::test]
@@ -91,8 +102,44 @@ async fn calls_under_way_are_counted_and_a_free_place_is_used() {
     };
     assert_eq!((held.len(), refused.reason.as_str()), (limits::LINK_CALLS_MAX, "OVERLOADED"));
     held.pop();
-    link.shared.lock().outbox.clear();
+    assert!(call(&link).is_err(), "a call that was left counts until it is answered");
+    link.confirm();
     assert!(call(&link).is_ok());
+}
+
+#[tokio::test]
+async fn caller_that_leaves_its_calls_has_no_more_of_them_than_its_share() {
+    let (most, names) = (8, ["acme", "beta"]);
+    let shares = Shares::new(names.into_iter(), most);
+    let link = Link::connected(&Arc::new(Board::new(limits::READER_STALL, shares)));
+    let call = |principal: &str| {
+        let caller = Caller { principal: principal.to_owned(), ..Caller::default() };
+        let waiter = Waiter::One(oneshot::channel().0);
+        let body = call::Body::Workers(WorkersRequest {});
+        link.register(caller, body, waiter).map(drop).map_err(|ended| match ended {
+            Ended::Failed(failure) => failure,
+            _ => panic!("it is up"),
+        })
+    };
+    for _ in 0..most {
+        call("acme").unwrap();
+    }
+    let refused = call("acme").unwrap_err();
+    assert_eq!(refused.reason, "RATE_LIMITED");
+    assert!(refused.retry_after().is_some());
+    call("beta").unwrap();
+    link.confirm();
+    call("acme").unwrap();
+}
+
+#[tokio::test]
+async fn call_that_is_never_confirmed_is_forgotten_in_the_end() {
+    let link = up();
+    drop(call(&link).unwrap());
+    link.shared.end_stuck(Instant::now() + limits::LEFT_CALL / 2);
+    assert_eq!((link.calls(), link.is_waited_for()), (1, false));
+    link.shared.end_stuck(Instant::now() + limits::LEFT_CALL);
+    assert_eq!(link.calls(), 0);
 }
 
 #[tokio::test]

@@ -17,7 +17,12 @@ use super::*;
 /// Links that are up, and lead nowhere.
 fn links(count: usize) -> (Links, Vec<Link>) {
     let members = Members::new(&Mesh::default(), "127.0.0.1:1").unwrap();
-    let links = Links::new(members.clone(), limits::READER_STALL, limits::RESUME_PATIENCE);
+    let links = Links::new(
+        members.clone(),
+        limits::READER_STALL,
+        limits::RESUME_PATIENCE,
+        Shares::default(),
+    );
     let all: Vec<_> = (0..count).map(|_| Link::connected(&links.0.board)).collect();
     for link in &all {
         let (member, link) = (members.now()[0].clone(), link.clone());
@@ -36,7 +41,7 @@ async fn chosen(links: &Links, all: &[Link], calls: usize) -> Vec<usize> {
     for _ in 0..calls {
         assert!(links.ask(Caller::default(), read()).now_or_never().is_none());
         for (count, link) in counts.iter_mut().zip(all) {
-            *count += link.sent().iter().filter(|call| call.caller.is_some()).count();
+            *count += link.confirm().iter().filter(|call| call.caller.is_some()).count();
         }
     }
     counts

@@ -1,6 +1,7 @@
 //! A2A 0.3 for clients that still speak it: a pure translation between its JSON and that of 1.0,
-//! on both bindings. It owns the old names and nothing else; whatever comes out of here is checked
-//! and answered as any 1.0 request is.
+//! on both bindings. The objects are translated by `faultline_proto::v03`; this module owns the
+//! operations and the card. Whatever comes out of here is checked and answered as any 1.0 request
+//! is.
 //!
 //! Error numbers stay as they are: 0.3 knows them up to -32007, and its clients take any other
 //! number, and an array as `data`.
@@ -16,20 +17,11 @@ pub(crate) use self::{
     card::{card, interfaces},
     requests::request,
 };
+pub(crate) use faultline_proto::v03::Dialect;
 use faultline_proto::{Failure, reason};
 use serde_json::Value;
 
 use crate::operation::Operation;
-
-/// 0.3 has two. A card is the same in both.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    /// JSON of its own, with `kind` and kebab-case states.
-    Rpc,
-    /// Below `/v1`: the ProtoJSON of an earlier contract, with `content` for parts. Its clients
-    /// refuse fields which that contract did not have.
-    Rest,
-}
 
 /// The operation that a request means, made new. Who asked for a configuration and did not say
 /// which one meant the first, and 1.0 can only be asked for all.

@@ -1,14 +1,16 @@
-//! Old requests, made new. What only has another name is moved; what must have a shape to be moved
-//! is checked, and refused by its old name. Everything else is passed on and judged as 1.0 is.
+//! Old requests, made new, operation by operation.
 
-use faultline_proto::Failure;
+use faultline_proto::{
+    Failure,
+    v03::{
+        Misfit,
+        new::{Object, message, push},
+    },
+};
 use serde_json::{Map, Value, json};
 
 use super::Dialect;
 use crate::{operation::Operation, validate};
-
-/// Marks data that is no object, which only 1.0 can have. Both generations of the SDKs know it.
-pub(super) const WRAPPED: &str = "data_part_compat";
 
 /// The request of an operation, from the old `params`; on REST from the old body or, where there
 /// is none, the query. What a path says is not in here: it is the same in both versions, and wins.
@@ -17,6 +19,11 @@ pub(crate) fn request(
     dialect: Dialect,
     old: Value,
 ) -> Result<Value, Failure> {
+    read(operation, dialect, old)
+        .map_err(|misfit| validate::violation(&misfit.path, &misfit.description))
+}
+
+fn read(operation: Operation, dialect: Dialect, old: Value) -> Result<Value, Misfit> {
     let whole = match dialect {
         Dialect::Rpc => "params",
         Dialect::Rest => "the body",
@@ -67,7 +74,7 @@ pub(crate) fn request(
     }
 }
 
-fn send(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
+fn send(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     let mut new = Map::new();
     old.move_to(&mut new, &["metadata"]);
     // The one field whose name in the contract and in JSON were different.
@@ -76,7 +83,16 @@ fn send(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
         sent => sent,
     };
     if let Some(sent) = sent {
-        new.insert("message".to_owned(), message(sent, dialect)?);
+        let name = match dialect {
+            Dialect::Rpc => "parts",
+            Dialect::Rest => "content",
+        };
+        let none = sent.refuse(name, "must have at least one part");
+        let sent = message(sent, dialect)?;
+        if sent["parts"].as_array().is_none_or(Vec::is_empty) {
+            return Err(none);
+        }
+        new.insert("message".to_owned(), sent);
     }
     if let Some(settings) = old.object("configuration")? {
         new.insert("configuration".to_owned(), configuration(settings, dialect)?);
@@ -84,7 +100,7 @@ fn send(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
     Ok(new.into())
 }
 
-fn configuration(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
+fn configuration(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     let mut new = Map::new();
     old.move_to(&mut new, &["acceptedOutputModes"]);
     history_length(&mut old, &mut new);
@@ -102,7 +118,7 @@ fn configuration(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
     Ok(new.into())
 }
 
-fn task(mut old: Object) -> Result<Value, Failure> {
+fn task(mut old: Object) -> Result<Value, Misfit> {
     let mut new = Map::new();
     old.move_to(&mut new, &["id"]);
     history_length(&mut old, &mut new);
@@ -115,217 +131,4 @@ fn history_length(old: &mut Object, new: &mut Map<String, Value>) {
     if let Some(length) = old.take("historyLength").filter(|value| !is_zero(value)) {
         new.insert("historyLength".to_owned(), length);
     }
-}
-
-/// Several schemes could be offered; the first is used, as servers of 0.3 did.
-fn push(mut old: Object) -> Result<Map<String, Value>, Failure> {
-    let mut new = Map::new();
-    old.move_to(&mut new, &["id", "url", "token"]);
-    if let Some(mut authentication) = old.object("authentication")? {
-        let mut info = Map::new();
-        authentication.move_to(&mut info, &["credentials"]);
-        let scheme = authentication.list("schemes")?.into_iter().next();
-        info.insert("scheme".to_owned(), scheme.unwrap_or_else(|| json!("")));
-        new.insert("authentication".to_owned(), info.into());
-    }
-    Ok(new)
-}
-
-fn message(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
-    let mut new = Map::new();
-    let same = ["messageId", "contextId", "taskId", "metadata", "extensions", "referenceTaskIds"];
-    old.move_to(&mut new, &same);
-    new.insert("role".to_owned(), role(&mut old, dialect)?.into());
-    let name = match dialect {
-        Dialect::Rpc => "parts",
-        Dialect::Rest => "content",
-    };
-    let path = old.path_of(name);
-    let parts = old.list(name)?;
-    if parts.is_empty() {
-        return Err(old.refuse(name, "must have at least one part"));
-    }
-    let read = |(i, value)| part(Object::read(value, &format!("{path}[{i}]"))?, dialect);
-    let parts: Result<Vec<_>, _> = parts.into_iter().enumerate().map(read).collect();
-    new.insert("parts".to_owned(), parts?.into());
-    Ok(new.into())
-}
-
-fn role(old: &mut Object, dialect: Dialect) -> Result<&'static str, Failure> {
-    let (user, agent) = match dialect {
-        Dialect::Rpc => ("user", "agent"),
-        Dialect::Rest => ("ROLE_USER", "ROLE_AGENT"),
-    };
-    match old.required("role")? {
-        role if role == user => Ok("ROLE_USER"),
-        role if role == agent => Ok("ROLE_AGENT"),
-        _ => Err(old.refuse("role", &format!("must be {user} or {agent}"))),
-    }
-}
-
-fn part(mut old: Object, dialect: Dialect) -> Result<Value, Failure> {
-    let mut new = Map::new();
-    old.move_to(&mut new, &["metadata"]);
-    match kind(&mut old)? {
-        "text" => new.insert("text".to_owned(), old.required("text")?.into()),
-        "file" => return file(old.required_object("file")?, new, dialect),
-        _ => {
-            let mut data = old.required_object("data")?;
-            if dialect == Dialect::Rest {
-                data = data.required_object("data")?;
-            }
-            let data = unwrapped(data.fields, &mut new);
-            new.insert("data".to_owned(), data)
-        }
-    };
-    Ok(new.into())
-}
-
-/// Said in JSON, unsaid in ProtoJSON; a client that forgot to say it is understood as well.
-fn kind(old: &mut Object) -> Result<&'static str, Failure> {
-    let said = old.text("kind")?;
-    let meant = |kind: &&str| match &said {
-        Some(said) => said == kind,
-        None => old.fields.contains_key(*kind),
-    };
-    let found = ["text", "file", "data"].into_iter().find(meant);
-    found.ok_or_else(|| match said {
-        Some(_) => old.refuse("kind", "must be text, file or data"),
-        None => old.refuse("", "must have one of text, file or data"),
-    })
-}
-
-fn file(mut old: Object, mut new: Map<String, Value>, dialect: Dialect) -> Result<Value, Failure> {
-    let (bytes, uri) = match dialect {
-        Dialect::Rpc => ("bytes", "uri"),
-        Dialect::Rest => ("fileWithBytes", "fileWithUri"),
-    };
-    let (field, content) = match (old.text(bytes)?, old.text(uri)?) {
-        (Some(bytes), None) => ("raw", bytes),
-        (None, Some(uri)) => ("url", uri),
-        _ => return Err(old.refuse("", &format!("must have one of {bytes} or {uri}"))),
-    };
-    if field == "raw" && !content.bytes().all(is_base64) {
-        return Err(old.refuse(bytes, "must be base64"));
-    }
-    new.insert(field.to_owned(), content.into());
-    for (name, field) in [("mimeType", "mediaType"), ("name", "filename")] {
-        if let Some(text) = old.text(name)? {
-            new.insert(field.to_owned(), text.into());
-        }
-    }
-    Ok(new.into())
-}
-
-fn is_base64(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"+/-_=".contains(&byte)
-}
-
-/// Data that was wrapped to get through 0.3, as it was before.
-fn unwrapped(mut data: Map<String, Value>, part: &mut Map<String, Value>) -> Value {
-    let Some(Value::Object(metadata)) = part.get_mut("metadata") else { return data.into() };
-    if metadata.get(WRAPPED) != Some(&Value::Bool(true)) || !data.contains_key("value") {
-        return data.into();
-    }
-    metadata.remove(WRAPPED);
-    if metadata.is_empty() {
-        part.remove("metadata");
-    }
-    data.remove("value").unwrap_or_default()
-}
-
-/// An object of a request and where it stands, so that a refusal can name the field. A null is
-/// nothing, and snake_case is camelCase, as everywhere in ProtoJSON and in the old SDKs.
-struct Object {
-    fields: Map<String, Value>,
-    path: String,
-}
-
-impl Object {
-    fn read(value: Value, path: &str) -> Result<Self, Failure> {
-        match value {
-            Value::Object(fields) => Ok(Self { fields, path: path.to_owned() }),
-            Value::Null => Ok(Self { fields: Map::new(), path: path.to_owned() }),
-            _ => Err(validate::violation(path, "must be an object")),
-        }
-    }
-
-    /// Fields of the outermost object go by their names alone.
-    fn at_root(mut self) -> Self {
-        self.path.clear();
-        self
-    }
-
-    fn path_of(&self, name: &str) -> String {
-        match (&*self.path, name) {
-            ("", _) => name.to_owned(),
-            (path, "") => path.to_owned(),
-            (path, _) => format!("{path}.{name}"),
-        }
-    }
-
-    fn refuse(&self, name: &str, description: &str) -> Failure {
-        validate::violation(&self.path_of(name), description)
-    }
-
-    fn take(&mut self, name: &str) -> Option<Value> {
-        let value = self.fields.remove(name).or_else(|| self.fields.remove(&snake(name)))?;
-        (!value.is_null()).then_some(value)
-    }
-
-    fn text(&mut self, name: &str) -> Result<Option<String>, Failure> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.refuse(name, "must be a string")),
-        }
-    }
-
-    fn required(&mut self, name: &str) -> Result<String, Failure> {
-        self.text(name)?.ok_or_else(|| self.refuse(name, "is required"))
-    }
-
-    fn flag(&mut self, name: &str) -> Result<Option<bool>, Failure> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(flag)),
-            Some(_) => Err(self.refuse(name, "must be true or false")),
-        }
-    }
-
-    fn list(&mut self, name: &str) -> Result<Vec<Value>, Failure> {
-        match self.take(name) {
-            None => Ok(Vec::new()),
-            Some(Value::Array(list)) => Ok(list),
-            Some(_) => Err(self.refuse(name, "must be an array")),
-        }
-    }
-
-    fn object(&mut self, name: &str) -> Result<Option<Object>, Failure> {
-        let path = self.path_of(name);
-        self.take(name).map(|value| Object::read(value, &path)).transpose()
-    }
-
-    fn required_object(&mut self, name: &str) -> Result<Object, Failure> {
-        self.object(name)?.ok_or_else(|| self.refuse(name, "is required"))
-    }
-
-    fn move_to(&mut self, new: &mut Map<String, Value>, names: &[&str]) {
-        for name in names {
-            if let Some(value) = self.take(name) {
-                new.insert((*name).to_owned(), value);
-            }
-        }
-    }
-}
-
-fn snake(camel: &str) -> String {
-    let mut snake = String::with_capacity(camel.len() + 4);
-    for letter in camel.chars() {
-        if letter.is_ascii_uppercase() {
-            snake.push('_');
-        }
-        snake.push(letter.to_ascii_lowercase());
-    }
-    snake
 }

@@ -78,7 +78,7 @@ async fn a_refusal_does_not_cost_the_connection() {
             ("/healthz", &[OPS], 405),
             ("/mesh/Agents", &[ACME], 403),
             ("/message:send", &[OPS, ("a2a-version", "7.0")], 400),
-            ("/message:send", &[OPS, ("content-type", "text/plain")], 415),
+            ("/message:send", &[OPS, ("content-type", "text/plain")], 400),
         ] {
             let answer = client.ask("POST", path, headers, large.clone()).await;
             assert_eq!(answer.status.as_u16(), status, "{path}");

@@ -20,6 +20,7 @@ use crate::{
     Mesh,
     client::{Answer, Client},
     fake::agent,
+    soon,
 };
 
 const CARD: &str = "/.well-known/agent-card.json";
@@ -123,6 +124,18 @@ async fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> (u16,
     (response.status().as_u16(), response.headers().clone())
 }
 
+/// Waits until the cached card has expired and the coordinator was asked again.
+async fn until_asked_again(mesh: &Mesh, client: &mut Client) {
+    let before = mesh.fake.calls().len();
+    let asking = async {
+        while mesh.fake.calls().len() == before {
+            get(client, CARD, &[]).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("the card is asked for again", asking).await;
+}
+
 fn changed_at(seconds: u64) -> Agent {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds);
     Agent { card_changed: Some(time.into()), ..agent("echo", true) }
@@ -150,6 +163,7 @@ async fn who_has_the_current_card_is_not_sent_it_again() {
     let mut other = changed_at(4_000_000_001);
     other.card.as_mut().unwrap().description = "another".to_owned();
     mesh.fake.offer(vec![other]);
+    until_asked_again(&mesh, &mut client).await;
     for condition in [("if-none-match", tag), ("if-modified-since", date)] {
         let (status, headers) = get(&mut client, CARD, &[condition]).await;
         assert_eq!(status, 200, "{condition:?}");
@@ -166,6 +180,7 @@ async fn a_card_is_never_older_than_its_gateway() {
     let known = [("if-modified-since", "Sun, 09 Sep 2001 01:46:40 GMT")];
     assert_eq!(get(&mut client, CARD, &known).await.0, 200);
     mesh.fake.offer(vec![agent("echo", true)]);
+    until_asked_again(&mesh, &mut client).await;
     let (_, headers) = get(&mut client, CARD, &known).await;
     assert!(!headers.contains_key("last-modified"), "nobody knows when it changed");
 }
@@ -259,6 +274,7 @@ async fn replicas_of_a_gateway_tag_a_signed_card_alike() {
     let mut changed = agent("echo", true);
     changed.card.as_mut().unwrap().description = "another".to_owned();
     other.fake.offer(vec![changed]);
+    until_asked_again(&other, &mut other.client().await).await;
     assert_eq!(get(&mut other.client().await, CARD, &known).await.0, 200);
 }
 
@@ -359,4 +375,64 @@ async fn health_is_that_of_the_link() {
     let mesh = Mesh::start().await;
     let health = mesh.client().await.ask("GET", "/healthz", &[], "").await;
     assert_eq!((health.status, health.body), (StatusCode::OK, json!({"status": "ok"})));
+}
+
+/// Anonymous clients read cards as often as they like; the coordinator is asked once a second.
+#[tokio::test]
+async fn cards_are_cached_and_requests_for_the_same_one_share_a_call() {
+    let mesh = Mesh::start().await;
+    let start = std::time::Instant::now();
+    let readers = (0..20).map(|_| async {
+        let mut client = mesh.client().await;
+        for _ in 0..20 {
+            assert_eq!(get(&mut client, CARD, &[]).await.0, 200);
+        }
+    });
+    futures::future::join_all(readers).await;
+    let asked = mesh.fake.calls().len();
+    let most = 1 + start.elapsed().as_secs() as usize;
+    assert!((1..=most).contains(&asked), "{asked} calls for 400 requests");
+    // A name that no agent can have is not asked for at all.
+    let missing = format!("/agents/{}/.well-known/agent-card.json", "X".repeat(300));
+    assert_eq!(get(&mut mesh.client().await, &missing, &[]).await.0, 404);
+    assert_eq!(mesh.fake.calls().len(), asked);
+}
+
+#[tokio::test]
+async fn card_that_is_offered_late_is_found_soon() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    let path = "/agents/late/.well-known/agent-card.json";
+    assert_eq!(get(&mut client, path, &[]).await.0, 404);
+    mesh.fake.offer(vec![agent("late", false)]);
+    let found = async {
+        while get(&mut client, path, &[]).await.0 != 200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon("the card is found", found).await;
+}
+
+#[tokio::test]
+async fn cards_are_not_signed_for_whatever_host_a_request_names() {
+    let (file, _) = key();
+    let bind = async |listen: &str, public_url: Option<&str>, signs: bool| {
+        let config = Config {
+            listen: listen.parse().unwrap(),
+            public_url: public_url.map(str::to_owned),
+            card_key: signs.then(|| file.path().to_owned()),
+            card_key_id: signs.then(|| "k-1".to_owned()),
+            insecure: true,
+            ..Config::default()
+        };
+        config.bind().await.map(drop)
+    };
+    for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+        let refused = bind(listen, None, true).await.unwrap_err();
+        assert!(matches!(refused, Error::SignsAnyHost(_)), "{refused}");
+        assert!(refused.to_string().contains("set public_url"), "{refused}");
+    }
+    bind("0.0.0.0:0", Some("https://mesh.example"), true).await.unwrap();
+    bind("0.0.0.0:0", None, false).await.unwrap();
+    bind("127.0.0.1:0", None, true).await.unwrap();
 }

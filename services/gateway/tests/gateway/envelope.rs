@@ -129,7 +129,7 @@ async fn a_failure_of_the_coordinator_arrives_whole() {
     let mesh = Mesh::start().await;
     let answer = mesh.client().await.rpc("SendMessage", message("fail")).await;
     assert_eq!((answer.status, answer.code()), (StatusCode::OK, -31008));
-    assert_eq!(answer.message(), "Downstream agent 'code' failed");
+    assert_eq!(answer.message(), "code: slow down");
     assert_eq!(answer.headers["retry-after"], "2", "1.5 s, rounded up");
     let keys: Vec<_> = answer.body["error"].as_object().unwrap().keys().collect();
     assert_eq!(keys, ["code", "data", "message"]);

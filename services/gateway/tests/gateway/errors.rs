@@ -80,7 +80,8 @@ const DETAILS: &str = concat!(
     r#""traceId":"t"}},{"@type":"type.googleapis.com/faultline.v1.Failure","id":"f-1","code":5,"#,
     r#""reason":"TASK_NOT_FOUND","domain":"a2a-protocol.org","#,
     r#""publicMessage":"task not found","plane":"PLANE_PROTOCOL","origin":{"service":"fake"},"#,
-    r#""traceId":"t","spanId":"s"}]"#,
+    r#""traceId":"t","spanId":"s"},{"@type":"type.googleapis.com/faultline.v1.Advice","#,
+    r#""verdict":"fix","actor":"caller","text":"check the task id"}]"#,
 );
 
 #[tokio::test]

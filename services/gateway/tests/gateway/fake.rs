@@ -22,7 +22,8 @@ use faultline_proto::{
     v1::{
         self, ActivityResponse, Agent, AgentsResponse, Call, Deleted, End, EventsResponse,
         FailuresResponse, Frame, InspectResponse, OperatorAnswerRequest, OperatorCancelRequest,
-        Reply, Subscribe, TaskSummary, TasksResponse, WatchResponse, Worker, WorkersResponse, call,
+        RemoveAgentResponse, Reply, Subscribe, TaskSummary, TasksResponse, WatchResponse, Worker,
+        WorkersResponse, call,
         link_server::{Link, LinkServer},
         reply,
     },
@@ -336,7 +337,14 @@ impl Session {
                     events.credit += u64::from(frames);
                 }
             }
-            call::Body::Drop(_) => drop(self.streams.remove(&id)),
+            // Confirms it, as a coordinator does.
+            call::Body::Drop(_) => {
+                self.streams.remove(&id);
+                self.reply(id, reply::Body::End(End {}));
+            }
+            call::Body::RemoveAgent(_) => {
+                self.reply(id, reply::Body::AgentRemoved(RemoveAgentResponse {}));
+            }
         }
         self.pump(id);
     }

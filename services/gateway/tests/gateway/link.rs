@@ -144,7 +144,8 @@ fn raw(method: &str, text: &str) -> String {
     let body = request(method, message(text));
     let length = body.len();
     format!(
-        "POST / HTTP/1.1\r\nhost: x\r\na2a-version: 1.0\r\ncontent-type: application/json\r\n\
+        "POST / HTTP/1.1\r\nhost: localhost\r\na2a-version: 1.0\r\n\
+         content-type: application/json\r\n\
          content-length: {length}\r\n\r\n{body}"
     )
 }

@@ -17,6 +17,7 @@ mod link;
 mod links;
 mod malformed;
 mod operators;
+mod pages;
 mod rest;
 mod streams;
 mod versions;

@@ -1,6 +1,7 @@
 //! Everything a client can get wrong, and the JSON it gets for it.
 
 use faultline_chassis::limits;
+use faultline_gateway::ErrorTable;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::{
@@ -119,6 +120,41 @@ async fn wrong_parameters_are_named() {
 }
 
 #[tokio::test]
+async fn a_duplicate_key_is_refused_and_named() {
+    let mesh = Mesh::start().await;
+    let mut client = mesh.client().await;
+    let text =
+        |params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"M","params":{params}}}"#);
+    let send = |message: &str| {
+        let message = format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER",{message}}}}}"#);
+        text(&message).replace("\"M\"", "\"SendMessage\"")
+    };
+    let old = |message: &str| {
+        send(message).replace("SendMessage", "message/send").replace("ROLE_USER", "user")
+    };
+    let get = text(r#"{"id":"a","id":"b"}"#).replace("\"M\"", "\"GetTask\"");
+    let data = r#""parts":[{"data":{"pay":1,"pay":1000}}]"#;
+    let metadata = r#""parts":[{"text":"x"}],"metadata":{"who":1,"who":2}"#;
+    let key = |name: &str| format!("key \"{name}\" is given twice");
+    for (version, body, field, says) in [
+        ("1.0", get, "id", "given twice".to_owned()),
+        ("1.0", send(r#""parts":[],"parts":[]"#), "message.parts", "given twice".to_owned()),
+        ("1.0", send(data), "message.parts[0].data", key("pay")),
+        ("1.0", send(metadata), "message.metadata", key("who")),
+        ("0.3", old(r#""parts":[],"parts":[]"#), "params", key("parts")),
+        ("0.3", old(metadata), "params", key("who")),
+    ] {
+        let answer = client.ask("POST", "/", &[("a2a-version", version)], body.clone()).await;
+        assert_eq!((answer.code(), answer.fields()), (-32602, vec![field]), "{body}");
+        assert!(answer.message().contains(&says), "{answer:?}");
+    }
+    let twice = text("{}").replace(r#""id":1"#, r#""id":1,"params":{}"#);
+    let answer = client.post("/", twice).await;
+    assert_eq!(answer.code(), -32600);
+    assert!(answer.message().contains("duplicate field `params`"), "{answer:?}");
+}
+
+#[tokio::test]
 async fn data_may_nest_so_deep_and_no_deeper() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
@@ -170,7 +206,7 @@ async fn too_much_content_is_413() {
 async fn a_body_without_a_length_is_bounded_too() {
     let mesh = Mesh::start().await;
     let mut stream = TcpStream::connect(mesh.address).await.unwrap();
-    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+    let head = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
                 transfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(0x10_0000));
@@ -189,7 +225,7 @@ async fn a_body_without_a_length_is_bounded_too() {
 async fn a_body_that_does_not_come_is_408() {
     let mesh = Mesh::start().await;
     let mut stream = TcpStream::connect(mesh.address).await.unwrap();
-    let head = "POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+    let head = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
                 content-length: 100\r\n\r\n{\"jsonrpc\":";
     stream.write_all(head.as_bytes()).await.unwrap();
     let started = tokio::time::Instant::now();
@@ -202,6 +238,19 @@ async fn a_body_that_does_not_come_is_408() {
 }
 
 #[tokio::test]
+async fn unknown_content_type_has_the_status_of_the_error_table() {
+    for (table, status) in [(ErrorTable::V1_0_1, 400), (ErrorTable::V1_0_0, 415)] {
+        let mesh = Mesh::start_with(|config| config.a2a_error_table = table).await;
+        let mut client = mesh.client().await;
+        let text = [("content-type", "text/plain")];
+        let rpc = client.ask("POST", "/", &text, request("ListTasks", json!({}))).await;
+        assert_eq!((rpc.status.as_u16(), rpc.code()), (status, -32005), "{table:?}");
+        let rest = client.ask("POST", "/message:send", &text, "{}").await;
+        assert_eq!((rest.status.as_u16(), rest.code()), (status, status.into()), "{table:?}");
+    }
+}
+
+#[tokio::test]
 async fn other_types_and_verbs_are_refused_in_json() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
@@ -210,20 +259,20 @@ async fn other_types_and_verbs_are_refused_in_json() {
         ("application/json", 200),
         ("application/a2a+json", 200),
         ("Application/JSON; charset=utf-8", 200),
-        ("", 415),
-        ("text/plain", 415),
-        ("application/x-www-form-urlencoded", 415),
+        ("", 400),
+        ("text/plain", 400),
+        ("application/x-www-form-urlencoded", 400),
     ] {
         let headers = [("content-type", content_type)];
         let answer = client.ask("POST", "/", &headers, body.clone()).await;
         assert_eq!(answer.status.as_u16(), status, "{content_type}");
-        if status == 415 {
+        if status == 400 {
             assert_eq!(answer.code(), -32005);
         }
     }
     let packed = [("content-encoding", "gzip")];
     let packed = client.ask("POST", "/", &packed, body.clone()).await;
-    assert_eq!((packed.status.as_u16(), packed.code()), (415, -32005));
+    assert_eq!((packed.status.as_u16(), packed.code()), (400, -32005));
     assert!(packed.message().contains("Content-Encoding"), "{packed:?}");
     for verb in ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"] {
         for path in ["/", "/agents/echo"] {
