@@ -8,18 +8,16 @@ use std::{
     path::Path,
 };
 
+pub use faultline_chassis::config::environment;
 use faultline_chassis::{
     Mesh, Metrics,
-    config::{self, Environment, Error, File},
-    telemetry,
+    config::{self, Environment, Error},
+    process::Log,
 };
 use faultline_gateway::Auth;
 use serde::{Deserialize, Serialize};
 
 use crate::remote::Remote;
-
-/// Read from the working directory when no other file is named.
-pub const FILE: &str = "faultline.toml";
 
 /// The whole tree.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -40,34 +38,12 @@ pub struct Config {
     pub metrics: Metrics,
 }
 
-/// What the process says about itself.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// What is logged, such as `info` or `faultline_coordinator=debug`. Default: lifecycle and
-    /// whatever an operator has to know.
-    pub filter: Option<String>,
-    /// One JSON object a line instead of text. Default: false.
-    pub json: bool,
-    /// Where spans go by OTLP, such as `http://127.0.0.1:4317`. The standard variables of
-    /// OpenTelemetry say how, and may say otherwise. Default: nowhere.
-    pub otlp_endpoint: Option<String>,
-    /// Whether spans that end in error go there although their trace was not sampled: each alone,
-    /// without what lies above it. Default: false.
-    pub keep_errors: bool,
-    /// Whether spans of agents also have the attributes of OpenInference. Default: false.
-    pub openinference: bool,
-    /// The standard variables, which are not ours to print.
-    #[serde(skip)]
-    pub otel: Environment,
-}
-
 /// The three services find each other on one machine.
 impl Default for Config {
     fn default() -> Self {
         let coordinator = faultline_coordinator::Config::default();
         let hub = url(coordinator.listen, false);
-        let agents = vec!["echo".to_owned(), "script".to_owned()];
+        let agents = vec!["echo".to_owned()];
         Self {
             gateway: faultline_gateway::Config { coordinator: hub.clone(), ..Default::default() },
             worker: faultline_worker::Config { coordinator: hub, agents, ..Default::default() },
@@ -83,7 +59,8 @@ impl Default for Config {
 
 impl Config {
     /// What `faultline up` starts from: all in one process and for this machine only, webhooks
-    /// included, so whoever looks may also act; the store in a directory of its own.
+    /// included, so whoever looks may also act, and the agent for drills is there; the store in a
+    /// directory of its own.
     pub fn local(data: &Path) -> Self {
         let mut config = Self::default();
         config.coordinator.push.allow_private = true;
@@ -91,6 +68,7 @@ impl Config {
         config.coordinator.store = store_in(data);
         config.coordinator.default_agent = Some("echo".to_owned());
         config.worker.name = Some("local".to_owned());
+        config.worker.agents.push("script".to_owned());
         config
     }
 
@@ -106,16 +84,10 @@ impl Config {
         self
     }
 
-    /// Lays the file and the environment over `self`. Without a path [`FILE`] is read, if there.
+    /// Lays the file and the environment over `self`. Without a path [`config::FILE`] is read, if
+    /// there.
     pub fn load(self, path: Option<&Path>, env: &Environment) -> Result<Self, Error> {
-        let path = path.or_else(|| Some(Path::new(FILE)).filter(|path| path.exists()));
-        let text = path.map(config::read).transpose()?;
-        let name = path.map(|path| path.display().to_string()).unwrap_or_default();
-        let file = text.as_ref().map(|text| File { name: &name, text });
-        let mut config = config::load(&self, file, &with_short_names(env))?.shared();
-        let otel = env.iter().filter(|(name, _)| name.starts_with("OTEL_"));
-        config.log.otel = otel.map(|(name, value)| (name.clone(), value.clone())).collect();
-        Ok(config)
+        Ok(config::load_process(&self, path, env)?.shared())
     }
 
     /// Gives every service what it needs of the sections that belong to none.
@@ -129,43 +101,6 @@ impl Config {
         self.worker.metrics = self.metrics.clone();
         self
     }
-}
-
-/// `FAULTLINE_LOG` and OpenTelemetry's own variable, under the names of their keys.
-fn with_short_names(env: &Environment) -> Environment {
-    let mut env = env.clone();
-    let short = [
-        ("FAULTLINE_LOG", "FAULTLINE_LOG__FILTER"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "FAULTLINE_LOG__OTLP_ENDPOINT"),
-    ];
-    for (short, long) in short {
-        if let Some(value) = env.get(short).filter(|v| !v.is_empty()).cloned() {
-            env.entry(long.to_owned()).or_insert(value);
-        }
-    }
-    env
-}
-
-impl Log {
-    pub(crate) fn options(self, service: &str) -> telemetry::Options {
-        telemetry::Options {
-            filter: self.filter,
-            json: self.json,
-            service: service.to_owned(),
-            otlp_endpoint: self.otlp_endpoint,
-            keep_errors: self.keep_errors,
-            openinference: self.openinference,
-            otel: self.otel,
-        }
-    }
-}
-
-/// The environment of this process, as far as it is text.
-pub fn environment() -> Environment {
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    std::env::vars_os().filter_map(text).collect()
 }
 
 /// How to reach what listens on an address: a wildcard cannot be dialled.
@@ -185,6 +120,8 @@ pub(crate) fn store_in(data: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use faultline_worker::Settings;
+
     use super::*;
 
     #[test]
@@ -217,7 +154,7 @@ mod tests {
         ]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
-        let config = config::load(&Config::default(), None, &env).unwrap().shared();
+        let config = Config::default().load(None, &env).unwrap();
         for mesh in [&config.gateway.mesh, &config.coordinator.mesh, &config.worker.mesh] {
             assert_eq!(mesh, &config.mesh);
             assert_eq!(mesh.token.as_ref().unwrap().reveal(), "hunter2");
@@ -237,14 +174,27 @@ mod tests {
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 
+    /// A file that all roles share must not have a section that such a worker calls unknown.
+    #[test]
+    fn a_user_written_worker_knows_every_section() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("faultline.toml");
+        let config = Config::local(dir.path());
+        let mut tree = toml::Table::try_from(&config).unwrap();
+        // Those that are empty are not printed.
+        tree.entry("remote").or_insert_with(|| toml::Table::new().into());
+        std::fs::write(&path, tree.to_string()).unwrap();
+        let settings = Settings::load_from(Some(&path), Environment::new()).unwrap();
+        assert_eq!(settings.worker, config.worker);
+        assert_eq!((settings.mesh, settings.log), (config.mesh, config.log));
+    }
+
     #[test]
     fn the_environment_has_short_names_for_the_log() {
         let env = |pairs: &[(&str, &str)]| -> Environment {
             pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
         };
-        let load = |env: Environment| {
-            config::load(&Config::default(), None, &with_short_names(&env)).unwrap()
-        };
+        let load = |env: Environment| Config::default().load(None, &env).unwrap();
         let config = load(env(&[
             ("FAULTLINE_LOG", "debug"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"),

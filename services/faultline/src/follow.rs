@@ -1,6 +1,9 @@
-//! Following a task on behalf of a person or a script: artifacts to stdout as they come, the live
-//! line, and at the end the failure, the question or nothing. On a terminal a question is answered
-//! right there.
+//! Following a task on behalf of a person or a script: artifacts to stdout, the live line, and at
+//! the end the failure, the question or nothing. On a terminal a question is answered right there.
+//!
+//! A terminal is shown artifacts as they come. A pipe or a file gets them when the task has ended
+//! or asks, as the store has them: a lost attempt is undone to its last checkpoint, and bytes that
+//! were written to a pipe cannot be taken back.
 
 use std::{
     io::{self, IsTerminal, Stdout, Write},
@@ -12,7 +15,8 @@ use faultline_client::{
 };
 use faultline_proto::{
     Failure,
-    a2a::{Part, StreamResponse, TaskState, TaskStatus, stream_response::Payload},
+    a2a::{Part, StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
+    advice::Reader,
     json,
     v1::{AnswerAction, Interrupt},
 };
@@ -25,7 +29,7 @@ use tokio::{
 
 use crate::{
     cmd::Connect,
-    exit::Exit,
+    exit::{self, Exit},
     form,
     output::{
         artifacts::Printer,
@@ -54,21 +58,53 @@ pub(crate) async fn follow(
     following: Following<'_>,
     open: impl Future<Output = Result<Follow, Error>>,
 ) -> anyhow::Result<Exit> {
-    let mut followed = follow_once(connect, following, open).await?;
+    let mut followed = follow_once(connect, client, following, open).await?;
     while let Some(Asks { task, question }) = followed.asks.take() {
         let key = question.key.clone();
         let parts = match read_answer(question).await? {
             Typed::Answer(parts) => parts,
-            Typed::Nothing => break,
-            Typed::Cancel => return cancel(connect, client, &task).await,
+            Typed::Nothing => {
+                print_held(client, &task).await?;
+                break;
+            }
+            Typed::Cancel => {
+                let exit = cancel(connect, client, &task).await?;
+                print_held(client, &task).await?;
+                return Ok(exit);
+            }
         };
         let draft = reply::draft(&task, &key, AnswerAction::Accept, parts);
         let headline = format!("answer to task {task} failed");
         let answer = Some(draft.message_id().to_owned());
         let following = Following { answer, headline: &headline };
-        followed = follow_once(connect, following, client.follow(draft)).await?;
+        followed = follow_once(connect, client, following, client.follow(draft)).await?;
     }
     Ok(followed.exit)
+}
+
+/// How long a pipe waits for the stored task before it gets what the events told.
+const STORED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whether artifacts are held back until they can no longer be taken back.
+fn holds_text() -> bool {
+    !io::stdout().is_terminal()
+}
+
+/// The task as it is stored, if it can be read soon.
+async fn stored(client: &Client, id: &str) -> Option<Task> {
+    tokio::time::timeout(STORED_WITHIN, client.task(id)).await.ok()?.ok()
+}
+
+/// Prints what was held back of a task whose question is left open, or that was cancelled.
+async fn print_held(client: &Client, id: &str) -> io::Result<()> {
+    if !holds_text() {
+        return Ok(());
+    }
+    let mut printer = Printer::new(io::stdout());
+    for artifact in stored(client, id).await.into_iter().flat_map(|task| task.artifacts) {
+        printer.artifact(&artifact, false)?;
+    }
+    printer.finish()
 }
 
 /// How long after the first Ctrl-C a second one cancels the task.
@@ -139,6 +175,7 @@ impl From<Exit> for Followed {
 
 async fn follow_once(
     connect: &Connect,
+    client: &Client,
     following: Following<'_>,
     open: impl Future<Output = Result<Follow, Error>>,
 ) -> anyhow::Result<Followed> {
@@ -153,10 +190,21 @@ async fn follow_once(
         match session.wait(events.next()).await {
             Some(Some(Ok(event))) => session.show(&event.response)?,
             Some(Some(Err(error))) => {
+                session.release(events.task_so_far())?;
                 return Ok(session.refused(connect, error, headline)?.into());
             }
             Some(None) => break,
-            None => return Ok(session.left()?.into()),
+            None => {
+                session.release(events.task_so_far())?;
+                return Ok(session.left()?.into());
+            }
+        }
+    }
+    // A question that is answered right here is not the end yet.
+    if session.holds && !session.has_message && !session.is_asking() {
+        match stored(client, &session.task_id).await {
+            Some(task) => session.release(&task)?,
+            None => session.release(events.task_so_far())?,
         }
     }
     session.conclude()
@@ -165,6 +213,8 @@ async fn follow_once(
 /// What was seen of the task, and where it is shown.
 struct Session {
     json: bool,
+    /// Artifacts are printed when the task has ended or asks, not as they come.
+    holds: bool,
     printer: Printer<Stdout>,
     progress: Progress,
     ticks: Interval,
@@ -181,6 +231,7 @@ impl Session {
     fn new(json: bool, answer: Option<String>) -> anyhow::Result<Self> {
         Ok(Self {
             json,
+            holds: !json && holds_text(),
             printer: Printer::new(io::stdout()),
             progress: Progress::start(json),
             ticks: interval_at(Instant::now() + progress::TICK, progress::TICK),
@@ -211,6 +262,11 @@ impl Session {
         self.has_message || is_final(state) || is_waiting(state)
     }
 
+    /// It asks, and somebody sits there who can answer.
+    fn is_asking(&self) -> bool {
+        is_waiting(self.status.state()) && !self.json && is_attended()
+    }
+
     fn show(&mut self, response: &StreamResponse) -> anyhow::Result<()> {
         if self.json {
             let mut out = io::stdout().lock();
@@ -219,9 +275,7 @@ impl Session {
         }
         match &response.payload {
             Some(Payload::Task(task)) => {
-                for artifact in &task.artifacts {
-                    self.print(|printer| printer.artifact(artifact, false))?;
-                }
+                self.print_artifacts(task)?;
                 self.note(&task.id, task.status.as_ref(), task.metadata.as_ref());
                 let is_old = |id: &String| task.history.iter().all(|m| m.message_id != *id);
                 if self.answer.as_ref().is_some_and(is_old) && is_waiting(self.status.state()) {
@@ -232,7 +286,7 @@ impl Session {
                 self.note(&update.task_id, update.status.as_ref(), update.metadata.as_ref());
             }
             Some(Payload::ArtifactUpdate(update)) => {
-                if let Some(artifact) = &update.artifact {
+                if let Some(artifact) = update.artifact.as_ref().filter(|_| !self.holds) {
                     self.print(|printer| printer.artifact(artifact, update.append))?;
                 }
             }
@@ -243,6 +297,24 @@ impl Session {
             None => {}
         }
         Ok(())
+    }
+
+    fn print_artifacts(&mut self, task: &Task) -> io::Result<()> {
+        if self.holds {
+            return Ok(());
+        }
+        for artifact in &task.artifacts {
+            self.print(|printer| printer.artifact(artifact, false))?;
+        }
+        Ok(())
+    }
+
+    /// Prints what was held back.
+    fn release(&mut self, task: &Task) -> io::Result<()> {
+        match std::mem::take(&mut self.holds) {
+            true => self.print_artifacts(task),
+            false => Ok(()),
+        }
     }
 
     fn print(
@@ -276,10 +348,10 @@ impl Session {
         self.close()?;
         if let Some(failure) = &failure {
             let headline = task::headline(&self.task_id, state);
-            self.tell(&chain::render(failure, &headline, paint))?;
+            self.tell(&chain::render(failure, &headline, Reader::Caller, paint))?;
             return Ok(Exit::of_failure(failure).into());
         }
-        let asks = is_waiting(state) && !self.json && is_attended();
+        let asks = self.is_asking();
         if is_waiting(state) {
             let metadata = self.metadata.as_ref();
             self.tell(&task::question(&self.task_id, &self.status, metadata, paint))?;
@@ -291,7 +363,7 @@ impl Session {
         }
         let question = interrupt_of(&self.status, self.metadata.as_ref()).unwrap_or_default();
         let asks = asks.then_some(Asks { task: self.task_id, question });
-        Ok(Followed { exit: Exit::of_state(state), asks })
+        Ok(Followed { exit: exit::of_state(state), asks })
     }
 
     fn refused(mut self, connect: &Connect, error: Error, headline: &str) -> anyhow::Result<Exit> {

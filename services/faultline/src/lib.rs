@@ -15,7 +15,6 @@ mod form;
 mod reply;
 mod role;
 mod tree;
-mod watch;
 
 use std::{ffi::OsString, io};
 
@@ -64,7 +63,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, env: &Environment) -> Exit 
             return Exit::OK;
         }
         eprintln!("{} {error:#}", output::paint::Paint::stderr().red("error:"));
-        Exit::of_error(&error)
+        exit::of_error(&error)
     })
 }
 
@@ -104,6 +103,7 @@ mod tests {
             }
         }
         let expected = [
+            "agents",
             "answer",
             "cancel",
             "config",

@@ -6,7 +6,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
 use faultline_chassis::{
-    Drain, Mesh as Shared, Metrics, Timeouts, admin::Ready, client::Channel, limits,
+    Drain, Mesh as Shared, Metrics, Secret, Timeouts,
+    admin::Ready,
+    client::{Channel, Dial},
+    limits,
 };
 use faultline_client::Client;
 use faultline_gateway::Readiness;
@@ -87,7 +90,8 @@ impl Mesh {
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         let worker = config.worker.clone();
         let remote = remote::offers(&config.remote).await.context(CannotStart("worker"))?;
-        let mut mesh = Self::start_without_worker(config).await?;
+        // On the heap: the configurations of three services are large, and tests start many.
+        let mut mesh = Box::pin(Self::start_without_worker(config)).await?;
         if !worker.agents.is_empty() || !remote.is_empty() {
             let build = |config| remote.into_iter().fold(Worker::new(config), Worker::offer);
             mesh.attach(worker, build).await?;
@@ -95,7 +99,8 @@ impl Mesh {
         Ok(mesh)
     }
 
-    async fn start_without_worker(config: Config) -> anyhow::Result<Self> {
+    async fn start_without_worker(mut config: Config) -> anyhow::Result<Self> {
+        config.mesh.own.get_or_insert_with(Secret::random);
         let Config { coordinator, gateway, mesh: shared, metrics, .. } = config.shared();
         let tls = coordinator.tls.is_some();
         let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
@@ -182,6 +187,11 @@ impl Mesh {
     /// Where workers and gateways reach the coordinator.
     pub fn hub_addr(&self) -> SocketAddr {
         self.hub_addr
+    }
+
+    /// How to call the coordinator from within this process, in every role.
+    pub fn hub_dial(&self) -> Dial {
+        self.shared.dial(&self.hub_url)
     }
 
     /// The gateway's address as a client writes it.

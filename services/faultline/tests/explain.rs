@@ -141,7 +141,8 @@ async fn a_fault_five_hops_down_is_told_from_its_origin() {
            └─ bank failed SPAN on w-5 RATE_LIMITED ID ← it broke here
                  not tried again: the failure itself says no
 
-  do correct the request: the same would fail again (the caller)
+  do agent 'bank' says that sending again would fail again: the owner of agent 'bank'
+         has to find out why
   sent TIME
   trace TRACE
   link LINK
@@ -184,4 +185,16 @@ async fn a_task_that_is_not_over_says_where_it_is() {
     let told = setup.explained(&waiting.id, "  bank computes on worker w-5, attempt 1").await;
     assert!(told.starts_with(&format!("● task {} is under way\n", waiting.id)), "{told}");
     assert!(told.contains("           └─ bank  working "), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_tree_is_shown_with_all_its_levels() {
+    let setup = Setup::start().await;
+    let task = setup.send("wait").await;
+    setup.explained(&task.id, "  bank computes on worker w-5, attempt 1").await;
+    setup.mesh.client().agent("front").cancel(&task.id).await.expect("the task is cancelled");
+    let told = setup.explain(&[&task.id]).await;
+    for agent in LINE {
+        assert!(told.lines().any(|line| line.contains(&format!("{agent} "))), "{agent}: {told}");
+    }
 }

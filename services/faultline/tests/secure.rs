@@ -4,6 +4,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -125,8 +126,8 @@ fn a_mesh_with_certificates_and_tokens_serves_those_who_have_them_and_tells_the_
 
     // Workers cannot come in without, and leave; gateways go on trying, and say why.
     for (token, told) in [
-        (None, "the call carries no token: give both sides the same `token` in [mesh]"),
-        (Some("guessed"), "the token is not this mesh's: give both sides the same `token`"),
+        (None, "the call carries no token: set `token` in [mesh] or FAULTLINE_MESH__TOKEN"),
+        (Some("guessed"), "the coordinator knows no such token: set `token` in [mesh]"),
     ] {
         let (code, _, err) = run(faultline(dir, token, &["worker", "--coordinator", &hub]));
         assert_eq!(code, 77, "{err}");
@@ -173,46 +174,114 @@ async fn who_is_served_encrypted_is_told_to_come_so_again() {
 }
 
 #[test]
-fn up_that_asks_its_callers_who_they_are_lets_nobody_in_by_the_hub() {
-    let dir = directory();
-    let args = ["up", "--listen", ANY, "--hub", ANY];
+fn up_generates_a_token_that_only_processes_with_its_data_directory_have() {
+    let (dir, elsewhere) = (directory(), directory());
+    let args = ["up", "--listen", ANY, "--hub", ANY, "--data", "data"];
     let mut up = Running::start(faultline(dir.path(), None, &args));
     let url = up.ready();
     let said = up.says("  hub  ");
-    assert!(said.contains("need a `token` in [mesh]"), "{said}");
+    assert!(said.contains("with the token in data/mesh.token"), "{said}");
     let hub = said.split_whitespace().nth(1).unwrap();
     let hub = format!("https://{hub}");
+    let worker = ["worker", "--coordinator", &hub];
     for token in [None, Some("guessed")] {
-        let (code, _, err) = run(faultline(dir.path(), token, &["worker", "--coordinator", &hub]));
+        let mut stranger = faultline(elsewhere.path(), token, &worker);
+        stranger.env("FAULTLINE_MESH__CA", dir.path().join("ca.pem"));
+        let (code, _, err) = run(stranger);
         assert_eq!(code, 77, "{err}");
-        assert!(err.contains("give both sides the same `token` in [mesh]"), "{err}");
+        assert!(err.contains("set `token` in [mesh]") && err.contains("--data"), "{err}");
     }
     let send = ["send", "--gateway", &url, "--ca", "ca.pem", "--token", "hunter2", "echo", "hi"];
     let (code, out, err) = run(faultline(dir.path(), None, &send));
     assert_eq!((code, out.as_str()), (0, "hi\n"), "its own parts have the token: {err}");
+    let by_flag = [&worker[..], &["--data", "data"]].concat();
+    Running::start(faultline(dir.path(), None, &by_flag)).ready();
+    let mut by_file = faultline(elsewhere.path(), None, &worker);
+    by_file.env("FAULTLINE_MESH__CA", dir.path().join("ca.pem"));
+    by_file.env("FAULTLINE_MESH__TOKEN_FILE", dir.path().join("data/mesh.token"));
+    Running::start(by_file).ready();
+}
+
+/// The three terminals of the README, in one directory and without any configuration.
+#[test]
+fn three_roles_in_one_directory_find_the_generated_token() {
+    let dir = TempDir::new().unwrap();
+    let dir = dir.path();
+    let coordinator = ["coordinator", "--listen", ANY, "--store", "sqlite:mesh.db"];
+    let mut first = Running::start(faultline(dir, None, &coordinator));
+    let hub = format!("http://{}", first.ready());
+    let file = dir.join(".faultline/mesh.token");
+    let made = std::fs::read_to_string(&file).unwrap();
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!((made.len(), mode & 0o777), (65, 0o600));
+    let worker = ["worker", "--coordinator", &hub, "--agents", "echo,script"];
+    let mut worker = Running::start(faultline(dir, None, &worker));
+    let gateway = ["gateway", "--listen", ANY, "--coordinator", &hub];
+    let mut gateway = Running::start(faultline(dir, None, &gateway));
+    let url = gateway.ready();
+    worker.ready();
+    let (code, out, err) = run(faultline(dir, None, &["send", "--gateway", &url, "echo", "hi"]));
+    assert_eq!((code, out.as_str()), (0, "hi\n"), "{err}");
+    drop(first);
+    let mut again = Running::start(faultline(dir, None, &coordinator));
+    again.ready();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), made, "the next start uses it again");
+    drop(again);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for args in [&coordinator[..], &["worker", "--coordinator", &hub]] {
+        let (code, _, err) = run(faultline(dir, None, args));
+        assert_eq!(code, 78, "{err}");
+        assert!(err.contains("mode 0644") && err.contains("chmod 600"), "{err}");
+    }
 }
 
 #[test]
 fn nobody_is_served_from_other_machines_without_being_asked_who_they_are() {
     let dir = TempDir::new().unwrap();
     let everywhere = "0.0.0.0:0";
-    let refused = |args: &[&str], remedy: &str| {
-        let (code, out, err) = run(faultline(dir.path(), None, args));
+    let refused = |token: Option<&str>, args: &[&str], texts: &[&str]| {
+        let (code, out, err) = run(faultline(dir.path(), token, args));
         assert_eq!((code, out.as_str()), (78, ""), "{args:?}: {err}");
         assert!(err.contains("can be reached from other machines"), "{args:?}: {err}");
-        assert!(err.contains(remedy) && err.contains("--insecure"), "{args:?}: {err}");
+        texts.iter().for_each(|text| assert!(err.contains(text), "{args:?}: {err}"));
     };
-    refused(&["gateway", "--listen", everywhere], "[[auth.token]]");
-    refused(&["coordinator", "--listen", everywhere], "`token` in [mesh]");
-    refused(&["up", "--listen", everywhere, "--hub", ANY], "[[auth.token]]");
-    refused(&["up", "--listen", ANY, "--hub", everywhere], "`token` in [mesh]");
+    refused(None, &["gateway", "--listen", everywhere], &["[[auth.token]]", "--insecure"]);
+    let up = ["up", "--listen", everywhere, "--hub", ANY];
+    refused(None, &up, &["[[auth.token]]", "--insecure"]);
+    // No flag opens the coordinator's port, and one token for every role is not for other machines.
+    let migration = ["[[mesh.credential]]", "docs/migrating-credentials.md"];
+    let coordinator = ["coordinator", "--listen", everywhere];
+    let up = ["up", "--listen", ANY, "--hub", everywhere, "--insecure"];
+    for token in [None, Some("the-mesh-knows")] {
+        refused(token, &coordinator, &migration);
+        refused(token, &up, &migration);
+    }
+    let insecure = [&coordinator[..], &["--insecure"]].concat();
+    let (code, _, err) = run(faultline(dir.path(), None, &insecure));
+    assert!(code == 78 && err.contains("[[mesh.credential]]"), "{err}");
 
-    let (token, open) = (Some("the-mesh-knows"), &["coordinator", "--listen", everywhere][..]);
-    assert!(!Running::start(faultline(dir.path(), token, open)).ready().is_empty());
-    let insecure = [open, &["--insecure"]].concat();
-    assert!(!Running::start(faultline(dir.path(), None, &insecure)).ready().is_empty());
+    let digest = format!("[{{ role = 'gateway', sha256 = '{HUNTER2}' }}]");
+    let with_digest = |args: &[&str]| {
+        let mut command = faultline(dir.path(), None, args);
+        command.env("FAULTLINE_MESH__CREDENTIAL", &digest);
+        command
+    };
+    assert!(!Running::start(with_digest(&coordinator)).ready().is_empty());
     let up = ["up", "--listen", everywhere, "--hub", everywhere, "--insecure"];
+    assert!(!Running::start(with_digest(&up)).ready().is_empty());
+    let up = ["up", "--listen", everywhere, "--hub", ANY, "--insecure"];
     assert!(!Running::start(faultline(dir.path(), None, &up)).ready().is_empty());
+}
+
+#[test]
+fn coordinators_that_share_a_database_generate_no_token() {
+    let dir = TempDir::new().unwrap();
+    let mut shared = faultline(dir.path(), None, &["coordinator", "--listen", ANY]);
+    shared.env("FAULTLINE_COORDINATOR__STORE", "postgres://me@127.0.0.1:1/mesh");
+    let (code, _, err) = run(shared);
+    assert_eq!(code, 78, "{err}");
+    assert!(err.contains("PostgreSQL") && err.contains("FAULTLINE_MESH__TOKEN"), "{err}");
+    assert!(!dir.path().join(".faultline").exists());
 }
 
 #[test]

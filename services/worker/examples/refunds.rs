@@ -1,8 +1,8 @@
 //! A refund desk: small sums are paid at once, large ones after a human said yes.
 
-use faultline_worker::{
-    Agent, Config, Context, Error, Offer, Question, ServiceError, Worker, reason,
-};
+use std::process::ExitCode;
+
+use faultline_worker::{Agent, Context, Error, Offer, Question, reason};
 
 struct Refunds;
 
@@ -13,7 +13,7 @@ impl Agent for Refunds {
         })?;
         if euros > 100 {
             let answer = cx.ask(Question::approval(format!("Pay back {euros} €?"))).await?;
-            if answer.text() != "yes" {
+            if !answer.approved() {
                 return Err(Error::rejected("A human said no"));
             }
         }
@@ -22,8 +22,7 @@ impl Agent for Refunds {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), ServiceError> {
-    tracing_subscriber::fmt::init();
+async fn main() -> ExitCode {
     let offer = Offer::new("refunds", Refunds).description("Pays money back");
-    Worker::new(Config::default()).offer(offer).bind().await?.run_until_signalled().await
+    faultline_worker::main(|worker| worker.offer(offer)).await
 }

@@ -94,6 +94,7 @@ pub struct Offer {
     timeout: Duration,
     idempotent: bool,
     delivers_stops: bool,
+    drill: bool,
     retries: Option<u32>,
     agent: Box<dyn Erased>,
 }
@@ -127,6 +128,7 @@ impl Offer {
             timeout: Duration::ZERO,
             idempotent: false,
             delivers_stops: false,
+            drill: false,
             retries: None,
             agent: Box::new(agent),
         };
@@ -243,8 +245,8 @@ impl Offer {
         self
     }
 
-    /// Doing the same twice does no harm: a failure that leaves open whether the work was done is
-    /// tried again too.
+    /// The agent's work is idempotent: an attempt that failed with an unknown outcome is run again
+    /// too. Nothing else allows that; a caller's `Idempotency-Key` is about the submission only.
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
@@ -255,6 +257,13 @@ impl Offer {
     /// [says so](Context::delivers_stop) and has the checkpoint of the stopped one.
     pub fn delivers_stops(mut self) -> Self {
         self.delivers_stops = true;
+        self
+    }
+
+    /// The agent injects faults when it is told to. A caller with a token may use it only if the
+    /// token's `agents` name it.
+    pub fn drill(mut self) -> Self {
+        self.drill = true;
         self
     }
 
@@ -357,6 +366,7 @@ impl Offer {
             max_attempts: self.max_attempts,
             idempotent: self.idempotent,
             delivers_stops: self.delivers_stops,
+            drill: self.drill,
             retries: self.retries,
             extended_card,
             timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),

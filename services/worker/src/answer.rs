@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use faultline_proto::{
-    a2a, answer, json, reason,
+    a2a, answer, json, reason, schema,
     v1::{AnswerAction, Interrupt},
 };
 use prost_types::{Struct, Value, value};
@@ -11,8 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Content, Error, attempt::Given, content::text_of, delegation::user_message};
 
-/// The field of an approval.
-pub(crate) const APPROVED: &str = "approved";
+pub(crate) use faultline_proto::answer::APPROVED;
 
 /// What somebody did about a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +41,8 @@ pub struct Answer {
     message: a2a::Message,
     action: Action,
     fields: Option<Struct>,
+    /// The name of the field that says yes or no, in an answer to a question with a schema.
+    approval: Option<String>,
 }
 
 impl Answer {
@@ -61,7 +62,7 @@ impl Answer {
     }
 
     fn made(message: a2a::Message, action: Action) -> Self {
-        Self { message, action, fields: None }
+        Self { message, action, fields: None, approval: None }
     }
 
     /// What came for this question. Nothing in time is an error.
@@ -75,7 +76,8 @@ impl Answer {
         // It was checked before it was taken.
         let fields = answer::Reply::read(&given.message).ok();
         let fields = fields.and_then(|reply| reply.fit(question).ok()).flatten();
-        Ok(Self { message: given.message, action, fields })
+        let approval = answer::approval_field(question);
+        Ok(Self { message: given.message, action, fields, approval })
     }
 
     pub fn action(&self) -> Action {
@@ -86,9 +88,22 @@ impl Answer {
         self.action == Action::Accepted
     }
 
-    /// Whether an [approval](crate::Question::approval) was given.
+    /// Whether the answer is a yes. Use this and not [`text`](Self::text) for an
+    /// [approval](crate::Question::approval): the console and forms send a boolean field, other
+    /// clients send words.
+    ///
+    /// The boolean field of the question's schema decides: `approved`, or the only one under
+    /// another name. Without a schema the text decides: yes, y or true. Everything else is a no:
+    /// an answer that was declined or dismissed, no, and any other text.
     pub fn approved(&self) -> bool {
-        self.is_accepted() && self.field(APPROVED).unwrap_or(false)
+        if !self.is_accepted() {
+            return false;
+        }
+        let field = self.field(self.approval.as_deref().unwrap_or(APPROVED));
+        match self.fields {
+            Some(_) => field == Some(true),
+            None => schema::yes_or_no(&self.text()) == Some(true),
+        }
     }
 
     /// Its text parts, joined by line breaks.

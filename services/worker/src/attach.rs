@@ -63,7 +63,10 @@ pub(crate) async fn stay(desk: &Desk, members: &Members) -> Result<(), ServiceEr
         }
         ever_welcome |= welcomed;
         // What the coordinator calls wrong the first time will be wrong every time.
-        let is_final = matches!(lost.code(), Code::InvalidArgument | Code::Unauthenticated);
+        let is_final = matches!(
+            lost.code(),
+            Code::InvalidArgument | Code::Unauthenticated | Code::PermissionDenied
+        );
         if !ever_welcome && is_final {
             return Err(ServiceError::Refused(lost));
         }

@@ -1,9 +1,9 @@
 //! The two errors of this crate: [`Error`], which an agent returns and which decides what callers
 //! of the mesh see, and [`ServiceError`], which the program around the worker sees.
 
-use std::{error::Error as StdError, fmt, time::Duration};
+use std::{error::Error as StdError, fmt, io, time::Duration};
 
-use faultline_chassis::client::CannotDial;
+use faultline_chassis::{client::CannotDial, server::BindError};
 use faultline_proto::{
     Failure,
     id::BadAgentName,
@@ -238,7 +238,7 @@ impl fmt::Debug for Error {
     }
 }
 
-fn chain(error: &(impl StdError + ?Sized)) -> String {
+pub(crate) fn chain(error: &(impl StdError + ?Sized)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {
@@ -264,6 +264,10 @@ pub enum ServiceError {
     BadName(#[from] BadAgentName),
     #[error("two agents are named '{name}'")]
     Twice { name: String },
+    #[error("the admin port cannot start")]
+    Admin(#[from] BindError),
+    #[error("signals cannot be handled")]
+    Signals(#[source] io::Error),
     #[error("the coordinator refuses this worker")]
     Refused(#[source] Failure),
 }

@@ -4,7 +4,7 @@
 //! An agent is a type with one method:
 //!
 //! ```no_run
-//! use faultline_worker::{Agent, Config, Context, Error, Offer, ServiceError, Worker};
+//! use faultline_worker::{Agent, Context, Error, Offer};
 //!
 //! struct Shout;
 //!
@@ -15,9 +15,8 @@
 //! }
 //!
 //! #[tokio::main]
-//! async fn main() -> Result<(), ServiceError> {
-//!     let worker = Worker::new(Config::default()).offer(Offer::new("shout", Shout));
-//!     worker.bind().await?.run_until_signalled().await
+//! async fn main() -> std::process::ExitCode {
+//!     faultline_worker::main(|worker| worker.offer(Offer::new("shout", Shout))).await
 //! }
 //! ```
 //!
@@ -25,6 +24,8 @@
 //!   humans, work for other agents, checkpoints, cancellation and the deadline.
 //! - [`Error`] is how it fails, and decides what callers get to read.
 //! - [`Offer`] names it and describes it to the mesh.
+//! - [`main`] is the rest of the program: `--config FILE`, `faultline.toml` and `FAULTLINE_…`
+//!   variables, logs, OTLP, metrics and probes, graceful shutdown and the exit code.
 //! - [`agents`] are the built-in ones, `echo` and `script`.
 //!
 //! The crate knows the coordinator only by its protocol, and keeps nothing: a task survives the
@@ -55,6 +56,9 @@ mod meters;
 mod outbox;
 mod service;
 
+mod program;
+mod settings;
+
 pub mod agents;
 
 pub use agent::{Agent, Offer, OnWorkerLost, Skill};
@@ -65,7 +69,9 @@ pub use context::Context;
 pub use delegation::{Delegated, Delegation};
 pub use error::{Error, ServiceError};
 pub use fanout::{Branch, Fanned, Fanout, TooFew};
-pub use faultline_chassis::{Mesh, Metrics, Secret};
+pub use faultline_chassis::{
+    Drain, Mesh, Metrics, Secret, config::Error as ConfigError, process::Log,
+};
 pub use faultline_proto::{
     Failure, a2a,
     id::TaskId,
@@ -73,8 +79,10 @@ pub use faultline_proto::{
     v1::{Disposition, Interrupt, Severity},
 };
 pub use outcome::{Ending, Outcome, OutcomeCall};
+pub use program::{SetupError, main, try_main};
 pub use question::Question;
 pub use service::{Config, Readiness, Service, Worker};
+pub use settings::Settings;
 pub use typed::{AgentError, Code, MarkRecoverable, TypedResult};
 
 #[cfg(test)]

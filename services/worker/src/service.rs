@@ -11,10 +11,16 @@ use std::{
     time::Duration,
 };
 
-use faultline_chassis::{Drain, Members, Mesh, Metrics, admin::Ready, limits};
+use faultline_chassis::{
+    Drain, Members, Mesh, Metrics,
+    admin::{Admin, Probes, Ready},
+    limits,
+    process::{self, Signals},
+};
 use faultline_proto::id::check_agent_name;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{Offer, ServiceError, agents, attach, desk::Desk, way::Way};
 
@@ -25,7 +31,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between two looks for attempts that only wait for people, while leaving.
 const ASKING_LOOK: Duration = Duration::from_millis(100);
 
-/// Where a worker attaches and what it offers.
+/// Where a worker attaches and what it offers: the section `[worker]`. The default reads neither
+/// file nor environment; [`main`](crate::main) and [`Settings`](crate::Settings) do.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -35,13 +42,19 @@ pub struct Config {
     pub coordinator: String,
     /// Built-in agents to run, of `echo` and `script`. Default: none.
     pub agents: Vec<String>,
+    /// Whether `abort`, `panic` and `hang` of the agent `script` do what they say: they harm this
+    /// worker, and everybody whose tasks it runs. Default: false.
+    pub drills: bool,
     /// How many tasks may compute at once. Default: 64.
     pub slots: u32,
-    /// What people know the worker by. Default: the host's name.
+    /// What people know the worker by. Default: the host's name and the process id; the pod's name
+    /// on Kubernetes.
     pub name: Option<String>,
-    /// Where probes and numbers are served, to whoever reaches it. Default: nowhere.
+    /// Where probes and metrics are served, to whoever reaches it, by [`main`](crate::main) and
+    /// [`Service::run_until_signalled`]. Default: nowhere.
     pub admin: Option<SocketAddr>,
-    /// What the coordinator asks for. Default: nothing.
+    /// The token that is presented, and the CA of the coordinators. Default: the token in
+    /// `.faultline/mesh.token`, for coordinators on this machine.
     #[serde(skip)]
     pub mesh: Mesh,
     /// Where its numbers are kept.
@@ -54,6 +67,7 @@ impl Default for Config {
         Self {
             coordinator: "http://127.0.0.1:8081".to_owned(),
             agents: Vec::new(),
+            drills: false,
             slots: limits::WORKER_SLOTS,
             name: None,
             admin: None,
@@ -70,17 +84,19 @@ impl Config {
     }
 }
 
-/// A worker in the making.
+/// A worker in the making, as [`main`](crate::main) hands it out. A program that runs a worker
+/// beside other things makes one itself:
 ///
 /// ```no_run
-/// # use faultline_worker::{Agent, Config, Context, Error, Offer, ServiceError, Worker};
+/// # use faultline_worker::{Agent, Context, Drain, Error, Offer, ServiceError, Settings, Worker};
 /// # struct Shout;
 /// # impl Agent for Shout {
 /// #     async fn run(&self, _: &Context) -> Result<(), Error> { Ok(()) }
 /// # }
-/// # async fn main_() -> Result<(), ServiceError> {
-/// let worker = Worker::new(Config::default()).offer(Offer::new("shout", Shout));
-/// worker.bind().await?.run_until_signalled().await
+/// # async fn main_(leave: Drain) -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Settings::load(None)?.into_config();
+/// let service = Worker::new(config).offer(Offer::new("shout", Shout)).bind().await?;
+/// Ok(service.run(leave).await?)
 /// # }
 /// ```
 pub struct Worker {
@@ -107,7 +123,7 @@ impl Worker {
             return Err(ServiceError::NoSlots);
         }
         for name in config.agents {
-            let offer = agents::built_in(&name);
+            let offer = agents::built_in(&name, config.drills);
             offers.push(offer.ok_or_else(|| ServiceError::NotBuiltIn {
                 name,
                 known: agents::NAMES.join(", "),
@@ -123,26 +139,58 @@ impl Worker {
                 return Err(ServiceError::Twice { name: offer.name().to_owned() });
             }
         }
-        let name = config.name.unwrap_or_else(host_name);
+        let name = config.name.unwrap_or_else(default_name);
         let way = Way::new(members.anyone());
         let desk = Desk::new(name, config.slots, offers, way, &config.metrics);
         let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
-        Ok(Service { desk, members, patience })
+        let (admin, metrics) = (config.admin, config.metrics);
+        Ok(Service { desk, members, admin, metrics, patience })
+    }
+
+    /// Runs in a process that was started around it: tells the probes when it has started and
+    /// whether it is ready, and prints `ready` on stdout once a coordinator has accepted it.
+    #[doc(hidden)]
+    pub async fn serve(self, drain: Drain, probes: Probes) -> Result<(), ServiceError> {
+        let coordinator = format!("the coordinator at {}", self.config.coordinator);
+        let service = self.bind().await?;
+        let readiness = service.readiness();
+        let look = readiness.clone();
+        probes.started(move || look.look());
+        let announce = async {
+            if process::until(&drain, &coordinator, async || readiness.look().is_ok()).await
+                && let Err(error) = process::ready("ready")
+            {
+                tracing::warn!(%error, "stdout is closed: nobody is told that the worker is ready");
+            }
+        };
+        let running = service.run(drain.clone());
+        tokio::pin!(announce, running);
+        tokio::select! {
+            ended = &mut running => return ended,
+            () = &mut announce => {}
+        }
+        running.await
     }
 }
 
-/// The pod's name on Kubernetes.
-fn host_name() -> String {
-    let set = std::env::var("HOSTNAME").ok();
-    let name = set.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
-    let name = name.map(|n| n.trim().to_owned()).filter(|n| !n.is_empty());
-    name.unwrap_or_else(|| "worker".to_owned())
+/// Unique on its host; on Kubernetes, where a process is alone in its pod, the pod's name.
+fn default_name() -> String {
+    let host = std::env::var("HOSTNAME").ok();
+    let host = host.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
+    let host = host.map(|host| host.trim().to_owned()).filter(|host| !host.is_empty());
+    let host = host.unwrap_or_else(|| "worker".to_owned());
+    match std::process::id() {
+        1 => host,
+        id => format!("{host}-{id}"),
+    }
 }
 
 /// A worker that is ready to run.
 pub struct Service {
     desk: Desk,
     members: Members,
+    admin: Option<SocketAddr>,
+    metrics: Metrics,
     /// How long running attempts may go on after the signal to leave.
     pub(crate) patience: Duration,
 }
@@ -167,15 +215,28 @@ impl Service {
         Ok(())
     }
 
-    /// The same until the process is asked to end by SIGTERM or Ctrl-C.
-    pub async fn run_until_signalled(self) -> Result<(), ServiceError> {
-        let drain = Drain::new();
+    /// The same until the process is asked to end by SIGTERM or Ctrl-C, with the admin port of the
+    /// configuration. Logs and OTLP are the program's own business; [`main`](crate::main) has them.
+    pub async fn run_until_signalled(mut self) -> Result<(), ServiceError> {
+        let (drain, probes) = (Drain::new(), Probes::default());
+        let mut signals = Signals::new().map_err(ServiceError::Signals)?;
+        let readiness = self.readiness();
+        probes.started(move || readiness.look());
+        let _serving = match self.admin.take() {
+            Some(address) => {
+                let admin = Admin::bind(address, self.metrics.clone(), probes.clone()).await?;
+                Some(AbortOnDropHandle::new(tokio::spawn(admin.serve())))
+            }
+            None => None,
+        };
         let running = self.run(drain.clone());
         tokio::pin!(running);
         tokio::select! {
             ended = &mut running => return ended,
-            () = signalled() => drain.start(),
+            _ = signals.next() => {}
         }
+        probes.leave();
+        drain.start();
         running.await
     }
 
@@ -212,28 +273,6 @@ impl Readiness {
     }
 }
 
-async fn signalled() {
-    let interrupted = async {
-        // Without a handler the process simply dies at the signal, as it would have anyway.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let Ok(mut terminated) = signal(SignalKind::terminate()) else {
-            return interrupted.await;
-        };
-        tokio::select! {
-            () = interrupted => {}
-            _ = terminated.recv() => {}
-        }
-    }
-    #[cfg(not(unix))]
-    interrupted.await;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,5 +295,14 @@ mod tests {
         let address =
             Config { coordinator: "http://a b".into(), ..with_agents(&["echo"]) }.bind().await;
         assert!(matches!(address, Err(ServiceError::Address(_))));
+    }
+
+    #[tokio::test]
+    async fn the_admin_port_of_the_configuration_is_opened() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = taken.local_addr().ok();
+        let service = Config { admin, ..with_agents(&["echo"]) }.bind().await.unwrap();
+        let refused = service.run_until_signalled().await;
+        assert!(matches!(refused, Err(ServiceError::Admin(_))), "{refused:?}");
     }
 }

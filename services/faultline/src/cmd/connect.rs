@@ -11,6 +11,7 @@ use faultline_chassis::TraceContext;
 use faultline_client::{Client, Error, Reconnect, Retry};
 use faultline_proto::{
     Failure,
+    advice::{Reader, advise},
     json::{self, ProtoJson},
     v1::Plane,
 };
@@ -117,7 +118,7 @@ impl Connect {
             true => {
                 "start a mesh with `faultline up`, or name its gateway with --gateway URL".into()
             }
-            false => chain::advice(&failure),
+            false => chain::advice(&failure, Reader::Caller),
         };
         self.refuse_doing(&failure, headline, &advice)
     }
@@ -130,7 +131,12 @@ impl Connect {
         advice: &str,
     ) -> anyhow::Result<Exit> {
         let mut text = match self.json {
-            true => format!("{{\"failure\":{}}}\n", json::to_string(failure.record())),
+            true => {
+                let advice = advise(failure, Reader::Caller).to_record();
+                let (failure, advice) =
+                    (json::to_string(failure.record()), json::to_string(&advice));
+                format!("{{\"failure\":{failure},\"advice\":{advice}}}\n")
+            }
             false => chain::render_doing(failure, headline, advice, Paint::stderr()),
         };
         if failure.plane() == Plane::Transport && !self.json {

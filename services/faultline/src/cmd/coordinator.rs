@@ -3,14 +3,16 @@
 use std::net::SocketAddr;
 
 use anyhow::Context;
-use faultline_chassis::config::Environment;
+use faultline_chassis::{
+    config::Environment,
+    process::{self, Process},
+};
 
 use crate::{
     cmd::config::Source,
     config::Config,
     exit::{CannotStart, Exit},
     role,
-    watch::{self, Watch},
 };
 
 const EXAMPLES: &str = "\
@@ -18,9 +20,12 @@ Examples:
   faultline coordinator
   faultline coordinator --store sqlite:/var/lib/faultline/tasks.db --admin 0.0.0.0:9090
   faultline coordinator --store postgres://me@db.example/mesh
-  FAULTLINE_MESH__TOKEN=… faultline coordinator --listen 0.0.0.0:8081 \\
-    --tls-cert cert.pem --tls-key key.pem
+  FAULTLINE_MESH__CREDENTIAL='[{ role = \"gateway\", sha256 = \"…\" },
+    { role = \"worker\", sha256 = \"…\", agents = [\"refunds\"] }]' \\
+    faultline coordinator --listen 0.0.0.0:8081 --tls-cert cert.pem --tls-key key.pem
 
+Callers present a token. On loopback with SQLite it is generated at the first start, in mesh.token
+of the data directory; elsewhere it is configured by its digest: printf %s TOKEN | sha256sum.
 Prints `ready HOST:PORT` on stdout once it serves. Ends with 70 if something in it broke, or if it
 had to be cut off while it left.";
 
@@ -37,9 +42,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
-    admin: watch::Flag,
+    admin: role::Admin,
     #[command(flatten)]
     guard: role::Guard,
+    /// Refused, with an explanation: the port always asks for a credential.
+    #[arg(long, hide = true)]
+    insecure: bool,
+    #[command(flatten)]
+    data: role::Data,
     #[command(flatten)]
     threads: role::Threads,
     #[command(flatten)]
@@ -51,13 +61,14 @@ impl Args {
         let config = self.source.load(Config::default(), env)?;
         let mut coordinator = config.coordinator;
         coordinator.listen = self.listen.unwrap_or(coordinator.listen);
-        self.guard.over(&mut coordinator.tls, &mut coordinator.insecure);
+        self.guard.over(&mut coordinator.tls);
+        coordinator.insecure |= self.insecure;
+        self.data.over(&mut coordinator.mesh);
         coordinator.store = self.store.unwrap_or(coordinator.store);
-        let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
-        let (name, endpoint) = ("faultline-coordinator", endpoint.as_deref());
-        let watch = Watch::new(name, self.admin, coordinator.admin, endpoint, env);
-        coordinator.metrics = watch.metrics.clone();
-        role::serve(self.threads.count(), log, name, watch, async |drain, probes| {
+        let admin = self.admin.admin.or(coordinator.admin);
+        let process = Process::new("faultline-coordinator", config.log, admin, env);
+        coordinator.metrics = process.metrics();
+        role::serve(self.threads.count(), process, async |drain, probes| {
             // A store that does not answer is not to keep it from leaving.
             let service = tokio::select! {
                 bound = coordinator.bind() => bound.context(CannotStart("coordinator"))?,
@@ -65,7 +76,7 @@ impl Args {
             };
             let readiness = service.readiness();
             probes.started(move || readiness.look());
-            role::ready(&format!("ready {}", service.addr()))?;
+            process::ready(&format!("ready {}", service.addr()))?;
             Ok(service.run(drain).await?)
         })
     }

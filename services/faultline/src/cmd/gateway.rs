@@ -3,14 +3,16 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
-use faultline_chassis::config::Environment;
+use faultline_chassis::{
+    config::Environment,
+    process::{self, Process},
+};
 
 use crate::{
     cmd::config::Source,
     config::{Config, url},
     exit::{CannotStart, Exit},
     role,
-    watch::{self, Watch},
 };
 
 const EXAMPLES: &str = "\
@@ -40,9 +42,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     #[command(flatten)]
-    admin: watch::Flag,
+    admin: role::Admin,
     #[command(flatten)]
     guard: role::Guard,
+    /// Serve other machines without asking anybody for a token.
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    data: role::Data,
     #[command(flatten)]
     threads: role::Threads,
     #[command(flatten)]
@@ -54,15 +61,16 @@ impl Args {
         let config = self.source.load(Config::default(), env)?;
         let mut gateway = config.gateway;
         gateway.listen = self.listen.unwrap_or(gateway.listen);
-        self.guard.over(&mut gateway.tls, &mut gateway.insecure);
+        self.guard.over(&mut gateway.tls);
+        gateway.insecure |= self.insecure;
+        self.data.over(&mut gateway.mesh);
         gateway.coordinator = self.coordinator.unwrap_or(gateway.coordinator);
         gateway.public_url = self.public_url.or(gateway.public_url);
-        let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
-        let (name, endpoint) = ("faultline-gateway", endpoint.as_deref());
-        let mut watch = Watch::new(name, self.admin, gateway.admin, endpoint, env);
-        watch.delay = Duration::from_millis(gateway.drain_delay_ms);
-        gateway.metrics = watch.metrics.clone();
-        role::serve(self.threads.count(), log, name, watch, async |drain, probes| {
+        let admin = self.admin.admin.or(gateway.admin);
+        let process = Process::new("faultline-gateway", config.log, admin, env)
+            .drain_delay(Duration::from_millis(gateway.drain_delay_ms));
+        gateway.metrics = process.metrics();
+        role::serve(self.threads.count(), process, async |drain, probes| {
             let what = format!("the coordinator at {}", gateway.coordinator);
             let tls = gateway.tls.is_some();
             let service = gateway.bind().await.context(CannotStart("gateway"))?;
@@ -70,8 +78,8 @@ impl Args {
             let look = readiness.clone();
             probes.started(move || look.look());
             let announce = async {
-                if role::until(&drain, &what, async || readiness.is_ready()).await {
-                    role::ready(&format!("ready {}", url(addr, tls)))?;
+                if process::until(&drain, &what, async || readiness.is_ready()).await {
+                    process::ready(&format!("ready {}", url(addr, tls)))?;
                 }
                 anyhow::Ok(())
             };

@@ -3,6 +3,7 @@
 mod connect;
 mod since;
 
+mod agents;
 mod answer;
 mod bench;
 mod cancel;
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     Explain(explain::Args),
     Failures(failures::Args),
     Top(top::Args),
+    Agents(agents::Args),
     Coordinator(coordinator::Args),
     Gateway(gateway::Args),
     Worker(worker::Args),
@@ -59,6 +61,7 @@ impl Command {
             Command::Explain(args) => args.run(),
             Command::Failures(args) => args.run(),
             Command::Top(args) => args.run(),
+            Command::Agents(args) => args.run(),
             Command::Coordinator(args) => args.run(env),
             Command::Gateway(args) => args.run(env),
             Command::Worker(args) => args.run(env),

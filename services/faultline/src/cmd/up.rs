@@ -5,19 +5,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use faultline_chassis::{Drain, Secret, admin::Probes, config::Environment};
+use anyhow::Context;
+use faultline_chassis::{
+    Drain,
+    admin::Probes,
+    config::Environment,
+    credential,
+    process::{self, Process},
+    token_file::{self, DATA},
+};
 
 use crate::{
     cmd::config::Source,
     config::{Config, store_in},
-    exit::Exit,
+    exit::{CannotStart, Exit},
     mesh::Mesh,
     output::paint::Paint,
     role,
-    watch::{self, Watch},
 };
-
-const DATA: &str = ".faultline";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,8 +36,8 @@ Prints `ready http://HOST:PORT` on stdout once it answers. Ctrl-C or SIGTERM let
 finish, for 10 s at most; what has to be cut off then makes it end with 70. A second one stops
 at once.";
 
-/// Start a whole mesh in this process: a coordinator, a worker with the agents echo and script,
-/// and a gateway.
+/// Start a whole mesh in this process: a coordinator, a worker with the agent echo, and a gateway.
+/// On loopback and without tokens the worker also offers script, for demonstrations and drills.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -43,12 +48,14 @@ pub(crate) struct Args {
     /// [default: 127.0.0.1:8081].
     #[arg(long, value_name = "ADDRESS")]
     hub: Option<SocketAddr>,
-    /// Where tasks are kept, in faultline.db below it [default: .faultline].
+    /// Where tasks and the generated token of the mesh are kept, in faultline.db and mesh.token
+    /// below it [default: .faultline].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
-    admin: watch::Flag,
-    /// Serve other machines without asking anybody for a token.
+    admin: role::Admin,
+    /// Serve callers on other machines without asking anybody for a token. Workers and gateways
+    /// always need one.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
@@ -57,17 +64,26 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
+        let mut config = self.configured(env)?;
+        let admin = self.admin.admin.or(config.gateway.admin);
+        let process = Process::new("faultline", config.log.clone(), admin, env);
+        config.metrics = process.metrics();
+        role::serve(0, process, |drain, probes| run(config, drain, probes))
+    }
+
+    fn configured(&self, env: &Environment) -> anyhow::Result<Config> {
         let mut defaults = Config::local(Path::new(DATA));
         let config = self.over(defaults.clone(), env)?;
         // Whoever reaches it from outside must not reach this network through its webhooks, and
-        // where callers are told apart not everybody acts, unless the configuration says so.
+        // where callers are told apart not everybody acts, unless the configuration says so. The
+        // agent for drills is there only where everybody is on this machine and may do everything.
+        let is_open = config.is_local() && config.auth.token.is_empty();
         defaults.coordinator.push.allow_private = config.is_local();
-        defaults.gateway.operators_act = config.is_local() && config.auth.token.is_empty();
-        let mut config = self.over(defaults, env)?;
-        let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint.as_deref());
-        let watch = Watch::new("faultline", self.admin, config.gateway.admin, endpoint, env);
-        config.metrics = watch.metrics.clone();
-        role::serve(0, log, "faultline", watch, |drain, probes| run(config, drain, probes))
+        defaults.gateway.operators_act = is_open;
+        if !is_open {
+            defaults.worker.agents = Config::default().worker.agents;
+        }
+        self.over(defaults, env)
     }
 
     /// Everything that is configured, laid over `defaults`.
@@ -76,7 +92,7 @@ impl Args {
         config.gateway.listen = self.listen.unwrap_or(config.gateway.listen);
         config.coordinator.listen = self.hub.unwrap_or(config.coordinator.listen);
         config.gateway.insecure |= self.insecure;
-        config.coordinator.insecure |= self.insecure;
+        config.mesh.data = Some(self.data.clone().unwrap_or_else(|| DATA.into()));
         if let Some(data) = &self.data {
             config.coordinator.store = store_in(data);
         }
@@ -87,15 +103,16 @@ impl Args {
 async fn run(mut config: Config, drain: Drain, probes: Probes) -> anyhow::Result<()> {
     let store = faultline_coordinator::shown_store(&config.coordinator.store);
     let console = config.gateway.console;
+    let has_script = config.worker.agents.iter().any(|name| name == "script");
     let keys = keys(&config);
-    let hub = close_hub(&mut config);
+    let hub = open_hub(&mut config).context(CannotStart("coordinator"))?;
     let mut mesh = tokio::select! {
         mesh = Mesh::start(config) => mesh?,
         () = drain.signalled() => return Ok(()),
     };
     probes.started(mesh.readiness());
-    role::ready(&format!("ready {}", mesh.url()))?;
-    eprint!("{}", welcome(&mesh, hub, &store, console, &keys, Paint::stderr()));
+    process::ready(&format!("ready {}", mesh.url()))?;
+    eprint!("{}", welcome(&mesh, &hub, &store, (console, has_script), &keys, Paint::stderr()));
     tokio::select! {
         error = mesh.failed() => return Err(error),
         () = drain.signalled() => {}
@@ -103,15 +120,19 @@ async fn run(mut config: Config, drain: Drain, probes: Probes) -> anyhow::Result
     mesh.stop().await
 }
 
-/// Callers that have to say who they are must not be able to go round by the hub, which believes
-/// whoever speaks to it. Says who may attach to it.
-fn close_hub(config: &mut Config) -> &'static str {
-    let is_local = config.coordinator.listen.ip().is_loopback() && !config.coordinator.insecure;
-    if is_local && !config.auth.token.is_empty() && config.mesh.token.is_none() {
-        config.mesh.token = Some(Secret::random());
-        return "closed to others: workers and gateways need a `token` in [mesh], here and there";
+/// Sees to it that workers and gateways beside this process need a credential, and says which. If
+/// none is configured, a token is generated in the data directory.
+fn open_hub(config: &mut Config) -> Result<String, credential::Error> {
+    let mesh = &mut config.mesh;
+    if !mesh.credential.is_empty() {
+        return Ok("workers and gateways attach here with tokens of [[mesh.credential]]".to_owned());
     }
-    "workers and gateways attach here"
+    if mesh.token.is_some() || mesh.token_file.is_some() {
+        return Ok("workers and gateways attach here with the `token` in [mesh]".to_owned());
+    }
+    mesh.token = Some(credential::local_token(mesh, config.coordinator.port())?);
+    let file = token_file::in_data(mesh.data.as_deref());
+    Ok(format!("workers and gateways attach here with the token in {}", file.display()))
 }
 
 /// What callers of a guarded mesh need: to be set first, and flags for curl.
@@ -133,7 +154,7 @@ fn welcome(
     mesh: &Mesh,
     hub: &str,
     store: &str,
-    console: bool,
+    (console, has_script): (bool, bool),
     (exports, curl_flags): &(String, String),
     paint: Paint,
 ) -> String {
@@ -147,6 +168,12 @@ fn welcome(
         true => format!("\n  {}  {url}/console", label("console")),
         false => String::new(),
     };
+    let script = match has_script {
+        true => format!(
+            "\n  faultline send{flag} script 'fail RATE_LIMITED text=\"slow down\" retry_after=2s'"
+        ),
+        false => String::new(),
+    };
     let request = concat!(
         r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":"#,
         r#"{"messageId":"1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#
@@ -158,8 +185,7 @@ fn welcome(
   {}  {store}
 
 Try, in another terminal:
-{exports}  faultline send{flag} echo \"hello\"
-  faultline send{flag} script 'fail RATE_LIMITED text=\"slow down\" retry_after=2s'
+{exports}  faultline send{flag} echo \"hello\"{script}
   curl -s{curl_flags} {url}/agents/echo -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
     -d '{request}'
 
@@ -169,4 +195,37 @@ Try, in another terminal:
         mesh.hub_addr(),
         label("store"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, FromArgMatches as _};
+
+    use super::*;
+
+    fn agents(flags: &[&str], env: &[(&str, &str)]) -> Vec<String> {
+        let command = Args::augment_args(clap::Command::new("up"));
+        let matches = command.try_get_matches_from(["up"].iter().chain(flags)).unwrap();
+        let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let config = Args::from_arg_matches(&matches).unwrap().configured(&env).unwrap();
+        assert!(!config.worker.drills, "{flags:?}");
+        config.worker.agents
+    }
+
+    #[test]
+    fn script_is_offered_only_on_loopback_without_tokens() {
+        let token = ("FAULTLINE_AUTH__TOKEN", "[{ sha256 = 'abc', principal = 'acme' }]");
+        let named = ("FAULTLINE_WORKER__AGENTS", "echo,script");
+        assert_eq!(agents(&[], &[]), ["echo", "script"]);
+        assert_eq!(agents(&[], &[token]), ["echo"]);
+        for outside in [["--listen", "0.0.0.0:8080"], ["--hub", "0.0.0.0:8081"]] {
+            assert_eq!(agents(&outside, &[]), ["echo"]);
+            assert_eq!(agents(&outside, &[token]), ["echo"]);
+            assert_eq!(
+                agents(&outside, &[token, named]),
+                ["echo", "script"],
+                "the operator's word"
+            );
+        }
+    }
 }

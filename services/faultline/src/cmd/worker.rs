@@ -1,9 +1,7 @@
 //! `faultline worker`: the role that runs agents, alone in its process.
 
-use std::process;
-
 use anyhow::Context;
-use faultline_chassis::config::Environment;
+use faultline_chassis::{config::Environment, process::Process};
 use faultline_worker::Worker;
 
 use crate::{
@@ -11,7 +9,6 @@ use crate::{
     config::Config,
     exit::{CannotStart, Exit},
     remote, role,
-    watch::{self, Watch},
 };
 
 const EXAMPLES: &str = "\
@@ -31,7 +28,7 @@ pub(crate) struct Args {
     /// http://127.0.0.1:8081].
     #[arg(long, value_name = "URLS")]
     coordinator: Option<String>,
-    /// The built-in agents to run, with commas between them [default: echo,script].
+    /// The built-in agents to run, with commas between them [default: echo].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     agents: Option<Vec<String>>,
     /// How many tasks may compute at once [default: 64].
@@ -41,7 +38,9 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
-    admin: watch::Flag,
+    data: role::Data,
+    #[command(flatten)]
+    admin: role::Admin,
     #[command(flatten)]
     threads: role::Threads,
     #[command(flatten)]
@@ -55,45 +54,15 @@ impl Args {
         worker.coordinator = self.coordinator.unwrap_or(worker.coordinator);
         worker.agents = self.agents.unwrap_or(worker.agents);
         worker.slots = self.slots.unwrap_or(worker.slots);
-        let name = self.name.or(worker.name).unwrap_or_else(|| name(env));
-        worker.name = Some(name);
-        let (log, endpoint) = (config.log.clone(), config.log.otlp_endpoint);
-        let (service, endpoint) = ("faultline-worker", endpoint.as_deref());
-        let watch = Watch::new(service, self.admin, worker.admin, endpoint, env);
-        worker.metrics = watch.metrics.clone();
-        role::serve(self.threads.count(), log, service, watch, async |drain, probes| {
-            let what = format!("the coordinator at {}", worker.coordinator);
+        self.data.over(&mut worker.mesh);
+        worker.name = self.name.or(worker.name);
+        let admin = self.admin.admin.or(worker.admin);
+        let process = Process::new("faultline-worker", config.log, admin, env);
+        worker.metrics = process.metrics();
+        role::serve(self.threads.count(), process, async |drain, probes| {
             let offers = remote::offers(&config.remote).await.context(CannotStart("worker"))?;
             let worker = offers.into_iter().fold(Worker::new(worker), Worker::offer);
-            let service = worker.bind().await.context(CannotStart("worker"))?;
-            let readiness = service.readiness();
-            let look = readiness.clone();
-            probes.started(move || look.look());
-            let announce = async {
-                if role::until(&drain, &what, async || readiness.look().is_ok()).await {
-                    role::ready("ready")?;
-                }
-                anyhow::Ok(())
-            };
-            let running = service.run(drain.clone());
-            tokio::pin!(announce, running);
-            tokio::select! {
-                ended = &mut running => return Ok(ended?),
-                announced = &mut announce => announced?,
-            }
-            Ok(running.await?)
+            worker.serve(drain, probes).await.context(CannotStart("worker"))
         })
-    }
-}
-
-/// Unique on its host; on Kubernetes, where a process is alone in its pod, the pod's name.
-fn name(env: &Environment) -> String {
-    let host = env.get("HOSTNAME").cloned();
-    let host = host.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
-    let host = host.map(|host| host.trim().to_owned()).filter(|host| !host.is_empty());
-    let host = host.unwrap_or_else(|| "worker".to_owned());
-    match process::id() {
-        1 => host,
-        id => format!("{host}-{id}"),
     }
 }

@@ -1,7 +1,11 @@
 //! What was tried again and what was not, in words: the decisions of the coordinator as people ask
 //! for them.
 
-use faultline_proto::v1::{Attempt, InspectResponse, NotRetried};
+use faultline_proto::{
+    Failure,
+    reason::Retry,
+    v1::{Attempt, InspectResponse, NotRetried},
+};
 
 use crate::output::text::{between, span};
 
@@ -12,13 +16,22 @@ pub(crate) fn why_not(shown: &InspectResponse) -> Option<&'static str> {
     Some(match shown.not_retried() {
         NotRetried::Unspecified | NotRetried::Below => return None,
         NotRetried::Reason if said == Some(false) => "the failure itself says no",
-        NotRetried::Reason => "its reason says that this makes no sense",
+        NotRetried::Reason => match class(shown) {
+            Some(Retry::Enclosing) => "only the whole unit of work can be tried again",
+            // As coordinators decided that had no default delay.
+            Some(Retry::Delay) => "no delay came with it",
+            _ => "its reason says that this makes no sense",
+        },
         NotRetried::Pause => "it asked for a longer pause than is allowed",
         NotRetried::Spent => "all attempts that it may have were made",
         NotRetried::Budget => "too many tasks of this agent fail, its retry budget is spent",
         NotRetried::Deadline => "its time would have been over",
         NotRetried::Asking => "somebody was being asked, and would have answered to nobody",
     })
+}
+
+fn class(shown: &InspectResponse) -> Option<Retry> {
+    shown.failure.clone().map(|record| Failure::from_record(record).row().retry)
 }
 
 /// How long an attempt took, if it is over.

@@ -1,5 +1,6 @@
-//! What a task produces, on stdout as it comes. A later attempt may tell an artifact again from
-//! its beginning; what was printed already is not printed twice.
+//! The artifacts of a task, on stdout. A later attempt may tell an artifact again from its
+//! beginning; what was printed already is not printed twice, and text that no longer counts is
+//! marked.
 
 use std::{
     collections::BTreeMap,
@@ -10,6 +11,10 @@ use faultline_proto::{
     a2a::{Artifact, Part, part::Content},
     json,
 };
+
+/// Stands behind text that was printed and is told anew: the attempt that wrote it was lost, or its
+/// agent rewrote the artifact. Only a terminal sees it; a pipe gets artifacts when they are final.
+const REPLACED: &str = "(the output above was replaced; it starts again)\n";
 
 /// Prints artifacts to `out`, each from its own line.
 pub(crate) struct Printer<W> {
@@ -47,9 +52,10 @@ impl<W: Write> Printer<W> {
                 let told = std::mem::replace(printed, text.clone());
                 match text.strip_prefix(told.as_str()) {
                     Some(news) => news,
-                    // It was shorter last time, or different: tell it whole on a line of its own.
+                    // It is shorter than before, or different: tell it whole on a line of its own.
                     None => {
                         self.finish()?;
+                        self.out.write_all(REPLACED.as_bytes())?;
                         text.as_str()
                     }
                 }
@@ -130,7 +136,7 @@ mod tests {
         let chunks = [("a", "one ", false), ("a", "one ", false), ("a", "two", true)];
         assert_eq!(print(&chunks), "one two\n");
         let changed = [("a", "one ", false), ("a", "uno", false)];
-        assert_eq!(print(&changed), "one \nuno\n");
+        assert_eq!(print(&changed), format!("one \n{REPLACED}uno\n"));
     }
 
     #[test]

@@ -82,7 +82,7 @@ RATE_LIMITED   rate limited
   gRPC       RESOURCE_EXHAUSTED (8)
   HTTP       429
   JSON-RPC   -31008
-  retry      yes, after the delay that came with it
+  retry      yes, after the delay that came with it, or 1s
   acts       the caller
   exit code  75
 

@@ -5,6 +5,7 @@ use faultline_client::{failure_of, interrupt_of, is_final, is_waiting, text_of};
 use faultline_proto::{
     Failure,
     a2a::{ListTasksResponse, Task, TaskState, TaskStatus},
+    advice::Reader,
     failure::state_word,
     json,
     v1::{self, Attempt, InspectResponse, Interrupt, TasksResponse, attempt::Outcome},
@@ -56,11 +57,24 @@ pub(crate) fn headline(task_id: &str, state: TaskState) -> String {
     format!("task {} {}", line(task_id), state_word(state))
 }
 
+/// Only operators are told the names of workers.
+pub(crate) fn reader(inspect: &InspectResponse) -> Reader {
+    match inspect.attempts.iter().any(|attempt| !attempt.worker.is_empty()) {
+        true => Reader::Operator,
+        false => Reader::Caller,
+    }
+}
+
 /// The failure of a task, if it has one, as a card.
-pub(crate) fn failure_card(task: &Task, failure: Option<Failure>, paint: Paint) -> Option<String> {
+pub(crate) fn failure_card(
+    task: &Task,
+    failure: Option<Failure>,
+    reader: Reader,
+    paint: Paint,
+) -> Option<String> {
     let status = status_of(task);
     let failure = failure.or_else(|| failure_of(&status, task.metadata.as_ref()))?;
-    Some(chain::render(&failure, &headline(&task.id, status.state()), paint))
+    Some(chain::render(&failure, &headline(&task.id, status.state()), reader, paint))
 }
 
 /// `faultline get`.
@@ -92,7 +106,7 @@ pub(crate) fn card(task: &Task, paint: Paint) -> String {
         out.push('\n');
         out.push_str(&question(&task.id, &status, task.metadata.as_ref(), paint));
     }
-    if let Some(card) = failure_card(task, None, paint) {
+    if let Some(card) = failure_card(task, None, Reader::Caller, paint) {
         out.push('\n');
         out.push_str(&card);
     }
@@ -300,7 +314,7 @@ pub(crate) fn history(inspect: &InspectResponse, paint: Paint) -> String {
         out.push_str(&question(&task.id, &status, task.metadata.as_ref(), paint));
     }
     let whole = inspect.failure.clone().map(Failure::from_record);
-    if let Some(card) = failure_card(&task, whole, paint) {
+    if let Some(card) = failure_card(&task, whole, reader(inspect), paint) {
         out.push('\n');
         out.push_str(&card);
     }

@@ -16,6 +16,7 @@ fn failed() -> (Task, Failure) {
         .because("the agent panicked")
         .with_task("t-1", "c-1")
         .born_at(Origin { agent: "script".into(), worker: "w-2".into(), service: String::new() });
+    let failure = Failure::from_record(v1::Failure { id: "f-1".into(), ..failure.into_record() });
     let mut task = task(
         r#"{"id":"t-1","contextId":"c-1","status":{"state":"TASK_STATE_FAILED",
         "timestamp":"2026-01-01T00:00:02.345Z"}}"#,
@@ -78,7 +79,8 @@ not tried again: its reason says that this makes no sense
 ✗ task t-1 failed: AGENT_PANICKED (gRPC INTERNAL, not retryable, 1 retry spent)
   the agent panicked
   └─ script   AGENT_PANICKED  \"the agent panicked\"   worker w-2, attempt 2
-  do     mend the agent: sending again would fail again (the author of the agent)
+  do     agent 'script' has a bug (failure id f-1): the owner of agent 'script' has to read
+         the log of its worker under this id
   more   faultline explain AGENT_PANICKED
 "
     );
@@ -139,4 +141,74 @@ fn a_degraded_task_says_what_it_went_on_without() {
     assert!(text.contains("down: FAILED_PRECONDITION (it is degraded)\n"), "{text}");
     task.metadata = None;
     assert!(!card(&task, Paint::plain()).contains("degraded"));
+}
+
+/// The whole screen of `faultline explain` for one task that failed at once.
+fn screen(failure: Failure, not_retried: NotRetried) -> String {
+    let failure = Failure::from_record(v1::Failure {
+        id: "f-1".into(),
+        // The coordinator stores what its table says.
+        retryable: Some(failure.may_retry()),
+        ..failure.into_record()
+    });
+    let mut inspect: InspectResponse = json::from_str(
+        r#"{"agent":"ledger","attempts":[{"number":1,"started":"2026-01-01T00:00:00Z",
+        "ended":"2026-01-01T00:00:02Z","outcome":"OUTCOME_ENDED"}]}"#,
+    )
+    .unwrap();
+    let mut task = task(r#"{"id":"t-1","status":{"state":"TASK_STATE_FAILED"}}"#);
+    task.metadata = Some(failure.to_metadata(TaskState::Failed));
+    inspect.task = Some(task);
+    inspect.failure = Some(failure.into_record());
+    inspect.set_not_retried(not_retried);
+    history(&inspect, Paint::plain())
+}
+
+fn by_agent(row: &'static reason::Reason) -> Failure {
+    let origin = Origin { agent: "ledger".into(), service: "worker".into(), worker: String::new() };
+    Failure::new(row).because("no").born_at(origin)
+}
+
+#[test]
+fn the_screen_of_an_overload_does_not_contradict_itself() {
+    let text = screen(by_agent(&reason::OVERLOADED), NotRetried::Reason);
+    assert!(text.contains("OVERLOADED (gRPC RESOURCE_EXHAUSTED, retryable, wait 1s)"), "{text}");
+    assert!(text.contains("do     wait 1s, then send again;"), "{text}");
+    assert!(!text.contains("makes no sense"), "{text}");
+    assert!(!text.contains("(the operator"), "{text}");
+}
+
+#[test]
+fn a_race_that_was_lost_does_not_contradict_itself() {
+    let text = screen(by_agent(&reason::ABORTED), NotRetried::Reason);
+    let why = "not tried again: only the whole unit of work can be tried again";
+    assert!(text.contains(why), "{text}");
+    assert!(text.contains("do     start the whole unit of work again (the caller)"), "{text}");
+}
+
+#[test]
+fn a_bad_request_four_hops_down_is_not_for_the_caller_to_correct() {
+    let far = ["billing", "planner", "desk", "front"]
+        .into_iter()
+        .fold(by_agent(&reason::INVALID_ARGUMENT), |failure, agent| failure.wrap(agent, "t", "c"));
+    let text = screen(far, NotRetried::Below);
+    let advice =
+        "do     agent 'ledger' refused the request that agent 'billing' wrote: report it to";
+    assert!(text.contains(advice), "{text}");
+    assert!(!text.contains("correct the request") && !text.contains("(the caller)"), "{text}");
+}
+
+#[test]
+fn a_bug_of_an_agent_does_not_send_anybody_to_mend_the_mesh() {
+    let text = screen(by_agent(&reason::INTERNAL), NotRetried::Reason);
+    assert!(text.contains("do     agent 'ledger' has a bug (failure id f-1)"), "{text}");
+    assert!(!text.contains("mesh"), "{text}");
+}
+
+#[test]
+fn a_refusal_by_a_person_reads_as_one() {
+    let declined = v1::Failure { declined: true, ..by_agent(&reason::TASK_REJECTED).into_record() };
+    let text = screen(Failure::from_record(declined), NotRetried::Unspecified);
+    let advice = "do     a person refused this: do not send it again unless that decision changes";
+    assert!(text.contains(advice), "{text}");
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+pub(crate) use faultline_proto::advice::span;
 use faultline_proto::json;
 use prost_types::Timestamp;
 
@@ -75,19 +76,6 @@ pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
     }
     pieces.push(piece);
     pieces
-}
-
-/// As people say it: 350ms, 1.2s, 2m 3s.
-pub(crate) fn span(time: Duration) -> String {
-    let (ms, seconds) = (time.as_millis(), time.as_secs());
-    let tenths = (ms + 50) / 100;
-    match ms {
-        0..1_000 => format!("{ms}ms"),
-        1_000..59_950 if tenths % 10 == 0 => format!("{}s", tenths / 10),
-        1_000..59_950 => format!("{}.{}s", tenths / 10, tenths % 10),
-        59_950..3_600_000 => format!("{}m {}s", seconds.max(60) / 60, seconds.max(60) % 60),
-        _ => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
-    }
 }
 
 /// RFC 3339 in UTC, to the millisecond at most.

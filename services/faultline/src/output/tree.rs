@@ -16,7 +16,7 @@ use prost_types::Timestamp;
 use crate::{
     output::{
         again,
-        chain::{advice, branch, facts, labelled, put},
+        chain::{advice, branch, facts, labelled, put, todo},
         paint::Paint,
         task,
         text::{between, instant, line, short, span, wrapped},
@@ -50,7 +50,7 @@ pub(crate) fn render(tree: &Tree, now: &Timestamp, paint: Paint) -> String {
     view.hop(tree, Branch::default(), &mut lines);
     put(&mut out, format_args!("\n{}\n", aligned(&lines, paint)));
     if let Some(failure) = &failure {
-        labelled(&mut out, paint, "do", &advice(failure));
+        todo(&mut out, paint, &advice(failure, task::reader(&tree.task)));
     }
     view.facts(&mut out);
     if let Some(failure) = &failure {
@@ -269,7 +269,10 @@ impl View<'_> {
         let shown =
             if opened { shown(&tree.below, |tree| self.leads(tree)) } else { <_>::default() };
         let beyond = self.beyond(tree);
-        let broke = self.leads(tree) && beyond.is_empty() && !tree.seen().any(|t| self.leads(t));
+        let broke = tree.state() != TaskState::Canceled
+            && self.leads(tree)
+            && beyond.is_empty()
+            && !tree.seen().any(|t| self.leads(t));
         lines.push(Line::Hop(Hop {
             twig: at.twig.clone(),
             agent: line(&tree.task.agent),
@@ -385,12 +388,15 @@ impl View<'_> {
         let said = if failure.foreign { "outside the mesh, says" } else { "refused" };
         let told = below.iter().enumerate().map(|(depth, cause)| {
             let here = if depth + 1 == below.len() { here.as_str() } else { "" };
+            let words = match cause.public_message.as_str() {
+                "" => String::new(),
+                words => format!(" {}", quote(words)),
+            };
             let text = format!(
-                "{}  {}: {} {}{here}",
+                "{}  {}: {}{words}{here}",
                 self.paint.cyan(name_of(failure, cause)),
                 self.paint.dim(said),
                 self.paint.bold(line(&cause.reason)),
-                quote(&cause.public_message),
             );
             (depth, text)
         });
@@ -414,9 +420,11 @@ impl View<'_> {
         self.ways.contains(tree.id()) || tree.seen().any(|below| self.leads(below))
     }
 
-    /// Whether what is below it is shown.
+    /// Whether the tasks below `tree` are shown. A cancel stops the whole tree, so after one every
+    /// level is; after a failure only the path to its origin is.
     fn opens(&self, tree: &Tree) -> bool {
-        let all = self.failure.is_none() && is_final(self.root.state());
+        let state = self.root.state();
+        let all = is_final(state) && (self.failure.is_none() || state == TaskState::Canceled);
         all || self.leads(tree) || !is_final(tree.state())
     }
 

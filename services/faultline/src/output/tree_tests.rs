@@ -107,7 +107,7 @@ const FIVE_HOPS: &str = "\
                  attempt 3 on w-3: failed after 1s
                  not tried again: all attempts that it may have were made
 
-  do     wait 2s, then send again (the caller)
+  do     the caller may wait 2s, then send again
   sent   2026-01-01T00:00:00.000Z
   trace  4bf9
   link   https://traces.example/4bf9
@@ -128,6 +128,32 @@ fn colours_change_nothing_but_the_colour() {
         plain.push_str(if n == 0 { piece } else { &piece[piece.find('m').unwrap() + 1..] });
     }
     assert_eq!(plain, FIVE_HOPS);
+}
+
+#[test]
+fn a_cancelled_tree_is_shown_with_all_its_levels() {
+    let stopped = |agent: &str, id: &str, by: &str| {
+        let failure = Failure::new(&reason::CANCELLED).because("the task was canceled");
+        let failure = failure.with_cancellation(by, "").with_task(id, "c-1");
+        let failure = failure.born_at(Origin { agent: agent.into(), ..Origin::default() });
+        because(seen(id, agent, "CANCELED", Some("02"), &once("w-1")), &failure)
+    };
+    let done = seen("t-5", "weather", "COMPLETED", Some("01"), &once("w-1"));
+    let pay = with(stopped("pay", "t-3", "parent"), vec![stopped("bank", "t-4", "parent"), done]);
+    let plan = with(stopped("plan", "t-2", "parent"), vec![pay]);
+    let root = with(stopped("front", "t-1", "user"), vec![plan]);
+    let text = render(&root, &at(5), Paint::plain());
+    let tree = "
+  front             canceled   2s    on w-1  CANCELLED  t-1
+  └─ plan           canceled   2s    on w-1  CANCELLED  t-2
+     └─ pay         canceled   2s    on w-1  CANCELLED  t-3
+        ├─ bank     canceled   2s    on w-1  CANCELLED  t-4
+        └─ weather  completed  1s    on w-1             t-5
+";
+    assert!(text.contains(tree), "{text}");
+    let advice =
+        "  do     the work was cancelled: send it again only if that was a mistake (the caller)\n";
+    assert!(text.contains(advice), "{text}");
 }
 
 #[test]
@@ -268,4 +294,17 @@ fn below_a_fan_out_each_branch_that_failed_leads_to_where_it_broke() {
      └─ nobody   AGENT_NOT_FOUND  \"no such agent\"  ← it broke here
 ";
     assert!(text.contains(tree), "{text}");
+}
+
+#[test]
+fn after_a_cancel_every_level_of_the_tree_is_shown() {
+    let canceled = |id, agent| seen(id, agent, "CANCELED", Some("02"), &once("w-1"));
+    let search = with(canceled("t-3", "search"), vec![canceled("t-4", "bank")]);
+    let plan = with(canceled("t-2", "plan"), vec![search]);
+    let failure = Failure::new(&reason::CANCELLED).with_task("t-1", "c-1");
+    let front = because(canceled("t-1", "front"), &failure);
+    let text = render(&with(front, vec![plan]), &at(9), Paint::plain());
+    for line in ["└─ plan ", "   └─ search ", "      └─ bank "] {
+        assert!(text.contains(&format!("\n  {line}")), "{text}");
+    }
 }

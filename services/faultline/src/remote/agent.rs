@@ -7,6 +7,7 @@ use faultline_client::{
     Client, Ended, Error as ClientError, Follow, a2a::stream_response::Payload,
 };
 use faultline_proto::{
+    Failure,
     a2a::{Artifact, CancelTaskRequest, Message, SendMessageRequest, Task, TaskState, TaskStatus},
     reason,
 };
@@ -18,6 +19,7 @@ use tokio::{
     sync::{OnceCell, watch},
     time::{sleep, timeout},
 };
+use tonic::Code;
 
 use super::{
     config::{BadRemote, Remote},
@@ -84,9 +86,13 @@ impl Elsewhere {
     }
 
     fn failed(&self, error: ClientError) -> Error {
+        quote::error(&self.name, self.peer(), error)
+    }
+
+    /// The name that the remote agent gives itself.
+    fn peer(&self) -> &str {
         let card = self.client.get().and_then(Client::card);
-        let peer = card.map_or("remote", |card| card.name.as_str());
-        quote::error(&self.name, peer, error)
+        card.map_or("remote", |card| card.name.as_str())
     }
 }
 
@@ -157,16 +163,39 @@ impl Elsewhere {
             return Ok(());
         };
         // The next attempt, if there is one, needs another task there.
-        let failed = matches!(ended, Stopped::There(_)) && !place.task.is_empty();
-        if failed {
-            let next = Place { task: String::new(), failed: place.failed + 1, ..place };
-            cx.checkpoint(saved(&next)).await?;
-        }
+        let next = Place { task: String::new(), failed: place.failed + 1, ..place.clone() };
         Err(match ended {
-            Stopped::There(ended) => self.failed(ended.into()),
-            Stopped::Between(error) => self.failed(error),
+            Stopped::There(ended) => {
+                if !place.task.is_empty() {
+                    cx.checkpoint(saved(&next)).await?;
+                }
+                self.failed(ended.into())
+            }
+            Stopped::Between(error) if is_unknown(&error) && !place.task.is_empty() => {
+                // With its tasks, a server that restarted has lost its contexts.
+                cx.checkpoint(saved(&Place { context: String::new(), ..next })).await?;
+                quote::forgotten(&self.name, self.peer())
+            }
+            Stopped::Between(error) => {
+                let broken = |failure: &Failure| failure.row() == &reason::INVALID_AGENT_RESPONSE;
+                if error.failure().is_some_and(broken) {
+                    self.abandon(client, place.task);
+                }
+                self.failed(error)
+            }
+            Stopped::Broken(failure) => {
+                self.abandon(client, place.task);
+                self.failed(failure.into())
+            }
             Stopped::Here(error) => error,
         })
+    }
+
+    /// Stops a remote task that cannot be followed any longer, in the background.
+    fn abandon(&self, client: Client, task: String) {
+        if !task.is_empty() {
+            tokio::spawn(stop(client, self.name.clone(), task));
+        }
     }
 
     async fn start(
@@ -247,6 +276,7 @@ impl Elsewhere {
     ) -> Result<(), Stopped> {
         while let Some(event) = follow.next().await {
             let event = event.map_err(Stopped::Between)?;
+            let checked = pass::check(&event.response);
             let (task, context) = (&follow.task_so_far().id, &follow.task_so_far().context_id);
             if place.task.is_empty() && !task.is_empty() {
                 place.task.clone_from(task);
@@ -254,6 +284,7 @@ impl Elsewhere {
                 known.send_replace(place.clone());
                 cx.checkpoint(saved(place)).await?;
             }
+            checked.map_err(Stopped::Broken)?;
             let status = match event.response.payload {
                 Some(Payload::Message(message)) => {
                     cx.reply(pass::parts(&message)).await?;
@@ -312,6 +343,8 @@ enum Stopped {
     There(Ended),
     /// The remote server failed us, or was lost.
     Between(ClientError),
+    /// The remote task made something that is no A2A.
+    Broken(Failure),
     /// Our own task has to stop, or cannot hold what the other makes.
     Here(Error),
 }
@@ -373,6 +406,11 @@ fn is_passing(error: &ClientError) -> bool {
         error.failure().is_some_and(|f| f.row() == &reason::UNSUPPORTED_OPERATION)
     };
     error.failure().is_some_and(|failure| failure.may_retry()) || somebody_else(error)
+}
+
+/// The remote server does not know the task that it was asked about.
+fn is_unknown(error: &ClientError) -> bool {
+    error.failure().is_some_and(|failure| failure.code() == Code::NotFound)
 }
 
 /// There is nothing to stop any longer.

@@ -21,8 +21,9 @@ pub struct Remote {
     pub token_file: Option<PathBuf>,
     /// The header that carries the token as it is. Default: `authorization`, as a bearer token.
     pub header: Option<String>,
-    /// Where the token may go beside the origin of the card, should the card lead there, as
-    /// `https://HOST:PORT`. Default: nowhere.
+    /// Where calls, and the token, may go beside the origin of the card, should the card lead
+    /// there, as `https://HOST:PORT`. Default: without a token to public addresses, with one
+    /// nowhere.
     pub allow_origins: Vec<String>,
     /// PEM: the only CA to trust for it. Default: those the system trusts.
     pub ca: Option<PathBuf>,
@@ -174,6 +175,7 @@ impl Remote {
         }
         let mut builder = client::Client::builder(&self.card)
             .retry(client::Retry::never())
+            .public_only()
             .timeouts(self.timeouts.into())
             .max_calls(self.max_calls as usize)
             .dialect(match self.dialect {

@@ -6,9 +6,13 @@ use std::time::{Duration, SystemTime};
 use faultline_chassis::limits;
 use faultline_client::{interrupt_of, text_of};
 use faultline_proto::{
-    a2a::{Artifact, Message, Part, Role, SendMessageRequest, Task, TaskState},
+    Failure,
+    a2a::{
+        Artifact, Message, Part, Role, SendMessageRequest, StreamResponse, Task, TaskState,
+        TaskStatus, stream_response::Payload,
+    },
     id::TaskId,
-    json,
+    json, reason,
     v1::{Interrupt, interrupt::Kind},
 };
 use faultline_worker::Question;
@@ -122,6 +126,41 @@ impl Asked {
         metadata.fields.insert(ANSWER.to_owned(), named);
         request
     }
+}
+
+/// Each part that an event brings must have a content that is known here: to hand it on without
+/// would make a result of nothing.
+pub(super) fn check(event: &StreamResponse) -> Result<(), Failure> {
+    match event.payload.as_ref() {
+        Some(Payload::Message(message)) => check_parts("message", &message.parts),
+        Some(Payload::Task(task)) => {
+            task.artifacts.iter().try_for_each(check_artifact)?;
+            check_status(task.status.as_ref())
+        }
+        Some(Payload::StatusUpdate(update)) => check_status(update.status.as_ref()),
+        Some(Payload::ArtifactUpdate(update)) => {
+            update.artifact.as_ref().map_or(Ok(()), check_artifact)
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_artifact(artifact: &Artifact) -> Result<(), Failure> {
+    let id: String = artifact.artifact_id.chars().take(64).collect();
+    check_parts(&format!("artifact '{id}'"), &artifact.parts)
+}
+
+fn check_status(status: Option<&TaskStatus>) -> Result<(), Failure> {
+    let said = status.and_then(|status| status.message.as_ref());
+    said.map_or(Ok(()), |message| check_parts("status.message", &message.parts))
+}
+
+fn check_parts(holder: &str, parts: &[Part]) -> Result<(), Failure> {
+    let Some(at) = parts.iter().position(|part| part.content.is_none()) else { return Ok(()) };
+    let text = format!(
+        "parts[{at}] of the {holder} has no content that A2A knows: text, raw, url or data"
+    );
+    Err(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text))
 }
 
 /// Where to sign in, if the words name a place.

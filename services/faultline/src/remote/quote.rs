@@ -36,19 +36,44 @@ pub(super) fn error(agent: &str, peer: &str, error: client::Error) -> Error {
         client::Error::Ended(ended) if ended.how == Ending::Rejected => {
             Error::rejected_with(quote(agent, peer, ended.failure))
         }
-        client::Error::InvalidCard { ref problem, .. } => {
-            let text = match problem {
-                CardProblem::OtherOrigin { card, called } => format!(
-                    "the card at {card} leads to {called}, where the token is not sent: whoever \
-                     runs this mesh may add that to `remote.{agent}.allow_origins`"
-                ),
-                problem => format!("the card of the remote agent cannot be used: {problem}"),
-            };
-            Error::new(&reason::INVALID_AGENT_RESPONSE).because(text).caused_by(error)
+        client::Error::InvalidCard {
+            problem: CardProblem::OtherOrigin { card, called }, ..
+        } => {
+            let text = format!(
+                "the card at {card} leads to {called}, where the token is not sent: whoever runs \
+                 this mesh may add that to `remote.{agent}.allow_origins`"
+            );
+            Error::new(&reason::INVALID_AGENT_RESPONSE).because(text)
+        }
+        client::Error::InvalidCard { problem: CardProblem::NotPublic { card, called }, .. } => {
+            let text = format!(
+                "the card at {card} leads to {called}, which is not a public address: whoever runs \
+                 this mesh may add that to `remote.{agent}.allow_origins`"
+            );
+            Error::new(&reason::INVALID_AGENT_RESPONSE).because(text)
+        }
+        client::Error::InvalidCard { problem, .. } => {
+            let text = format!("the card of the remote agent cannot be used: {problem}");
+            invalid(agent, peer, text)
         }
         client::Error::Ended(ended) => Error::from(quote(agent, peer, ended.failure)),
         other => call_failed(agent, peer, Failure::from(other)),
     }
+}
+
+/// The remote server does not know our task any longer, as after a restart that lost its tasks. The
+/// work may have been done, so that only an idempotent agent is asked again.
+pub(super) fn forgotten(agent: &str, peer: &str) -> Error {
+    let text = format!(
+        "the server of remote agent '{agent}' no longer knows the task that it had accepted from \
+         this mesh: it may have restarted without its tasks, and the work may have been done"
+    );
+    Error::from(quote(agent, peer, Failure::new(&reason::OUTCOME_UNKNOWN).because(text)))
+}
+
+/// The remote agent broke the protocol.
+fn invalid(agent: &str, peer: &str, text: String) -> Error {
+    Error::from(quote(agent, peer, Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text)))
 }
 
 /// The call did not run there, or nobody knows.
@@ -79,6 +104,11 @@ fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
              this mesh has to renew `remote.{agent}.token`"
         );
         return Error::new(&reason::UNAUTHENTICATED).because(text).retryable(false);
+    }
+    // A new task was asked for: an id that is unknown there is none that our caller named.
+    if failure.row() == &reason::TASK_NOT_FOUND {
+        let text = format!("it does not know a task that nobody named: {}", failure.public_message);
+        return invalid(agent, peer, text);
     }
     Error::from(quote(agent, peer, failure))
 }
@@ -134,6 +164,7 @@ fn quote(agent: &str, peer: &str, failure: Failure) -> Failure {
         trace_id: hex(told.trace_id, 32),
         span_id: hex(told.span_id, 16),
         llm_response_id: name(&told.llm_response_id),
+        declined: told.declined,
         retries_spent: told.retries_spent.min(999),
         foreign: true,
         ..fresh

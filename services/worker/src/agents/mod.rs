@@ -8,11 +8,11 @@ pub mod script;
 /// Every name that [`built_in`] knows.
 pub const NAMES: [&str; 2] = ["echo", "script"];
 
-/// The built-in agent of this name.
-pub fn built_in(name: &str) -> Option<Offer> {
+/// The built-in agent of this name. `drills`: whether it may harm its worker when it is told to.
+pub fn built_in(name: &str, drills: bool) -> Option<Offer> {
     match name {
         "echo" => Some(echo::offer()),
-        "script" => Some(script::offer()),
+        "script" => Some(script::offer(drills)),
         _ => None,
     }
 }
@@ -24,7 +24,7 @@ mod tests {
     #[test]
     fn every_name_has_its_agent() {
         for name in NAMES {
-            assert_eq!(built_in(name).unwrap().name(), name);
+            assert_eq!(built_in(name, false).unwrap().name(), name);
         }
     }
 }

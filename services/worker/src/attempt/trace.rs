@@ -4,7 +4,7 @@
 
 use faultline_chassis::{
     TraceContext,
-    telemetry::{Kind, Span, Work, link},
+    telemetry::{self, Kind, Span, Work, link},
 };
 use faultline_proto::{Failure, a2a::TaskState};
 
@@ -22,7 +22,7 @@ impl Tracing {
     /// Begins when the attempt does.
     pub(super) fn new(traceparent: &str, tracestate: &str) -> Self {
         let parent = TraceContext::read(traceparent, tracestate);
-        Self { own: parent.child(), parent, open: None }
+        Self { own: telemetry::below(&parent), parent, open: None }
     }
 }
 
@@ -63,7 +63,7 @@ impl Attempt {
             None if tracing.open.is_some() => return,
             None => {}
         }
-        let own = tracing.parent.child();
+        let own = telemetry::below(&tracing.parent);
         let before = std::mem::replace(&mut tracing.own, own);
         let mut span = self.span(&tracing);
         span.link(&before, link::RESUMED_FROM);

@@ -196,7 +196,7 @@ async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() 
     let desk = Desk::new(
         "w".into(),
         1,
-        vec![agents::script::offer()],
+        vec![agents::script::offer(true)],
         crate::way::Way::new(nowhere),
         &Metrics::default(),
     );

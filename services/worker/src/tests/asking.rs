@@ -135,6 +135,43 @@ async fn the_three_actions_and_the_fields_reach_the_agent() {
 }
 
 #[tokio::test]
+async fn approval_is_read_from_the_boolean_field_or_from_plain_text() {
+    let (_mesh, mut wire) = start(|cx| async move {
+        let confirm = json!({"type": "object", "properties": {
+            "confirm": {"type": "boolean"},
+            "note": {"type": "string"},
+        }});
+        for expected in [true, false] {
+            let question = Question::approval("Deploy?").schema(confirm.clone());
+            assert_eq!(cx.ask(question).await?.approved(), expected);
+        }
+        let two = json!({"type": "object", "properties": {
+            "a": {"type": "boolean"},
+            "b": {"type": "boolean"},
+        }});
+        let unclear = cx.ask(Question::approval("Which?").schema(two)).await?;
+        assert!(!unclear.approved(), "two booleans and none of them is called approved");
+        for expected in [true, false, false] {
+            assert_eq!(cx.ask("Deploy?").await?.approved(), expected);
+        }
+        Ok(())
+    })
+    .await;
+    let task = wire.assign("under-test", "").await;
+    let fields = [json!({"confirm": true}), json!({"confirm": false}), json!({"a": true})];
+    for (at, fields) in (1..).zip(fields) {
+        assert_eq!(said(&mut wire).await, [format!("ask ask-{at}")]);
+        let message = a2a::Message { parts: Content::from(fields).0, ..user_message("") };
+        answer(&wire, &task, &format!("ask-{at}"), message, AnswerAction::Accept).await;
+    }
+    for (at, words) in (4..).zip([" YES", "no", "yes, if you must"]) {
+        assert_eq!(said(&mut wire).await, [format!("ask ask-{at}")]);
+        wire.answer(&task, &format!("ask-{at}"), words).await;
+    }
+    assert_eq!(said(&mut wire).await, ["completed"]);
+}
+
+#[tokio::test]
 async fn a_question_that_expired_is_an_error_that_may_be_caught() {
     let (_mesh, mut wire) = start(|cx| async move {
         let question = Question::input("Now?").expires_in(Duration::from_secs(60));

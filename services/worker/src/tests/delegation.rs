@@ -157,7 +157,7 @@ async fn a_failure_of_the_other_is_wrapped_once() {
         (failure.reason.as_str(), failure.business_code.as_str()),
         ("RATE_LIMITED", "40401")
     );
-    assert_eq!(failure.public_message, "Downstream agent 'other' failed");
+    assert_eq!(failure.public_message, "deep: rate limited (via other)");
     assert_eq!((failure.hop, failure.task_id.as_str()), (2, task.id.to_string().as_str()));
     let hops: Vec<_> = failure.causes.iter().map(|c| (c.agent.as_str(), c.hop)).collect();
     assert_eq!(hops, [("under-test", 2), ("other", 1), ("deep", 0)]);

@@ -355,6 +355,7 @@ pub(super) async fn start_worker_at(
     let config = Config {
         coordinator,
         agents: vec!["echo".into(), "script".into()],
+        drills: true,
         name: Some("test-worker".into()),
         ..Config::default()
     };

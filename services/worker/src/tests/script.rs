@@ -5,8 +5,10 @@ use faultline_proto::{
     v1::{self, from_worker, report::Body, to_worker},
 };
 
-use super::hub::{Mesh, Task, Wire, user_message};
-use crate::Content;
+use faultline_chassis::Drain;
+
+use super::hub::{Hub, Mesh, Task, Wire, user_message};
+use crate::{Config, Content};
 
 async fn run(wire: &mut Wire, script: &str) -> Vec<Body> {
     let task = wire.assign("script", script).await;
@@ -74,6 +76,28 @@ async fn it_fails_as_it_is_told() {
     let bodies = run(&mut wire, "reject not today").await;
     let Some(Body::Rejected(message)) = bodies.last() else { panic!("{bodies:?}") };
     assert_eq!(message.parts, Content::from("not today").0);
+}
+
+#[tokio::test]
+async fn harmful_verbs_need_drills() {
+    let mut hub = Hub::start().await;
+    let config = Config {
+        coordinator: hub.address.clone(),
+        agents: vec!["script".into()],
+        ..Config::default()
+    };
+    let running = tokio::spawn(config.bind().await.unwrap().run(Drain::new()));
+    let mut wire = hub.welcomed().await;
+    for verb in ["abort", "panic", "hang"] {
+        let bodies = run(&mut wire, &format!("say one; {verb}")).await;
+        let Some(Body::Failed(failure)) = bodies.last() else { panic!("{bodies:?}") };
+        assert_eq!(failure.reason, "FAILED_PRECONDITION", "{failure:?}");
+        let text = &failure.public_message;
+        assert!(text.contains(verb) && text.contains("`drills = true` in [worker]"), "{text}");
+        let caught = run(&mut wire, &format!("try {{ {verb} }} else {{ chunk $failure }}")).await;
+        assert!(matches!(caught.last(), Some(Body::Completed(_))), "{caught:?}");
+    }
+    running.abort();
 }
 
 #[tokio::test]

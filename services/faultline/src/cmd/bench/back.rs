@@ -2,7 +2,7 @@
 //! with the text it came with, in as many reports as the `echo` agent of a worker makes.
 
 use anyhow::Context;
-use faultline_chassis::{client::Channel, limits};
+use faultline_chassis::{client::Channel, limits, process::ready};
 use faultline_proto::{
     a2a::{Artifact, Message},
     v1::{
@@ -12,8 +12,6 @@ use faultline_proto::{
 };
 use futures::stream;
 use tokio::sync::mpsc;
-
-use crate::role::ready;
 
 pub(super) async fn serve(to: &str) -> anyhow::Result<()> {
     let (sender, mut receiver) = mpsc::channel(limits::OUTBOX_MAX);

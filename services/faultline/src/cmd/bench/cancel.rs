@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use faultline_chassis::Drain;
+use faultline_chassis::{Drain, Mesh};
 use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
 use futures::future::try_join_all;
 use serde_json::json;
@@ -24,7 +24,7 @@ use super::{
     Report,
     chain::Chain,
     figures::{human, round},
-    process::Scratch,
+    process::{Scratch, TOKEN},
     progress,
     rpc::{call, message, post, request},
 };
@@ -150,7 +150,8 @@ async fn attach(
     let mut workers = Vec::new();
     for n in 0..WORKERS {
         let (coordinator, name) = (coordinator.to_owned(), Some(format!("w-{n}")));
-        let service = watch.worker(Config { coordinator, name, ..Config::default() }).bind();
+        let mesh = Mesh { token: Some(TOKEN.clone()), ..Mesh::default() };
+        let service = watch.worker(Config { coordinator, name, mesh, ..Config::default() }).bind();
         let service = service.await.context("a worker cannot start")?;
         let running = async move {
             if let Err(error) = service.run(Drain::new()).await {

@@ -15,13 +15,11 @@ use axum::{
     extract::{Request, State},
     http::{Method, Response},
 };
-use faultline_chassis::{Drain, limits, server};
+use faultline_chassis::{Drain, limits, process::ready, server};
 use futures::future::{Ready, ready as now};
 use tokio::net::TcpListener;
 use tonic::{Status, server::UnaryService};
 use tonic_prost::ProstCodec;
-
-use crate::role::ready;
 
 /// `ExportTraceServiceRequest`, as far as it matters.
 #[derive(Clone, PartialEq, prost::Message)]

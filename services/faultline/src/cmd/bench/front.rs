@@ -19,7 +19,7 @@ use axum::{
     extract::State,
     http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE},
 };
-use faultline_chassis::{Drain, client::Channel, limits, server};
+use faultline_chassis::{Drain, client::Channel, limits, process::ready, server};
 use faultline_proto::{
     a2a::{SendMessageRequest, SendMessageResponse, a2a_service_client::A2aServiceClient},
     json::{self, ProtoJson},
@@ -35,7 +35,6 @@ use tokio::{
 use tonic::Streaming;
 
 use super::role::Hop;
-use crate::role::ready;
 
 pub(super) async fn serve(to: &str, hop: Hop) -> anyhow::Result<()> {
     let channel = Channel::plain(to)?;

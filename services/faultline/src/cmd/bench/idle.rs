@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use faultline_chassis::Drain;
+use faultline_chassis::{Drain, Mesh};
 use faultline_worker::Config;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -19,7 +19,7 @@ use super::{
     chain::Chain,
     figures::round,
     postgres::{self, Postgres},
-    process::{Process, Scratch},
+    process::{Process, Scratch, TOKEN},
     progress,
     rpc::{call, post},
 };
@@ -118,6 +118,7 @@ async fn attach(coordinator: &str, count: usize) -> anyhow::Result<Vec<AbortOnDr
             coordinator: coordinator.to_owned(),
             agents: vec!["echo".to_owned()],
             name: Some(format!("idle-{n}")),
+            mesh: Mesh { token: Some(TOKEN.clone()), ..Mesh::default() },
             ..Config::default()
         };
         let service = config.bind().await.context("a worker cannot start")?;

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use faultline_chassis::{Drain, limits, server};
+use faultline_chassis::{Drain, limits, process::ready, server};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -35,7 +35,6 @@ use tokio::{
 use tonic::{Request, Response, Status, Streaming, service::Routes};
 
 use super::back::artifact;
-use crate::role::ready;
 
 mod a2a;
 

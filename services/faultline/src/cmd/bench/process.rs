@@ -5,11 +5,13 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{self, Stdio},
+    sync::LazyLock,
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, bail};
+use faultline_chassis::Secret;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -24,6 +26,9 @@ const REAP_LOOKS: u32 = 400;
 const REAP_PAUSE: Duration = Duration::from_millis(5);
 /// How much of a log is shown when a process does not start.
 const LOG_BYTES: usize = 2000;
+
+/// The token that the processes of one bench present to each other.
+pub(super) static TOKEN: LazyLock<Secret> = LazyLock::new(Secret::random);
 
 /// Names and values.
 pub(super) type Env<'a> = &'a [(&'a str, &'a str)];
@@ -60,6 +65,7 @@ impl Process {
         let mut child = command
             .arg("bench-role")
             .args(args)
+            .env("FAULTLINE_MESH__TOKEN", TOKEN.reveal())
             .envs(env.iter().copied())
             .current_dir(dir)
             .stdin(Stdio::piped())

@@ -12,7 +12,10 @@ use crate::{Agent, Context, Error, Offer, Skill, reason};
 
 pub use parse::{Fail, Instruction, Script, ScriptError};
 
-struct Scripted;
+struct Scripted {
+    /// Whether `abort`, `panic` and `hang` do what they say.
+    drills: bool,
+}
 
 impl Agent for Scripted {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
@@ -22,13 +25,15 @@ impl Agent for Scripted {
                 .because(text.as_str())
                 .violation("message.parts[0].text", text)
         })?;
-        run::run(cx, &script).await
+        run::run(cx, &script, self.drills).await
     }
 }
 
-pub fn offer() -> Offer {
+/// `drills`: whether `abort`, `panic` and `hang` do what they say. Without it they fail the task.
+pub fn offer(drills: bool) -> Offer {
     let skill = Skill::new("script", "Script", "Runs the instructions it is sent, one by one");
-    Offer::new("script", Scripted)
+    Offer::new("script", Scripted { drills })
+        .drill()
         .description("Does what its message says: speaks, waits, asks, delegates, fails")
         .skill(
             skill

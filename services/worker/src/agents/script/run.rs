@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-pub(super) async fn run(cx: &Context, script: &Script) -> Result<(), Error> {
+pub(super) async fn run(cx: &Context, script: &Script, drills: bool) -> Result<(), Error> {
     let mut place = match cx.restored() {
         None => Place::default(),
         Some(bytes) => Place::decode(bytes).map_err(|error| {
@@ -58,7 +58,11 @@ pub(super) async fn run(cx: &Context, script: &Script) -> Result<(), Error> {
     }
     while let Some(instruction) = next(&place) {
         place.next += 1;
-        let save = match step(cx, instruction, &mut place).await {
+        let stepped = match is_harmful(instruction) && !drills {
+            true => Err(no_drills(instruction)),
+            false => step(cx, instruction, &mut place).await,
+        };
+        let save = match stepped {
             Ok(save) => save,
             Err(error) => place.catch(cx, error).await.map(|()| true)?,
         };
@@ -67,6 +71,23 @@ pub(super) async fn run(cx: &Context, script: &Script) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Takes a worker's process, thread or slot away from everybody's tasks.
+fn is_harmful(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Panic | Instruction::Abort | Instruction::Hang)
+}
+
+fn no_drills(instruction: &Instruction) -> Error {
+    let verb = match instruction {
+        Instruction::Panic => "panic",
+        Instruction::Abort => "abort",
+        _ => "hang",
+    };
+    Error::new(&reason::FAILED_PRECONDITION).because(format!(
+        "'{verb}' harms the worker, which allows it only with `drills = true` in [worker] or \
+         FAULTLINE_WORKER__DRILLS=true"
+    ))
 }
 
 /// Does one instruction and tells whether the place is worth saving.

@@ -1,0 +1,166 @@
+//! The code blocks of the documents, and the convention by which each says how it is tested: the
+//! first word after the fence is its language, words after it are tags.
+//!
+//! | block | test |
+//! |---|---|
+//! | `rust` | a program or items of one; compiles with a prelude (`compile.rs`) |
+//! | `rust fragment` | statements of an async function, below the last items before it |
+//! | `console` | `$ ` lines run against a mesh, lines below are their output (`session.rs`) |
+//! | `console numbers` | the same, and numbers and bars may differ |
+//! | `console stream` | the same for a command without an end: it is stopped after its last line |
+//! | `sh` | commands that run against the mesh and must succeed |
+//! | `sh dry-run` | commands that start servers or need a cluster: only checked (`dry_run.rs`) |
+//! | `toml` | read by the binary as its configuration; `"…"` is a secret of the reader's |
+//! | `yaml`, `json` | parsed; `# NAME.yaml` in the first line makes it a file for `sh dry-run` |
+//! | `sql` | statements, each with its end |
+//! | `text` | output and drawings; not tested |
+//!
+//! A comment in the line above a block adds to it without being seen: `<!-- given: CODE -->` is
+//! code in the block's language that comes first, `<!-- meanwhile: COMMAND -->` is run beside a
+//! `console stream` once that has printed its first line.
+
+use std::{fmt, fs, path::Path};
+
+use crate::root;
+
+/// Languages with the tags that each may have.
+const LANGUAGES: &[(&str, &[&str])] = &[
+    ("console", &["numbers", "stream"]),
+    ("json", &[]),
+    ("rust", &["fragment"]),
+    ("sh", &["dry-run"]),
+    ("sql", &[]),
+    ("text", &[]),
+    ("toml", &[]),
+    ("yaml", &[]),
+];
+
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    /// The path of its document, from the root.
+    pub(crate) document: String,
+    /// The line of its first fence, from 1.
+    pub(crate) line: usize,
+    pub(crate) language: String,
+    tags: Vec<String>,
+    pub(crate) given: Option<String>,
+    pub(crate) meanwhile: Option<String>,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Block {
+    pub(crate) fn is(&self, language: &str, tag: Option<&str>) -> bool {
+        self.language == language && tag.is_none_or(|tag| self.has(tag))
+    }
+
+    pub(crate) fn has(&self, tag: &str) -> bool {
+        self.tags.iter().any(|one| one == tag)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.lines.join("\n") + "\n"
+    }
+
+    /// A reason to refuse how the block is marked.
+    fn wrong(&self) -> Option<String> {
+        if self.language.is_empty() {
+            return Some("says no language; output is `text`".to_owned());
+        }
+        let Some((_, tags)) = LANGUAGES.iter().find(|(name, _)| *name == self.language) else {
+            return Some(format!("is of a language that is not tested: {}", self.language));
+        };
+        let unknown = self.tags.iter().find(|tag| !tags.contains(&tag.as_str()))?;
+        Some(format!("has a tag that means nothing here: {unknown}"))
+    }
+}
+
+/// Where it is.
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.document, self.line)
+    }
+}
+
+/// The blocks of all documents, in their order.
+pub(crate) fn all() -> Vec<Block> {
+    let mut documents = Vec::new();
+    find(&root(), &mut documents);
+    documents.sort();
+    assert!(documents.iter().any(|path| path == "README.md"), "this is no whole tree");
+    let read = |path: &String| {
+        let text = fs::read_to_string(root().join(path)).expect("a document can be read");
+        blocks_of(path, &text)
+    };
+    documents.iter().flat_map(read).collect()
+}
+
+fn find(directory: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(directory).expect("a directory can be read") {
+        let path = entry.expect("an entry can be read").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with('.') || ["target", "node_modules"].contains(&name.as_str()) {
+            continue;
+        }
+        if path.is_dir() && !path.is_symlink() {
+            find(&path, found);
+        } else if name.ends_with(".md") {
+            let path = path.strip_prefix(root()).expect("below the root");
+            found.push(path.to_string_lossy().into_owned());
+        }
+    }
+}
+
+fn blocks_of(document: &str, text: &str) -> Vec<Block> {
+    let lines: Vec<&str> = text.lines().collect();
+    let (mut blocks, mut open): (Vec<Block>, Option<Block>) = (Vec::new(), None);
+    for (at, line) in lines.iter().enumerate() {
+        let words = line.trim_start().strip_prefix("```");
+        match (&mut open, words) {
+            (None, Some(words)) => {
+                let mut words = words.split([' ', ',']).map(str::to_owned);
+                let above = at.checked_sub(1).map_or("", |above| lines[above]);
+                open = Some(Block {
+                    document: document.to_owned(),
+                    line: at + 1,
+                    language: words.next().unwrap_or_default(),
+                    tags: words.filter(|word| !word.is_empty()).collect(),
+                    given: comment(above, "given"),
+                    meanwhile: comment(above, "meanwhile"),
+                    lines: Vec::new(),
+                });
+            }
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(block), None) => block.lines.push((*line).to_owned()),
+            (None, None) => {
+                let fenced = line.trim_start().starts_with("~~~");
+                assert!(!fenced, "{document}:{}: fence code with ```", at + 1);
+            }
+        }
+    }
+    if let Some(block) = open {
+        panic!("{block}: the block has no end");
+    }
+    blocks
+}
+
+fn comment(line: &str, name: &str) -> Option<String> {
+    let text = line.trim().strip_prefix("<!--")?.strip_suffix("-->")?.trim();
+    Some(text.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned())
+}
+
+#[test]
+fn every_code_block_says_how_it_is_tested() {
+    let wrong = all().into_iter().filter_map(|block| Some(format!("{block} {}", block.wrong()?)));
+    let wrong: Vec<_> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn blocks_without_a_known_language_are_found() {
+    let text = "a\n```\nx\n```\n<!-- given: let x = 1; -->\n```rust fragment\nx\n```\n```c\n```\n";
+    let found = blocks_of("d.md", text);
+    let wrong: Vec<_> = found.iter().map(|block| block.wrong().is_some()).collect();
+    assert_eq!((wrong, found[1].line), (vec![true, false, true], 6));
+    assert_eq!(found[1].given.as_deref(), Some("let x = 1;"));
+    assert!(found[1].is("rust", Some("fragment")) && found[1].meanwhile.is_none());
+}

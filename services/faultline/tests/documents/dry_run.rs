@@ -1,0 +1,83 @@
+//! `sh dry-run` blocks have arguments that their commands know. The blocks of a document are one
+//! script in a directory of its own, in front of stand-ins for everything that would start a
+//! server or reach a cluster: helm renders the chart, the binary reads its arguments, files that
+//! are named exist. Everything else, openssl too, runs as it is.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    blocks::{self, Block},
+    compile::target,
+    root,
+};
+
+#[test]
+fn dry_run_blocks_have_arguments_that_their_commands_know() {
+    let mut documents: BTreeMap<String, Vec<Block>> = BTreeMap::new();
+    for block in blocks::all() {
+        documents.entry(block.document.clone()).or_default().push(block);
+    }
+    let helm = helm();
+    let wrong: Vec<_> = documents.values().filter_map(|blocks| run(blocks, &helm).err()).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Runs the blocks of one document.
+fn run(blocks: &[Block], helm: &PathBuf) -> Result<(), String> {
+    let scratch = TempDir::new().expect("there is room");
+    let at = scratch.path();
+    let stand_ins = root().join("services/faultline/tests/documents/stand-ins");
+    symlink(root().join("deploy"), at.join("deploy")).expect("there is room");
+    // The gate itself would run this test.
+    fs::create_dir(at.join("tests")).expect("there is room");
+    symlink("/bin/true", at.join("tests/run")).expect("there is room");
+    let mut script = "set -euo pipefail\n".to_owned();
+    for block in blocks {
+        let name = block.lines.first().and_then(|line| line.strip_prefix("# "));
+        let name = name.filter(|name| block.is("yaml", None) && name.ends_with(".yaml"));
+        if let Some(name) = name {
+            fs::write(at.join(name), block.text()).expect("there is room");
+        }
+        if block.is("sh", Some("dry-run")) {
+            let given = block.given.clone().unwrap_or_default();
+            script += &format!("BLOCK={block}\n{given}\n{}", block.text());
+        }
+    }
+    script += "wait\n";
+    let paths = env::var_os("PATH").unwrap_or_default();
+    let paths = [stand_ins].into_iter().chain(env::split_paths(&paths));
+    let failed = at.join("failed");
+    let output = Command::new("bash")
+        .args(["-c", &format!("trap 'echo \"$BLOCK: $BASH_COMMAND\" >&2' ERR\n{script}")])
+        .current_dir(at)
+        .env("PATH", env::join_paths(paths).expect("a path has no colon"))
+        .env("FAULTLINE", env!("CARGO_BIN_EXE_faultline"))
+        .env("HELM", helm)
+        .env("ROOT", root())
+        .env("FAILED", &failed)
+        .stdin(Stdio::null())
+        .output()
+        .expect("bash runs");
+    let failed = fs::read_to_string(failed).unwrap_or_default();
+    if output.status.success() && failed.is_empty() {
+        return Ok(());
+    }
+    let (document, said) = (&blocks[0].document, String::from_utf8_lossy(&output.stderr));
+    Err(format!("{document}: {}\n{said}\nwrong:\n{failed}", output.status))
+}
+
+/// helm as the tests of the chart install it.
+fn helm() -> PathBuf {
+    let into = target().join("chart");
+    let done = Command::new(root().join("tests/chart/install")).arg(&into).status();
+    assert!(done.is_ok_and(|status| status.success()), "helm cannot be installed: see above");
+    into.join("helm")
+}
