@@ -70,13 +70,10 @@ readinessProbe:
   failureThreshold: 2
 {{- end -}}
 
-{{/* Variables of every role: the file, the mesh's token, and where telemetry goes. */}}
+{{/* Variables of every role: the file, and where telemetry goes. */}}
 {{- define "faultline.commonEnv" -}}
 - name: FAULTLINE_CONFIG
   value: /etc/faultline/faultline.toml
-- name: FAULTLINE_MESH__TOKEN
-  valueFrom:
-    secretKeyRef: {{ toYaml .Values.mesh.tokenSecret | nindent 6 }}
 {{- with .Values.otlp.endpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
@@ -85,9 +82,12 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* For those who dial the coordinator. */}}
+{{/* For those who dial the coordinator, with the secret of their own credential: (list $ NAME). */}}
 {{- define "faultline.dialEnv" -}}
-{{- if .Values.coordinator.tlsSecret }}
+- name: FAULTLINE_MESH__TOKEN
+  valueFrom:
+    secretKeyRef: { name: {{ index . 1 }}, key: token }
+{{- if (index . 0).Values.coordinator.tlsSecret }}
 - name: FAULTLINE_MESH__CA
   value: /etc/faultline/ca/ca.crt
 {{- end }}

@@ -1,7 +1,12 @@
 {{/* A pool with everything that it does not say itself, as JSON. */}}
 {{- define "faultline.pool" -}}
 {{- $top := index . 0 -}}
-{{- mergeOverwrite (deepCopy $top.Values.workerDefaults) (index . 1) | toJson -}}
+{{- $pool := mergeOverwrite (deepCopy $top.Values.workerDefaults) (index . 1) -}}
+{{- /* The command `worker` is the binary's. A program of one's own has none. */ -}}
+{{- if and $pool.image.repository (not (hasKey (index . 1) "args")) -}}
+{{- $_ := set $pool "args" list -}}
+{{- end -}}
+{{- $pool | toJson -}}
 {{- end -}}
 
 {{/* What the schema cannot see. */}}
@@ -15,6 +20,14 @@
 {{- fail (printf "coordinator.%s: it is for several coordinators on one database; set store.kind to postgres, or leave it out" $key) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- $signs := or .Values.gateway.cardKeySecret.name (regexMatch "(?m)^\\s*card_key\\s*=" .Values.config) -}}
+{{- $public := or .Values.gateway.publicUrl (regexMatch "(?m)^\\s*public_url\\s*=" .Values.config) -}}
+{{- if and $signs (not $public) -}}
+{{- fail "gateway.publicUrl: cards that are signed name the address that clients use, or they would be signed for any Host; set it, such as https://mesh.example" -}}
+{{- end -}}
+{{- if and .Values.gateway.cardKeySecret.name (not .Values.gateway.cardKeyId) -}}
+{{- fail "gateway.cardKeyId: name the key, so that verifiers find its public half" -}}
 {{- end -}}
 {{- $names := dict -}}
 {{- $scaled := dict -}}

@@ -6,6 +6,14 @@ turned into its variables. What a value leaves unset is left to the binary, or t
 {{- define "faultline.gatewayTuning" -}}
 - name: FAULTLINE_GATEWAY__DRAIN_DELAY_MS
   value: {{ .Values.gateway.drainDelayMs | int64 | quote }}
+{{- with .Values.gateway.publicUrl }}
+- name: FAULTLINE_GATEWAY__PUBLIC_URL
+  value: {{ . | quote }}
+{{- end }}
+{{- with .Values.gateway.cardKeyId }}
+- name: FAULTLINE_GATEWAY__CARD_KEY_ID
+  value: {{ . | quote }}
+{{- end }}
 {{- end -}}
 
 {{- define "faultline.coordinatorTuning" -}}
