@@ -8,8 +8,18 @@ use std::{
 };
 
 /// The rows that must be there, from and to.
-const ROWS: &[(u32, u32)] =
-    &[(1, 2), (9, 10), (14, 20), (23, 30), (35, 40), (45, 48), (50, 125), (130, 135), (154, 165)];
+const ROWS: &[(u32, u32)] = &[
+    (1, 2),
+    (9, 10),
+    (14, 20),
+    (23, 30),
+    (35, 40),
+    (45, 48),
+    (50, 125),
+    (130, 135),
+    (154, 165),
+    (201, 218),
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()

@@ -238,6 +238,7 @@ fn the_root_holds_only_what_belongs_there() {
         "README.md",
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
+        "SECURITY.md",
         "LICENSE",
         "proto",
         "services",

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use faultline_chassis::Drain;
 use faultline_proto::{
     Failure,
-    reason::{self, Reason},
+    reason::{self, Reason, Retry},
     v1::{
         Call, Origin, Reply, call,
         link_server::{Link, LinkServer},
@@ -217,7 +217,9 @@ async fn a_delay_and_whether_to_retry_are_said_to_machines(binding: Binding) {
     for row in reason::TABLE {
         let refusal = door.call("GetTask", json!({"id": row.name})).await.expect_err(row.name);
         assert!(says_whether_to_retry(&refusal), "{refusal:?}");
-        assert_eq!(refusal.detail("RetryInfo"), None, "{}: nobody asked for time", row.name);
+        let delay = refusal.detail("RetryInfo").map(|info| info["retryDelay"].clone());
+        let default = (row.retry == Retry::Delay).then(|| json!("1s"));
+        assert_eq!(delay, default, "{}", row.name);
         let later = format!("{}?later", row.name);
         let refusal = door.call("GetTask", json!({"id": later})).await.expect_err(row.name);
         let info = refusal.detail("RetryInfo").unwrap_or_else(|| panic!("{refusal:?}"));
@@ -298,6 +300,42 @@ const NINE: [(&str, &str, u8, u16, i32); 9] = [
     ("VERSION_NOT_SUPPORTED", "FAILED_PRECONDITION", 9, 400, -32009),
 ];
 
+/// The advice on each of them, to the last byte.
+fn advice(reason: &str) -> String {
+    let broke = format!("the agent broke the protocol (failure id {ID})");
+    let (verdict, actor, text) = match reason {
+        "TASK_NOT_FOUND" => ("fix", "caller", "check the task id"),
+        "TASK_NOT_CANCELABLE" => ("stop", "caller", "the task has ended, and its state is final"),
+        "PUSH_NOTIFICATION_NOT_SUPPORTED" => {
+            ("fix", "caller", "follow the stream or poll: the agent sends no push notifications")
+        }
+        "UNSUPPORTED_OPERATION" => {
+            let text = "read the state of the task and the agent card: one of them rules this out";
+            ("fix", "caller", text)
+        }
+        "CONTENT_TYPE_NOT_SUPPORTED" => {
+            ("fix", "caller", "send a media type that the agent card lists")
+        }
+        "INVALID_AGENT_RESPONSE" => {
+            ("report", "owner", &*format!("{broke}: report it to the owner of the agent"))
+        }
+        "EXTENDED_AGENT_CARD_NOT_CONFIGURED" => {
+            let text = "the mesh promises an extended card and has none: report it to the \
+                        operator of the mesh";
+            ("report", "operator", text)
+        }
+        "EXTENSION_SUPPORT_REQUIRED" => {
+            let text = "name the extension that the agent card requires in A2A-Extensions";
+            ("fix", "caller", text)
+        }
+        "VERSION_NOT_SUPPORTED" => {
+            ("fix", "caller", "send A2A-Version with a version that the server speaks")
+        }
+        other => panic!("no advice is written down for {other}"),
+    };
+    format!(r#""verdict":"{verdict}","actor":"{actor}","text":"{text}""#)
+}
+
 /// The details of such an error, to the last byte.
 fn details(reason: &str, number: u8) -> String {
     [
@@ -308,7 +346,8 @@ fn details(reason: &str, number: u8) -> String {
         &format!(r#""id":"{ID}","code":{number},"reason":"{reason}","#),
         r#""domain":"a2a-protocol.org","publicMessage":"as told","plane":"PLANE_PROTOCOL","#,
         &format!(r#""origin":{{"service":"coordinator"}},"traceId":"{TRACE}","#),
-        r#""spanId":"00f067aa0ba902b7"}]"#,
+        r#""spanId":"00f067aa0ba902b7"},"#,
+        &format!(r#"{{"@type":"type.googleapis.com/faultline.v1.Advice",{}}}]"#, advice(reason)),
     ]
     .concat()
 }

@@ -5,6 +5,7 @@
 
 mod agents;
 mod answers;
+mod capabilities;
 mod deadlines;
 mod disconnects;
 mod errors;

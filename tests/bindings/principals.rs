@@ -20,10 +20,12 @@ on_every_binding! {
     what_is_not_yours_is_not_there
     who_does_not_say_who_they_are_is_refused
     a_token_opens_what_it_was_made_for
+    a_token_without_agents_may_not_use_the_agent_for_drills
 }
 
 const ALICE: &str = "alice-token";
 const BOB: &str = "bob-token";
+const CAROL: &str = "carol-token";
 const READER: &str = "reader-token";
 
 /// `printf alice-token | sha256sum`, and so on.
@@ -37,10 +39,12 @@ fn tokens(config: &mut Config) {
     let both = [Scope::Send, Scope::Read];
     let alice = "9c220f200955d76c0a38d308225e0ef10c5f971acaf2f8d1d8f732affa5bd1dc";
     let bob = "97dd3707015dcf069cf73022ed7173b1165db6eff24b441cb57fd069a8c4e525";
+    let carol = "6c0d2c0b430d9d9e3231e2645090c735a5059173d4ddf51f186e3f32e01bc832";
     let reader = "ba5005a40cf5212e4ac0190104cc127edab013294bb71279a975b27a80982d45";
     config.auth.token = vec![
-        token(alice, "alice", &[], &both),
-        token(bob, "bob", &[], &both),
+        token(alice, "alice", &["echo", "script"], &both),
+        token(bob, "bob", &["echo", "script"], &both),
+        token(carol, "carol", &[], &both),
         token(reader, "alice", &["echo"], &[Scope::Read]),
     ];
 }
@@ -250,6 +254,18 @@ async fn who_does_not_say_who_they_are_is_refused(binding: Binding) {
             }
         }
     }
+}
+
+async fn a_token_without_agents_may_not_use_the_agent_for_drills(binding: Binding) {
+    let up = start_with(binding, tokens).await;
+    let carol = up.door.bearer(CAROL);
+    for operation in ["SendMessage", "SendStreamingMessage"] {
+        let refusal = refused(&carol.agent("script"), operation, message("chunk x")).await;
+        assert_eq!(refusal.reason().1, "INSUFFICIENT_SCOPE", "{operation}");
+        assert!(refusal.message.contains("`agents`"), "it says how to allow it: {refusal:?}");
+    }
+    let echoed = carol.agent("echo").call("SendMessage", message("x")).await.unwrap();
+    assert_eq!(task::state(&echoed["task"]), COMPLETED);
 }
 
 async fn a_token_opens_what_it_was_made_for(binding: Binding) {

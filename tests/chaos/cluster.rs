@@ -123,6 +123,9 @@ async fn run(mesh: Plan, steps: &[Step], seed: u64, patience: Patience) -> Outco
             report.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         told.extend(report.told);
         odd.extend(report.odd);
+        if !steps.iter().any(|step| step.deed.takes_store_away()) {
+            odd.extend(report.early);
+        }
         refused += report.refused;
     }
     settle(&cluster, patience.settle).await;

@@ -66,7 +66,8 @@ impl Agent for Hanging {
 /// The two above, in this process: they are ill, but they do not die.
 async fn attach_the_ill(cluster: &Cluster) -> AbortOnDropHandle<()> {
     let coordinator = format!("http://{}", cluster.wires[0].address);
-    let config = Config { coordinator, slots: 1024, ..Config::default() };
+    let mesh = faultline_tests::member();
+    let config = Config { coordinator, mesh, slots: 1024, ..Config::default() };
     let worker =
         Worker::new(config).offer(Offer::new("flaky", Flaky)).offer(Offer::new("hanging", Hanging));
     let service = worker.bind().await.expect("a worker starts");

@@ -51,6 +51,13 @@ pub(crate) enum Deed {
     RestartStore { crash: bool },
 }
 
+impl Deed {
+    /// A coordinator without its store answers blocking calls before their task has ended.
+    pub(crate) fn takes_store_away(self) -> bool {
+        matches!(self, Deed::Strand(..) | Deed::RestartStore { .. })
+    }
+}
+
 /// Which of them cannot go on at once: each of these is one thing's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Site {

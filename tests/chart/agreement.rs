@@ -10,7 +10,11 @@ use std::{
 };
 
 use faultline::{Config, Mesh};
-use faultline_chassis::{Network, config::Environment};
+use faultline_chassis::{
+    Network,
+    config::Environment,
+    credential::{Credentials, Role},
+};
 use faultline_client::{self as client, Builder, Client};
 use faultline_proto::v1::{TasksRequest, TasksResponse};
 use serde_json::{Value, json};
@@ -31,7 +35,15 @@ const STORE_CA: &str = "/etc/faultline/postgres/ca.crt";
 /// What stands in the secrets that the chart refers to, by name and key.
 fn secret(name: &str, key: &str) -> String {
     match (name, key) {
-        ("faultline-mesh", "token") => "hunter2".to_owned(),
+        (name, "token" | "sha256") if name.starts_with("faultline-mesh-") => {
+            let token = format!("token of {name}").replace(' ', "-");
+            match (callers().mesh.get(name), key) {
+                (Some((token, _)), "token") => token.clone(),
+                (Some((_, digest)), _) => digest.clone(),
+                (None, "token") => token,
+                (None, _) => digest(&token),
+            }
+        }
         ("faultline-auth", "tokens") => callers().list.clone(),
         ("faultline-store", "url") => format!("{DATABASE}&sslrootcert={STORE_CA}"),
         ("faultline-store-public", "url") => DATABASE.to_owned(),
@@ -39,10 +51,18 @@ fn secret(name: &str, key: &str) -> String {
     }
 }
 
-/// Who may call, as the README makes it: the tokens that it draws, and the list of their digests.
+fn digest(token: &str) -> String {
+    let script = "printf %s \"$0\" | sha256sum | cut -d' ' -f1 | tr -d '\\n'";
+    let output = Command::new("bash").args(["-c", script, token]).output().expect("bash runs");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+/// The secrets that the README makes: callers, with the tokens that it draws and the list of their
+/// digests, and by the names of their secrets the credentials of the mesh, as token and digest.
 struct Callers {
     caller: String,
     operator: String,
+    mesh: BTreeMap<String, (String, String)>,
     list: String,
 }
 
@@ -51,25 +71,39 @@ fn callers() -> &'static Callers {
     static CALLERS: OnceLock<Callers> = OnceLock::new();
     CALLERS.get_or_init(|| {
         let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
-        let mut blocks = readme.split("\n```").map(|block| block.trim_start_matches("\n"));
+        // The first line of a block names its language.
+        let mut blocks = readme.split("\n```").filter_map(|block| Some(block.split_once('\n')?.1));
         let lines = blocks.find(|block| block.contains("faultline-auth")).expect("it makes them");
         let script = format!(
             r#"set -eu
             openssl() {{ od -An -N16 -tx8 /dev/urandom | tr -d ' '; }}
-            kubectl() {{ [ "${{6-}}" != faultline-auth ] || list=${{7#--from-literal=tokens=}}; }}
+            mesh=
+            kubectl() {{
+              case "${{6-}}" in
+                faultline-auth) list=${{7#--from-literal=tokens=}} ;;
+                faultline-mesh-*)
+                  mesh+="$6 ${{7#--from-literal=token=}} ${{8#--from-literal=sha256=}};" ;;
+              esac
+            }}
             {lines}
-            printf '%s\n' "$TOKEN" "$OPERATOR" "$list""#
+            printf '%s\n' "$TOKEN" "$OPERATOR" "$mesh" "$list""#
         );
         let output = Command::new("bash").args(["-c", &script]).output().expect("bash runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let said = String::from_utf8(output.stdout).expect("it is text");
-        let mut parts = said.splitn(3, '\n').map(str::to_owned);
-        let [caller, operator, list] = [(); 3].map(|()| parts.next().expect("all are printed"));
-        Callers { caller, operator, list }
+        let mut parts = said.splitn(4, '\n').map(str::to_owned);
+        let [caller, operator, mesh, list] =
+            [(); 4].map(|()| parts.next().expect("all are printed"));
+        let mesh = mesh.split_terminator(';').map(|made| {
+            let mut words = made.split(' ').map(str::to_owned);
+            let [name, token, digest] = [(); 3].map(|()| words.next().expect("all are made"));
+            (name, (token, digest))
+        });
+        Callers { caller, operator, mesh: mesh.collect(), list }
     })
 }
 
-fn environment(container: &Value) -> Environment {
+pub(crate) fn environment(container: &Value) -> Environment {
     let pair = |variable: &Value| {
         let reference = &variable["valueFrom"]["secretKeyRef"];
         let value = match variable["value"].as_str() {
@@ -78,22 +112,30 @@ fn environment(container: &Value) -> Environment {
         };
         (text(variable, "/name").to_owned(), value)
     };
-    list(container, "/env").iter().map(pair).collect()
+    // As Kubernetes does: $(NAME) is a variable that stands before it.
+    let mut known = Environment::new();
+    for (name, mut value) in list(container, "/env").iter().map(pair) {
+        for (before, filled) in &known {
+            value = value.replace(&format!("$({before})"), filled);
+        }
+        known.insert(name, value);
+    }
+    known
 }
 
 /// A release as the binary understands it: each container with its configuration.
-struct Understood {
-    objects: Vec<Value>,
-    dir: TempDir,
+pub(crate) struct Understood {
+    pub(crate) objects: Vec<Value>,
+    pub(crate) dir: TempDir,
 }
 
 impl Understood {
-    fn of(size: &[&str]) -> Self {
+    pub(crate) fn of(size: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("there is room for a temporary directory");
         Self { objects: rendered(size), dir }
     }
 
-    fn file(&self) -> &str {
+    pub(crate) fn file(&self) -> &str {
         let maps = of_kind(&self.objects, "ConfigMap");
         maps[0]["data"]["faultline.toml"].as_str().expect("it has a file")
     }
@@ -115,9 +157,17 @@ impl Understood {
     }
 }
 
-fn port(container: &Value, name: &str) -> Option<u16> {
+pub(crate) fn port(container: &Value, name: &str) -> Option<u16> {
     let port = list(container, "/ports").iter().find(|port| port["name"] == name)?;
     port["containerPort"].as_u64()?.try_into().ok()
+}
+
+/// The command of the binary; a program of one's own is a worker without being told.
+fn role(container: &Value) -> &str {
+    match text(container, "/args/0") {
+        "" => "worker",
+        role => role,
+    }
 }
 
 #[test]
@@ -133,9 +183,7 @@ fn the_binary_understands_what_the_chart_tells_it() {
                     .any(|mount| { mount["mountPath"] == "/etc/faultline/faultline.toml" })
             );
             let config = understood.load(&env);
-            assert_eq!(config.mesh.token.as_ref().map(|token| token.reveal()), Some("hunter2"));
-            let role = text(container, "/args/0");
-            let (listens, admin) = match role {
+            let (listens, admin) = match role(container) {
                 "gateway" => (Some(config.gateway.listen), config.gateway.admin),
                 "coordinator" => (Some(config.coordinator.listen), config.coordinator.admin),
                 "worker" => (None, config.worker.admin),
@@ -147,6 +195,50 @@ fn the_binary_understands_what_the_chart_tells_it() {
             assert_eq!(admin.map(|addr| addr.port()), port(container, "admin"), "{name}");
         }
     }
+}
+
+/// Each role and each pool has a secret of its own, and the coordinator has no token at all.
+#[test]
+fn every_workload_has_a_credential_of_its_own_that_the_coordinator_knows() {
+    for size in SIZES {
+        let understood = Understood::of(
+            &[size, &["--set", "mesh.operatorSecret=faultline-mesh-operator"][..]].concat(),
+        );
+        let containers = understood.containers();
+        let hub = containers[format!("{NAME}-coordinator").as_str()];
+        for variable in list(hub, "/env") {
+            let reference = &variable["valueFrom"]["secretKeyRef"];
+            assert_ne!(reference["key"], "token", "the coordinator has digests only");
+        }
+        let config = understood.load(&environment(hub));
+        assert!(config.mesh.token.is_none());
+        let known = Credentials::load(&config.mesh, config.coordinator.port());
+        let known = known.unwrap_or_else(|e| panic!("{size:?}: {e}"));
+        let mut names = BTreeSet::new();
+        for (name, container) in &containers {
+            let role = match role(container) {
+                "gateway" => Role::Gateway,
+                "worker" => Role::Worker,
+                _ => continue,
+            };
+            let token = understood.load(&environment(container)).mesh.token.expect("it has one");
+            let said = format!("Bearer {}", token.reveal()).parse().expect("a header");
+            let headers = [(http::header::AUTHORIZATION, said)].into_iter().collect();
+            let identity = known.identify(&headers).expect("it is known");
+            assert_eq!(identity.role(), Some(role), "{name}");
+            assert!(names.insert(identity.name().to_owned()), "{name}");
+            assert!(!identity.may_offer("another"), "{name}");
+            for agent in understood.load(&environment(container)).worker.agents {
+                let own = !env_of(container, "FAULTLINE_WORKER__AGENTS").is_empty();
+                assert!(!own || identity.may_offer(&agent), "{name}: {agent}");
+            }
+        }
+    }
+}
+
+fn env_of<'a>(container: &'a Value, wanted: &str) -> &'a str {
+    let found = list(container, "/env").iter().find(|v| text(v, "/name") == wanted);
+    found.map_or("", |variable| text(variable, "/value"))
 }
 
 #[test]
@@ -171,7 +263,7 @@ fn everybody_finds_the_coordinator() {
         for (name, container) in containers {
             let env = environment(container);
             let config = understood.load(&env);
-            let dials = match text(container, "/args/0") {
+            let dials = match role(container) {
                 "gateway" => config.gateway.coordinator,
                 "worker" => config.worker.coordinator,
                 _ => continue,
@@ -371,6 +463,8 @@ async fn a_mesh_starts_from_what_its_pods_are_told() {
     }
     let store = format!("sqlite:{}", understood.dir.path().join("faultline.db").display());
     env.insert("FAULTLINE_COORDINATOR__STORE".to_owned(), store);
+    // Of a gateway or a worker: all of them are in this process, which has a token of its own.
+    env.remove("FAULTLINE_MESH__TOKEN");
     let mut config = understood.load(&env);
     config.mesh.network = Some(Network::default());
     // An address that others could reach, so that it matters who has a token.

@@ -6,6 +6,7 @@ mod agreement;
 mod edges;
 mod foreign;
 mod image;
+mod own_image;
 mod pods;
 mod refusals;
 mod runbook;
@@ -44,7 +45,7 @@ const SIZES: &[&[&str]] = &[
         "--set",
         "otlp.endpoint=http://collector.observability:4317",
         "--set-json",
-        r#"workers=[{"name":"mine","agents":["refunds"],"probes":false,
+        r#"workers=[{"name":"mine","agents":["refunds"],"slots":8,
                    "image":{"repository":"registry.example/refunds","tag":"1.2.3"},
                    "egress":[{"ports":[{"protocol":"TCP","port":443}]}]}]"#,
     ],
@@ -56,6 +57,8 @@ const SIZES: &[&[&str]] = &[
         "coordinator.replicas=2,coordinator.leaseMs=20000,coordinator.storeConnections=4",
         "--set",
         "coordinator.keepEndedHours=null,gateway.drainDelayMs=12500",
+        "--set",
+        "gateway.publicUrl=https://mesh.example",
         "--set",
         "store.postgres.urlSecret.name=faultline-store-public,store.postgres.caSecret.name=",
         "--set-json",

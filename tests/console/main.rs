@@ -3,6 +3,7 @@
 //! `install` puts the driver below the target directory.
 
 mod agents;
+mod hostile;
 mod past;
 
 use std::{

@@ -113,7 +113,7 @@ fn call(method: &str) -> String {
 
 /// The metadata of a failed task and its mirror, byte for byte.
 fn golden_metadata(failure: &Value) -> String {
-    let record = format!(r#","faultline.dev/failure":{failure}"#);
+    let record = format!(r#"{GOLDEN_ADVICE},"faultline.dev/failure":{failure}"#);
     let (before, after) = GOLDEN_KEYS.split_at(GOLDEN_KEYS.find(r#","llm_"#).expect("it is there"));
     format!("{before}{record}{after}")
 }
@@ -123,6 +123,11 @@ const GOLDEN_KEYS: &str = concat!(
     r#"{"error_code":"REMOTE_VALIDATION_FAILED","error_message":"validation failed","#,
     r#""error_type":"flow_error","llm_response_id":"resp-1","#,
     r#""object_type":"error","task_state":"failed"}"#,
+);
+
+const GOLDEN_ADVICE: &str = concat!(
+    r#","faultline.dev/advice":{"actor":"caller","text":"agent 'orders' cannot do this in the "#,
+    r#"present state: read the message, change the state, then send again","verdict":"fix"}"#,
 );
 
 fn golden_status(carrier: &Value, task_id: &Value) -> String {

@@ -72,11 +72,13 @@ async fn a_failed_answer_and_a_lost_connection_are_wrapped_alike() {
         assert_eq!(failure["reason"], reason, "{failure}");
         assert_eq!(may_retry(&task), retryable, "as it said: {failure}");
         assert_eq!(failure["origin"]["agent"], agent, "{failure}");
-        assert_eq!(failure["publicMessage"], "Downstream agent 'script' failed");
+        let told = failure["publicMessage"].as_str().unwrap();
+        assert!(told.contains(text) && told.starts_with(agent), "{failure}");
+        assert!(told.ends_with("script)"), "the hops between are named: {failure}");
         let causes = failure["causes"].as_array().expect("there are causes");
         let names: Vec<_> = causes.iter().map(|c| c["agent"].as_str().unwrap()).collect();
         assert_eq!(names[..3], ["script", "script", agent], "{failure}");
-        assert_eq!(causes[1]["publicMessage"], format!("Downstream agent '{agent}' failed"));
+        assert!(causes[1].get("publicMessage").is_none(), "said once: {failure}");
         let root = causes.last().expect("there is a root");
         assert!(root["publicMessage"].as_str().unwrap().contains(text), "{failure}");
         assert_eq!(rpc.inspect(task::id(&task)).await["failure"], *failure, "as it is stored");
@@ -145,4 +147,106 @@ async fn a_token_in_a_file_is_read_again_when_it_is_refused() {
     assert!(failure["publicMessage"].as_str().unwrap().contains("`remote.books."), "{failure}");
     let seen = format!("{task} {}", books.inspect(task::id(&task)).await);
     assert!(!seen.contains("second") && !seen.contains("token\""), "no token is told: {seen}");
+}
+
+/// A task that failed for what the remote agent did: the reason, and who is blamed for it.
+fn assert_blamed(task: &Value, agent: &str, reason: &str) {
+    assert_eq!(task::state(task), FAILED, "{task}");
+    let failure = failure(task);
+    assert_eq!((&failure["reason"], &failure["foreign"]), (&json!(reason), &json!(true)), "{task}");
+    assert_eq!(failure["origin"], json!({"agent": agent, "service": "remote"}), "{failure}");
+    let root = failure["causes"].as_array().and_then(|causes| causes.last()).expect("a root");
+    assert_eq!(root["reason"], reason, "the root of the chain says the same: {failure}");
+    assert!(root["agent"].as_str().is_some_and(|a| a.starts_with(&format!("{agent}:"))), "{root}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_answer_of_a_remote_is_an_invalid_agent_response() {
+    let unstated = json!({"task": {"id": "t", "status": {"state": "TASK_STATE_ODD"}}});
+    let nameless = json!({"task": {"status": {"state": COMPLETED}}});
+    for (what, reply) in [
+        ("an empty result", Reply::result(json!({}))),
+        ("an empty event", Reply::stream([json!({})])),
+        ("a state that is unknown", Reply::stream([unstated])),
+        ("a task without an id", Reply::stream([nameless])),
+        ("no JSON", Reply::bytes(200, "application/json", "{\"result\":")),
+        ("a page", Reply::html(200)),
+        ("neither result nor error", Reply::json(200, json!({"jsonrpc": "2.0", "id": 1}))),
+    ] {
+        let peer = Peer::answering(move |_, _| reply.clone()).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (_mesh, rpc) = with(dir.path(), &[("books", &peer)]).await;
+        let task = rpc.agent("books").send("x").await;
+        assert_blamed(&task, "books", "INVALID_AGENT_RESPONSE");
+        assert!(!may_retry(&task), "{what}");
+        assert_eq!(peer.calls().len(), 1, "{what}: it is not asked again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn remote_part_without_known_content_fails_the_task_and_is_named() {
+    let text = json!({"text": "x"});
+    let odd = json!({"video": "AAAA", "mediaType": "video/mp4"});
+    let working = || json!({"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}});
+    let message = json!({"messageId": "m", "role": "ROLE_AGENT", "parts": [odd]});
+    let artifact = json!({"artifactId": "film", "parts": [text, odd]});
+    let status = json!({"state": COMPLETED, "message": message});
+    let update = json!({"taskId": "t", "contextId": "c", "artifact": artifact});
+    let done = json!({"id": "t", "status": {"state": COMPLETED}, "artifacts": [artifact]});
+    for (named, events) in [
+        ("parts[0] of the message", vec![json!({"message": message})]),
+        ("parts[1] of the artifact 'film'", vec![json!({"task": done})]),
+        ("parts[1] of the artifact 'film'", vec![working(), json!({"artifactUpdate": update})]),
+        (
+            "parts[0] of the status.message",
+            vec![working(), json!({"statusUpdate": {"taskId": "t", "status": status}})],
+        ),
+    ] {
+        let peer = Peer::start([Reply::stream(events)]).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (_mesh, rpc) = with(dir.path(), &[("books", &peer)]).await;
+        let task = rpc.agent("books").send("x").await;
+        assert_blamed(&task, "books", "INVALID_AGENT_RESPONSE");
+        let root = failure(&task)["causes"].as_array().and_then(|c| c.last()).unwrap();
+        assert!(root["publicMessage"].as_str().unwrap().contains(named), "{named}: {root}");
+        let made = task["artifacts"].to_string();
+        assert!(!made.contains("{}"), "no empty part is stored: {made}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn remote_that_forgot_its_task_is_blamed_and_not_the_caller() {
+    let started = || {
+        let task =
+            json!({"id": "t-1", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}});
+        Reply::stream([json!({"task": task})]).without_end()
+    };
+    let gone = || Reply::error(json!({"code": -32001, "message": "Task not found"}));
+    let forgets = move |request: &faultline::testing::Request, _: usize| match &*request.method() {
+        "SendStreamingMessage" => started(),
+        _ => gone(),
+    };
+    let peer = Peer::answering(forgets).await.unwrap();
+    let refuses = Peer::answering(move |_, _| gone()).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (_mesh, rpc) = with(dir.path(), &[("books", &peer), ("lost", &refuses)]).await;
+    let task = rpc.agent("books").send("x").await;
+    assert_blamed(&task, "books", "OUTCOME_UNKNOWN");
+    assert!(!may_retry(&task), "the work may have been done: {task}");
+    let sends = peer.methods().iter().filter(|m| *m == "SendStreamingMessage").count();
+    assert_eq!(sends, 1, "a new task is not started: {:?}", peer.methods());
+    // Nobody named a task in the first place.
+    let task = rpc.agent("lost").send("x").await;
+    assert_blamed(&task, "lost", "INVALID_AGENT_RESPONSE");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timestamps_of_a_remote_without_a_zone_are_utc() {
+    let status = json!({"state": COMPLETED, "timestamp": "2026-11-18T10:00:00.123456"});
+    let done = json!({"task": {"id": "t", "contextId": "c", "status": status}});
+    let peer = Peer::answering(move |_, _| Reply::stream([done.clone()])).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (_mesh, rpc) = with(dir.path(), &[("books", &peer)]).await;
+    let task = rpc.agent("books").send("x").await;
+    assert_eq!(task::state(&task), COMPLETED, "{task}");
 }

@@ -177,7 +177,7 @@ async fn a_client_that_dawdles_is_cut_off_and_others_are_served() {
     let silent = async || dawdle(&rpc, b"", b"", HEADERS_CLOSE).await;
     let preface = async || dawdle(&rpc, b"PRI * HTTP/2.0\r\n", b"", HEADERS_CLOSE).await;
     let headers = async || {
-        let drip = "POST / HTTP/1.1\r\nhost: x\r\nx-slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+        let drip = "POST / HTTP/1.1\r\nhost: localhost\r\nx-slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
         dawdle(&rpc, b"", drip.as_bytes(), HEADERS_CLOSE).await
     };
     let no_body = async || dawdle(&rpc, head.as_bytes(), b"", BODY_CLOSE).await;

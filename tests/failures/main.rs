@@ -1,6 +1,7 @@
 //! The failure path: what went wrong in an agent reaches the client whole, what goes wrong in a
 //! worker costs what it must and no more, and what a client does wrong costs nobody else.
 
+mod advice;
 mod again;
 mod agents;
 mod business;
@@ -13,6 +14,7 @@ mod hostile;
 mod loss;
 mod outcomes;
 mod peers;
+mod rerun;
 mod retry;
 mod shapes;
 mod spans;

@@ -340,7 +340,7 @@ fn two_principals() -> Auth {
     let token = |sha256: &str, principal: &str| Token {
         sha256: sha256.to_owned(),
         principal: principal.to_owned(),
-        agents: Vec::new(),
+        agents: vec!["script".to_owned()],
         scopes: vec![Scope::Send, Scope::Read],
     };
     let many = "0eadad572d5d0d8fa996e22cf6bb4837f3894ebac903c81dc199636ecf73fb7f";

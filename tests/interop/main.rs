@@ -3,6 +3,7 @@
 //! them at their pinned versions below the target directory.
 
 mod agents;
+mod remotes;
 mod table;
 
 use std::{

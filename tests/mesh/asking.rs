@@ -399,7 +399,8 @@ fn asking_worker() {
     let Ok(coordinator) = std::env::var(COORDINATOR) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     runtime.block_on(async {
-        let config = Config { coordinator, ..Config::default() };
+        let mesh = faultline_tests::member();
+        let config = Config { coordinator, mesh, ..Config::default() };
         let bound = worker(config).bind().await.expect("the worker starts");
         bound.run_until_signalled().await.expect("the worker runs");
     });

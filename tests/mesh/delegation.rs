@@ -114,9 +114,15 @@ async fn check_chain(up: &Running, retryable: bool) {
             assert!(!root[same].is_null(), "{same}: {root}");
         }
         assert_eq!(failure["taskId"], task["id"], "{failure}");
-        if hops > 0 {
-            assert_eq!(failure["publicMessage"], "Downstream agent 'script' failed");
-        }
+        let via = vec!["script"; hops.saturating_sub(1)].join(", ");
+        let text = match hops {
+            0 => "slow down".to_owned(),
+            1 => "script: slow down".to_owned(),
+            _ => format!("script: slow down (via {via})"),
+        };
+        assert_eq!(failure["publicMessage"], text, "{failure}");
+        let said = &task["status"]["message"]["parts"][0]["text"];
+        assert_eq!(*said, text, "the status tells the origin's text and the path: {task}");
         // The chain is that of the child, with this hop in front.
         let causes = failure["causes"].as_array().expect("there are causes");
         let ids: Vec<_> = causes.iter().map(|c| &c["taskId"]).collect();
@@ -449,7 +455,11 @@ async fn an_agent_that_is_not_there_fails_its_caller_like_any_other() {
     let up = start().await;
     let task = up.script.send("delegate nobody { x }").await;
     let failure = &task["metadata"]["faultline.dev/failure"];
-    assert_eq!(failure["publicMessage"], "Downstream agent 'nobody' failed", "{failure}");
+    assert_eq!(
+        failure["publicMessage"],
+        "nobody: no agent 'nobody' is known here; POST /mesh/Agents lists those that are",
+        "{failure}"
+    );
     assert_eq!((&failure["reason"], &failure["hop"]), (&json!("AGENT_NOT_FOUND"), &json!(1)));
     assert_eq!(failure["origin"]["agent"], "nobody", "{failure}");
     let few = up.script.send("fanout 2 of echo,nobody { hello }").await;

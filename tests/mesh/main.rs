@@ -1,13 +1,19 @@
 //! What a mesh does for its callers when nothing goes wrong, and what it says when they ask for
 //! what cannot be.
 
+mod addresses;
 mod again;
 mod asking;
+mod browsers;
+mod credentials;
 mod delegation;
 mod encrypted;
+mod floods;
 mod kit;
 mod leaving;
 mod load;
+mod names;
+mod old_remotes;
 mod operators;
 mod outage;
 mod promises;

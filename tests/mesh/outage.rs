@@ -10,7 +10,7 @@ use faultline_tests::{
     Cluster, Plan, Store,
     postgres::Server,
     rpc::message,
-    task::{self, COMPLETED},
+    task::{self, COMPLETED, SUBMITTED, WORKING},
     until,
     wait::SOON,
 };
@@ -59,11 +59,22 @@ impl<'a> Load<'a> {
                 let rpc = self.cluster.rpc_at(tries % self.cluster.gateways.len());
                 let rpc = rpc.agent("script").within(SOON).header("idempotency-key", &text);
                 match rpc.try_call("SendMessage", params.clone()).await {
-                    Ok(Ok(sent)) => break sent["task"].clone(),
-                    Ok(Err(error)) => check_refusal(&error),
+                    Ok(Ok(sent)) if task::is_final(task::state(&sent["task"])) => {
+                        break sent["task"].clone();
+                    }
+                    // It is stored, and the database is away: the repeat finds the same task.
+                    Ok(Ok(sent)) => {
+                        assert!(
+                            [SUBMITTED, WORKING].contains(&task::state(&sent["task"])),
+                            "{sent}"
+                        );
+                    }
+                    Ok(Err(error)) => {
+                        check_refusal(&error);
+                        self.refused.fetch_add(1, SeqCst);
+                    }
                     Err(error) => panic!("a gateway always answers: {error}"),
                 }
-                self.refused.fetch_add(1, SeqCst);
                 assert!(Instant::now() < end, "'{text}' is never taken");
                 sleep(Duration::from_millis(50)).await;
             };
@@ -155,4 +166,121 @@ async fn an_outage_longer_than_every_lease_is_a_longer_pause_and_nothing_else() 
         })
         .await;
     }
+}
+
+/// A caller is answered so soon while the database is away.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+const SENDS: usize = 8;
+
+/// Checks a refusal because of the store, and whether it calls the outcome unknown.
+fn is_unknown(error: &Value, has_key: bool) -> bool {
+    assert_eq!(error["data"][0]["reason"], "STORE_UNAVAILABLE", "{error}");
+    let said = error["message"].as_str().unwrap_or_default();
+    if said.contains("this call changed nothing") {
+        return false;
+    }
+    let remedy = match has_key {
+        true => "repeat it with the same Idempotency-Key",
+        false => "look for the task before you send again",
+    };
+    assert!(said.contains("it is unknown whether") && said.contains(remedy), "{error}");
+    assert_eq!(error["data"][0]["metadata"]["retryable"], has_key.to_string(), "{error}");
+    true
+}
+
+/// Takes the database away from all coordinators.
+fn take_away(cluster: &Cluster, is_silent: bool) {
+    for wire in &cluster.store_wires {
+        match is_silent {
+            true => wire.stall(),
+            false => wire.sever(),
+        }
+    }
+}
+
+async fn check_answers_without_database(is_silent: bool) {
+    let plan = Plan::replicas(2).store(Store::Postgres).workers(&["script"; 2]);
+    let cluster = plan.start().await;
+    let rpc = |key: Option<&str>| {
+        let rpc = cluster.rpc().agent("script").within(2 * SOON);
+        key.map_or(rpc.clone(), |key| rpc.header("idempotency-key", key))
+    };
+    // Every second one has a key.
+    let key_of = |n: usize| n.is_multiple_of(2).then(|| format!("before-{n}"));
+    let params: Vec<_> = (0..SENDS).map(|_| message("sleep 1s; chunk done")).collect();
+    let sends = params.iter().enumerate().map(|(n, params)| {
+        let (rpc, params) = (rpc(key_of(n).as_deref()), params.clone());
+        tokio::spawn(async move { (rpc.call("SendMessage", params).await, Instant::now()) })
+    });
+    let sends: Vec<_> = sends.collect();
+    until("all tasks are stored", SOON, async || {
+        let listed = cluster.rpc().call("ListTasks", json!({"pageSize": 1})).await.ok()?;
+        (listed["totalSize"] == SENDS).then_some(())
+    })
+    .await;
+    take_away(&cluster, is_silent);
+    let away = Instant::now();
+    // Sends that come while it is away, with and without a key, blocking and streaming.
+    let late = ["blocking", "streaming"].map(|kind| message(&format!("chunk {kind}")));
+    let send = async |key: Option<&str>| {
+        let sent = rpc(key).call("SendMessage", late[0].clone()).await;
+        (sent.map(drop), key.is_some(), Instant::now())
+    };
+    let stream = async |key: Option<&str>| {
+        let begun = rpc(key).stream("SendStreamingMessage", late[1].clone()).await;
+        (begun.map(drop), key.is_some(), Instant::now())
+    };
+    let refused =
+        tokio::join!(send(Some("blocking")), send(None), stream(Some("streaming")), stream(None));
+    let mut unknown_without_key = 0;
+    for (answer, has_key, answered) in [refused.0, refused.1, refused.2, refused.3] {
+        let took = answered - away;
+        assert!(took < ANSWERED_WITHIN, "answered after {took:?}: {answer:?}");
+        let is_unknown = is_unknown(&answer.expect_err("the database is away"), has_key);
+        unknown_without_key += usize::from(is_unknown && !has_key);
+    }
+    let mut ids = Vec::new();
+    for send in sends {
+        let (sent, answered) = send.await.expect("no send panics");
+        let took = answered.saturating_duration_since(away);
+        assert!(took < ANSWERED_WITHIN, "answered after {took:?}: {sent:?}");
+        let task = sent.expect("its task is stored")["task"].clone();
+        assert!([SUBMITTED, WORKING].contains(&task::state(&task)), "{task}");
+        assert_eq!(task["metadata"]["faultline.dev/earlyAnswer"], "STORE_UNAVAILABLE", "{task}");
+        ids.push(task::id(&task).to_owned());
+    }
+    cluster.store_wires.iter().for_each(|wire| wire.heal());
+    // The tasks go on, and each send with a key finds its one task.
+    let ended = async |method: &str, key: Option<&str>, params: &Value| {
+        until("the task ends", 2 * SOON, async || {
+            let answer = rpc(key).call(method, params.clone()).await.ok()?;
+            let task = answer.get("task").unwrap_or(&answer).clone();
+            (task::state(&task) == COMPLETED).then_some(task)
+        })
+        .await
+    };
+    for (n, (params, id)) in params.iter().zip(&ids).enumerate() {
+        let task = match key_of(n) {
+            Some(key) => ended("SendMessage", Some(&key), params).await,
+            None => ended("GetTask", None, &json!({"id": id})).await,
+        };
+        assert_eq!((task::id(&task), &*task::artifacts(&task)["output"]), (&**id, "done"));
+    }
+    ended("SendMessage", Some("blocking"), &late[0]).await;
+    ended("SendMessage", Some("streaming"), &late[1]).await;
+    let listed = cluster.rpc().call("ListTasks", json!({"pageSize": 1})).await;
+    let listed = listed.expect("the database is back");
+    let count = listed["totalSize"].as_u64().expect("a number") as usize;
+    let least = SENDS + 2;
+    assert!((least..=least + unknown_without_key).contains(&count), "{count} tasks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sends_are_answered_within_five_seconds_while_the_database_is_silent() {
+    check_answers_without_database(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sends_are_answered_within_five_seconds_while_the_database_refuses_connections() {
+    check_answers_without_database(false).await;
 }

@@ -125,7 +125,10 @@ async fn a_failure_three_hops_deep_names_the_hops_of_both_meshes() {
         assert_eq!(failure["businessCode"], "40401");
         assert_eq!(failure["retryAfter"], "2s");
         assert_eq!(failure["causes"][3]["publicMessage"], "slow down", "{failure}");
-        assert_eq!(failure["publicMessage"], "Downstream agent 'elsewhere' failed");
+        assert_eq!(
+            failure["publicMessage"],
+            "elsewhere:script: slow down (via elsewhere:script, elsewhere)"
+        );
         assert_eq!(failure["traceId"], trace, "one trace through both meshes");
         let theirs = tasks(&there.rpc).await;
         let root = theirs.iter().find(|t| task::id(t) == failure["causes"][3]["taskId"]);

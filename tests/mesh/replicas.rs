@@ -11,7 +11,7 @@ use faultline_chassis::{
     client::{Channel, Dial},
 };
 use faultline_tests::{
-    Cluster, Frame, Plan, Rpc,
+    Cluster, Frame, Plan, Rpc, member,
     rpc::{answer, message},
     task::{self, CANCELED, COMPLETED, Fold, INPUT_REQUIRED, WORKING, is_final},
     until,
@@ -76,7 +76,8 @@ async fn replayed(rpc: &Rpc, id: &str) -> Vec<Frame> {
 async fn attach(cluster: &Cluster, coordinator: usize, offer: Offer) -> AbortOnDropHandle<()> {
     let name = offer.name().to_owned();
     let coordinator = format!("http://{}", cluster.wires[coordinator].address);
-    let worker = Worker::new(Config { coordinator, ..Config::default() }).offer(offer);
+    let worker =
+        Worker::new(Config { coordinator, mesh: member(), ..Config::default() }).offer(offer);
     let service = worker.bind().await.expect("a worker starts");
     let running = tokio::spawn(async move {
         service.run(Drain::new()).await.expect("a worker runs until it is dropped");

@@ -117,7 +117,9 @@ async fn a_caller_whose_patience_ends_is_told_and_the_task_goes_on() {
     let hasty = up.script.header("prefer", "wait=1");
     let error = hasty.call("SendMessage", message("sleep 2s; chunk done")).await.unwrap_err();
     assert_eq!(error["code"], -31004, "{error}");
-    let failure = &error["data"].as_array().unwrap().last().unwrap();
+    let mut details = error["data"].as_array().unwrap().iter();
+    let failure = details.find(|detail| detail["@type"].as_str().unwrap().ends_with("Failure"));
+    let failure = failure.expect("the record is among the details");
     let id = failure["taskId"].as_str().expect("it names the task").to_owned();
     assert_eq!(task::state(&up.rpc.task(&id).await), WORKING);
     until("the task has ended", SOON, async || {

@@ -316,6 +316,32 @@ async fn our_token_stays_where_the_card_is_from_unless_another_origin_is_allowed
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn card_of_a_remote_leads_to_no_internal_address_unless_its_origin_is_allowed() {
+    let stranger = Stranger::start(ended("TASK_STATE_COMPLETED", json!({}))).await;
+    let there = format!("http://{}", stranger.address);
+    let here = format!("http://localhost:{}", stranger.address.port());
+    let tricked = Remote { card: here.clone(), ..stranger.remote() };
+    let allowed = Remote { allow_origins: vec![there.clone()], ..tricked.clone() };
+    let own = stranger.remote();
+    let up = start_with(|config| {
+        for (name, remote) in [("tricked", tricked), ("allowed", allowed), ("own", own)] {
+            config.remote.insert(name.to_owned(), remote);
+        }
+    })
+    .await;
+    let task = up.rpc.agent("tricked").send("hello").await;
+    let text = failure(&task)["publicMessage"].as_str().unwrap_or_default();
+    for named in [&*here, &*there, "not a public address", "`remote.tricked.allow_origins`"] {
+        assert!(text.contains(named), "{named} in {text}");
+    }
+    assert_eq!(stranger.calls(), Vec::<String>::new(), "nothing was sent");
+    for agent in ["allowed", "own"] {
+        let task = up.rpc.agent(agent).send("hello").await;
+        assert_eq!(task::state(&task), COMPLETED, "{task}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_two_silent_agents_only_the_one_with_little_patience_fails() {
     let stranger = Stranger::start(Manner::Silent).await;
     let up = start_with(|config| {

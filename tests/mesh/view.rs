@@ -237,7 +237,7 @@ async fn operators_do_nothing_where_they_may_only_look() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_is_served_over_grpc() {
     let up = start().await;
-    let channel = Channel::plain(&up.mesh.hub_addr().to_string()).unwrap();
+    let channel = Channel::lazy(&up.mesh.hub_dial()).unwrap();
     let mut mesh = MeshClient::new(channel);
     let filter = Some(TaskFilter { agent: "script".into(), ..TaskFilter::default() });
     let watch = WatchRequest { filter: filter.clone() };

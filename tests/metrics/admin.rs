@@ -17,12 +17,12 @@ use tonic_health::pb::{
 
 use crate::scrape::Scraped;
 
-async fn probe(admin: SocketAddr, path: &str) -> (u16, String) {
+pub(crate) async fn probe(admin: SocketAddr, path: &str) -> (u16, String) {
     let reply = Rpc::bare(admin).path(path).get().await;
     (reply.status.as_u16(), String::from_utf8_lossy(&reply.body).trim().to_owned())
 }
 
-async fn until_ready(admin: SocketAddr, wanted: u16) {
+pub(crate) async fn until_ready(admin: SocketAddr, wanted: u16) {
     until(&format!("/readyz says {wanted}"), SOON, async || {
         (probe(admin, "/readyz").await.0 == wanted).then_some(())
     })
@@ -43,7 +43,8 @@ async fn each_role_has_probes_and_numbers_of_its_own() {
     let listen = listen.to_string();
     let gateway = ["--listen", &listen, "--coordinator", &url];
     let gateway = role(dir.path(), "gateway", g, &gateway).await;
-    let mut worker = role(dir.path(), "worker", w, &["--coordinator", &url]).await;
+    let mut worker =
+        role(dir.path(), "worker", w, &["--coordinator", &url, "--agents", "echo,script"]).await;
     for admin in [c, g, w] {
         for path in ["/livez", "/readyz", "/startupz"] {
             assert_eq!(probe(admin, path).await, (200, "ok".to_owned()), "{path}");
@@ -118,7 +119,8 @@ async fn a_coordinator_has_started_with_its_database_and_is_ready_while_it_has_i
     let store = database.url_by(wire.address);
     let args = ["coordinator", "--listen", &listen, "--store", &store, "--admin", &port];
     let lease = ("FAULTLINE_COORDINATOR__LEASE_MS".to_owned(), "2000".to_owned());
-    let env = Environment::from([lease]);
+    let token = ("FAULTLINE_MESH__TOKEN".to_owned(), faultline_tests::TOKEN.to_owned());
+    let env = Environment::from([lease, token]);
     // Somebody takes the connection, and says nothing.
     wire.stall();
     let starting = Process::start_with(dir.path(), "coordinator", &args, &env);

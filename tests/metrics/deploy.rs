@@ -9,7 +9,10 @@ use std::{
 };
 
 use faultline::Config;
-use faultline_chassis::config::Environment;
+use faultline_chassis::{
+    config::Environment,
+    credential::{Credentials, Role},
+};
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -310,10 +313,20 @@ fn the_binary_understands_what_compose_tells_it() {
         assert_eq!(texts(&service["command"]), [name], "all else stands in its variables");
         let loaded = Config::default().load(None, &environment(service));
         let config = loaded.unwrap_or_else(|e| panic!("{name} does not take it: {e}"));
-        assert!(config.mesh.token.is_some(), "{name} has the token of the mesh");
         (service, config)
     };
     let (service, config) = load("coordinator");
+    let port = config.coordinator.port();
+    let known = Credentials::load(&config.mesh, port).expect("the coordinator takes them");
+    for (name, role) in [("gateway", Role::Gateway), ("worker", Role::Worker)] {
+        let token = load(name).1.mesh.token.expect("it has a token of its own");
+        let said = format!("Bearer {}", token.reveal()).parse().expect("a header");
+        let headers = [(http::header::AUTHORIZATION, said)].into_iter().collect();
+        let identity = known.identify(&headers).expect("it is known");
+        assert_eq!(identity.role(), Some(role), "{name}");
+        let offers = load(name).1.worker.agents;
+        assert!(role != Role::Worker || offers.iter().all(|agent| identity.may_offer(agent)));
+    }
     assert!(service["deploy"]["replicas"].as_i64().is_some_and(|n| n > 1), "several of them");
     assert_eq!(service["depends_on"]["postgres"]["condition"].as_str(), Some("service_healthy"));
     let hub = format!("http://coordinator:{}", config.coordinator.listen.port());

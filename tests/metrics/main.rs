@@ -9,5 +9,6 @@ mod otlp;
 mod prometheus;
 mod query;
 mod scrape;
+mod user_worker;
 
 faultline_tests::role!();

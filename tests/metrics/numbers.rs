@@ -198,7 +198,7 @@ async fn a_thousand_tasks_of_a_thousand_callers_add_no_series() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr());
-    let channel = Channel::plain(&mesh.hub_addr().to_string()).unwrap();
+    let channel = Channel::lazy(&mesh.hub_dial()).unwrap();
     let client = A2aServiceClient::new(channel);
     let serve = async |numbers: std::ops::Range<usize>| {
         let places = Arc::new(tokio::sync::Semaphore::new(32));

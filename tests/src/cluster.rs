@@ -10,6 +10,7 @@ use std::{
 };
 
 use faultline_chassis::{
+    Secret,
     client::{Channel, Dial},
     config::Environment,
 };
@@ -19,7 +20,7 @@ use rand::Rng;
 use tempfile::TempDir;
 
 use crate::{
-    Process, Rpc, Store, Wire,
+    Process, Rpc, Store, TOKEN, Wire,
     postgres::{Database, Server},
     until,
     wait::SOON,
@@ -131,7 +132,7 @@ impl Cluster {
     async fn start(plan: Plan) -> Self {
         assert!(plan.coordinators == 1 || plan.store != Store::Sqlite, "a file has one owner");
         let dir = tempfile::tempdir().expect("there is room for a temporary directory");
-        let config = format!("[coordinator]\n{}", plan.coordinator);
+        let config = format!("[mesh]\ntoken = \"{TOKEN}\"\n[coordinator]\n{}", plan.coordinator);
         std::fs::write(dir.path().join("faultline.toml"), config).expect("a file can be written");
         let path = dir.path();
         let server = (plan.store == Store::OwnPostgres).then(Server::start);
@@ -232,7 +233,8 @@ async fn own(wires: &[Wire]) -> Vec<Wire> {
 
 /// Waits until a coordinator knows these agents, wherever their workers are attached.
 async fn until_known(wire: &Wire, agents: &BTreeSet<&str>) {
-    let channel = Channel::lazy(&Dial { address: url(wire), ..Dial::default() });
+    let token = Secret::new(TOKEN).ok();
+    let channel = Channel::lazy(&Dial { address: url(wire), token, ..Dial::default() });
     let mesh = MeshClient::new(channel.expect("it is a URL"));
     until("every coordinator knows every agent", SOON, || {
         let mut mesh = mesh.clone();

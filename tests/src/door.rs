@@ -434,6 +434,7 @@ fn detail(any: &prost_types::Any) -> Value {
             let delay = delay.map(|text| serde_json::from_str(&text).expect("JSON"));
             json!({"retryDelay": delay.unwrap_or(Value::Null)})
         }
+        "faultline.v1.Advice" => value(&v1::Advice::decode(bytes).expect("an Advice")),
         "faultline.v1.Failure" => value(&v1::Failure::decode(bytes).expect("a Failure")),
         other => panic!("a detail nobody knows: {other}"),
     };

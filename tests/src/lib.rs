@@ -7,10 +7,12 @@
 
 pub mod cluster;
 pub mod door;
+pub mod http2;
 pub mod log;
 pub mod otlp;
 pub mod postgres;
 pub mod process;
+pub mod program;
 pub mod raw;
 pub mod rpc;
 pub mod tap;
@@ -24,6 +26,7 @@ pub use door::{Binding, Door};
 pub use otlp::Collector;
 pub use postgres::Store;
 pub use process::Process;
+pub use program::Program;
 pub use rpc::{Broken, Frame, Frames, Rpc};
 pub use wait::until;
 pub use wire::Wire;
@@ -37,15 +40,25 @@ macro_rules! role {
         /// Nothing in a test run; a process of the mesh when the harness started it as one.
         #[test]
         fn role() {
-            $crate::process::play_role();
+            $crate::program::play_role();
         }
     };
+}
+
+/// The token of meshes that consist of several processes.
+pub const TOKEN: &str = "of-the-tests";
+
+/// The section `[mesh]` of members that a test starts beside such a mesh.
+pub fn member() -> faultline_chassis::Mesh {
+    let token = faultline_chassis::Secret::new(TOKEN).ok();
+    faultline_chassis::Mesh { token, ..Default::default() }
 }
 
 /// A mesh in this process, with the store of `dir` and the agents echo and script.
 pub fn in_process(dir: &Path) -> faultline::Config {
     let mut config = faultline::Config::local(dir).on_free_ports();
     config.coordinator.store = postgres::store_in(dir);
+    config.worker.drills = true;
     config
 }
 

@@ -1,9 +1,6 @@
-//! One process of the mesh, which can be killed and started again as it was. The process is this
-//! test executable itself, so what runs is what was just compiled.
+//! One process of the mesh, which can be killed and started again as it was.
 
 use std::{
-    env,
-    ffi::OsString,
     fs::{File, OpenOptions},
     io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
@@ -18,36 +15,21 @@ use tokio::{
     time::timeout,
 };
 
-use crate::postgres::{Store, store_in};
+use crate::{
+    Program, TOKEN,
+    postgres::{Store, store_in},
+};
 
-/// The command line of a role, as a JSON array.
-const ARGS: &str = "FAULTLINE_TEST_ARGS";
-/// Its environment, as a JSON object.
-const ENV: &str = "FAULTLINE_TEST_ENV";
-/// How the variables begin that a build for tests reads from its own environment.
-const BREAKS: &str = "FAULTLINE_CHAOS_";
 /// How long a process may take until it serves. A gateway waits for its coordinator meanwhile.
 const START: Duration = Duration::from_secs(30);
 /// How much of a log is shown when a test fails.
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// Becomes what the harness asked for, if it did.
-pub fn play_role() {
-    let Ok(args) = env::var(ARGS) else { return };
-    let args: Vec<String> = serde_json::from_str(&args).expect("the harness writes JSON");
-    // Only what the harness says counts: a developer's own settings must not change a test.
-    let env: Environment = env::var(ENV).map_or_else(
-        |_| Environment::new(),
-        |env| serde_json::from_str(&env).expect("the harness writes JSON"),
-    );
-    let exit = faultline::run(args.into_iter().map(OsString::from), &env);
-    std::process::exit(exit.number().into());
-}
-
 /// Killed when dropped; its log is shown if the test fails.
 #[derive(Debug)]
 pub struct Process {
     name: String,
+    program: Program,
     args: Vec<String>,
     env: Environment,
     dir: PathBuf,
@@ -63,10 +45,24 @@ impl Process {
 
     /// The same with an environment.
     pub async fn start_with(dir: &Path, name: &str, args: &[&str], env: &Environment) -> Self {
-        let args: Vec<String> = ["faultline"].iter().chain(args).map(|a| (*a).to_owned()).collect();
-        let (child, ready) = spawned(spawn(dir, name, &args, env).await);
-        let (name, env, dir) = (name.to_owned(), env.clone(), dir.to_owned());
-        Self { name, args, env, dir, child, ready }
+        Self::start_program(Program::Faultline, dir, name, args, env).await
+    }
+
+    /// Starts a program in `dir` and waits until it says that it is ready.
+    pub async fn start_program(
+        program: Program,
+        dir: &Path,
+        name: &str,
+        args: &[&str],
+        env: &Environment,
+    ) -> Self {
+        let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+        let mut env = env.clone();
+        // Tests make workers die, hang and panic; a test of the default says otherwise.
+        env.entry("FAULTLINE_WORKER__DRILLS".to_owned()).or_insert("true".to_owned());
+        let (child, ready) = spawned(spawn(&program, dir, name, &args, &env).await);
+        let (name, dir) = (name.to_owned(), dir.to_owned());
+        Self { name, program, args, env, dir, child, ready }
     }
 
     /// A whole mesh in one process, on free ports, with the store of `dir`.
@@ -75,7 +71,10 @@ impl Process {
         let mut args = vec!["up", "--listen", any, "--hub", any];
         match Store::default() {
             Store::Sqlite => args.extend(["--data", "data"]),
-            _ => drop(env.insert("FAULTLINE_COORDINATOR__STORE".to_owned(), store_in(dir))),
+            _ => {
+                env.insert("FAULTLINE_COORDINATOR__STORE".to_owned(), store_in(dir));
+                env.insert("FAULTLINE_MESH__TOKEN".to_owned(), TOKEN.to_owned());
+            }
         }
         Self::start_with(dir, "up", &args, &env).await
     }
@@ -101,7 +100,8 @@ impl Process {
 
     /// The same, where what it needs may be away: then it says why it could not be started.
     pub async fn try_restart(&mut self) -> Result<(), String> {
-        let (child, ready) = spawn(&self.dir, &self.name, &self.args, &self.env).await?;
+        let (child, ready) =
+            spawn(&self.program, &self.dir, &self.name, &self.args, &self.env).await?;
         (self.child, self.ready) = (child, ready);
         Ok(())
     }
@@ -171,6 +171,7 @@ fn spawned<T>(result: Result<T, String>) -> T {
 }
 
 async fn spawn(
+    program: &Program,
     dir: &Path,
     name: &str,
     args: &[String],
@@ -178,27 +179,15 @@ async fn spawn(
 ) -> Result<(Child, String), String> {
     let log = log_path(dir, name);
     let log = OpenOptions::new().create(true).append(true).open(log).expect("a log can be kept");
-    let mut command = Command::new(env::current_exe().expect("a test knows its executable"));
-    for (variable, _) in env::vars_os() {
-        if variable.to_string_lossy().starts_with("FAULTLINE_") {
-            command.env_remove(variable);
-        }
-    }
-    // These are no part of the configuration: they break the product on purpose.
-    let broken = env.iter().filter(|(name, _)| name.starts_with(BREAKS));
-    let mut child = command
-        .envs(broken)
-        .args(["role", "--exact", "--nocapture", "--test-threads=1"])
-        .env(ARGS, serde_json::to_string(args).expect("strings are JSON"))
-        .env(ENV, serde_json::to_string(env).expect("strings are JSON"))
-        .env("NO_COLOR", "1")
+    let mut child = program
+        .command(args, env)
         .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
         .kill_on_drop(true)
         .spawn()
-        .expect("a test can start itself");
+        .expect("a process can be started");
     let stdout = child.stdout.take().expect("stdout is piped");
     let mut lines = BufReader::new(stdout).lines();
     let ready = async {

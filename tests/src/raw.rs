@@ -11,7 +11,7 @@ use tokio::{
 /// The head of a POST of so many bytes of JSON.
 pub fn post_head(path: &str, length: usize) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: faultline\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          a2a-version: 1.0\r\ncontent-length: {length}\r\n\r\n"
     )
 }

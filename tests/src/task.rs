@@ -10,6 +10,7 @@ pub const COMPLETED: &str = "TASK_STATE_COMPLETED";
 pub const FAILED: &str = "TASK_STATE_FAILED";
 pub const CANCELED: &str = "TASK_STATE_CANCELED";
 pub const REJECTED: &str = "TASK_STATE_REJECTED";
+pub const SUBMITTED: &str = "TASK_STATE_SUBMITTED";
 pub const WORKING: &str = "TASK_STATE_WORKING";
 pub const INPUT_REQUIRED: &str = "TASK_STATE_INPUT_REQUIRED";
 pub const AUTH_REQUIRED: &str = "TASK_STATE_AUTH_REQUIRED";

@@ -7,6 +7,7 @@ mod questions;
 mod restart;
 mod sampling;
 mod tree;
+mod user_worker;
 
 use faultline_tests::{Collector, Plan};
 

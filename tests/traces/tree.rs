@@ -135,12 +135,13 @@ fn check_outer(outer: &Hop<'_>, task: &Value) {
             ("error.type", "UNAVAILABLE"),
             ("faultline.failure.hop", "1"),
             ("faultline.failure.root.reason", "UNAVAILABLE"),
+            ("faultline.failure.business_code", "LEDGER_7"),
             ("faultline.failure.origin.agent", "script"),
             ("faultline.failure.plane", "execution"),
             ("faultline.failure.retryable", "true"),
         ],
     );
-    assert_eq!(outer.run.error.as_deref(), Some("Downstream agent 'script' failed"));
+    assert_eq!(outer.run.error.as_deref(), Some("script: the ledger is away"));
     let [(calling, serving)] = outer.attempts.as_slice() else {
         panic!("what is passed on is tried once")
     };

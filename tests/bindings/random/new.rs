@@ -184,7 +184,7 @@ pub(super) async fn send(
     let said = format!("{method} {path} {body:?}");
     let mut request = Request::builder()
         .method(method)
-        .header("host", "x")
+        .header("host", "localhost")
         .header("content-type", "application/json")
         .header("a2a-version", version);
     if operation == "SubscribeToTask" {

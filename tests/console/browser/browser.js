@@ -13,12 +13,12 @@ const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-backgro
 /** What the pages that are open have complained about. */
 export const wrong = [];
 
-export async function launch() {
+export async function launch(flags = []) {
   const path = execFileSync("sh", ["-c", "command -v chromium"], { encoding: "utf8" }).trim();
   const profile = mkdtempSync(join(tmpdir(), "faultline-console-"));
   const browser = await chromium.launch({
     executablePath: path,
-    args: [...FLAGS, `--crash-dumps-dir=${profile}`],
+    args: [...FLAGS, ...flags, `--crash-dumps-dir=${profile}`],
   });
   const close = async () => {
     await browser.close();

@@ -1,0 +1,276 @@
+//! Floods from clients that nobody knows: they cost a bounded amount of memory, cut no link, and
+//! others are served meanwhile. Bounded themselves, so that a mesh that fails here does not take
+//! the machine with it.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use faultline_chassis::{Secret, limits};
+use faultline_proto::{
+    a2a::{GetTaskRequest, Message as A2aMessage, Part, Role, SendMessageRequest, part::Content},
+    v1::{Call, Caller, Drop as Dropped, call, link_client::LinkClient, reply},
+};
+use faultline_tests::{
+    Plan, Process, Rpc,
+    http2::{Connection, endless},
+    task::{self, COMPLETED},
+    until,
+    wait::SOON,
+};
+use futures::future::join_all;
+use http::Request;
+use http_body_util::{BodyExt, Empty};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use yaml_rust2::YamlLoader;
+
+use crate::start_with;
+
+const MIB: u64 = 1024 * 1024;
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// The memory that the chart gives a role, in MiB.
+fn chart_limit(role: &str) -> u64 {
+    let values = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/faultline/values.yaml");
+    let values = fs::read_to_string(values).expect("the chart has values");
+    let values = YamlLoader::load_from_str(&values).expect("YAML");
+    let limit = values[0][role]["resources"]["limits"]["memory"].as_str().expect("a limit");
+    match limit.strip_suffix("Mi") {
+        Some(mebi) => mebi.parse().expect("a number"),
+        None => {
+            1024 * limit.strip_suffix("Gi").expect("Mi or Gi").parse::<u64>().expect("a number")
+        }
+    }
+}
+
+/// The most memory that a process ever had, in MiB.
+fn peak(process: &Process) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it lives");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux says so");
+    let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("a number");
+    kib * 1024 / MIB
+}
+
+/// Sends bodies that do not end on many streams of many connections, and waits until each stream
+/// was answered or has sent all it had.
+async fn flood(port: SocketAddr, path: &'static str, kind: &'static str, bytes: usize) {
+    let connections = (0..8).map(|n| async move {
+        let connection = Connection::open(2 + n % 2, port).await.expect("it listens");
+        let streams = (0..16).map(|_| {
+            let mut sender = connection.sender.clone();
+            let request = connection.request(path, kind, endless(bytes));
+            async move {
+                let answer = async {
+                    sender.ready().await?;
+                    sender.send_request(request).await
+                };
+                // A stream that is not answered by then has sent what it had.
+                let _ = timeout(Duration::from_secs(4), answer).await;
+            }
+        });
+        join_all(streams).await;
+    });
+    join_all(connections).await;
+}
+
+/// Sends and is answered until told to stop; gives how often.
+async fn behave(rpc: Rpc, stop: Arc<AtomicBool>) -> usize {
+    let mut count = 0;
+    while !stop.load(Relaxed) {
+        let sent = rpc.send("hello").await;
+        assert_eq!(task::state(&sent), COMPLETED, "{sent}");
+        count += 1;
+    }
+    count
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_strangers_stay_within_the_memory_of_the_chart() {
+    let cluster = Plan::default().workers(&["echo"]).start().await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let rpc = cluster.rpc().agent("echo").within(SOON);
+    let behaved = tokio::spawn(behave(rpc, Arc::clone(&stop)));
+    let (gateway, hub) = (cluster.addresses[0], cluster.wires[0].address);
+    let grpc = "application/grpc";
+    // 768 MiB each, if anybody kept them.
+    flood(gateway, CHECK, grpc, 6 * MIB as usize).await;
+    flood(hub, CHECK, grpc, 6 * MIB as usize).await;
+    flood(hub, "/externalscaler.ExternalScaler/IsActive", grpc, 6 * MIB as usize).await;
+    flood(gateway, "/", "application/json", 6 * MIB as usize).await;
+    flood(gateway, "/lf.a2a.v1.A2AService/SendMessage", grpc, 6 * MIB as usize).await;
+    stop.store(true, Relaxed);
+    let served = behaved.await.expect("every request of the others succeeds");
+    assert!(served > 0);
+    for (role, process) in
+        [("gateway", &cluster.gateways[0]), ("coordinator", &cluster.coordinators[0])]
+    {
+        let (peak, limit) = (peak(process), chart_limit(role));
+        eprintln!("{role}: at most {peak} MiB of {limit} MiB; {served} requests were served");
+        assert!(peak < limit * 3 / 4, "{role}: {peak} MiB of {limit} MiB");
+    }
+}
+
+/// Asks on many streams of many connections, and reads nothing of the answers. Gives what must be
+/// kept for that.
+async fn read_nothing(port: SocketAddr, path: &'static str, window: u32) -> impl Sized {
+    let connections = (0..20).map(|_| async move {
+        let connection = Connection::with_window(2, port, Some(window)).await.expect("it connects");
+        let asked = (0..2048).map(|_| {
+            let mut sender = connection.sender.clone();
+            let uri = format!("http://{port}{path}");
+            async move {
+                sender.ready().await?;
+                let body = Empty::new().boxed();
+                sender.send_request(Request::get(uri).body(body).expect("a request")).await
+            }
+        });
+        let answers = timeout(SOON, join_all(asked)).await.expect("headers need no window");
+        (connection, answers)
+    });
+    join_all(connections).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_strangers_do_not_read_stay_within_the_memory_of_the_chart() {
+    let cluster = Plan::default().workers(&["echo"]).start().await;
+    let (gateway, hub) = (cluster.addresses[0], cluster.wires[0].address);
+    let card = "/agents/echo/.well-known/agent-card.json";
+    let _kept = [
+        read_nothing(gateway, card, 0).await,
+        // HTTP/2 takes a whole answer once there is room for its first byte.
+        read_nothing(gateway, card, 1).await,
+        read_nothing(hub, "/", 0).await,
+    ];
+    for (role, process) in
+        [("gateway", &cluster.gateways[0]), ("coordinator", &cluster.coordinators[0])]
+    {
+        let (peak, limit) = (peak(process), chart_limit(role));
+        eprintln!("{role}: at most {peak} MiB of {limit} MiB");
+        assert!(peak < limit * 3 / 4, "{role}: {peak} MiB of {limit} MiB");
+    }
+    let mut other = Connection::open(3, gateway).await.unwrap();
+    other.sender.ready().await.unwrap();
+    let asked = Request::get(format!("http://{gateway}{card}")).body(Empty::new().boxed()).unwrap();
+    let answer = timeout(SOON, other.sender.send_request(asked)).await.unwrap().unwrap();
+    assert_eq!(answer.status(), 200, "others are answered");
+    assert!(!answer.into_body().collect().await.unwrap().to_bytes().is_empty());
+    let sent = cluster.rpc().agent("echo").within(SOON).send("hello").await;
+    assert_eq!(task::state(&sent), COMPLETED);
+}
+
+/// Asks for cards and leaves before the answer, on as many connections as it takes.
+async fn reset_again_and_again(from: u8, port: SocketAddr, resets: Arc<AtomicUsize>, most: usize) {
+    while resets.load(Relaxed) < most {
+        let Ok(connection) = Connection::open(from, port).await else { continue };
+        while !connection.is_closed() && resets.load(Relaxed) < most {
+            let asked = (0..64).map(|n| {
+                let agent = ["echo", "script"][n % 2];
+                let uri = format!("http://{port}/agents/{agent}/.well-known/agent-card.json");
+                let request = http::Request::get(uri).body(endless(0)).expect("a request");
+                connection.sender.clone().send_request(request)
+            });
+            // Only a request that has gone out can be reset.
+            let _ = timeout(Duration::from_millis(2), join_all(asked)).await;
+            resets.fetch_add(64, Relaxed);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reset_requests_of_one_client_do_not_cut_the_link_of_others() {
+    let cluster = Plan::default().workers(&["echo,script"]).slots(128).start().await;
+    let script = cluster.rpc().agent("script").within(Duration::from_secs(60));
+    let waiting: Vec<_> = (0..50)
+        .map(|n| {
+            let script = script.clone();
+            tokio::spawn(async move { script.send(&format!("sleep 4s; chunk {n}")).await })
+        })
+        .collect();
+    let resets = Arc::new(AtomicUsize::new(0));
+    let port = cluster.addresses[0];
+    let storm = (0..8).map(|_| reset_again_and_again(2, port, Arc::clone(&resets), 30_000));
+    timeout(Duration::from_secs(60), join_all(storm)).await.expect("a bounded storm ends");
+    for sent in join_all(waiting).await {
+        let sent = sent.expect("every send that waits is answered");
+        assert_eq!(task::state(&sent), COMPLETED, "{sent}");
+    }
+    let log = cluster.gateways[0].log();
+    assert_eq!(log.matches("connected to the coordinator").count(), 1, "{log}");
+    assert!(!log.contains("no connection to the coordinator"), "{log}");
+}
+
+fn asked(id: u64, body: call::Body) -> Call {
+    Call {
+        id,
+        caller: Some(Caller { principal: "acme".into(), ..Caller::default() }),
+        body: Some(body),
+    }
+}
+
+/// A gateway that has too many calls under way, because it does not read their answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn coordinator_refuses_calls_above_the_limit_alone_and_keeps_the_link() {
+    let up = start_with(|config| config.mesh.token = Some(Secret::new("hunter2").unwrap())).await;
+    let endpoint =
+        tonic::transport::Endpoint::from_shared(format!("http://{}", up.mesh.hub_addr()));
+    // Little room for answers, so that they wait at the coordinator.
+    let endpoint = endpoint.unwrap().initial_stream_window_size(1024);
+    let channel = endpoint.connect().await.unwrap();
+    let most = limits::LINK_CALLS_MAX as u64 + 500;
+    let unknown = || GetTaskRequest { id: "none".to_owned(), ..GetTaskRequest::default() };
+    let (calls, next) = mpsc::channel(1024);
+    let mut request = tonic::Request::new(ReceiverStream::new(next));
+    request.metadata_mut().insert("authorization", "Bearer hunter2".parse().unwrap());
+    let mut client = LinkClient::new(channel);
+    let mut replies = timeout(SOON, client.open(request)).await.unwrap().unwrap().into_inner();
+    let asking = calls.clone();
+    tokio::spawn(async move {
+        for id in 1..=most {
+            asking.send(asked(id, call::Body::Get(unknown()))).await.expect("the link is up");
+        }
+    });
+    // No answer is read until the coordinator has refused the first call.
+    until("a call is refused", SOON, || async {
+        let numbers = up.rpc.path("/metrics").get().await;
+        String::from_utf8_lossy(&numbers.body).contains("OVERLOADED").then_some(())
+    })
+    .await;
+    let (mut answered, mut refused) = (vec![0; most as usize + 1], 0);
+    for _ in 0..most {
+        let reply = timeout(SOON, replies.message()).await.expect("in time");
+        let reply = reply.expect("the link is not cut").expect("the link is not closed");
+        answered[reply.id as usize] += 1;
+        let Some(reply::Body::Failure(failure)) = reply.body else { panic!("no such task") };
+        refused += usize::from(failure.reason == "OVERLOADED");
+    }
+    assert!(answered[1..].iter().all(|count| *count == 1), "each call is answered once");
+    assert!(refused > 0, "that was no overload");
+
+    // The link goes on, and a call that is dropped is confirmed.
+    let part = Part { content: Some(Content::Text("sleep 60s".into())), ..Part::default() };
+    let message = A2aMessage {
+        message_id: "m-1".into(),
+        role: Role::User as i32,
+        parts: vec![part],
+        ..A2aMessage::default()
+    };
+    let send = SendMessageRequest {
+        tenant: "script".into(),
+        message: Some(message),
+        ..SendMessageRequest::default()
+    };
+    let id = most + 1;
+    let (sent, left) = (asked(id, call::Body::Send(send)), call::Body::Drop(Dropped {}));
+    calls.send(sent).await.unwrap();
+    calls.send(Call { id, caller: None, body: Some(left) }).await.unwrap();
+    let confirmed = timeout(SOON, replies.message()).await.expect("in time").unwrap().unwrap();
+    assert_eq!(confirmed.id, id);
+    assert!(matches!(confirmed.body, Some(reply::Body::End(_))), "{confirmed:?}");
+}
