@@ -34,6 +34,11 @@ type Answered = (Done, Result<a2a::SendMessageResponse, Failure>);
 /// passes while this process is stopped, which says nothing about the store.
 const TICKS: u32 = 8;
 
+/// The first tick may come at once.
+fn is_silent(ticks: u32) -> bool {
+    ticks > TICKS
+}
+
 /// The timer for [`Core::patiently`]. One serves many batches, and is set a few times a second at
 /// most.
 pub(crate) fn clock() -> Interval {
@@ -55,12 +60,16 @@ impl Core {
         loop {
             tokio::select! {
                 biased;
-                answer = &mut store => return answer,
+                answer = &mut store => {
+                    if is_silent(ticks) {
+                        self.store_is_back();
+                    }
+                    return answer;
+                }
                 _ = clock.tick() => {}
             }
             ticks += 1;
-            // The first tick may come at once.
-            if ticks > TICKS {
+            if is_silent(ticks) {
                 self.answer_without_store(under_way);
             }
         }
@@ -105,13 +114,20 @@ impl State {
     fn take_answered(&mut self, under_way: &mut [Followup]) -> Vec<Answered> {
         let mut all = Vec::new();
         for followup in under_way.iter_mut().chain(&mut self.queue.followups) {
-            let is_answer = |effect: &mut Effect| matches!(effect, Effect::Answer(..));
-            // One that only tells of a stored task can tell of it as it was confirmed.
-            let told = followup.about.and_then(|id| self.live.get(&id));
-            let stored = told.filter(|live| live.published > 0);
-            for effect in followup.effects.extract_if(.., is_answer) {
-                let Effect::Answer(done, _) = effect else { continue };
-                let task = stored.map(|live| task_response(live.as_confirmed(Some(0))));
+            let live = |id: Option<TaskId>| id.and_then(|id| self.live.get(&id));
+            // A reply about a stored task can return its last confirmed state.
+            let read = live(followup.about).filter(|live| live.published > 0);
+            let changed = live(followup.task.as_ref().map(|task| task.0).or(followup.about));
+            for effect in followup.effects.extract_if(.., |effect| is_answer(effect)) {
+                let (done, stored, history) = match effect {
+                    Effect::Answer(done, _) => (done, read, Some(0)),
+                    Effect::Reply(waiter, _) => {
+                        let stored = changed.filter(|live| waiter.is_stored(live.published));
+                        (waiter.done, stored, waiter.history)
+                    }
+                    _ => continue,
+                };
+                let task = stored.map(|live| task_response(live.as_confirmed(history)));
                 all.push((done, task.ok_or_else(|| unknown().into())));
             }
         }
@@ -136,6 +152,22 @@ impl State {
             self.calls.remove(&call);
         }
         all
+    }
+}
+
+/// Whether an effect answers a caller that does not wait as long as the store takes.
+fn is_answer(effect: &Effect) -> bool {
+    match effect {
+        Effect::Answer(..) => true,
+        Effect::Reply(waiter, _) => !waiter.patient,
+        _ => false,
+    }
+}
+
+impl Waiter {
+    /// Whether the step that its caller asked for is among the first `confirmed` events.
+    fn is_stored(&self, confirmed: u64) -> bool {
+        confirmed > 0 && self.rode <= confirmed
     }
 }
 
@@ -168,7 +200,7 @@ impl Live {
 /// events, and the others.
 pub(crate) fn split(waiters: &mut Vec<Waiter>, confirmed: u64) -> (Vec<Waiter>, Vec<Waiter>) {
     let impatient = waiters.extract_if(.., |waiter| !waiter.patient);
-    impatient.partition(|waiter| confirmed > 0 && waiter.rode <= confirmed)
+    impatient.partition(|waiter| waiter.is_stored(confirmed))
 }
 
 /// Says in the task why a blocking send did not wait for its end.

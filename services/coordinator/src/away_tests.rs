@@ -1,9 +1,9 @@
 //! Answers while the store is silent. The writer is held and the sweep is called directly, so no
 //! test waits for a clock.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use faultline_proto::v1::report;
+use faultline_proto::v1::{AgentOffer, report};
 
 use super::*;
 use crate::testing::{Bench, at_once, keyed, offer, principal, refusal_of, request, task_of};
@@ -93,4 +93,31 @@ async fn an_attempt_that_waits_for_a_child_is_not_answered_early() {
     bench.report(&child, 1, report::Body::Completed(faultline_proto::v1::Completed::default()));
     let task = task_of(answer).await;
     assert_eq!(task.status.unwrap().state(), TaskState::Completed);
+}
+
+#[tokio::test]
+async fn first_report_waiter_gets_its_stored_task_while_the_report_is_not_stored() {
+    let messages = AgentOffer { may_answer_with_message: true, ..offer("a") };
+    let mut bench = Bench::start(vec![messages]).await;
+    let answer = bench.send(at_once(request("a", "hi")), &principal("ann"));
+    let assign = bench.assigned().await;
+    bench.hold_writes().await;
+    bench.complete(&assign, 1);
+    bench.core.answer_without_store(&mut []);
+    let task = task_of(answer).await;
+    let state = task.status.as_ref().unwrap().state();
+    assert_eq!((task.id, state), (assign.task_id, TaskState::Working));
+}
+
+#[tokio::test]
+async fn store_that_answers_after_its_silence_is_used_again() {
+    let bench = Bench::start(vec![offer("a")]).await;
+    let silent = async {
+        while !bench.core.lock().is_away {
+            tokio::task::yield_now().await;
+        }
+    };
+    let mut fast = interval(Duration::from_millis(1));
+    bench.core.patiently(&mut fast, silent, &mut []).await;
+    assert!(!bench.core.lock().is_away, "the store answered");
 }

@@ -113,6 +113,8 @@ pub(crate) enum Effect {
     Assign(WorkerId, Box<v1::Assign>),
     Ack(WorkerId, Ack),
     Answer(Done, Box<SendMessageResponse>),
+    /// The same for a caller whose own step was queued before.
+    Reply(Box<Waiter>, Box<SendMessageResponse>),
     /// Operators who watch are told that the task changed, or is gone.
     Note(TaskId),
     /// Under the lock, so it must be quick and must not ask for it.
@@ -379,6 +381,7 @@ impl State {
                 acks.entry(worker).or_default().push(ack);
             }
             Effect::Answer(done, response) => done(Ok(*response)),
+            Effect::Reply(waiter, response) => (waiter.done)(Ok(*response)),
             Effect::Note(id) => self.feed.note(id),
             Effect::Run(work) => work(),
         }

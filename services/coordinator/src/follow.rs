@@ -177,7 +177,7 @@ impl State {
             waiter.call.map(|call| self.calls.remove(&call));
             let Some(live) = self.live.get(&id) else { return };
             let task = task_response(live.task.to_a2a(waiter.history, true));
-            self.after_steps_of(id, Effect::Answer(waiter.done, Box::new(task)));
+            self.after_steps_of(id, Effect::Reply(Box::new(waiter), Box::new(task)));
         }
     }
 

@@ -155,7 +155,7 @@ impl State {
         }
         for waiter in live.waiters {
             let answer = Box::new(message_response(message.clone()));
-            effects.push(Effect::Answer(waiter.done, answer));
+            effects.push(Effect::Reply(Box::new(waiter), answer));
         }
         key
     }
@@ -187,7 +187,7 @@ impl State {
         for waiter in first {
             waiter.call.map(|call| self.calls.remove(&call));
             let task = task_response(live.task.to_a2a(waiter.history, true));
-            effects.push(Effect::Answer(waiter.done, Box::new(task)));
+            effects.push(Effect::Reply(Box::new(waiter), Box::new(task)));
         }
         self.commit(id, before.version, events, effects);
         if over {

@@ -4,7 +4,6 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use faultline_chassis::limits;
 use faultline_proto::{Failure, reason};
 
 use tokio::time::Instant;
@@ -54,12 +53,8 @@ impl Core {
                 return self.forget(&gone(), followups);
             };
             if expected > 0 {
-                let took = since.elapsed();
-                self.meters.commits.record(took);
+                self.meters.commits.record(since.elapsed());
                 self.meters.batches.record_size(expected);
-                if took >= limits::STORE_SILENCE_MAX {
-                    self.store_is_back();
-                }
             }
             if let Some(error) = failure_of(&written, expected) {
                 self.recover_from(error, followups).await;
@@ -234,8 +229,10 @@ fn raced() -> Failure {
 /// Tells everybody who waits for something that will not be.
 fn answer_all(effects: Vec<Effect>, waiters: Vec<Waiter>, failure: &Failure) {
     for effect in effects {
-        if let Effect::Answer(done, _) = effect {
-            done(Err(failure.clone()));
+        match effect {
+            Effect::Answer(done, _) => done(Err(failure.clone())),
+            Effect::Reply(waiter, _) => (waiter.done)(Err(failure.clone())),
+            _ => {}
         }
     }
     for waiter in waiters {
