@@ -1,6 +1,7 @@
-//! A store that does not answer: a database that is away, a disk that hangs. No caller waits for it
-//! longer than a bound. A send whose task is stored is answered with that task; any other call is
-//! refused with STORE_UNAVAILABLE, which says whether its outcome is unknown.
+//! A store that does not answer: a database that is away, a disk that hangs. No send waits for it
+//! longer than a bound. A send whose task is stored is answered with that task; any other send or
+//! write is refused with STORE_UNAVAILABLE, which says whether its outcome is unknown. Reads have
+//! the bound of the store.
 //!
 //! No call has a timer of its own. The writer, the lease and the recovery have one each; when the
 //! store has not answered them in time, one sweep answers all callers that wait.

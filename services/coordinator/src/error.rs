@@ -145,7 +145,8 @@ pub(crate) enum Error {
     /// The store has the call's step, or will get it, and does not answer.
     #[error(
         "the store does not answer, so it is unknown whether the call was carried out: look for \
-         the task before you send again; only a send with an Idempotency-Key can be repeated"
+         the task before you repeat the call; only a send with an Idempotency-Key can be repeated \
+         at once"
     )]
     StoreSilent { detail: String },
     /// The store has confirmed the task, and cannot be read now.

@@ -96,7 +96,7 @@ impl Core {
 
     /// Takes one step, by version. False: somebody else was faster.
     async fn step_elsewhere(
-        &self,
+        self: &Arc<Self>,
         task: &mut Task,
         body: event::Body,
         with: Option<Box<Extras>>,
@@ -106,6 +106,8 @@ impl Core {
         let mut events: Vec<Event> = vec![task.apply_now(body, now)];
         events.extend(task.shown_again().map(|body| task.apply_now(body, now)));
         let events = (first..).zip(&events).map(|(seq, event)| encode(seq, event)).collect();
+        let extras = with.iter().flat_map(|extras| &extras.pushes);
+        let pushes = extras.map(|row| row.key.clone()).collect();
         let write = Write::Foreign { from, row: Row::from(&*task), events, with };
         let (done, written) = oneshot::channel();
         let done: Done = Box::new(move |answer| drop(done.send(answer)));
@@ -114,6 +116,8 @@ impl Core {
             state.check_open()?;
             let then = vec![Effect::Answer(done, Box::default()), Effect::Note(id)];
             state.commit_write(write, then);
+            // Queued with the write, which may be stored although nobody waits for it any more.
+            self.deliver_after_commit(state, pushes);
             Ok::<_, Error>(())
         })?;
         match written.await {

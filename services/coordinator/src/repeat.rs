@@ -225,7 +225,8 @@ impl Core {
     pub(crate) async fn wait(self: Arc<Self>, wait: Wait, caller: Caller, done: Done) {
         let options = Options { immediately: false, history: wait.history_length };
         for _ in 0..STEP_TRIES {
-            let id = match self.visible(&wait.task_id, "", &caller).await {
+            let visible = read_in_time(self.visible(&wait.task_id, "", &caller));
+            let id = match visible.await {
                 Ok(task) => task.id,
                 Err(error) => return done(Err(error.into())),
             };

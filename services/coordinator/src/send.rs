@@ -164,15 +164,9 @@ impl Core {
             let extras = Extras { key, pushes: push.into_iter().collect() };
             (extras != Extras::default()).then(|| Box::new(extras))
         };
-        let pushes = with(&task).map_or_else(Vec::new, |extras| {
-            extras.pushes.iter().map(|row| row.key.clone()).collect()
-        });
         let answered = self.answer_elsewhere(*task, &request, caller, streams, with).await?;
         Ok(match answered {
-            Answered::Elsewhere(id) => {
-                self.change(|state| self.deliver_after_commit(state, pushes));
-                Taken::Elsewhere(id)
-            }
+            Answered::Elsewhere(id) => Taken::Elsewhere(id),
             Answered::Here(task) => {
                 let task = Some(task);
                 Taken::NotYet(Box::new(Sending { request, task, claim, push }))

@@ -58,7 +58,8 @@ impl Core {
         let continues = !task_id(&request).is_empty() && caller.calling.is_none();
         let tenant = if continues { request.tenant.clone() } else { String::new() };
         if continues {
-            self.check_addressed(&tenant, caller, gate::check_streaming).await?;
+            let checking = self.check_addressed(&tenant, caller, gate::check_streaming);
+            away::read_in_time(checking).await?;
         }
         let found =
             away::read_in_time(self.look_up(request, caller)).await.map_err(
