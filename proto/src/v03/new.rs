@@ -80,7 +80,7 @@ fn part(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     Ok(new.into())
 }
 
-/// Said in JSON, unsaid in ProtoJSON; a client that forgot to say it is understood as well.
+/// The discriminator of a part: explicit in JSON, absent in ProtoJSON, else inferred.
 fn kind(old: &mut Object) -> Result<&'static str, Misfit> {
     let said = old.text("kind")?;
     let meant = |kind: &&str| match &said {

@@ -102,7 +102,7 @@ impl Admin {
     }
 }
 
-/// Nobody is asked for a credential here, and those who ask are few.
+/// Limits of the admin port, which is unauthenticated and has few clients.
 fn bounds() -> Bounds {
     let unread = (limits::UNREAD_BYTES_PER_ADDRESS_MAX, limits::UNREAD_BYTES_MAX);
     let few = (limits::ADMIN_PER_ADDRESS_MAX, limits::ADMIN_MAX);

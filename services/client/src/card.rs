@@ -13,7 +13,7 @@ use http::{Uri, uri::Scheme};
 const WELL_KNOWN: &str = "/.well-known/agent-card.json";
 /// The major version of A2A that is spoken here.
 const MAJOR: &str = "1";
-/// What is spoken with a server that has nothing newer, on JSON-RPC and HTTP+JSON.
+/// Protocol version for servers that speak only 0.3, on JSON-RPC and HTTP+JSON.
 pub(crate) const OLD: &str = "0.3";
 /// What is spoken with a server that says nothing.
 pub(crate) const VERSION: &str = "1.0";

@@ -28,7 +28,7 @@ const OLD_EXTENSIONS: HeaderName = HeaderName::from_static("x-a2a-extensions");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Old {
     dialect: Dialect,
-    /// It is a task and nothing else; otherwise an event, or what a message led to.
+    /// The result is a bare task; otherwise it is an event or the result of a send.
     is_task: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 const HOUR_MS: Millis = 60 * 60 * 1000;
-/// Between two times at which it is written down who is offered, and looked for who is not.
+/// Interval between two sweeps of the agent registry.
 const INTERVAL_MAX: Duration = Duration::from_secs(60 * 60);
 /// Agents forgotten in one commit.
 const AT_ONCE: usize = 100;
@@ -71,7 +71,7 @@ impl Core {
         match self.drop_forgotten(names).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot agents that no worker offers"),
-            Err(error) => tracing::warn!(%error, "forgotten agents were not looked for"),
+            Err(error) => tracing::warn!(%error, "sweep of agents that no worker offers failed"),
         }
     }
 
@@ -103,7 +103,7 @@ impl Core {
         Ok(RemoveAgentResponse {})
     }
 
-    /// Takes out of memory what the store has forgotten. How many of them it were.
+    /// Evicts agents that were deleted from the store, and returns their number.
     async fn drop_forgotten(&self, names: Vec<String>) -> Result<usize, Error> {
         let known = self.store.agents(None).await?;
         let known: HashSet<_> = known.into_iter().map(|known| known.offer.name).collect();

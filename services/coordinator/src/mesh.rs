@@ -40,7 +40,7 @@ impl Core {
             true => Some(default.as_deref().unwrap_or_default()),
             false => Some(request.name.as_str()).filter(|name| !name.is_empty()),
         };
-        // One is looked up: anybody may ask for a card, however many agents there are.
+        // Looks up one agent: anonymous card requests must not scan the registry.
         let found = only.map(|name| state.registry.agents.get_key_value(name));
         let all = found.is_none().then_some(&state.registry.agents).into_iter().flatten();
         let agents = found.flatten().into_iter().chain(all);

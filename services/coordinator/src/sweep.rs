@@ -1,6 +1,6 @@
 //! What is looked for from time to time: workers that did not come back, tasks that nobody takes,
 //! keys that have expired, tasks that were kept for long enough, agents that no worker offers.
-//! What has a time of its own is in `due`.
+//! Timers of single tasks are in `due`.
 
 use std::{sync::Arc, time::Duration};
 

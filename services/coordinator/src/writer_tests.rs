@@ -209,7 +209,7 @@ fn unwritten(ends: Option<End>) -> Bench {
     Bench { core, is_full, is_beaten, worker: WorkerId::new(), _dir: dir }
 }
 
-/// Nobody calls.
+/// Credentials for a service without callers.
 fn any_credentials() -> Credentials {
     let mesh = Mesh { own: Some(Secret::random()), ..Mesh::default() };
     let port = Port { listen: ([127, 0, 0, 1], 0).into(), shared_store: false };

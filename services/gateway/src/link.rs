@@ -131,7 +131,7 @@ impl Open {
 enum Waiter {
     One(oneshot::Sender<Result<Answer, Ended>>),
     Many(Reader),
-    /// Nobody, since then: the coordinator was told and has not confirmed it.
+    /// The caller left at this time; the acknowledgement of the coordinator is pending.
     Left(Instant),
 }
 
@@ -406,8 +406,8 @@ impl Shared {
 }
 
 impl State {
-    /// Nobody waits for a call any more: tells the coordinator, and counts the call until that has
-    /// answered it. Gives whoever waited, and the one to wake.
+    /// Cancels a call. It stays in the in-flight count until the coordinator answers. Returns its
+    /// waiter and the task to wake.
     fn leave(&mut self, id: u64) -> (Option<Waiter>, Option<Waker>) {
         let Some(open) = self.waiting.get_mut(&id) else { return (None, None) };
         match mem::replace(&mut open.waiter, Waiter::Left(Instant::now())) {

@@ -85,7 +85,7 @@ impl Process {
         let drain = Drain::new();
         drain_on_signal(drain.clone()).map_err(Error::Signals)?;
         for what in &self.passed_over {
-            tracing::warn!("passed over: {what}");
+            tracing::warn!("ignored an unusable setting: {what}");
         }
         let probes = Probes::default();
         let exporting = self.otlp.map(|otlp| export::start(self.metrics.clone(), otlp));
@@ -93,7 +93,7 @@ impl Process {
         let serving = match self.admin {
             Some(address) => {
                 let admin = Admin::bind(address, self.metrics, probes.clone()).await?;
-                tracing::info!(address = %admin.addr(), "probes and numbers are served");
+                tracing::info!(address = %admin.addr(), "admin port serves probes and metrics");
                 Some(AbortOnDropHandle::new(tokio::spawn(admin.serve())))
             }
             None => None,
@@ -155,7 +155,7 @@ async fn cut_off<E>(
     match drain.bound(patience, service).await {
         Some(ended) => ended.map(|()| Exit::OK),
         None => {
-            tracing::error!("cut off after {} s of leaving", patience.as_secs());
+            tracing::error!("graceful shutdown timed out after {} s", patience.as_secs());
             Ok(Exit::FAILED)
         }
     }
@@ -167,7 +167,7 @@ fn drain_on_signal(drain: Drain) -> io::Result<()> {
     tokio::spawn(async move {
         signals.next().await;
         let seconds = limits::DRAIN_TIMEOUT.as_secs();
-        tracing::info!("leaving, within {seconds} s; once more to stop at once");
+        tracing::info!("draining for at most {seconds} s; a second signal exits at once");
         drain.start();
         let number = signals.next().await;
         std::process::exit(128 + number);
@@ -182,8 +182,8 @@ pub fn ready(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Waits for `is_so` and logs what for when it takes long. Ends early, with `false`, when `drain`
-/// starts.
+/// Polls a condition, and logs a warning that names it when it takes long. Returns `false` if
+/// `drain` starts first.
 pub async fn until<F>(drain: &Drain, what: &str, mut is_so: impl FnMut() -> F) -> bool
 where
     F: Future<Output = bool>,

@@ -1,6 +1,5 @@
-//! Admission control by client address: what each address holds of a listener, and what all hold
-//! together. It applies before anybody says who they are, so that one address cannot take what is
-//! there for all.
+//! Admission control: quotas of a listener per client address and in total. They apply before
+//! authentication, so that one address cannot exhaust a resource that all share.
 
 use std::{
     collections::HashMap,

@@ -89,7 +89,7 @@ pub fn start(options: Options) -> Result<Telemetry, Error> {
     let started = tracing_subscriber::registry().with(lines).with(records).with(agents).try_init();
     started.map_err(|_| Error::Twice)?;
     for what in &settings.passed_over {
-        tracing::warn!("passed over: {what}");
+        tracing::warn!("ignored an unusable setting: {what}");
     }
     Ok(Telemetry { exporter: exporter(settings, &options)? })
 }

@@ -6,7 +6,7 @@ use faultline_proto::v1::{Deleted, call, reply};
 
 use crate::{caller::Caller, core::Core, error::Error};
 
-/// What A2A calls a question that has one answer; `None`: it is an operator's.
+/// The A2A method of a unary call; `None` for a call of an operator.
 pub(super) fn method(question: &call::Body) -> Option<&'static str> {
     use call::Body;
     Some(match question {

@@ -23,7 +23,7 @@ pub(super) async fn introduce(
     let worker = worker.to_string();
     let row = c.query_one(&statement, &[&worker.as_bytes(), &to.as_slice(), &at]).await?;
     let stored: &[u8] = row.try_get(0)?;
-    // One of another length is of nobody that is known here.
+    // A binding of another length matches no credential.
     Ok(Binding::try_from(stored).unwrap_or_default())
 }
 
