@@ -243,6 +243,13 @@ impl Worker {
         }
     }
 
+    /// Tasks that need this worker, by agent: those that compute, and those that wait for a slot.
+    pub(crate) fn demand(&self) -> impl Iterator<Item = (&str, u64)> {
+        let computing = self.used_by.iter().map(|(agent, used)| (&**agent, u64::from(*used)));
+        let resuming = self.resuming.iter().filter_map(|task| self.running.get(task));
+        computing.chain(resuming.map(|running| (&*running.agent, 1)))
+    }
+
     /// How many tasks of this agent wait for a slot to go on.
     pub(crate) fn resuming_of(&self, agent: &str) -> usize {
         let of = |task: &&TaskId| self.running.get(task).is_some_and(|r| &*r.agent == agent);

@@ -5,9 +5,10 @@
 //! `/metrics` shows as well, of agents that he has to name.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 
 use faultline_chassis::{
@@ -21,12 +22,12 @@ use faultline_proto::{
         GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec,
         MetricValue, ScaledObjectRef, external_scaler_server::ExternalScaler,
     },
-    reason, v1,
+    reason,
 };
 use futures::{Stream, stream};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Interval, MissedTickBehavior, interval},
+    time::{Instant, Interval, MissedTickBehavior, interval},
 };
 use tonic::{Request, Response, Status};
 
@@ -34,7 +35,7 @@ use crate::{
     core::Core,
     error::Error,
     grpc::unseen,
-    registry::{Registry, Worker},
+    registry::{Agent, Registry, Worker},
 };
 
 /// Beginning of the paths of its calls.
@@ -57,46 +58,61 @@ pub(crate) struct Demand {
     pub(crate) slots: u64,
 }
 
+/// The demand of the whole mesh at one moment: here as it is, at other coordinators as of their
+/// last heartbeat. Anonymous calls read a shared snapshot, so that no number of them holds the
+/// state lock for long.
+pub(crate) struct DemandSnapshot {
+    taken: Instant,
+    /// Of every agent that is known.
+    tasks: HashMap<String, u64>,
+    /// Attached workers: their agents and slots.
+    workers: Vec<(Vec<String>, u32)>,
+}
+
 impl Core {
-    /// Everything that is to be done in the whole mesh: here as it is, elsewhere as the others said
-    /// at their last beat.
-    pub(crate) fn demand(&self, agents: &BTreeSet<String>) -> Result<Demand, Error> {
-        let state = self.lock();
-        state.check_served()?;
-        Ok(state.registry.demand(agents))
+    pub(crate) fn demand_snapshot(&self) -> DemandSnapshot {
+        self.lock().registry.demand_snapshot()
     }
 }
 
 impl Registry {
-    /// The tasks of one agent for which workers are needed.
-    pub(crate) fn demand_for(&self, name: &str) -> u64 {
-        // Nobody ever offered it, so nobody can send to it. Were that no demand, a first worker
-        // would never come.
-        if !self.agents.contains_key(name) {
-            return 1;
-        }
-        self.demand_here(name) + self.elsewhere.demand_for(name)
-    }
-
-    /// Those of them that are here.
+    /// The tasks of one agent at this coordinator for which workers are needed.
     pub(crate) fn demand_here(&self, name: &str) -> u64 {
         let Some(agent) = self.agents.get(name) else { return 0 };
         let resuming: usize = self.workers.values().map(|w| w.resuming_of(name)).sum();
         u64::from(self.computing(name)) + (agent.queue.len() + resuming) as u64
     }
 
-    fn demand(&self, agents: &BTreeSet<String>) -> Demand {
-        let tasks = agents.iter().map(|name| self.demand_for(name)).sum();
-        let mut demand = Demand { tasks, ..Demand::default() };
-        let offers = |worker: &&Worker| worker.agents.iter().any(|name| agents.contains(name));
-        for worker in self.workers.values().filter(|w| w.is_attached()).filter(offers) {
-            demand.workers += 1;
-            demand.slots += u64::from(worker.slots);
+    /// One pass over agents and workers.
+    fn demand_snapshot(&self) -> DemandSnapshot {
+        let queued = |(name, agent): (&String, &Agent)| {
+            (name.clone(), agent.queue.len() as u64 + self.elsewhere.demand_for(name))
+        };
+        let mut tasks: HashMap<_, _> = self.agents.iter().map(queued).collect();
+        for (agent, busy) in self.workers.values().flat_map(Worker::demand) {
+            if let Some(tasks) = tasks.get_mut(agent) {
+                *tasks += busy;
+            }
         }
-        let offers = |worker: &&v1::Worker| worker.agents.iter().any(|a| agents.contains(a));
-        for worker in self.elsewhere.workers().filter(|w| w.attached).filter(offers) {
-            demand.workers += 1;
-            demand.slots += u64::from(worker.slots);
+        let here = self.workers.values().filter(|worker| worker.is_attached());
+        let here = here.map(|worker| (worker.agents.clone(), worker.slots));
+        let others = self.elsewhere.workers().filter(|worker| worker.attached);
+        let others = others.map(|worker| (worker.agents.clone(), worker.slots));
+        DemandSnapshot { taken: Instant::now(), tasks, workers: here.chain(others).collect() }
+    }
+}
+
+impl DemandSnapshot {
+    fn demand(&self, agents: &BTreeSet<String>) -> Demand {
+        // No worker ever offered an unknown agent, so no task can be sent to it. It counts as one
+        // task: without demand its first worker would never start.
+        let tasks = agents.iter().map(|name| self.tasks.get(name).copied().unwrap_or(1)).sum();
+        let mut demand = Demand { tasks, ..Demand::default() };
+        for (offered, slots) in &self.workers {
+            if offered.iter().any(|name| agents.contains(name)) {
+                demand.workers += 1;
+                demand.slots += u64::from(*slots);
+            }
         }
         demand
     }
@@ -132,6 +148,11 @@ impl Trigger {
             let what = "name the agents that the workers offer, with commas between them";
             return Err(invalid(AGENTS, what.to_owned()));
         }
+        if agents.len() > limits::SCALER_AGENTS_MAX {
+            let (named, most) = (agents.len(), limits::SCALER_AGENTS_MAX);
+            let what = format!("{named} agents are named, {most} are possible: use several triggers");
+            return Err(invalid(AGENTS, what));
+        }
         for name in &agents {
             let each = "name each agent, for there are no patterns";
             check_agent_name(name).map_err(|e| invalid(AGENTS, format!("{e}; {each}")))?;
@@ -150,16 +171,42 @@ impl Trigger {
 pub(crate) struct Scaler {
     core: Arc<Core>,
     streams: Arc<Semaphore>,
+    recent: Arc<RecentDemand>,
+}
+
+/// The last snapshot, which all calls share for a moment.
+struct RecentDemand {
+    age_max: Duration,
+    snapshot: Mutex<Option<Arc<DemandSnapshot>>>,
+}
+
+impl RecentDemand {
+    fn get(&self, core: &Core) -> Result<Arc<DemandSnapshot>, Error> {
+        core.lock().check_served()?;
+        // Held while a new snapshot is taken: concurrent calls wait for that one.
+        let mut kept = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(recent) = kept.as_ref().filter(|s| s.taken.elapsed() < self.age_max) {
+            return Ok(Arc::clone(recent));
+        }
+        let taken = Arc::new(core.demand_snapshot());
+        *kept = Some(Arc::clone(&taken));
+        Ok(taken)
+    }
 }
 
 impl Scaler {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, streams: Arc::new(Semaphore::new(limits::SCALER_STREAMS_MAX)) }
+        Self::with_age(core, limits::SCALER_LOOK / 4)
+    }
+
+    fn with_age(core: Arc<Core>, age_max: Duration) -> Self {
+        let recent = Arc::new(RecentDemand { age_max, snapshot: Mutex::default() });
+        Self { core, streams: Arc::new(Semaphore::new(limits::SCALER_STREAMS_MAX)), recent }
     }
 
     async fn ask(&self, asked: &ScaledObjectRef) -> Result<(Trigger, Demand), Status> {
         let trigger = Trigger::read(asked).map_err(unseen)?;
-        let demand = self.core.demand(&trigger.agents).map_err(unseen)?;
+        let demand = self.recent.get(&self.core).map_err(unseen)?.demand(&trigger.agents);
         Ok((trigger, demand))
     }
 
@@ -175,6 +222,7 @@ impl Scaler {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Watch {
             core: Arc::downgrade(&self.core),
+            recent: Arc::clone(&self.recent),
             agents: trigger.agents,
             looks,
             told: None,
@@ -188,6 +236,7 @@ impl Scaler {
 /// changes, he hears of it once a look.
 struct Watch {
     core: Weak<Core>,
+    recent: Arc<RecentDemand>,
     agents: BTreeSet<String>,
     looks: Interval,
     told: Option<bool>,
@@ -201,7 +250,7 @@ impl Watch {
         loop {
             self.looks.tick().await;
             let core = self.core.upgrade().ok_or(Error::Leaving)?;
-            let active = core.demand(&self.agents)?.is_active();
+            let active = self.recent.get(&core)?.demand(&self.agents).is_active();
             if self.told.replace(active) != Some(active) {
                 return Ok(active);
             }

@@ -22,7 +22,7 @@ async fn bench(agents: &[&str]) -> Bench {
 
 async fn tasks(bench: &Bench, agents: &[&str]) -> u64 {
     let agents = agents.iter().map(|name| name.to_string()).collect();
-    bench.core.demand(&agents).unwrap().tasks
+    bench.core.demand_snapshot().demand(&agents).tasks
 }
 
 fn slot(bench: &Bench, task_id: &str, released: bool) {
@@ -71,7 +71,7 @@ async fn an_agent_that_nobody_ever_offered_asks_for_the_worker_that_will() {
 #[tokio::test]
 async fn the_target_is_what_the_trigger_says_or_what_a_worker_has() {
     let mut bench = bench(&["a", "b"]).await;
-    let scaler = Scaler::new(Arc::clone(&bench.core));
+    let scaler = Scaler::with_age(Arc::clone(&bench.core), Duration::ZERO);
     let target = async |pairs: &[(&str, &str)]| {
         let spec = scaler.get_metric_spec(Request::new(asked(pairs))).await.unwrap().into_inner();
         assert_eq!(spec.metric_specs.len(), 1);
@@ -88,7 +88,7 @@ async fn the_target_is_what_the_trigger_says_or_what_a_worker_has() {
 #[tokio::test]
 async fn a_trigger_that_makes_no_sense_is_told_which_key_to_mend() {
     let bench = bench(&["a"]).await;
-    let scaler = Scaler::new(Arc::clone(&bench.core));
+    let scaler = Scaler::with_age(Arc::clone(&bench.core), Duration::ZERO);
     for (pairs, says) in [
         (&[][..], "scalerMetadata.agents: name the agents"),
         (&[("agents", " , ")], "scalerMetadata.agents: name the agents"),
@@ -119,7 +119,7 @@ async fn a_trigger_that_makes_no_sense_is_told_which_key_to_mend() {
 #[tokio::test]
 async fn a_watcher_hears_of_changes_only_and_of_the_end() {
     let mut bench = bench(&["a"]).await;
-    let scaler = Scaler::new(Arc::clone(&bench.core));
+    let scaler = Scaler::with_age(Arc::clone(&bench.core), Duration::ZERO);
     let watch = scaler.stream_is_active(Request::new(asked(&[("agents", "a")]))).await;
     let mut told = watch.unwrap().into_inner();
     let mut next = async || soon(told.next()).await.unwrap().map(|answer| answer.result);
@@ -142,7 +142,7 @@ async fn a_watcher_hears_of_changes_only_and_of_the_end() {
 #[tokio::test]
 async fn watchers_are_bounded_and_make_room_when_they_leave() {
     let bench = bench(&["a"]).await;
-    let scaler = Scaler::new(Arc::clone(&bench.core));
+    let scaler = Scaler::with_age(Arc::clone(&bench.core), Duration::ZERO);
     let watch = async || scaler.stream_is_active(Request::new(asked(&[("agents", "a")]))).await;
     let mut watchers = Vec::new();
     for _ in 0..limits::SCALER_STREAMS_MAX {
@@ -153,4 +153,29 @@ async fn watchers_are_bounded_and_make_room_when_they_leave() {
     assert!(full.message().contains("ask with IsActive"), "{full}");
     watchers.pop();
     assert!(watch().await.is_ok());
+}
+
+#[tokio::test]
+async fn trigger_with_too_many_agents_is_refused_and_names_the_limit() {
+    let bench = bench(&["a"]).await;
+    let scaler = Scaler::new(Arc::clone(&bench.core));
+    let names = |count: usize| (0..count).map(|n| format!("a{n}")).collect::<Vec<_>>().join(",");
+    let is_active = async |count| {
+        let asked = asked(&[("agents", &names(count))]);
+        scaler.is_active(Request::new(asked)).await.map(|answer| answer.into_inner().result)
+    };
+    assert!(is_active(limits::SCALER_AGENTS_MAX).await.unwrap(), "unknown agents need a worker");
+    let refused = is_active(limits::SCALER_AGENTS_MAX + 1).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("64 are possible"), "{refused}");
+}
+
+#[tokio::test]
+async fn calls_of_one_moment_share_one_snapshot() {
+    let bench = bench(&["a"]).await;
+    let recent = Scaler::with_age(Arc::clone(&bench.core), Duration::from_secs(60)).recent;
+    let first = recent.get(&bench.core).unwrap();
+    assert!(Arc::ptr_eq(&first, &recent.get(&bench.core).unwrap()));
+    bench.core.lock().closed = Some(Closed::Leaving);
+    assert!(recent.get(&bench.core).is_err(), "a coordinator that leaves does not answer");
 }
