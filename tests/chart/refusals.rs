@@ -3,6 +3,16 @@
 use crate::refused;
 
 #[test]
+fn pool_with_more_agents_than_keda_may_name_is_refused() {
+    let agents: Vec<_> = (0..65).map(|n| format!("\"a{n}\"")).collect();
+    let agents = agents.join(",");
+    let scaled = r#""autoscaling":{"by":"keda"}"#;
+    let values = format!(r#"workers=[{{"name":"a","agents":[{agents}],{scaled}}}]"#);
+    let says = refused(&["--set-json", &values]);
+    assert!(says.contains("pool a: KEDA asks for 64 agents at most"), "{says}");
+}
+
+#[test]
 fn what_cannot_work_is_refused_and_says_what_to_do() {
     for (values, says) in [
         ("coordinator.replicas=2", "SQLite has one coordinator; set store.kind to postgres"),

@@ -103,7 +103,7 @@ async fn hostile_page_gets_nothing_from_the_port_of_the_coordinator() {
     let send = SendMessageRequest { tenant, message: Some(message), ..Default::default() };
     let cancel = CancelTaskRequest { id: task_id.clone(), ..Default::default() };
     let stop = OperatorCancelRequest { task_id: task_id.clone(), ..Default::default() };
-    let answer = OperatorAnswerRequest { task_id, ..Default::default() };
+    let answer = OperatorAnswerRequest { task_id, text: "yes".into(), ..Default::default() };
     let grpc = json!([
         ["/lf.a2a.v1.A2AService/SendMessage", framed(&send)],
         ["/lf.a2a.v1.A2AService/ListTasks", framed(&ListTasksRequest::default())],

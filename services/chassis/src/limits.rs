@@ -164,12 +164,17 @@ pub const WORKER_NAME_BYTES_MAX: usize = 256;
 pub const CARD_BYTES_MAX: usize = 64 * 1024;
 /// Agents that a mesh knows: those that are offered, and those that were and are not forgotten yet.
 pub const AGENTS_MAX: usize = 1000;
+/// The offers of all of them together, encoded, cards included: every coordinator keeps them in
+/// memory. It is 16 KiB for each agent; a usual card takes 2 KiB.
+pub const OFFERS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Tasks that one worker computes at once, unless it says otherwise.
 pub const WORKER_SLOTS: u32 = 64;
 /// Scaled objects that are told when there is something to do; each is looked after on its own.
 pub const SCALER_STREAMS_MAX: usize = 1024;
-/// What a scaled object may say of itself, encoded: the names of a thousand agents.
-pub const SCALER_BYTES_MAX: usize = 64 * 1024;
+/// Metadata of a scaled object, encoded: the longest names of its agents, and room for the rest.
+pub const SCALER_BYTES_MAX: usize = 16 * 1024;
+/// Agents of one scaled object: its calls need no credential, and each name costs a look-up.
+pub const SCALER_AGENTS_MAX: usize = 64;
 /// Open connections of one server.
 pub const CONNECTIONS_MAX: usize = 10_000;
 
@@ -224,8 +229,25 @@ pub const CARDS_KEPT_MAX: usize = 1024;
 /// sent is in memory before anybody has looked at it.
 pub const PUBLIC_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 pub const PUBLIC_CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Streams that a stranger may reset before they were served: h2's own default against rapid reset.
-pub const PUBLIC_RESETS_MAX: usize = 20;
+/// Resets of a connection from strangers, before a stream was served and because of errors of the
+/// peer: h2's own defaults against rapid reset.
+pub const PUBLIC_RESETS_MAX: (usize, usize) = (20, 1024);
+/// Open streams of one HTTP/2 connection, in the mesh and from strangers.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
+pub const PUBLIC_STREAMS_PER_CONNECTION_MAX: u32 = 1024;
+/// About the memory of an answer without a body that waits in an HTTP/2 connection.
+pub const BLOCKED_ANSWER_BYTES: usize = 1024;
+/// Headers of a request. HTTP/2 counts 32 bytes for each beside its name and value.
+pub const REQUEST_HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
+/// About the memory of one header beside its name and value. Compressed, it can be one byte.
+pub const HEADER_OVERHEAD_BYTES: usize = 128;
+/// About the memory of a request that waits, beside its head and body.
+pub const WAITING_REQUEST_BYTES: usize = 8 * 1024;
+/// Bytes of large heads at a coordinator, in all and of one address.
+pub const HEADS_MAX: usize = 32 * 1024 * 1024;
+pub const HEADS_PER_ADDRESS_MAX: usize = HEADS_MAX / 4;
+/// A head that takes no more than this is not charged: it is that of an ordinary request.
+pub const HEAD_FREE_BYTES: usize = 8 * 1024;
 
 // What operators are shown at once.
 

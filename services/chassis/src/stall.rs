@@ -8,7 +8,10 @@ use std::{
     io::{self, IoSlice},
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -43,16 +46,31 @@ impl Stalled {
 /// Tells those who answer on a connection that its peer does not read. Each stall is told to those
 /// who were there before it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Warning(Arc<Mutex<CancellationToken>>);
+pub(crate) struct Warning(Arc<Signals>);
+
+#[derive(Debug, Default)]
+struct Signals {
+    next_stall: Mutex<CancellationToken>,
+    is_blocked: AtomicBool,
+}
 
 impl Warning {
     /// Cancelled at the next stall.
     pub(crate) fn token(&self) -> CancellationToken {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.next_stall.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether bytes wait at this moment for the peer to take them.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.0.is_blocked.load(Ordering::Relaxed)
     }
 
     fn give(&self) {
-        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
+        mem::take(&mut *self.0.next_stall.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
+    }
+
+    fn set_blocked(&self, is_blocked: bool) {
+        self.0.is_blocked.store(is_blocked, Ordering::Relaxed);
     }
 }
 
@@ -87,16 +105,27 @@ impl<S> Impatient<S> {
         &self.inner
     }
 
+    fn set_blocked(&self, is_blocked: bool) {
+        if let Some((_, warning)) = &self.warning {
+            warning.set_blocked(is_blocked);
+        }
+    }
+
     fn watch<T>(
         &mut self,
         polled: Poll<io::Result<T>>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
         if polled.is_ready() {
-            self.alarm = None;
+            if self.alarm.take().is_some() {
+                self.set_blocked(false);
+            }
             return polled;
         }
         let Some(patience) = self.patience else { return polled };
+        if self.alarm.is_none() {
+            self.set_blocked(true);
+        }
         let first = self.warning.as_ref().map(|(after, _)| *after);
         let alarm = self.alarm.get_or_insert_with(|| Alarm {
             sleep: Box::pin(sleep(first.unwrap_or(patience))),

@@ -29,6 +29,7 @@ impl Config {
         let limits = Limits::default()
             .with(Kind::Connection, connections, limits::CONNECTIONS_MAX)
             .with(Kind::HealthWatch, watches, limits::HEALTH_WATCHES_MAX)
+            .with(Kind::BufferedBytes, limits::HEADS_PER_ADDRESS_MAX, limits::HEADS_MAX)
             .with(Kind::ScalerStream, streams, limits::SCALER_STREAMS_MAX)
             .with(Kind::OpenCall, limits::OPEN_CALLS_PER_ADDRESS_MAX, limits::OPEN_CALLS_MAX)
             .with(

@@ -418,7 +418,7 @@ impl Service {
                 ExternalScalerServer::new(Scaler::new(Arc::clone(&core)))
                     .max_decoding_message_size(limits::SCALER_BYTES_MAX),
             );
-        let router = routes.prepare().into_axum_router();
+        let router = server::refuse_undecodable(routes.prepare().into_axum_router());
         let authorized =
             server::CredentialLayer::new(credentials, &[scaler::PATH], access::authorize);
         let router = router.layer(authorized);

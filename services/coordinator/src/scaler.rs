@@ -150,7 +150,7 @@ impl Trigger {
         }
         if agents.len() > limits::SCALER_AGENTS_MAX {
             let (named, most) = (agents.len(), limits::SCALER_AGENTS_MAX);
-            let what = format!("{named} agents are named, {most} are possible: use several triggers");
+            let what = format!("{named} agents are named, {most} are possible; use more triggers");
             return Err(invalid(AGENTS, what));
         }
         for name in &agents {

@@ -39,7 +39,7 @@ pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Refused
             discard(head, body).await;
             return Err(too_large());
         }
-        match collect(head, body, limits::BODY_BYTES_MAX).await? {
+        match collect(body, limits::BODY_BYTES_MAX).await? {
             Some(all) => Ok(all),
             None => {
                 discard(head, body).await;
@@ -51,14 +51,14 @@ pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Refused
 }
 
 /// The whole body of a health check, for which nobody needs a credential.
-pub(crate) async fn read_health(head: &Parts, body: &mut Body) -> Result<Bytes, Refused> {
+pub(crate) async fn read_health(body: &mut Body) -> Result<Bytes, Refused> {
     let most = limits::HEALTH_BYTES_MAX;
     let too_large = || {
         let text =
             format!("the body of a health check is over {most} bytes: send a service's name");
         Refused::from(Failure::new(&reason::CONTENT_TOO_LARGE).because(text))
     };
-    let reading = async { collect(head, body, most).await?.ok_or_else(too_large) };
+    let reading = async { collect(body, most).await?.ok_or_else(too_large) };
     in_time(reading).await
 }
 
@@ -85,13 +85,13 @@ fn declared(head: &Parts) -> u64 {
 }
 
 /// None: it is too large. A body that is here whole is taken as it is. One that has to be waited
-/// for is charged to the budget of its client, with its head: that waits too.
-async fn collect(head: &Parts, body: &mut Body, most: usize) -> Result<Option<Bytes>, Refused> {
+/// for is charged to the budget of its client, with what a waiting request takes.
+async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Refused> {
     let mut reserved = None;
     let first = match next(body).now_or_never() {
         Some(first) => first?,
         None => {
-            reserved = Some(Reserved::new(head_bytes(head)).map_err(no_room)?);
+            reserved = Some(Reserved::new(limits::WAITING_REQUEST_BYTES).map_err(no_room)?);
             next(body).await?
         }
     };
@@ -104,7 +104,7 @@ async fn collect(head: &Parts, body: &mut Body, most: usize) -> Result<Option<By
     }
     let mut reserved = match reserved {
         Some(reserved) => reserved,
-        None => Reserved::new(head_bytes(head)).map_err(no_room)?,
+        None => Reserved::new(limits::WAITING_REQUEST_BYTES).map_err(no_room)?,
     };
     let (mut all, mut next_piece) = (Vec::new(), Some(first));
     while let Some(piece) = next_piece {
@@ -121,12 +121,6 @@ async fn collect(head: &Parts, body: &mut Body, most: usize) -> Result<Option<By
         next_piece = next(body).await?;
     }
     Ok(Some(reserved.around(all.into())))
-}
-
-/// About what a request takes before its body.
-fn head_bytes(head: &Parts) -> usize {
-    let headers = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
-    head.uri.path().len() + head.uri.query().map_or(0, str::len) + headers.sum::<usize>()
 }
 
 /// The status is that of the reason: JSON-RPC has not read what it would answer.

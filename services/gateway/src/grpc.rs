@@ -62,7 +62,7 @@ pub(crate) async fn answer(
 ) -> HttpResponse<Body> {
     let report = exchange.reporter();
     let read = match is_health {
-        true => body::read_health(&exchange.head, body).await,
+        true => body::read_health(body).await,
         false => body::read(&exchange.head, body).await,
     };
     let body = match read {

@@ -44,6 +44,9 @@
 {{- if and (eq $by "hpa") (lt (int $pool.autoscaling.min) 1) -}}
 {{- fail (printf "workers: pool %s: an HPA does not scale to none; set autoscaling.min to 1 or more, or autoscaling.by to keda" $pool.name) -}}
 {{- end -}}
+{{- if and (eq $by "keda") (gt (len $pool.agents) 64) -}}
+{{- fail (printf "workers: pool %s: KEDA asks for 64 agents at most; use several pools" $pool.name) -}}
+{{- end -}}
 {{- if ne $by "none" -}}
 {{- range $agent := $pool.agents -}}
 {{- if hasKey $scaled $agent -}}

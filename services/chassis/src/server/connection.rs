@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -12,12 +12,13 @@ use std::{
 use bytes::Bytes;
 use faultline_proto::Failure;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     ledger::{Address, Kind, Taken, too_many},
     streams,
 };
-use crate::stall::Warning;
+use crate::{limits, stall::Warning};
 
 /// One connection, as its requests see it.
 #[derive(Debug)]
@@ -32,6 +33,10 @@ pub(super) struct Connection {
     /// Unread answers of the current period and of the one before, which take turns.
     unread: [AtomicUsize; 2],
     period: AtomicUsize,
+    /// Charges for answers that ended while the peer took nothing: HTTP/2 keeps their headers.
+    blocked: Mutex<Vec<Taken>>,
+    /// Cancelled when the peer has too many of those.
+    overrun: CancellationToken,
 }
 
 const STARTED: u64 = 1 << 32;
@@ -46,6 +51,8 @@ impl Connection {
             streams: AtomicU64::new(0),
             unread: Default::default(),
             period: AtomicUsize::new(0),
+            blocked: Mutex::default(),
+            overrun: CancellationToken::new(),
         })
     }
 
@@ -64,10 +71,27 @@ impl Connection {
         Ok(Unread { connection: Arc::clone(self), period, _taken: taken })
     }
 
-    /// Returns when an answer has been unread for this long, and at the latest after twice as long.
+    /// Charges an answer whose stream has ended while the peer took nothing. A peer without room
+    /// for it loses its connection.
+    fn charge_blocked(&self) {
+        let mut blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.address.take(Kind::UnreadBytes, limits::BLOCKED_ANSWER_BYTES) {
+            Ok(taken) => blocked.push(taken),
+            Err(_) => self.overrun.cancel(),
+        }
+    }
+
+    /// Returns when an answer has been unread for this long, and at the latest after twice as long;
+    /// at once when the peer has more unread answers than its address may have.
     pub(super) async fn neglected(&self, patience: Duration) {
         loop {
-            sleep_until(Instant::now() + patience).await;
+            let period = sleep_until(Instant::now() + patience);
+            if self.overrun.run_until_cancelled(period).await.is_none() {
+                return;
+            }
+            if !self.warning.is_blocked() {
+                self.blocked.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            }
             let next = self.period.load(Relaxed).wrapping_add(1);
             if self.unread[next % 2].load(Relaxed) > 0 {
                 return;
@@ -101,6 +125,9 @@ pub(super) struct OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
+        if self.connection.warning.is_blocked() {
+            self.connection.charge_blocked();
+        }
         self.connection.streams.fetch_sub(1, Relaxed);
     }
 }

@@ -8,16 +8,26 @@ mod credential;
 mod greet;
 mod grpc_only;
 mod guard;
+mod head;
 mod host;
 mod ledger;
 mod measure;
 mod open;
 mod streams;
+mod undecodable;
 mod unread;
 
-use std::{future::pending, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::{pending, ready},
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::Router;
+use futures::{FutureExt, future::Either as EitherFuture};
 use http::Request;
 use hyper::service::service_fn;
 use hyper_util::{
@@ -48,6 +58,7 @@ pub use ledger::{Kind, Limits, Taken};
 pub use measure::{Measure, MeasureLayer};
 pub use open::{OpenGuard, OpenLayer};
 pub use streams::{peer_stall, stream_end};
+pub use undecodable::refuse_undecodable;
 pub use unread::until_read;
 
 /// A socket that waits for clients, and what they must speak on it.
@@ -70,8 +81,11 @@ pub struct Bounds {
     pub idle: Option<Duration>,
     /// Flow-control windows of a stream and of a connection: what a peer may send unread.
     pub windows: (u32, u32),
-    /// Streams that a peer may reset before they are served, before its connection is closed.
-    pub resets: usize,
+    /// Streams that may be reset before the connection is closed: by the peer before they are
+    /// served, and by us because of its errors.
+    pub resets: (usize, usize),
+    /// Streams that may be open on one connection.
+    pub streams: u32,
 }
 
 impl Default for Bounds {
@@ -81,7 +95,8 @@ impl Default for Bounds {
             connection_bytes: usize::MAX,
             idle: None,
             windows: (limits::STREAM_WINDOW_BYTES, limits::CONNECTION_WINDOW_BYTES),
-            resets: limits::PENDING_RESETS_MAX,
+            resets: (limits::PENDING_RESETS_MAX, limits::PENDING_RESETS_MAX),
+            streams: limits::STREAMS_PER_CONNECTION_MAX,
         }
     }
 }
@@ -95,6 +110,7 @@ impl Bounds {
             idle: Some(idle),
             windows: (limits::PUBLIC_STREAM_WINDOW_BYTES, limits::PUBLIC_CONNECTION_WINDOW_BYTES),
             resets: limits::PUBLIC_RESETS_MAX,
+            streams: limits::PUBLIC_STREAMS_PER_CONNECTION_MAX,
         }
     }
 }
@@ -221,9 +237,16 @@ impl Port {
             Err(error) => return tracing::debug!(%peer, %error, "cut off before any request"),
         };
         let router = self.router.clone();
-        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            router.clone().oneshot(request)
-        });
+        let service =
+            service_fn(move |request: Request<hyper::body::Incoming>| {
+                match head::charge(&request) {
+                    Ok(charged) => {
+                        let answer = router.clone().oneshot(request);
+                        EitherFuture::Left(answer.inspect(move |_| drop(charged)))
+                    }
+                    Err(_) => EitherFuture::Right(ready(Ok(unread::no_room()))),
+                }
+            });
         // hyper closes an idle HTTP/1 connection itself.
         let is_http2 = stream.is_http2();
         let idle = self.bounds.idle.filter(|_| is_http2);
@@ -313,9 +336,9 @@ fn builder(streams: Streams, bounds: &Bounds) -> auto::Builder<Streams> {
         .keep_alive_timeout(limits::PING_TIMEOUT)
         .initial_stream_window_size(bounds.windows.0)
         .initial_connection_window_size(bounds.windows.1)
-        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
-        .max_pending_accept_reset_streams(bounds.resets)
-        .max_local_error_reset_streams(limits::PENDING_RESETS_MAX)
-        .max_concurrent_streams(4096);
+        .max_header_list_size(limits::REQUEST_HEADER_LIST_BYTES_MAX)
+        .max_pending_accept_reset_streams(bounds.resets.0)
+        .max_local_error_reset_streams(bounds.resets.1)
+        .max_concurrent_streams(bounds.streams);
     builder
 }
