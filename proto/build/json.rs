@@ -85,7 +85,7 @@ fn message(
     writeln!(out, "fn read_field<'de, D: ::serde::Deserializer<'de>>(")?;
     writeln!(out, "&mut self, field: usize, input: D, trail: &crate::json::Trail,")?;
     writeln!(out, ") -> Result<(), D::Error> {{")?;
-    writeln!(out, "match field {{\n{reads}_ => read::skip(input)?,\n}}\nOk(())\n}}")?;
+    writeln!(out, "match field {{\n{reads}_ => read::skip(input, trail)?,\n}}\nOk(())\n}}")?;
     writeln!(out, "fn write_fields(&self, out: &mut Vec<u8>) {{\n{writes}}}\n}}")?;
     Ok(())
 }

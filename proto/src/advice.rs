@@ -3,13 +3,14 @@
 //! so that no two of them can disagree.
 //!
 //! Three rules hold for every failure:
-//! - The verdict is [`Verdict::Retry`] exactly when the failure may be retried
-//!   ([`Failure::may_retry`]), whoever reads it, and the text names a delay exactly when there is
-//!   one ([`Failure::delay`]).
+//! - The verdict is [`Verdict::Retry`] only if the failure may be retried ([`Failure::may_retry`]),
+//!   for every reader, and the text names a delay exactly when there is one ([`Failure::delay`]).
+//!   After TASK_TIMEOUT and RECONNECT_EXHAUSTED the work may have been done, so the verdict is
+//!   [`Verdict::Check`] although they pass. A refusal by a person precedes everything else.
 //! - A caller is told to correct a request only if the caller wrote it. A request that failed
 //!   further down was written by the agent above the origin, so the owner of that agent acts.
 //! - A fault in the code of an agent is a matter of the agent's owner, a fault of a remote agent of
-//!   the remote's owner, and only a fault of the mesh itself of the operator.
+//!   the remote's owner, and a fault of the mesh or of its configuration of the operator.
 
 use std::time::Duration;
 
@@ -71,6 +72,8 @@ pub enum Party {
     /// The owner of an agent outside the mesh.
     Remote(String),
     Person,
+    /// There is nothing to do.
+    Nobody,
 }
 
 impl Party {
@@ -82,16 +85,18 @@ impl Party {
             Party::Operator => "operator",
             Party::Remote(_) => "remote",
             Party::Person => "person",
+            Party::Nobody => "nobody",
         }
     }
 
     pub fn agent(&self) -> &str {
         match self {
             Party::Owner(name) | Party::Remote(name) => name,
-            Party::Caller | Party::Operator | Party::Person => "",
+            Party::Caller | Party::Operator | Party::Person | Party::Nobody => "",
         }
     }
 
+    /// In words; empty: nobody.
     pub fn describe(&self) -> String {
         match self {
             Party::Caller => "the caller".to_owned(),
@@ -101,6 +106,7 @@ impl Party {
             Party::Remote(name) if name.is_empty() => "the owner of the remote server".to_owned(),
             Party::Remote(name) => format!("the owner of remote agent '{name}'"),
             Party::Person => "a person".to_owned(),
+            Party::Nobody => String::new(),
         }
     }
 }
@@ -117,12 +123,9 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// The text, and the party unless the text names it.
+    /// See [`sentence`].
     pub fn sentence(&self) -> String {
-        match self.actor.describe() {
-            party if self.text.contains(&party) => self.text.clone(),
-            party => format!("{} ({party})", self.text),
-        }
+        sentence(&self.to_record())
     }
 
     pub fn to_record(&self) -> v1::Advice {
@@ -133,6 +136,7 @@ impl Advice {
             agent: self.actor.agent().to_owned(),
             text: self.text.clone(),
             retry_after_ms: self.retry_after.map(ms),
+            party: self.actor.describe(),
         }
     }
 
@@ -146,12 +150,18 @@ impl Advice {
 /// reader; the text tells the reader's part in it.
 pub fn advise(failure: &Failure, reader: Reader) -> Advice {
     let view = step::View { failure, row: failure.row(), chain: Chain::of(failure), reader };
-    let retry_after = failure.delay();
-    let (verdict, actor, text) = match retry_after {
-        _ if failure.may_retry() => (Verdict::Retry, Party::Caller, view.retry(retry_after)),
-        _ => view.no_retry(),
-    };
+    let (verdict, actor, text) = view.step();
+    let retry_after = failure.delay().filter(|_| verdict == Verdict::Retry);
     Advice { verdict, actor, text, retry_after }
+}
+
+/// The text of a record, and the party that acts unless the text names it.
+pub fn sentence(record: &v1::Advice) -> String {
+    let (text, party) = (&record.text, &record.party);
+    match text.contains(party.as_str()) {
+        true => text.clone(),
+        false => format!("{text} ({party})"),
+    }
 }
 
 /// As people say it: 350ms, 1.2s, 2m 3s.
@@ -167,11 +177,17 @@ pub fn span(time: Duration) -> String {
     }
 }
 
+/// The service at the origin of a failure that the configuration of a remote agent in this mesh
+/// caused. Beside `foreign` it stands for the remote server itself.
+pub const REMOTE_SETUP: &str = "remote";
+
 /// The place at which a failure was born.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Birth {
-    /// A service of the mesh refused the call before there was a task.
+    /// A service of the mesh refused a call before there was a task.
     Mesh,
+    /// The configuration of a remote agent in this mesh.
+    Setup,
     /// The coordinator could not give an agent its task, or ended it.
     Coordinator,
     /// The code of an agent.
@@ -183,7 +199,8 @@ enum Birth {
 /// The author of the request that failed.
 enum Writer<'a> {
     Caller,
-    /// The agent above the origin; empty: the chain lost its name.
+    /// The agent above the origin, or the agent whose call the mesh refused; empty: the chain lost
+    /// its name.
     Agent(&'a str),
     /// An agent of the remote mesh.
     Remote,
@@ -203,6 +220,7 @@ impl<'a> Chain<'a> {
         let agent = origin.map_or("", |origin| origin.agent.as_str());
         let birth = match origin.map_or("", |origin| origin.service.as_str()) {
             _ if failure.foreign => Birth::Remote,
+            REMOTE_SETUP => Birth::Setup,
             _ if agent.is_empty() => Birth::Mesh,
             "coordinator" | "gateway" => Birth::Coordinator,
             _ => Birth::Agent,

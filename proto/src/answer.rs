@@ -6,7 +6,7 @@ use prost_types::{Struct, Value, value};
 use crate::{
     a2a::{Message, Part, part::Content},
     schema::{Kind, Schema, Violation, yes_or_no},
-    v1::{AnswerAction, Interrupt},
+    v1::{AnswerAction, Interrupt, interrupt},
 };
 
 /// Where a message says which question it answers and how, in its metadata or as the only field of
@@ -79,21 +79,34 @@ impl Reply {
     }
 }
 
-/// Whether an answer says no: it declines, or it denies what the question asks to approve.
+/// Whether an answer refuses: it declines, or it denies what the question asks to approve. A plain
+/// "no" to any other question is an answer like any other.
 pub fn is_no(question: &Interrupt, message: &Message, action: AnswerAction) -> bool {
     match action {
         AnswerAction::Decline => true,
         AnswerAction::Dismiss | AnswerAction::Expire => false,
         AnswerAction::Unspecified | AnswerAction::Accept => {
             let Ok(reply) = Reply::read(message) else { return false };
+            let Some(field) = approval_of(question) else { return false };
             let in_words = yes_or_no(&reply.text) == Some(false);
-            let field = approval_field(question).unwrap_or_else(|| APPROVED.to_owned());
             let fields = reply.fit(question).ok().flatten();
             match fields.and_then(|mut fields| fields.fields.remove(&field)?.kind) {
                 Some(value::Kind::BoolValue(approved)) => !approved,
                 _ => in_words,
             }
         }
+    }
+}
+
+/// The field that approves, if the question asks for nothing but an approval.
+fn approval_of(question: &Interrupt) -> Option<String> {
+    let schema = question.schema.as_ref().and_then(|schema| Schema::read(schema).ok());
+    let fields = schema.map(|schema| schema.fields).unwrap_or_default();
+    match fields.as_slice() {
+        fields if fields.iter().any(|field| field.name == APPROVED) => approval_field(question),
+        [_] => approval_field(question),
+        [] if question.kind() == interrupt::Kind::Approval => Some(APPROVED.to_owned()),
+        _ => None,
     }
 }
 

@@ -114,8 +114,16 @@ fn a_no_is_told_from_a_yes_in_fields_in_words_and_by_its_action() {
     let accept = AnswerAction::Accept;
     assert!(is_no(&approval, &fields(false), accept) && !is_no(&approval, &fields(true), accept));
     assert!(is_no(&approval, &words("no"), accept) && !is_no(&approval, &words("yes"), accept));
-    assert!(is_no(&free, &words(" No\n"), accept) && !is_no(&free, &words("nobody"), accept));
-    assert!(is_no(&approval, &words("n"), accept) && is_no(&free, &words("false"), accept));
+    assert!(is_no(&approval, &words(" No\n"), accept) && is_no(&approval, &words("n"), accept));
+    // An answer in words to a question that asks for no approval refuses nothing.
+    assert!(!is_no(&free, &words("no"), accept) && !is_no(&free, &words("false"), accept));
+    let order = question(json!({"type": "object", "properties": {
+        "city": {"type": "string"}, "express": {"type": "boolean"}}}));
+    let no_express = message(json!({"parts": [{"data": {"city": "Bern", "express": false}}]}));
+    assert!(!is_no(&order, &no_express, accept));
+    let kind = interrupt::Kind::Approval as i32;
+    let bare = Interrupt { kind, ..Interrupt::default() };
+    assert!(is_no(&bare, &words("no"), accept) && !is_no(&bare, &words("nobody"), accept));
     let renamed = question(json!({"type": "object", "properties": {"ok": {"type": "boolean"}}}));
     let ok = |ok: bool| message(json!({"parts": [{"data": {"ok": ok}}]}));
     assert!(is_no(&renamed, &ok(false), accept) && !is_no(&renamed, &ok(true), accept));

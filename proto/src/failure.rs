@@ -123,9 +123,10 @@ impl Failure {
         reason::find(&self.domain, &self.reason).unwrap_or_else(|| reason::generic(self.code()))
     }
 
-    /// What the failure says itself, else what its reason says.
+    /// What the failure says itself, else what its reason says. A refusal by a person is final.
     pub fn may_retry(&self) -> bool {
-        self.record.retryable.unwrap_or_else(|| self.row().retry.may_retry())
+        let by_reason = || self.row().retry.may_retry();
+        !self.record.declined && self.record.retryable.unwrap_or_else(by_reason)
     }
 
     pub fn retry_after(&self) -> Option<Duration> {
@@ -179,6 +180,13 @@ impl Failure {
     pub fn with_retryable(mut self, retryable: bool) -> Self {
         self.record.retryable = Some(retryable);
         self
+    }
+
+    /// Says that the call may have been carried out, and can be repeated with its own
+    /// Idempotency-Key.
+    pub fn with_repeat_by_key(mut self) -> Self {
+        self.record.repeat_with_key = true;
+        self.with_retryable(true)
     }
 
     pub fn with_retry_after(mut self, delay: Duration) -> Self {

@@ -99,6 +99,14 @@ impl fmt::Display for BadAgentName {
 
 impl std::error::Error for BadAgentName {}
 
+/// Principals below this name are the mesh's own. No caller has such a name.
+pub const OWN_PRINCIPALS: &str = "faultline.dev/";
+
+/// Whether the mesh keeps this principal for itself.
+pub fn is_own_principal(name: &str) -> bool {
+    name.starts_with(OWN_PRINCIPALS)
+}
+
 /// What fits a path and a label everywhere.
 pub fn check_agent_name(name: &str) -> Result<(), BadAgentName> {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';

@@ -27,7 +27,7 @@ pub struct Reason {
     pub actor: Actor,
     /// The message when nobody wrote a better one.
     pub title: &'static str,
-    /// What happened and what to do, for `faultline explain`.
+    /// The meaning of the reason. The next step follows from the whole failure: see `advice`.
     pub help: &'static str,
 }
 
@@ -202,53 +202,51 @@ macro_rules! table {
 table! {
     // The sixteen codes of gRPC: what everything unknown degrades to.
     CANCELLED OURS Cancelled Never Caller: "cancelled",
-        "Somebody asked for the work to stop, and it stopped. Send it again if that was a mistake.";
+        "The work was asked to stop, and it stopped.";
     UNKNOWN OURS Unknown Idempotent Author: "failed for an unknown reason",
         "The agent failed with an error it did not classify. The text is masked; the log of the \
-         worker has it whole under the failure id. The author should return a typed error.";
+         worker has it whole under the failure id. A typed error says more.";
     INVALID_ARGUMENT OURS InvalidArgument Never Caller: "invalid argument",
-        "Something in the request is wrong whatever the state of the world. The violations name \
-         the fields. Correct them and send again.";
+        "Something in the request is wrong in every state of the system. The violations name the \
+         fields.";
     DEADLINE_EXCEEDED OURS DeadlineExceeded Idempotent Caller: "deadline exceeded",
-        "The time given ran out. The work may have been done all the same: look at the task \
-         before sending again, or give it more time.";
+        "The time given ran out. The work may have been done all the same.";
     NOT_FOUND OURS NotFound Never Caller: "not found",
-        "What was named does not exist, or is not yours to see. Check the id.";
+        "The thing that was named does not exist, or the caller may not see it.";
     ALREADY_EXISTS OURS AlreadyExists Never Caller: "already exists",
-        "What should be made is there already, or an idempotency key was used with another body. \
-         Use a new key or read the existing thing.";
+        "The thing to be made exists already, or an Idempotency-Key was used with another body.";
     PERMISSION_DENIED OURS PermissionDenied Never Caller: "permission denied",
-        "The caller is known but may not do this. Ask the operator for the right.";
+        "The caller is known but may not do this. The message names what was refused.";
     RESOURCE_EXHAUSTED OURS ResourceExhausted Delay Operator: "resource exhausted",
-        "A quota or a queue is full. Wait for the delay that came with the failure; if it stays, \
-         the operator should add workers or raise the limit.";
+        "A quota or a queue is full. A delay may come with the failure.";
     FAILED_PRECONDITION OURS FailedPrecondition Never Caller: "failed precondition",
-        "The system is not in the state this needs. Bring it there first, then send again.";
+        "The system is not in the state that this needs. The message says what is missing.";
     ABORTED OURS Aborted Enclosing Caller: "aborted",
-        "The work lost a race with other work. Start the whole unit again from its beginning.";
+        "The work lost a race with other work, so that its whole unit has to start from its \
+         beginning.";
     OUT_OF_RANGE OURS OutOfRange Never Caller: "out of range",
-        "A value lies beyond what exists, such as a page past the last one. Stay within it.";
+        "A value lies beyond what exists, such as a page past the last one.";
     UNIMPLEMENTED OURS Unimplemented Never Caller: "not implemented",
-        "The peer does not know this operation. Check its version and its agent card.";
+        "The peer does not know this operation. Its agent card lists what it offers.";
     INTERNAL OURS Internal Never Operator: "internal error",
-        "An invariant of the mesh or the agent broke. Nothing the caller sends will help. The log \
-         has the whole story under the failure id.";
+        "An invariant of the mesh or the agent broke. No other request avoids it. The log has the \
+         whole story under the failure id.";
     UNAVAILABLE OURS Unavailable Yes Nobody: "unavailable",
-        "The service cannot be reached right now. Try again after a pause.";
+        "The service cannot be reached right now. Most often that passes.";
     DATA_LOSS OURS DataLoss Never Operator: "data lost",
-        "Stored data is gone or damaged. Restore from a backup before going on.";
+        "Stored data is gone or damaged. No request can avoid that.";
     UNAUTHENTICATED OURS Unauthenticated Reauthenticate Caller: "not authenticated",
-        "The call carried no valid credentials. Get fresh ones and try once more.";
+        "The call carried no credentials, or none that are valid here.";
 
     // A2A's nine.
     TASK_NOT_FOUND A2A NotFound Never Caller jsonrpc=-32001: "task not found",
         "No task has this id, or it belongs to another agent than the one addressed, or it has \
-         expired. Task ids are made by the server: use the id that a send returned.";
+         expired. Task ids are made by the server, and a send returns them.";
     TASK_NOT_CANCELABLE A2A FailedPrecondition Never Caller jsonrpc=-32002: "task not cancelable",
-        "The task has already ended, and a final state never changes. Read the task to see how.";
+        "The task has already ended, and a final state never changes.";
     PUSH_NOTIFICATION_NOT_SUPPORTED A2A FailedPrecondition Never Caller jsonrpc=-32003:
         "push notifications are not supported",
-        "The agent card does not offer push notifications. Follow the stream or poll instead.";
+        "The agent card does not offer push notifications. Streams and polling remain.";
     UNSUPPORTED_OPERATION A2A FailedPrecondition Never Caller jsonrpc=-32004:
         "unsupported operation",
         "The task is in a state that does not allow this: a message goes to a new task or to one \
@@ -258,18 +256,17 @@ table! {
         "The agent does not take this media type. Its card lists what it takes.";
     INVALID_AGENT_RESPONSE A2A Internal Never Author jsonrpc=-32006: "invalid agent response",
         "The agent broke the protocol: it reported something that cannot be true. The log names \
-         the report. The author has to mend the agent.";
+         the report.";
     EXTENDED_AGENT_CARD_NOT_CONFIGURED A2A FailedPrecondition Never Operator jsonrpc=-32007:
         "no extended agent card is configured",
-        "The card promises an extended card, but none is configured. The operator should add it \
-         or withdraw the promise.";
+        "The card promises an extended card, but none is configured.";
     EXTENSION_SUPPORT_REQUIRED A2A FailedPrecondition Never Caller jsonrpc=-32008:
         "extension support required",
         "The agent insists on an extension that the caller did not name in A2A-Extensions.";
     VERSION_NOT_SUPPORTED A2A FailedPrecondition Never Caller jsonrpc=-32009:
         "protocol version not supported",
-        "Send the header A2A-Version with a version this server speaks. Without the header a \
-         request counts as version 0.3.";
+        "The server does not speak the version that the header A2A-Version names. Without the \
+         header a request counts as version 0.3.";
 
     // JSON-RPC's own, in A2A's domain, where its clients look for them.
     JSON_PARSE A2A InvalidArgument Never Caller jsonrpc=-32700: "invalid JSON payload",
@@ -286,18 +283,19 @@ table! {
 
     // Ours.
     UNAUTHENTICATED_CALLER OURS Unauthenticated Reauthenticate Caller: "caller not authenticated",
-        "The mesh does not know who calls. Send credentials of a scheme the agent card lists. \
-         This is not about credentials an agent needs elsewhere: that is a task in AUTH_REQUIRED.";
+        "The mesh does not know the caller. The agent card lists the schemes of credentials. This \
+         is not about credentials an agent needs elsewhere: that is a task in AUTH_REQUIRED.";
     INSUFFICIENT_SCOPE OURS PermissionDenied Never Caller: "insufficient scope",
         "The credentials are valid but lack a scope. The message names it.";
     RATE_LIMITED OURS ResourceExhausted Delay Caller: "rate limited",
-        "Too much at once. Wait for the delay that came with it.";
+        "Too much at once. The delay that came with it says when there is room again.";
     AGENT_UNAVAILABLE OURS Unavailable Yes Operator: "agent unavailable",
-        "The agent is known, but no worker that offers it is attached. Start one, or try later.";
+        "The agent is known, but no worker that offers it is attached.";
     TASK_TIMEOUT OURS DeadlineExceeded Yes Caller: "task timed out",
-        "The task used up its time. Give it more, or find out at which hop the time went.";
+        "The task used up its time, and may have done part of the work. The tree of the task \
+         shows at which hop the time went.";
     CONTENT_TOO_LARGE OURS InvalidArgument Never Caller http=413: "content too large",
-        "The message is bigger than the mesh takes. Send a URL instead of the bytes.";
+        "The message is bigger than the mesh takes. A URL can stand for the bytes.";
     SKILL_NOT_FOUND OURS NotFound Never Caller: "skill not found",
         "The agent has no such skill. Its card lists them.";
     AGENT_NOT_FOUND OURS NotFound Never Caller: "agent not found",
@@ -326,29 +324,27 @@ table! {
     STORE_UNAVAILABLE OURS Unavailable Yes Operator: "the store is unavailable",
         "The coordinator cannot write its store: the disk may be full or the database away. \
          Nothing that was acknowledged is lost. The message says whether the call may have been \
-         carried out: then repeat it with its Idempotency-Key, or look for the task first. \
-         Otherwise send it again.";
+         carried out.";
     OUTCOME_UNKNOWN OURS Unavailable Idempotent Caller: "what became of the call is not known",
         "A connection or a service broke while the call was under way, so it may have been done. \
-         Look for the task before sending again; a send with an Idempotency-Key can simply be \
-         repeated, and a stream resumed with Last-Event-ID.";
+         Only a send with an Idempotency-Key can be repeated without a look, and only with the \
+         same key. A stream can be resumed with Last-Event-ID.";
     CONNECT_TIMEOUT OURS Unavailable Yes Operator: "no connection in time",
         "A peer outside the mesh did not take the connection in time. Nothing was sent to it.";
     WRITE_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the request was not taken in time",
         "A peer outside the mesh stopped reading the request. It may have seen enough to act on.";
     POOL_TIMEOUT OURS ResourceExhausted Yes Operator: "no connection was free in time",
-        "As many calls to this peer are under way as may be. Nothing was sent. Let it have more \
-         at once, or call it less.";
+        "As many calls to this peer are under way as may be. Nothing was sent.";
     READ_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the peer fell silent",
         "A peer outside the mesh took the call and said nothing for too long. It may still work \
-         on it. Models are slow: give their agents a longer read timeout.";
+         on it. Models are slow, and their agents need a long read timeout.";
     CALL_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the call took too long",
         "A peer outside the mesh kept talking and did not come to an end in the time that one \
          call may take.";
     RECONNECT_EXHAUSTED OURS Unavailable Yes Operator: "the stream could not be resumed",
-        "The stream of a task broke and could not be had again. The task may go on: read it.";
+        "The stream of a task broke and could not be resumed. The task may go on.";
     OVERLOADED OURS ResourceExhausted Delay Operator: "overloaded",
-        "A bounded queue of the mesh is full. Wait a little; add workers if it stays.";
+        "A bounded queue of the mesh is full. That passes when work is done.";
 }
 
 #[cfg(test)]

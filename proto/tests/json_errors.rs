@@ -76,6 +76,18 @@ fn a_duplicate_key_is_refused_and_named() {
 }
 
 #[test]
+fn a_duplicate_key_that_the_contract_does_not_have_is_refused_too() {
+    let named = r#"key "pay" is given twice"#;
+    refuses::<Task>(r#"{"pay":1,"id":"a","pay":1000}"#, "", named);
+    let inside = r#"{"message":{"parts":[{"text":"a","pay":1,"pay":2}]}}"#;
+    refuses::<SendMessageRequest>(inside, "message.parts[0]", named);
+    refuses::<Task>(r#"{"x":[{"pay":1,"pay":2}]}"#, r#"x"#, named);
+    refuses::<()>(r#"{"pay":1,"pay":2}"#, "", named);
+    let fine = r#"{"x":{"pay":1},"y":[{"pay":1.5},{"pay":null}],"z":"pay","id":"a"}"#;
+    assert!(faultline_proto::json::from_str::<Task>(fine).is_ok());
+}
+
+#[test]
 fn an_unknown_enum_name_is_told_the_legal_ones() {
     let error = fails::<SendMessageRequest>(r#"{"message":{"role":"user"}}"#);
     assert_eq!(error.path(), "message.role");
@@ -149,9 +161,12 @@ fn depth_is_bounded() {
     // Siblings do not add up.
     let wide = vec!["[[]]"; 1_000].join(",");
     assert!(from_str::<Part>(&data(format!("[{wide}]"))).is_ok());
-    // What is skipped may be as deep as it likes: nothing is built of it.
-    let unknown = format!(r#"{{"x":{}}}"#, nest("[", "]", 100_000));
-    assert!(from_str::<Part>(&unknown).is_ok());
+    // What is skipped is searched for repeated keys, so it has the bound of the parser: 128.
+    let unknown = |depth| format!(r#"{{"x":{}}}"#, nest("[", "]", depth));
+    assert!(from_str::<Part>(&unknown(100)).is_ok());
+    for depth in [1_000, 1_000_000] {
+        assert_eq!(fails::<Part>(&unknown(depth)).kind(), Kind::Syntax);
+    }
 }
 
 proptest! {

@@ -305,7 +305,7 @@ fn advice(reason: &str) -> String {
     let broke = format!("the agent broke the protocol (failure id {ID})");
     let (verdict, actor, text) = match reason {
         "TASK_NOT_FOUND" => ("fix", "caller", "check the task id"),
-        "TASK_NOT_CANCELABLE" => ("stop", "caller", "the task has ended, and its state is final"),
+        "TASK_NOT_CANCELABLE" => ("stop", "nobody", "the task has ended, and its state is final"),
         "PUSH_NOTIFICATION_NOT_SUPPORTED" => {
             ("fix", "caller", "follow the stream or poll: the agent sends no push notifications")
         }
@@ -333,7 +333,13 @@ fn advice(reason: &str) -> String {
         }
         other => panic!("no advice is written down for {other}"),
     };
-    format!(r#""verdict":"{verdict}","actor":"{actor}","text":"{text}""#)
+    let party = match actor {
+        "caller" => r#","party":"the caller""#,
+        "owner" => r#","party":"the owner of the agent""#,
+        "operator" => r#","party":"the operator of the mesh""#,
+        _ => "",
+    };
+    format!(r#""verdict":"{verdict}","actor":"{actor}","text":"{text}"{party}"#)
 }
 
 /// The details of such an error, to the last byte.

@@ -48,6 +48,7 @@ async fn an_overload_without_a_delay_is_retried_and_advised_alike() {
     let (_mesh, rpc, _dir) = start().await;
     let task = rpc.agent("script").send("fail OVERLOADED").await;
     let expected = json!({"verdict": "retry", "actor": "caller", "retryAfterMs": 1000,
+        "party": "the caller",
         "text": "wait 1s, then send again; if it happens again, tell the owner of agent 'script'"});
     assert_eq!(*advice(&task), expected, "{task}");
     let inspected = rpc.inspect(task::id(&task)).await;
@@ -127,6 +128,7 @@ async fn an_error_carries_the_advice_among_its_details() {
     let details = refused["data"].as_array().unwrap();
     let told = details.iter().find(|d| d["@type"].as_str().unwrap().ends_with("v1.Advice"));
     let expected = json!({"@type": "type.googleapis.com/faultline.v1.Advice", "verdict": "fix",
-        "actor": "caller", "text": "there is no agent 'nobody': check the name"});
+        "actor": "caller", "party": "the caller",
+        "text": "there is no agent 'nobody': check the name"});
     assert_eq!(told, Some(&expected), "{refused}");
 }

@@ -126,8 +126,9 @@ const GOLDEN_KEYS: &str = concat!(
 );
 
 const GOLDEN_ADVICE: &str = concat!(
-    r#","faultline.dev/advice":{"actor":"caller","text":"agent 'orders' cannot do this in the "#,
-    r#"present state: read the message, change the state, then send again","verdict":"fix"}"#,
+    r#","faultline.dev/advice":{"actor":"caller","party":"the caller","#,
+    r#""text":"agent 'orders' cannot do this in the present state: read the message, "#,
+    r#"change the state, then send again","verdict":"fix"}"#,
 );
 
 fn golden_status(carrier: &Value, task_id: &Value) -> String {

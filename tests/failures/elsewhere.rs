@@ -158,6 +158,19 @@ fn assert_blamed(task: &Value, agent: &str, reason: &str) {
     let root = failure["causes"].as_array().and_then(|causes| causes.last()).expect("a root");
     assert_eq!(root["reason"], reason, "the root of the chain says the same: {failure}");
     assert!(root["agent"].as_str().is_some_and(|a| a.starts_with(&format!("{agent}:"))), "{root}");
+    let advice = &task["metadata"]["faultline.dev/advice"];
+    let text = advice["text"].as_str().unwrap_or_default();
+    assert!(text.contains(&format!("remote agent '{agent}'")), "{advice}");
+    assert!(!text.contains("check the task id"), "{advice}");
+    match reason {
+        // Only the caller can know whether a second time does harm.
+        "OUTCOME_UNKNOWN" => assert_eq!(advice["verdict"], "check", "{advice}"),
+        _ => assert_eq!(
+            (&advice["verdict"], &advice["actor"], &advice["agent"]),
+            (&json!("report"), &json!("remote"), &json!(agent)),
+            "{advice}"
+        ),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

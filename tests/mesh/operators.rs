@@ -1,12 +1,14 @@
 //! What operators and strangers find out: agent cards, agents, workers, and what became of a task.
 
+use faultline_chassis::{config::Environment, limits};
 use faultline_tests::{
+    program::Program,
     rpc::answer,
     task::{self, COMPLETED},
 };
 use serde_json::json;
 
-use crate::start;
+use crate::{Running, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_agent_has_a_card_and_the_root_has_that_of_the_default() {
@@ -93,4 +95,48 @@ async fn what_operators_ask_wrongly_is_refused_in_json() {
     let reply = up.rpc.path("/nowhere").get().await;
     assert_eq!((reply.status.as_u16(), &reply.json()["error"]["code"]), (404, &json!(404)));
     assert_eq!(up.rpc.path("/healthz").get().await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn place_that_no_event_has_is_a_400_and_no_fault_of_the_coordinator() {
+    let up = start().await;
+    let task = up.script.send("chunk x").await;
+    // More than it takes to eject a coordinator.
+    for _ in 0..2 * limits::EJECT_AFTER {
+        for after in [1_u64 << 63, u64::MAX] {
+            let body = json!({"taskId": task::id(&task), "after": after.to_string()});
+            let reply = up.rpc.path("/mesh/Events").post(body.to_string()).await;
+            let refused = reply.json();
+            assert_eq!(reply.status, 400, "{refused}");
+            assert!(refused.to_string().contains(r#""field":"after""#), "{refused}");
+        }
+    }
+    let numbers = up.rpc.path("/metrics").get().await;
+    let numbers = String::from_utf8_lossy(&numbers.body).into_owned();
+    let ejected = numbers.lines().find(|line| line.contains(r#"{state="ejected"}"#));
+    assert!(ejected.is_some_and(|line| line.ends_with(" 0")), "{ejected:?}");
+    let last = json!({"taskId": task::id(&task), "after": (u64::MAX >> 1).to_string()});
+    assert!(up.rpc.mesh("Events", last).await["events"].as_array().is_none_or(Vec::is_empty));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_removes_an_agent_that_no_worker_offers() {
+    let mut up = start().await;
+    let run = async |up: &Running, name: &str| {
+        let args = ["agents", "remove", name, "--gateway", &up.mesh.url()].map(str::to_owned);
+        let mut command = Program::Faultline.command(&args, &Environment::new());
+        let output = command.output().await.expect("the program runs");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let (code, said) = run(&up, "script").await;
+    assert!(code != Some(0) && said.contains("1 worker offers it"), "{code:?}: {said}");
+    up.mesh.detach().await.expect("the workers leave");
+    let (code, said) = run(&up, "script").await;
+    assert!(code == Some(0) && said.contains("agent script removed"), "{code:?}: {said}");
+    let agents = up.rpc.mesh("Agents", json!({})).await;
+    let names = agents["agents"].as_array().into_iter().flatten().map(|agent| &agent["name"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["echo"], "{agents}");
+    let (code, said) = run(&up, "script").await;
+    assert!(code != Some(0) && said.contains("AGENT_NOT_FOUND"), "{code:?}: {said}");
 }

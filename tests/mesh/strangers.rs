@@ -287,6 +287,8 @@ async fn our_bad_token_is_the_operators_matter_and_not_our_callers() {
     let text = failure["publicMessage"].as_str().unwrap_or_default();
     assert!(text.contains("`remote.billing.token`"), "{failure}");
     assert_eq!(failure["origin"]["agent"], "billing");
+    let advice = &task["metadata"]["faultline.dev/advice"];
+    assert_eq!(advice["party"], "the operator of the mesh", "{advice}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

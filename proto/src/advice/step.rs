@@ -27,7 +27,7 @@ impl View<'_> {
     /// The place of birth, as the subject of a sentence.
     fn place(&self) -> String {
         match (self.chain.birth, self.chain.origin) {
-            (Birth::Mesh, _) => "the mesh".to_owned(),
+            (Birth::Mesh | Birth::Setup, _) => "the mesh".to_owned(),
             (Birth::Remote, "") => "the remote server".to_owned(),
             (Birth::Remote, name) => format!("remote agent '{name}'"),
             (Birth::Coordinator | Birth::Agent, name) => format!("agent '{name}'"),
@@ -37,7 +37,7 @@ impl View<'_> {
     /// The party that answers for the place of birth.
     fn responsible(&self) -> Party {
         match self.chain.birth {
-            Birth::Mesh | Birth::Coordinator => Party::Operator,
+            Birth::Mesh | Birth::Setup | Birth::Coordinator => Party::Operator,
             Birth::Agent => Party::Owner(self.chain.origin.to_owned()),
             Birth::Remote => Party::Remote(self.chain.origin.to_owned()),
         }
@@ -54,24 +54,42 @@ impl View<'_> {
         (Verdict::Report, actor, text)
     }
 
+    /// A refusal by a person comes first, then work that may have been done, then the retry class.
+    pub(super) fn step(&self) -> Step {
+        if self.failure.declined {
+            let text = "a person refused this: do not send it again unless that decision changes";
+            return (Verdict::Stop, Party::Person, text.to_owned());
+        }
+        let passes = [&reason::TASK_TIMEOUT, &reason::RECONNECT_EXHAUSTED];
+        match self.failure.may_retry() && !self.is(&passes) {
+            true => (Verdict::Retry, Party::Caller, self.retry(self.failure.delay())),
+            false => self.no_retry(),
+        }
+    }
+
     // Failures that may be retried.
 
-    pub(super) fn retry(&self, delay: Option<Duration>) -> String {
-        let step = match self.row {
-            row if row.retry == Retry::Enclosing => "start the whole unit of work again",
-            row if row == &reason::TASK_TIMEOUT => "send again with more time",
-            row if row == &reason::RECONNECT_EXHAUSTED => {
-                "see whether the task goes on, and send again if not"
+    fn retry(&self, delay: Option<Duration>) -> String {
+        let is_enclosing = self.row.retry == Retry::Enclosing;
+        let is_callers =
+            matches!((self.chain.birth, &self.chain.writer), (Birth::Mesh, Writer::Caller));
+        let is_keyed = self.failure.repeat_with_key && is_callers;
+        let send = match () {
+            () if is_enclosing => "send the whole request again from its beginning",
+            () if is_keyed => "send again with the same Idempotency-Key",
+            () => "send again",
+        };
+        let step = match (self.reader, delay) {
+            (Reader::Caller, Some(delay)) => format!("wait {}, then {send}", span(delay)),
+            (Reader::Caller, None) => send.to_owned(),
+            (Reader::Operator, Some(delay)) => {
+                format!("the caller can {send} after {}", span(delay))
             }
-            _ => "send again",
+            (Reader::Operator, None) => format!("the caller can {send}"),
         };
-        let step = match delay {
-            Some(delay) => format!("wait {}, then {step}", span(delay)),
-            None => step.to_owned(),
-        };
-        let step = match self.reader {
-            Reader::Caller => step,
-            Reader::Operator => format!("the caller may {step}"),
+        let step = match is_enclosing {
+            true => format!("other work came first: {step}"),
+            false => step,
         };
         match self.lasting() {
             Some(lasting) => format!("{step}; if it happens again, {lasting}"),
@@ -83,9 +101,19 @@ impl View<'_> {
     /// deals alone have none.
     fn lasting(&self) -> Option<String> {
         let (birth, origin) = (self.chain.birth, self.chain.origin);
-        let is_mesh = matches!(birth, Birth::Mesh | Birth::Coordinator);
+        let is_mesh = matches!(birth, Birth::Mesh | Birth::Setup | Birth::Coordinator);
         let step = match self.row {
             row if row == &reason::MIN_RESULTS_NOT_MET => "read why each branch failed",
+            // The coordinator notes the loss of a worker in the name of that worker.
+            row if row == &reason::WORKER_LOST && birth != Birth::Remote => {
+                return Some(match (self.reader, origin) {
+                    (Reader::Caller, _) => format!("tell {}", Party::Operator.describe()),
+                    (Reader::Operator, "") => "look for a crash in the log of the worker".into(),
+                    (Reader::Operator, name) => {
+                        format!("look for a crash in the log of the worker of agent '{name}'")
+                    }
+                });
+            }
             _ if !is_mesh || self.reader == Reader::Caller => {
                 let is_callers = self.row.actor == Actor::Caller;
                 return (!is_callers).then(|| format!("tell {}", self.responsible().describe()));
@@ -94,16 +122,12 @@ impl View<'_> {
             row if row == &reason::AGENT_UNAVAILABLE && birth == Birth::Coordinator => {
                 return Some(format!("start a worker that offers agent '{origin}'"));
             }
-            row if row == &reason::WORKER_LOST && birth == Birth::Coordinator => {
-                return Some(format!("look for a crash in the log of the worker of '{origin}'"));
-            }
             row if row == &reason::CIRCUIT_OPEN && birth == Birth::Coordinator => {
                 return Some(format!("find out why the last tasks of agent '{origin}' failed"));
             }
             row if row == &reason::STORE_UNAVAILABLE => {
                 "check the disk and the database of the coordinator"
             }
-            row if row == &reason::TASK_TIMEOUT => "find the hop that used up the time",
             row if row.actor == Actor::Caller => return None,
             _ => return Some(format!("read the log under failure id {}", self.failure.id)),
         };
@@ -112,20 +136,26 @@ impl View<'_> {
 
     // Failures that may not.
 
-    pub(super) fn no_retry(&self) -> Step {
+    fn no_retry(&self) -> Step {
         let row = self.row;
-        if self.failure.declined {
-            let text = "a person refused this: do not send it again unless that decision changes";
-            return (Verdict::Stop, Party::Person, text.to_owned());
+        if self.chain.birth == Birth::Setup {
+            return self.misconfigured();
         }
+        let may_be_done =
+            [&reason::TASK_TIMEOUT, &reason::RECONNECT_EXHAUSTED, &reason::WORKER_LOST];
         match row.retry {
+            _ if self.is(&may_be_done) => (Verdict::Check, Party::Caller, self.check()),
             // Otherwise it may be sent again.
             _ if row == &reason::STORE_UNAVAILABLE && self.chain.birth == Birth::Mesh => {
                 (Verdict::Check, Party::Caller, self.check())
             }
             Retry::Idempotent => (Verdict::Check, Party::Caller, self.check()),
             Retry::Yes | Retry::Delay | Retry::Enclosing => {
-                let fault = format!("{} says that sending again would fail again", self.place());
+                let place = match self.chain.birth {
+                    Birth::Coordinator => "the mesh".to_owned(),
+                    _ => self.place(),
+                };
+                let fault = format!("{place} marked this as not retryable");
                 self.report(self.responsible(), fault, "find out why")
             }
             Retry::Reauthenticate => self.authenticate(),
@@ -139,37 +169,98 @@ impl View<'_> {
         }
     }
 
+    /// The mesh and a remote server do not fit: only the configuration can change that.
+    fn misconfigured(&self) -> Step {
+        let (agent, section) = match self.chain.origin {
+            "" => ("a remote agent".to_owned(), "the section of that agent".to_owned()),
+            name => (format!("remote agent '{name}'"), format!("`remote.{name}`")),
+        };
+        let fault = format!("the configuration of {agent} does not fit its server");
+        self.report(Party::Operator, fault, &format!("correct {section} as the message says"))
+    }
+
     fn check(&self) -> String {
         let step = "check that before sending again, and repeat it only if that does no harm";
-        if self.chain.birth == Birth::Mesh {
-            return match self.row {
-                row if [&reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE].contains(&row) => {
-                    "the call may have been done: look for the task first, or repeat the send with \
-                     the same Idempotency-Key"
-                        .to_owned()
-                }
-                _ => format!("the work may have been done, or go on: {step}"),
+        let (place, id, row) = (self.place(), &self.failure.id, self.row);
+        if row == &reason::RECONNECT_EXHAUSTED {
+            let step = "see whether the task goes on, and send again only if it does not and \
+                        repeating does no harm";
+            return match self.chain.birth {
+                Birth::Mesh | Birth::Setup => step.to_owned(),
+                _ => format!("{place} lost sight of the task that it had started: {step}"),
             };
         }
-        let (place, id) = (self.place(), &self.failure.id);
-        match self.chain.birth {
-            Birth::Agent if self.is(&[&reason::UNKNOWN, &reason::TASK_FAILED]) => format!(
-                "{place} failed without a reason and may have done part of the work: {step}; its \
-                 owner finds the cause in the log of its worker under failure id {id}"
-            ),
+        match (self.chain.birth, &self.chain.writer) {
+            (Birth::Mesh, Writer::Agent(_)) => {
+                return format!("a call that {} made may have been done: {step}", self.above());
+            }
+            (Birth::Mesh, _) if row == &reason::STORE_UNAVAILABLE && self.has_task() => {
+                return "the task is stored: read it later instead of sending again".to_owned();
+            }
+            (Birth::Mesh, _)
+                if self.is(&[&reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE]) =>
+            {
+                return "the call may have been done: look for the task before sending again, \
+                        unless the send can be repeated with the same Idempotency-Key"
+                    .to_owned();
+            }
+            (Birth::Mesh, _) => {
+                return format!("the work may have been done or still be running: {step}");
+            }
+            _ => {}
+        }
+        let outside = [&reason::READ_TIMEOUT, &reason::WRITE_TIMEOUT, &reason::CALL_TIMEOUT];
+        match row {
+            row if row == &reason::TASK_TIMEOUT => {
+                let hop = match self.reader {
+                    Reader::Caller => "",
+                    Reader::Operator => "; if it happens again, find the hop that used up the time",
+                };
+                format!(
+                    "{place} ran out of time and may have done part of the work: {step}, with more \
+                     time{hop}"
+                )
+            }
+            row if row == &reason::WORKER_LOST && self.chain.birth != Birth::Remote => {
+                let lasting = self.lasting().unwrap_or_default();
+                format!(
+                    "the worker of {place} was lost and may have done part of the work: {step}; if \
+                     it happens again, {lasting}"
+                )
+            }
+            _ if self.is(&outside) => {
+                format!("the server that {place} called may have done the work: {step}")
+            }
+            _ if self.chain.birth == Birth::Agent
+                && self.is(&[&reason::UNKNOWN, &reason::TASK_FAILED]) =>
+            {
+                format!(
+                    "{place} failed without a reason and may have done part of the work: {step}; \
+                     its owner finds the cause in the log of its worker under failure id {id}"
+                )
+            }
             _ => format!("{place} may have done the work: {step}"),
         }
     }
 
+    fn has_task(&self) -> bool {
+        !self.failure.task_id.is_empty()
+    }
+
     fn authenticate(&self) -> Step {
+        let is_callers = matches!(self.chain.writer, Writer::Caller);
         match (self.chain.birth, self.reader) {
-            (Birth::Mesh, Reader::Caller) => {
+            (Birth::Mesh, Reader::Caller) if is_callers => {
                 let text = "get fresh credentials, then send again";
                 (Verdict::Authenticate, Party::Caller, text.to_owned())
             }
-            (Birth::Mesh, Reader::Operator) => {
+            (Birth::Mesh, Reader::Operator) if is_callers => {
                 let text = "the caller needs credentials that are configured here and not expired";
                 (Verdict::Authenticate, Party::Caller, text.to_owned())
+            }
+            (Birth::Mesh, _) => {
+                let fault = format!("the mesh refused the credentials of {}", self.above());
+                self.report(Party::Operator, fault, "renew them")
             }
             _ => {
                 let fault =
@@ -202,7 +293,7 @@ impl View<'_> {
                      answer",
                     self.asker()
                 );
-                (Verdict::Fix, Party::Person, text)
+                (Verdict::Fix, Party::Caller, text)
             }
             _ => {
                 let text = "too little time was left: send it again with more time";
@@ -213,26 +304,38 @@ impl View<'_> {
 
     fn asker(&self) -> String {
         match self.chain.birth {
-            Birth::Mesh => "the agent".to_owned(),
+            Birth::Mesh | Birth::Setup => match self.chain.writer {
+                Writer::Agent(_) => self.above(),
+                _ => "the agent".to_owned(),
+            },
             _ => self.place(),
+        }
+    }
+
+    /// The agent that wrote the request, as the subject of a sentence.
+    fn above(&self) -> String {
+        match self.chain.writer {
+            Writer::Agent(name) if !name.is_empty() => format!("agent '{name}'"),
+            _ => "the agent that called it".to_owned(),
         }
     }
 
     /// A fault that no request can avoid.
     fn broken(&self) -> Step {
         let (place, id, origin) = (self.place(), &self.failure.id, self.chain.origin);
-        let owner = || match self.chain.birth {
-            Birth::Remote => Party::Remote(origin.to_owned()),
+        let owner = || match (self.chain.birth, &self.chain.writer) {
+            (Birth::Remote, _) => Party::Remote(origin.to_owned()),
+            (Birth::Mesh, Writer::Agent(above)) => Party::Owner((*above).to_owned()),
             _ => Party::Owner(origin.to_owned()),
         };
         let agent = self.asker();
         match self.row {
             row if row == &reason::TASK_TOO_LARGE => {
                 let fault = format!("{agent} wrote more than one task may hold");
-                self.report(owner(), fault, "let it write less")
+                self.report(owner(), fault, "make it write less")
             }
             row if row == &reason::DELEGATION_TOO_DEEP => {
-                let fault = format!("{agent} called others too deep, most likely in a circle");
+                let fault = format!("{agent} delegated too deeply, most likely in a circle");
                 self.report(owner(), fault, "end the circle")
             }
             row if row == &reason::INVALID_AGENT_RESPONSE => {
@@ -267,7 +370,11 @@ impl View<'_> {
         // Such a refusal meets a call and never a task, so it met a call of the agent itself.
         if self.chain.birth == Birth::Agent && is_of_protocol(self.row) {
             let fault = format!("a call that {place} made was refused ({})", self.row.name);
-            return self.report(self.responsible(), fault, "correct the call");
+            let remedy = match self.row {
+                row if row == &reason::INSUFFICIENT_SCOPE => "get the missing scope",
+                _ => "correct the call",
+            };
+            return self.report(self.responsible(), fault, remedy);
         }
         if self.chain.birth == Birth::Remote && is_of_protocol(self.row) {
             let fault = format!("{place} refused a call of this mesh ({})", self.row.name);
@@ -276,7 +383,7 @@ impl View<'_> {
         let above = match self.chain.writer {
             Writer::Caller if self.row == &reason::TASK_NOT_CANCELABLE => {
                 let text = "the task has ended, and its state is final";
-                return (Verdict::Stop, Party::Caller, text.to_owned());
+                return (Verdict::Stop, Party::Nobody, text.to_owned());
             }
             Writer::Caller => return (Verdict::Fix, Party::Caller, self.correct()),
             Writer::Remote => {
@@ -286,20 +393,25 @@ impl View<'_> {
             }
             Writer::Agent(above) => above,
         };
-        let name = if above.is_empty() {
-            "the agent that called it".to_owned()
-        } else {
-            format!("agent '{above}'")
-        };
+        let name = self.above();
         let (fault, remedy) = match self.row {
+            row if row == &reason::AGENT_NOT_FOUND && self.chain.origin.is_empty() => {
+                (format!("{name} called an agent that does not exist"), "correct that call")
+            }
             row if row == &reason::AGENT_NOT_FOUND => {
                 (format!("{name} called {place}, which does not exist"), "correct that call")
             }
             row if row.code == Code::PermissionDenied => {
-                (format!("{place} denied {name} the right"), "ask for that right")
+                (format!("{place} does not permit what {name} asked for"), "ask for permission")
             }
             row if row == &reason::TASK_REJECTED => {
                 (format!("{place} declined a task of {name}"), "change the task or the agent")
+            }
+            row if row == &reason::FAILED_PRECONDITION => {
+                let text = format!(
+                    "{place} could not do this for {name} in its present state: read the message"
+                );
+                return (Verdict::Fix, Party::Caller, text);
             }
             _ => (format!("{place} refused the request that {name} wrote"), "correct that request"),
         };
@@ -310,7 +422,7 @@ impl View<'_> {
     fn correct(&self) -> String {
         let place = self.place();
         let card = match self.chain.birth {
-            Birth::Mesh => "the agent card".to_owned(),
+            Birth::Mesh | Birth::Setup => "the agent card".to_owned(),
             _ => format!("the card of {place}"),
         };
         match self.row.name {
@@ -342,9 +454,15 @@ impl View<'_> {
             ),
             _ => match self.row.code {
                 Code::NotFound => format!("check the name or id: {place} does not know it"),
-                Code::AlreadyExists => "use the existing one, or a new key".to_owned(),
+                Code::AlreadyExists => {
+                    "it exists already: use it, or (only for a reused Idempotency-Key) another key"
+                        .to_owned()
+                }
+                Code::PermissionDenied if self.row == &reason::INSUFFICIENT_SCOPE => {
+                    format!("ask {} for the missing scope", self.responsible().describe())
+                }
                 Code::PermissionDenied => {
-                    format!("ask {} for the right", self.responsible().describe())
+                    format!("ask {} for permission", self.responsible().describe())
                 }
                 Code::FailedPrecondition => format!(
                     "{place} cannot do this in the present state: read the message, change the \

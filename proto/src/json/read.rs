@@ -1,9 +1,9 @@
 //! Reading: what generated code calls for each shape of field. One visitor serves all scalars, so
 //! that every refusal is worded in one place.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, collections::HashSet, fmt, marker::PhantomData};
 
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::{
     ProtoEnum, ProtoJson, ProtoMessage, Trail,
@@ -91,10 +91,14 @@ impl<'de, M: ProtoMessage> Visitor<'de> for MessageVisitor<'_, M> {
         let mut message = M::default();
         // One bit a field: `build/json.rs` generates no message with more fields than bits.
         let mut seen = 0_u64;
-        while let Some(field) = fields.next_key_seed(FieldName::<M>(PhantomData))? {
-            let Some(field) = field else {
-                fields.next_value::<IgnoredAny>()?;
-                continue;
+        let mut unknown = HashSet::new();
+        while let Some(name) = fields.next_key_seed(FieldName::<M>(PhantomData))? {
+            let field = match name {
+                Key::Field(field) => field,
+                Key::Unknown(name) => {
+                    skip_entry(&mut fields, &mut unknown, name, self.trail)?;
+                    continue;
+                }
             };
             if seen & (1 << field) != 0 {
                 self.trail.at_field(M::FIELDS[field]);
@@ -108,11 +112,16 @@ impl<'de, M: ProtoMessage> Visitor<'de> for MessageVisitor<'_, M> {
     }
 }
 
-/// Finds a field by its name without keeping the name.
+/// Finds a field by its name, and keeps only names that the message does not have.
 struct FieldName<M>(PhantomData<M>);
 
+enum Key {
+    Field(usize),
+    Unknown(String),
+}
+
 impl<'de, M: ProtoMessage> DeserializeSeed<'de> for FieldName<M> {
-    type Value = Option<usize>;
+    type Value = Key;
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Self::Value, D::Error> {
         input.deserialize_str(self)
@@ -120,14 +129,14 @@ impl<'de, M: ProtoMessage> DeserializeSeed<'de> for FieldName<M> {
 }
 
 impl<M: ProtoMessage> Visitor<'_> for FieldName<M> {
-    type Value = Option<usize>;
+    type Value = Key;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a field name")
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(M::field(name))
+        Ok(M::field(name).map_or_else(|| Key::Unknown(name.to_owned()), Key::Field))
     }
 }
 
@@ -145,8 +154,79 @@ impl<'de, M: ProtoMessage> DeserializeSeed<'de> for Field<'_, M> {
     }
 }
 
-pub(crate) fn skip<'de, D: Deserializer<'de>>(input: D) -> Result<(), D::Error> {
-    input.deserialize_ignored_any(IgnoredAny).map(|_| ())
+/// Reads over a value that nobody needs. A key that is repeated in it is refused all the same.
+pub(crate) fn skip<'de, D: Deserializer<'de>>(input: D, trail: &Trail) -> Result<(), D::Error> {
+    Skip(trail).deserialize(input)
+}
+
+struct Skip<'a>(&'a Trail);
+
+impl<'de> DeserializeSeed<'de> for Skip<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        input.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Skip<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(Skip(self.0))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            skip_entry(&mut entries, &mut seen, key, self.0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads over the value of a key, which must not have been seen before.
+fn skip_entry<'de, A: MapAccess<'de>>(
+    entries: &mut A,
+    seen: &mut HashSet<String>,
+    key: String,
+    trail: &Trail,
+) -> Result<(), A::Error> {
+    if seen.contains(&key) {
+        return Err(trail.repeated(&key));
+    }
+    entries.next_value_seed(Skip(trail)).inspect_err(|_| trail.at_key(&key))?;
+    seen.insert(key);
+    Ok(())
 }
 
 /// A field that may be unset: `null` is the same as absent.

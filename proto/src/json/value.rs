@@ -128,9 +128,9 @@ impl ProtoMessage for () {
         &mut self,
         _: usize,
         input: D,
-        _: &Trail,
+        trail: &Trail,
     ) -> Result<(), D::Error> {
-        read::skip(input)
+        read::skip(input, trail)
     }
 
     fn write_fields(&self, _: &mut Vec<u8>) {}

@@ -243,7 +243,7 @@ impl Builder {
             let exchange = Exchange { verb: Method::GET, url, headers, body: None, form };
             http.call(exchange).await?.accepted()
         };
-        let card = self.retry.run(true, || self.bearer.run(read)).await?;
+        let card = self.retry.run(true, false, || self.bearer.run(read)).await?;
         let card = card::read(&card).map_err(|problem| Error::InvalidCard { url, problem })?;
         let interface = self.choose(&card)?;
         if self.reach().is_beyond(&interface.url) {

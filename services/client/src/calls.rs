@@ -30,7 +30,8 @@ impl Client {
         // However often it is made, it is one call.
         let tries = self.tries();
         let call = || self.call_once(&operation, &tries);
-        Ok(self.retry.run(operation.repeatable, call).await?)
+        let keyed = operation.idempotency_key.is_some();
+        Ok(self.retry.run(operation.repeatable, keyed, call).await?)
     }
 
     pub(crate) async fn stream<Q: Request>(
@@ -39,7 +40,8 @@ impl Client {
     ) -> Result<Events, Error> {
         let tries = self.tries();
         let call = || self.stream_once(&operation, &tries);
-        Ok(self.retry.run(operation.repeatable, call).await?)
+        let keyed = operation.idempotency_key.is_some();
+        Ok(self.retry.run(operation.repeatable, keyed, call).await?)
     }
 }
 

@@ -321,7 +321,8 @@ impl Follow {
             return Ok(());
         }
         if unknown {
-            return Err(failure.into());
+            // The send has a key, or it would not have been repeated.
+            return Err(failure.with_repeat_by_key().into());
         }
         if policy.poll.is_none() {
             return Err(self.lost(failure));

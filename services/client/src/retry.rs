@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use faultline_proto::{Failure, reason::Retry as Class};
+use faultline_proto::{Failure, reason::Retry as Class, v1::Plane};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -40,23 +40,31 @@ impl Retry {
         Self { max: 0, ..Self::default() }
     }
 
-    /// Makes a call until it goes well or there is no point in another.
+    /// Makes a call until it goes well or there is no point in another. If the outcome of a call
+    /// with a key is unknown, the failure says that the key makes it safe to repeat.
     pub(crate) async fn run<T, F>(
         self,
         repeatable: bool,
+        keyed: bool,
         call: impl Fn() -> F,
     ) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Fault>>,
     {
         let mut attempts = self.start();
+        let mut is_lost = false;
         loop {
             let fault = match call().await {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
+            is_lost |= keyed && fault.is_lost();
+            let is_of_wire = fault.failure.plane() == Plane::Transport;
             match attempts.pause(&fault, repeatable) {
                 Some(pause) => sleep(pause).await,
+                None if is_lost && is_of_wire => {
+                    return Err(attempts.told(fault.failure).with_repeat_by_key());
+                }
                 None => return Err(attempts.told(fault.failure)),
             }
         }
@@ -104,6 +112,11 @@ impl Fault {
     /// What became of the call is not known.
     pub(crate) fn lost(failure: Failure) -> Self {
         Self { failure, harmless: false, of_the_wire: true }
+    }
+
+    /// The connection broke after the call was sent, so nobody knows what became of it.
+    fn is_lost(&self) -> bool {
+        !self.harmless && self.of_the_wire && self.failure.plane() == Plane::Transport
     }
 
     /// Whether the same call may go better later, and may be made.
@@ -167,6 +180,28 @@ mod tests {
 
     use super::*;
     use crate::{refusal, timeouts::Layer};
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_call_with_a_key_says_that_its_key_makes_it_safe_to_repeat() {
+        let retry = Retry { max: 1, ..Retry::default() };
+        for (keyed, fault, expected) in [
+            (true, Fault::lost as fn(Failure) -> Fault, true),
+            (false, Fault::lost, false),
+            (true, Fault::unsent, false),
+        ] {
+            let call = || async { Err::<(), _>(fault(refusal::lost("x"))) };
+            let failure = retry.run(true, keyed, call).await.unwrap_err();
+            assert_eq!(failure.repeat_with_key, expected);
+        }
+        // The first call was lost, and the server cannot be reached any more.
+        let calls = std::sync::atomic::AtomicU32::new(0);
+        let call = || async {
+            let is_first = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+            let failure = refusal::lost("x");
+            Err::<(), _>(if is_first { Fault::lost(failure) } else { Fault::unsent(failure) })
+        };
+        assert!(retry.run(true, true, call).await.unwrap_err().repeat_with_key);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_doubles_and_ends_after_the_last_try() {

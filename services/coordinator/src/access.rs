@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use faultline_chassis::credential::{Identity, MIGRATION_PAGE, Role};
-use faultline_proto::{Failure, reason, v1::Hello};
+use faultline_proto::{Failure, id, reason, v1::Hello};
 use http::request::Parts;
 use tonic::Extensions;
 
@@ -71,6 +71,17 @@ pub(crate) fn check_may_name_principals(identity: &Identity) -> Result<(), Failu
                 "the credential '{name}' has the role {role}, which names no principals"
             )))
         }
+    }
+}
+
+/// Refuses a caller with a name that the mesh keeps for tasks of its own.
+pub(crate) fn check_principal(name: &str) -> Result<(), Failure> {
+    match id::is_own_principal(name) {
+        false => Ok(()),
+        true => Err(denied(format!(
+            "'{name}' is no principal of a caller: names that begin with {} are the mesh's own",
+            id::OWN_PRINCIPALS
+        ))),
     }
 }
 

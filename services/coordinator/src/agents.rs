@@ -2,10 +2,14 @@
 //! operator removes one. An agent stays while a worker offers it or a task of it lives. Whether it
 //! may go is decided in the store, so coordinators that share it agree.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use faultline_chassis::limits;
 use faultline_proto::v1::{AgentOffer, RemoveAgentRequest, RemoveAgentResponse};
+use prost::Message;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -116,6 +120,35 @@ impl Core {
 impl State {
     /// Whether these may be known as well.
     pub(crate) fn check_agents(&self, offers: &[AgentOffer]) -> Result<(), Error> {
+        self.check_agent_count(offers)?;
+        self.check_offer_bytes(offers)
+    }
+
+    /// Bounds the memory for cards. Offers that are known already, or shrink, are always taken.
+    fn check_offer_bytes(&self, offers: &[AgentOffer]) -> Result<(), Error> {
+        let agents = &self.registry.agents;
+        let is_known =
+            |offer: &AgentOffer| agents.get(&offer.name).is_some_and(|known| known.offer == *offer);
+        if offers.iter().all(is_known) {
+            return Ok(());
+        }
+        let mut bytes: HashMap<_, _> =
+            agents.iter().map(|(name, agent)| (name, agent.offer.encoded_len())).collect();
+        let (before, most) = (bytes.values().sum::<usize>(), limits::OFFERS_BYTES_MAX);
+        bytes.extend(offers.iter().map(|offer| (&offer.name, offer.encoded_len())));
+        let after = bytes.values().sum::<usize>();
+        if after <= most || after <= before {
+            return Ok(());
+        }
+        let what = format!(
+            "the cards of all agents would take {after} bytes, at most {most}: shorten the \
+             descriptions and examples of the largest, or remove agents that nobody offers with \
+             `faultline agents remove NAME`"
+        );
+        Err(refuse("hello.agents.card", what).into())
+    }
+
+    fn check_agent_count(&self, offers: &[AgentOffer]) -> Result<(), Error> {
         let agents = &self.registry.agents;
         let names: HashSet<_> = offers.iter().map(|offer| &offer.name).collect();
         let new = names.iter().filter(|name| !agents.contains_key(**name)).count();

@@ -2,6 +2,7 @@
 
 use faultline_proto::{
     Failure,
+    a2a::AgentCard,
     id::WorkerId,
     reason,
     v1::{AgentsRequest, Hello},
@@ -174,4 +175,30 @@ async fn a_mesh_knows_no_more_agents_than_the_bound() {
     let named = AgentsRequest { name: "a-0007".to_owned(), ..AgentsRequest::default() };
     assert_eq!(bench.core.agents(&named).unwrap().agents.len(), 1);
     assert_eq!(bench.core.agents(&AgentsRequest::default()).unwrap().agents.len(), 1000);
+}
+
+#[tokio::test]
+async fn cards_of_all_agents_together_are_bounded() {
+    let large = |name: &str, bytes: usize| {
+        let card = AgentCard { description: "x".repeat(bytes), ..AgentCard::default() };
+        AgentOffer { card: Some(card.clone()), extended_card: Some(card), ..offer(name) }
+    };
+    let bench = Bench::start(Vec::new()).await;
+    let each = limits::CARD_BYTES_MAX - 1024;
+    let count = limits::OFFERS_BYTES_MAX / (2 * each + 512);
+    let fitting: Vec<_> = (0..count).map(|n| large(&format!("a-{n}"), each)).collect();
+    let check = |offers: &[AgentOffer]| {
+        let checked = bench.core.lock().check_agents(offers);
+        checked.map_err(Failure::from)
+    };
+    check(&fitting).unwrap();
+    bench.core.change(|state| {
+        fitting.iter().for_each(|offer| _ = state.registry.offer(offer.clone(), 1));
+    });
+    let refused = check(&[large("more", each), large("still-more", each)]).unwrap_err();
+    assert_eq!(refused.violations[0].field, "hello.agents.card");
+    assert!(refused.public_message.contains("faultline agents remove"), "{refused:?}");
+    check(&fitting[..3]).unwrap();
+    check(&[large("a-0", each - 1)]).unwrap();
+    check(&[offer("small")]).unwrap();
 }

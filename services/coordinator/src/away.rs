@@ -252,8 +252,8 @@ pub(crate) fn with_key(failure: Failure) -> Failure {
                 "the store does not answer, so it is unknown whether the call was carried out: \
                  repeat it with the same Idempotency-Key, nothing is done twice",
             )
-            .with_retryable(true)
-            .with_retry_after(limits::STORE_RETRY_AFTER),
+            .with_retry_after(limits::STORE_RETRY_AFTER)
+            .with_repeat_by_key(),
         false => failure,
     }
 }

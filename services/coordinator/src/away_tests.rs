@@ -3,7 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use faultline_proto::v1::{AgentOffer, report};
+use faultline_proto::{
+    advice::{Reader, advise},
+    v1::{AgentOffer, report},
+};
 
 use super::*;
 use crate::testing::{Bench, at_once, keyed, offer, principal, refusal_of, request, task_of};
@@ -46,6 +49,8 @@ async fn a_send_that_is_not_stored_is_told_that_its_outcome_is_unknown() {
     let failure = refusal_of(with_key).await;
     assert_eq!((&*failure.reason, failure.retryable), ("STORE_UNAVAILABLE", Some(true)));
     assert!(failure.public_message.contains("the same Idempotency-Key"), "{failure}");
+    let advice = advise(&failure, Reader::Caller).text;
+    assert!(advice.contains("send again with the same Idempotency-Key"), "{advice}");
     // Nothing more is taken in, and it says that nothing was done.
     let failure = refusal_of(bench.send(request("a", "hi"), &ann)).await;
     assert_eq!((&*failure.reason, failure.retryable), ("STORE_UNAVAILABLE", None));

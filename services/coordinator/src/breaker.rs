@@ -13,7 +13,10 @@ use faultline_proto::{
 };
 use tokio::time::Instant;
 
-use crate::{retry::is_born_here, task::Task};
+use crate::{
+    retry::{is_born_here, is_of_mesh},
+    task::Task,
+};
 
 /// When it opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +148,8 @@ const TOO_SLOW: [&Reason; 4] = [
 /// The agent, and not what it was asked or what it called, is the reason.
 pub(crate) fn cannot_serve(failure: &Failure) -> bool {
     let row = failure.row();
-    is_born_here(failure) && (row.retry == Retry::Yes || TOO_SLOW.contains(&row))
+    let is_agents = is_born_here(failure) && !is_of_mesh(failure);
+    is_agents && (row.retry == Retry::Yes || TOO_SLOW.contains(&row))
 }
 
 /// What a task that has just ended says about the agent that had it last, which is given so much

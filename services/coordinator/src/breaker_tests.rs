@@ -151,6 +151,9 @@ fn only_what_says_that_the_agent_cannot_serve_counts() {
     ] {
         assert!(cannot_serve(&born(reason)), "{}", reason.name);
         assert!(!cannot_serve(&born(reason).wrap("b", "t", "c")), "a child's {}", reason.name);
+        let mesh = Origin { service: "coordinator".into(), ..Origin::default() };
+        let by_mesh = Failure::new(reason).born_at(mesh).wrap("a", "t", "c");
+        assert!(!cannot_serve(&by_mesh), "the mesh's {}", reason.name);
     }
     for reason in [
         &reason::INVALID_ARGUMENT,

@@ -86,7 +86,11 @@ impl Doors {
         let binding = identity.role().map(|_| identity.binding());
         match claimed(request.metadata(), binding) {
             Some(claimed) => Ok(self.core.believe_in_time(caller, claimed).await?),
-            None => access::check_may_name_principals(&identity).map(|()| caller),
+            None => {
+                access::check_may_name_principals(&identity)?;
+                access::check_principal(&caller.principal)?;
+                Ok(caller)
+            }
         }
     }
 

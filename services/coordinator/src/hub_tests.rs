@@ -1,8 +1,15 @@
 //! Workers and gateways that send something else than the contract says.
 
+use faultline_chassis::server;
 use faultline_proto::{
-    a2a::AgentCard,
-    v1::{Reply, hub_server::HubServer, link_server::LinkServer},
+    a2a::{
+        AgentCard, GetTaskRequest,
+        a2a_service_server::{A2aService, A2aServiceServer},
+    },
+    v1::{
+        Call, Caller, Reply, call, hub_server::HubServer, link_client::LinkClient,
+        link_server::LinkServer, mesh_server::MeshServer, reply,
+    },
 };
 use http::uri::PathAndQuery;
 use tonic::{Code, client::Grpc, service::Routes};
@@ -10,8 +17,9 @@ use tonic_prost::ProstCodec;
 
 use super::*;
 use crate::{
+    grpc::Doors,
     link::LinkService,
-    testing::{Bench, known, offer, soon},
+    testing::{Bench, at_once, known, offer, request, soon},
 };
 
 /// Attaches or links with these messages, each of which stands as field 1, and reads to the end.
@@ -37,6 +45,60 @@ where
             Err(status) => return (count, status),
         }
     }
+}
+
+#[tokio::test]
+async fn a_unary_request_that_is_not_protobuf_is_an_invalid_argument() {
+    let bench = Bench::start(Vec::new()).await;
+    let doors = Doors::new(Arc::clone(&bench.core));
+    let routes =
+        Routes::new(A2aServiceServer::new(doors.clone())).add_service(MeshServer::new(doors));
+    let router = server::refuse_undecodable(routes.prepare().into_axum_router());
+    let mut client = Grpc::new(Routes::from(router));
+    for path in [
+        "/lf.a2a.v1.A2AService/GetTask",
+        "/lf.a2a.v1.A2AService/SendMessage",
+        "/lf.a2a.v1.A2AService/SubscribeToTask",
+        "/faultline.v1.Mesh/Inspect",
+        "/faultline.v1.Mesh/RemoveAgent",
+    ] {
+        let codec = ProstCodec::<Vec<u8>, ()>::default();
+        let path_and_query = PathAndQuery::from_static(path);
+        let status = soon(client.unary(known(vec![0xff]), path_and_query, codec)).await;
+        let status = status.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{path}: {status:?}");
+        assert_eq!(Failure::from(status).row(), &reason::INVALID_ARGUMENT);
+    }
+}
+
+#[tokio::test]
+async fn callers_cannot_have_the_name_of_a_principal_of_the_mesh() {
+    let bench = Bench::start(vec![offer("a")]).await;
+    let routes = Routes::new(LinkServer::new(LinkService::new(Arc::clone(&bench.core))));
+    let mut link = LinkClient::new(routes.prepare());
+    let bodies = [
+        call::Body::Send(at_once(request("a", "hi"))),
+        call::Body::Stream(request("a", "hi")),
+        call::Body::Get(GetTaskRequest::default()),
+    ];
+    let calls = bodies.into_iter().zip(1..).map(|(body, id)| {
+        let caller = Caller { principal: "faultline.dev/stops".into(), ..Caller::default() };
+        Call { id, caller: Some(caller), body: Some(body) }
+    });
+    let calls: Vec<_> = calls.collect();
+    let open = link.open(known(stream::iter(calls).chain(stream::pending())));
+    let mut answers = soon(open).await.unwrap().into_inner();
+    for _ in 0..3 {
+        let answer = soon(answers.message()).await.unwrap().unwrap();
+        let Some(reply::Body::Failure(failure)) = answer.body else { panic!("{answer:?}") };
+        assert_eq!(failure.reason, reason::PERMISSION_DENIED.name);
+    }
+    let doors = Doors::new(Arc::clone(&bench.core));
+    let mut call = known(at_once(request("a", "hi")));
+    call.metadata_mut().insert("faultline-principal", "faultline.dev/x".parse().unwrap());
+    let refused = soon(doors.send_message(call)).await.unwrap_err();
+    assert_eq!(Failure::from(refused).row(), &reason::PERMISSION_DENIED);
+    assert_eq!(bench.count().await, 0);
 }
 
 #[test]

@@ -41,6 +41,7 @@ use self::{
     place::{Place, Streaming},
 };
 use crate::{
+    access,
     caller::{Caller, Extensions},
     core::Core,
     error::Error,
@@ -186,6 +187,9 @@ impl Line {
         let id = call.id;
         let Some(body) = call.body else { return };
         let asked = call.caller.unwrap_or_default();
+        if let Err(failure) = access::check_principal(&asked.principal) {
+            return Place::new(self, id).answer(Err(failure), Vec::new());
+        }
         match body {
             call::Body::Credit(frames) => {
                 if let Some(reader) = self.streams().get(&id) {

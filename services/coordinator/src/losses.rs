@@ -164,6 +164,12 @@ fn worker_lost(task: &Task, losses_max: u32) -> Failure {
         .because(text)
         .with_plane(v1::Plane::Execution)
         .with_retries_spent(task.losses + task.retries);
+    // The agent does not allow a second run after a loss, so a caller has to look first: the work
+    // may have been done.
+    let failure = match losses_max {
+        1 => failure.with_retryable(false),
+        _ => failure,
+    };
     let worker = task.attempts.last().map_or("", |attempt| attempt.worker.as_str());
     task.complete_failure(failure, "worker").with_origin_worker(worker)
 }

@@ -1,6 +1,9 @@
 //! Tasks that wait while no worker is there, and what is taken back from one.
 
-use faultline_proto::a2a::{GetTaskRequest, TaskState};
+use faultline_proto::{
+    a2a::{GetTaskRequest, TaskState},
+    advice::{Reader, Verdict, advise},
+};
 
 use super::*;
 use crate::{
@@ -41,6 +44,19 @@ async fn after_a_restart_workers_have_time_to_come_back_for_what_waits() {
         let get = GetTaskRequest { id: task.id, ..GetTaskRequest::default() };
         let task = core.get(get, &principal("ann")).await.unwrap();
         assert_eq!(task.status.unwrap().state(), state);
+    }
+}
+
+#[test]
+fn lost_worker_of_an_agent_that_is_not_run_again_is_checked_first() {
+    let task = Task::blank(TaskId::new(), "a".into(), "c".into(), 0);
+    for (losses_max, verdict) in [(1, Verdict::Check), (3, Verdict::Retry)] {
+        let lost = worker_lost(&task, losses_max);
+        assert_eq!(lost.may_retry(), verdict == Verdict::Retry);
+        let advice = advise(&lost, Reader::Operator);
+        assert_eq!(advice.verdict, verdict);
+        let step = "look for a crash in the log of the worker of agent 'a'";
+        assert!(advice.text.contains(step), "{}", advice.text);
     }
 }
 

@@ -4,7 +4,11 @@
 
 use std::time::Duration;
 
-use faultline_proto::{Failure, reason::Retry, v1::NotRetried};
+use faultline_proto::{
+    Failure,
+    reason::Retry,
+    v1::{NotRetried, Origin},
+};
 
 /// The least time in which an attempt may come to anything.
 const USEFUL: Duration = Duration::from_millis(50);
@@ -115,7 +119,15 @@ pub(crate) fn is_born_here(failure: &Failure) -> bool {
         true => failure.causes.iter().filter(|cause| !is_quoted(&cause.agent)).count(),
         false => failure.causes.len().max(failure.hop as usize + 1),
     };
-    hops <= 1 && failure.aggregate.is_none()
+    // A service of the mesh that failed a call of the agent is no agent: nobody below could retry.
+    let services = usize::from(is_of_mesh(failure) && hops > 1);
+    hops - services <= 1 && failure.aggregate.is_none()
+}
+
+/// A service of the mesh, or its configuration, is the origin, and not an agent.
+pub(crate) fn is_of_mesh(failure: &Failure) -> bool {
+    let is_service = |origin: &Origin| origin.agent.is_empty() && !origin.service.is_empty();
+    !failure.foreign && failure.origin.as_ref().is_some_and(is_service)
 }
 
 /// `ours:theirs`, which is no name of an agent of ours.
@@ -124,6 +136,10 @@ fn is_quoted(agent: &str) -> bool {
 }
 
 fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
+    // The agent would ask the person again who has just refused.
+    if failure.declined {
+        return false;
+    }
     if let Some(said) = failure.retryable {
         return said;
     }

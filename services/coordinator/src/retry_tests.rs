@@ -2,7 +2,7 @@
 
 use faultline_proto::{
     reason::{self, Reason},
-    v1::{Aggregate, Cause, Origin},
+    v1::{self, Aggregate, Cause},
 };
 
 use super::*;
@@ -13,6 +13,15 @@ const FRESH: Situation = Situation { retries: 0, idempotent: false, remaining: N
 
 fn born(reason: &'static Reason) -> Failure {
     Failure::new(reason).born_at(Origin { agent: "a".into(), ..Origin::default() })
+}
+
+/// As a service of the mesh refuses a call.
+fn by_mesh(reason: &'static Reason) -> Failure {
+    Failure::new(reason).born_at(Origin { service: "coordinator".into(), ..Origin::default() })
+}
+
+fn declined(failure: Failure) -> Failure {
+    Failure::from_record(v1::Failure { declined: true, ..failure.into_record() })
 }
 
 fn secs(n: u64) -> Duration {
@@ -49,6 +58,24 @@ fn what_is_tried_again_is_what_the_table_says() {
         ("full, a delay", later(&reason::RESOURCE_EXHAUSTED, secs(2)), FRESH, Ok(secs(2))),
         ("at the cap", later(&reason::UNAVAILABLE, secs(30)), FRESH, Ok(secs(30))),
         ("above it", later(&reason::UNAVAILABLE, secs(120)), FRESH, Err(No::TooLong)),
+        (
+            "a fault of the mesh in a call",
+            by_mesh(&reason::STORE_UNAVAILABLE).wrap("a", "t", "c"),
+            FRESH,
+            Ok(secs(1)),
+        ),
+        (
+            "the same of a child",
+            by_mesh(&reason::STORE_UNAVAILABLE).wrap("b", "t", "c").wrap("a", "t", "c"),
+            FRESH,
+            Err(No::NotOurs),
+        ),
+        (
+            "refused by a person",
+            declined(said(&reason::FAILED_PRECONDITION, true)),
+            idempotent,
+            Err(No::NotRetryable),
+        ),
         ("a child's", born(&reason::UNAVAILABLE).wrap("b", "t", "c"), FRESH, Err(No::NotOurs)),
         (
             "tried again further down",

@@ -17,7 +17,8 @@ use crate::{
     task::{Millis, Task},
 };
 
-/// Whose tasks they are: nobody's who calls, so only those who run the mesh see them.
+/// Whose tasks they are: nobody's who calls, so only those who run the mesh see them. The prefix is
+/// reserved (`access::check_principal`): a caller of this name could have its tasks run again.
 const PRINCIPAL: &str = "faultline.dev/stops";
 /// Tells the agent what the task is for. Its checkpoint says what to stop.
 const STOP_KEY: &str = "faultline.dev/stop";

@@ -17,7 +17,7 @@ use faultline_proto::{
     Failure,
     a2a::{Part, StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
     advice::Reader,
-    json,
+    json, reason,
     v1::{AnswerAction, Interrupt},
 };
 use prost_types::Struct;
@@ -58,18 +58,18 @@ pub(crate) async fn follow(
     following: Following<'_>,
     open: impl Future<Output = Result<Follow, Error>>,
 ) -> anyhow::Result<Exit> {
-    let mut followed = follow_once(connect, client, following, open).await?;
+    let mut followed = follow_once(connect, client, following, None, open).await?;
     while let Some(Asks { task, question }) = followed.asks.take() {
         let key = question.key.clone();
         let parts = match read_answer(question).await? {
             Typed::Answer(parts) => parts,
             Typed::Nothing => {
-                print_held(client, &task).await?;
+                print_held(client, task).await?;
                 break;
             }
             Typed::Cancel => {
                 let exit = cancel(connect, client, &task).await?;
-                print_held(client, &task).await?;
+                print_held(client, task).await?;
                 return Ok(exit);
             }
         };
@@ -77,12 +77,14 @@ pub(crate) async fn follow(
         let headline = format!("answer to task {task} failed");
         let answer = Some(draft.message_id().to_owned());
         let following = Following { answer, headline: &headline };
-        followed = follow_once(connect, client, following, client.follow(draft)).await?;
+        followed =
+            follow_once(connect, client, following, Some(task), client.follow(draft)).await?;
     }
     Ok(followed.exit)
 }
 
-/// How long a pipe waits for the stored task before it gets what the events told.
+/// How long a pipe waits for the stored task. Without it nothing is printed: what the events told
+/// may have been undone.
 const STORED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whether artifacts are held back until they can no longer be taken back.
@@ -96,15 +98,10 @@ async fn stored(client: &Client, id: &str) -> Option<Task> {
 }
 
 /// Prints what was held back of a task whose question is left open, or that was cancelled.
-async fn print_held(client: &Client, id: &str) -> io::Result<()> {
-    if !holds_text() {
-        return Ok(());
-    }
-    let mut printer = Printer::new(io::stdout());
-    for artifact in stored(client, id).await.into_iter().flat_map(|task| task.artifacts) {
-        printer.artifact(&artifact, false)?;
-    }
-    printer.finish()
+async fn print_held(client: &Client, id: String) -> anyhow::Result<()> {
+    let mut session = Session::new(false, None, Some(id))?;
+    session.release(client).await?;
+    Ok(session.close()?)
 }
 
 /// How long after the first Ctrl-C a second one cancels the task.
@@ -177,37 +174,52 @@ async fn follow_once(
     connect: &Connect,
     client: &Client,
     following: Following<'_>,
+    answered: Option<String>,
     open: impl Future<Output = Result<Follow, Error>>,
 ) -> anyhow::Result<Followed> {
     let Following { answer, headline } = following;
-    let mut session = Session::new(connect.json, answer)?;
+    let mut session = Session::new(connect.json, answer, answered)?;
     let mut events = match session.wait(open).await {
         Some(Ok(events)) => events,
-        Some(Err(error)) => return Ok(session.refused(connect, error, headline)?.into()),
-        None => return Ok(session.left()?.into()),
+        Some(Err(error)) => {
+            session.release(client).await?;
+            return Ok(session.refused(connect, error, headline)?.into());
+        }
+        None => {
+            session.release(client).await?;
+            return Ok(session.left()?.into());
+        }
     };
     while !session.is_over() {
         match session.wait(events.next()).await {
             Some(Some(Ok(event))) => session.show(&event.response)?,
             Some(Some(Err(error))) => {
-                session.release(events.task_so_far())?;
+                session.release(client).await?;
                 return Ok(session.refused(connect, error, headline)?.into());
             }
             Some(None) => break,
             None => {
-                session.release(events.task_so_far())?;
+                session.release(client).await?;
                 return Ok(session.left()?.into());
             }
         }
     }
     // A question that is answered right here is not the end yet.
-    if session.holds && !session.has_message && !session.is_asking() {
-        match stored(client, &session.task_id).await {
-            Some(task) => session.release(&task)?,
-            None => session.release(events.task_so_far())?,
-        }
+    if !session.has_message && !session.is_asking() {
+        session.release(client).await?;
     }
     session.conclude()
+}
+
+/// What became of the artifacts that were held back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Released {
+    /// They are printed, or nothing was held back.
+    All,
+    /// The stored task could not be read.
+    Unread,
+    /// The person did not wait for it.
+    Interrupted,
 }
 
 /// What was seen of the task, and where it is shown.
@@ -219,16 +231,19 @@ struct Session {
     progress: Progress,
     ticks: Interval,
     interrupts: Signal,
+    /// The task that is answered, before its first event.
+    answered: Option<String>,
     task_id: String,
     status: TaskStatus,
     metadata: Option<Struct>,
     answer: Option<String>,
     /// With a bare message, after which there is nothing.
     has_message: bool,
+    released: Released,
 }
 
 impl Session {
-    fn new(json: bool, answer: Option<String>) -> anyhow::Result<Self> {
+    fn new(json: bool, answer: Option<String>, answered: Option<String>) -> anyhow::Result<Self> {
         Ok(Self {
             json,
             holds: !json && holds_text(),
@@ -236,11 +251,13 @@ impl Session {
             progress: Progress::start(json),
             ticks: interval_at(Instant::now() + progress::TICK, progress::TICK),
             interrupts: signal(SignalKind::interrupt())?,
+            answered,
             task_id: String::new(),
             status: TaskStatus::default(),
             metadata: None,
             answer,
             has_message: false,
+            released: Released::All,
         })
     }
 
@@ -309,12 +326,28 @@ impl Session {
         Ok(())
     }
 
-    /// Prints what was held back.
-    fn release(&mut self, task: &Task) -> io::Result<()> {
-        match std::mem::take(&mut self.holds) {
-            true => self.print_artifacts(task),
-            false => Ok(()),
-        }
+    /// The task, as far as it is known.
+    fn task(&self) -> Option<&str> {
+        let followed = Some(self.task_id.as_str()).filter(|id| !id.is_empty());
+        followed.or(self.answered.as_deref())
+    }
+
+    /// Prints what was held back, as the store has it. If the store cannot be read, nothing is
+    /// printed, and stderr says so.
+    async fn release(&mut self, client: &Client) -> io::Result<()> {
+        let Some(id) = self.task().map(str::to_owned).filter(|_| self.holds) else { return Ok(()) };
+        self.holds = false;
+        self.released = match self.wait(stored(client, &id)).await {
+            Some(Some(task)) => return self.print_artifacts(&task),
+            Some(None) => Released::Unread,
+            None => Released::Interrupted,
+        };
+        self.progress.clear();
+        let id = line(&id);
+        self.tell(&format!(
+            "Its artifacts are not printed: the stored task was not read. Read it with: faultline \
+             get {id}\n"
+        ))
     }
 
     fn print(
@@ -341,7 +374,8 @@ impl Session {
         let (state, paint) = (self.status.state(), Paint::stderr());
         let failure = failure_of(&self.status, self.metadata.as_ref());
         // An agent that made nothing may still have said something: that is its answer.
-        if state == TaskState::Completed && self.printer.is_empty() {
+        let is_whole = self.released == Released::All;
+        if state == TaskState::Completed && self.printer.is_empty() && is_whole {
             let said = self.status.message.as_ref().map(text_of).unwrap_or_default();
             self.print(|printer| printer.text(&said))?;
         }
@@ -363,7 +397,13 @@ impl Session {
         }
         let question = interrupt_of(&self.status, self.metadata.as_ref()).unwrap_or_default();
         let asks = asks.then_some(Asks { task: self.task_id, question });
-        Ok(Followed { exit: exit::of_state(state), asks })
+        let exit = match (self.released, exit::of_state(state)) {
+            (Released::Interrupted, _) => Exit::INTERRUPTED,
+            // A script must not take nothing for the output.
+            (Released::Unread, Exit::OK) => Exit::UNAVAILABLE,
+            (_, exit) => exit,
+        };
+        Ok(Followed { exit, asks })
     }
 
     fn refused(mut self, connect: &Connect, error: Error, headline: &str) -> anyhow::Result<Exit> {
@@ -371,18 +411,17 @@ impl Session {
         if self.task_id.is_empty() {
             return connect.refuse(error, headline);
         }
-        // Sending again would start the work a second time.
         let id = line(&self.task_id);
         let headline = format!("task {id} is out of sight");
-        let failure = Failure::from(error);
-        connect.refuse_doing(&failure, &headline, &format!("faultline watch {id}: it may go on"))
+        let hint = format!("the task may go on: faultline watch {id}");
+        connect.refuse_hinting(&out_of_sight(error.into()), &headline, Some(&hint))
     }
 
     /// Ctrl-C ends the following, not the task.
     fn left(mut self) -> anyhow::Result<Exit> {
         self.close()?;
-        if !self.task_id.is_empty() {
-            let id = line(&self.task_id);
+        if let Some(id) = self.task() {
+            let id = line(id);
             let next = format!("  watch   faultline watch {id}\n  cancel  faultline cancel {id}\n");
             self.tell(&format!("The task goes on.\n{next}"))?;
         }
@@ -400,5 +439,32 @@ impl Session {
             true => Ok(()),
             false => io::stderr().write_all(text.as_bytes()),
         }
+    }
+}
+
+/// The failure of a stream whose task is known. To repeat the call would start the work a second
+/// time, so it is not one of those for which the advice is to send again.
+fn out_of_sight(failure: Failure) -> Failure {
+    match failure.may_retry() && failure.row() != &reason::RECONNECT_EXHAUSTED {
+        true => Failure::new(&reason::RECONNECT_EXHAUSTED).because(failure.public_message.clone()),
+        false => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::advice::advise;
+
+    use super::*;
+
+    #[test]
+    fn advice_after_a_lost_stream_is_to_look_for_the_task() {
+        for row in [&reason::UNAVAILABLE, &reason::OVERLOADED, &reason::RECONNECT_EXHAUSTED] {
+            let failure = out_of_sight(Failure::new(row));
+            let text = advise(&failure, Reader::Caller).text;
+            assert!(text.contains("see whether the task goes on"), "{}: {text}", row.name);
+        }
+        let gone = out_of_sight(Failure::new(&reason::TASK_NOT_FOUND));
+        assert_eq!(gone.row(), &reason::TASK_NOT_FOUND);
     }
 }

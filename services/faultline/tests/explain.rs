@@ -141,8 +141,8 @@ async fn a_fault_five_hops_down_is_told_from_its_origin() {
            └─ bank failed SPAN on w-5 RATE_LIMITED ID ← it broke here
                  not tried again: the failure itself says no
 
-  do agent 'bank' says that sending again would fail again: the owner of agent 'bank'
-         has to find out why
+  do agent 'bank' marked this as not retryable: the owner of agent 'bank' has to find
+         out why
   sent TIME
   trace TRACE
   link LINK

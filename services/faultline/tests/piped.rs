@@ -1,9 +1,10 @@
 //! The CLI's output on a pipe is the stored artifact, also when a worker was killed in mid-stream.
 
 use std::{
+    fs,
     io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -75,17 +76,7 @@ fn piped_output_equals_the_stored_artifact_after_a_worker_was_killed() {
     let send = ["send", "script", script, "--gateway", &url];
     let sending = faultline(dir, &send).spawn().expect("the binary runs");
     // In mid-stream: behind the checkpoint, before the end.
-    let until = Instant::now() + LONG;
-    let id = loop {
-        let list = json(dir, &["list", "--json", "--gateway", &url]);
-        let id = list["tasks"][0]["id"].as_str().unwrap_or_default().to_owned();
-        let is_there = !id.is_empty()
-            && text(&json(dir, &["get", &id, "--json", "--gateway", &url])).ends_with("three ");
-        if is_there {
-            break id;
-        }
-        assert!(Instant::now() < until, "the task does not begin: {list}");
-    };
+    let id = started(dir, &url, "three ");
     drop(worker);
     let (_worker, _) = role(dir, &attach);
     let output = sending.wait_with_output().expect("it ends");
@@ -96,4 +87,119 @@ fn piped_output_equals_the_stored_artifact_after_a_worker_was_killed() {
     assert_eq!(printed, format!("{}\n", text(&task)));
     let seen = json(dir, &["explain", &id, "--json", "--gateway", &url]);
     assert!(seen.to_string().contains("OUTCOME_WORKER_LOST"), "an attempt was lost: {seen}");
+}
+
+/// A mesh in one process, once it serves, and where.
+fn up(dir: &Path) -> (Role, String) {
+    let any = "127.0.0.1:0";
+    role(dir, &["up", "--listen", any, "--hub", any, "--data", ".faultline"])
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-s", name, &id]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "{name} reaches {id}");
+}
+
+/// A command that follows a task of this script, once its artifact ends with `text`; and the task.
+fn following(dir: &Path, url: &str, script: &str, ends_with: &str) -> (Child, String) {
+    let mut send = faultline(dir, &["send", "script", script, "--gateway", url]);
+    let sending = send.stderr(Stdio::piped()).spawn().expect("the binary runs");
+    (sending, started(dir, url, ends_with))
+}
+
+/// The newest task, once its artifact ends with this text.
+fn started(dir: &Path, url: &str, ends_with: &str) -> String {
+    let until = Instant::now() + LONG;
+    loop {
+        let list = json(dir, &["list", "--json", "--gateway", url]);
+        let id = list["tasks"][0]["id"].as_str().unwrap_or_default().to_owned();
+        let task = json(dir, &["get", &id, "--json", "--gateway", url]);
+        if !id.is_empty() && text(&task).ends_with(ends_with) {
+            return id;
+        }
+        assert!(Instant::now() < until, "the task does not begin: {list}");
+    }
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn interrupted_command_prints_the_stored_artifact() {
+    let dir = TempDir::new().unwrap();
+    let (_up, url) = up(dir.path());
+    let script = "chunk \"one \"; chunk \"two \"; sleep 60s";
+    let (sending, id) = following(dir.path(), &url, script, "two ");
+    signal(&sending, "INT");
+    let (out, err) = said(&sending.wait_with_output().expect("it ends"));
+    let task = json(dir.path(), &["get", &id, "--json", "--gateway", &url]);
+    assert_eq!(out, format!("{}\n", text(&task)), "{err}");
+    assert!(err.contains(&format!("faultline watch {id}")), "{err}");
+}
+
+#[test]
+fn second_interrupt_does_not_wait_for_the_store_and_nothing_is_printed() {
+    let dir = TempDir::new().unwrap();
+    let (up, url) = up(dir.path());
+    let (sending, id) = following(dir.path(), &url, "chunk \"one \"; sleep 60s", "one ");
+    // The mesh falls silent, so that the stored task cannot be read.
+    signal(&up.0, "STOP");
+    let begun = Instant::now();
+    signal(&sending, "INT");
+    thread::sleep(Duration::from_millis(500));
+    signal(&sending, "INT");
+    let output = sending.wait_with_output().expect("it ends");
+    let took = begun.elapsed();
+    signal(&up.0, "CONT");
+    let (out, err) = said(&output);
+    assert!(took < Duration::from_secs(3), "it took {took:?}: {err}");
+    assert_eq!(out, "", "what the events told is not printed");
+    assert!(err.contains(&format!("Read it with: faultline get {id}")), "{err}");
+}
+
+/// A terminal at which somebody types an answer once the file `go` is there. Stdout is a pipe.
+const TERMINAL: &str = r#"
+import os, pty, subprocess, sys, threading, time
+us, them = pty.openpty()
+child = subprocess.Popen(sys.argv[1:], stdin=them, stderr=them)
+def read():
+    while True:
+        try:
+            os.read(us, 4096)
+        except OSError:
+            return
+threading.Thread(target=read, daemon=True).start()
+while not os.path.exists("go"):
+    time.sleep(0.05)
+os.write(us, b"yes\n")
+sys.exit(child.wait())
+"#;
+
+#[test]
+fn answer_that_is_refused_does_not_lose_the_artifacts_before_it() {
+    let dir = TempDir::new().unwrap();
+    let (_up, url) = up(dir.path());
+    let mut command = Command::new("python3");
+    command.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_faultline"), "send", "script"]);
+    command.args(["chunk \"held \"; ask \"more?\"", "--gateway", &url]).current_dir(dir.path());
+    let command = command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    let asking = command.spawn().expect("python3 is there, as tests/run sees to");
+    let id = started(dir.path(), &url, "held ");
+    let until = Instant::now() + LONG;
+    while json(dir.path(), &["get", &id, "--json", "--gateway", &url])["status"]["state"]
+        != "TASK_STATE_INPUT_REQUIRED"
+    {
+        assert!(Instant::now() < until, "it does not ask");
+    }
+    // Time to ask the person. Without it the test still holds, by another way.
+    thread::sleep(Duration::from_millis(500));
+    let cancelled = faultline(dir.path(), &["cancel", &id, "--gateway", &url]).status();
+    assert!(cancelled.is_ok_and(|status| status.success()), "it is cancelled");
+    fs::write(dir.path().join("go"), "").expect("there is room");
+    let output = asking.wait_with_output().expect("it ends");
+    assert!(!output.status.success(), "the answer is refused");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "held \n");
 }

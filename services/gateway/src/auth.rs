@@ -7,7 +7,7 @@ use std::{collections::HashSet, sync::Arc};
 use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
-    id::{BadAgentName, check_agent_name},
+    id::{BadAgentName, OWN_PRINCIPALS, check_agent_name, is_own_principal},
     reason,
     v1::Caller,
 };
@@ -100,6 +100,8 @@ pub enum Wrong {
     Twice(usize),
     #[error("principal must have 1 to {} bytes", limits::KEY_BYTES_MAX)]
     Principal,
+    #[error("principal must not begin with {OWN_PRINCIPALS}: such names are the mesh's own")]
+    OwnPrincipal,
     #[error("agents: {0}")]
     Agent(BadAgentName),
     #[error("scopes must name at least one of send, read, operate")]
@@ -176,6 +178,9 @@ fn check(token: &Token) -> Result<Digest, Wrong> {
     let digest = unhex(&token.sha256).ok_or(Wrong::Digest)?;
     if token.principal.is_empty() || token.principal.len() > limits::KEY_BYTES_MAX {
         return Err(Wrong::Principal);
+    }
+    if is_own_principal(&token.principal) {
+        return Err(Wrong::OwnPrincipal);
     }
     if token.scopes.is_empty() {
         return Err(Wrong::NoScope);
@@ -356,6 +361,8 @@ mod tests {
             (token(SECRET, "acme"), Wrong::Twice(0)),
             (token(OTHER, ""), Wrong::Principal),
             (token(OTHER, &"x".repeat(257)), Wrong::Principal),
+            (token(OTHER, "faultline.dev/stops"), Wrong::OwnPrincipal),
+            (token(OTHER, "faultline.dev/other"), Wrong::OwnPrincipal),
             (agent("Echo"), bad_name("Echo")),
             (agent("mesh"), bad_name("mesh")),
             (idle, Wrong::NoScope),

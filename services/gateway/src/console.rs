@@ -99,7 +99,6 @@ fn shown(row: &Reason) -> Value {
         "title": row.title,
         "help": row.help,
         "mayRetry": row.retry.may_retry(),
-        "actor": row.actor.describe(),
     })
 }
 

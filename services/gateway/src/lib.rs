@@ -94,7 +94,7 @@ pub struct Config {
     /// Whether clients of A2A 0.3 are served too. Default: true.
     pub serve_v03: bool,
     /// What agent cards are signed with: a PEM file with a PKCS#8 key of EC P-256 or Ed25519.
-    /// On an address beyond this machine it needs `public_url`. Default: they are not signed.
+    /// On a wildcard address it needs `public_url`. Default: they are not signed.
     pub card_key: Option<PathBuf>,
     /// The name under which verifiers find the public half of `card_key`.
     pub card_key_id: Option<String>,
@@ -214,7 +214,7 @@ pub enum Error {
     #[error(
         "gateway.card_key without gateway.public_url on {0}: a card names the address of its \
          agent, and would be signed for whatever Host a request names; set public_url to the \
-         address that clients use, such as https://mesh.example, or listen on 127.0.0.1"
+         address that clients use, such as https://mesh.example, or listen on one address"
     )]
     SignsAnyHost(SocketAddr),
     #[error(transparent)]
@@ -252,7 +252,7 @@ impl Config {
         let callers = Callers::new(&self.auth)?;
         let shares = Shares::new(callers.principals(), self.calls_per_caller_max);
         let signer = Signer::load(self.card_key.as_deref(), self.card_key_id.as_deref())?;
-        if signer.is_some() && self.public_url.is_none() && !self.listen.ip().is_loopback() {
+        if signer.is_some() && self.public_url.is_none() && self.listen.ip().is_unspecified() {
             return Err(Error::SignsAnyHost(self.listen));
         }
         if let Some(bad) = self.public_grpc.as_ref().filter(|text| !card::is_grpc_address(text)) {

@@ -22,7 +22,7 @@ use faultline_proto::{
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tonic::{
-    Request, Response, Status,
+    Code, Request, Response, Status,
     metadata::{Ascii, MetadataValue},
 };
 
@@ -388,7 +388,7 @@ impl<'a> Call<'a> {
         let moved = self.cx.attempt_state().way.moved();
         let mut client = self.client();
         let sent = tokio::select! {
-            sent = client.send_message(request) => sent.map_err(Failure::from),
+            sent = client.send_message(request) => sent.map_err(refusal),
             // The coordinator that was asked is no longer ours, and what has a key can be asked of
             // the next one: the other may leave, or be gone without a word.
             () = moved, if first && !at_once => Err(Failure::new(&reason::UNAVAILABLE)
@@ -442,12 +442,24 @@ impl<'a> Call<'a> {
     }
 }
 
+/// The refusal of a call of this agent. A fault of the mesh is not the agent's: its origin is the
+/// coordinator, and the agent only passes it on. Any other refusal says that the call was wrong.
+fn refusal(status: Status) -> Failure {
+    let failure = Failure::from(status);
+    let faults = [Code::Unavailable, Code::Internal, Code::DataLoss];
+    let is_of_mesh = faults.contains(&failure.code()) || failure.row() == &reason::OVERLOADED;
+    if failure.origin.is_some() || !is_of_mesh {
+        return failure;
+    }
+    failure.born_at(Origin { service: "coordinator".to_owned(), ..Origin::default() })
+}
+
 /// What a call that is answered by a task came to.
 pub(crate) fn answered(
     calling: &mut Calling,
     answer: Result<Response<a2a::Task>, Status>,
 ) -> Result<a2a::Task, Failure> {
-    let answer = answer.map(Response::into_inner).map_err(Failure::from);
+    let answer = answer.map(Response::into_inner).map_err(refusal);
     calling.ended(answer.as_ref().map(Some));
     answer
 }

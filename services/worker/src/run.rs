@@ -7,6 +7,7 @@ use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Ar
 use faultline_chassis::limits;
 use faultline_proto::{
     Failure, a2a,
+    advice::REMOTE_SETUP,
     disposition::{FLOW_ERROR, RUN_ERROR},
     reason,
     v1::{self, Origin, Plane, Severity, report::Body},
@@ -182,6 +183,13 @@ pub(crate) fn tolerated(attempt: &Attempt, error: Error) -> Result<Body, Error> 
 fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
     let hosted = &attempt.hosted;
     let failure = failure.with_plane(Plane::Execution);
+    let (failure, service) = match is_of_setup(&failure) {
+        true => {
+            let record = v1::Failure { origin: None, ..failure.into_record() };
+            (Failure::from_record(record), REMOTE_SETUP)
+        }
+        false => (failure, "worker"),
+    };
     if failure.origin.is_some() {
         let failure = failure.wrap(&hosted.name, attempt.task_id(), &attempt.context_id);
         let failure = failure.with_hop_span(attempt.trace().span_id());
@@ -190,7 +198,7 @@ fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
     } else {
         let origin = Origin {
             agent: hosted.name.clone(),
-            service: "worker".to_owned(),
+            service: service.to_owned(),
             worker: hosted.worker.clone(),
         };
         let trace = attempt.trace();
@@ -205,6 +213,13 @@ fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
         log(attempt, &failure);
         failure
     }
+}
+
+/// The agent stands for a remote one, and says that its own configuration is wrong: a service
+/// without an agent and without a chain.
+fn is_of_setup(failure: &Failure) -> bool {
+    let named = |origin: &Origin| origin.service == REMOTE_SETUP && origin.agent.is_empty();
+    failure.origin.as_ref().is_some_and(named) && failure.causes.is_empty()
 }
 
 /// Read back as a peer would read it, which cuts what an agent made too long.

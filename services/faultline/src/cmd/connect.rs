@@ -78,6 +78,9 @@ const RETRY: Retry = Retry {
     patience: Duration::from_secs(30),
 };
 
+/// For a user whose gateway was not reached.
+const UNREACHED: &str = "start a mesh with `faultline up`, or name its gateway with --gateway URL";
+
 impl Connect {
     /// Runs `work` with a client whose calls are one trace.
     pub(crate) fn run<W>(&self, work: impl FnOnce(Client) -> W) -> anyhow::Result<Exit>
@@ -114,31 +117,30 @@ impl Connect {
         let failure = Failure::from(error);
         // Nobody answered at all, so nobody but the user can do something.
         let unreached = failure.plane() == Plane::Transport && failure.origin.is_none();
-        let advice = match unreached {
-            true => {
-                "start a mesh with `faultline up`, or name its gateway with --gateway URL".into()
-            }
-            false => chain::advice(&failure, Reader::Caller),
-        };
-        self.refuse_doing(&failure, headline, &advice)
+        self.refuse_hinting(&failure, headline, unreached.then_some(UNREACHED))
     }
 
-    /// The same with advice of one's own.
-    pub(crate) fn refuse_doing(
+    /// The same, with a hint about commands beside the advice.
+    pub(crate) fn refuse_hinting(
         &self,
         failure: &Failure,
         headline: &str,
-        advice: &str,
+        hint: Option<&str>,
     ) -> anyhow::Result<Exit> {
         let mut text = match self.json {
             true => {
                 let advice = advise(failure, Reader::Caller).to_record();
                 let (failure, advice) =
                     (json::to_string(failure.record()), json::to_string(&advice));
-                format!("{{\"failure\":{failure},\"advice\":{advice}}}\n")
+                let hint = hint.map(|hint| format!(",\"hint\":{}", serde_json::Value::from(hint)));
+                let hint = hint.unwrap_or_default();
+                format!("{{\"failure\":{failure},\"advice\":{advice}{hint}}}\n")
             }
-            false => chain::render_doing(failure, headline, advice, Paint::stderr()),
+            false => chain::render(failure, headline, Reader::Caller, Paint::stderr()),
         };
+        if let Some(hint) = hint.filter(|_| !self.json) {
+            text.push_str(&format!("  {}  {hint}\n", Paint::stderr().dim("hint ")));
+        }
         if failure.plane() == Plane::Transport && !self.json {
             let detail = failure.private().map_or("", |private| private.for_log());
             let label = Paint::stderr().dim("at   ");

@@ -12,15 +12,25 @@ use crate::output::text::{between, span};
 /// Why the last attempt of a task was the last; `None`: nothing failed here that could have been
 /// tried again.
 pub(crate) fn why_not(shown: &InspectResponse) -> Option<&'static str> {
-    let said = shown.failure.as_ref().and_then(|failure| failure.retryable);
+    let failure = shown.failure.as_ref();
+    let says_no = failure.is_some_and(|failure| failure.retryable == Some(false));
+    let is_declined = failure.is_some_and(|failure| failure.declined);
     Some(match shown.not_retried() {
         NotRetried::Unspecified | NotRetried::Below => return None,
-        NotRetried::Reason if said == Some(false) => "the failure itself says no",
+        NotRetried::Reason if is_declined => "a person refused it",
+        // A stored failure always has the flag, so only the class tells where it comes from.
         NotRetried::Reason => match class(shown) {
+            Some(Retry::Idempotent) => {
+                "the outcome is unknown, and the agent is not declared idempotent"
+            }
             Some(Retry::Enclosing) => "only the whole unit of work can be tried again",
+            Some(Retry::Never | Retry::Reauthenticate) => {
+                "its reason says that this makes no sense"
+            }
+            _ if says_no => "the failure itself says no",
             // As coordinators decided that had no default delay.
             Some(Retry::Delay) => "no delay came with it",
-            _ => "its reason says that this makes no sense",
+            Some(Retry::Yes) | None => "its reason says that this makes no sense",
         },
         NotRetried::Pause => "it asked for a longer pause than is allowed",
         NotRetried::Spent => "all attempts that it may have were made",
@@ -92,7 +102,24 @@ mod tests {
         }
         assert!(NotRetried::try_from(8).is_err(), "teach the words");
         assert_eq!((words(0), words(1)), (None, None));
-        let said = r#"{"notRetried":"NOT_RETRIED_REASON","failure":{"retryable":false}}"#;
-        assert_eq!(why_not(&shown(said)), Some("the failure itself says no"));
+        let why = |failure: &str| {
+            let text = format!(r#"{{"notRetried":"NOT_RETRIED_REASON","failure":{failure}}}"#);
+            why_not(&shown(&text))
+        };
+        // The coordinator stores the flag with every failure.
+        let stored = |reason: &str| {
+            let row = faultline_proto::reason::named(reason).unwrap();
+            let (code, domain) = (row.code as i32, row.domain);
+            why(&format!(
+                r#"{{"reason":"{reason}","domain":"{domain}","code":{code},"retryable":false}}"#
+            ))
+        };
+        assert_eq!(stored("UNAVAILABLE"), Some("the failure itself says no"));
+        assert_eq!(stored("RATE_LIMITED"), Some("the failure itself says no"));
+        let unknown = Some("the outcome is unknown, and the agent is not declared idempotent");
+        assert_eq!((stored("UNKNOWN"), stored("DEADLINE_EXCEEDED")), (unknown, unknown));
+        assert_eq!(stored("INTERNAL"), Some("its reason says that this makes no sense"));
+        let declined = r#"{"reason":"FAILED_PRECONDITION","code":9,"declined":true}"#;
+        assert_eq!(why(declined), Some("a person refused it"));
     }
 }

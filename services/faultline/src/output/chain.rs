@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use faultline_proto::{
     Failure,
-    advice::{Reader, advise},
+    advice::{Reader, Verdict, advise},
     reason,
     v1::{Branch, Cause},
 };
@@ -65,8 +65,14 @@ pub(super) fn facts(failure: &Failure) -> String {
     if failure.reason != code {
         facts.push(format!("gRPC {code}"));
     }
-    facts.push(if failure.may_retry() { "retryable" } else { "not retryable" }.to_owned());
-    if let Some(delay) = failure.delay() {
+    let advice = advise(failure, Reader::Caller);
+    let retry = match advice.verdict {
+        Verdict::Retry => "retryable",
+        Verdict::Check => "outcome unknown",
+        _ => "not retryable",
+    };
+    facts.push(retry.to_owned());
+    if let Some(delay) = advice.retry_after {
         facts.push(format!("wait {}", span(delay)));
     }
     if failure.retries_spent > 0 {

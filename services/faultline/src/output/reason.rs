@@ -86,7 +86,7 @@ RATE_LIMITED   rate limited
   acts       the caller
   exit code  75
 
-  Too much at once. Wait for the delay that came with it.
+  Too much at once. The delay that came with it says when there is room again.
 "
         );
     }

@@ -5,7 +5,7 @@ use faultline_client::{failure_of, interrupt_of, is_final, is_waiting, text_of};
 use faultline_proto::{
     Failure,
     a2a::{ListTasksResponse, Task, TaskState, TaskStatus},
-    advice::Reader,
+    advice::{self, Reader},
     failure::state_word,
     json,
     v1::{self, Attempt, InspectResponse, Interrupt, TasksResponse, attempt::Outcome},
@@ -57,24 +57,18 @@ pub(crate) fn headline(task_id: &str, state: TaskState) -> String {
     format!("task {} {}", line(task_id), state_word(state))
 }
 
-/// Only operators are told the names of workers.
-pub(crate) fn reader(inspect: &InspectResponse) -> Reader {
-    match inspect.attempts.iter().any(|attempt| !attempt.worker.is_empty()) {
-        true => Reader::Operator,
-        false => Reader::Caller,
+/// The advice that the gateway gave for this reader. Gateways of older builds gave none.
+pub(crate) fn advice_of(inspect: &InspectResponse, failure: &Failure) -> String {
+    match &inspect.advice {
+        Some(record) => line(&advice::sentence(record)),
+        None => chain::advice(failure, Reader::Caller),
     }
 }
 
-/// The failure of a task, if it has one, as a card.
-pub(crate) fn failure_card(
-    task: &Task,
-    failure: Option<Failure>,
-    reader: Reader,
-    paint: Paint,
-) -> Option<String> {
-    let status = status_of(task);
-    let failure = failure.or_else(|| failure_of(&status, task.metadata.as_ref()))?;
-    Some(chain::render(&failure, &headline(&task.id, status.state()), reader, paint))
+/// The failure of a task with the advice on it.
+fn failure_card(task: &Task, failure: &Failure, advice: &str, paint: Paint) -> String {
+    let headline = headline(&task.id, status_of(task).state());
+    chain::render_doing(failure, &headline, advice, paint)
 }
 
 /// `faultline get`.
@@ -89,8 +83,8 @@ pub(crate) fn card(task: &Task, paint: Paint) -> String {
     fact(&mut rows, paint, "context", plain(line(&task.context_id)));
     let lacks = degraded(task);
     fact(&mut rows, paint, "lacks", (lacks.clone(), paint.yellow(lacks)));
-    let failed = failure_of(&status, task.metadata.as_ref()).is_some();
-    let told_below = failed || is_waiting(status.state());
+    let failure = failure_of(&status, task.metadata.as_ref());
+    let told_below = failure.is_some() || is_waiting(status.state());
     if let Some(message) = status.message.as_ref().filter(|_| !told_below) {
         fact(&mut rows, paint, "says", plain(short(&text_of(message), 100)));
     }
@@ -106,9 +100,10 @@ pub(crate) fn card(task: &Task, paint: Paint) -> String {
         out.push('\n');
         out.push_str(&question(&task.id, &status, task.metadata.as_ref(), paint));
     }
-    if let Some(card) = failure_card(task, None, Reader::Caller, paint) {
+    if let Some(failure) = failure {
+        let advice = chain::advice(&failure, Reader::Caller);
         out.push('\n');
-        out.push_str(&card);
+        out.push_str(&failure_card(task, &failure, &advice, paint));
     }
     out
 }
@@ -314,9 +309,10 @@ pub(crate) fn history(inspect: &InspectResponse, paint: Paint) -> String {
         out.push_str(&question(&task.id, &status, task.metadata.as_ref(), paint));
     }
     let whole = inspect.failure.clone().map(Failure::from_record);
-    if let Some(card) = failure_card(&task, whole, reader(inspect), paint) {
+    if let Some(failure) = whole.or_else(|| failure_of(&status, task.metadata.as_ref())) {
+        let advice = advice_of(inspect, &failure);
         out.push('\n');
-        out.push_str(&card);
+        out.push_str(&failure_card(&task, &failure, &advice, paint));
     }
     out
 }

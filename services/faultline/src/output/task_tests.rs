@@ -1,6 +1,7 @@
 //! Golden texts of tasks.
 
 use faultline_proto::{
+    advice::advise,
     json, reason,
     v1::{NotRetried, Origin, interrupt},
 };
@@ -59,6 +60,7 @@ fn a_history_goes_from_the_attempts_to_the_origin() {
     )
     .unwrap();
     inspect.task = Some(task);
+    inspect.advice = Some(advise(&failure, Reader::Operator).to_record());
     inspect.failure = Some(failure.with_retries_spent(1).into_record());
     inspect.set_not_retried(NotRetried::Reason);
     assert_eq!(
@@ -183,7 +185,7 @@ fn a_race_that_was_lost_does_not_contradict_itself() {
     let text = screen(by_agent(&reason::ABORTED), NotRetried::Reason);
     let why = "not tried again: only the whole unit of work can be tried again";
     assert!(text.contains(why), "{text}");
-    assert!(text.contains("do     start the whole unit of work again (the caller)"), "{text}");
+    assert!(text.contains("do     other work came first: send the whole request again"), "{text}");
 }
 
 #[test]
@@ -203,6 +205,36 @@ fn a_bug_of_an_agent_does_not_send_anybody_to_mend_the_mesh() {
     let text = screen(by_agent(&reason::INTERNAL), NotRetried::Reason);
     assert!(text.contains("do     agent 'ledger' has a bug (failure id f-1)"), "{text}");
     assert!(!text.contains("mesh"), "{text}");
+}
+
+#[test]
+fn advice_is_the_one_of_the_gateway() {
+    // Names of workers say nothing about the reader: the gateway knows its scopes.
+    for (worker, reader) in [("w-1", Reader::Caller), ("", Reader::Operator)] {
+        let failure = by_agent(&reason::WORKER_LOST);
+        let advice = advise(&failure, reader);
+        let attempt = v1::Attempt { worker: worker.into(), number: 1, ..v1::Attempt::default() };
+        let inspect = InspectResponse {
+            task: Some(task(r#"{"id":"t-1","status":{"state":"TASK_STATE_FAILED"}}"#)),
+            attempts: vec![attempt],
+            advice: Some(advice.to_record()),
+            failure: Some(failure.into_record()),
+            ..InspectResponse::default()
+        };
+        let text = history(&inspect, Paint::plain());
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("do {}", advice.sentence())), "{text}");
+        assert_eq!(text.contains("crash"), reader == Reader::Operator, "{text}");
+    }
+}
+
+#[test]
+fn task_that_may_have_been_done_is_not_called_retryable() {
+    let text = screen(by_agent(&reason::TASK_TIMEOUT), NotRetried::Spent);
+    assert!(text.contains("TASK_TIMEOUT (gRPC DEADLINE_EXCEEDED, outcome unknown)"), "{text}");
+    assert!(text.contains("and repeat it only if that does no harm"), "{text}");
+    let text = screen(by_agent(&reason::UNKNOWN), NotRetried::Reason);
+    assert!(text.contains("the agent is not declared idempotent"), "{text}");
 }
 
 #[test]

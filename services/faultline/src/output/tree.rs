@@ -16,7 +16,7 @@ use prost_types::Timestamp;
 use crate::{
     output::{
         again,
-        chain::{advice, branch, facts, labelled, put, todo},
+        chain::{branch, facts, labelled, put, todo},
         paint::Paint,
         task,
         text::{between, instant, line, short, span, wrapped},
@@ -50,7 +50,7 @@ pub(crate) fn render(tree: &Tree, now: &Timestamp, paint: Paint) -> String {
     view.hop(tree, Branch::default(), &mut lines);
     put(&mut out, format_args!("\n{}\n", aligned(&lines, paint)));
     if let Some(failure) = &failure {
-        todo(&mut out, paint, &advice(failure, task::reader(&tree.task)));
+        todo(&mut out, paint, &task::advice_of(&tree.task, failure));
     }
     view.facts(&mut out);
     if let Some(failure) = &failure {

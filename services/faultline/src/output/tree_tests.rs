@@ -1,6 +1,7 @@
 //! Golden texts of trees.
 
 use faultline_proto::{
+    advice::{Reader, advise},
     json, reason,
     v1::{Aggregate, Child, InspectResponse, NotRetried, Origin},
 };
@@ -39,6 +40,7 @@ fn with(mut tree: Tree, below: Vec<Tree>) -> Tree {
 
 fn because(mut tree: Tree, failure: &Failure) -> Tree {
     tree.task.failure = Some(failure.record().clone());
+    tree.task.advice = Some(advise(failure, Reader::Operator).to_record());
     tree
 }
 
@@ -107,7 +109,7 @@ const FIVE_HOPS: &str = "\
                  attempt 3 on w-3: failed after 1s
                  not tried again: all attempts that it may have were made
 
-  do     the caller may wait 2s, then send again
+  do     the caller can send again after 2s
   sent   2026-01-01T00:00:00.000Z
   trace  4bf9
   link   https://traces.example/4bf9

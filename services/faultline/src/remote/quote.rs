@@ -4,6 +4,7 @@
 use faultline_client::{self as client, CardProblem, Ending};
 use faultline_proto::{
     Failure,
+    advice::REMOTE_SETUP,
     disposition::BRANCHES_MAX,
     failure::{CAUSES_MAX, MESSAGE_BYTES_MAX},
     reason::{self, Reason},
@@ -43,14 +44,14 @@ pub(super) fn error(agent: &str, peer: &str, error: client::Error) -> Error {
                 "the card at {card} leads to {called}, where the token is not sent: whoever runs \
                  this mesh may add that to `remote.{agent}.allow_origins`"
             );
-            Error::new(&reason::INVALID_AGENT_RESPONSE).because(text)
+            misconfigured(&reason::INVALID_AGENT_RESPONSE, text)
         }
         client::Error::InvalidCard { problem: CardProblem::NotPublic { card, called }, .. } => {
             let text = format!(
                 "the card at {card} leads to {called}, which is not a public address: whoever runs \
                  this mesh may add that to `remote.{agent}.allow_origins`"
             );
-            Error::new(&reason::INVALID_AGENT_RESPONSE).because(text)
+            misconfigured(&reason::INVALID_AGENT_RESPONSE, text)
         }
         client::Error::InvalidCard { problem, .. } => {
             let text = format!("the card of the remote agent cannot be used: {problem}");
@@ -71,6 +72,14 @@ pub(super) fn forgotten(agent: &str, peer: &str) -> Error {
     Error::from(quote(agent, peer, Failure::new(&reason::OUTCOME_UNKNOWN).because(text)))
 }
 
+/// The configuration of the remote agent in this mesh is wrong: the operator has to correct it.
+fn misconfigured(row: &'static Reason, text: String) -> Error {
+    let record = Failure::new(row).because(text).with_retryable(false).into_record();
+    // The worker adds the agent, which it alone knows.
+    let origin = Some(Origin { service: REMOTE_SETUP.to_owned(), ..Origin::default() });
+    Error::from(Failure::from_record(v1::Failure { origin, ..record }))
+}
+
 /// The remote agent broke the protocol.
 fn invalid(agent: &str, peer: &str, text: String) -> Error {
     Error::from(quote(agent, peer, Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text)))
@@ -89,7 +98,8 @@ fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
         };
         let text = format!("remote agent '{agent}': {}", failure.public_message);
         let mut error = Error::new(row).because(text);
-        if let Some(retryable) = failure.retryable {
+        // A key protects the call and not the work: the agent decides about a second run.
+        if let Some(retryable) = failure.retryable.filter(|_| !failure.repeat_with_key) {
             error = error.retryable(retryable);
         }
         return match failure.private() {
@@ -103,7 +113,7 @@ fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
             "the server of remote agent '{agent}' does not accept our credentials: whoever runs \
              this mesh has to renew `remote.{agent}.token`"
         );
-        return Error::new(&reason::UNAUTHENTICATED).because(text).retryable(false);
+        return misconfigured(&reason::UNAUTHENTICATED, text);
     }
     // A new task was asked for: an id that is unknown there is none that our caller named.
     if failure.row() == &reason::TASK_NOT_FOUND {
@@ -154,7 +164,7 @@ fn quote(agent: &str, peer: &str, failure: Failure) -> Failure {
         plane: Plane::Execution as i32,
         origin: Some(Origin {
             agent: agent.to_owned(),
-            service: "remote".to_owned(),
+            service: REMOTE_SETUP.to_owned(),
             ..Origin::default()
         }),
         hop: causes.len() as u32 - 1,
@@ -239,6 +249,7 @@ mod tests {
     use faultline_client::Ended;
     use faultline_proto::{
         a2a::Task,
+        advice::{Party, Reader, advise},
         v1::{Disposition, Severity},
     };
 
@@ -371,6 +382,8 @@ mod tests {
     fn our_bad_credentials_are_not_our_callers() {
         let failure = told(Failure::new(&reason::UNAUTHENTICATED_CALLER).because("who are you?"));
         assert!(failure.public_message.contains("`remote.billing.token`"), "{failure}");
-        assert!(!failure.may_retry() && failure.origin.is_none());
+        assert!(!failure.may_retry());
+        assert_eq!(failure.origin.as_ref().unwrap().service, REMOTE_SETUP);
+        assert_eq!(advise(&failure, Reader::Caller).actor, Party::Operator);
     }
 }

@@ -69,8 +69,16 @@ impl Block {
         let Some((_, tags)) = LANGUAGES.iter().find(|(name, _)| *name == self.language) else {
             return Some(format!("is of a language that is not tested: {}", self.language));
         };
-        let unknown = self.tags.iter().find(|tag| !tags.contains(&tag.as_str()))?;
-        Some(format!("has a tag that means nothing here: {unknown}"))
+        if let Some(unknown) = self.tags.iter().find(|tag| !tags.contains(&tag.as_str())) {
+            return Some(format!("has a tag that means nothing here: {unknown}"));
+        }
+        if self.given.is_some() && !self.is("rust", None) && !self.is("sh", Some("dry-run")) {
+            return Some("has `given:`, which is for `rust` and `sh dry-run` only".to_owned());
+        }
+        if self.meanwhile.is_some() && !self.is("console", Some("stream")) {
+            return Some("has `meanwhile:`, which is for `console stream` only".to_owned());
+        }
+        None
     }
 }
 
@@ -110,10 +118,19 @@ fn find(directory: &Path, found: &mut Vec<String>) {
     }
 }
 
-fn blocks_of(document: &str, text: &str) -> Vec<Block> {
+pub(crate) fn blocks_of(document: &str, text: &str) -> Vec<Block> {
     let lines: Vec<&str> = text.lines().collect();
     let (mut blocks, mut open): (Vec<Block>, Option<Block>) = (Vec::new(), None);
+    // Where text of the list item begins that a line may belong to.
+    let mut margin = 0;
     for (at, line) in lines.iter().enumerate() {
+        if open.is_none() {
+            let is_first = at == 0 || lines[at - 1].trim().is_empty();
+            if let Some(wrong) = untested(line, margin, is_first) {
+                panic!("{document}:{}: {wrong}", at + 1);
+            }
+            margin = margin_after(line, margin);
+        }
         let words = line.trim_start().strip_prefix("```");
         match (&mut open, words) {
             (None, Some(words)) => {
@@ -131,16 +148,45 @@ fn blocks_of(document: &str, text: &str) -> Vec<Block> {
             }
             (Some(_), Some(_)) => blocks.extend(open.take()),
             (Some(block), None) => block.lines.push((*line).to_owned()),
-            (None, None) => {
-                let fenced = line.trim_start().starts_with("~~~");
-                assert!(!fenced, "{document}:{}: fence code with ```", at + 1);
-            }
+            (None, None) => {}
         }
     }
     if let Some(block) = open {
         panic!("{block}: the block has no end");
     }
     blocks
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// A reason to refuse code that no test would find: only blocks with fences of ``` are found.
+fn untested(line: &str, margin: usize, is_first: bool) -> Option<&'static str> {
+    let text = line.trim_start();
+    let unquoted = text.trim_start_matches(['>', ' ']);
+    let is_fence = |text: &str| text.starts_with("```") || text.starts_with("~~~");
+    if text.starts_with("~~~") {
+        return Some("fence code with ```");
+    }
+    if text.starts_with('>') && (is_fence(unquoted) || text.starts_with(">     ")) {
+        return Some("code in a quotation is not tested: put it outside");
+    }
+    let is_indented = indent(line) >= margin + 4 || line.starts_with('\t');
+    (is_indented && is_first && !text.is_empty()).then_some("fence code instead of indenting it")
+}
+
+/// Where text of a list item begins: at the same column in lines below belongs to it.
+fn margin_after(line: &str, margin: usize) -> usize {
+    let (text, indent) = (line.trim_start(), indent(line));
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let marker = match text[digits..].get(..2) {
+        Some(". " | ") ") if digits > 0 => digits + 2,
+        Some("- " | "* " | "+ ") if digits == 0 => 2,
+        _ if text.is_empty() || indent > 0 => return margin,
+        _ => return 0,
+    };
+    indent + marker
 }
 
 fn comment(line: &str, name: &str) -> Option<String> {
@@ -163,4 +209,45 @@ fn blocks_without_a_known_language_are_found() {
     assert_eq!((wrong, found[1].line), (vec![true, false, true], 6));
     assert_eq!(found[1].given.as_deref(), Some("let x = 1;"));
     assert!(found[1].is("rust", Some("fragment")) && found[1].meanwhile.is_none());
+}
+
+#[test]
+fn code_that_no_test_would_find_is_refused() {
+    let refuses = |text: &str| std::panic::catch_unwind(|| blocks_of("d.md", text)).is_err();
+    for text in [
+        "> ```sh\n> false\n> ```\n",
+        "a\n\n> >  ```\n",
+        ">     false\n",
+        "a\n\n    false\n",
+        "a\n\n\tfalse\n",
+        "- a\n\n      false\n",
+        "- a\n\nb\n\n    false\n",
+        "~~~sh\nfalse\n~~~\n",
+    ] {
+        assert!(refuses(text), "{text}");
+    }
+    for text in [
+        "> a\n> b\n",
+        "a\n    b\n",
+        "1. a\n\n   ```sh\n   true\n   ```\n",
+        "- a\n\n  b\n  - c\n\n    d\n",
+        "```text\na\n\n    b\n> ~~~\n```\n",
+    ] {
+        assert!(!refuses(text), "{text}");
+    }
+}
+
+#[test]
+fn comments_that_nothing_reads_are_refused() {
+    let wrong = |text: &str| blocks_of("d.md", text)[0].wrong().is_some();
+    for (text, refused) in [
+        ("<!-- given: x -->\n```sh\n```\n", true),
+        ("<!-- given: x -->\n```console\n$ x\n```\n", true),
+        ("<!-- given: x -->\n```sh dry-run\n```\n", false),
+        ("<!-- given: x -->\n```rust\n```\n", false),
+        ("<!-- meanwhile: x -->\n```console\n$ x\n```\n", true),
+        ("<!-- meanwhile: x -->\n```console stream\n$ x\n```\n", false),
+    ] {
+        assert_eq!(wrong(text), refused, "{text}");
+    }
 }

@@ -4,10 +4,10 @@
 //! are named exist. Everything else, openssl too, runs as it is.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     env, fs,
     os::unix::fs::symlink,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -66,12 +66,25 @@ fn run(blocks: &[Block], helm: &PathBuf) -> Result<(), String> {
         .stdin(Stdio::null())
         .output()
         .expect("bash runs");
-    let failed = fs::read_to_string(failed).unwrap_or_default();
+    let mut failed = fs::read_to_string(failed).unwrap_or_default();
+    for secret in unused_secrets(at) {
+        failed += &format!("the chart refers to no secret {secret}\n");
+    }
     if output.status.success() && failed.is_empty() {
         return Ok(());
     }
     let (document, said) = (&blocks[0].document, String::from_utf8_lossy(&output.stderr));
     Err(format!("{document}: {}\n{said}\nwrong:\n{failed}", output.status))
+}
+
+/// Secrets that kubectl made and that nothing refers to in what helm rendered.
+fn unused_secrets(at: &Path) -> Vec<String> {
+    let read = |name: &str| fs::read_to_string(at.join(name)).unwrap_or_default();
+    let manifests = read(".helm-manifests");
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+    let names: HashSet<_> = manifests.split(|c| !is_name(c)).collect();
+    let made = read(".kubectl-secrets");
+    made.lines().filter(|name| !names.contains(*name)).map(str::to_owned).collect()
 }
 
 /// helm as the tests of the chart install it.
@@ -80,4 +93,42 @@ fn helm() -> PathBuf {
     let done = Command::new(root().join("tests/chart/install")).arg(&into).status();
     assert!(done.is_ok_and(|status| status.success()), "helm cannot be installed: see above");
     into.join("helm")
+}
+
+#[test]
+fn dry_run_finds_commands_that_cannot_be_meant() {
+    let helm = helm();
+    let install = "helm install mesh deploy/helm/faultline -n agents --set image.repository=x";
+    let refused = |text: &str| {
+        let document = format!("```sh dry-run\n{install}\n{text}\n```\n");
+        run(&blocks::blocks_of("d.md", &document), &helm).is_err()
+    };
+    for text in [
+        "docker frobnicate faultline-coordinator-1",
+        "docker compose -f deploy/compose.yaml frobnicate",
+        "docker compose -f deploy/compose.yaml up --scale coordinators=3",
+        "docker compose -f deploy/compose.yaml restart database",
+        "docker kill faultline-nobody-1",
+        "docker run --rm faultline:0.1.0 up --nonsense",
+        "kubectl -n agents get pods --frobnicate",
+        "kubectl -n agents rollout restart deployment/mesh-nobody",
+        "kubectl -n agents port-forward svc/mesh-faultline-nobody 8080:80",
+        "kubectl -n agents create secret generic faultline-typo --from-literal=token=x",
+        "kubectl -n agents get pods -l faultline.dev/pool=nobody",
+        "faultline send echo",
+        "faultline answer",
+        "faultline send echo hello --nonsense",
+    ] {
+        assert!(refused(text), "{text}");
+    }
+    for text in [
+        "docker kill faultline-coordinator-1",
+        "docker compose -f deploy/compose.yaml up -d --scale coordinator=3",
+        "kubectl -n agents port-forward svc/mesh-faultline-gateway 8080:80",
+        "kubectl -n agents get pods -w -l faultline.dev/pool=built-in",
+        "kubectl -n agents create secret generic faultline-auth --from-literal=tokens=x",
+        "faultline send echo hello",
+    ] {
+        assert!(!refused(text), "{text}");
+    }
 }

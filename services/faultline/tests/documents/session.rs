@@ -162,7 +162,9 @@ impl Session {
     /// The lines that a command prints, on either stream.
     fn run(&mut self, block: &Block, command: &Shown) -> Vec<String> {
         let text = self.here(block, &command.text);
-        let script = format!("exec 2>&1\n(exit {})\n{text}", self.code);
+        // Every command of a block of `sh` must succeed, not only the last one.
+        let strict = if block.is("sh", None) { "set -euo pipefail" } else { "" };
+        let script = format!("exec 2>&1\n(exit {})\n{strict}\n{text}", self.code);
         let mut child = self.shell(&script).stdout(Stdio::piped()).spawn().expect("bash runs");
         let lines = lines(child.stdout.take().expect("stdout is piped"));
         let (end, mut printed, mut beside) = (Instant::now() + PATIENCE, Vec::new(), None);
@@ -181,7 +183,9 @@ impl Session {
             }
             if let (None, Some(meanwhile)) = (&beside, &block.meanwhile) {
                 let command = self.here(block, meanwhile);
-                beside = Some(self.shell(&command).output().expect("bash runs"));
+                let output = self.shell(&command).output().expect("bash runs");
+                assert!(output.status.success(), "{block}: `{meanwhile}` failed: {output:?}");
+                beside = Some(output);
             }
             if look.fits(&command.output, &printed) {
                 stop(&child);
@@ -221,6 +225,19 @@ fn without_settings(mut command: Command) -> Command {
     }
     command.env("NO_COLOR", "1");
     command
+}
+
+#[test]
+fn failed_command_in_the_middle_of_an_sh_block_is_found() {
+    let mut session = Session::start();
+    for (text, succeeds) in
+        [("true\ntrue", true), ("false\ntrue", false), ("false | true\ntrue", false)]
+    {
+        let block = blocks::blocks_of("d.md", &format!("```sh\n{text}\n```\n")).remove(0);
+        session.code = 0;
+        session.run(&block, &Shown::whole(&block));
+        assert_eq!(session.code == 0, succeeds, "{text}");
+    }
 }
 
 /// A process with all that it started.

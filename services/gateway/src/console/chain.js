@@ -220,13 +220,6 @@ function answerRow(shown, about) {
   );
 }
 
-/** The party that acts, as the gateway names it in the advice. */
-function partyOf({ actor, agent }) {
-  const whose = { owner: "the owner of agent", remote: "the owner of remote agent" }[actor];
-  if (whose) return agent ? `${whose} '${agent}'` : whose;
-  return { caller: "the caller", operator: "the operator of the mesh", person: "a person" }[actor];
-}
-
 /** The gateway decides what to do; this only shows it. */
 function adviceOf(failure, shown, about) {
   const advice = shown.advice ?? {};
@@ -238,8 +231,9 @@ function adviceOf(failure, shown, about) {
       "p",
       { class: "who" },
       h("span", { class: "dim" }, "Who acts: "),
-      h("strong", null, partyOf(advice) ?? "nobody knows"),
+      h("strong", null, advice.party || "nobody"),
     ),
+    h("p", { class: "eyebrow" }, `What ${about.name ?? failure.reason} means`),
     h("p", { class: "why" }, about.help ?? ""),
   ];
   for (const violation of failure.violations ?? []) {

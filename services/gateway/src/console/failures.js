@@ -213,7 +213,6 @@ class Page {
         h("td", { class: "n" }, count(one.failures)),
         h("td", { class: "n" }, count(one.tasks)),
         h("td", { class: "rate" }, bars.el),
-        h("td", { class: "dim c-acts" }, named(one.reason)?.actor ?? ""),
         h(
           "td",
           null,
@@ -231,7 +230,6 @@ class Page {
       ["Failures", "n"],
       ["Tasks", "n"],
       ["Over time", "rate"],
-      ["Who acts", "c-acts"],
       ["Last", ""],
     ];
     return h(

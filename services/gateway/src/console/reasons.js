@@ -1,4 +1,5 @@
-// What a reason means and who acts, from the mesh's own table; this file has no copy of it.
+// The meaning of each reason, from the mesh's own table; this file has no copy of it. The next
+// step after a failure is in the advice of the gateway, and nowhere else.
 
 import { load } from "./api.js";
 

@@ -122,7 +122,8 @@ impl Again {
             Again::Unknown => {
                 Failure::new(&reason::OUTCOME_UNKNOWN).because(text).with_plane(Plane::Transport)
             }
-            _ => transport(&text),
+            Again::Keyed => transport(&text).with_repeat_by_key(),
+            Again::Freely | Again::Resumed => transport(&text),
         }
     }
 }

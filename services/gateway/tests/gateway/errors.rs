@@ -81,7 +81,7 @@ const DETAILS: &str = concat!(
     r#""reason":"TASK_NOT_FOUND","domain":"a2a-protocol.org","#,
     r#""publicMessage":"task not found","plane":"PLANE_PROTOCOL","origin":{"service":"fake"},"#,
     r#""traceId":"t","spanId":"s"},{"@type":"type.googleapis.com/faultline.v1.Advice","#,
-    r#""verdict":"fix","actor":"caller","text":"check the task id"}]"#,
+    r#""verdict":"fix","actor":"caller","text":"check the task id","party":"the caller"}]"#,
 );
 
 #[tokio::test]

@@ -71,6 +71,9 @@ async fn what_is_safe_to_repeat_is_told_so_when_the_link_breaks() {
         assert_eq!(info["metadata"]["retryable"], "true");
         assert_eq!(detail(answer.details(), "google.rpc.RetryInfo")["retryDelay"], "1s");
         assert!(answer.message().contains(advice), "{answer:?}");
+        let step = detail(answer.details(), "faultline.v1.Advice")["text"].as_str().unwrap();
+        let keyed = step.starts_with("wait 1s, then send again with the same Idempotency-Key");
+        assert_eq!(keyed, advice.contains("Key"), "{step}");
     }
     let (_, last) = events.next_data().await;
     assert!(last["error"]["message"].as_str().unwrap().contains("resume with Last-Event-ID"));

@@ -142,7 +142,9 @@ async fn a_duplicate_key_is_refused_and_named() {
         ("1.0", send(data), "message.parts[0].data", key("pay")),
         ("1.0", send(metadata), "message.metadata", key("who")),
         ("0.3", old(r#""parts":[],"parts":[]"#), "params", key("parts")),
+        ("1.0", send(r#""parts":[{"text":"x"}],"x":1,"x":2"#), "message", key("x")),
         ("0.3", old(metadata), "params", key("who")),
+        ("0.3", old(r#""parts":[{"kind":"text","text":"x"}],"x":1,"x":2"#), "params", key("x")),
     ] {
         let answer = client.ask("POST", "/", &[("a2a-version", version)], body.clone()).await;
         assert_eq!((answer.code(), answer.fields()), (-32602, vec![field]), "{body}");

@@ -166,6 +166,24 @@ async fn a_failure_of_the_other_is_wrapped_once() {
 }
 
 #[tokio::test]
+async fn fault_of_the_mesh_in_a_call_has_the_coordinator_as_its_origin() {
+    for (row, service) in [
+        (&reason::OVERLOADED, "coordinator"),
+        (&reason::INTERNAL, "coordinator"),
+        (&reason::INVALID_PARAMS, "worker"),
+    ] {
+        let (mut mesh, mut wire, task) = delegating().await;
+        mesh.hub.sent().await.answer(Err(Failure::new(row)));
+        let bodies = end(&mut wire, &task).await;
+        let failure = failed(bodies.last());
+        let origin = failure.origin.as_ref().unwrap();
+        assert_eq!(origin.service, service, "{}", row.name);
+        assert_eq!(origin.agent.is_empty(), service == "coordinator", "{}", row.name);
+        assert_eq!(failure.causes[0].agent, "under-test", "{}", row.name);
+    }
+}
+
+#[tokio::test]
 async fn a_rejection_and_a_cancellation_are_failures_of_the_other() {
     let text = |text: &str| Some(super::hub::user_message(text));
     for (state, message, expected) in [

@@ -184,6 +184,8 @@ pub(crate) fn without_password(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use faultline_chassis::tls::Files;
+
     use super::*;
 
     #[test]
@@ -226,6 +228,40 @@ mod tests {
             assert_eq!(address.config.get_ssl_mode(), encrypt, "{url}");
             assert_eq!(address.verifies_by_default, verifies, "{url}");
         }
+    }
+
+    /// Whether a TLS handshake succeeds with a server whose certificate nobody trusts.
+    async fn accepts_any_certificate(url: &str, server: &Files) -> bool {
+        let connector = Address::parse(url).unwrap().tls.0;
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let acceptor = server.acceptor().unwrap();
+        let served = tokio::spawn(async move { acceptor.accept(theirs).await.is_ok() });
+        let connected = connector.connect("db.example", ours).await;
+        drop(served);
+        connected.is_ok()
+    }
+
+    #[tokio::test]
+    async fn verify_full_refuses_a_certificate_that_nobody_trusts() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let made = rcgen::generate_simple_self_signed(["db.example".to_owned()]).unwrap();
+        let server =
+            Files { cert: scratch.path().join("cert.pem"), key: scratch.path().join("key.pem") };
+        std::fs::write(&server.cert, made.cert.pem()).unwrap();
+        std::fs::write(&server.key, made.signing_key.serialize_pem()).unwrap();
+        for (url, accepts) in [
+            ("postgres://db.example/f", false),
+            ("postgres://10.0.0.7/f", false),
+            ("postgres://localhost,db.example/f", false),
+            ("postgres://db.example/f?sslmode=verify-full", false),
+            ("postgres://localhost/f?sslmode=verify-full", false),
+            ("postgres://db.example/f?sslmode=require", true),
+            ("postgres://localhost/f", true),
+        ] {
+            assert_eq!(accepts_any_certificate(url, &server).await, accepts, "{url}");
+        }
+        let trusting = format!("postgres://db.example/f?sslrootcert={}", server.cert.display());
+        assert!(accepts_any_certificate(&trusting, &server).await, "its own authority is trusted");
     }
 
     #[test]
