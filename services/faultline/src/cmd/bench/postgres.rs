@@ -44,6 +44,6 @@ impl Postgres {
         let server = self.server?;
         let itself = Stat::of(server)?;
         let children = Stat::all().filter(|(_, stat)| stat.parent == server);
-        Some(itself.own + itself.ended + children.map(|(_, stat)| stat.own).sum())
+        Some(itself.own + itself.ended + children.map(|(_, stat)| stat.own).sum::<Duration>())
     }
 }
