@@ -188,7 +188,7 @@ fn every_file_says_what_it_owns_and_can_be_read_in_a_sitting() {
         let name = path.display();
         assert!(text.starts_with("//!"), "{name} does not open with what it owns");
         let lines = text.lines().count();
-        assert!(lines <= 500, "{name} has {lines} lines, which is no sitting");
+        assert!(lines <= 600, "{name} has {lines} lines, which is no sitting");
         for (at, line) in text.lines().enumerate() {
             let columns = line.chars().count();
             assert!(columns <= 100, "{name}:{} has {columns} columns", at + 1);

@@ -77,7 +77,7 @@ async fn a_second_signal_ends_a_mesh_at_once() {
     assert_eq!(task::state(&task), WORKING);
     process.terminate().await;
     let log = until("the signal has arrived", SOON, async || {
-        Some(process.log()).filter(|log| log.contains("leaving"))
+        Some(process.log()).filter(|log| log.contains("draining for at most"))
     });
     log.await;
     assert!(process.ended(Duration::from_millis(300)).await.is_none(), "it waits for the agent");

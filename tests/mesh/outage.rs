@@ -181,7 +181,7 @@ fn is_unknown(error: &Value, has_key: bool) -> bool {
     }
     let remedy = match has_key {
         true => "repeat it with the same Idempotency-Key",
-        false => "look for the task before you send again",
+        false => "look for the task before you repeat the call",
     };
     assert!(said.contains("it is unknown whether") && said.contains(remedy), "{error}");
     assert_eq!(error["data"][0]["metadata"]["retryable"], has_key.to_string(), "{error}");
