@@ -255,7 +255,8 @@ async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() 
         let refusal = door.ask("SendMessage", message("x")).await.unwrap_err();
         assert_eq!(refusal.status.as_deref().unwrap_or("UNAVAILABLE"), "UNAVAILABLE");
         let text = format!("{refusal:?}").to_lowercase();
-        assert!(!text.contains("canary") && !text.contains("4711"), "{text}");
+        // With its colon: ids and times may contain the digits by chance.
+        assert!(!text.contains("canary") && !text.contains(":4711"), "{text}");
         let failure = refusal.detail("faultline.v1.Failure").expect("the record");
         let lines = log.of_failure(failure["id"].as_str().unwrap());
         assert_eq!(lines.len(), 1, "it is logged once: {lines:?}");
