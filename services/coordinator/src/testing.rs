@@ -20,12 +20,12 @@ use tokio::{
 
 use crate::{
     Config,
-    caller::Caller,
-    core::{Core, now},
-    delegation::Claimed,
-    live::Done,
+    api::{caller::Caller, delegation::Claimed, subscription::Subscription},
+    engine::{
+        active_task::Done,
+        core::{Core, now},
+    },
     store::{Filter, Store, Write, sqlite::Sqlite},
-    subscription::Subscription,
 };
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);

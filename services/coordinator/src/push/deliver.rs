@@ -16,10 +16,10 @@ use super::{
     target::Target,
 };
 use crate::{
-    core::{Closed, Core, Effect, State},
+    api::subscription::Start,
+    engine::core::{Closed, Core, Effect, State},
     error::Error,
     store::{PushKey, PushWrite, Scope},
-    subscription::Start,
     task::is_final,
 };
 

@@ -19,11 +19,13 @@ use super::{
     target::{Target, invalid},
 };
 use crate::{
-    caller::Caller,
-    core::{Core, State},
+    api::{
+        caller::Caller,
+        send::{push_of, task_id},
+    },
+    engine::core::{Core, State},
     error::Error,
-    gate,
-    send::{push_of, task_id},
+    policy::capabilities,
     store::{PushKey, PushRow, PushWrite},
     task::Task,
 };
@@ -115,7 +117,7 @@ impl Core {
             Some(task) => task.agent.clone(),
             None => self.addressee(&self.lock(), &request.tenant, caller)?,
         };
-        self.offer(&agent, gate::check_push)?;
+        self.offer(&agent, capabilities::check_push)?;
         if !config.task_id.is_empty() && config.task_id != task_id(request) {
             let what = "leave it out: the configuration is for the task of the message";
             return Err(inline(invalid("taskId", what)));
@@ -142,7 +144,7 @@ impl Core {
 
     /// A task of the caller's whose agent offers push notifications.
     async fn pushed(&self, id: &str, tenant: &str, caller: &Caller) -> Result<Task, Error> {
-        self.visible_with(id, tenant, caller, gate::check_push).await
+        self.visible_with(id, tenant, caller, capabilities::check_push).await
     }
 
     /// One that can be delivered, with an id.

@@ -4,9 +4,11 @@ use faultline_proto::{Failure, a2a::SendMessageResponse};
 use tokio::sync::oneshot;
 
 use crate::{
-    core::{Effect, State},
+    engine::{
+        active_task::Done,
+        core::{Effect, State},
+    },
     error::Error,
-    live::Done,
     store::{PushWrite, Write},
 };
 

@@ -201,7 +201,7 @@ mod tests {
     use faultline_proto::a2a::TaskPushNotificationConfig;
 
     use super::*;
-    use crate::meters::Meters;
+    use crate::telemetry::metrics::Meters;
 
     fn answered(status: u16, retry_after: Option<&str>) -> Answer {
         let mut response = Response::builder().status(status);

@@ -16,7 +16,7 @@ use faultline_proto::{
 use super::Push;
 use crate::{
     Config,
-    caller::Caller,
+    api::caller::Caller,
     error::Error,
     store::{PushKey, Scope},
     testing::{Bench, answering, at_once, principal, refusal_of, request, soon, task_of},

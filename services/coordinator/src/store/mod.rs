@@ -2,11 +2,11 @@
 //! transition means; it decides only which of two that race comes first.
 
 mod cluster;
-pub(crate) mod fill;
 pub(crate) mod postgres;
 mod push;
+mod queries;
+pub(crate) mod seed;
 pub(crate) mod sqlite;
-mod view;
 
 #[cfg(test)]
 mod children_conformance;
@@ -25,9 +25,12 @@ mod view_conformance;
 
 mod migrations;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -44,9 +47,13 @@ use tokio::sync::oneshot;
 pub(crate) use self::{
     cluster::{Cluster, Notice},
     push::{PushKey, PushRow, PushWrite},
-    view::{Buckets, FailureKey, Rows, Story, Wanted},
+    queries::{Buckets, FailureKey, Rows, Story, Wanted},
 };
-use crate::task::{Millis, Task};
+use crate::{
+    Config,
+    error::StartError,
+    task::{Millis, Task},
+};
 
 /// The columns of a task: what is queried, compared or must survive beside the events.
 #[derive(Clone, Debug, PartialEq)]
@@ -434,4 +441,16 @@ pub(crate) trait Store: Send + Sync + 'static {
         at: Millis,
         before: Millis,
     ) -> Reading<'_, ()>;
+}
+
+/// Opens the store that the configuration names; `Config::bind` has refused every other URL.
+pub(crate) async fn open(config: &Config) -> Result<Box<dyn Store>, StartError> {
+    if let Some(path) = config.sqlite() {
+        return Ok(Box::new(sqlite::Sqlite::open(path)?));
+    }
+    let settings = postgres::Settings {
+        lease: Duration::from_millis(config.lease_ms),
+        connections: config.store_connections,
+    };
+    Ok(Box::new(postgres::Postgres::open(&config.store, settings).await?))
 }

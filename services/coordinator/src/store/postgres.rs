@@ -3,15 +3,15 @@
 //! others do. What a task is, is as little known here as in SQLite.
 
 mod address;
-mod breaks;
+mod fault_injection;
 mod lease;
 mod notice;
 mod plan;
 mod push;
 mod read;
 mod schema;
-mod scratch;
 mod statements;
+mod temp_database;
 mod tls;
 mod view;
 mod workers;
@@ -46,7 +46,7 @@ use tokio::{
 use tokio_postgres::types::ToSql;
 
 pub(crate) use self::address::without_password;
-pub use self::scratch::Database;
+pub use self::temp_database::Database;
 use self::{address::Address, read::unavailable, write::Order};
 use super::{
     Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Notice, Page, PushKey, PushRow,

@@ -10,11 +10,13 @@ use faultline_proto::{
 use prost::Message;
 use tokio_postgres::{Error, types::ToSql};
 
-use super::{
-    super::{Notice, PushKey, ReadError},
-    Shared, push,
-    read::{COLUMNS, fold_all, id, moment, unavailable, uuid},
-    schema::ALIVE,
+use crate::store::{
+    Notice, PushKey, ReadError,
+    postgres::{
+        Shared, push,
+        read::{COLUMNS, fold_all, id, moment, unavailable, uuid},
+        schema::ALIVE,
+    },
 };
 use crate::task::Task;
 

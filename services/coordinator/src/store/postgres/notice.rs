@@ -18,7 +18,10 @@ use tokio::{
 };
 use tokio_postgres::AsyncMessage;
 
-use super::{super::Notice, READ_MAX, Shared, breaks};
+use crate::store::{
+    Notice,
+    postgres::{READ_MAX, Shared, fault_injection},
+};
 
 /// Notices that wait for the database, or for who reads them.
 pub(super) const WAITING_MAX: usize = 1024;
@@ -130,7 +133,7 @@ pub(super) async fn tell_loop(shared: Weak<Shared>, mut notices: mpsc::Receiver<
 
 impl Shared {
     async fn say(&self, texts: Vec<String>) -> Result<(), ()> {
-        if breaks::get().mute {
+        if fault_injection::get().mute {
             return Ok(());
         }
         let client = self.pool.get().await.map_err(drop)?;

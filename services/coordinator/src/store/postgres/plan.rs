@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use faultline_chassis::limits;
 use faultline_proto::{id::TaskId, v1::AgentOffer};
 
-use super::super::{
+use crate::store::{
     Extras, KeyName, KeyRow, PushKey, PushRow, PushWrite, Row, StoredEvent, Tally, Write,
     WriteError, Written,
 };

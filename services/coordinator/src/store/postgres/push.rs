@@ -5,9 +5,9 @@ use faultline_proto::{a2a::TaskPushNotificationConfig, id::TaskId};
 use prost::Message;
 use tokio_postgres::{Error, Row as Record};
 
-use super::{
-    super::{PushKey, PushRow, ReadError},
-    read::{id, text, unavailable, uuid},
+use crate::store::{
+    PushKey, PushRow, ReadError,
+    postgres::read::{id, text, unavailable, uuid},
 };
 
 pub(super) async fn one(c: &Object, key: &PushKey) -> Result<Option<PushRow>, ReadError> {

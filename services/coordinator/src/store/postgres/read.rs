@@ -12,12 +12,9 @@ use tokio_postgres::{
 };
 use uuid::Uuid;
 
-use super::{
-    super::{
-        Cursor, FailureKey, Filter, KeyName, KeyRow, Kind, Page, ReadError, Remembered, Row, Scope,
-        Stored, StoredEvent, replay,
-    },
-    said,
+use crate::store::{
+    Cursor, FailureKey, Filter, KeyName, KeyRow, Kind, Page, ReadError, Remembered, Row, Scope,
+    Stored, StoredEvent, postgres::said, replay,
 };
 use crate::task::{Millis, Task};
 

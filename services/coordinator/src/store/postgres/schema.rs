@@ -4,7 +4,7 @@
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::{Error, error::SqlState};
 
-use super::{super::SigningSecret, OpenError};
+use crate::store::{SigningSecret, postgres::OpenError};
 
 /// Whoever migrates holds it; the number is ours.
 const LOCK: i64 = 0x6661_756c_746c;

@@ -6,11 +6,13 @@ use prost::Message;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::{
-    super::{PushKey, PushRow, Row},
-    breaks,
-    plan::{Change, Plan, PushStep},
-    read::uuid,
+use crate::store::{
+    PushKey, PushRow, Row,
+    postgres::{
+        fault_injection,
+        plan::{Change, Plan, PushStep},
+        read::uuid,
+    },
 };
 
 pub(super) const LOCK_TASKS: &str = "SELECT id, version, owner, state FROM tasks
@@ -335,7 +337,7 @@ impl<'a> Columns<'a> {
         }
         if !self.events.0.is_empty() {
             let (task, seq, kind, body) = &self.events;
-            let append = if breaks::get().unfenced { OVERWRITE } else { APPEND };
+            let append = if fault_injection::get().unfenced { OVERWRITE } else { APPEND };
             all.push((append, vec![task, seq, kind, body]));
         }
         if !self.new_keys.key.is_empty() {

@@ -9,13 +9,13 @@ use faultline_proto::{a2a::TaskState, id::TaskId, v1};
 use futures::TryStreamExt;
 use tokio_postgres::Error;
 
-use super::{
-    super::{
-        Aged, Buckets, Cursor, ReadError, Row, Rows, Scope, Story, Wanted,
-        view::{Activity, Failures, Walk, child},
+use crate::store::{
+    Aged, Buckets, Cursor, ReadError, Row, Rows, Scope, Story, Wanted,
+    postgres::{
+        read::{COLUMNS, Conditions, event, id, moment, row, text, unavailable, uuid},
+        schema::{ALIVE, UNWELL},
     },
-    read::{COLUMNS, Conditions, event, id, moment, row, text, unavailable, uuid},
-    schema::{ALIVE, UNWELL},
+    queries::{Activity, Failures, Walk, child},
 };
 use crate::task::{Millis, is_final};
 

@@ -16,15 +16,17 @@ use tokio::{
 use tokio_postgres::{Error, error::SqlState, types::ToSql};
 use uuid::Uuid;
 
-use super::{
-    super::{KeyName, Notice, Write, WriteError, Written},
-    Shared, breaks,
-    plan::{Found, Held, Known, Needs, Plan, decide},
-    read::{text, uuid},
-    said,
-    statements::{self as sql, Columns},
+use crate::store::{
+    KeyName, Notice, Write, WriteError, Written,
+    postgres::{
+        Shared, fault_injection,
+        plan::{Found, Held, Known, Needs, Plan, decide},
+        read::{text, uuid},
+        said,
+        statements::{self as sql, Columns},
+    },
 };
-use crate::{core::now, repeat::kept, task::is_final};
+use crate::{api::replay::kept, engine::core::now, task::is_final};
 
 /// A batch that gets no answer for so long is lost.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -161,7 +163,7 @@ async fn transact(
         true => Known::default(),
         false => look(client, &needs).await?,
     };
-    let plan = decide(writes.to_vec(), me, breaks::get().unfenced, now() - kept(), known);
+    let plan = decide(writes.to_vec(), me, fault_injection::get().unfenced, now() - kept(), known);
     let notices = notices(&plan);
     let columns = Columns::of(&plan, me);
     let mut steps = Vec::new();

@@ -3,9 +3,10 @@
 use faultline_proto::{id::TaskId, v1};
 use rusqlite::{Connection, params_from_iter, types::Value};
 
-use super::{
-    super::{ReadError, Scope, view::child},
-    read::{COLUMNS, Conditions, row, unavailable},
+use crate::store::{
+    ReadError, Scope,
+    queries::child,
+    sqlite::read::{COLUMNS, Conditions, row, unavailable},
 };
 
 /// Ids sort by the time they were made, and the index by id: the first so many are read, and no

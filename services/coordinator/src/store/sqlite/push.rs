@@ -5,10 +5,7 @@ use faultline_proto::{a2a::TaskPushNotificationConfig, id::TaskId};
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use super::{
-    super::{PushKey, PushRow, PushWrite, ReadError},
-    read::unavailable,
-};
+use crate::store::{PushKey, PushRow, PushWrite, ReadError, sqlite::read::unavailable};
 
 pub(super) fn apply(tx: &Transaction<'_>, write: PushWrite) -> rusqlite::Result<bool> {
     match write {

@@ -11,7 +11,7 @@ use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskState, id::TaskId};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter, types::Value};
 
-use super::super::{
+use crate::store::{
     Cursor, FailureKey, Filter, KeyName, KeyRow, Kind, Page, ReadError, Row, Scope, StoredEvent,
     replay,
 };

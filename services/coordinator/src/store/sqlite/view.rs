@@ -6,12 +6,10 @@ use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskState, id::TaskId, v1};
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
 
-use super::{
-    super::{
-        Aged, Cursor, Row, Scope, StoredEvent,
-        view::{Activity, Buckets, Failures, Rows, Story, Walk, Wanted},
-    },
-    read::{ALIVE, COLUMNS, Conditions, event, row},
+use crate::store::{
+    Aged, Cursor, Row, Scope, StoredEvent,
+    queries::{Activity, Buckets, Failures, Rows, Story, Walk, Wanted},
+    sqlite::read::{ALIVE, COLUMNS, Conditions, event, row},
 };
 use crate::task::{Millis, is_final};
 

@@ -5,12 +5,11 @@ use prost::Message;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{
-    super::{Extras, KeyRow, Row, StoredEvent, Write, WriteError, Written},
-    push,
-    read::ALIVE,
+use crate::store::{
+    Extras, KeyRow, Row, StoredEvent, Write, WriteError, Written,
+    sqlite::{push, read::ALIVE},
 };
-use crate::{core::now, repeat::kept};
+use crate::{api::replay::kept, engine::core::now};
 
 pub(super) struct Batch {
     pub(super) writes: Vec<Write>,

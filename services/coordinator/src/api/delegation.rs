@@ -1,0 +1,120 @@
+//! Calls that an agent makes: it brings the token of its attempt, and calls as the principal of its
+//! task. A child has a key that is unique in its parent, so that whoever calls again, also in a
+//! later attempt, finds the child that is there.
+
+use faultline_chassis::{credential::Binding, limits};
+use faultline_proto::id::TaskId;
+
+use crate::{
+    api::caller::Caller,
+    engine::{attempt_token::Said, core::Core},
+    error::Error,
+    store::{Digest, KeyName, Scope},
+    task::Millis,
+};
+
+/// When the key of a delegation was used, as far as its expiry is concerned: it has none.
+pub(crate) const NEVER_EXPIRES: Millis = Millis::MAX;
+
+/// The same key is the same child, whatever is sent with it: an agent that is run again may well
+/// word its message differently.
+pub(crate) const ANY_MESSAGE: Digest = [0; 32];
+
+/// What a call says of the attempt that makes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claimed {
+    pub(crate) token: String,
+    /// Of the child that the call starts, or of what it answers; empty: it does neither, or cannot
+    /// be repeated.
+    pub(crate) key: String,
+    /// The child outlives its parent.
+    pub(crate) detached: bool,
+    /// The credential that makes the call, where it is a worker's and not every role's.
+    pub(crate) binding: Option<Binding>,
+}
+
+/// The attempt that makes a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Calling {
+    pub(crate) task: TaskId,
+    pub(crate) attempt: u32,
+    pub(crate) context_id: String,
+    pub(crate) key: String,
+    pub(crate) detached: bool,
+}
+
+impl Core {
+    /// Who calls with a task's token is that task's principal, for as long as the attempt lasts.
+    pub(crate) fn believe(&self, caller: Caller, claimed: Claimed) -> Result<Caller, Error> {
+        let Claimed { token, key, detached, binding } = claimed;
+        if key.len() > limits::KEY_BYTES_MAX {
+            let what = format!("at most {} bytes", limits::KEY_BYTES_MAX);
+            return Err(Error::Invalid { field: "faultline-key", what });
+        }
+        let said = Said::read(&token).ok_or(Error::AttemptOver)?;
+        let state = self.lock();
+        state.check_served()?;
+        let Some(live) = state.live.get(&said.task) else { return Err(state.not_current()) };
+        if !state.tokens.are_for(&live.task, said) {
+            return Err(Error::AttemptOver);
+        }
+        if !live.task.is_current(said.attempt) {
+            return Err(state.not_current());
+        }
+        if let Some(binding) = binding {
+            state.check_runs_for(&live.task.worker, binding)?;
+        }
+        // Children of the agent that it stands in for are not its own, whatever they are called.
+        let key = match live.task.runner() {
+            runner if runner != live.task.agent && !key.is_empty() => format!("{runner}/{key}"),
+            _ => key,
+        };
+        let calling = Calling {
+            task: said.task,
+            attempt: said.attempt,
+            context_id: live.task.context_id.clone(),
+            key,
+            detached,
+        };
+        let principal = live.task.principal.clone();
+        Ok(Caller { principal, agents: Vec::new(), calling: Some(Box::new(calling)), ..caller })
+    }
+}
+
+impl Core {
+    /// The same for whoever can wait: an attempt that is not current here is over, or goes on at
+    /// another coordinator, and the store knows which. What we think may be older than that, or
+    /// never come to be.
+    pub(crate) async fn believe_in_time(
+        &self,
+        caller: Caller,
+        claimed: Claimed,
+    ) -> Result<Caller, Error> {
+        let token = claimed.token.clone();
+        match self.believe(caller, claimed) {
+            Err(Error::Elsewhere) => Err(self.elsewhere_or_over(&token).await?),
+            believed => believed,
+        }
+    }
+
+    async fn elsewhere_or_over(&self, token: &str) -> Result<Error, Error> {
+        let Some(said) = Said::read(token) else { return Ok(Error::AttemptOver) };
+        let (id, attempt) = (said.task, said.attempt);
+        let stored = self.store.task(id, Scope::default()).await?;
+        let lives = stored.is_some_and(|stored| stored.task.is_current(attempt));
+        Ok(if lives { Error::Elsewhere } else { Error::AttemptOver })
+    }
+}
+
+impl Calling {
+    /// Beside the keys of sends, which all name an agent.
+    pub(crate) fn key_name(&self, principal: &str, answers: bool) -> Result<KeyName, Error> {
+        if self.key.is_empty() {
+            let what = "name the child: the same name finds it again".to_owned();
+            return Err(Error::Invalid { field: "faultline-key", what });
+        }
+        let what = if answers { "answer" } else { "child" };
+        let key = format!("{what}:{}:{}", self.task, self.key);
+        Ok(KeyName { principal: principal.to_owned(), agent: String::new(), key })
+    }
+}

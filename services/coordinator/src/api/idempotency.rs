@@ -1,0 +1,115 @@
+//! Keys that make a send safe to repeat. A key belongs to the first send that brings it, from the
+//! moment it is looked up to the moment it is durable; a second one that comes meanwhile waits
+//! and then finds it in the store, or takes its place if the first was refused.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use faultline_proto::{a2a::SendMessageRequest, id::TaskId};
+use prost::Message;
+use prost_types::Struct;
+use ring::digest::{SHA256, digest};
+use tokio::sync::watch;
+
+use crate::{
+    error::Error,
+    store::{Digest, KeyName, KeyRow},
+    task::Millis,
+};
+
+/// Metadata of a send that may differ when it is repeated.
+const INCIDENTAL: [&str; 4] = [
+    "traceparent",
+    "faultline.dev/traceparent",
+    "faultline.dev/timeoutMs",
+    "faultline.dev/idempotencyKey",
+];
+
+/// The keys that are on their way to the store.
+#[derive(Clone, Default)]
+pub(crate) struct Claims(Arc<Mutex<HashMap<KeyName, Held>>>);
+
+struct Held {
+    digest: Digest,
+    released: watch::Receiver<()>,
+}
+
+/// Keeps a key until it is durable, or until it turns out that it will not be.
+pub(crate) struct Claim {
+    claims: Claims,
+    name: KeyName,
+    digest: Digest,
+    /// Its end is what others wait for.
+    _holds: watch::Sender<()>,
+}
+
+impl Claims {
+    /// Waits for whoever has the key now. The same key for something else is refused at once.
+    pub(crate) async fn claim(&self, name: KeyName, digest: Digest) -> Result<Claim, Error> {
+        loop {
+            let mut released = match self.try_claim(&name, digest) {
+                Ok(claim) => return Ok(claim),
+                Err(held) if held.digest != digest => return Err(Error::KeyReused(name.key)),
+                Err(held) => held.released,
+            };
+            // An error is the end of the other claim, which is what we wait for.
+            let _ = released.changed().await;
+        }
+    }
+
+    fn try_claim(&self, name: &KeyName, digest: Digest) -> Result<Claim, Held> {
+        let mut held = self.lock();
+        if let Some(Held { digest, released }) = held.get(name) {
+            return Err(Held { digest: *digest, released: released.clone() });
+        }
+        let (holds, released) = watch::channel(());
+        held.insert(name.clone(), Held { digest, released });
+        Ok(Claim { claims: self.clone(), name: name.clone(), digest, _holds: holds })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyName, Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    /// What is stored with the step that the send makes.
+    pub(crate) fn row(&self, task_id: TaskId, now: Millis) -> KeyRow {
+        let (name, digest) = (self.name.clone(), self.digest);
+        KeyRow { name, task_id, digest, reply: None, created: now }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.claims.lock().remove(&self.name);
+    }
+}
+
+/// Of what was sent, without what a repeat may say differently. Maps are sorted by their keys, so
+/// equal requests have equal bytes.
+pub(crate) fn digest_of(request: &SendMessageRequest) -> Digest {
+    let mut request = request.clone();
+    // The agent is part of the key's name, under whichever address it was called.
+    request.tenant.clear();
+    strip(&mut request.metadata);
+    if let Some(message) = &mut request.message {
+        strip(&mut message.metadata);
+    }
+    let hash = digest(&SHA256, &request.encode_to_vec());
+    let mut digest = Digest::default();
+    digest.copy_from_slice(hash.as_ref());
+    digest
+}
+
+fn strip(metadata: &mut Option<Struct>) {
+    if let Some(metadata) = metadata {
+        metadata.fields.retain(|name, _| !INCIDENTAL.contains(&name.as_str()));
+    }
+    *metadata = metadata.take().filter(|metadata| !metadata.fields.is_empty());
+}
+
+#[cfg(test)]
+mod tests;

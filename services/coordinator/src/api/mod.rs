@@ -1,0 +1,13 @@
+//! The operations of callers: send, follow, get, list, cancel and delegate, with idempotency keys
+//! and the check of who may see what. No transport is known here.
+//!
+//! May use: task, policy, telemetry, store, engine and cluster.
+
+pub(crate) mod caller;
+pub(crate) mod delegation;
+pub(crate) mod idempotency;
+pub(crate) mod replay;
+pub(crate) mod send;
+pub(crate) mod send_stream;
+pub(crate) mod subscription;
+pub(crate) mod tasks;

@@ -1,0 +1,331 @@
+//! Sends that were seen before: the same key brings the same task, or the same message. A repeat
+//! starts nothing, answers nothing and waits like the first.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
+    id::TaskId,
+    reason,
+    v1::Wait,
+};
+use prost::Message;
+use tokio::sync::oneshot;
+
+use crate::{
+    api::{
+        caller::Caller,
+        delegation::ANY_MESSAGE,
+        idempotency::{Claim, digest_of},
+        send::{Options, Sending, push_of, task_id},
+        subscription::{Start, Subscription},
+    },
+    cluster::{
+        remote_watch::unserved,
+        remote_write::{STEP_TRIES, contended},
+    },
+    engine::{
+        active_task::{Done, Until, message_response, task_response},
+        core::{Core, Effect, now},
+        store_outage::{self, read_in_time},
+        timeouts::Tie,
+    },
+    error::Error,
+    policy::capabilities,
+    store::{Digest, KeyName, KeyRow, Scope},
+    task::{Millis, Task, is_waiting},
+};
+
+/// A send is the first of its kind, or one that was taken before.
+pub(crate) enum Found {
+    First(Box<Sending>),
+    Again(KeyRow),
+}
+
+/// What came of a send.
+enum Outcome {
+    Task(TaskId),
+    Message(a2a::Message),
+}
+
+impl Core {
+    /// Finds the task and the key that a send names. Asks nobody when it names neither.
+    pub(crate) async fn look_up(
+        &self,
+        request: SendMessageRequest,
+        caller: &Caller,
+    ) -> Result<Found, Error> {
+        caller.check_key()?;
+        if !request.tenant.is_empty() {
+            caller.check_agent(&request.tenant)?;
+        }
+        let reads = caller.has_key() || !task_id(&request).is_empty();
+        // SQLite can be read although it takes no writes.
+        if reads && self.store.cluster().is_some() && self.lock().is_away {
+            return Err(Error::Store { detail: "no answer".to_owned() });
+        }
+        self.meet(&request.tenant).await?;
+        let task = match task_id(&request) {
+            "" => None,
+            id if push_of(&request).is_some() => {
+                let check = capabilities::check_push;
+                Some(Box::new(self.visible_with(id, &request.tenant, caller, check).await?))
+            }
+            id => Some(Box::new(self.visible(id, &request.tenant, caller).await?)),
+        };
+        let answers = task.is_some();
+        if let Some(calling) = caller.calling.as_ref().filter(|c| !answers || !c.key.is_empty()) {
+            let name = calling.key_name(&caller.principal, answers)?;
+            return self.look_up_key(name, ANY_MESSAGE, request, task, caller).await;
+        }
+        if caller.idempotency_key.is_empty() {
+            return self.first(request, task, None, caller).await;
+        }
+        let agent = match &task {
+            Some(task) => task.agent.clone(),
+            None => self.addressee(&self.lock(), &request.tenant, caller)?,
+        };
+        self.activate(caller, &agent);
+        let (principal, key) = (caller.principal.clone(), caller.idempotency_key.clone());
+        let (name, digest) = (KeyName { principal, agent, key }, digest_of(&request));
+        self.look_up_key(name, digest, request, task, caller).await
+    }
+
+    async fn look_up_key(
+        &self,
+        name: KeyName,
+        digest: Digest,
+        request: SendMessageRequest,
+        task: Option<Box<Task>>,
+        caller: &Caller,
+    ) -> Result<Found, Error> {
+        let claim = self.claims.claim(name.clone(), digest).await?;
+        match self.store.key(name, now() - kept()).await? {
+            None => self.first(request, task, Some(claim), caller).await,
+            Some(row) if row.digest == digest => Ok(Found::Again(row)),
+            Some(row) => Err(Error::KeyReused(row.name.key)),
+        }
+    }
+
+    async fn first(
+        &self,
+        request: SendMessageRequest,
+        task: Option<Box<Task>>,
+        claim: Option<Claim>,
+        caller: &Caller,
+    ) -> Result<Found, Error> {
+        let push = self.inline_push(&request, task.as_deref(), caller).await?;
+        Ok(Found::First(Box::new(Sending { request, task, claim, push })))
+    }
+
+    pub(crate) async fn send_again(
+        self: &Arc<Self>,
+        key: KeyRow,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) {
+        let (name, created) = (key.name.clone(), key.created);
+        match self.outcome(key, options, caller).await {
+            Ok(Outcome::Task(id)) => {
+                let done = self.or_reply(name, created, done);
+                self.wait_for(id, options, caller, done).await;
+            }
+            Ok(Outcome::Message(message)) => done(Ok(message_response(message))),
+            Err(error) => done(Err(error.into())),
+        }
+    }
+
+    /// A task that is gone while it is waited for may have been answered by a message, at another
+    /// coordinator: then its key has it.
+    fn or_reply(self: &Arc<Self>, name: KeyName, created: Millis, done: Done) -> Done {
+        if self.store.cluster().is_none() {
+            return done;
+        }
+        let core = Arc::clone(self);
+        Box::new(move |answer| match answer {
+            Err(failure) if failure.reason == reason::TASK_NOT_FOUND.name => {
+                tokio::spawn(async move {
+                    let key = core.store.key(name, created).await;
+                    let reply = key.ok().flatten().and_then(|key| key.reply);
+                    let reply = reply.and_then(|reply| a2a::Message::decode(reply).ok());
+                    done(reply.map(message_response).ok_or(failure));
+                });
+            }
+            answer => done(answer),
+        })
+    }
+
+    /// The task as it stands, then what follows; nothing follows an end.
+    pub(crate) async fn stream_again(
+        self: &Arc<Self>,
+        key: KeyRow,
+        options: Options,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let id = key.task_id;
+        match self.outcome(key, options, caller).await? {
+            Outcome::Task(id) => {
+                let start = Start::Snapshot { history: options.history };
+                let mut subscription = read_in_time(self.subscribe_id(id, start)).await?;
+                subscription.closes_at_question();
+                Ok(subscription.tied(Tie::of(caller, self, id)))
+            }
+            Outcome::Message(message) => Ok(Subscription::message(Arc::clone(self), id, message)),
+        }
+    }
+
+    /// Whether it is a task or a message, once that is known.
+    async fn outcome(
+        self: &Arc<Self>,
+        key: KeyRow,
+        options: Options,
+        caller: &Caller,
+    ) -> Result<Outcome, Error> {
+        if let Some(reply) = key.reply {
+            return decoded(reply);
+        }
+        let id = key.task_id;
+        let (done, answer) = oneshot::channel();
+        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        let known = self.change(|state| {
+            state.check_served()?;
+            match state.live.get_mut(&id) {
+                Some(live) if live.may_vanish => {
+                    let waiter = self.waiter(Until::FirstReport, options, caller, done);
+                    live.waiters.push(waiter);
+                    if let Some(call) = caller.call {
+                        state.calls.insert(call, id);
+                    }
+                    Ok::<_, Error>(false)
+                }
+                Some(_) => Ok(true),
+                // It has ended, or is leaving the store just now: see what is there after that.
+                None => {
+                    state.after_commit(Effect::Answer(done, Box::default()));
+                    Ok(false)
+                }
+            }
+        })?;
+        if known {
+            return Ok(Outcome::Task(id));
+        }
+        match answer.await.unwrap_or_else(|_| Err(Error::unanswered().into()))? {
+            SendMessageResponse { payload: Some(Payload::Message(message)) } => {
+                Ok(Outcome::Message(message))
+            }
+            SendMessageResponse { payload: Some(Payload::Task(_)) } => Ok(Outcome::Task(id)),
+            SendMessageResponse { payload: None } => {
+                let stored = self.store.key(key.name, key.created);
+                let stored = read_in_time(async { Ok(stored.await?) }).await?;
+                let reply = stored.and_then(|key| key.reply);
+                reply.map_or(Ok(Outcome::Task(id)), decoded)
+            }
+        }
+    }
+
+    /// Goes on waiting for the end of a task that another coordinator began to wait for. What it
+    /// would have been told may turn out not to be so: then it looks again.
+    pub(crate) async fn wait(self: Arc<Self>, wait: Wait, caller: Caller, done: Done) {
+        let options = Options { immediately: false, history: wait.history_length };
+        for _ in 0..STEP_TRIES {
+            let visible = read_in_time(self.visible(&wait.task_id, "", &caller));
+            let id = match visible.await {
+                Ok(task) => task.id,
+                Err(error) => return done(Err(error.into())),
+            };
+            let (told, answer) = oneshot::channel();
+            let once: Done = Box::new(move |answer| drop(told.send(answer)));
+            self.wait_for(id, options, &caller, once).await;
+            match answer.await {
+                Ok(Err(failure)) if failure.reason == reason::ABORTED.name => {}
+                // Nobody waits any more.
+                Err(_) => return,
+                Ok(answer) => return done(answer),
+            }
+        }
+        done(Err(contended().into()));
+    }
+
+    /// Answers with a task that was started before: at once, or when it has ended or asks.
+    pub(crate) async fn wait_for(
+        self: &Arc<Self>,
+        id: TaskId,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) {
+        let is_shared = self.store.cluster().is_some();
+        let unheard = match is_shared {
+            // What it is to wait for may have been done elsewhere, and we have not heard of it.
+            true => Some(done),
+            false => self.wait_here(id, options, caller, done),
+        };
+        let Some(done) = unheard else { return };
+        let found = read_in_time(self.read(id, Scope::default())).await;
+        let found = found.and_then(|found| found.ok_or(Error::TaskNotFound(id.to_string())));
+        let task = match found {
+            Ok(task) => task,
+            Err(error) => return done(Err(store_outage::stored(error, id).into())),
+        };
+        if !is_shared || options.immediately || task.is_final() || is_waiting(task.state) {
+            return done(Ok(task_response(task.into_a2a(options.history))));
+        }
+        self.change(|state| {
+            if let Err(error) = state.check_served() {
+                return done(Err(unserved(error, id)));
+            }
+            let waiter = self.waiter(Until::Settled, options, caller, done);
+            caller.call.map(|call| state.calls.insert(call, id));
+            state.wait_elsewhere(&task, waiter);
+        });
+        self.say_followed(id);
+        // Should it be here, and be older than what was read. If not now, it is found by comparing.
+        if let Err(error) = self.look_again(id).await {
+            tracing::debug!(task.id = %id, %error, "cannot be read again");
+        }
+    }
+
+    /// The same by what is in memory, where nobody else changes it. Gives back who waits for a task
+    /// that is not there: it has ended.
+    fn wait_here(
+        self: &Arc<Self>,
+        id: TaskId,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) -> Option<Done> {
+        self.change(|state| {
+            if let Err(error) = state.check_served() {
+                done(Err(error.into()));
+                return None;
+            }
+            let Some(live) = state.live.get_mut(&id) else { return Some(done) };
+            if options.immediately || is_waiting(live.task.state) {
+                let task = task_response(live.task.to_a2a(options.history, true));
+                state.after_steps_of(id, Effect::Answer(done, Box::new(task)));
+                return None;
+            }
+            live.waiters.push(self.waiter(Until::Settled, options, caller, done));
+            if let Some(call) = caller.call {
+                state.calls.insert(call, id);
+            }
+            None
+        })
+    }
+}
+
+fn decoded(reply: Bytes) -> Result<Outcome, Error> {
+    let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
+    a2a::Message::decode(reply).map(Outcome::Message).map_err(damaged)
+}
+
+/// How long a key is kept.
+pub(crate) fn kept() -> Millis {
+    limits::IDEMPOTENCY_KEPT.as_millis() as Millis
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,491 @@
+//! Sending: a message starts a task or answers one that waits, and the caller waits for the end or
+//! for the beginning; those who follow are in `stream`. No door is known here; all use it. What a
+//! send that was seen before comes to is in `repeat`.
+
+use std::sync::Arc;
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    a2a::{self, SendMessageRequest, TaskPushNotificationConfig},
+    id::TaskId,
+    reason,
+    v1::{AgentOffer, event},
+};
+use prost::Message;
+use tokio::sync::oneshot;
+
+use crate::{
+    api::{caller::Caller, delegation::NEVER_EXPIRES, idempotency::Claim, replay::Found},
+    cluster::remote_write::{Answered, STEP_TRIES, contended},
+    engine::{
+        active_task::{Alarm, Done, Until, Waiter, task_response},
+        core::{Core, Effect, State, now},
+        dispatch::{Decided, NewTask, Step},
+        store_outage,
+    },
+    error::Error,
+    policy::capabilities,
+    push,
+    store::{Extras, Scope},
+    task::{
+        Task,
+        answers::{self, NoAnswer},
+        nesting, trace_segment,
+    },
+};
+
+/// A send after everything that takes time has been looked up.
+pub(crate) struct Sending {
+    pub(crate) request: SendMessageRequest,
+    /// What it answers; `None`: it starts a task.
+    pub(crate) task: Option<Box<Task>>,
+    /// Its key, if it brought one that was not seen before.
+    pub(crate) claim: Option<Claim>,
+    /// Whom to notify, if it said so.
+    pub(crate) push: Option<TaskPushNotificationConfig>,
+}
+
+impl Core {
+    /// Answers through `done`, now or later. Blocks nobody.
+    pub(crate) fn send(self: &Arc<Self>, request: SendMessageRequest, caller: Caller, done: Done) {
+        if caller.cancel_after.is_some() {
+            self.touch(|state| state.coming.extend(caller.call));
+        }
+        let names_key = caller.has_key();
+        let is_stranger = self.lock().is_stranger(&request.tenant);
+        let looks_up = !task_id(&request).is_empty() || names_key || push_of(&request).is_some();
+        if looks_up || is_stranger {
+            let core = Arc::clone(self);
+            tokio::spawn(async move { core.send_contended(request, caller, done).await });
+            return;
+        }
+        let sending = Sending { request, task: None, claim: None, push: None };
+        if let Err((done, error)) = self.send_now(sending, &caller, done) {
+            done(Err(error.into()));
+        }
+    }
+
+    /// Another coordinator may be doing the same at this very moment. Whoever is refused for that
+    /// looks again, and finds what the other did.
+    async fn send_contended(
+        self: &Arc<Self>,
+        request: SendMessageRequest,
+        caller: Caller,
+        done: Done,
+    ) {
+        let tries = if self.store.cluster().is_some() { STEP_TRIES } else { 1 };
+        let done: Done = match caller.has_key() {
+            true => Box::new(move |answer| done(answer.map_err(store_outage::with_key))),
+            false => done,
+        };
+        let mut contested = Contested::of(&caller);
+        for _ in 1..tries {
+            let (told, answer) = oneshot::channel();
+            let once: Done = Box::new(move |answer| drop(told.send(answer)));
+            self.send_looked_up(request.clone(), caller.clone(), once).await;
+            match answer.await {
+                Ok(Err(failure)) if contested.passes(&failure) => {}
+                Ok(answer) => return done(answer),
+                Err(_) => return done(Err(Error::unanswered().into())),
+            }
+            if caller.cancel_after.is_some() {
+                self.touch(|state| state.coming.extend(caller.call));
+            }
+        }
+        self.send_looked_up(request, caller, done).await;
+    }
+
+    async fn send_looked_up(
+        self: &Arc<Self>,
+        request: SendMessageRequest,
+        caller: Caller,
+        done: Done,
+    ) {
+        let options = Options::of(&request);
+        match store_outage::read_in_time(self.look_up(request, &caller)).await {
+            Ok(Found::Again(key)) => {
+                // A repeat that nobody waits for does nothing.
+                if !self.lock().has_left(&caller) {
+                    self.send_again(key, options, &caller, done).await;
+                }
+            }
+            Ok(Found::First(sending)) => self.send_first(*sending, options, &caller, done).await,
+            Err(error) => {
+                self.lock().has_left(&caller);
+                done(Err(error.into()));
+            }
+        }
+    }
+
+    async fn send_first(
+        self: &Arc<Self>,
+        sending: Sending,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) {
+        let elsewhere =
+            store_outage::write_in_time(self.answered_elsewhere(sending, caller, false));
+        let sending = match elsewhere.await {
+            Ok(Taken::Elsewhere(id)) => {
+                self.lock().has_left(caller);
+                return self.wait_for(id, options, caller, done).await;
+            }
+            Ok(Taken::NotYet(sending)) => sending,
+            Err(error) => {
+                self.lock().has_left(caller);
+                return done(Err(error.into()));
+            }
+        };
+        if let Err((done, error)) = self.send_now(*sending, caller, done) {
+            let error = self.ended_meanwhile(error).await;
+            done(Err(error.into()));
+        }
+    }
+
+    /// An answer to a task that another coordinator has is stored from here.
+    pub(crate) async fn answered_elsewhere(
+        self: &Arc<Self>,
+        sending: Sending,
+        caller: &Caller,
+        streams: bool,
+    ) -> Result<Taken, Error> {
+        if self.store.cluster().is_none() {
+            return Ok(Taken::NotYet(Box::new(sending)));
+        }
+        let Sending { request, task, claim, push } = sending;
+        let Some(task) = task else {
+            return Ok(Taken::NotYet(Box::new(Sending { request, task, claim, push })));
+        };
+        let used = if caller.calling.is_some() { NEVER_EXPIRES } else { now() };
+        let with = |task: &Task| {
+            let key = claim.as_ref().map(|claim| claim.row(task.id, used));
+            let push = push.clone().map(|config| push::row(task.id, config, task.seq));
+            let extras = Extras { key, pushes: push.into_iter().collect() };
+            (extras != Extras::default()).then(|| Box::new(extras))
+        };
+        let answered = self.answer_elsewhere(*task, &request, caller, streams, with).await?;
+        Ok(match answered {
+            Answered::Elsewhere(id) => Taken::Elsewhere(id),
+            Answered::Here(task) => {
+                let task = Some(task);
+                Taken::NotYet(Box::new(Sending { request, task, claim, push }))
+            }
+        })
+    }
+
+    /// Takes it in and sees to it that the caller is answered.
+    fn send_now(
+        self: &Arc<Self>,
+        sending: Sending,
+        caller: &Caller,
+        done: Done,
+    ) -> Result<(), (Done, Error)> {
+        let options = Options::of(&sending.request);
+        self.change(|state| {
+            let left = state.has_left(caller);
+            let decided = match self.decide(state, sending, caller, false) {
+                Ok(decided) => decided,
+                Err(error) => return Err((done, error)),
+            };
+            let id = decided.step.task_id();
+            let waits = !left && (!options.immediately || decided.step.may_message());
+            let pushes = decided.push_keys();
+            state.take(decided, now(), |live, effects| match waits {
+                true => {
+                    let waiter = self.waiter(options.until(), options, caller, done);
+                    live.waiters.push(Waiter { rode: live.task.seq, ..waiter });
+                }
+                false => {
+                    let task = live.task.to_a2a(options.history, true);
+                    effects.push(Effect::Answer(done, Box::new(task_response(task))));
+                }
+            });
+            if let Some(call) = caller.call.filter(|_| waits) {
+                state.calls.insert(call, id);
+            }
+            if let Some(grace) = caller.cancel_after.filter(|_| left) {
+                state.abandon_after(id, grace);
+            }
+            self.deliver_after_commit(state, pushes);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn waiter(
+        self: &Arc<Self>,
+        until: Until,
+        options: Options,
+        caller: &Caller,
+        done: Done,
+    ) -> Waiter {
+        let (history, cancel_after) = (options.history, caller.cancel_after);
+        let _alarm = self.alarm(caller);
+        let (call, patient) = (caller.call, caller.calling.is_some());
+        Waiter { until, call, history, rode: 0, knows: 0, patient, cancel_after, done, _alarm }
+    }
+
+    /// Answers a waiting call after its patience, unless it was answered before.
+    fn alarm(self: &Arc<Self>, caller: &Caller) -> Option<Alarm> {
+        let (deadline, call) = caller.deadline.zip(caller.call)?;
+        let core = Arc::clone(self);
+        let ringing = tokio::spawn(async move {
+            tokio::time::sleep_until(deadline).await;
+            let ended = core.lock().end_patience(call);
+            if let Some((id, done)) = ended {
+                done(Err(Error::PatienceEnded(id).into()));
+            }
+        });
+        Some(Alarm(ringing.abort_handle()))
+    }
+
+    /// A task that was there when we read it and not when we answered it: mostly it has ended.
+    pub(crate) async fn ended_meanwhile(&self, error: Error) -> Error {
+        let Error::TaskNotFound(id) = &error else { return error };
+        let Ok(task_id) = id.parse::<TaskId>() else { return error };
+        match self.read(task_id, Scope::default()).await {
+            Ok(Some(task)) if task.is_final() => Error::Ended { id: task_id, state: task.state },
+            // Or it has gone to another coordinator, where it can be answered.
+            Ok(Some(_)) => contended(),
+            Ok(None) => error,
+            Err(failed) => failed,
+        }
+    }
+
+    /// What a send comes to. Whatever may refuse it is here; nothing has changed yet.
+    pub(crate) fn decide(
+        &self,
+        state: &State,
+        sending: Sending,
+        caller: &Caller,
+        streams: bool,
+    ) -> Result<Decided, Error> {
+        state.check_open()?;
+        caller.calling.as_ref().map_or(Ok(()), |calling| state.check_current(calling))?;
+        let Sending { request, task, claim, push } = sending;
+        let step = match task {
+            None => Step::Start(Box::new(self.new_task(state, request, caller, streams)?)),
+            Some(task) => continued(state, &task, request, caller, streams)?,
+        };
+        let used = if caller.calling.is_some() { NEVER_EXPIRES } else { now() };
+        let key = claim.as_ref().map(|claim| claim.row(step.task_id(), used));
+        let push = push.map(|config| {
+            // A new task has no events yet: its notifications begin with the first.
+            let seq = state.live.get(&step.task_id()).map_or(0, |live| live.task.seq);
+            push::row(step.task_id(), config, seq)
+        });
+        let extras = Extras { key, pushes: push.into_iter().collect() };
+        let with = (extras != Extras::default()).then(|| Box::new(extras));
+        Ok(Decided { step, with, claim })
+    }
+
+    fn new_task(
+        &self,
+        state: &State,
+        mut request: SendMessageRequest,
+        caller: &Caller,
+        streams: bool,
+    ) -> Result<NewTask, Error> {
+        let agent = self.addressee(state, &request.tenant, caller)?;
+        let found = state.admit(&agent)?;
+        check_gates(&found.offer, &request, caller, streams)?;
+        let stands_in = state.registry.stand_in(&agent, |_| false).is_some();
+        if !state.registry.has_worker(&agent) && !stands_in && self.config.wait_for_worker_ms == 0 {
+            return Err(Error::AgentUnavailable(agent));
+        }
+        let limit = self.limit(state, found, caller)?;
+        let notifies = push_of(&request).is_some();
+        let message = request.message.take().unwrap_or_default();
+        check(&message)?;
+        let context_id = match message.context_id.as_str() {
+            "" => match &caller.calling {
+                Some(calling) => calling.context_id.clone(),
+                None => uuid::Uuid::now_v7().to_string(),
+            },
+            given if given.len() > limits::KEY_BYTES_MAX => {
+                let what = format!("at most {} bytes", limits::KEY_BYTES_MAX);
+                return Err(Error::Invalid { field: "message.contextId", what });
+            }
+            given => given.to_owned(),
+        };
+        let parent = caller.calling.as_ref().map(|calling| state.parentage(calling));
+        Ok(NewTask {
+            id: TaskId::new(),
+            principal: caller.principal.clone(),
+            context_id,
+            message,
+            trace: caller.trace.clone(),
+            parent: parent.transpose()?,
+            limit,
+            // Whoever wants to hear of the task is given one.
+            may_message: found.offer.may_answer_with_message && !notifies,
+            checkpoint: None,
+            agent,
+        })
+    }
+
+    /// The agent that a message to this tenant starts a task of, if the caller may use it.
+    pub(crate) fn addressee(
+        &self,
+        state: &State,
+        tenant: &str,
+        caller: &Caller,
+    ) -> Result<String, Error> {
+        let agent = match tenant {
+            "" => self.default_agent(state).ok_or(Error::NoDefaultAgent)?,
+            tenant => tenant.to_owned(),
+        };
+        caller.check_agent(&agent)?;
+        if let Some(known) = state.registry.agents.get(&agent) {
+            caller.check_drill(&known.offer)?;
+        }
+        Ok(agent)
+    }
+
+    /// What a message to nobody in particular goes to: what is set, or the only one there is.
+    pub(crate) fn default_agent(&self, state: &State) -> Option<String> {
+        let mut names = state.registry.agents.keys();
+        match (&self.config.default_agent, names.next(), names.next()) {
+            (Some(name), _, _) => Some(name.clone()),
+            (None, Some(only), None) => Some(only.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Refusals of a send that may be another coordinator's doing, which took the same send.
+pub(crate) struct Contested {
+    /// The answer that was there first may be this very one: its key says so.
+    looks_for_key: bool,
+}
+
+impl Contested {
+    pub(crate) fn of(caller: &Caller) -> Self {
+        Self { looks_for_key: caller.has_key() }
+    }
+
+    pub(crate) fn passes(&mut self, failure: &Failure) -> bool {
+        failure.reason == reason::ABORTED.name
+            || failure.reason == reason::UNSUPPORTED_OPERATION.name
+                && std::mem::take(&mut self.looks_for_key)
+    }
+}
+
+/// What became of a send that may concern a task elsewhere.
+pub(crate) enum Taken {
+    /// It is stored, with the task of this id.
+    Elsewhere(TaskId),
+    /// It is to be taken here.
+    NotYet(Box<Sending>),
+}
+
+/// A message for a task that is here, checked against what else it says.
+fn continued(
+    state: &State,
+    task: &Task,
+    request: SendMessageRequest,
+    caller: &Caller,
+    streams: bool,
+) -> Result<Step, Error> {
+    // Memory is at least as new as what was read, or it would not be there any more.
+    let live = state.live.get(&task.id).map(|live| &live.task);
+    let body = answer_of(state, live.unwrap_or(task), request, caller, streams)?;
+    match live {
+        Some(task) => Ok(Step::Answer(task.id, Box::new(body))),
+        None => Err(Error::TaskNotFound(task.id.to_string())),
+    }
+}
+
+/// What a message to a task comes to: the answer to what it asks.
+pub(crate) fn answer_of(
+    state: &State,
+    task: &Task,
+    request: SendMessageRequest,
+    caller: &Caller,
+    streams: bool,
+) -> Result<event::Body, Error> {
+    let id = task.id;
+    if let Some(agent) = state.registry.agents.get(&task.agent) {
+        check_gates(&agent.offer, &request, caller, streams)?;
+    }
+    let message = request.message.unwrap_or_default();
+    if !message.context_id.is_empty() && message.context_id != task.context_id {
+        let what = format!("the task belongs to context '{}'", task.context_id);
+        return Err(Error::Invalid { field: "message.contextId", what });
+    }
+    if task.is_final() {
+        return Err(Error::Ended { id, state: task.state });
+    }
+    if task.message_bytes() + check(&message)? > limits::TASK_MESSAGE_BYTES_MAX {
+        let text = "the messages of this task are too many: start a new one in its context";
+        return Err(Error::TooLarge(text));
+    }
+    let body = task.decide_answer(message).map_err(|refused| match refused {
+        NoAnswer::Final => Error::Ended { id, state: task.state },
+        NoAnswer::Busy => Error::Busy(id),
+        NoAnswer::Answered(question) => Error::Answered { id, question },
+        NoAnswer::Wrong(wrong) => answers::refusal(wrong).with_task(id, "").into(),
+    })?;
+    Ok(trace_segment::traced(body, &caller.trace))
+}
+
+fn check_gates(
+    offer: &AgentOffer,
+    request: &SendMessageRequest,
+    caller: &Caller,
+    streams: bool,
+) -> Result<(), Error> {
+    // What a card says is said to clients: agents may follow every task.
+    if streams && caller.calling.is_none() {
+        capabilities::check_streaming(offer)?;
+    }
+    capabilities::check_send(offer, request, caller.extensions.uris())?;
+    caller.extensions.activate(offer);
+    Ok(())
+}
+
+/// The task that a message is for; empty: a new one.
+pub(crate) fn task_id(request: &SendMessageRequest) -> &str {
+    request.message.as_ref().map_or("", |message| &message.task_id)
+}
+
+/// Whom a send asks to notify.
+pub(crate) fn push_of(request: &SendMessageRequest) -> Option<&TaskPushNotificationConfig> {
+    request.configuration.as_ref()?.task_push_notification_config.as_ref()
+}
+
+/// What a send asks for beside the message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) immediately: bool,
+    pub(crate) history: Option<i32>,
+}
+
+impl Options {
+    /// What a caller waits for, if it waits at all.
+    fn until(self) -> Until {
+        if self.immediately { Until::FirstReport } else { Until::Settled }
+    }
+
+    pub(crate) fn of(request: &SendMessageRequest) -> Self {
+        let configuration = request.configuration.as_ref();
+        Self {
+            immediately: configuration.is_some_and(|c| c.return_immediately),
+            history: configuration.and_then(|c| c.history_length),
+        }
+    }
+}
+
+/// The bytes of a message that may be taken. The gateway checks this too, but is not the only door.
+fn check(message: &a2a::Message) -> Result<usize, Error> {
+    if nesting::is_message_too_deep(message) {
+        return Err(Error::Invalid { field: "message", what: nesting::too_deep() });
+    }
+    match message.encoded_len() {
+        bytes if bytes > limits::MESSAGE_BYTES_MAX => {
+            Err(Error::TooLarge("the message is over 4 MiB: send a URL instead of the content"))
+        }
+        bytes => Ok(bytes),
+    }
+}

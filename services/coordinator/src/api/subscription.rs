@@ -1,0 +1,245 @@
+//! One watcher of one task: a snapshot or a place to start from, then every confirmed event
+//! exactly once, in order, to the end. A watcher that falls behind reads on from the store and
+//! joins again; it never notices.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use faultline_proto::{
+    a2a::{self, StreamResponse, TaskState, stream_response::Payload},
+    id::TaskId,
+    v1::{Event, Frame, event},
+};
+use prost::Message;
+use tokio::sync::mpsc;
+
+use crate::{
+    engine::{
+        active_task::Seen,
+        core::{Core, now},
+        timeouts::Tie,
+    },
+    error::Error,
+    task::{Task, frame::Ids, millis},
+};
+
+/// Events read from the store at once.
+const PAGE: usize = 256;
+
+pub(crate) struct Subscription {
+    core: Arc<Core>,
+    id: TaskId,
+    context_id: String,
+    /// The last event shown, or contained in the snapshot.
+    seq: u64,
+    ready: VecDeque<Frame>,
+    source: Source,
+    until_question: bool,
+    tie: Option<Tie>,
+}
+
+/// Where a watcher starts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start {
+    /// With the task as it stands and so much of its history.
+    Snapshot { history: Option<i32> },
+    /// With exactly what came after this event.
+    After(u64),
+}
+
+enum Source {
+    Live(mpsc::Receiver<Seen>),
+    /// Read from the store up to what was confirmed when joining, then go live.
+    Replay(Option<mpsc::Receiver<Seen>>),
+    /// At another coordinator, or just on its way: join it there, then replay.
+    Elsewhere,
+    Over,
+}
+
+impl Subscription {
+    /// The whole answer is one message.
+    pub(crate) fn message(core: Arc<Core>, id: TaskId, message: a2a::Message) -> Self {
+        let frame = frame(0, Payload::Message(message));
+        let (ready, source) = (VecDeque::from([frame]), Source::Over);
+        let context_id = String::new();
+        Self { core, id, context_id, seq: 0, ready, source, until_question: true, tie: None }
+    }
+
+    /// A task that was just started or answered, as it was at event `seq`, watched since.
+    pub(crate) fn started(
+        core: Arc<Core>,
+        id: TaskId,
+        seq: u64,
+        task: a2a::Task,
+        events: mpsc::Receiver<Seen>,
+    ) -> Self {
+        let mut subscription = Self {
+            core,
+            id,
+            context_id: task.context_id.clone(),
+            seq,
+            ready: VecDeque::from([frame(seq, Payload::Task(task))]),
+            source: Source::Live(events),
+            until_question: true,
+            tie: None,
+        };
+        // Another question may be open beside the one that was answered.
+        subscription.closes_at_question();
+        subscription
+    }
+
+    /// A task that was started before.
+    pub(crate) fn joined(
+        core: Arc<Core>,
+        task: Task,
+        start: Start,
+        events: Option<mpsc::Receiver<Seen>>,
+        elsewhere: bool,
+    ) -> Self {
+        let (id, context_id, seq) = (task.id, task.context_id.clone(), task.seq);
+        match start {
+            Start::After(after) => Self {
+                core,
+                id,
+                context_id,
+                seq: after,
+                ready: VecDeque::new(),
+                source: if elsewhere { Source::Elsewhere } else { Source::Replay(events) },
+                until_question: false,
+                tie: None,
+            },
+            Start::Snapshot { history } => Self {
+                core,
+                id,
+                context_id,
+                seq,
+                source: match (task.is_final(), events) {
+                    (false, _) if elsewhere => Source::Elsewhere,
+                    (false, Some(events)) => Source::Live(events),
+                    (false, None) => Source::Replay(None),
+                    (true, _) => Source::Over,
+                },
+                ready: VecDeque::from([frame(seq, Payload::Task(task.into_a2a(history)))]),
+                until_question: false,
+                tie: None,
+            },
+        }
+    }
+
+    /// Takes the task along if it is dropped before its end.
+    pub(crate) fn tied(self, tie: Option<Tie>) -> Self {
+        Self { tie, ..self }
+    }
+
+    /// Ends also where the task asks for input, as a streaming send does.
+    pub(crate) fn closes_at_question(&mut self) {
+        self.until_question = true;
+        let asks = |frame: &Frame| frame.response.as_ref().is_some_and(asks_for_input);
+        if self.ready.iter().any(asks) {
+            self.source = Source::Over;
+        }
+    }
+
+    /// The next frame; `None`: that was all.
+    pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Error> {
+        let next = self.advance().await;
+        if !matches!(next, Ok(Some(_)))
+            && let Some(tie) = self.tie.take()
+        {
+            tie.untie();
+        }
+        next
+    }
+
+    async fn advance(&mut self) -> Result<Option<Frame>, Error> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Ok(Some(frame));
+            }
+            match &mut self.source {
+                Source::Over => return Ok(None),
+                Source::Live(events) => match events.recv().await {
+                    Some(seen) => {
+                        let at = seen.event.time.as_ref().map(millis);
+                        self.core.meters.lag(at, now());
+                        self.show(seen.seq, &seen.event);
+                    }
+                    None => self.rejoin()?,
+                },
+                Source::Replay(_) => self.replay().await?,
+                Source::Elsewhere => {
+                    if self.core.store.rows(vec![self.id]).await?.is_empty() {
+                        return Err(Error::TaskNotFound(self.id.to_string()));
+                    }
+                    let events = self.core.watch_elsewhere(self.id, self.seq)?;
+                    self.source = Source::Replay(Some(events));
+                }
+            }
+        }
+    }
+
+    fn show(&mut self, seq: u64, event: &Event) {
+        if seq <= self.seq {
+            self.core.meters.duplicates.add(1);
+            return;
+        }
+        self.seq = seq;
+        let ids = Ids { task_id: self.id, context_id: &self.context_id };
+        if let Some(response) = ids.frame(event) {
+            self.ready.push_back(Frame { seq, response: Some(response), ..Frame::default() });
+        }
+        let asked = |e: &Event| match &e.body {
+            Some(event::Body::Asked(_)) => ids.frame(e).is_some_and(|r| asks_for_input(&r)),
+            _ => false,
+        };
+        let ended = matches!(event.body, Some(event::Body::Ended(_)));
+        if ended || (self.until_question && asked(event)) {
+            self.source = Source::Over;
+        }
+    }
+
+    /// We were too slow, or the store failed. Start again behind what we have.
+    fn rejoin(&mut self) -> Result<(), Error> {
+        let events = self.core.watch(self.id)?;
+        // It has ended, or another coordinator has it: the store tells which.
+        self.source = match events.is_none() && self.core.store.cluster().is_some() {
+            true => Source::Elsewhere,
+            false => Source::Replay(events),
+        };
+        Ok(())
+    }
+
+    async fn replay(&mut self) -> Result<(), Error> {
+        let stored = self.core.store.events(self.id, self.seq, PAGE).await?;
+        let last_page = stored.len() < PAGE;
+        for event in stored {
+            let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
+            let decoded = Event::decode(event.body).map_err(damaged)?;
+            self.show(event.seq, &decoded);
+        }
+        if let Source::Replay(events) = &mut self.source
+            && last_page
+        {
+            // Whatever was confirmed since joining waits in the channel; what was read twice is
+            // dropped there. Without a channel the task had ended, and this was its end.
+            self.source = match events.take() {
+                Some(events) => Source::Live(events),
+                None => Source::Over,
+            };
+        }
+        Ok(())
+    }
+}
+
+fn frame(seq: u64, payload: Payload) -> Frame {
+    let response = Some(StreamResponse { payload: Some(payload) });
+    Frame { seq, response, ..Frame::default() }
+}
+
+fn asks_for_input(response: &StreamResponse) -> bool {
+    let status = match &response.payload {
+        Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
+        Some(Payload::Task(task)) => task.status.as_ref(),
+        _ => None,
+    };
+    status.is_some_and(|s| s.state() == TaskState::InputRequired)
+}

@@ -1,0 +1,410 @@
+//! The operations on tasks that exist: get, list, cancel, subscribe; and what is read of an agent's
+//! offer. Nothing here knows through which door a call came.
+
+use std::sync::Arc;
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    a2a::{
+        self, AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest,
+        ListTasksRequest, ListTasksResponse, SendMessageResponse, SubscribeToTaskRequest,
+        TaskState, send_message_response::Payload,
+    },
+    id::TaskId,
+    reason,
+    v1::AgentOffer,
+    wish,
+};
+use prost_types::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    api::{
+        caller::Caller,
+        subscription::{Start, Subscription},
+    },
+    cluster::remote_write::{STEP_TRIES, contended},
+    engine::{
+        active_task::{Done, Seen, Until, Waiter},
+        core::{Core, State, now},
+    },
+    error::Error,
+    policy::capabilities,
+    store::{Cursor, Filter, Scope},
+    task::{Millis, Refused, Task, a2a_view::cancelled, millis},
+};
+
+/// A capability that an agent's card offers, or not.
+pub(crate) type Check = fn(&AgentOffer) -> Result<(), Error>;
+
+impl Core {
+    /// A stored task that the caller may see under this tenant. Whatever else it is, it is not
+    /// found, in the same words as one that never was.
+    pub(crate) async fn visible(
+        &self,
+        id: &str,
+        tenant: &str,
+        caller: &Caller,
+    ) -> Result<Task, Error> {
+        let not_found = || Error::TaskNotFound(id.to_owned());
+        let task_id = id.parse::<TaskId>().map_err(|_| not_found())?;
+        let task = self.read(task_id, caller.scope(tenant)).await?;
+        // An attempt has its own children, and nothing else of the principal that it works for.
+        let is_own = |task: &Task| {
+            let calling = caller.calling.as_ref();
+            calling.is_none_or(|calling| task.parent_id() == Some(calling.task))
+        };
+        let task = task.filter(is_own).ok_or_else(not_found)?;
+        self.activate(caller, &task.agent);
+        Ok(task)
+    }
+
+    /// The same for an operation that the card of an agent has to offer. Capability checks come
+    /// before the task lookup (A2A §3.3.4): an agent without the capability gives one answer for
+    /// every id, whether the task exists or not and whoever it belongs to.
+    pub(crate) async fn visible_with(
+        &self,
+        id: &str,
+        tenant: &str,
+        caller: &Caller,
+        check: Check,
+    ) -> Result<Task, Error> {
+        self.check_addressed(tenant, caller, check).await?;
+        let found = self.visible(id, tenant, caller).await;
+        let task = found.map_err(|error| self.without_default(error, tenant, caller, check))?;
+        self.offer(&task.agent, check)?;
+        Ok(task)
+    }
+
+    /// Is there an agent at this address that passes the check? A tenant is one agent. The root
+    /// address stands for all agents that the caller may use, as their tasks are found there. An
+    /// agent that is unknown, or not for this caller, is left to the task lookup, which finds
+    /// nothing.
+    pub(crate) async fn check_addressed(
+        &self,
+        tenant: &str,
+        caller: &Caller,
+        check: Check,
+    ) -> Result<(), Error> {
+        self.meet(tenant).await?;
+        let state = self.lock();
+        let agents = &state.registry.agents;
+        let usable = |name: &str| caller.check_agent(name).is_ok();
+        if !tenant.is_empty() {
+            let agent = agents.get(tenant).filter(|_| usable(tenant));
+            return agent.map_or(Ok(()), |agent| check(&agent.offer));
+        }
+        let mut refused = Ok(());
+        for (_, agent) in agents.iter().filter(|(name, _)| usable(name)) {
+            match check(&agent.offer) {
+                Ok(()) => return Ok(()),
+                Err(error) => refused = refused.and(Err(error)),
+            }
+        }
+        refused
+    }
+
+    /// An unknown task at the root address is judged by the default agent, whose card is the one
+    /// that the root shows.
+    pub(crate) fn without_default(
+        &self,
+        error: Error,
+        tenant: &str,
+        caller: &Caller,
+        check: Check,
+    ) -> Error {
+        let (Error::TaskNotFound(_), "") = (&error, tenant) else { return error };
+        let state = self.lock();
+        let Ok(agent) = self.addressee(&state, tenant, caller) else { return error };
+        let offer = state.registry.agents.get(&agent).map(|agent| &agent.offer);
+        offer.and_then(|offer| check(offer).err()).unwrap_or(error)
+    }
+
+    /// Notes which of the caller's extensions this agent has.
+    pub(crate) fn activate(&self, caller: &Caller, agent: &str) {
+        if caller.extensions.is_empty() {
+            return;
+        }
+        if let Some(agent) = self.lock().registry.agents.get(agent) {
+            caller.extensions.activate(&agent.offer);
+        }
+    }
+
+    pub(crate) async fn get(
+        &self,
+        request: GetTaskRequest,
+        caller: &Caller,
+    ) -> Result<a2a::Task, Error> {
+        let task = self.visible(&request.id, &request.tenant, caller).await?;
+        Ok(task.into_a2a(request.history_length))
+    }
+
+    pub(crate) async fn list(
+        &self,
+        request: ListTasksRequest,
+        caller: &Caller,
+    ) -> Result<ListTasksResponse, Error> {
+        let limit = request.page_size.unwrap_or(50);
+        if !(1..=100).contains(&limit) {
+            return Err(Error::Invalid { field: "pageSize", what: "1 to 100".to_owned() });
+        }
+        let after = parse_token(&request.page_token)?;
+        let some = |text: String| if text.is_empty() { None } else { Some(text) };
+        let state = match TaskState::try_from(request.status) {
+            Ok(TaskState::Unspecified) => None,
+            Ok(state) => Some(state),
+            Err(_) => {
+                let what = "a state of a task, such as TASK_STATE_WORKING".to_owned();
+                return Err(Error::Invalid { field: "status", what });
+            }
+        };
+        let artifacts = request.include_artifacts.unwrap_or(false);
+        let filter = Filter {
+            scope: caller.scope(&request.tenant),
+            context_id: some(request.context_id),
+            state,
+            status_from: request.status_timestamp_after.as_ref().map(millis_up),
+            after,
+            limit: limit as usize,
+            artifacts,
+        };
+        let page = self.store.list(filter).await?;
+        let last = page.tasks.last().filter(|_| page.more);
+        let next_page_token =
+            last.map_or_else(String::new, |task| format_token(task.status_at, task.id));
+        let history = request.history_length;
+        let tasks = page.tasks.iter().map(|t| t.to_a2a(history, artifacts)).collect();
+        let total_size = i32::try_from(page.total).unwrap_or(i32::MAX);
+        Ok(ListTasksResponse { tasks, next_page_token, page_size: limit, total_size })
+    }
+
+    pub(crate) async fn cancel(
+        self: &Arc<Self>,
+        request: CancelTaskRequest,
+        caller: &Caller,
+    ) -> Result<a2a::Task, Error> {
+        let why = wish::cancel_reason(&request)?;
+        let task = self.visible(&request.id, &request.tenant, caller).await?;
+        let (initiator, by) = match caller.calling {
+            Some(_) => ("parent", "cancelled by the agent that delegated it"),
+            None => ("user", "cancelled by the caller"),
+        };
+        self.stop(task, cancelled(initiator, by, why.as_deref()), initiator).await
+    }
+
+    /// Cancels a task that was just read, and everything below it, wherever it is. `initiator` is
+    /// told to agents.
+    pub(crate) async fn stop(
+        self: &Arc<Self>,
+        task: Task,
+        failure: Failure,
+        initiator: &str,
+    ) -> Result<a2a::Task, Error> {
+        let mut task = task;
+        for _ in 0..STEP_TRIES {
+            if task.is_final() {
+                return Err(Error::NotCancelable { id: task.id, state: task.state });
+            }
+            let stopped = match self.stop_here(task.id, &failure, initiator).await? {
+                Here::Done(stopped) => Some(*stopped),
+                Here::Raced => None,
+                Here::Unknown => self.stop_elsewhere(&task, &failure).await?,
+            };
+            if let Some(stopped) = stopped {
+                return Ok(stopped);
+            }
+            // Somebody else was faster: what is there now?
+            let not_found = || Error::TaskNotFound(task.id.to_string());
+            task = self.read(task.id, Scope::default()).await?.ok_or_else(not_found)?;
+        }
+        Err(contended())
+    }
+
+    async fn stop_here(
+        &self,
+        id: TaskId,
+        failure: &Failure,
+        initiator: &str,
+    ) -> Result<Here, Error> {
+        let (done, answer) = oneshot::channel();
+        let taken = self.change(|state| {
+            state.check_open()?;
+            let Some(live) = state.live.get_mut(&id) else { return Ok(false) };
+            let failure = live.task.complete_failure(failure.clone(), "coordinator");
+            let body = match live.task.decide_cancel(failure) {
+                Ok(body) => body,
+                Err(Refused::Final) => {
+                    return Err(Error::NotCancelable { id, state: live.task.state });
+                }
+                Err(_) => return Err(Error::Busy(id)),
+            };
+            let done: Done = Box::new(move |answer| drop(done.send(answer)));
+            let (until, call, history) = (Until::Settled, None, None);
+            let (cancel_after, _alarm) = (None, None);
+            let (rode, knows, patient) = (live.task.seq + 1, 0, false);
+            live.waiters.push(Waiter {
+                until,
+                call,
+                history,
+                rode,
+                knows,
+                patient,
+                cancel_after,
+                done,
+                _alarm,
+            });
+            state.end(id, body, initiator, now());
+            Ok(true)
+        })?;
+        if !taken {
+            return Ok(Here::Unknown);
+        }
+        match answer.await {
+            Ok(Ok(SendMessageResponse { payload: Some(Payload::Task(task)) })) => {
+                // Who waits for the end is told of any end, also of one that came first.
+                let ours = task.status.as_ref().is_some_and(|s| s.state() == TaskState::Canceled);
+                Ok(if ours { Here::Done(Box::new(task)) } else { Here::Raced })
+            }
+            Ok(Err(failure)) if failure.reason == reason::ABORTED.name => Ok(Here::Raced),
+            Ok(Err(failure)) => Err(failure.into()),
+            _ => Err(Error::unanswered()),
+        }
+    }
+
+    pub(crate) async fn subscribe(
+        self: &Arc<Self>,
+        request: &SubscribeToTaskRequest,
+        after: Option<u64>,
+        caller: &Caller,
+    ) -> Result<Subscription, Error> {
+        let (id, tenant) = (&request.id, &request.tenant);
+        let task = match caller.calling {
+            None => self.visible_with(id, tenant, caller, capabilities::check_streaming).await?,
+            // A card speaks to clients: agents may follow every task.
+            Some(_) => self.visible(id, tenant, caller).await?,
+        };
+        if let Some(after) = after.filter(|n| *n > task.seq) {
+            let what = format!(
+                "event {after} does not exist, the last one is {}; leave the header out to start \
+                 from the task as it stands",
+                task.seq
+            );
+            return Err(Error::Invalid { field: "Last-Event-ID", what });
+        }
+        if after.is_none() && task.is_final() {
+            return Err(Error::Ended { id: task.id, state: task.state });
+        }
+        self.meters.resumed.add(after.is_some().into());
+        let start = after.map_or(Start::Snapshot { history: None }, Start::After);
+        self.subscribe_id(task.id, start).await
+    }
+
+    pub(crate) async fn subscribe_id(
+        self: &Arc<Self>,
+        id: TaskId,
+        start: Start,
+    ) -> Result<Subscription, Error> {
+        // Watch first, read then: what happens in between comes twice and is dropped once.
+        let events = self.watch(id)?;
+        let not_found = || Error::TaskNotFound(id.to_string());
+        let task = self.store.task(id, Scope::default()).await?.ok_or_else(not_found)?.task;
+        // One that lives and is not here is at another coordinator.
+        let elsewhere = events.is_none() && !task.is_final() && self.store.cluster().is_some();
+        if elsewhere {
+            self.say_followed(id);
+        }
+        Ok(Subscription::joined(Arc::clone(self), task, start, events, elsewhere))
+    }
+
+    /// What callers with credentials are shown of an agent.
+    pub(crate) fn extended_card(
+        &self,
+        request: &GetExtendedAgentCardRequest,
+        caller: &Caller,
+    ) -> Result<AgentCard, Error> {
+        let agent = self.addressee(&self.lock(), &request.tenant, caller)?;
+        self.offer(&agent, capabilities::extended_card)
+    }
+
+    /// Looks at what was last offered under a name.
+    pub(crate) fn offer<T>(
+        &self,
+        agent: &str,
+        look: impl FnOnce(&AgentOffer) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let state = self.lock();
+        state.check_served()?;
+        match state.registry.agents.get(agent) {
+            Some(agent) => look(&agent.offer),
+            None => Err(Error::AgentNotFound(agent.to_owned())),
+        }
+    }
+
+    /// Confirmed events from now on; `None`: the task has ended, or is at another coordinator.
+    pub(crate) fn watch(&self, id: TaskId) -> Result<Option<mpsc::Receiver<Seen>>, Error> {
+        let mut state = self.lock();
+        state.check_served()?;
+        Ok(state.watch(id))
+    }
+}
+
+impl Core {
+    /// Confirmed events of a task that is at another coordinator, unless it has just come here.
+    pub(crate) fn watch_elsewhere(
+        &self,
+        id: TaskId,
+        after: u64,
+    ) -> Result<mpsc::Receiver<Seen>, Error> {
+        self.touch(|state| {
+            state.check_served()?;
+            Ok(state.watch(id).unwrap_or_else(|| state.follow(id, after)))
+        })
+    }
+}
+
+impl State {
+    fn watch(&mut self, id: TaskId) -> Option<mpsc::Receiver<Seen>> {
+        let live = self.live.get_mut(&id)?;
+        let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
+        live.watchers.retain(|w| !w.is_closed());
+        live.watchers.push(watcher);
+        Some(events)
+    }
+}
+
+/// How it went to do something with a task here.
+enum Here {
+    Done(Box<a2a::Task>),
+    /// Somebody else was faster.
+    Raced,
+    /// It has ended, or another coordinator has it.
+    Unknown,
+}
+
+/// The first millisecond that is not before this time.
+pub(crate) fn millis_up(time: &Timestamp) -> Millis {
+    millis(time).saturating_add(Millis::from(time.nanos % 1_000_000 > 0))
+}
+
+/// A page token is the place of the last task shown, so inserts do not move it.
+pub(crate) fn format_token(status_at: Millis, id: TaskId) -> String {
+    format!("{status_at:x}.{id}")
+}
+
+/// `None`: the first page.
+pub(crate) fn parse_token(token: &str) -> Result<Option<Cursor>, Error> {
+    let parse = || {
+        let (status_at, id) = token.split_once('.')?;
+        let status_at = i64::from_str_radix(status_at, 16).ok()?;
+        Some(Cursor { status_at, id: id.parse().ok()? })
+    };
+    match (token, parse()) {
+        ("", _) => Ok(None),
+        (_, Some(cursor)) => Ok(Some(cursor)),
+        (_, None) => {
+            let what = "use the nextPageToken of the page before".to_owned();
+            Err(Error::Invalid { field: "pageToken", what })
+        }
+    }
+}

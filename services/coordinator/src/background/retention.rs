@@ -1,0 +1,94 @@
+//! How long tasks are kept once they have ended: the operator's word for all agents, or for one.
+//! Tasks are gone through by their ids, which sort by age, a step at a time, and never all at once.
+
+use std::sync::Arc;
+
+use faultline_proto::id::TaskId;
+
+use crate::{
+    Config,
+    engine::core::{Core, Effect, now},
+    store::{Aged, Tally, Write},
+    task::Millis,
+};
+
+/// Tasks looked at in one step, and forgotten in one commit at most.
+const AT_ONCE: usize = 500;
+/// Events forgotten in one commit, so that nobody waits long for it: then fewer tasks.
+const EVENTS_AT_ONCE: u64 = 20_000;
+const HOUR: Millis = 60 * 60 * 1000;
+
+/// Before every task.
+pub(crate) const START: [u8; 16] = [0; 16];
+
+impl Config {
+    /// `None`: for ever.
+    fn kept_for(&self, agent: &str) -> Option<Millis> {
+        let own = self.agents.get(agent).and_then(|own| own.keep_ended_hours);
+        own.or(self.keep_ended_hours).and_then(millis)
+    }
+
+    /// What is younger need not be looked at.
+    fn kept_shortest(&self) -> Option<Millis> {
+        let own = self.agents.values().filter_map(|own| own.keep_ended_hours);
+        own.chain(self.keep_ended_hours).filter_map(millis).min()
+    }
+}
+
+fn millis(hours: u64) -> Option<Millis> {
+    let hours = Millis::try_from(hours).ok().filter(|hours| *hours > 0)?;
+    Some(hours.saturating_mul(HOUR))
+}
+
+impl Core {
+    /// One step through old tasks, behind this one. Where to go on; `None`: that was all.
+    pub(crate) async fn expire_tasks(&self, after: TaskId) -> Option<TaskId> {
+        let now = now();
+        let before = now.saturating_sub(self.config.kept_shortest()?).max(0);
+        let page = match self.store.aged(after, made_at(before), AT_ONCE).await {
+            Ok(page) => page,
+            Err(error) => {
+                tracing::warn!(%error, "tasks to forget were not looked for");
+                return None;
+            }
+        };
+        let is_old = |task: &Aged| {
+            let kept = self.config.kept_for(&task.agent);
+            task.ended.zip(kept).is_some_and(|(ended, kept)| ended < now.saturating_sub(kept))
+        };
+        let (ids, next) = chosen(&page, is_old);
+        if !ids.is_empty() {
+            // Others on the same store walk the same way: whoever was first counts.
+            let (gone, meters) = (Tally::default(), Arc::clone(&self.meters));
+            let count = {
+                let gone = gone.clone();
+                Effect::Run(Box::new(move || meters.expired.add(gone.get())))
+            };
+            self.change(|state| state.commit_write(Write::Expire { ids, gone }, vec![count]));
+        }
+        next
+    }
+}
+
+/// Which of a page go in one commit, and where to go on.
+fn chosen(page: &[Aged], is_old: impl Fn(&Aged) -> bool) -> (Vec<TaskId>, Option<TaskId>) {
+    let (mut ids, mut events) = (Vec::new(), 0);
+    for (at, task) in page.iter().enumerate().filter(|(_, task)| is_old(task)) {
+        events += task.events;
+        if events > EVENTS_AT_ONCE && !ids.is_empty() {
+            return (ids, page[..at].last().map(|before| before.id));
+        }
+        ids.push(task.id);
+    }
+    (ids, page.last().map(|task| task.id).filter(|_| page.len() == AT_ONCE))
+}
+
+/// Before all ids of this time, and behind all of before.
+fn made_at(time: Millis) -> TaskId {
+    let mut bytes = START;
+    bytes[..6].copy_from_slice(&time.to_be_bytes()[2..]);
+    TaskId::from_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests;

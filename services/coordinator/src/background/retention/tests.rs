@@ -1,0 +1,151 @@
+//! The walk through what may be forgotten, on both stores, and what it counts.
+
+use std::time::Duration;
+
+use faultline_chassis::Metrics;
+
+use super::*;
+use crate::{
+    AgentPolicy,
+    store::{
+        postgres::testing::Database,
+        seed::{Past, finished},
+    },
+    testing::{Bench, offer},
+};
+
+fn first() -> TaskId {
+    TaskId::from_bytes(START)
+}
+
+/// On SQLite, or on this database.
+async fn bench(database: Option<&Database>, config: Config) -> Bench {
+    let config = Config { metrics: Metrics::of("test"), ..config };
+    let offers = vec![offer("echo")];
+    match database {
+        None => Bench::start_with(config, offers).await,
+        Some(database) => Bench::start_on(Box::new(database.open().await), config, offers).await,
+    }
+}
+
+fn keeps_an_hour() -> Config {
+    Config { keep_ended_hours: Some(1), ..Config::default() }
+}
+
+async fn put(bench: &Bench, agent: &str, hours: u64) {
+    let ago = Duration::from_secs(hours * 3600);
+    bench.write(finished(Past { agent: agent.to_owned(), ago, ..Past::default() })).await;
+}
+
+/// How many this coordinator says it has forgotten.
+fn expired(bench: &Bench) -> u64 {
+    let text = bench.core.config.metrics.text();
+    let line = text.lines().find_map(|line| line.strip_prefix("faultline_tasks_expired_total "));
+    line.expect("it is counted").parse().expect("it is a number")
+}
+
+async fn each_is_kept_as_long_as_the_operator_says(database: Option<&Database>) {
+    let keeps = |hours| AgentPolicy { keep_ended_hours: Some(hours), ..<_>::default() };
+    let agents = [("brief".to_owned(), keeps(1)), ("ever".to_owned(), keeps(0))].into();
+    let config = Config { keep_ended_hours: Some(10), agents, ..Config::default() };
+    let mut bench = bench(database, config).await;
+    for hours in [0, 2, 20] {
+        for agent in ["echo", "brief", "ever"] {
+            put(&bench, agent, hours).await;
+        }
+    }
+    bench.root("echo").await;
+    assert_eq!((bench.count().await, expired(&bench)), (10, 0));
+    assert_eq!(bench.core.expire_tasks(first()).await, None, "all at once");
+    bench.core.flushed().await;
+    assert_eq!(bench.count().await, 7, "one of echo, two of brief");
+    assert_eq!(expired(&bench), 3);
+    assert_eq!(bench.core.expire_tasks(first()).await, None);
+    bench.core.flushed().await;
+    assert_eq!((bench.count().await, expired(&bench)), (7, 3), "once is enough");
+}
+
+#[tokio::test]
+async fn ended_tasks_are_kept_as_long_as_the_operator_says() {
+    each_is_kept_as_long_as_the_operator_says(None).await;
+}
+
+#[tokio::test]
+async fn ended_tasks_are_kept_as_long_as_the_operator_says_on_postgres() {
+    let database = Database::make().await;
+    each_is_kept_as_long_as_the_operator_says(Some(&database)).await;
+}
+
+async fn many_go_step_by_step(database: Option<&Database>) {
+    let bench = bench(database, keeps_an_hour()).await;
+    for _ in 0..AT_ONCE + 1 {
+        let past = Past { ago: Duration::from_secs(7200), ..Past::default() };
+        bench.core.change(|state| state.commit_write(finished(past), Vec::new()));
+    }
+    bench.core.flushed().await;
+    let place = bench.core.expire_tasks(first()).await;
+    bench.core.flushed().await;
+    assert_eq!((bench.count().await, expired(&bench)), (1, AT_ONCE as u64));
+    assert_eq!(bench.core.expire_tasks(place.expect("there are more")).await, None);
+    bench.core.flushed().await;
+    assert_eq!((bench.count().await, expired(&bench)), (0, AT_ONCE as u64 + 1));
+}
+
+#[tokio::test]
+async fn many_are_forgotten_step_by_step() {
+    many_go_step_by_step(None).await;
+}
+
+#[tokio::test]
+async fn many_are_forgotten_step_by_step_on_postgres() {
+    let database = Database::make().await;
+    many_go_step_by_step(Some(&database)).await;
+}
+
+#[tokio::test]
+async fn none_is_forgotten_unless_somebody_asked_for_it() {
+    let keeps = bench(None, Config::default()).await;
+    put(&keeps, "echo", 10_000).await;
+    assert_eq!(keeps.core.expire_tasks(first()).await, None);
+    keeps.core.flushed().await;
+    assert_eq!((keeps.count().await, expired(&keeps)), (1, 0), "for ever");
+}
+
+#[tokio::test]
+async fn what_several_coordinators_find_old_is_counted_by_the_one_that_forgot_it() {
+    let database = Database::make().await;
+    let mut slow = bench(Some(&database), keeps_an_hour()).await;
+    let quick = bench(Some(&database), keeps_an_hour()).await;
+    for _ in 0..5 {
+        put(&slow, "echo", 2).await;
+    }
+    // Both have found them before either has forgotten one.
+    slow.hold_writes().await;
+    slow.core.expire_tasks(first()).await;
+    assert_eq!(expired(&slow), 0, "nothing is gone yet");
+    quick.core.expire_tasks(first()).await;
+    quick.core.flushed().await;
+    slow.write_on();
+    slow.core.flushed().await;
+    assert_eq!((expired(&quick), expired(&slow), quick.count().await), (5, 0, 0));
+}
+
+#[test]
+fn those_with_many_events_go_in_several_commits() {
+    let aged = |events| {
+        let (id, agent, ended) = (TaskId::new(), "echo".to_owned(), Some(1));
+        Aged { id, agent, ended, events }
+    };
+    let few = EVENTS_AT_ONCE / 2;
+    let page = [few, few, 1, 10 * EVENTS_AT_ONCE, 1].map(aged);
+    let (mut rest, mut commits) = (&page[..], Vec::new());
+    loop {
+        let (ids, next) = chosen(rest, |_| true);
+        commits.push(ids.len());
+        let Some(next) = next else { break };
+        rest = &rest[rest.iter().position(|task| task.id == next).unwrap() + 1..];
+    }
+    assert_eq!(commits, [2, 1, 1, 1], "a single one goes, however many it has");
+    let (ids, next) = chosen(&page, |task| task.events == 1);
+    assert_eq!((ids.len(), next), (2, None), "those that stay do not count");
+}

@@ -1,0 +1,89 @@
+//! What is looked for from time to time: workers that did not come back, tasks that nobody takes,
+//! keys that have expired, tasks that were kept for long enough, agents that no worker offers.
+//! Timers of single tasks are in `due`.
+
+use std::{sync::Arc, time::Duration};
+
+use faultline_proto::id::TaskId;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    api::replay::kept,
+    background::retention::START,
+    engine::core::{Core, now},
+    store::Write,
+};
+
+/// How late the sweep may be.
+const TICK: Duration = Duration::from_millis(100);
+/// Between two looks for expired keys. Late ones do no harm: they are not found any more.
+const KEYS_TICK: Duration = Duration::from_secs(10);
+/// Between two walks through the tasks that may be old enough to be forgotten.
+const ENDED_TICK: Duration = Duration::from_secs(10 * 60);
+/// Between two renewals of the bindings of worker ids.
+const BINDINGS_TICK: Duration = Duration::from_secs(60 * 60);
+/// Keys forgotten in one commit, so that nobody waits long for it.
+const KEYS_AT_ONCE: usize = 1000;
+
+pub(crate) async fn run(core: Arc<Core>) {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut keys_due = Instant::now();
+    let (mut ended_due, mut place) = (Instant::now(), None);
+    let mut bindings_due = Instant::now() + BINDINGS_TICK;
+    // Not at once: after a long stop the workers have to come back first.
+    let agents_interval = core.config.agents_interval();
+    let (mut agents_due, mut _forgetting) = (Instant::now() + agents_interval, None);
+    loop {
+        tick.tick().await;
+        let now = now();
+        let grace = Duration::from_millis(core.config.reattach_grace_ms);
+        core.change(|state| {
+            for worker in state.overdue(grace) {
+                state.lose(worker, now);
+            }
+            state.serve_queues(now);
+            state.give_up_waiting(&core.config, now);
+        });
+        if keys_due <= Instant::now() {
+            // More than one commit takes are taken by the ticks that follow.
+            let all = core.forget_keys().await;
+            keys_due = Instant::now() + if all { KEYS_TICK } else { TICK };
+        }
+        if bindings_due <= Instant::now() {
+            core.keep_introduced().await;
+            bindings_due = Instant::now() + BINDINGS_TICK;
+        }
+        if agents_due <= Instant::now() {
+            // Beside the rest, which must not wait for a commit.
+            let own = Arc::clone(&core);
+            let forgetting = tokio::spawn(async move { own.forget_agents().await });
+            _forgetting = Some(AbortOnDropHandle::new(forgetting));
+            agents_due = Instant::now() + agents_interval;
+        }
+        if ended_due <= Instant::now() {
+            place = core.expire_tasks(place.unwrap_or(TaskId::from_bytes(START))).await;
+            ended_due = Instant::now() + if place.is_none() { ENDED_TICK } else { TICK };
+        }
+    }
+}
+
+impl Core {
+    /// Forgets keys that have expired. False: there may be more.
+    pub(crate) async fn forget_keys(&self) -> bool {
+        let before = now() - kept();
+        match self.store.oldest_key().await {
+            Ok(Some(oldest)) if oldest < before => {
+                let write = Write::ForgetKeys { before, limit: KEYS_AT_ONCE };
+                self.change(|state| state.commit_write(write, Vec::new()));
+                false
+            }
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(%error, "expired keys were not looked for");
+                true
+            }
+        }
+    }
+}

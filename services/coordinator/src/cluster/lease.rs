@@ -1,0 +1,351 @@
+//! Living with other coordinators on one store: keeping the lease, hearing what they do, taking
+//! over from those that are gone, and claiming what waits for workers that are here. The store is
+//! the only place where coordinators meet; who wins a race is decided there and nowhere else.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    id::{TaskId, WorkerId},
+    v1::{AgentsRequest, Load, Presence},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval},
+};
+
+use crate::{
+    cluster::peers::Elsewhere,
+    engine::{
+        core::{Closed, Core, State, now},
+        store_outage,
+        workers::registry::Presence as Link,
+    },
+    error::Error,
+    store::{Cluster, Notice, ReadError, Scope, WriteError},
+    task::{Millis, Task, a2a_view::cancelled},
+};
+
+/// Tasks taken over from a coordinator that is gone, at once: others take their part meanwhile.
+const TAKEN_AT_ONCE: usize = 256;
+/// Tasks claimed for one agent at once.
+const CLAIMED_AT_ONCE: usize = 64;
+/// Every so many looks everything is compared with the store, whatever the notices said.
+const LOOKS_TO_COMPARE: u32 = 4;
+
+/// How a task came to be ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Came {
+    Claimed,
+    Adopted,
+    TakenOver,
+}
+
+impl Came {
+    /// As it is counted.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Came::Claimed => "claimed",
+            Came::Adopted => "adopted",
+            Came::TakenOver => "taken_over",
+        }
+    }
+}
+
+impl Core {
+    /// Does all of it for as long as it is polled. Nothing if nobody shares the store.
+    pub(crate) async fn keep_cluster(self: Arc<Self>) {
+        let Some(cluster) = self.store.cluster() else { return };
+        // Beside each other: whatever there is to hear of, the lease is not to wait for it.
+        tokio::join!(self.keep_lease(cluster), self.keep_up(cluster));
+    }
+
+    async fn keep_lease(self: &Arc<Self>, cluster: &dyn Cluster) {
+        let mut beats = interval(self.beat_interval());
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut good_until = Instant::now() + self.lease();
+        let mut clock = store_outage::clock();
+        loop {
+            beats.tick().await;
+            match self.patiently(&mut clock, self.beat(cluster), &mut []).await {
+                Ok(began) => good_until = began + self.lease(),
+                Err(error) => {
+                    let renewed = good_until - self.lease();
+                    if renewed.elapsed() >= limits::STORE_SILENCE_MAX {
+                        self.answer_without_store(&mut []);
+                    }
+                    self.beat_failed(&error, good_until);
+                }
+            }
+        }
+    }
+
+    /// Hears what others do, and does what follows from it.
+    async fn keep_up(self: &Arc<Self>, cluster: &dyn Cluster) {
+        let mut notices = cluster.notices();
+        let mut looks = interval(self.beat_interval());
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut count = 0u32;
+        loop {
+            tokio::select! {
+                _ = looks.tick() => {
+                    count = count.wrapping_add(1);
+                    self.look(cluster, count.is_multiple_of(LOOKS_TO_COMPARE)).await;
+                }
+                notice = next_notice(&mut notices) => self.hear(cluster, notice).await,
+                () = self.stirred.notified() => {}
+            }
+            self.catch_up_all().await;
+            self.claim_work(cluster).await;
+            self.stop_forsaken();
+        }
+    }
+
+    /// What is found without being told.
+    pub(crate) async fn look(self: &Arc<Self>, cluster: &dyn Cluster, everything: bool) {
+        if self.lock().closed.is_some() {
+            return;
+        }
+        if let Err(error) = self.take_over(cluster).await {
+            tracing::debug!(%error, "nothing can be taken over");
+        }
+        if everything {
+            self.compare(cluster).await;
+            self.touch(State::spread_workers);
+        }
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(self.config.lease_ms)
+    }
+
+    fn beat_interval(&self) -> Duration {
+        (self.lease() / 6).min(Duration::from_secs(1))
+    }
+
+    /// Renews the lease and looks around. The time at which it began is when the lease begins.
+    async fn beat(self: &Arc<Self>, cluster: &dyn Cluster) -> Result<Instant, ReadError> {
+        let began = Instant::now();
+        if self.lock().closed == Some(Closed::StoreFailed) {
+            return Ok(began);
+        }
+        let presences = cluster.beat(self.presence()).await?;
+        self.change(|state| {
+            state.is_away = false;
+            // Who leaves only says so.
+            if state.closed.is_none() {
+                state.look_around(Elsewhere::new(presences), now());
+            }
+        });
+        Ok(began)
+    }
+
+    /// A lease that cannot be renewed is about to be somebody else's to take over.
+    fn beat_failed(self: &Arc<Self>, error: &ReadError, good_until: Instant) {
+        let lapsed = matches!(error, ReadError::Lapsed);
+        if !lapsed && Instant::now() < good_until {
+            tracing::warn!(%error, "the lease was not renewed");
+            return;
+        }
+        // All at once: the writer opens the door again when it finds that it has lapsed.
+        self.change(|state| {
+            if state.closed.is_some() {
+                return;
+            }
+            tracing::error!(%error, "the lease has lapsed; everything is read again");
+            self.meters.lapsed.add(1);
+            self.lapsed.store(true, Ordering::Relaxed);
+            // It may have a batch under way that nobody answers. Workers must not wait for that:
+            // others go on with what they run, unless they bring it along.
+            state.close(Closed::StoreFailed);
+            state.cut_workers();
+        });
+    }
+
+    /// For the writer, which recovers: between two batches memory may be thrown away.
+    pub(crate) fn take_lapse(&self) -> Option<WriteError> {
+        let lapsed = self.lapsed.swap(false, Ordering::Relaxed);
+        lapsed.then(|| WriteError::Unavailable("the lease has lapsed".to_owned()))
+    }
+
+    async fn take_over(self: &Arc<Self>, cluster: &dyn Cluster) -> Result<(), ReadError> {
+        loop {
+            let tasks = cluster.take_over(TAKEN_AT_ONCE).await?;
+            let all = tasks.len() < TAKEN_AT_ONCE;
+            if !tasks.is_empty() {
+                tracing::info!(tasks = tasks.len(), "taken over from a coordinator that is gone");
+            }
+            self.take_in(tasks, Came::TakenOver);
+            if all {
+                break;
+            }
+        }
+        let pushes = cluster.take_over_pushes().await?;
+        self.change(|state| self.deliver_unfinished(state, pushes));
+        Ok(())
+    }
+
+    /// Tasks that have just become ours.
+    pub(crate) fn take_in(&self, tasks: Vec<Task>, how: Came) {
+        if tasks.is_empty() {
+            return;
+        }
+        self.meters.taken(how, tasks.len());
+        self.change(|state| {
+            // Whoever reads the store again finds them there.
+            if state.closed.is_some() {
+                return;
+            }
+            let now = now();
+            let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
+            for task in tasks {
+                state.let_go_of_older(&task);
+                if let Some(live) = state.live.get_mut(&task.id) {
+                    live.came = Instant::now();
+                }
+                if !matches!(how, Came::Adopted) && !state.live.contains_key(&task.id) {
+                    // Its worker may be here and know nothing of it: it learns when it attaches.
+                    let worker = task.worker.parse::<WorkerId>();
+                    worker.into_iter().for_each(|worker| state.registry.detach(worker));
+                }
+                state.remember(task, now);
+            }
+            ids.iter().for_each(|id| state.join_family(*id, now));
+            state.serve_queues(now);
+            ids.into_iter().for_each(|id| state.announce_if_queued(id));
+        });
+    }
+
+    /// Whatever this worker runs comes with it.
+    pub(crate) async fn adopt(&self, worker: WorkerId) -> Result<(), Error> {
+        let Some(cluster) = self.store.cluster() else { return Ok(()) };
+        self.lock().check_open()?;
+        let tasks = cluster.adopt(worker).await?;
+        self.take_in(tasks, Came::Adopted);
+        Ok(())
+    }
+
+    /// Fetches what waits elsewhere for workers that are here and have nothing to do.
+    async fn claim_work(self: &Arc<Self>, cluster: &dyn Cluster) {
+        let wanted = self.lock().room_for_others();
+        for (agent, room) in wanted {
+            let limit = room.min(CLAIMED_AT_ONCE);
+            match cluster.claim(agent.clone(), limit).await {
+                Ok(tasks) => {
+                    let all = tasks.len() < limit;
+                    if all {
+                        self.lock().registry.elsewhere.sated(&agent);
+                    }
+                    self.take_in(tasks, Came::Claimed);
+                }
+                Err(error) => tracing::debug!(%error, agent, "nothing can be claimed"),
+            }
+        }
+    }
+
+    /// Ends tasks of others that nobody waits for any more, as their callers wished.
+    fn stop_forsaken(self: &Arc<Self>) {
+        let forsaken = std::mem::take(&mut self.lock().forsaken);
+        for id in forsaken {
+            let core = Arc::clone(self);
+            tokio::spawn(async move {
+                let text = "cancelled because its caller went away";
+                let failure: Failure = cancelled("disconnect", text, None);
+                if let Ok(Some(stored)) = core.store.task(id, Scope::default()).await {
+                    // Ended meanwhile is as good.
+                    let _ = core.stop(stored.task, failure, "disconnect").await;
+                }
+            });
+        }
+    }
+
+    /// What others should know of us.
+    fn presence(&self) -> Presence {
+        let agents = self.agents_here(&AgentsRequest::default());
+        let state = self.lock();
+        let agents = agents.into_iter().map(|mut agent| {
+            agent.card = None;
+            // Those that nobody ever offered are none here.
+            let demand = state.registry.demand_here(&agent.name);
+            Load { agent: Some(agent), demand }
+        });
+        let agents = agents.collect();
+        let leaving = self.farewell.is_cancelled();
+        drop(state);
+        Presence { workers: self.workers_here(), agents, leaving }
+    }
+}
+
+async fn next_notice(notices: &mut mpsc::Receiver<Notice>) -> Notice {
+    match notices.recv().await {
+        Some(notice) => notice,
+        // There are beats, which find everything.
+        None => std::future::pending().await,
+    }
+}
+
+impl State {
+    fn look_around(&mut self, elsewhere: Elsewhere, now: Millis) {
+        let was_alone = self.registry.elsewhere.is_empty();
+        self.registry.elsewhere.followed_by(elsewhere);
+        if was_alone && !self.registry.elsewhere.is_empty() {
+            self.announce_queued();
+        }
+        // A worker that is attached elsewhere does not have what only we think it has.
+        let gone = self.registry.workers.iter().filter(|(id, worker)| {
+            matches!(worker.link, Link::Gone { .. }) && self.registry.elsewhere.has(id)
+        });
+        let gone: Vec<_> = gone.map(|(id, _)| *id).collect();
+        for id in gone {
+            let Some(worker) = self.registry.workers.remove(&id) else { continue };
+            for (task, _) in worker.running() {
+                self.take_back(task, id, now);
+            }
+        }
+    }
+
+    /// From now on there are others who may have room.
+    fn announce_queued(&mut self) {
+        let agents = self.registry.agents.iter();
+        let queued: Vec<_> = agents
+            .flat_map(|(name, agent)| agent.queue.iter().map(|(id, _)| (id, name.clone())))
+            .collect();
+        queued.into_iter().for_each(|(id, agent)| self.announce(id, &agent));
+    }
+
+    /// What we knew of a task that went away and came back.
+    fn let_go_of_older(&mut self, task: &Task) {
+        let known = self.live.get(&task.id);
+        if known.is_some_and(|live| live.is_confirmed() && live.task.version < task.version) {
+            self.let_go(task.id);
+        }
+    }
+
+    /// There is no worker for it here after all.
+    pub(crate) fn announce_if_queued(&mut self, id: TaskId) {
+        let live = self.live.get(&id).filter(|live| live.queued.is_some());
+        let agent = live.map(|live| self.target(&live.task));
+        agent.into_iter().for_each(|agent| self.announce(id, &agent));
+    }
+
+    /// Agents for which tasks wait elsewhere while workers here have nothing to do, and how many
+    /// they could take.
+    fn room_for_others(&mut self) -> Vec<(String, usize)> {
+        self.is_hungry = false;
+        if self.closed.is_some() || self.registry.elsewhere.is_empty() {
+            return Vec::new();
+        }
+        let names: Vec<_> = self.registry.agents.keys().cloned().collect();
+        let wanted = names.into_iter().filter(|name| self.registry.elsewhere.wants(name));
+        let wanted: Vec<_> = wanted.collect();
+        let room = wanted.into_iter().map(|name| {
+            let room = self.registry.room_for(&name);
+            (name, room)
+        });
+        room.filter(|(_, room)| *room > 0).collect()
+    }
+}

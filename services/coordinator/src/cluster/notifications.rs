@@ -1,0 +1,155 @@
+//! What other coordinators did, as notices tell or as is found by comparing: our own tasks that
+//! they changed or took, those that somebody here follows, relatives that ended, agents that are
+//! new. A notice is only a reason to look: what is so is read from the store.
+
+use std::{collections::HashMap, sync::Arc};
+
+use faultline_proto::id::TaskId;
+
+use crate::{
+    cluster::lease::Came,
+    engine::core::{Core, State, now},
+    error::Error,
+    store::{Cluster, Notice, ReadError, Scope},
+    task::is_final,
+};
+
+impl Core {
+    /// Does what follows from one notice.
+    pub(crate) async fn hear(self: &Arc<Self>, cluster: &dyn Cluster, notice: Notice) {
+        let heard = match notice {
+            Notice::Changed(ids) => self.hear_of(ids).await,
+            Notice::Queued(agents) => {
+                self.lock().registry.elsewhere.want(agents);
+                Ok(())
+            }
+            Notice::Offered => self.learn_offers().await,
+            Notice::Followed(id) => {
+                self.touch(|state| state.is_wanted_elsewhere(id));
+                Ok(())
+            }
+            Notice::Left => {
+                self.look(cluster, false).await;
+                Ok(())
+            }
+            Notice::Missed => {
+                self.lock().feed.lose();
+                self.compare(cluster).await;
+                Ok(())
+            }
+        };
+        if let Err(error) = heard {
+            // What was not heard is found by comparing.
+            tracing::debug!(%error, "news of others cannot be read");
+        }
+    }
+
+    /// These tasks took a step elsewhere.
+    async fn hear_of(self: &Arc<Self>, ids: Vec<TaskId>) -> Result<(), Error> {
+        let (ours, kin) = {
+            let mut state = self.lock();
+            ids.iter().for_each(|id| state.feed.note(*id));
+            state.stir(&ids);
+            let ours: Vec<_> =
+                ids.iter().filter(|id| state.live.contains_key(id)).copied().collect();
+            let kin: Vec<_> = ids.into_iter().filter(|id| state.is_kin_elsewhere(id)).collect();
+            (ours, kin)
+        };
+        for id in ours {
+            self.look_again(id).await?;
+        }
+        self.look_at_kin(kin).await
+    }
+
+    /// Relatives of our tasks that are elsewhere: with a parent its children end.
+    async fn look_at_kin(&self, ids: Vec<TaskId>) -> Result<(), Error> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let rows = self.store.rows(ids.clone()).await?;
+        let lives = |id: &TaskId| rows.iter().any(|row| row.id == *id && !is_final(row.state));
+        let ended: Vec<_> = ids.into_iter().filter(|id| !lives(id)).collect();
+        if !ended.is_empty() {
+            self.change(|state| ended.into_iter().for_each(|id| state.kin_ended(id, now())));
+        }
+        Ok(())
+    }
+
+    /// An agent that nobody has told us of may have been offered elsewhere just now.
+    pub(crate) async fn meet(&self, agent: &str) -> Result<(), Error> {
+        let is_stranger = self.lock().is_stranger(agent);
+        if is_stranger {
+            // The name may be a stranger's guess: only that one is read.
+            let only = (!agent.is_empty()).then(|| agent.to_owned());
+            let known = self.store.agents(only).await?;
+            self.change(|state| known.into_iter().for_each(|known| state.registry.learn(known)));
+        }
+        Ok(())
+    }
+
+    async fn learn_offers(&self) -> Result<(), Error> {
+        let known = self.store.agents(None).await?;
+        self.change(|state| state.reconcile_agents(known));
+        Ok(())
+    }
+
+    /// Finds what no notice told, because it was lost or whoever should have sent it died.
+    pub(crate) async fn compare(self: &Arc<Self>, cluster: &dyn Cluster) {
+        if self.lock().closed.is_some() {
+            return;
+        }
+        let compared = async {
+            let owned = cluster.owned().await?;
+            let (astray, unknown, kin): (Vec<_>, Vec<_>, _) = {
+                let mut state = self.lock();
+                let followed: Vec<_> = state.followed.keys().copied().collect();
+                state.stirred.extend(followed);
+                let unknown = owned.iter().map(|(id, _)| *id);
+                let unknown = unknown.filter(|id| !state.live.contains_key(id)).collect();
+                (state.astray(&owned), unknown, state.kin_elsewhere())
+            };
+            for id in astray {
+                self.look_again(id).await?;
+            }
+            self.take_in_unknown(unknown).await?;
+            self.look_at_kin(kin).await?;
+            self.learn_offers().await
+        };
+        if let Err(error) = compared.await {
+            tracing::debug!(%error, "the store cannot be compared with");
+        }
+    }
+
+    /// The store gave us these, and its answer was lost on the way.
+    async fn take_in_unknown(&self, ids: Vec<TaskId>) -> Result<(), Error> {
+        for id in ids {
+            let stored = match self.store.task(id, Scope::default()).await {
+                Err(ReadError::Damaged { .. }) => continue,
+                stored => stored?,
+            };
+            let stray = stored.filter(|stored| stored.ours && !stored.task.is_final());
+            self.take_in(stray.map(|stored| stored.task).into_iter().collect(), Came::TakenOver);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Is it an agent that only others may know?
+    pub(crate) fn is_stranger(&self, agent: &str) -> bool {
+        self.is_shared
+            && match agent {
+                "" => self.registry.agents.is_empty(),
+                agent => !self.registry.agents.contains_key(agent),
+            }
+    }
+
+    /// Tasks that we think are ours and that the store says otherwise of.
+    fn astray(&self, owned: &[(TaskId, u64)]) -> Vec<TaskId> {
+        let owned: HashMap<_, _> = owned.iter().copied().collect();
+        let live = self.live.iter().filter(|(_, live)| live.is_confirmed());
+        let astray = live
+            .filter(|(id, live)| owned.get(id).is_none_or(|version| *version > live.task.version));
+        astray.map(|(id, _)| *id).collect()
+    }
+}

@@ -1,0 +1,175 @@
+//! Workers attach to a coordinator by chance and stay there, so the one that started last after a
+//! rollout has none, and whatever is sent to it is done by way of another. Here those that have
+//! more than their share send some elsewhere. Where they go is chance again, and what others have
+//! may be a second old, so it takes a few rounds and comes to rest.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use faultline_proto::{
+    id::WorkerId,
+    v1::{Drain, ToWorker, to_worker},
+};
+use tokio::time::Instant;
+
+use crate::engine::{core::State, workers::registry::Worker};
+
+/// Who was sent away and is here again found nobody better: it does not know the one that has too
+/// few, or cannot reach it. It is left alone for a while, and longer each time.
+const PAUSE_MIN: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(10 * 60);
+
+/// When a worker was sent away, and for how long it is not sent again.
+pub(crate) struct Sent {
+    at: Instant,
+    pause: Duration,
+}
+
+/// Workers that offer the same agents can stand in for one another. Each such pool is spread on its
+/// own, or one coordinator would have all of one agent and none of the other.
+type Pool<'a> = Vec<&'a str>;
+
+fn pool(agents: &[String]) -> Pool<'_> {
+    let mut pool: Vec<_> = agents.iter().map(String::as_str).collect();
+    pool.sort_unstable();
+    pool
+}
+
+impl State {
+    /// Sends workers elsewhere of which others have too few.
+    pub(crate) fn spread_workers(&mut self) {
+        let is_there = |id: &WorkerId| self.registry.elsewhere.has(id);
+        let attached = self.registry.workers.iter().filter(|(_, worker)| worker.is_attached());
+        // Who is said to be there and is here has just come: what they said is too old to judge by.
+        let is_stale = attached.map(|(id, _)| id).any(is_there);
+        if self.closed.is_some() || is_stale {
+            return;
+        }
+        self.registry.sent.retain(|_, sent| sent.at.elapsed() < 2 * PAUSE_MAX);
+        for id in self.too_many() {
+            if let Some(worker) = self.registry.workers.get_mut(&id) {
+                worker.sent_away = true;
+            }
+            let before = self.registry.sent.get(&id).map(|sent| sent.pause * 2);
+            let pause = before.map_or(PAUSE_MIN, |pause| pause.min(PAUSE_MAX));
+            self.registry.sent.insert(id, Sent { at: Instant::now(), pause });
+            tracing::info!(worker = %id, "sent elsewhere: others have fewer");
+            self.tell(id, ToWorker { body: Some(to_worker::Body::Drain(Drain {})) });
+        }
+    }
+
+    /// Of each pool those that have the least to take along.
+    fn too_many(&self) -> Vec<WorkerId> {
+        let mut here = BTreeMap::<Pool, Vec<(WorkerId, &Worker)>>::new();
+        for (id, worker) in &self.registry.workers {
+            if worker.is_attached() && !worker.draining {
+                here.entry(pool(&worker.agents)).or_default().push((*id, worker));
+            }
+        }
+        let may_go = |(id, worker): &(WorkerId, &Worker)| {
+            let sent = self.registry.sent.get(id);
+            !worker.sent_away && sent.is_none_or(|sent| sent.at.elapsed() >= sent.pause)
+        };
+        let mut chosen = Vec::new();
+        for (pool_, workers) in here {
+            let others = self.registry.elsewhere.workers_at_each(|agents| pool(agents) == pool_);
+            let going = workers.iter().filter(|(_, worker)| worker.sent_away).count();
+            let count = too_many(workers.len(), going, &others);
+            let mut movable: Vec<_> = workers.into_iter().filter(may_go).collect();
+            movable.sort_by_key(|(_, worker)| worker.running().count());
+            chosen.extend(movable.into_iter().take(count).map(|(id, _)| id));
+        }
+        chosen
+    }
+}
+
+/// Half of what is above the share, as others do the same meanwhile, and at least one. Those that
+/// are `going` count as gone.
+fn too_many(here: usize, going: usize, others: &[usize]) -> usize {
+    let all = here + others.iter().sum::<usize>();
+    let share = all.div_ceil(1 + others.len());
+    (here - going).saturating_sub(share).div_ceil(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faultline_proto::v1::Presence;
+    use proptest::prelude::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use tokio::sync::mpsc;
+
+    use crate::{
+        cluster::peers::Elsewhere,
+        testing::{Bench, offer},
+    };
+
+    #[tokio::test]
+    async fn no_more_are_sent_than_are_too_many_and_none_round_in_circles() {
+        let mut bench = Bench::start(vec![offer("a")]).await;
+        let (one, other) = (bench.worker, WorkerId::new());
+        bench.worker = other;
+        let _first = std::mem::replace(&mut bench.messages, mpsc::channel(1).1);
+        bench.attach_again(&["a"], 1, vec![]);
+        let spread = |bench: &Bench| {
+            bench.core.change(|state| {
+                state.registry.elsewhere.followed_by(Elsewhere::new(vec![Presence::default()]));
+                state.spread_workers();
+                let is_going = |id| state.registry.workers[&id].sent_away;
+                (is_going(one), is_going(other))
+            })
+        };
+        let first = spread(&bench);
+        assert!(first.0 != first.1, "one of two is too many while another has none");
+        assert_eq!(spread(&bench), first, "and one is enough, however long it takes");
+        // It comes back, so it is the other's turn; then nobody is left who might find a way.
+        let again = |bench: &mut Bench, id| {
+            bench.worker = id;
+            let kept = std::mem::replace(&mut bench.messages, mpsc::channel(1).1);
+            bench.attach_again(&["a"], 1, vec![]);
+            kept
+        };
+        let (sent, stayed) = if first.0 { (one, other) } else { (other, one) };
+        let _kept = again(&mut bench, sent);
+        assert_eq!(spread(&bench), (first.1, first.0));
+        let _kept = again(&mut bench, stayed);
+        assert_eq!(spread(&bench), (false, false));
+    }
+
+    #[test]
+    fn who_has_no_more_than_a_share_keeps_it() {
+        assert_eq!(too_many(5, 0, &[]), 0, "there is nobody else");
+        assert_eq!(too_many(1, 0, &[0]), 0);
+        assert_eq!(too_many(2, 0, &[1]), 0);
+        assert_eq!(too_many(2, 0, &[2, 2]), 0);
+        assert_eq!(too_many(2, 0, &[0]), 1);
+        assert_eq!(too_many(6, 0, &[0, 0]), 2);
+        assert_eq!(too_many(300, 0, &[0, 0]), 100);
+        assert_eq!(too_many(6, 3, &[0, 0]), 1);
+        assert_eq!(too_many(6, 4, &[0, 0]), 0, "enough are on their way");
+    }
+
+    proptest! {
+        /// Everybody sends at once, and who is sent goes anywhere else.
+        #[test]
+        fn whatever_it_was_it_comes_to_rest(
+            mut at in proptest::collection::vec(0usize..60, 2..6),
+            seed: u64,
+        ) {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let share = at.iter().sum::<usize>().div_ceil(at.len());
+            for _ in 0..300 {
+                let sent: Vec<_> = (0..at.len()).map(|n| {
+                    let others: Vec<_> = (0..at.len()).filter(|o| *o != n).map(|o| at[o]).collect();
+                    too_many(at[n], 0, &others)
+                }).collect();
+                for (n, sent) in sent.into_iter().enumerate() {
+                    for _ in 0..sent {
+                        let to = (n + rng.random_range(1..at.len())) % at.len();
+                        (at[n], at[to]) = (at[n] - 1, at[to] + 1);
+                    }
+                }
+            }
+            prop_assert!(at.iter().all(|count| *count <= share), "{at:?}, of which each {share}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What others did with tasks of ours: stopped or answered them by their version, or took them over
+//! because their worker went there, because they had a worker for them, or because our lease had
+//! lapsed. What follows from it here is what would have followed had it been done here.
+
+use std::sync::Arc;
+
+use faultline_proto::{
+    a2a::TaskState,
+    id::{TaskId, WorkerId},
+    v1::{Cancel, Event, ToWorker, to_worker},
+};
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::{
+    engine::{
+        active_task::Waiter,
+        core::{Core, Effect, State, now},
+        timeouts::Due,
+    },
+    error::Error,
+    policy::circuit_breaker::Said,
+    store::{ReadError, Scope, Stored},
+    task::{Millis, Task, is_waiting},
+};
+
+/// How a task of ours is found in the store.
+pub(crate) enum Found {
+    /// Ours, or ended.
+    Here(Box<Step>),
+    /// When the store was asked: what has come here since then is ours all the same.
+    Elsewhere(Instant),
+    /// It was answered by a message, or has expired.
+    Gone,
+}
+
+/// What has happened to a task without us.
+pub(crate) struct Step {
+    task: Task,
+    events: Vec<Event>,
+    /// It was not another's when it ended.
+    is_ours: bool,
+}
+
+impl Core {
+    /// A task of ours may have changed without us.
+    pub(crate) async fn look_again(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
+        let Some(published) = self.lock().live.get(&id).map(|live| live.published) else {
+            return Ok(());
+        };
+        let found = self.find(id, published).await?;
+        self.change(|state| state.absorb(id, found, now()));
+        Ok(())
+    }
+
+    /// The task as it is stored, for whoever is about to do something with it. One that turns out
+    /// to be another's is let go of first: what we think of it is older than what was read.
+    pub(crate) async fn read(&self, id: TaskId, scope: Scope) -> Result<Option<Task>, Error> {
+        let asked = Instant::now();
+        let Some(Stored { task, ours, .. }) = self.store.task(id, scope).await? else {
+            return Ok(None);
+        };
+        if !ours && !task.is_final() && self.lock().live.contains_key(&id) {
+            self.change(|state| state.absorb(id, Found::Elsewhere(asked), now()));
+        }
+        Ok(Some(task))
+    }
+
+    /// The task as it is stored, with its events after `seq`.
+    pub(crate) async fn find(&self, id: TaskId, seq: u64) -> Result<Found, Error> {
+        let asked = Instant::now();
+        let stored = match self.store.task(id, Scope::default()).await {
+            // Nobody can go on with it, however often it is read.
+            Err(damaged @ ReadError::Damaged { .. }) => {
+                tracing::error!(error = %damaged, "it is given up");
+                None
+            }
+            stored => stored?,
+        };
+        let Some(Stored { task, ours, .. }) = stored else { return Ok(Found::Gone) };
+        // What has ended belongs to nobody, and we are the ones who know its worker.
+        if !ours && !task.is_final() {
+            return Ok(Found::Elsewhere(asked));
+        }
+        let news = usize::try_from(task.seq.saturating_sub(seq)).unwrap_or(usize::MAX);
+        let stored = self.store.events(id, seq, news).await?;
+        let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
+        let events = stored.into_iter().map(|event| Event::decode(event.body));
+        let events = events.collect::<Result<_, _>>().map_err(damaged)?;
+        Ok(Found::Here(Box::new(Step { task, events, is_ours: ours })))
+    }
+}
+
+impl State {
+    pub(crate) fn absorb(&mut self, id: TaskId, found: Found, now: Millis) {
+        let Some(live) = self.live.get(&id) else { return };
+        match found {
+            Found::Elsewhere(asked) if live.came > asked => {}
+            Found::Elsewhere(_) => self.let_go(id),
+            // What we have on its way to the store is refused there, and looks again itself.
+            Found::Here(step) if !live.is_confirmed() || step.task.version <= live.task.version => {
+            }
+            Found::Here(step) if live.published + step.events.len() as u64 == step.task.seq => {
+                self.take_step(*step, now);
+            }
+            // It went on while we read: there is a notice of that, too.
+            Found::Here(_) => {}
+            Found::Gone if live.published > 0 => {
+                self.let_go(id);
+                self.end_children(id, now);
+            }
+            Found::Gone => {}
+        }
+    }
+
+    /// Those who wait for what a refused step would have done, or one after it. Wherever the task
+    /// is by now, they are told.
+    pub(crate) fn take_riders(&mut self, id: TaskId, refused: u64) -> Vec<Waiter> {
+        let waiters = match self.live.get_mut(&id) {
+            Some(live) => &mut live.waiters,
+            None => match self.followed.get_mut(&id) {
+                Some(followed) => followed.waiters_mut(),
+                None => return Vec::new(),
+            },
+        };
+        let riders: Vec<_> = waiters.extract_if(.., |waiter| waiter.rode >= refused).collect();
+        for call in riders.iter().filter_map(|waiter| waiter.call) {
+            self.calls.remove(&call);
+        }
+        riders
+    }
+
+    /// A step of ours was refused: the task is as it was found. Gives back who waited for what
+    /// will never be.
+    pub(crate) fn step_back(&mut self, id: TaskId, found: Found, now: Millis) -> Vec<Waiter> {
+        let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
+        let step = match found {
+            Found::Elsewhere(_) => {
+                self.let_go(id);
+                return Vec::new();
+            }
+            Found::Gone => {
+                let waiters = std::mem::take(&mut live.waiters);
+                waiters.iter().filter_map(|w| w.call).for_each(|call| {
+                    self.calls.remove(&call);
+                });
+                self.let_go(id);
+                self.end_children(id, now);
+                return waiters;
+            }
+            Found::Here(step) => *step,
+        };
+        let task = &step.task;
+        // Back to what is confirmed, from where the steps of others can be taken.
+        live.published = task.seq - step.events.len() as u64;
+        let (old, assigned) = (live.task.worker.clone(), live.assigned);
+        // What it reported and is not stored, it must send again, and what it does not have be told
+        // again: as happens when it attaches.
+        let concerned = [Some(&old).filter(|_| assigned), Some(&task.worker)];
+        for worker in concerned.into_iter().flatten().filter_map(|w| w.parse().ok()) {
+            self.registry.detach(worker);
+        }
+        let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
+        if task.is_final() {
+            // Who was to have it and was not told has nothing to stop.
+            if !assigned && let Ok(worker) = old.parse::<WorkerId>() {
+                self.finish_on(worker, id);
+            }
+            self.take_step(step, now);
+            return Vec::new();
+        }
+        let waiters = std::mem::take(&mut live.waiters);
+        if is_waiting(live.task.state) {
+            let agent = live.task.agent.clone();
+            self.count_waiting(&agent, -1);
+        }
+        self.live.remove(&id);
+        self.forget_time(id);
+        if let Ok(worker) = old.parse::<WorkerId>() {
+            self.finish_on(worker, id);
+        }
+        self.remember(step.task, now);
+        self.announce_if_queued(id);
+        self.join_family(id, now);
+        if let Some(live) = self.live.get_mut(&id) {
+            live.waiters = waiters;
+        }
+        self.answer_settled(id);
+        Vec::new()
+    }
+
+    /// Another coordinator has it now. Whoever waits for it here goes on to wait.
+    pub(crate) fn let_go(&mut self, id: TaskId) {
+        let Some(live) = self.live.remove(&id) else { return };
+        let (agent, runner) = (live.task.agent.clone(), live.task.runner().to_owned());
+        let abandoned = self.timers.at(Due::Abandoned(id));
+        self.forget_time(id);
+        abandoned.into_iter().for_each(|at| self.timers.set(Due::Abandoned(id), at));
+        self.leave_queues(id, &agent);
+        if is_waiting(live.task.state) {
+            self.count_waiting(&agent, -1);
+        }
+        if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
+            self.finish_on(worker, id);
+            // What it still reports here is not ours to take: it must find who has the task.
+            if live.assigned {
+                self.registry.detach(worker);
+            }
+        }
+        if let Some(agent) = self.registry.agents.get_mut(&runner) {
+            let rules = &agent.policy.breaker;
+            agent.breaker.heard(id, Said::Nothing, rules, Instant::now());
+        }
+        self.registry.meters.moved.add(1);
+        self.follow_on(id, *live);
+    }
+
+    /// Somebody else took these steps of a task of ours.
+    fn take_step(&mut self, step: Step, now: Millis) {
+        let Step { task, events, is_ours } = step;
+        let id = task.id;
+        // Who had it when it was stopped, and knows its worker, sees to that.
+        if is_ours && task.state == TaskState::Canceled {
+            self.note_unstopped(id);
+            self.leave_stops(now);
+        }
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let (was_waiting, attempt) = (is_waiting(live.task.state), live.task.attempt);
+        let worker = live.task.worker.parse::<WorkerId>().ok();
+        let first = live.published + 1;
+        live.task = task;
+        let (over, agent) = (live.task.is_final(), live.task.agent.clone());
+        let asks = is_waiting(live.task.state);
+        let version = || self.registry.version(&live.task.agent);
+        let spans = live.open.follow(&live.task, version);
+        spans.into_iter().for_each(|spans| self.after_commit(spans));
+        self.watch_time(id);
+        if over {
+            if let Some(worker) = worker {
+                self.tell_stop(worker, id, attempt);
+            }
+            if was_waiting {
+                self.count_waiting(&agent, -1);
+            }
+            self.leave_queues(id, &agent);
+            self.note_end(id, now);
+            self.publish_task(id, first, events);
+            self.end_children(id, now);
+            return;
+        }
+        self.publish_task(id, first, events);
+        if was_waiting && !asks {
+            self.count_waiting(&agent, -1);
+        }
+        self.answered(id, asks, &agent, now);
+    }
+
+    fn tell_stop(&mut self, worker: WorkerId, id: TaskId, attempt: u32) {
+        let failure = self.live.get(&id).and_then(|live| live.task.failure.as_ref());
+        let initiator = failure.and_then(|failure| failure.cancel.as_ref());
+        let initiator = initiator.map_or("user", |told| told.initiator.as_str()).to_owned();
+        let cancel = Cancel { task_id: id.to_string(), attempt, initiator };
+        let body = Some(to_worker::Body::Cancel(cancel));
+        self.after_commit(Effect::Tell(worker, Box::new(ToWorker { body })));
+        if let Some(worker) = self.registry.workers.get_mut(&worker) {
+            worker.stop_resuming(id);
+        }
+        self.expect_stop(worker, id, attempt);
+    }
+}

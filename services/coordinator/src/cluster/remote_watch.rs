@@ -1,0 +1,429 @@
+//! Tasks that another coordinator has and that somebody here follows or waits for. What happens to
+//! them is read from the store, when a notice says that there is something or a look finds it; it
+//! is passed on like the steps of our own, in order and once.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    a2a::TaskState,
+    id::TaskId,
+    reason,
+    v1::{Event, event},
+};
+use futures::{StreamExt, stream};
+use prost::Message;
+use tokio::sync::mpsc::{self, error::TrySendError};
+
+use crate::{
+    engine::{
+        active_task::{Done, Live, Seen, Until, Waiter, message_response, task_response},
+        core::{Core, Effect, State},
+        store_outage::split,
+    },
+    error::Error,
+    store::{KeyRow, Notice, Scope, Write},
+    task::{Task, is_final, is_waiting},
+};
+
+/// Events read at once.
+const PAGE: usize = 256;
+/// Tasks that are caught up with at once.
+const AT_ONCE: usize = 16;
+
+/// Who here wants to hear of a task that is elsewhere.
+pub(crate) struct Followed {
+    /// The last event that was passed on.
+    seq: u64,
+    watchers: Vec<mpsc::Sender<Seen>>,
+    waiters: Vec<Waiter>,
+    /// The last event of ours that the store has confirmed, from when the task was ours: who waits
+    /// for what is still on its way there is not answered yet, and perhaps refused.
+    confirmed: u64,
+    /// Nobody was told of a task, so that the answer may turn out to be a bare message.
+    pub(crate) may_vanish: bool,
+    key: Option<Box<KeyRow>>,
+    /// Set where there are waiters.
+    pub(crate) context_id: String,
+}
+
+impl Followed {
+    fn new(seq: u64) -> Self {
+        let (watchers, waiters) = (Vec::new(), Vec::new());
+        let context_id = String::new();
+        Self { seq, watchers, waiters, confirmed: 0, may_vanish: false, key: None, context_id }
+    }
+
+    /// Somebody still listens or waits.
+    fn matters(&self) -> bool {
+        !self.waiters.is_empty() || self.watchers.iter().any(|watcher| !watcher.is_closed())
+    }
+
+    fn is_followed(&self) -> bool {
+        self.waiters.iter().any(|waiter| waiter.call.is_some())
+            || self.watchers.iter().any(|watcher| !watcher.is_closed())
+    }
+
+    /// Like [`Live::take_impatient`].
+    pub(crate) fn take_impatient(&mut self) -> (Vec<Waiter>, Vec<Waiter>) {
+        // A followed task is stored, but a step from when it was ours may not be.
+        split(&mut self.waiters, self.confirmed.max(1))
+    }
+
+    pub(crate) fn waiters_mut(&mut self) -> &mut Vec<Waiter> {
+        &mut self.waiters
+    }
+
+    /// Passes on what comes after what was passed on. Who does not keep up reads on from the store.
+    fn publish(&mut self, seq: u64, event: &Arc<Event>) {
+        if seq <= self.seq {
+            return;
+        }
+        self.seq = seq;
+        self.watchers.retain(|watcher| {
+            let seen = Seen { seq, event: Arc::clone(event) };
+            !matches!(watcher.try_send(seen), Err(TrySendError::Full(_) | TrySendError::Closed(_)))
+        });
+    }
+}
+
+impl State {
+    /// Confirmed events of a task that is not ours, from `after` on at the latest.
+    pub(crate) fn follow(&mut self, id: TaskId, after: u64) -> mpsc::Receiver<Seen> {
+        let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
+        let followed = self.followed.entry(id).or_insert_with(|| Followed::new(after));
+        followed.watchers.retain(|w| !w.is_closed());
+        followed.watchers.push(watcher);
+        self.stirred.insert(id);
+        events
+    }
+
+    /// Answers when the task has ended or asks, wherever it is. It did neither when it was read.
+    pub(crate) fn wait_elsewhere(&mut self, task: &Task, waiter: Waiter) {
+        let (id, seq) = (task.id, task.seq);
+        let waiter = Waiter { knows: seq, ..waiter };
+        match self.live.get_mut(&id) {
+            Some(live) => {
+                live.waiters.push(waiter);
+                self.answer_settled(id);
+            }
+            None => {
+                let followed = self.followed.entry(id).or_insert_with(|| Followed::new(seq));
+                followed.waiters.push(waiter);
+                followed.context_id.clone_from(&task.context_id);
+                self.stirred.insert(id);
+            }
+        }
+    }
+
+    /// A task of ours is another's now: whoever waits for it goes on to wait. Those who watch read
+    /// on from the store by themselves.
+    pub(crate) fn follow_on(&mut self, id: TaskId, live: Live) {
+        let Live { task, waiters, may_vanish, key, published, .. } = live;
+        if waiters.is_empty() {
+            return;
+        }
+        let followed = self.followed.entry(id).or_insert_with(|| Followed::new(published));
+        followed.waiters.extend(waiters);
+        followed.confirmed = followed.confirmed.max(published);
+        followed.may_vanish = may_vanish;
+        followed.key = key;
+        followed.context_id = task.context_id;
+        self.stirred.insert(id);
+    }
+
+    /// A step that we took while a task was ours turned out to be durable after it had moved.
+    pub(crate) fn confirm_elsewhere(&mut self, id: TaskId, last: u64) {
+        if let Some(followed) = self.followed.get_mut(&id) {
+            followed.confirmed = followed.confirmed.max(last);
+            self.stirred.insert(id);
+        }
+    }
+
+    /// A task that was followed is ours now.
+    pub(crate) fn take_followers(&mut self, id: TaskId) {
+        let Some(followed) = self.followed.remove(&id) else { return };
+        let Some(live) = self.live.get_mut(&id) else { return };
+        live.waiters.extend(followed.waiters);
+        live.may_vanish = followed.may_vanish && live.task.reported == 0;
+        live.key = followed.key.filter(|_| live.may_vanish);
+        // The watchers come back to it by themselves, as their channel is gone.
+        self.answer_settled(id);
+    }
+
+    /// False: nobody follows it any more, and it is forgotten.
+    fn still_matters(&mut self, id: &TaskId) -> bool {
+        let matters = self.followed.get(id).is_some_and(Followed::matters);
+        if !matters {
+            self.followed.remove(id);
+        }
+        matters
+    }
+
+    /// Those who wait for what is so already.
+    pub(crate) fn answer_settled(&mut self, id: TaskId) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let begun = live.task.reported > 0;
+        let (settled, seq) = (is_waiting(live.task.state), live.task.seq);
+        let waiters = std::mem::take(&mut live.waiters);
+        let done = |waiter: &Waiter| {
+            waiter.knows <= seq && (settled || begun && waiter.until == Until::FirstReport)
+        };
+        let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(done);
+        live.waiters = later;
+        for waiter in over {
+            waiter.call.map(|call| self.calls.remove(&call));
+            let Some(live) = self.live.get(&id) else { return };
+            let task = task_response(live.task.to_a2a(waiter.history, true));
+            self.after_steps_of(id, Effect::Reply(Box::new(waiter), Box::new(task)));
+        }
+    }
+
+    /// Does anybody here still want to hear of this task, wherever it is?
+    pub(crate) fn is_followed_here(&self, id: TaskId) -> bool {
+        let live = self.live.get(&id).is_some_and(|live| live.is_followed());
+        live || self.followed.get(&id).is_some_and(Followed::is_followed)
+    }
+
+    /// Is there anything to do about others?
+    pub(crate) fn stirs(&self) -> bool {
+        self.is_shared && (!self.stirred.is_empty() || !self.forsaken.is_empty() || self.is_hungry)
+    }
+
+    /// Everything of these that is followed here is looked at.
+    pub(crate) fn stir(&mut self, ids: &[TaskId]) {
+        let known = ids.iter().filter(|id| self.followed.contains_key(id));
+        self.stirred.extend(known.copied());
+    }
+}
+
+impl Core {
+    /// Passes on what has become of the tasks that were stirred.
+    pub(crate) async fn catch_up_all(self: &Arc<Self>) {
+        let (watched, awaited) = {
+            let mut state = self.lock();
+            let mut ids = std::mem::take(&mut state.stirred);
+            ids.retain(|id| state.still_matters(id));
+            let ids = ids.into_iter();
+            let is_watched = |id: &TaskId| !state.followed[id].watchers.is_empty();
+            ids.partition::<Vec<_>, _>(is_watched)
+        };
+        // Those who only wait need not hear of every step.
+        let settled = match self.settled(awaited).await {
+            Ok(settled) => settled,
+            Err(error) => return tracing::debug!(%error, "followed tasks cannot be read"),
+        };
+        stream::iter(watched.into_iter().map(|id| (id, true)))
+            .chain(stream::iter(settled.into_iter().map(|id| (id, false))))
+            .for_each_concurrent(AT_ONCE, |(id, is_watched)| async move {
+                let caught_up = match is_watched {
+                    true => self.catch_up(id).await,
+                    false => self.answer_followed(id).await,
+                };
+                if let Err(error) = caught_up {
+                    // The next look comes soon.
+                    tracing::debug!(task.id = %id, %error, "a followed task cannot be read");
+                }
+            })
+            .await;
+    }
+
+    /// Those of these tasks that somebody waits for and that have come so far.
+    async fn settled(&self, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
+        if ids.is_empty() {
+            return Ok(ids);
+        }
+        let rows = self.store.rows(ids.clone()).await?;
+        let found: HashMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
+        let state = self.lock();
+        let is_settled = |id: &TaskId| {
+            // Without a row it is gone, which they have to be told.
+            let Some(row) = found.get(id) else { return true };
+            let settled = is_final(row.state) || is_waiting(row.state);
+            let first = |waiter: &Waiter| waiter.until == Until::FirstReport;
+            let waits_for_first =
+                || state.followed.get(id).is_some_and(|f| f.waiters.iter().any(first));
+            settled || row.reported > 0 && waits_for_first()
+        };
+        Ok(ids.into_iter().filter(is_settled).collect())
+    }
+
+    async fn catch_up(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
+        loop {
+            let seq = {
+                let mut state = self.lock();
+                let Some(followed) = state.followed.get(&id) else { return Ok(()) };
+                if !followed.matters() {
+                    state.followed.remove(&id);
+                    return Ok(());
+                }
+                followed.seq
+            };
+            let stored = self.store.events(id, seq, PAGE).await?;
+            if stored.is_empty() && self.store.rows(vec![id]).await?.is_empty() {
+                // Those who watch look for it themselves, and find that out.
+                if let Some(followed) = self.lock().followed.get_mut(&id) {
+                    followed.watchers.clear();
+                }
+                return self.answer_followed(id).await;
+            }
+            let more = stored.len() == PAGE;
+            let mut events = Vec::with_capacity(stored.len());
+            for event in stored {
+                let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
+                events.push((event.seq, Arc::new(Event::decode(event.body).map_err(damaged)?)));
+            }
+            let has_waiters = {
+                let mut state = self.lock();
+                let Some(followed) = state.followed.get_mut(&id) else { return Ok(()) };
+                events.iter().for_each(|(seq, event)| followed.publish(*seq, event));
+                let ended = |event: &Arc<Event>| matches!(event.body, Some(event::Body::Ended(_)));
+                if events.iter().any(|(_, event)| ended(event)) {
+                    // Those who watch have heard the last of it.
+                    followed.watchers.clear();
+                }
+                !followed.waiters.is_empty()
+            };
+            if !more {
+                return if has_waiters { self.answer_followed(id).await } else { Ok(()) };
+            }
+        }
+    }
+
+    /// Answers those who wait, if what they wait for is so by now.
+    async fn answer_followed(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
+        let Some(stored) = self.store.task(id, Scope::default()).await? else {
+            let gone = Failure::from(Error::TaskNotFound(id.to_string()));
+            let waiters = self.take_waiters(id, |_| true);
+            waiters.into_iter().for_each(|waiter| (waiter.done)(Err(gone.clone())));
+            return Ok(());
+        };
+        let task = stored.task;
+        let settled = task.is_final() || is_waiting(task.state);
+        let begun = settled || task.reported > 0;
+        if settled && self.answer_with_message(&task).await {
+            return Ok(());
+        }
+        let waiters = self.take_waiters(id, |waiter| match waiter.until {
+            _ if waiter.knows > task.seq => false,
+            Until::Settled => settled,
+            Until::FirstReport => begun,
+        });
+        for waiter in waiters {
+            (waiter.done)(Ok(task_response(task.to_a2a(waiter.history, true))));
+        }
+        Ok(())
+    }
+
+    fn take_waiters(&self, id: TaskId, over: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let mut state = self.lock();
+        let Some(followed) = state.followed.get_mut(&id) else { return Vec::new() };
+        let waiters = std::mem::take(&mut followed.waiters);
+        let confirmed = followed.confirmed;
+        let over = |waiter: &Waiter| waiter.rode <= confirmed && over(waiter);
+        let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(over);
+        followed.waiters = later;
+        followed.may_vanish &= over.is_empty();
+        if !followed.matters() {
+            state.followed.remove(&id);
+        }
+        for waiter in &over {
+            waiter.call.map(|call| state.calls.remove(&call));
+        }
+        over
+    }
+
+    /// The agent answered with a bare message, where it was taken for the end of a task, since who
+    /// waits is here. Then the task never was, as nobody was told of one.
+    async fn answer_with_message(self: &Arc<Self>, task: &Task) -> bool {
+        let may_vanish = {
+            let state = self.lock();
+            state.followed.get(&task.id).is_some_and(|followed| followed.may_vanish)
+        };
+        let Some(message) = task.bare_message().filter(|_| may_vanish) else { return false };
+        let (done, erased) = tokio::sync::oneshot::channel();
+        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        self.change(|state| {
+            let key = state.followed.get_mut(&task.id).and_then(|followed| followed.key.take());
+            let key = key.map(|mut key| {
+                key.reply = Some(message.encode_to_vec().into());
+                key
+            });
+            let erase = Write::Erase { id: task.id, from: task.version, key };
+            state.commit_write(erase, vec![Effect::Answer(done, Box::default())]);
+        });
+        if !matches!(erased.await, Ok(Ok(_))) {
+            return false;
+        }
+        for waiter in self.take_waiters(task.id, |_| true) {
+            (waiter.done)(Ok(message_response(message.clone())));
+        }
+        true
+    }
+
+    /// What a leaving coordinator tells those who still wait: where the answer is to be had.
+    pub(crate) fn send_waiters_away(&self) {
+        let (live, followed) = {
+            let mut state = self.lock();
+            let live = state.live.iter_mut();
+            let live: Vec<_> = live
+                .map(|(id, live)| (*id, live.published, std::mem::take(&mut live.waiters)))
+                .collect();
+            let followed = state.followed.drain();
+            let followed: Vec<_> =
+                followed.map(|(id, followed)| (id, followed.confirmed, followed.waiters)).collect();
+            state.calls.clear();
+            (live, followed)
+        };
+        for (id, confirmed, waiters) in live.into_iter().chain(followed) {
+            for waiter in waiters {
+                let stored = waiter.rode <= confirmed;
+                (waiter.done)(Err(match stored {
+                    true => moved(id),
+                    false => Error::unanswered().into(),
+                }));
+            }
+        }
+    }
+
+    /// It takes nothing more. Asked under the lock too, so it must not ask for it.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Others may hold on to a task because nobody follows it any more where it was begun.
+    pub(crate) fn say_followed(&self, id: TaskId) {
+        if let Some(cluster) = self.store.cluster() {
+            cluster.tell(Notice::Followed(id));
+        }
+    }
+}
+
+/// Why somebody cannot be answered here who waits for a task that is known to be stored.
+pub(crate) fn unserved(error: Error, id: TaskId) -> Failure {
+    match error {
+        Error::Leaving => moved(id),
+        other => other.into(),
+    }
+}
+
+/// The task goes on; whoever waits for it asks another coordinator.
+fn moved(id: TaskId) -> Failure {
+    Failure::new(&reason::UNAVAILABLE)
+        .because("the coordinator is leaving, and the task goes on: read it with GetTask")
+        .with_task(id, "")
+        .with_retryable(true)
+        .with_retry_after(limits::MOVED_RETRY_AFTER)
+}
+
+impl Task {
+    /// The message that was the whole answer, if there was nothing else.
+    fn bare_message(&self) -> Option<&faultline_proto::a2a::Message> {
+        let alone = self.state == TaskState::Completed && self.artifact_bytes() == 0;
+        self.status_message.as_ref().filter(|_| alone && self.reported == 1 && self.attempt == 1)
+    }
+}

@@ -1,0 +1,151 @@
+//! Steps of tasks that other coordinators have: whoever is asked to stop or to answer one does it,
+//! by the task's version and whoever owns it. What follows from it, for its worker, its slot, its
+//! children, is done by the owner, who hears of it (`absorb`).
+
+use std::sync::Arc;
+
+use faultline_proto::{
+    Failure, a2a,
+    a2a::SendMessageRequest,
+    id::TaskId,
+    reason,
+    v1::{Event, event},
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    api::caller::Caller,
+    engine::{
+        active_task::Done,
+        core::{Core, Effect, now},
+    },
+    error::Error,
+    store::{Extras, Row, Scope, Write, encode},
+    task::{Refused, Task},
+};
+
+/// How often a step is tried that others are always faster than.
+pub(crate) const STEP_TRIES: usize = 8;
+
+impl Core {
+    /// Has another coordinator this task?
+    pub(crate) fn is_elsewhere(&self, task: &Task) -> bool {
+        let state = self.lock();
+        state.is_shared && !task.is_final() && !state.live.contains_key(&task.id)
+    }
+
+    /// `None`: somebody else was faster, or it is here by now.
+    pub(crate) async fn stop_elsewhere(
+        self: &Arc<Self>,
+        task: &Task,
+        failure: &Failure,
+    ) -> Result<Option<a2a::Task>, Error> {
+        if !self.is_elsewhere(task) {
+            return Ok(None);
+        }
+        let mut task = task.clone();
+        let failure = task.complete_failure(failure.clone(), "coordinator");
+        let body = match task.decide_cancel(failure) {
+            Ok(body) => body,
+            Err(Refused::Final) => {
+                return Err(Error::NotCancelable { id: task.id, state: task.state });
+            }
+            Err(_) => return Err(Error::Busy(task.id)),
+        };
+        match self.step_elsewhere(&mut task, body, None).await? {
+            true => {
+                let id = task.id;
+                self.change(|state| state.kin_ended(id, now()));
+                // Should it have come here meanwhile: nobody else tells us of our own step.
+                self.look_again(id).await?;
+                Ok(Some(task.into_a2a(None)))
+            }
+            false => Ok(None),
+        }
+    }
+
+    /// Answers what a task of another coordinator asks. Its id: it goes on.
+    pub(crate) async fn answer_elsewhere(
+        self: &Arc<Self>,
+        task: Task,
+        request: &SendMessageRequest,
+        caller: &Caller,
+        streams: bool,
+        with: impl Fn(&Task) -> Option<Box<Extras>>,
+    ) -> Result<Answered, Error> {
+        let mut task = task;
+        for _ in 0..STEP_TRIES {
+            if !self.is_elsewhere(&task) {
+                return Ok(Answered::Here(Box::new(task)));
+            }
+            let body = {
+                let state = self.lock();
+                state.check_open()?;
+                caller.calling.as_ref().map_or(Ok(()), |calling| state.check_current(calling))?;
+                crate::api::send::answer_of(&state, &task, request.clone(), caller, streams)?
+            };
+            let extras = with(&task);
+            if self.step_elsewhere(&mut task, body, extras).await? {
+                // As above.
+                self.look_again(task.id).await?;
+                return Ok(Answered::Elsewhere(task.id));
+            }
+            let not_found = || Error::TaskNotFound(task.id.to_string());
+            task = self.read(task.id, Scope::default()).await?.ok_or_else(not_found)?;
+        }
+        Err(contended())
+    }
+
+    /// Takes one step, by version. False: somebody else was faster.
+    async fn step_elsewhere(
+        self: &Arc<Self>,
+        task: &mut Task,
+        body: event::Body,
+        with: Option<Box<Extras>>,
+    ) -> Result<bool, Error> {
+        let (from, first, now) = (task.version, task.seq + 1, now());
+        task.version += 1;
+        let mut events: Vec<Event> = vec![task.apply_now(body, now)];
+        events.extend(task.shown_again().map(|body| task.apply_now(body, now)));
+        let events = (first..).zip(&events).map(|(seq, event)| encode(seq, event)).collect();
+        let extras = with.iter().flat_map(|extras| &extras.pushes);
+        let pushes = extras.map(|row| row.key.clone()).collect();
+        let write = Write::Foreign { from, row: Row::from(&*task), events, with };
+        let (done, written) = oneshot::channel();
+        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        let id = task.id;
+        self.change(|state| {
+            state.check_open()?;
+            let then = vec![Effect::Answer(done, Box::default()), Effect::Note(id)];
+            state.commit_write(write, then);
+            // Queued with the write, which may be stored although nobody waits for it any more.
+            self.deliver_after_commit(state, pushes);
+            Ok::<_, Error>(())
+        })?;
+        match written.await {
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(failure)) if failure.reason == reason::ABORTED.name => Ok(false),
+            Ok(Err(failure)) => Err(failure.into()),
+            Err(_) => Err(Error::unanswered()),
+        }
+    }
+}
+
+/// What became of an answer.
+pub(crate) enum Answered {
+    /// It is stored; its owner goes on with it.
+    Elsewhere(TaskId),
+    /// The task is ours by now.
+    Here(Box<Task>),
+}
+
+/// Others change the task all the time.
+pub(crate) fn contended() -> Error {
+    Failure::new(&reason::ABORTED)
+        .because("the task changes all the time; try again")
+        .with_retryable(true)
+        .into()
+}
+
+#[cfg(test)]
+mod tests;

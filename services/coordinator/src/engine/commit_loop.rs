@@ -1,0 +1,259 @@
+//! The loop that makes it durable, and what happens when the store does not take it: a batch that
+//! cannot be written is forgotten by everybody, a step that lost a race only by its own task. A
+//! store that will never write again is the end of it.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use faultline_proto::{Failure, reason};
+
+use tokio::time::Instant;
+
+use crate::{
+    engine::{
+        active_task::Waiter,
+        commit_queue::{Followup, Queue},
+        core::{Closed, Core, Effect, State, now},
+        store_outage,
+    },
+    error::Error,
+    store::{WriteError, Written},
+};
+
+/// Before a store that could not be read is asked again.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Group commit: whatever waits is committed at once, and while the disk works on it the
+    /// batch before is published. Returns only if the store has nobody left that writes.
+    pub(crate) async fn write(self: &Arc<Self>) {
+        let (mut confirmed, mut clock) = (Vec::new(), store_outage::clock());
+        loop {
+            if let Some(lapsed) = self.take_lapse() {
+                self.lock().publish(std::mem::take(&mut confirmed));
+                self.recover_from(lapsed, Vec::new()).await;
+                continue;
+            }
+            let Queue { writes, mut followups } = self.take_batch();
+            if followups.is_empty() {
+                self.lock().publish(std::mem::take(&mut confirmed));
+                if self.rest() {
+                    self.work.notified().await;
+                }
+                continue;
+            }
+            let (expected, since) = (writes.len(), Instant::now());
+            let answer = (expected > 0).then(|| self.store.commit(writes));
+            self.lock().publish(std::mem::take(&mut confirmed));
+            let written = match answer {
+                Some(answer) => self.patiently(&mut clock, answer, &mut followups).await,
+                None => Ok(Written::new()),
+            };
+            let Ok(written) = written else {
+                // Whoever should have answered is gone for good: to read the store again would only
+                // open the door to more that nobody writes.
+                tracing::error!("the store's writer is gone");
+                return self.forget(&gone(), followups);
+            };
+            if expected > 0 {
+                self.meters.commits.record(since.elapsed());
+                self.meters.batches.record_size(expected);
+            }
+            if let Some(error) = failure_of(&written, expected) {
+                self.recover_from(error, followups).await;
+                continue;
+            }
+            let (mut written, mut refused) = (written.into_iter(), HashSet::new());
+            for followup in followups {
+                let is_so = !followup.about.is_some_and(|id| refused.contains(&id));
+                match followup.wrote {
+                    true if written.next() == Some(Ok(())) => confirmed.push(followup),
+                    true => {
+                        // In order: what others did comes after what was confirmed before it.
+                        self.lock().publish(std::mem::take(&mut confirmed));
+                        refused.extend(followup.task.as_ref().map(|task| task.0));
+                        self.abandon(followup).await;
+                    }
+                    false if is_so => confirmed.push(followup),
+                    false => answer_all(followup.effects, Vec::new(), &raced()),
+                }
+            }
+        }
+    }
+
+    /// Somebody else moved this task first: our step never was. Only who asked for it is told, and
+    /// the task is read again; whoever waits for the task goes on to wait, wherever it is now.
+    async fn abandon(self: &Arc<Self>, refused: Followup) {
+        self.meters.conflicts.add(1);
+        let failure = raced();
+        answer_all(refused.effects, Vec::new(), &failure);
+        let Some((id, first, _)) = refused.task else { return };
+        tracing::warn!(task.id = %id, "a step lost a race and was undone");
+        let found = loop {
+            match self.find(id, first.saturating_sub(1)).await {
+                Ok(found) => break found,
+                Err(error) => {
+                    tracing::error!(task.id = %id, %error, "cannot be read again");
+                    tokio::time::sleep(READ_PAUSE).await;
+                }
+            }
+        };
+        let (withdrawn, lost) = self.change(|state| {
+            let withdrawn = state.queue.withdraw(id);
+            let mut lost = state.take_riders(id, first);
+            lost.extend(state.step_back(id, found, now()));
+            (withdrawn, lost)
+        });
+        let effects = withdrawn.into_iter().flat_map(|followup| followup.effects).collect();
+        answer_all(effects, lost, &failure);
+    }
+
+    /// Nothing is under way. False: something has just come in.
+    fn rest(&self) -> bool {
+        let mut state = self.lock();
+        state.busy = false;
+        state.queue.followups.is_empty()
+    }
+
+    fn take_batch(&self) -> Queue {
+        let batch = {
+            let mut state = self.lock();
+            state.busy = true;
+            let queue = &mut state.queue;
+            let count = queue.fitting();
+            let bound = queue.followups[count..].iter().take_while(|f| f.bound).count();
+            let count = count + bound;
+            let followups: Vec<_> = queue.followups.drain(..count).collect();
+            let writes = followups.iter().filter(|f| f.wrote).count();
+            Queue { writes: queue.writes.drain(..writes).collect(), followups }
+        };
+        self.room.notify_waiters();
+        batch
+    }
+
+    /// The store did not take a batch. Memory is ahead of it and cannot be trusted: everybody who
+    /// waits is told that nobody knows, and the store is read again as after a restart.
+    async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<Followup>) {
+        tracing::error!(%error, "the store failed; reading it again");
+        self.forget(&error, lost);
+        // Whatever became of the lease, the next one is new.
+        self.take_lapse();
+        let recovery = async {
+            while let Err(error) = self.recover().await {
+                tracing::error!(%error, "the store cannot be read");
+                tokio::time::sleep(READ_PAUSE).await;
+            }
+        };
+        self.patiently(&mut store_outage::clock(), recovery, &mut []).await;
+    }
+
+    /// Throws memory away, refuses new calls, and answers those who wait: with their task if it is
+    /// known to be stored, else that the outcome is unknown.
+    fn forget(&self, error: &WriteError, lost: Vec<Followup>) {
+        self.meters.store_failures.add(1);
+        let failure = Failure::from(Error::StoreSilent { detail: error.to_string() });
+        let mut lost_waiters = Vec::new();
+        let (queue, mut live) = {
+            let mut state = self.lock();
+            let meters = Arc::clone(&self.meters);
+            let fresh =
+                State::new(state.tokens.clone(), Arc::clone(&self.config), meters, state.is_shared);
+            let mut old = std::mem::replace(&mut *state, fresh);
+            state.next_session = old.next_session;
+            state.closed = old.closed.or(Some(Closed::StoreFailed));
+            state.feed = old.feed;
+            state.feed.lose();
+            state.followed = std::mem::take(&mut old.followed);
+            state.coming = std::mem::take(&mut old.coming);
+            if state.is_shared {
+                // They are stored, so what becomes of them can be followed, whoever has them then.
+                let stored: Vec<_> = old.live.extract_if(|_, live| live.published > 0).collect();
+                for (id, mut live) in stored {
+                    // Nobody knows of their steps.
+                    let unknown = |waiter: &mut Waiter| waiter.rode > live.published;
+                    lost_waiters.extend(live.waiters.extract_if(.., unknown));
+                    state.follow_on(id, *live);
+                }
+            }
+            let known = old.calls.into_iter().filter(|(_, id)| state.followed.contains_key(id));
+            state.calls = known.collect();
+            (old.queue, old.live)
+        };
+        let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();
+        for live in live.values_mut() {
+            let (answered, unknown) = live.take_impatient();
+            live.answers(answered).for_each(|(done, answer)| done(answer));
+            lost_waiters.extend(unknown);
+        }
+        lost_waiters.extend(live.into_values().flat_map(|live| live.waiters));
+        answer_all(effects, lost_waiters, &failure);
+    }
+
+    /// Reads every task that has not ended, and opens the door.
+    pub(crate) async fn recover(self: &Arc<Self>) -> Result<(), Error> {
+        let (tasks, offers) = (self.store.recover().await?, self.store.agents(None).await?);
+        let unfinished = self.store.unfinished_pushes().await?;
+        let now = now();
+        self.change(|state| {
+            offers.into_iter().for_each(|known| state.registry.learn(known));
+            for task in tasks {
+                state.remember(task, now);
+            }
+            state.join_families(now);
+            state.since = Instant::now();
+            self.deliver_unfinished(state, unfinished);
+            state.closed = state.closed.filter(|why| *why == Closed::Leaving);
+            state.is_away = false;
+        });
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way to the store, but not for ever.
+    pub(crate) async fn flushed(&self) {
+        for _ in 0..200 {
+            let idle = {
+                let state = self.lock();
+                state.queue.followups.is_empty() && !state.busy
+            };
+            if idle {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn raced() -> Failure {
+    Failure::new(&reason::ABORTED)
+        .because("the task was changed elsewhere at the same moment")
+        .with_retryable(true)
+}
+
+/// Tells everybody who waits for something that will not be.
+fn answer_all(effects: Vec<Effect>, waiters: Vec<Waiter>, failure: &Failure) {
+    for effect in effects {
+        match effect {
+            Effect::Answer(done, _) => done(Err(failure.clone())),
+            Effect::Reply(waiter, _) => (waiter.done)(Err(failure.clone())),
+            _ => {}
+        }
+    }
+    for waiter in waiters {
+        (waiter.done)(Err(failure.clone()));
+    }
+}
+
+fn gone() -> WriteError {
+    WriteError::Unavailable("the store's writer is gone".to_owned())
+}
+
+/// Why the whole batch is lost, if it is. A conflict is the business of its own write.
+fn failure_of(written: &Written, expected: usize) -> Option<WriteError> {
+    if written.len() != expected {
+        return Some(WriteError::Unavailable("the store answered something else".to_owned()));
+    }
+    let mut errors = written.iter().filter_map(|w| w.as_ref().err());
+    errors.find(|e| **e != WriteError::Conflict).cloned()
+}
+
+#[cfg(test)]
+mod tests;

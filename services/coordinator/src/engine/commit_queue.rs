@@ -1,0 +1,74 @@
+//! What waits to be written, in order, and what follows of each step once it is durable. Knows
+//! neither what a step means nor how it is written.
+
+use faultline_chassis::limits;
+use faultline_proto::{id::TaskId, v1::Event};
+
+use crate::{engine::core::Effect, store::Write};
+
+/// What follows once a write, and everything queued before it, is durable.
+pub(crate) struct Followup {
+    /// False: it only waits for what was queued before it.
+    pub(crate) wrote: bool,
+    /// Goes into the same commit as the one before it.
+    pub(crate) bound: bool,
+    /// The task and its new events, for watchers.
+    pub(crate) task: Option<(TaskId, u64, Vec<Event>)>,
+    /// It tells of steps of this task that were queued before it: without them it is not so.
+    pub(crate) about: Option<TaskId>,
+    pub(crate) effects: Vec<Effect>,
+}
+
+impl Followup {
+    fn concerns(&self, id: TaskId) -> bool {
+        self.about == Some(id) || self.task.as_ref().is_some_and(|task| task.0 == id)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(crate) writes: Vec<Write>,
+    pub(crate) followups: Vec<Followup>,
+}
+
+impl Queue {
+    /// Takes out the steps of a task, which are built on one that was refused.
+    pub(crate) fn withdraw(&mut self, id: TaskId) -> Vec<Followup> {
+        let is_its = |followup: &Followup| followup.concerns(id);
+        if !self.followups.iter().any(is_its) {
+            return Vec::new();
+        }
+        let mut writes = std::mem::take(&mut self.writes).into_iter();
+        let mut withdrawn = Vec::new();
+        for followup in std::mem::take(&mut self.followups) {
+            let write = if followup.wrote { writes.next() } else { None };
+            if is_its(&followup) {
+                withdrawn.push(followup);
+                continue;
+            }
+            self.writes.extend(write);
+            self.followups.push(followup);
+        }
+        withdrawn
+    }
+
+    /// How many of them go into one commit: as many as there may be, unless they are large.
+    pub(crate) fn fitting(&self) -> usize {
+        let (mut writes, mut bytes) = (self.writes.iter(), 0);
+        let fits = |followup: &&Followup| {
+            let before = bytes;
+            if followup.wrote {
+                bytes += writes.next().map_or(0, Write::bytes);
+            }
+            before == 0 || bytes <= limits::STORE_BATCH_BYTES_MAX
+        };
+        self.followups.iter().take(limits::STORE_BATCH_MAX).take_while(fits).count()
+    }
+
+    /// What was queued last goes into the same commit as what was queued before it.
+    pub(crate) fn bind_last(&mut self) {
+        if let Some(last) = self.followups.last_mut() {
+            last.bound = true;
+        }
+    }
+}

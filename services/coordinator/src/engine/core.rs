@@ -1,0 +1,481 @@
+//! The heart: everything in memory, behind one lock. A change is decided and applied under the
+//! lock, queued for the store in the same breath, and shown to the world only after `writer` has
+//! seen it confirmed. The lock is never held across an await, and the queue keeps the order.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a::SendMessageResponse,
+    id::{TaskId, WorkerId},
+    v1::{self, Ack, Acks, Event, ToWorker, to_worker},
+};
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Config,
+    api::idempotency::Claims,
+    cluster::remote_watch::Followed,
+    engine::{
+        active_task::{CallKey, Done, Live, Waiter, task_response},
+        attempt_token::Tokens,
+        commit_queue::{Followup, Queue},
+        task_tree::Families,
+        timeouts::Due,
+        timers::Timers,
+        workers::registry::{Registry, Worker},
+    },
+    error::Error,
+    operators::{
+        activity::Pulse,
+        change_feed::{Changed, Feed},
+    },
+    push::{Courier, Deliveries},
+    store::{Extras, Row, Store, Write, encode},
+    task::{Millis, is_waiting},
+    telemetry::metrics::{AgentMeters, Meters},
+};
+
+pub(crate) struct Core {
+    state: Mutex<State>,
+    pub(crate) store: Box<dyn Store>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) claims: Claims,
+    pub(crate) courier: Courier,
+    /// To operators who watch.
+    pub(crate) changed: Changed,
+    pub(crate) pulse: Pulse,
+    pub(crate) meters: Arc<Meters>,
+    /// There is something to write.
+    pub(crate) work: Notify,
+    /// The queue to the store has shrunk.
+    pub(crate) room: Notify,
+    /// Something falls due earlier than anything did before.
+    pub(crate) sooner: Notify,
+    /// Something of another coordinator's is wanted here.
+    pub(crate) stirred: Notify,
+    /// It leaves: gateways are to make new calls elsewhere.
+    pub(crate) farewell: CancellationToken,
+    /// It takes nothing more.
+    pub(crate) left: AtomicBool,
+    /// The lease was not renewed in time: memory is not to be trusted any more.
+    pub(crate) lapsed: AtomicBool,
+}
+
+pub(crate) struct State {
+    pub(crate) live: HashMap<TaskId, Box<Live>>,
+    pub(crate) registry: Registry,
+    pub(crate) families: Families,
+    pub(crate) tokens: Tokens,
+    /// Which task each waiting call of a link waits for.
+    pub(crate) calls: HashMap<CallKey, TaskId>,
+    /// Calls that take their task along, until it is known which that is.
+    pub(crate) coming: HashSet<CallKey>,
+    pub(crate) deliveries: Deliveries,
+    pub(crate) feed: Feed,
+    pub(crate) timers: Timers<Due>,
+    /// Tasks of other coordinators that somebody here follows or waits for…
+    pub(crate) followed: HashMap<TaskId, Followed>,
+    /// …those that something may have happened to…
+    pub(crate) stirred: HashSet<TaskId>,
+    /// …and those that are to be stopped, as nobody follows them any more.
+    pub(crate) forsaken: Vec<TaskId>,
+    /// Tasks that somebody has begun to follow at another coordinator, and when.
+    pub(crate) wanted: HashMap<TaskId, Instant>,
+    /// A worker here has room, and tasks wait elsewhere.
+    pub(crate) is_hungry: bool,
+    /// Other coordinators may have tasks in the same store.
+    pub(crate) is_shared: bool,
+    /// Tasks that were just ended without a worker to tell; see `stops`.
+    pub(crate) unstopped: Vec<TaskId>,
+    pub(crate) queue: Queue,
+    /// A batch is with the store, or confirmed and not yet shown.
+    pub(crate) busy: bool,
+    /// No call is taken: the store failed and is being read again, or the service is leaving.
+    pub(crate) closed: Option<Closed>,
+    /// The store does not answer: new calls that would write are refused.
+    pub(crate) is_away: bool,
+    /// When the store was read; workers come back after that.
+    pub(crate) since: Instant,
+    pub(crate) next_session: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    StoreFailed,
+    Leaving,
+}
+
+pub(crate) enum Effect {
+    Tell(WorkerId, Box<ToWorker>),
+    /// The same, and the attempt counts as handed over.
+    Assign(WorkerId, Box<v1::Assign>),
+    Ack(WorkerId, Ack),
+    Answer(Done, Box<SendMessageResponse>),
+    /// The same for a caller whose own step was queued before.
+    Reply(Box<Waiter>, Box<SendMessageResponse>),
+    /// Operators who watch are told that the task changed, or is gone.
+    Note(TaskId),
+    /// Under the lock, so it must be quick and must not ask for it.
+    Run(Box<dyn FnOnce() + Send>),
+}
+
+pub(crate) fn now() -> Millis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    since.as_millis() as Millis
+}
+
+impl State {
+    pub(crate) fn new(
+        tokens: Tokens,
+        config: Arc<Config>,
+        meters: Arc<Meters>,
+        is_shared: bool,
+    ) -> Self {
+        Self {
+            live: HashMap::new(),
+            registry: Registry::new(config, meters),
+            families: Families::default(),
+            tokens,
+            calls: HashMap::new(),
+            coming: HashSet::new(),
+            deliveries: Deliveries::default(),
+            feed: Feed::default(),
+            timers: Timers::default(),
+            followed: HashMap::new(),
+            stirred: HashSet::new(),
+            forsaken: Vec::new(),
+            wanted: HashMap::new(),
+            is_hungry: false,
+            is_shared,
+            unstopped: Vec::new(),
+            queue: Queue::default(),
+            busy: false,
+            closed: None,
+            is_away: false,
+            since: Instant::now(),
+            next_session: 1,
+        }
+    }
+
+    /// Where what becomes of an agent's tasks is counted.
+    pub(crate) fn meters_of(&self, agent: &str) -> Arc<AgentMeters> {
+        match self.registry.agents.get(agent) {
+            Some(agent) => Arc::clone(&agent.meters),
+            None => AgentMeters::new(&self.registry.meters, agent),
+        }
+    }
+
+    pub(crate) fn session(&mut self) -> u64 {
+        self.next_session += 1;
+        self.next_session
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        match self.closed {
+            None if self.is_away => Err(Error::Store { detail: "no answer".to_owned() }),
+            None if self.queue.writes.len() >= limits::STORE_QUEUE_MAX => Err(Error::Overloaded),
+            None => Ok(()),
+            Some(_) => self.check_served(),
+        }
+    }
+
+    /// The same for those who only read, whatever waits to be written.
+    pub(crate) fn check_served(&self) -> Result<(), Error> {
+        match self.closed {
+            None => Ok(()),
+            Some(Closed::StoreFailed) => Err(Error::Store { detail: "recovering".to_owned() }),
+            Some(Closed::Leaving) => Err(Error::Leaving),
+        }
+    }
+
+    pub(crate) fn close(&mut self, why: Closed) {
+        self.closed = Some(why);
+    }
+
+    /// Queues the step that `task` has just taken from version `from`; 0: it is new.
+    pub(crate) fn commit(&mut self, id: TaskId, from: u64, events: Vec<Event>, then: Vec<Effect>) {
+        self.commit_with(id, from, events, None, then);
+    }
+
+    /// The same, with what must be durable together with it.
+    pub(crate) fn commit_with(
+        &mut self,
+        id: TaskId,
+        from: u64,
+        events: Vec<Event>,
+        with: Option<Box<Extras>>,
+        mut then: Vec<Effect>,
+    ) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let version = || self.registry.version(&live.task.agent);
+        then.extend(live.open.follow(&live.task, version));
+        let first = live.task.seq + 1 - events.len() as u64;
+        let stored = (first..).zip(&events).map(|(seq, event)| encode(seq, event)).collect();
+        let row = Row::from(&live.task);
+        let write = match from {
+            0 => Write::Insert { row, events: stored, with },
+            from => Write::Advance { from, row, events: stored, with },
+        };
+        self.queue.writes.push(write);
+        self.queue.followups.push(Followup {
+            wrote: true,
+            bound: false,
+            task: Some((id, first, events)),
+            about: None,
+            effects: then,
+        });
+        self.watch_time(id);
+    }
+
+    pub(crate) fn commit_write(&mut self, write: Write, then: Vec<Effect>) {
+        self.queue.writes.push(write);
+        self.queue.followups.push(Followup {
+            wrote: true,
+            bound: false,
+            task: None,
+            about: None,
+            effects: then,
+        });
+    }
+
+    /// What follows once everything queued before it is durable.
+    pub(crate) fn after_commit(&mut self, then: Effect) {
+        self.follow_up(None, then);
+    }
+
+    /// The same for what tells of a task: should a step of it be refused that was queued before,
+    /// whoever waits is told that, and nobody else anything.
+    pub(crate) fn after_steps_of(&mut self, id: TaskId, then: Effect) {
+        self.follow_up(Some(id), then);
+    }
+
+    fn follow_up(&mut self, about: Option<TaskId>, then: Effect) {
+        let (wrote, bound, effects) = (false, false, vec![then]);
+        self.queue.followups.push(Followup { wrote, bound, task: None, about, effects });
+    }
+
+    /// A client went away. Puts the waiter of its call away; `None`: it was answered already.
+    pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<Waiter> {
+        self.coming.remove(&call);
+        let (id, waiter) = self.take_waiter(call)?;
+        if let Some(grace) = waiter.cancel_after {
+            self.abandon_after(id, grace);
+        }
+        Some(waiter)
+    }
+
+    fn take_waiter(&mut self, call: CallKey) -> Option<(TaskId, Waiter)> {
+        let id = self.calls.remove(&call)?;
+        let waiters = match self.live.get_mut(&id) {
+            Some(live) => &mut live.waiters,
+            None => self.followed.get_mut(&id)?.waiters_mut(),
+        };
+        let at = waiters.iter().position(|w| w.call == Some(call))?;
+        Some((id, waiters.swap_remove(at)))
+    }
+
+    /// A caller's patience ended. It was told of the task, so the task must stay.
+    pub(crate) fn end_patience(&mut self, call: CallKey) -> Option<(TaskId, Done)> {
+        let (id, waiter) = self.take_waiter(call)?;
+        if let Some(live) = self.live.get_mut(&id) {
+            live.may_vanish = false;
+        } else if let Some(followed) = self.followed.get_mut(&id) {
+            followed.may_vanish = false;
+        }
+        Some((id, waiter.done))
+    }
+
+    /// Nobody listens on this link any more.
+    pub(crate) fn forget_link(&mut self, link: u64) {
+        let calls = self.calls.keys().chain(&self.coming);
+        let calls: Vec<_> = calls.filter(|call| call.0 == link).copied().collect();
+        for call in calls {
+            drop(self.forget_call(call));
+        }
+    }
+
+    /// Shows the world what the store has confirmed.
+    pub(crate) fn publish(&mut self, confirmed: Vec<Followup>) {
+        let mut acks: HashMap<WorkerId, Vec<Ack>> = HashMap::new();
+        for followup in confirmed {
+            if let Some((id, first, events)) = followup.task {
+                self.publish_task(id, first, events);
+            }
+            for effect in followup.effects {
+                self.perform(effect, &mut acks);
+            }
+        }
+        // One message a worker, however many reports the batch held.
+        for (worker, acks) in acks {
+            let body = to_worker::Body::Acks(Acks { acks });
+            self.tell(worker, ToWorker { body: Some(body) });
+        }
+    }
+
+    /// Passes on a step that the store has confirmed.
+    pub(crate) fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
+        self.feed.note_step(id, &events);
+        let Some(live) = self.live.get_mut(&id) else {
+            return self.confirm_elsewhere(id, (first + events.len() as u64).saturating_sub(1));
+        };
+        if !events.is_empty() {
+            live.meters.happened(&live.task, &events);
+            live.publish(first, events);
+        }
+        if !live.is_confirmed() {
+            // More of this task is on its way to the store; that will answer.
+            return;
+        }
+        if live.task.is_final() {
+            if let Some(live) = self.live.remove(&id) {
+                self.drop_calls(&live);
+                live.finish();
+            }
+        } else if is_waiting(live.task.state) {
+            let seq = live.task.seq;
+            let waiters: Vec<_> =
+                live.waiters.extract_if(.., |waiter| waiter.knows <= seq).collect();
+            let answer = |history| task_response(live.task.to_a2a(history, true));
+            for waiter in waiters {
+                waiter.call.map(|call| self.calls.remove(&call));
+                (waiter.done)(Ok(answer(waiter.history)));
+            }
+        }
+    }
+
+    fn note_acked(&mut self, ack: &Ack) {
+        if let Ok(id) = ack.task_id.parse::<TaskId>()
+            && let Some(live) = self.live.get_mut(&id)
+            && live.task.attempt == ack.attempt
+        {
+            live.acked = live.acked.max(ack.number);
+        }
+    }
+
+    pub(crate) fn drop_calls(&mut self, live: &Live) {
+        for call in live.waiters.iter().filter_map(|w| w.call) {
+            self.calls.remove(&call);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, acks: &mut HashMap<WorkerId, Vec<Ack>>) {
+        match effect {
+            Effect::Tell(worker, message) => self.tell(worker, *message),
+            Effect::Assign(worker, assign) => {
+                let Ok(id) = assign.task_id.parse::<TaskId>() else { return };
+                let live = self.live.get_mut(&id);
+                if let Some(live) = live.filter(|l| l.task.attempt == assign.attempt) {
+                    live.assigned = true;
+                }
+                // Lost meanwhile, and given to another: nobody would stop it here.
+                let worker_runs = self.registry.workers.get(&worker);
+                if !worker_runs.is_some_and(|w| w.runs(id, assign.attempt)) {
+                    return;
+                }
+                self.tell(worker, ToWorker { body: Some(to_worker::Body::Assign(*assign)) });
+            }
+            Effect::Ack(worker, ack) => {
+                self.note_acked(&ack);
+                acks.entry(worker).or_default().push(ack);
+            }
+            Effect::Answer(done, response) => done(Ok(*response)),
+            Effect::Reply(waiter, response) => (waiter.done)(Ok(*response)),
+            Effect::Note(id) => self.feed.note(id),
+            Effect::Run(work) => work(),
+        }
+    }
+
+    /// A worker whose stream takes nothing more is cut off; it will attach again and catch up.
+    pub(crate) fn tell(&mut self, id: WorkerId, message: ToWorker) {
+        let told = self.registry.workers.get(&id).is_some_and(|w| w.tell(message));
+        if !told && self.registry.workers.get(&id).is_some_and(Worker::is_attached) {
+            tracing::warn!(worker = %id, "the worker's stream is stuck and was cut");
+            self.registry.detach(id);
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn new(store: Box<dyn Store>, config: Config) -> Self {
+        let (work, room, sooner) = (Notify::new(), Notify::new(), Notify::new());
+        let meters = Meters::new(&config.metrics);
+        let courier = Courier::new(config.push.clone(), meters.deliveries.clone());
+        let config = Arc::new(config);
+        let tokens = Tokens::new(store.secret());
+        let is_shared = store.cluster().is_some();
+        let state = State::new(tokens, Arc::clone(&config), Arc::clone(&meters), is_shared);
+        Self {
+            state: Mutex::new(state),
+            store,
+            config,
+            claims: Claims::default(),
+            courier,
+            changed: Changed::new(limits::WATCH_BATCHES_MAX),
+            pulse: Pulse::default(),
+            meters,
+            work,
+            room,
+            sooner,
+            stirred: Notify::new(),
+            farewell: CancellationToken::new(),
+            left: AtomicBool::new(false),
+            lapsed: AtomicBool::new(false),
+        }
+    }
+
+    /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and lets the writer know.
+    pub(crate) fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let done = self.touch(work);
+        self.work.notify_one();
+        done
+    }
+
+    /// Changes what is only in memory: there is nothing to write.
+    pub(crate) fn touch<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let done = work(&mut state);
+        let sooner = state.timers.take_sooner();
+        let stirs = state.stirs();
+        drop(state);
+        if sooner {
+            self.sooner.notify_one();
+        }
+        if stirs {
+            self.stirred.notify_one();
+        }
+        done
+    }
+
+    /// Waits until the streams that were cut have noticed, so that the store is closed when the
+    /// service returns and another may open it.
+    pub(crate) async fn released(self: Arc<Self>) {
+        for _ in 0..200 {
+            if Arc::strong_count(&self) == 1 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until the queue to the store is short enough for more.
+    pub(crate) async fn room(&self) {
+        loop {
+            let room = self.room.notified();
+            if self.lock().queue.writes.len() < limits::STORE_QUEUE_MAX / 2 {
+                return;
+            }
+            room.await;
+        }
+    }
+}

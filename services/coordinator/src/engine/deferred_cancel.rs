@@ -1,0 +1,85 @@
+//! Stops that nobody was there to take. An agent that works for others elsewhere is told to stop by
+//! its worker; when that is dead, the work there would go on for ever. So the stop becomes a task
+//! of its own, in the same commit as the end of the other: it waits for the next worker that offers
+//! the agent, it is tried again, and it outlives a restart like any task.
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a::{Message, Part, Role, part::Content},
+    id::{TaskId, WorkerId},
+};
+use prost_types::{Struct, Value, value::Kind};
+
+use crate::{
+    engine::{core::State, dispatch::NewTask},
+    policy::retry::Rules,
+    task::{Millis, Task},
+};
+
+/// Whose tasks they are: nobody's who calls, so only those who run the mesh see them. The prefix is
+/// reserved (`access::check_principal`): a caller of this name could have its tasks run again.
+const PRINCIPAL: &str = "faultline.dev/stops";
+/// Tells the agent what the task is for. Its checkpoint says what to stop.
+const STOP_KEY: &str = "faultline.dev/stop";
+
+/// Is it one that only delivers a stop?
+pub(crate) fn is_stop(task: &Task) -> bool {
+    task.principal == PRINCIPAL
+}
+
+/// A stop is tried for as long as it has time, ever more slowly.
+pub(crate) fn rules(usual: Rules) -> Rules {
+    Rules { retries: u32::MAX, cap: limits::STOP_PAUSE_MAX, ..usual }
+}
+
+impl State {
+    /// A task is about to be ended from outside. If no worker can be told, its stop is left over.
+    pub(crate) fn note_unstopped(&mut self, id: TaskId) {
+        let Some(live) = self.live.get(&id) else { return };
+        let task = &live.task;
+        let worker = task.worker.parse::<WorkerId>().ok();
+        let worker = worker.and_then(|worker| self.registry.workers.get(&worker));
+        let delivers = self.registry.agents.get(task.runner());
+        let delivers = delivers.is_some_and(|agent| agent.offer.delivers_stops);
+        let is_told = worker.is_some_and(|worker| worker.is_attached());
+        if delivers && !is_told && task.checkpoint.is_some() && !is_stop(task) {
+            self.unstopped.push(id);
+        }
+    }
+
+    /// Queued behind the ends that they belong to, and written with them.
+    pub(crate) fn leave_stops(&mut self, now: Millis) {
+        for id in std::mem::take(&mut self.unstopped) {
+            let Some(live) = self.live.get(&id) else { continue };
+            let agent = live.task.runner().to_owned();
+            let trace = live.task.run_trace();
+            let checkpoint = live.task.checkpoint.clone();
+            tracing::info!(task = %id, agent, "its stop waits for a worker");
+            let stop = NewTask {
+                id: TaskId::new(),
+                principal: PRINCIPAL.to_owned(),
+                agent,
+                context_id: live.task.context_id.clone(),
+                message: order(id),
+                trace,
+                parent: None,
+                limit: Some(limits::STOP_KEPT),
+                may_message: false,
+                checkpoint,
+            };
+            self.submit(stop, None, now, |_, _| {});
+        }
+    }
+}
+
+fn order(stopped: TaskId) -> Message {
+    let value = Value { kind: Some(Kind::StringValue(stopped.to_string())) };
+    let text = format!("stop what was started for task {stopped}");
+    Message {
+        message_id: uuid::Uuid::now_v7().to_string(),
+        role: Role::User as i32,
+        parts: vec![Part { content: Some(Content::Text(text)), ..Part::default() }],
+        metadata: Some(Struct { fields: [(STOP_KEY.to_owned(), value)].into() }),
+        ..Message::default()
+    }
+}

@@ -1,0 +1,450 @@
+//! From a caller to a worker: submitting, assigning, answering, ending. All of it under the lock,
+//! all of it quick; what must be durable first is queued as an effect.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use faultline_chassis::TraceContext;
+use faultline_proto::{
+    a2a::Message,
+    id::{TaskId, WorkerId},
+    v1::{
+        Answer, AnswerGiven, Answered, Assign, Cancel, Checkpointed, Event, Parent, Submitted,
+        ToWorker, event, to_worker,
+    },
+};
+use tokio::time::Instant;
+
+use crate::{
+    api::idempotency::Claim,
+    engine::{
+        active_task::Live,
+        attempt_token::Tokens,
+        core::{Effect, State, now},
+        failover::worker_to_avoid,
+        workers::registry::Agent,
+    },
+    error::Error,
+    policy::circuit_breaker::{Circuit, Said},
+    store::{Extras, PushKey, Write},
+    task::{Millis, Task, is_waiting},
+    telemetry::spans::Open,
+};
+
+/// A new task on its way in.
+pub(crate) struct NewTask {
+    pub(crate) id: TaskId,
+    pub(crate) principal: String,
+    pub(crate) agent: String,
+    pub(crate) context_id: String,
+    pub(crate) message: Message,
+    /// Of the call that brings it.
+    pub(crate) trace: TraceContext,
+    /// Set on one that an agent gave to another.
+    pub(crate) parent: Option<Parent>,
+    /// Active time that it may take; `None`: as much as it takes.
+    pub(crate) limit: Option<Duration>,
+    /// The agent may answer with a bare message, so nobody is answered before it has said so.
+    pub(crate) may_message: bool,
+    /// What another one has saved, which it takes over.
+    pub(crate) checkpoint: Option<Bytes>,
+}
+
+/// What a send does, decided and not yet done.
+pub(crate) struct Decided {
+    pub(crate) step: Step,
+    /// What becomes durable with it.
+    pub(crate) with: Option<Box<Extras>>,
+    /// Let go once that is so.
+    pub(crate) claim: Option<Claim>,
+}
+
+impl Decided {
+    /// What is to be delivered once that is so.
+    pub(crate) fn push_keys(&self) -> Vec<PushKey> {
+        let pushes = self.with.iter().flat_map(|with| &with.pushes);
+        pushes.map(|row| row.key.clone()).collect()
+    }
+}
+
+pub(crate) enum Step {
+    Start(Box<NewTask>),
+    /// Of a task that waits.
+    Answer(TaskId, Box<event::Body>),
+}
+
+impl Step {
+    pub(crate) fn task_id(&self) -> TaskId {
+        match self {
+            Step::Start(new) => new.id,
+            Step::Answer(id, _) => *id,
+        }
+    }
+
+    /// The answer may turn out to be a bare message.
+    pub(crate) fn may_message(&self) -> bool {
+        matches!(self, Step::Start(new) if new.may_message)
+    }
+}
+
+impl State {
+    /// Does what was decided, under the same lock. The effects that `then` adds follow the commit.
+    pub(crate) fn take(
+        &mut self,
+        decided: Decided,
+        now: Millis,
+        then: impl FnOnce(&mut Live, &mut Vec<Effect>),
+    ) {
+        let Decided { step, with, claim } = decided;
+        let then = |live: &mut Live, effects: &mut Vec<Effect>| {
+            effects.extend(claim.map(|claim| Effect::Run(Box::new(move || drop(claim)))));
+            then(live, effects);
+        };
+        match step {
+            Step::Start(new) => self.submit(*new, with, now, then),
+            Step::Answer(id, body) => self.answer(id, *body, with, now, then),
+        }
+    }
+
+    /// May a task for this agent come in?
+    pub(crate) fn admit(&self, agent: &str) -> Result<&Agent, Error> {
+        let Some(found) = self.registry.agents.get(agent) else {
+            return Err(Error::AgentNotFound(agent.to_owned()));
+        };
+        let (policy, now, agent) = (&found.policy, Instant::now(), agent.to_owned());
+        let lets_through = found.breaker.lets_through(None, &policy.breaker, now);
+        if !lets_through && self.registry.stand_in(&agent, |_| false).is_none() {
+            let left = match found.breaker.circuit(now) {
+                Circuit::Open(left) => left,
+                // Nobody knows how long the one that was let through takes.
+                Circuit::HalfOpen | Circuit::Closed => Duration::from_secs(1),
+            };
+            return Err(Error::CircuitOpen { agent, left });
+        }
+        match found.queue.len() {
+            waiting if waiting >= policy.queue_max => Err(Error::QueueFull { agent, waiting }),
+            _ => Ok(found),
+        }
+    }
+
+    /// Takes an admitted task in, with a worker at once if one is free: one commit for both.
+    pub(crate) fn submit(
+        &mut self,
+        new: NewTask,
+        with: Option<Box<Extras>>,
+        now: Millis,
+        then: impl FnOnce(&mut Live, &mut Vec<Effect>),
+    ) {
+        let NewTask { id, agent, context_id, may_message, .. } = new;
+        let submitted = Submitted {
+            message: Some(new.message),
+            traceparent: new.trace.to_string(),
+            tracestate: new.trace.state().to_owned(),
+            principal: new.principal,
+            parent: new.parent,
+            timeout_ms: new.limit.map_or(0, |limit| limit.as_millis() as u64),
+            idempotent: false,
+        };
+        let (mut task, first) = Task::submit(id, &agent, context_id, submitted, now);
+        let taken_over = new
+            .checkpoint
+            .map(|state| task.apply_now(event::Body::Checkpointed(Checkpointed { state }), now));
+        let mut live = Live::new(task, self.meters_of(&agent));
+        // Not even its first event is with the store yet.
+        live.published = 0;
+        live.open = Open::begun();
+        live.may_vanish = may_message;
+        let key = with.as_ref().filter(|_| may_message).and_then(|with| with.key.clone());
+        live.key = key.map(Box::new);
+        let mut effects = Vec::new();
+        then(&mut live, &mut effects);
+        let is_bound = taken_over.is_some();
+        let mut events: Vec<_> = [first].into_iter().chain(taken_over).collect();
+        self.live.insert(id, Box::new(live));
+        self.join_family(id, now);
+        let target = self.live.get(&id).map_or(agent, |live| self.target(&live.task));
+        // Whoever waits already comes first.
+        let queues = self.registry.agents.get(&target).is_some_and(|a| !a.queue.is_empty());
+        let worker = match queues {
+            true => None,
+            false => self.registry.choose(&target, Some(id), None),
+        };
+        let waits = worker.is_none();
+        match worker {
+            Some(worker) => {
+                let given = self.hand_over(id, worker, &target, now, &mut effects);
+                events.extend(given.unwrap_or_default());
+            }
+            None => self.enqueue(id, &target),
+        }
+        self.commit_with(id, 0, events, with, effects);
+        if is_bound {
+            self.queue.bind_last();
+        }
+        if waits {
+            self.announce(id, &target);
+        }
+        if queues {
+            self.serve_queue(&target, now);
+        }
+    }
+
+    /// Lets other coordinators have a task that waits here for a worker, if there are any.
+    pub(crate) fn announce(&mut self, id: TaskId, agent: &str) {
+        if self.is_shared && !self.registry.elsewhere.is_empty() {
+            self.commit_write(Write::Queue { id, agent: agent.to_owned() }, Vec::new());
+        }
+    }
+
+    pub(crate) fn enqueue(&mut self, id: TaskId, agent: &str) {
+        let (live, now) = (self.live.get_mut(&id), Instant::now());
+        let principal = live.map_or("", |live| {
+            live.queued.get_or_insert(now);
+            live.task.principal.as_str()
+        });
+        if let Some(agent) = self.registry.agents.get_mut(agent) {
+            agent.queue.push_back(id, principal, now);
+        }
+    }
+
+    /// The events and effect of giving a task to a worker; `None`: the task is not to be given.
+    fn hand_over(
+        &mut self,
+        id: TaskId,
+        worker_id: WorkerId,
+        agent: &str,
+        now: Millis,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Vec<Event>> {
+        let live = self.live.get_mut(&id)?;
+        let name = self.registry.workers.get(&worker_id).map_or("", |w| w.name.as_str());
+        let body = live.task.decide_assign(&worker_id.to_string(), name, agent).ok()?;
+        let mut events = vec![live.task.apply_now(body, now)];
+        events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
+        live.acked = 0;
+        live.told = live.task.answers.len();
+        live.assigned = false;
+        let queued = live.queued.take();
+        let assign = assign_message(live, &self.tokens);
+        effects.push(Effect::Assign(worker_id, Box::new(assign)));
+        if let Some(worker) = self.registry.workers.get_mut(&worker_id) {
+            worker.start(id, agent, live.task.attempt, true);
+        }
+        if let Some(agent) = self.registry.agents.get_mut(agent) {
+            agent.breaker.started(id, Instant::now());
+            agent.meters.assigned(queued);
+        }
+        Some(events)
+    }
+
+    /// Gives a worker as much as it has slots for: what goes on first, then what is new.
+    pub(crate) fn fill(&mut self, worker_id: WorkerId, now: Millis) {
+        loop {
+            let Some(worker) = self.registry.workers.get_mut(&worker_id) else { return };
+            if let Some(id) = worker.next_to_resume() {
+                match worker.go_on(id) {
+                    true => self.send_go_on(id, worker_id),
+                    false => self.send_answers(id, worker_id),
+                }
+                continue;
+            }
+            let Some((id, agent)) = self.registry.next_for(worker_id) else {
+                self.is_hungry |= self.is_shared && self.registry.could_help(worker_id);
+                return;
+            };
+            self.assign(id, worker_id, &agent, now);
+        }
+    }
+
+    pub(crate) fn assign(&mut self, id: TaskId, worker_id: WorkerId, agent: &str, now: Millis) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let from = live.task.version;
+        live.task.version += 1;
+        let mut effects = Vec::new();
+        match self.hand_over(id, worker_id, agent, now, &mut effects) {
+            Some(events) => self.commit(id, from, events, effects),
+            None => {
+                if let Some(live) = self.live.get_mut(&id) {
+                    live.task.version = from;
+                }
+            }
+        }
+    }
+
+    /// Finds a place for a task that needs one, or queues it, at the front if it had one before.
+    pub(crate) fn place(&mut self, id: TaskId, now: Millis) {
+        let Some(live) = self.live.get(&id) else { return };
+        let (agent, avoid) = (self.target(&live.task), worker_to_avoid(&live.task));
+        match self.registry.choose(&agent, Some(id), avoid) {
+            Some(worker) => self.assign(id, worker, &agent, now),
+            None => {
+                let Some(live) = self.live.get_mut(&id) else { return };
+                live.queued.get_or_insert_with(Instant::now);
+                if let Some(agent) = self.registry.agents.get_mut(&agent) {
+                    agent.queue.push_front(id, &live.task.principal, Instant::now());
+                    // Should it have been let through to see: whoever is next may be.
+                    let rules = &agent.policy.breaker;
+                    agent.breaker.heard(id, Said::Nothing, rules, Instant::now());
+                }
+                self.announce(id, &agent);
+            }
+        }
+    }
+
+    /// Tells the worker of an answered task what it does not know of the answers, after whatever
+    /// is queued is durable.
+    pub(crate) fn send_answers(&mut self, id: TaskId, worker: WorkerId) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let new = live.task.answers.iter().skip(live.told);
+        let new: Vec<_> = new.map(|given| answer_message(&live.task, given)).collect();
+        live.told = live.task.answers.len();
+        for answer in new {
+            let body = Some(to_worker::Body::Answer(answer));
+            self.after_steps_of(id, Effect::Tell(worker, Box::new(ToWorker { body })));
+        }
+    }
+
+    /// Somebody answered. The task goes on where it waits, or somewhere else if that is gone.
+    pub(crate) fn answer(
+        &mut self,
+        id: TaskId,
+        body: event::Body,
+        with: Option<Box<Extras>>,
+        now: Millis,
+        then: impl FnOnce(&mut Live, &mut Vec<Effect>),
+    ) {
+        let Some(live) = self.live.get_mut(&id) else { return };
+        if let event::Body::Answered(answer) = &body {
+            live.meters.answered(&live.task, answer, now);
+        }
+        let from = live.task.version;
+        live.task.version += 1;
+        let mut events = vec![live.task.apply_now(body, now)];
+        events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
+        let asks = is_waiting(live.task.state);
+        let mut effects = Vec::new();
+        then(live, &mut effects);
+        let agent = live.task.agent.clone();
+        self.commit_with(id, from, events, with, effects);
+        if !asks {
+            self.count_waiting(&agent, -1);
+        }
+        self.answered(id, asks, &agent, now);
+    }
+
+    /// An answer is in, and more may still be asked: the task goes on where it is, or is placed.
+    pub(crate) fn answered(&mut self, id: TaskId, asks: bool, agent: &str, now: Millis) {
+        let worker = self.live.get(&id).and_then(|live| live.task.worker.parse::<WorkerId>().ok());
+        match worker {
+            Some(worker_id) => {
+                match self.registry.workers.get_mut(&worker_id) {
+                    Some(worker) if !asks && worker.waits_for_slot(id) => worker.resume(id),
+                    // It computes beside its question, or waits for others and needs no slot yet.
+                    _ => self.send_answers(id, worker_id),
+                }
+                self.fill(worker_id, now);
+            }
+            None => {
+                // Another answer may have sent it there already.
+                self.leave_queues(id, agent);
+                self.place(id, now);
+            }
+        }
+    }
+
+    /// It may be queued for its own agent or for one that stands in.
+    pub(crate) fn leave_queues(&mut self, id: TaskId, agent: &str) {
+        let Some(own) = self.registry.agents.get_mut(agent) else { return };
+        own.queue.remove(id);
+        for name in own.policy.failover.clone() {
+            if let Some(other) = self.registry.agents.get_mut(&name) {
+                other.queue.remove(id);
+            }
+        }
+    }
+
+    pub(crate) fn count_waiting(&mut self, agent: &str, by: i32) {
+        if let Some(agent) = self.registry.agents.get_mut(agent) {
+            agent.waiting = agent.waiting.saturating_add_signed(by);
+        }
+    }
+
+    /// Ends a task from outside, cancelled or failed, and with it what was delegated by it.
+    pub(crate) fn end(&mut self, id: TaskId, body: event::Body, initiator: &str, now: Millis) {
+        self.end_alone(id, body, initiator, now);
+        self.end_children(id, now);
+        self.note_end(id, now);
+    }
+
+    pub(crate) fn end_alone(
+        &mut self,
+        id: TaskId,
+        body: event::Body,
+        initiator: &str,
+        now: Millis,
+    ) {
+        self.note_unstopped(id);
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let (mut effects, mut told) = (Vec::new(), None);
+        let (agent, waited) = (live.task.agent.clone(), is_waiting(live.task.state));
+        if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
+            // The slot stays taken until the worker says that the agent has stopped.
+            let (task_id, attempt) = (id.to_string(), live.task.attempt);
+            let cancel = Cancel { task_id, attempt, initiator: initiator.to_owned() };
+            let body = Some(to_worker::Body::Cancel(cancel));
+            effects.push(Effect::Tell(worker, Box::new(ToWorker { body })));
+            if let Some(worker) = self.registry.workers.get_mut(&worker) {
+                worker.stop_resuming(id);
+            }
+            told = Some((worker, attempt));
+        }
+        let from = live.task.version;
+        live.task.version += 1;
+        let event = live.task.apply_now(body, now);
+        self.commit(id, from, vec![event], effects);
+        if let Some((worker, attempt)) = told {
+            self.expect_stop(worker, id, attempt);
+        }
+        if waited {
+            self.count_waiting(&agent, -1);
+        }
+        self.leave_queues(id, &agent);
+    }
+}
+
+pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
+    let task = &live.task;
+    let trace = task.attempt_trace();
+    Assign {
+        token: tokens.of(task),
+        task_id: task.id.to_string(),
+        context_id: task.context_id.clone(),
+        agent: task.runner().to_owned(),
+        attempt: task.attempt,
+        message: task.message().cloned(),
+        checkpoint: task.checkpoint.clone(),
+        answers: task
+            .answers
+            .iter()
+            .map(|a| Answered { key: a.key.clone(), message: a.message.clone(), action: a.action })
+            .collect(),
+        traceparent: trace.to_string(),
+        tracestate: trace.state().to_owned(),
+        remaining_ms: task.remaining_ms(now()),
+    }
+}
+
+fn answer_message(task: &Task, given: &AnswerGiven) -> Answer {
+    // While more is asked the next run has not begun.
+    let trace = (!is_waiting(task.state)).then(|| task.attempt_trace());
+    Answer {
+        traceparent: trace.as_ref().map(TraceContext::to_string).unwrap_or_default(),
+        tracestate: trace.as_ref().map_or("", TraceContext::state).to_owned(),
+        task_id: task.id.to_string(),
+        attempt: task.attempt,
+        key: given.key.clone(),
+        message: given.message.clone(),
+        action: given.action,
+        remaining_ms: task.remaining_ms(now()),
+    }
+}

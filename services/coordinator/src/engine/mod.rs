@@ -1,0 +1,19 @@
+//! The in-memory state behind one lock: active tasks, workers, queues and timers, and the pipeline
+//! that makes each change durable (group commit) before anybody sees it.
+//!
+//! May use: task, policy, telemetry and store.
+
+pub(crate) mod active_task;
+pub(crate) mod attempt_token;
+pub(crate) mod commit_loop;
+pub(crate) mod commit_queue;
+pub(crate) mod core;
+pub(crate) mod deferred_cancel;
+pub(crate) mod dispatch;
+pub(crate) mod failover;
+pub(crate) mod report_ingest;
+pub(crate) mod store_outage;
+pub(crate) mod task_tree;
+pub(crate) mod timeouts;
+pub(crate) mod timers;
+pub(crate) mod workers;

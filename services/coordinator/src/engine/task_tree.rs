@@ -1,0 +1,238 @@
+//! Who delegated what, of the tasks that live: how many there may be below one, and that children
+//! end with their parent. A task that neither was delegated nor delegates is not in here.
+
+use std::collections::{HashMap, VecDeque};
+
+use faultline_chassis::limits;
+use faultline_proto::{id::TaskId, v1::Parent};
+
+use crate::{
+    api::delegation::Calling,
+    engine::core::State,
+    error::Error,
+    task::{Millis, a2a_view::cancelled},
+};
+
+/// Parents and children that live.
+#[derive(Default)]
+pub(crate) struct Families(HashMap<TaskId, Kin>);
+
+#[derive(Default)]
+struct Kin {
+    parent: Option<TaskId>,
+    children: Vec<Child>,
+    /// Children, their children and so on.
+    descendants: usize,
+    /// It has ended, and is kept for those below it that live on: they still count.
+    is_gone: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Child {
+    id: TaskId,
+    detached: bool,
+}
+
+impl Families {
+    /// The child lives. Whatever is below it comes with it.
+    fn join(&mut self, parent: TaskId, id: TaskId, detached: bool) {
+        let child = self.0.entry(id).or_default();
+        if child.parent.is_some() {
+            return;
+        }
+        child.parent = Some(parent);
+        let more = 1 + child.descendants;
+        self.0.entry(parent).or_default().children.push(Child { id, detached });
+        self.count(parent, |descendants| descendants + more);
+    }
+
+    /// A parent of a detached child has ended before we knew of either.
+    fn join_gone(&mut self, parent: TaskId, id: TaskId) {
+        self.join(parent, id, true);
+        if let Some(kin) = self.0.get_mut(&parent) {
+            kin.is_gone = true;
+        }
+    }
+
+    /// A task has ended. Returns the children that end with it. Those that do not, and what is
+    /// below them, still count above it: else nothing would bound them.
+    fn leave(&mut self, id: TaskId) -> Vec<TaskId> {
+        let Some(kin) = self.0.get(&id).filter(|kin| !kin.is_gone) else { return Vec::new() };
+        let ending = kin.children.iter().filter(|child| !child.detached);
+        let ending: Vec<_> = ending.map(|child| child.id).collect();
+        let size = |id: &TaskId| 1 + self.0.get(id).map_or(0, |kin| kin.descendants);
+        let gone = ending.iter().map(size).sum::<usize>();
+        for child in &ending {
+            if let Some(kin) = self.0.get_mut(child) {
+                kin.parent = None;
+            }
+        }
+        let Some(kin) = self.0.get_mut(&id) else { return ending };
+        kin.is_gone = true;
+        kin.children.retain(|child| child.detached);
+        kin.descendants = kin.descendants.saturating_sub(gone);
+        let parent = kin.parent;
+        if let Some(parent) = parent.and_then(|parent| self.0.get_mut(&parent)) {
+            // One that is gone ends with nobody.
+            parent.children.retain(|child| child.id != id);
+        }
+        if let Some(parent) = parent {
+            self.count(parent, |descendants| descendants.saturating_sub(1 + gone));
+        }
+        self.forget_empty(id);
+        ending
+    }
+
+    /// Live tasks below the topmost that is known above this one, or below itself.
+    fn below_root(&self, id: TaskId) -> usize {
+        let mut at = self.0.get(&id);
+        while let Some(above) = at.and_then(|kin| self.0.get(&kin.parent?)) {
+            at = Some(above);
+        }
+        at.map_or(0, |root| root.descendants)
+    }
+
+    fn count(&mut self, from: TaskId, change: impl Fn(usize) -> usize) {
+        let mut at = Some(from);
+        while let Some(kin) = at.and_then(|id| self.0.get_mut(&id)) {
+            kin.descendants = change(kin.descendants);
+            at = kin.parent;
+        }
+    }
+
+    /// Whoever has nobody below need not be known: those that have ended, and upwards from there
+    /// those that are nobody's child.
+    fn forget_empty(&mut self, id: TaskId) {
+        let mut at = Some(id);
+        while let Some(id) = at {
+            let empty = |kin: &&Kin| kin.descendants == 0 && (kin.is_gone || kin.parent.is_none());
+            let Some(parent) = self.0.get(&id).filter(empty).map(|kin| kin.parent) else { return };
+            self.0.remove(&id);
+            at = parent;
+        }
+    }
+
+    /// Known, and not known to have ended.
+    fn lives(&self, id: &TaskId) -> bool {
+        self.0.get(id).is_some_and(|kin| !kin.is_gone)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl State {
+    /// May this attempt call others? Asked in the same breath as what it does then.
+    pub(crate) fn check_current(&self, calling: &Calling) -> Result<(), Error> {
+        match self.live.get(&calling.task) {
+            Some(live) if live.task.is_current(calling.attempt) => Ok(()),
+            _ => Err(self.not_current()),
+        }
+    }
+
+    /// Of an attempt that is not current here: where others may have it, it is to ask again, and
+    /// `Core::believe_in_time` tells.
+    pub(crate) fn not_current(&self) -> Error {
+        if self.is_shared { Error::Elsewhere } else { Error::AttemptOver }
+    }
+
+    /// There are others, who may have what we do not.
+    pub(crate) fn may_be_elsewhere(&self) -> bool {
+        self.is_shared && !self.registry.elsewhere.is_empty()
+    }
+
+    /// The parentage of a new child, if there may be one more.
+    pub(crate) fn parentage(&self, calling: &Calling) -> Result<Parent, Error> {
+        let Some(live) = self.live.get(&calling.task) else { return Err(Error::AttemptOver) };
+        let depth = live.task.depth() + 1;
+        if depth > limits::DELEGATION_DEPTH_MAX {
+            return Err(Error::TooDeep);
+        }
+        if self.families.below_root(calling.task) >= limits::DESCENDANTS_MAX {
+            return Err(Error::TooManyDescendants);
+        }
+        Ok(Parent {
+            task_id: calling.task.to_string(),
+            key: calling.key.clone(),
+            depth,
+            detached: calling.detached,
+        })
+    }
+
+    /// A task has come in, or was read from the store: it takes its place in its family.
+    pub(crate) fn join_family(&mut self, id: TaskId, now: Millis) {
+        let parent = self.live.get(&id).and_then(|live| live.task.parent.as_ref());
+        let Some(parent) = parent else { return };
+        let detached = parent.detached;
+        let lives = |id: &TaskId| self.live.get(id).is_some_and(|live| !live.task.is_final());
+        let parent = parent.task_id.parse::<TaskId>().ok();
+        match parent.filter(lives) {
+            Some(parent) => self.families.join(parent, id, detached),
+            // It may live elsewhere; should it have ended, that is found out soon.
+            None if self.is_shared => {
+                parent.into_iter().for_each(|parent| self.families.join(parent, id, detached));
+            }
+            None if detached => {
+                parent.into_iter().for_each(|parent| self.families.join_gone(parent, id));
+            }
+            // It should have ended with its parent.
+            None => {
+                self.cancel_child(id, now);
+                self.end_children(id, now);
+            }
+        }
+    }
+
+    /// Is it a relative of ours that another coordinator has?
+    pub(crate) fn is_kin_elsewhere(&self, id: &TaskId) -> bool {
+        self.families.lives(id) && !self.live.contains_key(id)
+    }
+
+    pub(crate) fn kin_elsewhere(&self) -> Vec<TaskId> {
+        let all = self.families.0.keys().filter(|id| self.is_kin_elsewhere(id));
+        all.copied().collect()
+    }
+
+    /// A relative that another coordinator had has ended.
+    pub(crate) fn kin_ended(&mut self, id: TaskId, now: Millis) {
+        if self.is_kin_elsewhere(&id) {
+            self.end_children(id, now);
+        }
+    }
+
+    /// Everything has been read from the store, in no particular order.
+    pub(crate) fn join_families(&mut self, now: Millis) {
+        let ids: Vec<_> = self.live.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.join_family(id, now));
+    }
+
+    /// A task has just ended, as the last thing that was queued: whatever ends with it is queued
+    /// behind it and written in the same commit.
+    pub(crate) fn end_children(&mut self, id: TaskId, now: Millis) {
+        let mut ending = VecDeque::from(self.families.leave(id));
+        while let Some(id) = ending.pop_front() {
+            if self.cancel_child(id, now) {
+                self.queue.bind_last();
+            }
+            ending.extend(self.families.leave(id));
+        }
+        self.leave_stops(now);
+    }
+
+    /// False: it has ended already.
+    fn cancel_child(&mut self, id: TaskId, now: Millis) -> bool {
+        let Some(live) = self.live.get(&id) else { return false };
+        let failure = cancelled("parent", "the calling task ended", None);
+        let failure = live.task.complete_failure(failure, "coordinator");
+        let decided = live.task.decide_cancel(failure);
+        let Ok(body) = decided else { return false };
+        self.end_alone(id, body, "parent", now);
+        self.note_end(id, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! What falls due: tasks that have used up their time, or have paused for long enough and are tried
+//! again; questions that nobody answered; tasks whose callers went away and did not come back; and
+//! agents that should have stopped. One task sleeps until the next of them. After a restart it is
+//! all made anew from what the tasks say.
+
+use std::{sync::Arc, time::Duration};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    id::{TaskId, WorkerId},
+    reason,
+    v1::Plane,
+};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    api::caller::Caller,
+    engine::{
+        core::{Core, State, now},
+        workers::registry::Agent,
+    },
+    error::Error,
+    task::{Millis, Task, a2a_view::cancelled, time_budget, trace_segment},
+};
+
+/// When a task that ran out of time may be sent again.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The longest sleep before something far away is looked at again.
+const FAR: Duration = Duration::from_secs(24 * 60 * 60);
+/// Done under one lock at the most, so that nobody waits long for it.
+const AT_ONCE: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Due {
+    /// The task has used up its time.
+    Deadline(TaskId),
+    /// The task has paused after a failed attempt.
+    Pause(TaskId),
+    /// A question of the task expires.
+    Question(TaskId),
+    /// Whoever wanted the task has been away for long enough.
+    Abandoned(TaskId),
+    /// The worker should have said by now that this attempt has stopped.
+    Stopped(WorkerId, TaskId, u32),
+}
+
+impl Core {
+    /// Does what falls due, when it does. Never returns.
+    pub(crate) async fn keep_time(self: Arc<Self>) {
+        loop {
+            let next = self.lock().timers.next();
+            let due = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => self.change(|state| state.do_what_is_due(Instant::now(), now())),
+                () = self.sooner.notified() => {}
+            }
+        }
+    }
+}
+
+impl Core {
+    /// How long a new task of this agent may be active.
+    pub(crate) fn limit(
+        &self,
+        state: &State,
+        agent: &Agent,
+        caller: &Caller,
+    ) -> Result<Option<Duration>, Error> {
+        let asked_max = self.config.timeout_ms_max.map(Duration::from_millis);
+        // A child that outlives its parent need not be in time for it.
+        let calling = caller.calling.as_ref().filter(|calling| !calling.detached);
+        let parent = calling.and_then(|calling| state.live.get(&calling.task));
+        let left = parent.and_then(|parent| parent.task.budget.left(now()));
+        time_budget::allot(caller.task_timeout, asked_max, agent.policy.timeout, left).map_err(
+            |left| {
+                let caller = parent.map_or_else(String::new, |parent| parent.task.agent.clone());
+                Error::BudgetExhausted { caller, agent: agent.offer.name.clone(), left }
+            },
+        )
+    }
+}
+
+impl State {
+    pub(crate) fn do_what_is_due(&mut self, at: Instant, now: Millis) {
+        for _ in 0..AT_ONCE {
+            let Some(due) = self.timers.pop(at) else { return };
+            // Memory is not to be trusted, or no longer ours: whoever reads the store sets anew.
+            if self.closed.is_some() {
+                continue;
+            }
+            match due {
+                Due::Deadline(id) => self.run_out(id, now),
+                Due::Pause(id) => self.place(id, now),
+                Due::Question(id) => self.expire_questions(id, now),
+                Due::Abandoned(id) => self.give_up(id, now),
+                Due::Stopped(worker, id, attempt) => self.note_orphan(worker, id, attempt),
+            }
+        }
+    }
+
+    /// A task has taken a step: its time runs, stands still or is over, it pauses, it asks.
+    pub(crate) fn watch_time(&mut self, id: TaskId) {
+        let Some(live) = self.live.get(&id) else { return };
+        if live.task.is_final() {
+            self.forget_time(id);
+            return;
+        }
+        let (budget, due) = (live.task.budget, Due::Deadline(id));
+        if let Some(at) = live.task.retry_at {
+            let pause = until(at, now()).min(limits::RETRY_PAUSE_MAX);
+            self.timers.set(Due::Pause(id), Instant::now() + pause);
+        }
+        match live.task.next_expiry() {
+            Some(at) => self.timers.set(Due::Question(id), Instant::now() + until(at, now())),
+            None => self.timers.clear(Due::Question(id)),
+        }
+        if budget.limit().is_none() {
+            return;
+        }
+        match budget.is_running() {
+            true if self.timers.at(due).is_none() => {
+                // From here on by a clock that does not jump.
+                let left = budget.left(now()).unwrap_or_default();
+                self.timers.set(due, Instant::now() + left);
+            }
+            true => {}
+            false => self.timers.clear(due),
+        }
+    }
+
+    /// A task leaves memory, or has ended.
+    pub(crate) fn forget_time(&mut self, id: TaskId) {
+        for due in [Due::Deadline(id), Due::Pause(id), Due::Question(id), Due::Abandoned(id)] {
+            self.timers.clear(due);
+        }
+    }
+
+    /// A task that nobody has is given to somebody, unless it pauses first.
+    pub(crate) fn place_in_time(&mut self, id: TaskId, now: Millis) {
+        if self.live.get(&id).is_some_and(|live| live.task.retry_at.is_none()) {
+            self.place(id, now);
+        }
+    }
+
+    /// Nobody answered in time. That is the answer then; what becomes of the task is for its agent
+    /// to say.
+    fn expire_questions(&mut self, id: TaskId, now: Millis) {
+        let Some(live) = self.live.get(&id) else { return };
+        for key in live.task.expired(now) {
+            let Some(live) = self.live.get(&id) else { return };
+            let trace = live.task.run_trace().trace_id();
+            tracing::info!(
+                task.id = %id, trace.id = trace, question = key,
+                "nobody answered in time"
+            );
+            // Nobody called, so it goes on in a trace of its own.
+            let body =
+                trace_segment::traced(live.task.decide_expire(key), &live.task.run.parent().anew());
+            self.answer(id, body, None, now, |_, _| {});
+        }
+        // The clock on the wall may have been slower, or there are more.
+        self.watch_time(id);
+    }
+
+    fn run_out(&mut self, id: TaskId, now: Millis) {
+        let Some(task) = self.live.get(&id).map(|live| &live.task) else { return };
+        let failure = task.complete_failure(timed_out(task), "coordinator");
+        if let Ok(body) = task.decide_fail(failure) {
+            self.end(id, body, "deadline", now);
+        }
+    }
+
+    /// The client of a call that wanted this task went away before it was answered.
+    pub(crate) fn abandon_after(&mut self, id: TaskId, grace: Duration) {
+        // Its caller came back elsewhere before we noticed that it had gone.
+        if self.wanted.get(&id).is_some_and(|since| since.elapsed() < limits::WANTED_FOR) {
+            return;
+        }
+        let known = self.live.contains_key(&id) || self.followed.contains_key(&id);
+        if self.closed.is_some() || !known && !self.may_be_elsewhere() {
+            return;
+        }
+        let (due, at) = (Due::Abandoned(id), Instant::now() + grace);
+        // Of several that went away each has its time to come back.
+        let at = self.timers.at(due).map_or(at, |known| known.max(at));
+        self.timers.set(due, at);
+    }
+
+    /// What this call is for is known now. True: its client went away before that.
+    pub(crate) fn has_left(&mut self, caller: &Caller) -> bool {
+        let announced = caller.call.filter(|_| caller.cancel_after.is_some());
+        announced.is_some_and(|call| !self.coming.remove(&call))
+    }
+
+    /// Somebody follows it at another coordinator: its caller came back there.
+    pub(crate) fn is_wanted_elsewhere(&mut self, id: TaskId) {
+        self.timers.clear(Due::Abandoned(id));
+        let now = Instant::now();
+        if self.wanted.len() >= limits::WANTED_MAX {
+            self.wanted.retain(|_, since| now.duration_since(*since) < limits::WANTED_FOR);
+        }
+        if self.wanted.len() < limits::WANTED_MAX {
+            self.wanted.insert(id, now);
+        }
+    }
+
+    fn give_up(&mut self, id: TaskId, now: Millis) {
+        if self.is_followed_here(id) {
+            return;
+        }
+        let Some(live) = self.live.get(&id) else {
+            if self.is_shared {
+                self.forsaken.push(id);
+            }
+            return;
+        };
+        let text = "cancelled because its caller went away";
+        let failure = cancelled("disconnect", text, None);
+        let failure = live.task.complete_failure(failure, "coordinator");
+        if let Ok(body) = live.task.decide_cancel(failure) {
+            self.end(id, body, "disconnect", now);
+        }
+    }
+
+    /// An attempt is being told to stop.
+    pub(crate) fn expect_stop(&mut self, worker: WorkerId, id: TaskId, attempt: u32) {
+        if let Some(worker) = self.registry.workers.get_mut(&worker) {
+            worker.stop(id);
+        }
+        let at = Instant::now() + limits::ORPHANED_AFTER;
+        self.timers.set(Due::Stopped(worker, id, attempt), at);
+    }
+
+    fn note_orphan(&mut self, worker_id: WorkerId, id: TaskId, attempt: u32) {
+        let worker = self.registry.workers.get_mut(&worker_id);
+        // One without a stream was not told; when it attaches again, it is.
+        let Some(worker) = worker.filter(|w| w.is_attached() && w.runs(id, attempt)) else {
+            return;
+        };
+        worker.orphan(id);
+        tracing::warn!(
+            task.id = %id,
+            attempt,
+            worker = worker.name,
+            "an agent was told to stop and did not; it holds its slot until it does"
+        );
+    }
+}
+
+/// A call whose task is cancelled when its client goes away: dropped before it was untied, it says
+/// so. Never dropped under the lock.
+pub(crate) struct Tie {
+    core: Option<Arc<Core>>,
+    task: TaskId,
+    grace: Duration,
+}
+
+impl Tie {
+    /// `None`: the task goes on without this caller.
+    pub(crate) fn of(caller: &Caller, core: &Arc<Core>, task: TaskId) -> Option<Self> {
+        let grace = caller.cancel_after?;
+        Some(Self { core: Some(Arc::clone(core)), task, grace })
+    }
+
+    /// The call was answered.
+    pub(crate) fn untie(mut self) {
+        self.core = None;
+    }
+}
+
+impl Drop for Tie {
+    fn drop(&mut self) {
+        if let Some(core) = self.core.take() {
+            core.change(|state| state.abandon_after(self.task, self.grace));
+        }
+    }
+}
+
+/// The clock on the wall may have been set meanwhile; nothing sleeps longer than it should.
+fn until(at: Millis, now: Millis) -> Duration {
+    let millis = u64::try_from(at.saturating_sub(now)).unwrap_or(0);
+    Duration::from_millis(millis).min(FAR)
+}
+
+fn timed_out(task: &Task) -> Failure {
+    let limit = task.budget.limit().unwrap_or_default();
+    Failure::new(&reason::TASK_TIMEOUT)
+        .because(format!("agent '{}' did not finish within {limit:?}", task.agent))
+        .with_retryable(true)
+        .with_retry_after(RETRY_AFTER)
+        .with_plane(Plane::Execution)
+}
+
+#[cfg(test)]
+mod tests;

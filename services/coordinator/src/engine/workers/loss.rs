@@ -1,0 +1,180 @@
+//! What happens when workers are not there: tasks that lost theirs are tried elsewhere or fail,
+//! tasks read from the store wait for theirs, and tasks that nobody takes are given up.
+
+use std::time::Duration;
+
+use faultline_proto::{
+    Failure,
+    id::{TaskId, WorkerId},
+    reason,
+    v1::{self, event},
+};
+
+use crate::{
+    Config,
+    engine::{
+        active_task::Live,
+        core::State,
+        deferred_cancel::is_stop,
+        workers::registry::{Presence, Worker},
+    },
+    task::{Millis, Task, is_waiting},
+};
+
+impl State {
+    /// A worker did not come back in time: its tasks are tried elsewhere or fail.
+    pub(crate) fn lose(&mut self, worker_id: WorkerId, now: Millis) {
+        let Some(worker) = self.registry.workers.remove(&worker_id) else { return };
+        for (id, _) in worker.running() {
+            self.lose_attempt(id, worker_id, now);
+        }
+    }
+
+    fn lose_attempt(&mut self, id: TaskId, worker_id: WorkerId, now: Millis) {
+        let name = worker_id.to_string();
+        let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else { return };
+        let agent = self.registry.agents.get(live.task.runner());
+        let losses_max = agent.map_or(1, |agent| agent.policy.losses_max);
+        let waited = is_waiting(live.task.state);
+        let enough = !waited && live.task.losses + 1 >= losses_max;
+        let bodies = match enough && self.registry.next_stand_in(&live.task).is_some() {
+            true => Ok(live.task.decide_retry(worker_lost(&live.task, losses_max), None)),
+            false => live.task.decide_lose(losses_max, |task| worker_lost(task, losses_max)),
+        };
+        let Ok(bodies) = bodies else { return };
+        if bodies.iter().any(|body| matches!(body, event::Body::Ended(_))) {
+            self.note_unstopped(id);
+        }
+        let Some(live) = self.live.get_mut(&id) else { return };
+        let from = live.task.version;
+        live.task.version += 1;
+        let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
+        let (over, needs_worker) = (live.task.is_final(), live.task.needs_worker());
+        let (attempt, losses) = (live.task.attempt, live.task.losses);
+        let trace = live.task.run_trace().trace_id();
+        tracing::warn!(
+            task.id = %id, trace.id = trace, attempt, losses, over,
+            "a worker was lost with this task"
+        );
+        self.commit(id, from, events, Vec::new());
+        if over {
+            self.end_children(id, now);
+            self.note_end(id, now);
+        } else if needs_worker {
+            self.place(id, now);
+        }
+    }
+
+    /// The worker lives but does not know the attempt any more. That is nobody's death.
+    pub(crate) fn take_back(&mut self, id: TaskId, worker: WorkerId, now: Millis) {
+        self.finish_on(worker, id);
+        let name = worker.to_string();
+        // What has ended is nobody's any more.
+        let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else { return };
+        let from = live.task.version;
+        live.task.version += 1;
+        let bodies = live.task.decide_release();
+        let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
+        let needs_worker = live.task.needs_worker();
+        self.commit(id, from, events, Vec::new());
+        if needs_worker {
+            self.place(id, now);
+        }
+    }
+
+    /// A task read from the store: it waits for its worker, for a slot or for an answer.
+    pub(crate) fn remember(&mut self, task: Task, now: Millis) {
+        let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
+        if self.live.contains_key(&id) || task.is_final() {
+            return;
+        }
+        let (waiting, attempt) = (is_waiting(task.state), task.attempt);
+        let retry_at = task.retry_at;
+        let needs_worker = task.needs_worker();
+        let worker = task.worker.parse::<WorkerId>().ok();
+        let meters = self.meters_of(&agent);
+        self.live.insert(id, Box::new(Live::new(task, meters)));
+        self.watch_time(id);
+        if waiting {
+            self.count_waiting(&agent, 1);
+        }
+        match worker {
+            Some(worker) => {
+                let worker =
+                    self.registry.workers.entry(worker).or_insert_with(|| Worker::remembered(now));
+                worker.start(id, &runner, attempt, !waiting);
+            }
+            None if needs_worker && retry_at.is_some() => self.place_in_time(id, now),
+            None if needs_worker => {
+                let target = self.live.get(&id).map(|live| self.target(&live.task));
+                self.enqueue(id, &target.unwrap_or(runner));
+            }
+            None => {}
+        }
+        self.take_followers(id);
+    }
+
+    /// Has it just read the store, so that workers may still be on their way?
+    pub(crate) fn is_young(&self) -> bool {
+        self.since.elapsed() < self.registry.reattach_grace()
+    }
+
+    /// Workers whose stream broke longer ago than the grace period.
+    pub(crate) fn overdue(&self, grace: Duration) -> Vec<WorkerId> {
+        let gone = self.registry.workers.iter().filter(|(_, worker)| match worker.link {
+            Presence::Gone { since } => since.elapsed() >= grace,
+            Presence::Attached { .. } => false,
+        });
+        gone.map(|(id, _)| *id).collect()
+    }
+
+    /// Fails what has waited too long for an agent that nobody offers any more. Whoever has just
+    /// read the store knows of no worker yet, and gives them time to come back.
+    pub(crate) fn give_up_waiting(&mut self, config: &Config, now: Millis) {
+        if self.is_young() {
+            return;
+        }
+        let patience = Duration::from_millis(config.wait_for_worker_ms);
+        let mut stale = Vec::new();
+        let agents = self.registry.agents.iter();
+        for (_, agent) in agents.filter(|(name, _)| !self.registry.has_worker(name)) {
+            let waited = agent.queue.iter().filter(|(_, since)| since.elapsed() >= patience);
+            // Stops wait for as long as they have.
+            let stop = |id: &TaskId| self.live.get(id).is_some_and(|live| is_stop(&live.task));
+            stale.extend(waited.map(|(id, _)| id).filter(|id| !stop(id)));
+        }
+        for id in stale {
+            let Some(live) = self.live.get(&id) else { continue };
+            let failure = Failure::new(&reason::AGENT_UNAVAILABLE)
+                .because(format!("no worker offers agent '{}'", live.task.agent))
+                .with_retryable(true)
+                .with_plane(v1::Plane::Execution);
+            let failure = live.task.complete_failure(failure, "coordinator");
+            if let Ok(body) = live.task.decide_fail(failure) {
+                self.end(id, body, "operator", now);
+            }
+        }
+    }
+}
+
+fn worker_lost(task: &Task, losses_max: u32) -> Failure {
+    let text = match losses_max {
+        1 => "the worker was lost, and tasks of this agent are not tried again".to_owned(),
+        n => format!("the worker was lost in each of {n} attempts"),
+    };
+    let failure = Failure::new(&reason::WORKER_LOST)
+        .because(text)
+        .with_plane(v1::Plane::Execution)
+        .with_retries_spent(task.losses + task.retries);
+    // The agent does not allow a second run after a loss, so a caller has to look first: the work
+    // may have been done.
+    let failure = match losses_max {
+        1 => failure.with_retryable(false),
+        _ => failure,
+    };
+    let worker = task.attempts.last().map_or("", |attempt| attempt.worker.as_str());
+    task.complete_failure(failure, "worker").with_origin_worker(worker)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! How many tasks began and ended, over time. What is over does not change any more, so each part
+//! of it is counted once: screens that ask every second cost what happened in that second, however
+//! far back they look.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use faultline_chassis::limits;
+use faultline_proto::v1::AgentActivity;
+
+use crate::{
+    engine::core::{Core, now},
+    error::Error,
+    store::Buckets,
+    task::Millis,
+};
+
+/// After so long nothing of a time is on its way to the store any more.
+const SETTLED_AFTER_MS: Millis = 10_000;
+
+/// What was counted, for each width of buckets that was asked for lately.
+#[derive(Default)]
+pub(crate) struct Pulse(Mutex<VecDeque<Counted>>);
+
+/// All that happened in these buckets.
+#[derive(Clone, Debug, PartialEq)]
+struct Counted {
+    over: Buckets,
+    agents: Vec<AgentActivity>,
+}
+
+impl Core {
+    pub(crate) async fn pulse_over(&self, over: Buckets) -> Result<Vec<AgentActivity>, Error> {
+        let known = self.pulse.known(over);
+        let rest = known.as_ref().map_or(over, |known| over.after(&known.over));
+        let fresh = Counted { over: rest, agents: self.store.activity(rest).await? };
+        let whole = match known {
+            Some(known) => known.then(&fresh),
+            None => fresh,
+        };
+        self.pulse.remember(whole.clone(), now());
+        Ok(whole.agents)
+    }
+}
+
+impl Pulse {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Counted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The beginning of this time, as far as it was counted before.
+    fn known(&self, over: Buckets) -> Option<Counted> {
+        let all = self.lock();
+        let known = all.iter().find(|counted| counted.over.width == over.width)?;
+        let covers = known.over.from <= over.from && over.from < known.over.end();
+        covers.then(|| known.from(over.from))
+    }
+
+    /// Keeps what is over, together with what was known from before it.
+    fn remember(&self, whole: Counted, now: Millis) {
+        let mut settled = whole.until(now - SETTLED_AFTER_MS);
+        let mut all = self.lock();
+        let at = all.iter().position(|counted| counted.over.width == settled.over.width);
+        if let Some(before) = at.and_then(|at| all.remove(at)) {
+            let joins =
+                before.over.from < settled.over.from && settled.over.from <= before.over.end();
+            if joins {
+                settled = before.until(settled.over.from).then(&settled);
+            }
+        }
+        let most = limits::BUCKETS_MAX as Millis * settled.over.width;
+        settled = settled.from(settled.over.end() - most);
+        all.push_front(settled);
+        all.truncate(limits::PULSE_WIDTHS_MAX);
+    }
+}
+
+impl Buckets {
+    fn end(&self) -> Millis {
+        self.from + self.width * self.count as Millis
+    }
+
+    /// What of it comes after the end of another.
+    fn after(&self, other: &Buckets) -> Buckets {
+        let from = other.end().clamp(self.from, self.end());
+        let count = (self.end() - from) / self.width;
+        Buckets { from, count: count as usize, ..*self }
+    }
+}
+
+impl Counted {
+    /// The part from this time on, and the part before it.
+    fn from(&self, time: Millis) -> Self {
+        let skip = (time - self.over.from).div_euclid(self.over.width);
+        let skip = usize::try_from(skip).unwrap_or(0).min(self.over.count);
+        let from = self.over.from + self.over.width * skip as Millis;
+        self.part(skip..self.over.count, from)
+    }
+
+    fn until(&self, time: Millis) -> Self {
+        let keep = (time - self.over.from).div_euclid(self.over.width);
+        let keep = usize::try_from(keep).unwrap_or(0).min(self.over.count);
+        self.part(0..keep, self.over.from)
+    }
+
+    fn part(&self, range: std::ops::Range<usize>, from: Millis) -> Self {
+        let cut = |numbers: &Vec<u32>| numbers[range.clone()].to_vec();
+        let agents = self.agents.iter().map(|agent| AgentActivity {
+            agent: agent.agent.clone(),
+            submitted: cut(&agent.submitted),
+            completed: cut(&agent.completed),
+            failed: cut(&agent.failed),
+            stopped: cut(&agent.stopped),
+        });
+        let agents = agents.filter(|agent| !is_still(agent)).collect();
+        Self { over: Buckets { from, count: range.len(), ..self.over }, agents }
+    }
+
+    /// This and what follows it without a gap.
+    fn then(self, next: &Self) -> Self {
+        let (before, after) = (self.over.count, next.over.count);
+        let both = self.agents.iter().map(|a| (&a.agent, (Some(a), None)));
+        let mut names: BTreeMap<_, (Option<&AgentActivity>, Option<&AgentActivity>)> =
+            both.collect();
+        for agent in &next.agents {
+            names.entry(&agent.agent).or_default().1 = Some(agent);
+        }
+        let agents = names.into_iter().map(|(name, (first, second))| {
+            let join = |of: fn(&AgentActivity) -> &Vec<u32>| {
+                let none = |count| vec![0; count];
+                let mut all = first.map_or_else(|| none(before), |agent| of(agent).clone());
+                all.extend(second.map_or_else(|| none(after), |agent| of(agent).clone()));
+                all
+            };
+            AgentActivity {
+                agent: name.clone(),
+                submitted: join(|agent| &agent.submitted),
+                completed: join(|agent| &agent.completed),
+                failed: join(|agent| &agent.failed),
+                stopped: join(|agent| &agent.stopped),
+            }
+        });
+        let agents = agents.collect();
+        Self { over: Buckets { count: before + after, ..self.over }, agents }
+    }
+}
+
+fn is_still(agent: &AgentActivity) -> bool {
+    let all = [&agent.submitted, &agent.completed, &agent.failed, &agent.stopped];
+    all.iter().all(|numbers| numbers.iter().all(|n| *n == 0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! What changes, for operators who watch. A step of a task leaves its id here once it is durable;
+//! a few times a second the rows of those ids are read and everybody who watches is told. So a task
+//! pays for one id, and for nothing while nobody watches; and who reads slowly slows nobody down.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Weak},
+};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    id::TaskId,
+    v1::{Event, WatchRequest, WatchResponse, event::Body},
+};
+use tokio::{
+    sync::broadcast::{
+        self,
+        error::{RecvError, TryRecvError},
+    },
+    time::{Instant, sleep, sleep_until},
+};
+
+use crate::{
+    api::caller::Caller,
+    engine::core::Core,
+    error::Error,
+    operators::queries::wanted,
+    store::{Row, Wanted},
+};
+
+/// What changed since watchers were last told.
+#[derive(Default)]
+pub(crate) struct Feed {
+    watched: bool,
+    changed: HashSet<TaskId>,
+    /// More than is kept.
+    missed: bool,
+}
+
+impl Feed {
+    /// This task is not as it was, and the store knows.
+    pub(crate) fn note(&mut self, id: TaskId) {
+        if !self.watched {
+            return;
+        }
+        if self.changed.len() < limits::WATCH_TASKS_MAX {
+            self.changed.insert(id);
+        } else {
+            self.missed |= !self.changed.contains(&id);
+        }
+    }
+
+    /// The same for a step of these events. What an agent makes and saves is on no list.
+    pub(crate) fn note_step(&mut self, id: TaskId, events: &[Event]) {
+        let shows = |event: &Event| {
+            !matches!(event.body, Some(Body::Artifact(_) | Body::Checkpointed(_)) | None)
+        };
+        if self.watched && events.iter().any(shows) {
+            self.note(id);
+        }
+    }
+
+    /// Nobody knows what changed.
+    pub(crate) fn lose(&mut self) {
+        self.missed = self.watched;
+    }
+
+    fn take(&mut self) -> (HashSet<TaskId>, bool) {
+        (std::mem::take(&mut self.changed), std::mem::take(&mut self.missed))
+    }
+}
+
+/// What all watchers are told together.
+pub(crate) struct Changes {
+    rows: Vec<Row>,
+    /// Of these there is nothing in the store: they were answered by a bare message.
+    gone: Vec<TaskId>,
+    missed: bool,
+}
+
+pub(crate) type Changed = broadcast::Sender<Arc<Changes>>;
+
+impl Core {
+    pub(crate) fn changes(
+        self: &Arc<Self>,
+        request: WatchRequest,
+        caller: &Caller,
+    ) -> Result<Watching, Error> {
+        caller.check_operates()?;
+        let wanted = wanted(request.filter.unwrap_or_default())?;
+        let mut state = self.lock();
+        state.check_served()?;
+        let changes = self.changed.subscribe();
+        if !std::mem::replace(&mut state.feed.watched, true) {
+            tokio::spawn(tell(Arc::downgrade(self)));
+        }
+        Ok(Watching { wanted, changes, due: None })
+    }
+
+    /// What changed, as the store has it. `None`: nobody watches any more.
+    async fn look_at_changes(&self) -> Option<Changes> {
+        let (ids, missed) = {
+            let mut state = self.lock();
+            // Under the lock, or somebody could come in between and find nobody to tell.
+            if self.changed.receiver_count() == 0 {
+                state.feed = Feed::default();
+                return None;
+            }
+            state.feed.take()
+        };
+        let rows = match ids.is_empty() {
+            true => Ok(Vec::new()),
+            false => self.store.rows(ids.iter().copied().collect()).await,
+        };
+        Some(match rows {
+            Ok(rows) => {
+                let found: HashSet<_> = rows.iter().map(|row| row.id).collect();
+                let gone = ids.difference(&found).copied().collect();
+                Changes { rows, gone, missed }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "watchers cannot be told what changed");
+                Changes { rows: Vec::new(), gone: Vec::new(), missed: true }
+            }
+        })
+    }
+}
+
+/// Tells everybody who watches, for as long as anybody does.
+async fn tell(core: Weak<Core>) {
+    loop {
+        sleep(limits::WATCH_INTERVAL).await;
+        let Some(core) = core.upgrade() else { return };
+        let Some(changes) = core.look_at_changes().await else { return };
+        if changes.missed || !changes.rows.is_empty() || !changes.gone.is_empty() {
+            // Who left in this very moment needs no news.
+            let _ = core.changed.send(Arc::new(changes));
+        }
+    }
+}
+
+/// One operator who watches.
+pub(crate) struct Watching {
+    wanted: Wanted,
+    changes: broadcast::Receiver<Arc<Changes>>,
+    /// Not before this is there a next message; `None`: there was none yet.
+    due: Option<Instant>,
+}
+
+impl Watching {
+    /// The next message; `None`: the coordinator is leaving. The first is empty and comes at once.
+    pub(crate) async fn next(&mut self) -> Option<WatchResponse> {
+        let Some(due) = self.due else {
+            self.due = Some(Instant::now());
+            return Some(WatchResponse::default());
+        };
+        loop {
+            let mut told = Told::default();
+            match self.changes.recv().await {
+                Ok(changes) => told.add(&changes, &self.wanted),
+                Err(RecvError::Lagged(_)) => told.missed = true,
+                Err(RecvError::Closed) => return None,
+            }
+            // Who was slow is told the rest in one.
+            sleep_until(due).await;
+            loop {
+                match self.changes.try_recv() {
+                    Ok(changes) => told.add(&changes, &self.wanted),
+                    Err(TryRecvError::Lagged(_)) => told.missed = true,
+                    Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+                }
+            }
+            if let Some(message) = told.message() {
+                self.due = Some(Instant::now() + limits::WATCH_INTERVAL);
+                return Some(message);
+            }
+        }
+    }
+}
+
+/// One message in the making. Each task is in it once, as it was last.
+#[derive(Default)]
+struct Told {
+    /// `None`: it is to be taken off the list.
+    tasks: BTreeMap<TaskId, Option<Row>>,
+    missed: bool,
+}
+
+impl Told {
+    fn add(&mut self, changes: &Changes, wanted: &Wanted) {
+        self.missed |= changes.missed;
+        for row in changes.rows.iter().filter(|row| wanted.concerns(row)) {
+            match wanted.fits(row) {
+                true => drop(self.tasks.insert(row.id, Some(row.clone()))),
+                false if wanted.may_lose() => drop(self.tasks.insert(row.id, None)),
+                false => {}
+            }
+        }
+        self.tasks.extend(changes.gone.iter().map(|id| (*id, None)));
+        self.missed |= self.tasks.len() > limits::WATCH_TASKS_MAX;
+    }
+
+    /// `None`: there is nothing to say.
+    fn message(self) -> Option<WatchResponse> {
+        if self.missed {
+            return Some(WatchResponse { missed: true, ..WatchResponse::default() });
+        }
+        let (mut tasks, mut gone) = (Vec::new(), Vec::new());
+        for (id, row) in self.tasks {
+            match row {
+                Some(row) => tasks.push(row.into()),
+                None => gone.push(id.to_string()),
+            }
+        }
+        let says = !tasks.is_empty() || !gone.is_empty();
+        says.then_some(WatchResponse { tasks, gone, missed: false })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! The limits of a coordinator's port that apply before authentication, as configured.
+
+use faultline_chassis::{
+    limits,
+    server::{Bounds, Kind, Limits},
+};
+
+use crate::{Config, Error, server::keda};
+
+/// The paths that need no credential, and the bytes that a request to each may have: its message,
+/// and the five bytes that gRPC puts before it.
+pub(crate) const OPEN: &[(&str, usize)] = &[
+    ("/grpc.health.v1.Health/", limits::HEALTH_BYTES_MAX + 5),
+    (keda::PATH, limits::SCALER_BYTES_MAX + 5),
+];
+
+impl Config {
+    pub(crate) fn bounds(&self) -> Result<Bounds, Error> {
+        let each = [
+            ("connections_per_address_max", self.connections_per_address_max),
+            ("health_watches_per_address_max", self.health_watches_per_address_max),
+            ("scaler_streams_per_address_max", self.scaler_streams_per_address_max),
+        ];
+        if let Some((key, _)) = each.into_iter().find(|(_, value)| *value == 0) {
+            let what = "nobody could ask; leave it out for the default";
+            return Err(Error::Setting { key, value: 0, what });
+        }
+        let [(_, connections), (_, watches), (_, streams)] = each;
+        let limits = Limits::default()
+            .with(Kind::Connection, connections, limits::CONNECTIONS_MAX)
+            .with(Kind::HealthWatch, watches, limits::HEALTH_WATCHES_MAX)
+            .with(Kind::BufferedBytes, limits::HEADS_PER_ADDRESS_MAX, limits::HEADS_MAX)
+            .with(Kind::ScalerStream, streams, limits::SCALER_STREAMS_MAX)
+            .with(Kind::OpenCall, limits::OPEN_CALLS_PER_ADDRESS_MAX, limits::OPEN_CALLS_MAX)
+            .with(
+                Kind::Stream,
+                limits::MESH_STREAMS_OPEN_PER_ADDRESS_MAX,
+                limits::MESH_STREAMS_OPEN_MAX,
+            )
+            .with(
+                Kind::UnreadBytes,
+                limits::UNREAD_BYTES_PER_ADDRESS_MAX,
+                limits::UNREAD_BYTES_MAX,
+            );
+        // Members of the mesh have a stream open all the time.
+        Ok(Bounds { limits, idle: Some(limits::IDLE_CONNECTION), ..Bounds::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_connections_of_strangers_to_a_coordinator_are_closed() {
+        let bounds = Config::default().bounds().unwrap();
+        assert_eq!(bounds.idle, Some(limits::IDLE_CONNECTION));
+    }
+}

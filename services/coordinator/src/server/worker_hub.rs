@@ -1,0 +1,365 @@
+//! The workers' door: one stream each. This side reads what a worker says and keeps its presence;
+//! what it means is decided in `reports`.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure,
+    id::{TaskId, WorkerId, check_agent_name},
+    reason,
+    status::undecodable,
+    v1::{
+        Ack, AgentOffer, Drain, FromWorker, Heartbeat, Held, Hello, ToWorker, Welcome, from_worker,
+        hub_server::Hub, to_worker,
+    },
+};
+use futures::{Stream, StreamExt, stream};
+use prost::Message;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    engine::{
+        core::{Core, Effect, State, now},
+        dispatch::assign_message,
+        workers::registry::{Presence, Worker},
+    },
+    server::access,
+    store::Write,
+    task::{Millis, is_waiting},
+};
+
+pub(crate) struct HubService {
+    pub(crate) core: Arc<Core>,
+}
+
+type ToWorkerStream = Pin<Box<dyn Stream<Item = Result<ToWorker, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Hub for HubService {
+    type AttachStream = ToWorkerStream;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<FromWorker>>,
+    ) -> Result<Response<ToWorkerStream>, Status> {
+        let identity = access::identity(request.extensions())?;
+        let mut incoming = request.into_inner();
+        let first = incoming.message().await.map_err(|status| match undecodable(&status) {
+            Some(failure) => failure.into(),
+            None => status,
+        })?;
+        let hello = match first.and_then(|m| m.body) {
+            Some(from_worker::Body::Hello(hello)) => hello,
+            _ => return Err(refuse("hello", "the first message of a worker is its hello").into()),
+        };
+        let id = check(&hello)?;
+        access::check_offers(&identity, &hello)?;
+        let (outbox, messages) = mpsc::channel(limits::OUTBOX_MAX);
+        let name = hello.name.clone();
+        let core = Arc::clone(&self.core);
+        core.introduce(id, &identity).await?;
+        core.adopt(id).await.map_err(Failure::from)?;
+        let session = core.change(|state| {
+            state.check_open().map_err(Failure::from)?;
+            state.check_bound(id, &identity)?;
+            state.check_agents(&hello.agents).map_err(Failure::from)?;
+            let session = state.attach(id, hello, outbox, core.welcome(), now());
+            state.bind(id, identity.binding());
+            Ok::<_, Failure>(session)
+        })?;
+        tracing::info!(worker = %id, name, credential = identity.name(), "a worker attached");
+        let (refuse, refused) = oneshot::channel();
+        tokio::spawn(async move {
+            let (why, refusal) = listen(&core, id, session, &mut incoming).await;
+            tracing::info!(worker = %id, name, why, "a worker's stream ended");
+            if let Some(failure) = refusal {
+                let _ = refuse.send(failure);
+            }
+            core.change(|state| state.detach(id, session));
+        });
+        let answers = ReceiverStream::new(messages).map(Ok);
+        Ok(Response::new(Box::pin(answers.chain(refusal(refused)))))
+    }
+}
+
+/// The last item of a stream to a peer that sent something that is not protobuf.
+pub(crate) fn refusal<T>(
+    refused: oneshot::Receiver<Failure>,
+) -> impl Stream<Item = Result<T, Status>> {
+    let refused = stream::once(refused).filter_map(async |refused| refused.ok());
+    refused.map(|failure| Err(failure.into()))
+}
+
+/// Reads until the stream breaks or falls silent. Returns why, and what the worker is told if it
+/// sent something that is not protobuf.
+async fn listen(
+    core: &Core,
+    id: WorkerId,
+    session: u64,
+    incoming: &mut Streaming<FromWorker>,
+) -> (&'static str, Option<Failure>) {
+    let patience = Duration::from_millis(core.config.heartbeat_ms.saturating_mul(3));
+    loop {
+        core.room().await;
+        let message = match tokio::time::timeout(patience, incoming.message()).await {
+            Err(_) => return ("silence", None),
+            Ok(Err(status)) => match undecodable(&status) {
+                None => return ("broken", None),
+                refusal => return ("not understood", refusal),
+            },
+            Ok(Ok(None)) => return ("closed", None),
+            Ok(Ok(Some(message))) => message,
+        };
+        let current = core.change(|state| {
+            if !state.is_session(id, session) {
+                return false;
+            }
+            match message.body {
+                Some(from_worker::Body::Reports(reports)) => {
+                    state.reports(id, reports.reports, now());
+                }
+                Some(from_worker::Body::Heartbeat(_)) => state.answer_heartbeat(id),
+                Some(from_worker::Body::Drain(_)) => state.drain(id),
+                Some(from_worker::Body::Slot(slot)) => state.slot(id, &slot, now()),
+                Some(from_worker::Body::Hello(_)) | None => {}
+            }
+            true
+        });
+        if !current {
+            return ("replaced", None);
+        }
+    }
+}
+
+fn check(hello: &Hello) -> Result<WorkerId, Failure> {
+    let id = hello.worker_id.parse::<WorkerId>();
+    let id = id.map_err(|_| refuse("hello.workerId", "a UUID in lower case"))?;
+    if hello.slots == 0 {
+        return Err(refuse("hello.slots", "at least 1"));
+    }
+    if hello.agents.is_empty() {
+        return Err(refuse("hello.agents", "offer at least one agent"));
+    }
+    if hello.agents.len() > limits::WORKER_AGENTS_MAX {
+        let (count, most) = (hello.agents.len(), limits::WORKER_AGENTS_MAX);
+        let what = format!("{count} agents, at most {most}: offer the others by another worker");
+        return Err(refuse("hello.agents", what));
+    }
+    if hello.name.len() > limits::WORKER_NAME_BYTES_MAX {
+        let (bytes, most) = (hello.name.len(), limits::WORKER_NAME_BYTES_MAX);
+        let what = format!("{bytes} bytes, at most {most}: choose a shorter name");
+        return Err(refuse("hello.name", what));
+    }
+    for offer in &hello.agents {
+        let named = check_agent_name(&offer.name);
+        named.map_err(|bad| refuse("hello.agents.name", bad.to_string()))?;
+        let cards = [("card", &offer.card), ("extendedCard", &offer.extended_card)];
+        for (card, bytes) in
+            cards.map(|(name, card)| (name, card.as_ref().map(Message::encoded_len)))
+        {
+            if let Some(bytes) = bytes.filter(|bytes| *bytes > limits::CARD_BYTES_MAX) {
+                let (agent, most) = (&offer.name, limits::CARD_BYTES_MAX);
+                let what = format!(
+                    "the card of agent '{agent}' has {bytes} bytes, at most {most}: shorten its \
+                     descriptions and examples"
+                );
+                return Err(refuse(&format!("hello.agents.{card}"), what));
+            }
+        }
+    }
+    Ok(id)
+}
+
+pub(crate) fn refuse(field: &str, what: impl Into<String>) -> Failure {
+    let what = what.into();
+    Failure::new(&reason::INVALID_ARGUMENT)
+        .because(format!("{field}: {what}"))
+        .with_violation(field, what)
+}
+
+impl Core {
+    pub(crate) fn welcome(&self) -> Welcome {
+        Welcome {
+            heartbeat_ms: u32::try_from(self.config.heartbeat_ms).unwrap_or(u32::MAX),
+            grace_ms: u32::try_from(self.config.reattach_grace_ms).unwrap_or(u32::MAX),
+            resume: Vec::new(),
+            forget: Vec::new(),
+        }
+    }
+}
+
+impl State {
+    /// A worker says hello, for the first time or again.
+    pub(crate) fn attach(
+        &mut self,
+        id: WorkerId,
+        hello: Hello,
+        outbox: mpsc::Sender<ToWorker>,
+        welcome: Welcome,
+        now: Millis,
+    ) -> u64 {
+        let session = self.session();
+        self.registry.detach(id);
+        self.take_offers(&hello.agents, now);
+        let worker = self.registry.workers.entry(id).or_insert_with(|| Worker::remembered(now));
+        worker.name = hello.name;
+        worker.slots = hello.slots;
+        worker.draining = false;
+        worker.sent_away = false;
+        worker.agents = hello.agents.iter().map(|a| a.name.clone()).collect();
+        worker.link = Presence::Attached { session, outbox };
+        for offer in &hello.agents {
+            if let Some(agent) = self.registry.agents.get_mut(&offer.name) {
+                if agent.workers.is_empty() {
+                    agent.breaker.see_now(Instant::now());
+                }
+                agent.workers.push_back(id);
+            }
+        }
+        for task in self.reconcile(id, &hello.held, welcome) {
+            self.take_back(task, id, now);
+        }
+        self.fill(id, now);
+        session
+    }
+
+    fn take_offers(&mut self, offers: &[AgentOffer], now: Millis) {
+        for offer in offers {
+            let is_new = self.registry.offer(offer.clone(), now);
+            if let Some(agent) = self.registry.agents.get_mut(&offer.name) {
+                agent.offered = now;
+            }
+            if is_new {
+                let write = Write::Offer { offer: Box::new(offer.clone()), at: now };
+                self.commit_write(write, Vec::new());
+            }
+        }
+    }
+
+    /// Compares what the worker holds with what we think it holds. What both hold goes on; what
+    /// only it holds it must forget; what only we think it holds never reached it and is sent
+    /// again, or is returned when it did reach it once.
+    fn reconcile(&mut self, id: WorkerId, held: &[Held], mut welcome: Welcome) -> Vec<TaskId> {
+        let name = id.to_string();
+        let (mut again, mut forgotten, mut told_again) = (Vec::new(), Vec::new(), Vec::new());
+        for held in held {
+            let task = held.task_id.parse::<TaskId>().ok();
+            let live = task.and_then(|t| self.live.get(&t));
+            let live = live.filter(|l| l.task.worker == name && l.task.attempt == held.attempt);
+            match live {
+                Some(live) => {
+                    let (task_id, attempt) = (held.task_id.clone(), held.attempt);
+                    welcome.resume.push(Ack { task_id, attempt, number: live.acked });
+                }
+                None => welcome.forget.push(held.clone()),
+            }
+        }
+        let believed = self.registry.workers.get(&id).into_iter().flat_map(Worker::running);
+        let believed: Vec<_> = believed.map(|(task, running)| (task, running.attempt)).collect();
+        for (task, attempt) in believed {
+            let held = held.iter().find(|h| h.attempt == attempt && h.task_id == task.to_string());
+            let (held, waits) = (held.is_some(), held.is_some_and(|h| h.waits));
+            match self.live.get_mut(&task) {
+                Some(live) if live.task.worker == name && live.task.attempt == attempt => {
+                    let computing = !is_waiting(live.task.state);
+                    match live.task.reported {
+                        _ if held || !live.assigned => {}
+                        0 => {
+                            live.told = live.task.answers.len();
+                            again.push(to_worker::Body::Assign(assign_message(live, &self.tokens)))
+                        }
+                        _ => forgotten.push(task),
+                    }
+                    // Answers may be on their way to it, or lost with the stream: they are given
+                    // again, when there is a slot, if it needs one, and once they are durable.
+                    let told = held && live.task.answers.len() > live.task.answers_known;
+                    let answered = told && computing;
+                    if told {
+                        live.told = live.task.answers_known;
+                    }
+                    if let Some(worker) = self.registry.workers.get_mut(&id) {
+                        worker.start(task, live.task.runner(), attempt, computing && !answered);
+                        if waits {
+                            worker.release(task);
+                        } else if answered {
+                            worker.resume(task);
+                        }
+                    }
+                    if told && (waits || !computing) {
+                        told_again.push(task);
+                    }
+                }
+                // It ended meanwhile; the worker was told, or is told now, to forget it.
+                _ => {
+                    if let Some(worker) = self.registry.workers.get_mut(&id) {
+                        worker.finish(task);
+                    }
+                }
+            }
+        }
+        let messages = std::iter::once(to_worker::Body::Welcome(welcome)).chain(again);
+        for body in messages {
+            self.tell(id, ToWorker { body: Some(body) });
+        }
+        for task in told_again {
+            self.send_answers(task, id);
+        }
+        forgotten
+    }
+
+    fn is_session(&self, id: WorkerId, session: u64) -> bool {
+        self.registry.workers.get(&id).is_some_and(|worker| match &worker.link {
+            Presence::Attached { session: current, .. } => *current == session,
+            Presence::Gone { .. } => false,
+        })
+    }
+
+    fn detach(&mut self, id: WorkerId, session: u64) {
+        if self.is_session(id, session) {
+            self.registry.detach(id);
+            let idle = self.registry.workers.get(&id).is_some_and(|w| w.running().next().is_none());
+            if idle {
+                self.registry.workers.remove(&id);
+            }
+        }
+    }
+
+    /// We leave: every worker should look for our successor and keep its work.
+    pub(crate) fn say_goodbye(&mut self) {
+        let ids: Vec<_> = self.registry.workers.keys().copied().collect();
+        for id in ids {
+            self.tell(id, ToWorker { body: Some(to_worker::Body::Drain(Drain {})) });
+        }
+    }
+
+    /// Every stream ends here; what runs goes on.
+    pub(crate) fn cut_workers(&mut self) {
+        let ids: Vec<_> = self.registry.workers.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.registry.detach(id));
+    }
+
+    /// A worker that is about to leave goes when it is answered, so what it was given before must
+    /// have been sent by then, which it is once it is durable.
+    fn answer_heartbeat(&mut self, id: WorkerId) {
+        let body = Some(to_worker::Body::Heartbeat(Heartbeat {}));
+        match self.registry.workers.get(&id).is_some_and(|worker| worker.draining) {
+            true => self.after_commit(Effect::Tell(id, Box::new(ToWorker { body }))),
+            false => self.tell(id, ToWorker { body }),
+        }
+    }
+
+    fn drain(&mut self, id: WorkerId) {
+        if let Some(worker) = self.registry.workers.get_mut(&id) {
+            worker.draining = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

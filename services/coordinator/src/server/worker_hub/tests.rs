@@ -1,0 +1,151 @@
+//! Workers and gateways that send something else than the contract says.
+
+use faultline_chassis::server;
+use faultline_proto::{
+    a2a::{
+        AgentCard, GetTaskRequest,
+        a2a_service_server::{A2aService, A2aServiceServer},
+    },
+    v1::{
+        Call, Caller, Reply, call, hub_server::HubServer, link_client::LinkClient,
+        link_server::LinkServer, mesh_server::MeshServer, reply,
+    },
+};
+use http::uri::PathAndQuery;
+use tonic::{Code, client::Grpc, service::Routes};
+use tonic_prost::ProstCodec;
+
+use super::*;
+use crate::{
+    server::{gateway_link::LinkService, grpc::Doors},
+    testing::{Bench, at_once, known, offer, request, soon},
+};
+
+/// Attaches or links with these messages, each of which stands as field 1, and reads to the end.
+async fn end_of<M>(bench: &Bench, path: &'static str, said: Vec<Vec<u8>>) -> (usize, Status)
+where
+    M: Message + Default + Send + 'static,
+{
+    let routes = Routes::new(HubServer::new(HubService { core: Arc::clone(&bench.core) }))
+        .add_service(LinkServer::new(LinkService::new(Arc::clone(&bench.core))));
+    let mut client = Grpc::new(routes.prepare());
+    let said = known(stream::iter(said).chain(stream::pending()));
+    let codec = ProstCodec::<Vec<u8>, M>::default();
+    let opened = soon(client.streaming(said, PathAndQuery::from_static(path), codec)).await;
+    let mut answers = match opened {
+        Ok(answers) => answers.into_inner(),
+        Err(status) => return (0, status),
+    };
+    let mut count = 0;
+    loop {
+        match soon(answers.message()).await {
+            Ok(Some(_)) => count += 1,
+            Ok(None) => panic!("the stream ended without a word"),
+            Err(status) => return (count, status),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_unary_request_that_is_not_protobuf_is_an_invalid_argument() {
+    let bench = Bench::start(Vec::new()).await;
+    let doors = Doors::new(Arc::clone(&bench.core));
+    let routes =
+        Routes::new(A2aServiceServer::new(doors.clone())).add_service(MeshServer::new(doors));
+    let router = server::refuse_undecodable(routes.prepare().into_axum_router());
+    let mut client = Grpc::new(Routes::from(router));
+    for path in [
+        "/lf.a2a.v1.A2AService/GetTask",
+        "/lf.a2a.v1.A2AService/SendMessage",
+        "/lf.a2a.v1.A2AService/SubscribeToTask",
+        "/faultline.v1.Mesh/Inspect",
+        "/faultline.v1.Mesh/RemoveAgent",
+    ] {
+        let codec = ProstCodec::<Vec<u8>, ()>::default();
+        let path_and_query = PathAndQuery::from_static(path);
+        let status = soon(client.unary(known(vec![0xff]), path_and_query, codec)).await;
+        let status = status.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{path}: {status:?}");
+        assert_eq!(Failure::from(status).row(), &reason::INVALID_ARGUMENT);
+    }
+}
+
+#[tokio::test]
+async fn callers_cannot_have_the_name_of_a_principal_of_the_mesh() {
+    let bench = Bench::start(vec![offer("a")]).await;
+    let routes = Routes::new(LinkServer::new(LinkService::new(Arc::clone(&bench.core))));
+    let mut link = LinkClient::new(routes.prepare());
+    let bodies = [
+        call::Body::Send(at_once(request("a", "hi"))),
+        call::Body::Stream(request("a", "hi")),
+        call::Body::Get(GetTaskRequest::default()),
+    ];
+    let calls = bodies.into_iter().zip(1..).map(|(body, id)| {
+        let caller = Caller { principal: "faultline.dev/stops".into(), ..Caller::default() };
+        Call { id, caller: Some(caller), body: Some(body) }
+    });
+    let calls: Vec<_> = calls.collect();
+    let open = link.open(known(stream::iter(calls).chain(stream::pending())));
+    let mut answers = soon(open).await.unwrap().into_inner();
+    for _ in 0..3 {
+        let answer = soon(answers.message()).await.unwrap().unwrap();
+        let Some(reply::Body::Failure(failure)) = answer.body else { panic!("{answer:?}") };
+        assert_eq!(failure.reason, reason::PERMISSION_DENIED.name);
+    }
+    let doors = Doors::new(Arc::clone(&bench.core));
+    let mut call = known(at_once(request("a", "hi")));
+    call.metadata_mut().insert("faultline-principal", "faultline.dev/x".parse().unwrap());
+    let refused = soon(doors.send_message(call)).await.unwrap_err();
+    assert_eq!(Failure::from(refused).row(), &reason::PERMISSION_DENIED);
+    assert_eq!(bench.count().await, 0);
+}
+
+#[test]
+fn an_oversized_hello_is_refused_with_its_field_and_the_bound() {
+    let hello = || Hello {
+        worker_id: WorkerId::new().to_string(),
+        slots: 1,
+        agents: vec![offer("a")],
+        ..Hello::default()
+    };
+    let refused = |hello: Hello| {
+        let failure = check(&hello).unwrap_err();
+        assert_eq!(failure.row(), &reason::INVALID_ARGUMENT);
+        (failure.violations[0].field.clone(), failure.public_message.clone())
+    };
+    let agents = |count: usize| (0..count).map(|n| offer(&format!("a-{n}"))).collect();
+    let card = |bytes: usize| AgentCard { description: "x".repeat(bytes), ..AgentCard::default() };
+    assert!(check(&Hello { agents: agents(limits::WORKER_AGENTS_MAX), ..hello() }).is_ok());
+    let (field, text) = refused(Hello { agents: agents(limits::WORKER_AGENTS_MAX + 1), ..hello() });
+    assert!(field == "hello.agents" && text.contains("at most 256"), "{field}: {text}");
+    assert!(check(&Hello { name: "n".repeat(256), ..hello() }).is_ok());
+    let (field, text) = refused(Hello { name: "n".repeat(1024 * 1024), ..hello() });
+    assert!(field == "hello.name" && text.contains("at most 256"), "{field}: {text}");
+    let (large, fits) = (card(limits::CARD_BYTES_MAX), card(limits::CARD_BYTES_MAX - 8));
+    let fitting = AgentOffer { card: Some(fits), ..offer("a") };
+    assert!(check(&Hello { agents: vec![fitting], ..hello() }).is_ok());
+    let public = AgentOffer { card: Some(large.clone()), ..offer("a") };
+    let extended = AgentOffer { extended_card: Some(large), ..offer("a") };
+    for (offer, card) in [(public, "card"), (extended, "extendedCard")] {
+        let (field, text) = refused(Hello { agents: vec![offer], ..hello() });
+        assert_eq!(field, format!("hello.agents.{card}"));
+        assert!(text.contains("'a'") && text.contains("at most 65536"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_not_protobuf_is_an_invalid_argument() {
+    let bench = Bench::start(Vec::new()).await;
+    let (attach, link) = ("/faultline.v1.Hub/Attach", "/faultline.v1.Link/Open");
+    let worker_id = WorkerId::new().to_string();
+    let agents = vec![offer("a")];
+    let hello = Hello { worker_id, slots: 1, agents, ..Hello::default() }.encode_to_vec();
+    for (answers, (count, status)) in [
+        (0, end_of::<ToWorker>(&bench, attach, vec![vec![0xff]]).await),
+        (1, end_of::<ToWorker>(&bench, attach, vec![hello, vec![0xff]]).await),
+        (0, end_of::<Reply>(&bench, link, vec![vec![0xff]]).await),
+    ] {
+        assert_eq!((status.code(), count), (Code::InvalidArgument, answers), "{status:?}");
+        assert_eq!(Failure::from(status).row(), &reason::INVALID_ARGUMENT);
+    }
+}
