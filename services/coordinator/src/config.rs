@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path};
 use faultline_chassis::{Mesh, Metrics, credential, limits, tls};
 use serde::{Deserialize, Serialize};
 
-use crate::{push::Push, store};
+use crate::{store, webhooks::Push};
 
 /// How a coordinator runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -298,3 +298,10 @@ impl From<Error> for Failure {
 fn at_the_door_of(agent: String) -> Origin {
     Origin { agent, service: "coordinator".to_owned(), worker: String::new() }
 }
+
+pub(crate) fn refuse(field: &str, what: impl Into<String>) -> Failure {
+    let what = what.into();
+    Failure::new(&reason::INVALID_ARGUMENT)
+        .because(format!("{field}: {what}"))
+        .with_violation(field, what)
+}

@@ -15,6 +15,8 @@
 
 mod api;
 mod background;
+mod calls;
+mod clock;
 mod cluster;
 mod config;
 mod engine;
@@ -27,6 +29,7 @@ mod service;
 mod store;
 mod task;
 mod telemetry;
+mod webhooks;
 
 #[cfg(test)]
 mod principal_tests;
@@ -35,10 +38,10 @@ mod testing;
 
 pub use config::{AgentPolicy, Config, OnWorkerLost, shown_store};
 pub use error::StartError as Error;
-pub use push::Push;
 pub use server::health::Readiness;
 pub use service::Service;
 pub use store::{
     postgres::Database,
     seed::{Past, fill},
 };
+pub use webhooks::Push;

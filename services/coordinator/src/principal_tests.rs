@@ -15,7 +15,7 @@ use faultline_proto::{
 };
 
 use crate::{
-    api::caller::Caller,
+    calls::caller::Caller,
     error::Error,
     testing::{
         Bench, answering, at_once, keyed, offer, principal, refusal_of, request, soon, task_of,

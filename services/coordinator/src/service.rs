@@ -28,11 +28,12 @@ use tonic_health::pb::health_server::HealthServer;
 use crate::{
     Config, Error,
     background::loops::Loops,
+    calls::roles,
     config::shown_store,
     engine::core::{Closed, Core, State},
     operators::gauges,
     server::{
-        access, bounds,
+        bounds,
         gateway_link::LinkService,
         grpc::Doors,
         health::{Condition, Readiness},
@@ -121,7 +122,7 @@ impl Service {
                     .max_decoding_message_size(limits::SCALER_BYTES_MAX),
             );
         let router = refuse_undecodable(routes.prepare().into_axum_router());
-        let authorized = CredentialLayer::new(credentials, &[keda::PATH], access::authorize);
+        let authorized = CredentialLayer::new(credentials, &[keda::PATH], roles::authorize);
         let router = router.layer(authorized);
         let router = router.layer(OpenLayer(bounds::OPEN));
         // Outside of the credentials: defence in depth against DNS rebinding.

@@ -20,11 +20,10 @@ use tokio::{
 
 use crate::{
     Config,
-    api::{caller::Caller, delegation::Claimed, subscription::Subscription},
-    engine::{
-        active_task::Done,
-        core::{Core, now},
-    },
+    api::{delegation::Claimed, subscription::Subscription},
+    calls::caller::Caller,
+    clock::now,
+    engine::{active_task::Done, core::Core},
     store::{Filter, Store, Write, sqlite::Sqlite},
 };
 

@@ -2,12 +2,13 @@
 //! task. A child has a key that is unique in its parent, so that whoever calls again, also in a
 //! later attempt, finds the child that is there.
 
+use crate::calls::caller::Calling;
 use faultline_chassis::{credential::Binding, limits};
 use faultline_proto::id::TaskId;
 
 use crate::{
-    api::caller::Caller,
-    engine::{attempt_token::Said, core::Core},
+    calls::{attempt_token::Said, caller::Caller},
+    engine::core::Core,
     error::Error,
     store::{Digest, KeyName, Scope},
     task::Millis,
@@ -31,16 +32,6 @@ pub(crate) struct Claimed {
     pub(crate) detached: bool,
     /// The credential that makes the call, where it is a worker's and not every role's.
     pub(crate) binding: Option<Binding>,
-}
-
-/// The attempt that makes a call.
-#[derive(Clone, Debug)]
-pub(crate) struct Calling {
-    pub(crate) task: TaskId,
-    pub(crate) attempt: u32,
-    pub(crate) context_id: String,
-    pub(crate) key: String,
-    pub(crate) detached: bool,
 }
 
 impl Core {
@@ -103,18 +94,5 @@ impl Core {
         let stored = self.store.task(id, Scope::default()).await?;
         let lives = stored.is_some_and(|stored| stored.task.is_current(attempt));
         Ok(if lives { Error::Elsewhere } else { Error::AttemptOver })
-    }
-}
-
-impl Calling {
-    /// Beside the keys of sends, which all name an agent.
-    pub(crate) fn key_name(&self, principal: &str, answers: bool) -> Result<KeyName, Error> {
-        if self.key.is_empty() {
-            let what = "name the child: the same name finds it again".to_owned();
-            return Err(Error::Invalid { field: "faultline-key", what });
-        }
-        let what = if answers { "answer" } else { "child" };
-        let key = format!("{what}:{}:{}", self.task, self.key);
-        Ok(KeyName { principal: principal.to_owned(), agent: String::new(), key })
     }
 }

@@ -3,9 +3,7 @@
 //!
 //! May use: task, policy, telemetry, store, engine and cluster.
 
-pub(crate) mod caller;
 pub(crate) mod delegation;
-pub(crate) mod idempotency;
 pub(crate) mod replay;
 pub(crate) mod send;
 pub(crate) mod send_stream;

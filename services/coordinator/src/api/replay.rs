@@ -1,6 +1,7 @@
 //! Sends that were seen before: the same key brings the same task, or the same message. A repeat
 //! starts nothing, answers nothing and waits like the first.
 
+use crate::store::key_retention;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,19 +17,23 @@ use tokio::sync::oneshot;
 
 use crate::{
     api::{
-        caller::Caller,
         delegation::ANY_MESSAGE,
-        idempotency::{Claim, digest_of},
         send::{Options, Sending, push_of, task_id},
         subscription::{Start, Subscription},
     },
+    calls::{
+        caller::Caller,
+        idempotency::{Claim, digest_of},
+    },
+    clock::now,
     cluster::{
         remote_watch::unserved,
         remote_write::{STEP_TRIES, contended},
     },
     engine::{
         active_task::{Done, Until, message_response, task_response},
-        core::{Core, Effect, now},
+        core::Core,
+        effect::Effect,
         store_outage::{self, read_in_time},
         timeouts::Tie,
     },
@@ -102,7 +107,7 @@ impl Core {
         caller: &Caller,
     ) -> Result<Found, Error> {
         let claim = self.claims.claim(name.clone(), digest).await?;
-        match self.store.key(name, now() - kept()).await? {
+        match self.store.key(name, now() - key_retention()).await? {
             None => self.first(request, task, Some(claim), caller).await,
             Some(row) if row.digest == digest => Ok(Found::Again(row)),
             Some(row) => Err(Error::KeyReused(row.name.key)),
@@ -320,11 +325,6 @@ impl Core {
 fn decoded(reply: Bytes) -> Result<Outcome, Error> {
     let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
     a2a::Message::decode(reply).map(Outcome::Message).map_err(damaged)
-}
-
-/// How long a key is kept.
-pub(crate) fn kept() -> Millis {
-    limits::IDEMPOTENCY_KEPT.as_millis() as Millis
 }
 
 #[cfg(test)]

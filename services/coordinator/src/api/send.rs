@@ -2,6 +2,8 @@
 //! for the beginning; those who follow are in `stream`. No door is known here; all use it. What a
 //! send that was seen before comes to is in `repeat`.
 
+use crate::engine::admission::{answer_of, check_gates, check_size};
+use crate::store::push_row;
 use std::sync::Arc;
 
 use faultline_chassis::limits;
@@ -16,17 +18,19 @@ use prost::Message;
 use tokio::sync::oneshot;
 
 use crate::{
-    api::{caller::Caller, delegation::NEVER_EXPIRES, idempotency::Claim, replay::Found},
+    api::{delegation::NEVER_EXPIRES, replay::Found},
+    calls::{caller::Caller, idempotency::Claim},
+    clock::now,
     cluster::remote_write::{Answered, STEP_TRIES, contended},
     engine::{
         active_task::{Alarm, Done, Until, Waiter, task_response},
-        core::{Core, Effect, State, now},
+        core::{Core, State},
         dispatch::{Decided, NewTask, Step},
+        effect::Effect,
         store_outage,
     },
     error::Error,
     policy::capabilities,
-    push,
     store::{Extras, Scope},
     task::{
         Task,
@@ -161,7 +165,7 @@ impl Core {
         let used = if caller.calling.is_some() { NEVER_EXPIRES } else { now() };
         let with = |task: &Task| {
             let key = claim.as_ref().map(|claim| claim.row(task.id, used));
-            let push = push.clone().map(|config| push::row(task.id, config, task.seq));
+            let push = push.clone().map(|config| push_row(task.id, config, task.seq));
             let extras = Extras { key, pushes: push.into_iter().collect() };
             (extras != Extras::default()).then(|| Box::new(extras))
         };
@@ -273,7 +277,7 @@ impl Core {
         let push = push.map(|config| {
             // A new task has no events yet: its notifications begin with the first.
             let seq = state.live.get(&step.task_id()).map_or(0, |live| live.task.seq);
-            push::row(step.task_id(), config, seq)
+            push_row(step.task_id(), config, seq)
         });
         let extras = Extras { key, pushes: push.into_iter().collect() };
         let with = (extras != Extras::default()).then(|| Box::new(extras));
@@ -297,7 +301,7 @@ impl Core {
         let limit = self.limit(state, found, caller)?;
         let notifies = push_of(&request).is_some();
         let message = request.message.take().unwrap_or_default();
-        check(&message)?;
+        check_size(&message)?;
         let context_id = match message.context_id.as_str() {
             "" => match &caller.calling {
                 Some(calling) => calling.context_id.clone(),
@@ -397,54 +401,6 @@ fn continued(
     }
 }
 
-/// What a message to a task comes to: the answer to what it asks.
-pub(crate) fn answer_of(
-    state: &State,
-    task: &Task,
-    request: SendMessageRequest,
-    caller: &Caller,
-    streams: bool,
-) -> Result<event::Body, Error> {
-    let id = task.id;
-    if let Some(agent) = state.registry.agents.get(&task.agent) {
-        check_gates(&agent.offer, &request, caller, streams)?;
-    }
-    let message = request.message.unwrap_or_default();
-    if !message.context_id.is_empty() && message.context_id != task.context_id {
-        let what = format!("the task belongs to context '{}'", task.context_id);
-        return Err(Error::Invalid { field: "message.contextId", what });
-    }
-    if task.is_final() {
-        return Err(Error::Ended { id, state: task.state });
-    }
-    if task.message_bytes() + check(&message)? > limits::TASK_MESSAGE_BYTES_MAX {
-        let text = "the messages of this task are too many: start a new one in its context";
-        return Err(Error::TooLarge(text));
-    }
-    let body = task.decide_answer(message).map_err(|refused| match refused {
-        NoAnswer::Final => Error::Ended { id, state: task.state },
-        NoAnswer::Busy => Error::Busy(id),
-        NoAnswer::Answered(question) => Error::Answered { id, question },
-        NoAnswer::Wrong(wrong) => answers::refusal(wrong).with_task(id, "").into(),
-    })?;
-    Ok(trace_segment::traced(body, &caller.trace))
-}
-
-fn check_gates(
-    offer: &AgentOffer,
-    request: &SendMessageRequest,
-    caller: &Caller,
-    streams: bool,
-) -> Result<(), Error> {
-    // What a card says is said to clients: agents may follow every task.
-    if streams && caller.calling.is_none() {
-        capabilities::check_streaming(offer)?;
-    }
-    capabilities::check_send(offer, request, caller.extensions.uris())?;
-    caller.extensions.activate(offer);
-    Ok(())
-}
-
 /// The task that a message is for; empty: a new one.
 pub(crate) fn task_id(request: &SendMessageRequest) -> &str {
     request.message.as_ref().map_or("", |message| &message.task_id)
@@ -477,15 +433,3 @@ impl Options {
     }
 }
 
-/// The bytes of a message that may be taken. The gateway checks this too, but is not the only door.
-fn check(message: &a2a::Message) -> Result<usize, Error> {
-    if nesting::is_message_too_deep(message) {
-        return Err(Error::Invalid { field: "message", what: nesting::too_deep() });
-    }
-    match message.encoded_len() {
-        bytes if bytes > limits::MESSAGE_BYTES_MAX => {
-            Err(Error::TooLarge("the message is over 4 MiB: send a URL instead of the content"))
-        }
-        bytes => Ok(bytes),
-    }
-}

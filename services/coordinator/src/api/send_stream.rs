@@ -11,15 +11,17 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     api::{
-        caller::Caller,
         replay::Found,
         send::{Contested, Options, Sending, Taken, task_id},
         subscription::{Start, Subscription},
     },
+    calls::caller::Caller,
+    clock::now,
     cluster::{remote_watch::unserved, remote_write::STEP_TRIES},
     engine::{
         active_task::{Done, Until, Waiter, task_response},
-        core::{Core, Effect, now},
+        core::Core,
+        effect::Effect,
         store_outage,
         timeouts::Tie,
     },

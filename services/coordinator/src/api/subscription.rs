@@ -13,11 +13,8 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use crate::{
-    engine::{
-        active_task::Seen,
-        core::{Core, now},
-        timeouts::Tie,
-    },
+    clock::now,
+    engine::{active_task::Seen, core::Core, timeouts::Tie},
     error::Error,
     task::{Task, frame::Ids, millis},
 };

@@ -1,6 +1,7 @@
 //! The operations on tasks that exist: get, list, cancel, subscribe; and what is read of an agent's
 //! offer. Nothing here knows through which door a call came.
 
+use faultline_chassis::telemetry::Span;
 use std::sync::Arc;
 
 use faultline_chassis::limits;
@@ -20,14 +21,13 @@ use prost_types::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    api::{
-        caller::Caller,
-        subscription::{Start, Subscription},
-    },
+    api::subscription::{Start, Subscription},
+    calls::caller::Caller,
+    clock::now,
     cluster::remote_write::{STEP_TRIES, contended},
     engine::{
         active_task::{Done, Seen, Until, Waiter},
-        core::{Core, State, now},
+        core::{Core, State},
     },
     error::Error,
     policy::capabilities,
@@ -405,6 +405,20 @@ pub(crate) fn parse_token(token: &str) -> Result<Option<Cursor>, Error> {
         (_, None) => {
             let what = "use the nextPageToken of the page before".to_owned();
             Err(Error::Invalid { field: "pageToken", what })
+        }
+    }
+}
+
+impl Core {
+    /// Says in the span of a call which run of a task it is about, if that is under way.
+    pub(crate) fn link_run(&self, span: &mut Span, id: &str, why: &str) {
+        if !span.is_recorded() {
+            return;
+        }
+        let Ok(id) = id.parse::<TaskId>() else { return };
+        let run = self.lock().live.get(&id).map(|live| live.task.run_trace());
+        if let Some(run) = run {
+            span.link(&run, why);
         }
     }
 }

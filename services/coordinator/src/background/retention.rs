@@ -7,7 +7,8 @@ use faultline_proto::id::TaskId;
 
 use crate::{
     Config,
-    engine::core::{Core, Effect, now},
+    clock::now,
+    engine::{core::Core, effect::Effect},
     store::{Aged, Tally, Write},
     task::Millis,
 };

@@ -9,10 +9,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    api::replay::kept,
     background::retention::START,
-    engine::core::{Core, now},
-    store::Write,
+    clock::now,
+    engine::core::Core,
+    store::{Write, key_retention},
 };
 
 /// How late the sweep may be.
@@ -72,7 +72,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 impl Core {
     /// Forgets keys that have expired. False: there may be more.
     pub(crate) async fn forget_keys(&self) -> bool {
-        let before = now() - kept();
+        let before = now() - key_retention();
         match self.store.oldest_key().await {
             Ok(Some(oldest)) if oldest < before => {
                 let write = Write::ForgetKeys { before, limit: KEYS_AT_ONCE };

@@ -2,6 +2,7 @@
 //! over from those that are gone, and claiming what waits for workers that are here. The store is
 //! the only place where coordinators meet; who wins a race is decided there and nowhere else.
 
+use crate::telemetry::metrics::Came;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -19,9 +20,10 @@ use tokio::{
 };
 
 use crate::{
-    cluster::peers::Elsewhere,
+    clock::now,
     engine::{
-        core::{Closed, Core, State, now},
+        core::{Closed, Core, State},
+        peer_load::Elsewhere,
         store_outage,
         workers::registry::Presence as Link,
     },
@@ -36,25 +38,6 @@ const TAKEN_AT_ONCE: usize = 256;
 const CLAIMED_AT_ONCE: usize = 64;
 /// Every so many looks everything is compared with the store, whatever the notices said.
 const LOOKS_TO_COMPARE: u32 = 4;
-
-/// How a task came to be ours.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Came {
-    Claimed,
-    Adopted,
-    TakenOver,
-}
-
-impl Came {
-    /// As it is counted.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Came::Claimed => "claimed",
-            Came::Adopted => "adopted",
-            Came::TakenOver => "taken_over",
-        }
-    }
-}
 
 impl Core {
     /// Does all of it for as long as it is polled. Nothing if nobody shares the store.

@@ -5,7 +5,6 @@
 
 pub(crate) mod lease;
 pub(crate) mod notifications;
-pub(crate) mod peers;
 pub(crate) mod rebalance;
 pub(crate) mod reconcile;
 pub(crate) mod remote_watch;

@@ -7,11 +7,12 @@ use std::{collections::HashMap, sync::Arc};
 use faultline_proto::id::TaskId;
 
 use crate::{
-    cluster::lease::Came,
-    engine::core::{Core, State, now},
+    clock::now,
+    engine::core::{Core, State},
     error::Error,
     store::{Cluster, Notice, ReadError, Scope},
     task::is_final,
+    telemetry::metrics::Came,
 };
 
 impl Core {

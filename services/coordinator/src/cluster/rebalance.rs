@@ -3,6 +3,7 @@
 //! more than their share send some elsewhere. Where they go is chance again, and what others have
 //! may be a second old, so it takes a few rounds and comes to rest.
 
+use crate::engine::workers::registry::Sent;
 use std::{collections::BTreeMap, time::Duration};
 
 use faultline_proto::{
@@ -17,12 +18,6 @@ use crate::engine::{core::State, workers::registry::Worker};
 /// few, or cannot reach it. It is left alone for a while, and longer each time.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(10 * 60);
-
-/// When a worker was sent away, and for how long it is not sent again.
-pub(crate) struct Sent {
-    at: Instant,
-    pause: Duration,
-}
 
 /// Workers that offer the same agents can stand in for one another. Each such pool is spread on its
 /// own, or one coordinator would have all of one agent and none of the other.
@@ -99,7 +94,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use crate::{
-        cluster::peers::Elsewhere,
+        engine::peer_load::Elsewhere,
         testing::{Bench, offer},
     };
 

@@ -13,9 +13,11 @@ use prost::Message;
 use tokio::time::Instant;
 
 use crate::{
+    clock::now,
     engine::{
         active_task::Waiter,
-        core::{Core, Effect, State, now},
+        core::{Core, State},
+        effect::Effect,
         timeouts::Due,
     },
     error::Error,
@@ -233,7 +235,7 @@ impl State {
         let asks = is_waiting(live.task.state);
         let version = || self.registry.version(&live.task.agent);
         let spans = live.open.follow(&live.task, version);
-        spans.into_iter().for_each(|spans| self.after_commit(spans));
+        spans.into_iter().for_each(|spans| self.after_commit(spans.into()));
         self.watch_time(id);
         if over {
             if let Some(worker) = worker {

@@ -2,6 +2,7 @@
 //! by the task's version and whoever owns it. What follows from it, for its worker, its slot, its
 //! children, is done by the owner, who hears of it (`absorb`).
 
+use crate::engine::admission::answer_of;
 use std::sync::Arc;
 
 use faultline_proto::{
@@ -14,11 +15,9 @@ use faultline_proto::{
 use tokio::sync::oneshot;
 
 use crate::{
-    api::caller::Caller,
-    engine::{
-        active_task::Done,
-        core::{Core, Effect, now},
-    },
+    calls::caller::Caller,
+    clock::now,
+    engine::{active_task::Done, core::Core, effect::Effect},
     error::Error,
     store::{Extras, Row, Scope, Write, encode},
     task::{Refused, Task},
@@ -82,7 +81,7 @@ impl Core {
                 let state = self.lock();
                 state.check_open()?;
                 caller.calling.as_ref().map_or(Ok(()), |calling| state.check_current(calling))?;
-                crate::api::send::answer_of(&state, &task, request.clone(), caller, streams)?
+                answer_of(&state, &task, request.clone(), caller, streams)?
             };
             let extras = with(&task);
             if self.step_elsewhere(&mut task, body, extras).await? {

@@ -1,6 +1,7 @@
 //! A task that has not ended, in memory: its fold, who watches it and who waits for it. What is
 //! shown to anybody is what the store has confirmed, never what is still on its way there.
 
+use crate::calls::caller::CallKey;
 use std::{sync::Arc, time::Duration};
 
 use faultline_chassis::metrics::Held;
@@ -83,9 +84,6 @@ impl Drop for Alarm {
         self.0.abort();
     }
 }
-
-/// A call of one link: link and call id.
-pub(crate) type CallKey = (u64, u64);
 
 pub(crate) type Done = Box<dyn FnOnce(Result<SendMessageResponse, Failure>) + Send>;
 

@@ -9,10 +9,12 @@ use faultline_proto::{Failure, reason};
 use tokio::time::Instant;
 
 use crate::{
+    clock::now,
     engine::{
         active_task::Waiter,
         commit_queue::{Followup, Queue},
-        core::{Closed, Core, Effect, State, now},
+        core::{Closed, Core, State},
+        effect::Effect,
         store_outage,
     },
     error::Error,

@@ -4,7 +4,7 @@
 use faultline_chassis::limits;
 use faultline_proto::{id::TaskId, v1::Event};
 
-use crate::{engine::core::Effect, store::Write};
+use crate::{engine::effect::Effect, store::Write};
 
 /// What follows once a write, and everything queued before it, is durable.
 pub(crate) struct Followup {

@@ -2,6 +2,7 @@
 //! lock, queued for the store in the same breath, and shown to the world only after `writer` has
 //! seen it confirmed. The lock is never held across an await, and the queue keeps the order.
 
+use crate::engine::effect::Effect;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
@@ -19,26 +20,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
-    api::idempotency::Claims,
-    cluster::remote_watch::Followed,
+    calls::{attempt_token::Tokens, caller::CallKey, idempotency::Claims},
     engine::{
-        active_task::{CallKey, Done, Live, Waiter, task_response},
-        attempt_token::Tokens,
+        active_task::{Done, Live, Waiter, task_response},
+        change_feed::{Changed, Feed},
         commit_queue::{Followup, Queue},
+        remote_watch::Followed,
         task_tree::Families,
         timeouts::Due,
         timers::Timers,
         workers::registry::{Registry, Worker},
     },
     error::Error,
-    operators::{
-        activity::Pulse,
-        change_feed::{Changed, Feed},
-    },
-    push::{Courier, Deliveries},
-    store::{Extras, Row, Store, Write, encode},
+    store::{Extras, Row, Store, Write, activity_cache::Pulse, encode},
     task::{Millis, is_waiting},
     telemetry::metrics::{AgentMeters, Meters},
+    webhooks::{courier::Courier, deliveries::Deliveries},
 };
 
 pub(crate) struct Core {
@@ -109,25 +106,6 @@ pub(crate) struct State {
 pub(crate) enum Closed {
     StoreFailed,
     Leaving,
-}
-
-pub(crate) enum Effect {
-    Tell(WorkerId, Box<ToWorker>),
-    /// The same, and the attempt counts as handed over.
-    Assign(WorkerId, Box<v1::Assign>),
-    Ack(WorkerId, Ack),
-    Answer(Done, Box<SendMessageResponse>),
-    /// The same for a caller whose own step was queued before.
-    Reply(Box<Waiter>, Box<SendMessageResponse>),
-    /// Operators who watch are told that the task changed, or is gone.
-    Note(TaskId),
-    /// Under the lock, so it must be quick and must not ask for it.
-    Run(Box<dyn FnOnce() + Send>),
-}
-
-pub(crate) fn now() -> Millis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    since.as_millis() as Millis
 }
 
 impl State {
@@ -214,7 +192,7 @@ impl State {
     ) {
         let Some(live) = self.live.get_mut(&id) else { return };
         let version = || self.registry.version(&live.task.agent);
-        then.extend(live.open.follow(&live.task, version));
+        then.extend(live.open.follow(&live.task, version).map(Effect::from));
         let first = live.task.seq + 1 - events.len() as u64;
         let stored = (first..).zip(&events).map(|(seq, event)| encode(seq, event)).collect();
         let row = Row::from(&live.task);

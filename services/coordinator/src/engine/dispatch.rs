@@ -16,12 +16,10 @@ use faultline_proto::{
 use tokio::time::Instant;
 
 use crate::{
-    api::idempotency::Claim,
+    calls::{attempt_token::Tokens, idempotency::Claim},
+    clock::now,
     engine::{
-        active_task::Live,
-        attempt_token::Tokens,
-        core::{Effect, State, now},
-        failover::worker_to_avoid,
+        active_task::Live, core::State, effect::Effect, failover::worker_to_avoid,
         workers::registry::Agent,
     },
     error::Error,

@@ -2,6 +2,7 @@
 //! that stands in for it, or nobody. The decisions about one failure are in `retry`, those about an
 //! agent in `breaker`; here they meet the agents that there are.
 
+use crate::task::failure_origin::is_born_here;
 use std::time::Duration;
 
 use faultline_proto::{
@@ -34,7 +35,7 @@ impl Registry {
         if let Some(agent) = self.agents.get(task.runner()) {
             agent.meters.retry(&retry, passes_on);
         }
-        let failure = match retry::is_born_here(&failure) {
+        let failure = match is_born_here(&failure) {
             true => {
                 let here = task.retries + task.losses;
                 let spent = failure.retries_spent.saturating_add(here);

@@ -4,13 +4,17 @@
 //! May use: task, policy, telemetry and store.
 
 pub(crate) mod active_task;
-pub(crate) mod attempt_token;
+pub(crate) mod admission;
+pub(crate) mod change_feed;
 pub(crate) mod commit_loop;
 pub(crate) mod commit_queue;
 pub(crate) mod core;
 pub(crate) mod deferred_cancel;
 pub(crate) mod dispatch;
+pub(crate) mod effect;
 pub(crate) mod failover;
+pub(crate) mod peer_load;
+pub(crate) mod remote_watch;
 pub(crate) mod report_ingest;
 pub(crate) mod store_outage;
 pub(crate) mod task_tree;

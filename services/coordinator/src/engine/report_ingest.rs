@@ -13,7 +13,8 @@ use prost::Message as _;
 use crate::{
     engine::{
         active_task::{Live, message_response, task_response},
-        core::{Effect, State},
+        core::State,
+        effect::Effect,
     },
     policy::circuit_breaker::Said,
     store::{KeyRow, Write},
@@ -145,7 +146,7 @@ impl State {
     ) -> Option<Box<KeyRow>> {
         let mut live = self.live.remove(&id)?;
         let version = self.registry.version(&live.task.agent);
-        effects.extend(live.open.vanish(&live.task, version));
+        effects.extend(live.open.vanish(&live.task, version).map(Effect::from));
         self.drop_calls(&live);
         self.forget_time(id);
         self.note(live.task.runner(), id, Said::Serves, now);

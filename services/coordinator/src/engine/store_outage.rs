@@ -22,7 +22,8 @@ use crate::{
     engine::{
         active_task::{Done, Live, Waiter, task_response},
         commit_queue::Followup,
-        core::{Core, Effect, State},
+        core::{Core, State},
+        effect::Effect,
     },
     error::Error,
 };

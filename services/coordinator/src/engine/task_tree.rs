@@ -7,7 +7,7 @@ use faultline_chassis::limits;
 use faultline_proto::{id::TaskId, v1::Parent};
 
 use crate::{
-    api::delegation::Calling,
+    calls::caller::Calling,
     engine::core::State,
     error::Error,
     task::{Millis, a2a_view::cancelled},

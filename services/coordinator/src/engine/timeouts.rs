@@ -15,9 +15,10 @@ use faultline_proto::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    api::caller::Caller,
+    calls::caller::Caller,
+    clock::now,
     engine::{
-        core::{Core, State, now},
+        core::{Core, State},
         workers::registry::Agent,
     },
     error::Error,

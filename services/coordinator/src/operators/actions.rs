@@ -16,7 +16,7 @@ use faultline_proto::{
 use tokio::sync::oneshot;
 
 use crate::{
-    api::caller::Caller,
+    calls::caller::Caller,
     engine::core::Core,
     error::Error,
     policy::capabilities,

@@ -2,6 +2,8 @@
 //! a few times a second the rows of those ids are read and everybody who watches is told. So a task
 //! pays for one id, and for nothing while nobody watches; and who reads slowly slows nobody down.
 
+use crate::engine::change_feed::Changes;
+use crate::engine::change_feed::Feed;
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{Arc, Weak},
@@ -21,64 +23,12 @@ use tokio::{
 };
 
 use crate::{
-    api::caller::Caller,
+    calls::caller::Caller,
     engine::core::Core,
     error::Error,
     operators::queries::wanted,
     store::{Row, Wanted},
 };
-
-/// What changed since watchers were last told.
-#[derive(Default)]
-pub(crate) struct Feed {
-    watched: bool,
-    changed: HashSet<TaskId>,
-    /// More than is kept.
-    missed: bool,
-}
-
-impl Feed {
-    /// This task is not as it was, and the store knows.
-    pub(crate) fn note(&mut self, id: TaskId) {
-        if !self.watched {
-            return;
-        }
-        if self.changed.len() < limits::WATCH_TASKS_MAX {
-            self.changed.insert(id);
-        } else {
-            self.missed |= !self.changed.contains(&id);
-        }
-    }
-
-    /// The same for a step of these events. What an agent makes and saves is on no list.
-    pub(crate) fn note_step(&mut self, id: TaskId, events: &[Event]) {
-        let shows = |event: &Event| {
-            !matches!(event.body, Some(Body::Artifact(_) | Body::Checkpointed(_)) | None)
-        };
-        if self.watched && events.iter().any(shows) {
-            self.note(id);
-        }
-    }
-
-    /// Nobody knows what changed.
-    pub(crate) fn lose(&mut self) {
-        self.missed = self.watched;
-    }
-
-    fn take(&mut self) -> (HashSet<TaskId>, bool) {
-        (std::mem::take(&mut self.changed), std::mem::take(&mut self.missed))
-    }
-}
-
-/// What all watchers are told together.
-pub(crate) struct Changes {
-    rows: Vec<Row>,
-    /// Of these there is nothing in the store: they were answered by a bare message.
-    gone: Vec<TaskId>,
-    missed: bool,
-}
-
-pub(crate) type Changed = broadcast::Sender<Arc<Changes>>;
 
 impl Core {
     pub(crate) fn changes(

@@ -3,7 +3,6 @@
 //! May use: task, policy, telemetry, store, engine, cluster and api.
 
 pub(crate) mod actions;
-pub(crate) mod activity;
 pub(crate) mod change_feed;
 pub(crate) mod gauges;
 pub(crate) mod overview;

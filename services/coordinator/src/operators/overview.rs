@@ -13,8 +13,9 @@ use faultline_proto::{
 use tokio::time::Instant;
 
 use crate::{
-    api::caller::Caller,
-    engine::core::{Core, now},
+    calls::caller::Caller,
+    clock::now,
+    engine::core::Core,
     error::Error,
     policy::circuit_breaker::{Breaker, Circuit},
     store::Scope,

@@ -1,7 +1,9 @@
 //! What operators read of everybody's tasks: lists, the story of one, and numbers over time. It is
 //! all answered by the store; what is still on its way there is nobody's to see.
 
+use crate::store::activity_cache::Counted;
 use faultline_chassis::limits;
+use faultline_proto::v1::AgentActivity;
 use faultline_proto::{
     a2a::TaskState,
     id::TaskId,
@@ -14,11 +16,10 @@ use prost::Message;
 use prost_types::Timestamp;
 
 use crate::{
-    api::{
-        caller::Caller,
-        tasks::{format_token, millis_up, parse_token},
-    },
-    engine::core::{Core, now},
+    api::tasks::{format_token, millis_up, parse_token},
+    calls::caller::Caller,
+    clock::now,
+    engine::core::Core,
     error::Error,
     operators::overview::hide_worker_of,
     store::{Buckets, Scope, StoredEvent, Wanted},
@@ -172,6 +173,20 @@ fn shown(stored: StoredEvent, caller: &Caller) -> Result<NumberedEvent, Error> {
         hide_worker_of(&mut event);
     }
     Ok(NumberedEvent { seq: stored.seq, event: Some(event) })
+}
+
+impl Core {
+    pub(crate) async fn pulse_over(&self, over: Buckets) -> Result<Vec<AgentActivity>, Error> {
+        let known = self.pulse.known(over);
+        let rest = known.as_ref().map_or(over, |known| over.after(&known.over));
+        let fresh = Counted { over: rest, agents: self.store.activity(rest).await? };
+        let whole = match known {
+            Some(known) => known.then(&fresh),
+            None => fresh,
+        };
+        self.pulse.remember(whole.clone(), now());
+        Ok(whole.agents)
+    }
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use faultline_proto::{
 };
 use tokio::time::Instant;
 
-use crate::{
-    policy::retry::{is_born_here, is_of_mesh},
-    task::Task,
+use crate::task::{
+    Task,
+    failure_origin::{is_born_here, is_of_mesh},
 };
 
 /// When it opens, and for how long.

@@ -10,62 +10,26 @@ use faultline_proto::{a2a::stream_response::Payload, id::TaskId, json, v1::Frame
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    pending::Pending,
-    request::{Answer, pause, span},
-    target::Target,
-};
 use crate::{
     api::subscription::Start,
-    engine::core::{Closed, Core, Effect, State},
+    engine::{
+        core::{Closed, Core, State},
+        effect::Effect,
+    },
     error::Error,
     store::{PushKey, PushWrite, Scope},
     task::is_final,
 };
+use crate::{
+    push::pending::Pending,
+    webhooks::{
+        courier::{Answer, pause, span},
+        target::Target,
+    },
+};
 
 /// Before a store that could not be read is asked again.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
-
-/// Who delivers at the moment. Whoever is taken out stops, and has no word any more in what is
-/// stored, so a configuration that was replaced or deleted is not touched by its old delivery.
-#[derive(Default)]
-pub(crate) struct Deliveries(HashMap<PushKey, Running>);
-
-struct Running(CancellationToken);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
-impl Deliveries {
-    /// A place for a new delivery, instead of the one before.
-    fn enter(&mut self, key: PushKey) -> CancellationToken {
-        let stop = CancellationToken::new();
-        self.0.insert(key, Running(stop.clone()));
-        stop
-    }
-
-    pub(crate) fn stop(&mut self, key: &PushKey) {
-        self.0.remove(key);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(crate) fn stop_all(&mut self) {
-        self.0.clear();
-    }
-
-    /// Clears the place of a delivery that is over, unless it is another's by now.
-    fn leave(&mut self, key: &PushKey) {
-        if self.0.get(key).is_some_and(|running| running.0.is_cancelled()) {
-            self.0.remove(key);
-        }
-    }
-}
 
 impl Core {
     /// Begins deliveries once everything queued so far, their configurations too, is durable.

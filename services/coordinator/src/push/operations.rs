@@ -1,6 +1,7 @@
 //! What a task's owner may ask for: configurations are made, read, listed and deleted, by calls of
 //! their own or with a message. Each answer says what is durable.
 
+use crate::store::push_row;
 use std::sync::Arc;
 
 use faultline_chassis::limits;
@@ -14,20 +15,18 @@ use faultline_proto::{
     id::TaskId,
 };
 
-use super::{
-    pending::Pending,
-    target::{Target, invalid},
-};
 use crate::{
-    api::{
-        caller::Caller,
-        send::{push_of, task_id},
-    },
+    api::send::{push_of, task_id},
+    calls::caller::Caller,
     engine::core::{Core, State},
     error::Error,
     policy::capabilities,
     store::{PushKey, PushRow, PushWrite},
     task::Task,
+};
+use crate::{
+    push::pending::Pending,
+    webhooks::target::{Target, invalid},
 };
 
 const PAGE: i32 = 50;
@@ -44,7 +43,7 @@ impl Core {
         let task = self.pushed(&config.task_id, &config.tenant, caller).await?;
         let config = self.check_push(config).await?;
         self.check_push_count(task.id, &config.id).await?;
-        let row = PushRow { done: task.is_final(), ..row(task.id, config, task.seq) };
+        let row = PushRow { done: task.is_final(), ..push_row(task.id, config, task.seq) };
         let made = row.config.clone();
         self.write_push(|state| {
             if let Some(live) = state.live.get_mut(&task.id) {
@@ -179,13 +178,6 @@ impl Core {
         })?;
         pending.durable().await
     }
-}
-
-/// A configuration as it is stored, for what happens to the task after event `sent`.
-pub(crate) fn row(task: TaskId, mut config: TaskPushNotificationConfig, sent: u64) -> PushRow {
-    config.task_id = task.to_string();
-    let key = PushKey { task, id: config.id.clone() };
-    PushRow { key, config, sent, done: false }
 }
 
 /// The same complaint about a configuration inside a message.

@@ -4,10 +4,7 @@ use faultline_proto::{Failure, a2a::SendMessageResponse};
 use tokio::sync::oneshot;
 
 use crate::{
-    engine::{
-        active_task::Done,
-        core::{Effect, State},
-    },
+    engine::{active_task::Done, core::State, effect::Effect},
     error::Error,
     store::{PushWrite, Write},
 };

@@ -13,10 +13,10 @@ use faultline_proto::{
     v1::AgentOffer,
 };
 
-use super::Push;
+use crate::webhooks::Push;
 use crate::{
     Config,
-    api::caller::Caller,
+    calls::caller::Caller,
     error::Error,
     store::{PushKey, Scope},
     testing::{Bench, answering, at_once, principal, refusal_of, request, soon, task_of},

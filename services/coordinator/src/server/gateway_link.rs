@@ -41,14 +41,15 @@ use self::{
     place::{Place, Streaming},
 };
 use crate::{
-    api::{
+    api::subscription::Subscription,
+    calls::{
         caller::{Caller, Extensions},
-        subscription::Subscription,
+        roles,
     },
     engine::core::Core,
     error::Error,
     operators::change_feed::Watching,
-    server::{access, worker_hub},
+    server::worker_hub,
     telemetry::metrics,
 };
 
@@ -191,7 +192,7 @@ impl Line {
         let id = call.id;
         let Some(body) = call.body else { return };
         let asked = call.caller.unwrap_or_default();
-        if let Err(failure) = access::check_principal(&asked.principal) {
+        if let Err(failure) = roles::check_principal(&asked.principal) {
             return Place::new(self, id).answer(Err(failure), Vec::new());
         }
         match body {

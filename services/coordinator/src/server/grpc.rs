@@ -4,6 +4,7 @@
 
 mod mesh;
 
+use crate::calls::roles::TASK;
 use std::{
     pin::Pin,
     sync::{
@@ -37,13 +38,14 @@ use tokio::{sync::oneshot, time::Instant};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
 use crate::{
-    api::{caller::Caller, delegation::Claimed, subscription::Subscription},
-    engine::{active_task::CallKey, core::Core},
-    error::Error,
-    server::{
-        access,
-        gateway_link::{self, ended, log_private, sent, serve_span},
+    api::{delegation::Claimed, subscription::Subscription},
+    calls::{
+        caller::{CallKey, Caller},
+        roles,
     },
+    engine::core::Core,
+    error::Error,
+    server::gateway_link::{self, ended, log_private, sent, serve_span},
 };
 
 /// Names the last event a subscriber has seen, as `Last-Event-ID` does over HTTP.
@@ -54,8 +56,6 @@ const PRINCIPAL: &str = "faultline-principal";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// URIs of A2A extensions, separated by commas.
 const EXTENSIONS: &str = "a2a-extensions";
-/// The token of the attempt that calls.
-pub(crate) const TASK: &str = "faultline-task";
 /// Of the child that the call starts or finds.
 const KEY: &str = "faultline-key";
 /// `true`: the child outlives its parent.
@@ -81,13 +81,13 @@ impl Doors {
 
     /// The caller, who is a task's principal where an agent calls with its attempt's token.
     async fn known<T>(&self, caller: Caller, request: &Request<T>) -> Result<Caller, Failure> {
-        let identity = access::identity(request.extensions())?;
+        let identity = roles::identity(request.extensions())?;
         let binding = identity.role().map(|_| identity.binding());
         match claimed(request.metadata(), binding) {
             Some(claimed) => Ok(self.core.believe_in_time(caller, claimed).await?),
             None => {
-                access::check_may_name_principals(&identity)?;
-                access::check_principal(&caller.principal)?;
+                roles::check_may_name_principals(&identity)?;
+                roles::check_principal(&caller.principal)?;
                 Ok(caller)
             }
         }

@@ -3,7 +3,6 @@
 //!
 //! May use: every other folder but background.
 
-pub(crate) mod access;
 pub(crate) mod bounds;
 pub(crate) mod gateway_link;
 pub(crate) mod grpc;

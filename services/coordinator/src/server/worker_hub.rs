@@ -1,6 +1,7 @@
 //! The workers' door: one stream each. This side reads what a worker says and keeps its presence;
 //! what it means is decided in `reports`.
 
+use crate::error::refuse;
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use faultline_chassis::limits;
@@ -24,12 +25,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
+    calls::roles,
+    clock::now,
     engine::{
-        core::{Core, Effect, State, now},
+        core::{Core, State},
         dispatch::assign_message,
+        effect::Effect,
         workers::registry::{Presence, Worker},
     },
-    server::access,
     store::Write,
     task::{Millis, is_waiting},
 };
@@ -48,7 +51,7 @@ impl Hub for HubService {
         &self,
         request: Request<Streaming<FromWorker>>,
     ) -> Result<Response<ToWorkerStream>, Status> {
-        let identity = access::identity(request.extensions())?;
+        let identity = roles::identity(request.extensions())?;
         let mut incoming = request.into_inner();
         let first = incoming.message().await.map_err(|status| match undecodable(&status) {
             Some(failure) => failure.into(),
@@ -59,7 +62,7 @@ impl Hub for HubService {
             _ => return Err(refuse("hello", "the first message of a worker is its hello").into()),
         };
         let id = check(&hello)?;
-        access::check_offers(&identity, &hello)?;
+        roles::check_offers(&identity, &hello)?;
         let (outbox, messages) = mpsc::channel(limits::OUTBOX_MAX);
         let name = hello.name.clone();
         let core = Arc::clone(&self.core);
@@ -174,13 +177,6 @@ fn check(hello: &Hello) -> Result<WorkerId, Failure> {
         }
     }
     Ok(id)
-}
-
-pub(crate) fn refuse(field: &str, what: impl Into<String>) -> Failure {
-    let what = what.into();
-    Failure::new(&reason::INVALID_ARGUMENT)
-        .because(format!("{field}: {what}"))
-        .with_violation(field, what)
 }
 
 impl Core {

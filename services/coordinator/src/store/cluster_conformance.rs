@@ -16,7 +16,7 @@ use super::{
     conformance::{Life, artifact, assigned, commit, completed, key, with_key},
     postgres::{OpenError, Postgres, Settings, testing::Database},
 };
-use crate::{engine::core::now, task::Task};
+use crate::{clock::now, task::Task};
 
 const CONFLICT: Result<(), WriteError> = Err(WriteError::Conflict);
 
@@ -257,7 +257,7 @@ async fn a_key_is_of_one_task_whoever_writes_it() {
     let (a, b) = (database.open().await, database.open().await);
     let (first, one) = Life::insert("echo", "c", 1000);
     let (second, two) = Life::insert("echo", "c", 1000);
-    let (at, old) = (now(), now() - crate::api::replay::kept() - 1000);
+    let (at, old) = (now(), now() - crate::store::key_retention() - 1000);
     let one = with_key(one, key("k", first.task.id, at));
     let two = with_key(two, key("k", second.task.id, at));
     let (one, two) = tokio::join!(commit(&a, vec![one]), commit(&b, vec![two]));

@@ -345,7 +345,7 @@ pub(super) async fn old_keys_are_forgotten_in_batches(store: &dyn Store) {
 }
 
 pub(super) async fn a_key_of_another_task_refuses_the_step(store: &dyn Store) {
-    let now = crate::engine::core::now();
+    let now = crate::clock::now();
     let (first, one) = Life::insert("echo", "c", 1000);
     let (second, two) = Life::insert("echo", "c", 1000);
     let (one, two) =

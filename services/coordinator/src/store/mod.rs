@@ -1,6 +1,7 @@
 //! What is durable, behind a trait at the level of task transitions. A store never decides what a
 //! transition means; it decides only which of two that race comes first.
 
+pub(crate) mod activity_cache;
 mod cluster;
 pub(crate) mod postgres;
 mod push;
@@ -34,7 +35,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use faultline_chassis::credential::Binding;
+use faultline_chassis::{credential::Binding, limits};
 use faultline_proto::{
     a2a::TaskState,
     id::{TaskId, WorkerId},
@@ -46,7 +47,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::{
     cluster::{Cluster, Notice},
-    push::{PushKey, PushRow, PushWrite},
+    push::{PushKey, PushRow, PushWrite, push_row},
     queries::{Buckets, FailureKey, Rows, Story, Wanted},
 };
 use crate::{
@@ -453,4 +454,9 @@ pub(crate) async fn open(config: &Config) -> Result<Box<dyn Store>, StartError> 
         connections: config.store_connections,
     };
     Ok(Box::new(postgres::Postgres::open(&config.store, settings).await?))
+}
+
+/// How long a key is kept.
+pub(crate) fn key_retention() -> Millis {
+    limits::IDEMPOTENCY_KEPT.as_millis() as Millis
 }

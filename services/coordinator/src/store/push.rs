@@ -34,3 +34,10 @@ pub(crate) enum PushWrite {
     },
     Delete(PushKey),
 }
+
+/// A configuration as it is stored, for what happens to the task after event `sent`.
+pub(crate) fn push_row(task: TaskId, mut config: TaskPushNotificationConfig, sent: u64) -> PushRow {
+    config.task_id = task.to_string();
+    let key = PushKey { task, id: config.id.clone() };
+    PushRow { key, config, sent, done: false }
+}

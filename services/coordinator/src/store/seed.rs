@@ -13,7 +13,7 @@ use faultline_proto::{
 use super::{Row, Write};
 use crate::{
     Config,
-    engine::core::now,
+    clock::now,
     error::StartError,
     task::{LOCAL, Millis, Task},
 };

@@ -170,7 +170,7 @@ pub(super) async fn a_story_is_read_in_parts_within_scope(store: &dyn Store) {
 }
 
 pub(super) async fn activity_counts_what_began_and_how_it_ended(store: &dyn Store) {
-    let now = crate::engine::core::now();
+    let now = crate::clock::now();
     let deep = born("code", &reason::RATE_LIMITED);
     let rejected = Ended { state: TaskState::Rejected as i32, ..Ended::default() };
     for (whose, agent, end, at) in [

@@ -4,13 +4,11 @@ use faultline_proto::{Failure, a2a, answer, json, reason, v1};
 use prost_types::{Value, value::Kind};
 use tonic::Code;
 
-use crate::{
-    policy::retry::is_born_here,
-    task::{
-        Task,
-        frame::{INTERRUPT_KEY, interrupts},
-        timestamp,
-    },
+use crate::task::{
+    Task,
+    failure_origin::is_born_here,
+    frame::{INTERRUPT_KEY, interrupts},
+    timestamp,
 };
 
 /// Where a delegated task names the task that delegated it.

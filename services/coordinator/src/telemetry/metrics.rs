@@ -27,7 +27,6 @@ use faultline_proto::{
 use tokio::time::Instant;
 
 use crate::{
-    cluster::lease::Came,
     policy::retry,
     task::{Millis, Task, millis},
 };
@@ -437,4 +436,23 @@ impl AgentMeters {
 /// A clock that was set back has taken no time.
 fn between(from: Millis, to: Millis) -> Duration {
     Duration::from_millis(u64::try_from(to.saturating_sub(from)).unwrap_or(0))
+}
+
+/// How a task came to be ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Came {
+    Claimed,
+    Adopted,
+    TakenOver,
+}
+
+impl Came {
+    /// As it is counted.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Came::Claimed => "claimed",
+            Came::Adopted => "adopted",
+            Came::TakenOver => "taken_over",
+        }
+    }
 }

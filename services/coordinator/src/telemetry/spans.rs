@@ -13,10 +13,7 @@ use faultline_proto::{
     v1::{self, attempt::Outcome},
 };
 
-use crate::{
-    engine::core::{Core, Effect},
-    task::{Millis, Task, is_waiting, millis},
-};
+use crate::task::{Millis, Task, is_waiting, millis};
 
 const ROLE: &str = "coordinator";
 /// In place of an attempt: what ends although nothing of it was under way.
@@ -58,7 +55,7 @@ impl Open {
         &mut self,
         task: &Task,
         version: impl FnOnce() -> &'a str,
-    ) -> Option<Effect> {
+    ) -> Option<EndedSpans> {
         if !telemetry::listens() {
             return None;
         }
@@ -78,11 +75,11 @@ impl Open {
             ended.push(afterword(task, now));
         }
         self.is_over = task.is_final();
-        (!ended.is_empty()).then(|| sending(ended))
+        (!ended.is_empty()).then_some(EndedSpans(ended))
     }
 
     /// The answer is a bare message: nothing is left of the task but its spans.
-    pub(crate) fn vanish(&mut self, task: &Task, version: &str) -> Option<Effect> {
+    pub(crate) fn vanish(&mut self, task: &Task, version: &str) -> Option<EndedSpans> {
         if !telemetry::listens() {
             return None;
         }
@@ -91,26 +88,17 @@ impl Open {
             self.attempt.take().and_then(|(at, began)| attempt_span(task, at, began, now));
         let run = self.run.take().and_then(|(at, began)| run_span(task, at, began, now, version));
         let ended: Vec<_> = attempt.into_iter().chain(run).collect();
-        (!ended.is_empty()).then(|| sending(ended))
+        (!ended.is_empty()).then_some(EndedSpans(ended))
     }
 }
 
-impl Core {
-    /// Says in the span of a call which run of a task it is about, if that is under way.
-    pub(crate) fn link_run(&self, span: &mut Span, id: &str, why: &str) {
-        if !span.is_recorded() {
-            return;
-        }
-        let Ok(id) = id.parse::<TaskId>() else { return };
-        let run = self.lock().live.get(&id).map(|live| live.task.run_trace());
-        if let Some(run) = run {
-            span.link(&run, why);
-        }
-    }
-}
+/// Spans that ended with a step of a task: sent when the step is durable.
+pub(crate) struct EndedSpans(Vec<Finished>);
 
-fn sending(ended: Vec<Finished>) -> Effect {
-    Effect::Run(Box::new(move || ended.into_iter().for_each(Finished::send)))
+impl EndedSpans {
+    pub(crate) fn send(self) {
+        self.0.into_iter().for_each(Finished::send);
+    }
 }
 
 /// The run and the attempt in it that are under way. Waiting for people is neither.

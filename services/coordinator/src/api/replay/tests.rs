@@ -1,5 +1,6 @@
 //! One key, one task, whatever comes how often and when.
 
+use crate::store::key_retention;
 use faultline_proto::{
     Failure,
     a2a::{GetTaskRequest, TaskState, stream_response},
@@ -217,7 +218,7 @@ async fn an_expired_key_is_free_and_is_forgotten() {
     let submitted = Submitted { message, principal, ..Submitted::default() };
     let (task, event) = Task::submit(TaskId::new(), "a", "c".into(), submitted, 0);
     let name = KeyName { principal: "ann".into(), agent: "a".into(), key: "k".into() };
-    let (created, digest) = (now() - kept() - 1, [7; 32]);
+    let (created, digest) = (now() - key_retention() - 1, [7; 32]);
     let old = KeyRow { name, task_id: task.id, digest, reply: None, created };
     let insert = |key: KeyRow| Write::Insert {
         row: Row::from(&task),

@@ -28,7 +28,7 @@ use tokio::{
 use super::*;
 use crate::{
     Config, Service,
-    api::caller::Caller,
+    calls::caller::Caller,
     engine::active_task::Done,
     error::StartError,
     store::{

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::{
     AgentPolicy, Config,
-    engine::core::now,
+    clock::now,
     testing::{Bench, at_once, keyed, offer, principal, refusal_of, request, soon, task_of},
 };
 
@@ -47,7 +47,7 @@ impl Bench {
 
     async fn inspect(&self, id: &str) -> InspectResponse {
         self.core.flushed().await;
-        let caller = crate::api::caller::Caller { operates: true, ..principal("ann") };
+        let caller = crate::calls::caller::Caller { operates: true, ..principal("ann") };
         let request = InspectRequest { task_id: id.into() };
         self.core.inspect(request, &caller).await.unwrap()
     }

@@ -10,8 +10,8 @@ use prost_types::value::Kind;
 
 use super::*;
 use crate::{
-    api::caller::Caller,
-    engine::core::now,
+    calls::caller::Caller,
+    clock::now,
     store::Write,
     task::frame::text_message,
     testing::{

@@ -7,9 +7,10 @@ use faultline_chassis::credential::{Binding, Identity};
 use faultline_proto::{Failure, id::WorkerId};
 
 use crate::{
-    engine::core::{Core, State, now},
+    calls::roles::denied,
+    clock::now,
+    engine::core::{Core, State},
     error::Error,
-    server::access::denied,
     task::Millis,
 };
 

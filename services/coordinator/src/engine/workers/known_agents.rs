@@ -14,10 +14,13 @@ use tokio::sync::oneshot;
 
 use crate::{
     Config,
-    api::caller::Caller,
-    engine::core::{Core, Effect, State, now},
-    error::Error,
-    server::worker_hub::refuse,
+    calls::caller::Caller,
+    clock::now,
+    engine::{
+        core::{Core, State},
+        effect::Effect,
+    },
+    error::{Error, refuse},
     store::{Remembered, Tally, Write},
     task::Millis,
 };

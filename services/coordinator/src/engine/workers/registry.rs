@@ -16,8 +16,8 @@ use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     Config,
-    cluster::{peers::Elsewhere, rebalance::Sent},
-    engine::{core::now, workers::fair_queue::Queue},
+    clock::now,
+    engine::{peer_load::Elsewhere, workers::fair_queue::Queue},
     policy::{agent_policy::Policy, circuit_breaker::Breaker, retry::RetryBudget},
     store::Remembered,
     task::Millis,
@@ -457,4 +457,10 @@ impl Registry {
             }
         }
     }
+}
+
+/// When a worker was sent away, and for how long it is not sent again.
+pub(crate) struct Sent {
+    pub(crate) at: Instant,
+    pub(crate) pause: Duration,
 }

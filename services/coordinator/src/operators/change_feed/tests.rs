@@ -1,5 +1,7 @@
 //! Who watches is told each change once, in time, and never holds anybody up.
 
+use crate::engine::change_feed::Changes;
+use crate::engine::change_feed::Feed;
 use faultline_proto::{
     a2a::{Message, TaskState},
     v1::{TaskFilter, TaskSummary, report},

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use faultline_proto::v1::{Deleted, call, reply};
 
-use crate::{api::caller::Caller, engine::core::Core, error::Error};
+use crate::{calls::caller::Caller, engine::core::Core, error::Error};
 
 /// The A2A method of a unary call; `None` for a call of an operator.
 pub(super) fn method(question: &call::Body) -> Option<&'static str> {

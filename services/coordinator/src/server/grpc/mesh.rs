@@ -14,7 +14,7 @@ use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
 
 use super::{Doors, asked, unseen};
-use crate::api::caller::Caller;
+use crate::calls::caller::Caller;
 
 type Changes = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
 

@@ -1,5 +1,6 @@
 //! Callers over gRPC: those who do not wait for ever, and agents.
 
+use crate::calls::roles::TASK;
 use faultline_proto::reason;
 
 use super::*;

@@ -7,7 +7,8 @@ use tonic::Code;
 
 use super::*;
 use crate::{
-    engine::core::{Closed, now},
+    clock::now,
+    engine::core::Closed,
     testing::{Bench, answering, at_once, offer, principal, request, soon, task_of},
 };
 

@@ -26,7 +26,7 @@ use crate::store::{
         statements::{self as sql, Columns},
     },
 };
-use crate::{api::replay::kept, engine::core::now, task::is_final};
+use crate::{clock::now, store::key_retention, task::is_final};
 
 /// A batch that gets no answer for so long is lost.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -163,7 +163,13 @@ async fn transact(
         true => Known::default(),
         false => look(client, &needs).await?,
     };
-    let plan = decide(writes.to_vec(), me, fault_injection::get().unfenced, now() - kept(), known);
+    let plan = decide(
+        writes.to_vec(),
+        me,
+        fault_injection::get().unfenced,
+        now() - key_retention(),
+        known,
+    );
     let notices = notices(&plan);
     let columns = Columns::of(&plan, me);
     let mut steps = Vec::new();

@@ -9,7 +9,7 @@ use crate::store::{
     Extras, KeyRow, Row, StoredEvent, Write, WriteError, Written,
     sqlite::{push, read::ALIVE},
 };
-use crate::{api::replay::kept, engine::core::now};
+use crate::{clock::now, store::key_retention};
 
 pub(super) struct Batch {
     pub(super) writes: Vec<Write>,
@@ -176,7 +176,8 @@ fn is_free(tx: &Transaction<'_>, with: Option<&Extras>, id: TaskId) -> rusqlite:
     };
     let sql = "SELECT NOT EXISTS (SELECT 1 FROM keys WHERE principal = ?1 AND agent = ?2
         AND key = ?3 AND task_id <> ?4 AND created_ms >= ?5)";
-    let wanted = params![name.principal, name.agent, name.key, id.as_bytes(), now() - kept()];
+    let wanted =
+        params![name.principal, name.agent, name.key, id.as_bytes(), now() - key_retention()];
     tx.prepare_cached(sql)?.query_row(wanted, |r| r.get(0))
 }
 

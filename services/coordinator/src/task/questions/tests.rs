@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
-    engine::core::now,
+    clock::now,
     task::timestamp,
     testing::{Bench, answering, at_once, offer, principal, refusal_of, request, soon, task_of},
 };

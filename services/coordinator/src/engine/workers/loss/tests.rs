@@ -7,7 +7,7 @@ use faultline_proto::{
 
 use super::*;
 use crate::{
-    engine::core::now,
+    clock::now,
     task::a2a_view::cancelled,
     testing::{Bench, at_once, offer, principal, request, soon, task_of},
 };

@@ -4,7 +4,7 @@ use faultline_proto::v1::{self, Assign, Held, Interrupt, report};
 
 use super::*;
 use crate::{
-    engine::core::now,
+    clock::now,
     testing::{Bench, answering, at_once, offer, principal, request, task_of},
 };
 

@@ -31,14 +31,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Push, target::Target};
+use crate::webhooks::{Push, target::Target};
 
 /// Whatever is configured, nobody is called in a tight loop.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// What a webhook made of a notification.
 #[derive(Debug, PartialEq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Taken,
     /// To be tried again, after this long if it said so.
     NotNow {
@@ -53,11 +53,11 @@ pub(super) enum Answer {
 
 /// Carries notifications, so many at once.
 pub(crate) struct Courier {
-    pub(super) rules: Push,
+    pub(crate) rules: Push,
     client: Client<Connector, Full<Bytes>>,
     places: Semaphore,
     /// For deliveries that find out where they stand.
-    pub(super) openings: Semaphore,
+    pub(crate) openings: Semaphore,
     hosts: Mutex<HashMap<String, Weak<Semaphore>>>,
     deliveries: Counters<1>,
 }
@@ -80,12 +80,12 @@ impl Courier {
     }
 
     /// What became of a notification.
-    pub(super) fn note(&self, outcome: &'static str) {
+    pub(crate) fn note(&self, outcome: &'static str) {
         self.deliveries.at([outcome], |counter| counter.add(1));
     }
 
     /// One attempt. Redirects are not followed: where they lead nobody has agreed to.
-    pub(super) async fn post(&self, target: &Target, body: Bytes, mut span: Span) -> Answer {
+    pub(crate) async fn post(&self, target: &Target, body: Bytes, mut span: Span) -> Answer {
         let host = self.host(&target.host);
         // The host's place first: whoever waits for a slow host must not hold anybody else's.
         let (Ok(_host), Ok(_place)) = (host.acquire().await, self.places.acquire().await) else {
@@ -132,7 +132,7 @@ impl Courier {
 }
 
 /// One attempt to tell a webhook of a task; `before`: the one that was not taken.
-pub(super) fn span(
+pub(crate) fn span(
     target: &Target,
     run: &TraceContext,
     task: TaskId,
@@ -179,7 +179,7 @@ fn read<B>(response: &Response<B>) -> Answer {
 
 /// How long before the next attempt, `tried` having failed so far. `luck` is between 0 and 1 and
 /// spreads those who failed together.
-pub(super) fn pause(first: Duration, tried: u32, luck: f64) -> Duration {
+pub(crate) fn pause(first: Duration, tried: u32, luck: f64) -> Duration {
     let doubled = first.max(PAUSE_MIN).saturating_mul(1 << tried.saturating_sub(1).min(30));
     doubled.min(limits::PUSH_PAUSE_MAX).mul_f64(0.5 + luck / 2.0)
 }

@@ -1,5 +1,6 @@
 //! What was counted once is not counted again, and comes out the same.
 
+use crate::clock::now;
 use faultline_proto::{
     a2a::TaskState,
     id::TaskId,

@@ -10,22 +10,22 @@ use http::{
 };
 use tokio::time::timeout;
 
-use super::Push;
 use crate::error::Error;
+use crate::webhooks::Push;
 
 /// The header that repeats the configuration's token, so that the receiver knows its own.
 const TOKEN: &str = "x-a2a-notification-token";
 
 /// A webhook and the headers that are its own.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
-    pub(super) url: Uri,
-    pub(super) host: String,
-    pub(super) headers: HeaderMap,
+pub(crate) struct Target {
+    pub(crate) url: Uri,
+    pub(crate) host: String,
+    pub(crate) headers: HeaderMap,
 }
 
 impl Target {
-    pub(super) fn of(config: &TaskPushNotificationConfig) -> Result<Self, Error> {
+    pub(crate) fn of(config: &TaskPushNotificationConfig) -> Result<Self, Error> {
         check_length("id", &config.id, limits::KEY_BYTES_MAX)?;
         check_length("url", &config.url, limits::PUSH_URL_BYTES_MAX)?;
         let url = read_url(&config.url).map_err(|what| invalid("url", what))?;
@@ -47,12 +47,12 @@ impl Target {
         Ok(Self { url, host, headers })
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.url.port_u16().unwrap_or_else(|| default_port(&self.url))
     }
 
     /// As its name resolves now; when it is dialled, the address is checked again.
-    pub(super) async fn check_reachable(&self, rules: &Push) -> Result<(), Error> {
+    pub(crate) async fn check_reachable(&self, rules: &Push) -> Result<(), Error> {
         if rules.allow_private {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Target {
     }
 }
 
-pub(super) fn invalid(field: &'static str, what: impl Into<String>) -> Error {
+pub(crate) fn invalid(field: &'static str, what: impl Into<String>) -> Error {
     Error::Invalid { field, what: what.into() }
 }
 

@@ -8,7 +8,9 @@ use faultline_proto::{Failure, id, reason, v1::Hello};
 use http::request::Parts;
 use tonic::Extensions;
 
-use crate::server::grpc::TASK;
+
+/// The token of the attempt that calls.
+pub(crate) const TASK: &str = "faultline-task";
 
 /// The access of a role to the methods below a path.
 enum Access {

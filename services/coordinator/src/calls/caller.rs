@@ -1,6 +1,8 @@
 //! Who calls, and what that caller may see. A task belongs to the principal that started it; what
 //! is not the caller's is not there, for every operation and at every door.
 
+use crate::store::KeyName;
+use faultline_proto::id::TaskId;
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,
@@ -10,10 +12,10 @@ use faultline_chassis::{TraceContext, limits};
 use faultline_proto::v1::{self, AgentOffer};
 use tokio::time::Instant;
 
-use crate::{
-    api::delegation::Calling, engine::active_task::CallKey, error::Error, policy::capabilities,
-    store::Scope, task::LOCAL,
-};
+use crate::{error::Error, policy::capabilities, store::Scope, task::LOCAL};
+
+/// A call of one link: link and call id.
+pub(crate) type CallKey = (u64, u64);
 
 /// What the edge knows of a call, whatever it asks for.
 #[derive(Clone, Debug)]
@@ -147,5 +149,28 @@ impl Extensions {
     pub(crate) fn active(&self) -> Vec<String> {
         let active = self.0.as_ref().and_then(|declared| declared.active.get());
         active.cloned().unwrap_or_default()
+    }
+}
+
+/// The attempt that makes a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Calling {
+    pub(crate) task: TaskId,
+    pub(crate) attempt: u32,
+    pub(crate) context_id: String,
+    pub(crate) key: String,
+    pub(crate) detached: bool,
+}
+
+impl Calling {
+    /// Beside the keys of sends, which all name an agent.
+    pub(crate) fn key_name(&self, principal: &str, answers: bool) -> Result<KeyName, Error> {
+        if self.key.is_empty() {
+            let what = "name the child: the same name finds it again".to_owned();
+            return Err(Error::Invalid { field: "faultline-key", what });
+        }
+        let what = if answers { "answer" } else { "child" };
+        let key = format!("{what}:{}:{}", self.task, self.key);
+        Ok(KeyName { principal: principal.to_owned(), agent: String::new(), key })
     }
 }

@@ -10,12 +10,7 @@ use std::{
 use faultline_chassis::limits;
 use faultline_proto::v1::AgentActivity;
 
-use crate::{
-    engine::core::{Core, now},
-    error::Error,
-    store::Buckets,
-    task::Millis,
-};
+use crate::{store::Buckets, task::Millis};
 
 /// After so long nothing of a time is on its way to the store any more.
 const SETTLED_AFTER_MS: Millis = 10_000;
@@ -26,23 +21,9 @@ pub(crate) struct Pulse(Mutex<VecDeque<Counted>>);
 
 /// All that happened in these buckets.
 #[derive(Clone, Debug, PartialEq)]
-struct Counted {
-    over: Buckets,
-    agents: Vec<AgentActivity>,
-}
-
-impl Core {
-    pub(crate) async fn pulse_over(&self, over: Buckets) -> Result<Vec<AgentActivity>, Error> {
-        let known = self.pulse.known(over);
-        let rest = known.as_ref().map_or(over, |known| over.after(&known.over));
-        let fresh = Counted { over: rest, agents: self.store.activity(rest).await? };
-        let whole = match known {
-            Some(known) => known.then(&fresh),
-            None => fresh,
-        };
-        self.pulse.remember(whole.clone(), now());
-        Ok(whole.agents)
-    }
+pub(crate) struct Counted {
+    pub(crate) over: Buckets,
+    pub(crate) agents: Vec<AgentActivity>,
 }
 
 impl Pulse {
@@ -51,7 +32,7 @@ impl Pulse {
     }
 
     /// The beginning of this time, as far as it was counted before.
-    fn known(&self, over: Buckets) -> Option<Counted> {
+    pub(crate) fn known(&self, over: Buckets) -> Option<Counted> {
         let all = self.lock();
         let known = all.iter().find(|counted| counted.over.width == over.width)?;
         let covers = known.over.from <= over.from && over.from < known.over.end();
@@ -59,7 +40,7 @@ impl Pulse {
     }
 
     /// Keeps what is over, together with what was known from before it.
-    fn remember(&self, whole: Counted, now: Millis) {
+    pub(crate) fn remember(&self, whole: Counted, now: Millis) {
         let mut settled = whole.until(now - SETTLED_AFTER_MS);
         let mut all = self.lock();
         let at = all.iter().position(|counted| counted.over.width == settled.over.width);
@@ -83,7 +64,7 @@ impl Buckets {
     }
 
     /// What of it comes after the end of another.
-    fn after(&self, other: &Buckets) -> Buckets {
+    pub(crate) fn after(&self, other: &Buckets) -> Buckets {
         let from = other.end().clamp(self.from, self.end());
         let count = (self.end() - from) / self.width;
         Buckets { from, count: count as usize, ..*self }
@@ -119,7 +100,7 @@ impl Counted {
     }
 
     /// This and what follows it without a gap.
-    fn then(self, next: &Self) -> Self {
+    pub(crate) fn then(self, next: &Self) -> Self {
         let (before, after) = (self.over.count, next.over.count);
         let both = self.agents.iter().map(|a| (&a.agent, (Some(a), None)));
         let mut names: BTreeMap<_, (Option<&AgentActivity>, Option<&AgentActivity>)> =
