@@ -198,7 +198,7 @@ fn every_file_says_what_it_owns_and_can_be_read_in_a_sitting() {
 
 #[test]
 fn the_console_is_read_like_the_rest_and_makes_no_markup() {
-    let console = root().join("services/gateway/src/console");
+    let console = root().join("services/gateway/src/operators/console");
     for path in files(".js").into_iter().filter(|path| path.starts_with(&console)) {
         let (text, name) = (read(&path), path.display());
         assert!(text.starts_with("// "), "{name} does not open with what it owns");

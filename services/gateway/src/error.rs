@@ -1,275 +1,50 @@
-//! A failure becomes an answer here, and only here: as a JSON-RPC error, as the `error` object of
-//! REST, or as a gRPC status. This is also where it is logged, once. It decides nothing: numbers
-//! and statuses come from the table.
+//! Why a gateway does not start.
 
-use std::{collections::BTreeMap, io::Write, sync::Arc};
+use std::net::SocketAddr;
 
-use axum::body::Body;
-use faultline_chassis::{TraceContext, telemetry::SharedSpan};
-use faultline_proto::{
-    Failure,
-    advice::{Reader, advise},
-    json,
-    reason::{self, Actor},
-    status::{bad_request, error_info},
-    v1::{self, Origin},
+use faultline_chassis::{
+    client::CannotDial,
+    server::{BadHost, BindError},
 };
-use http::{
-    HeaderValue, Response, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
-};
-use serde::{Deserialize, Serialize};
-use tonic::{Code, Status};
 
-use crate::{jsonrpc::Id, meters::Seen, v03, version::Version};
+use crate::{cards::signature::BadKey, http::auth::BadToken};
 
-pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// How a caller says who it is (RFC 6750).
-const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"faultline\"");
-
-/// A failure on its way out, with the HTTP status where the usual one would not do.
-pub(crate) struct Refused {
-    pub(crate) failure: Failure,
-    pub(crate) status: Option<StatusCode>,
-    /// The body was not read, so that the HTTP status says it on JSON-RPC as well.
-    is_unread: bool,
-}
-
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Self {
-        Self { failure, status: None, is_unread: false }
-    }
-}
-
-impl Refused {
-    pub(crate) fn new(status: StatusCode, failure: Failure) -> Self {
-        Self { failure, status: Some(status), is_unread: false }
-    }
-
-    /// Refused by its headers: on every binding the HTTP status is that of the error table.
-    pub(crate) fn unread(failure: Failure) -> Self {
-        Self { failure, status: None, is_unread: true }
-    }
-}
-
-/// What a failure needs to become an answer.
-#[derive(Clone)]
-pub(crate) struct Reporter {
-    pub(crate) span: SharedSpan,
-    pub(crate) trace: TraceContext,
-    pub(crate) table: ErrorTable,
-    pub(crate) seen: Arc<Seen>,
-}
-
-/// Which edition of A2A's error table HTTP and gRPC answers follow: 1.0.1 changed six rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub enum ErrorTable {
-    #[serde(rename = "1.0.0")]
-    V1_0_0,
-    #[default]
-    #[serde(rename = "1.0.1")]
-    V1_0_1,
-}
-
-impl Reporter {
-    /// The answer to a JSON-RPC request. The error is in the body; HTTP went well, unless the
-    /// request was turned away before it was read, or this very caller was.
-    pub(crate) fn rpc(&self, refused: Refused, id: &Id) -> Response<Body> {
-        let failure = self.seen(refused.failure);
-        let usual = match failure.row() {
-            row if row == &reason::UNAUTHENTICATED_CALLER => StatusCode::UNAUTHORIZED,
-            row if row == &reason::INSUFFICIENT_SCOPE => StatusCode::FORBIDDEN,
-            row if row == &reason::CONTENT_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
-            _ if refused.is_unread => self.http(&failure),
-            _ => StatusCode::OK,
-        };
-        let mut body = Vec::with_capacity(1024);
-        write_rpc(&failure, id, &mut body);
-        respond(refused.status.unwrap_or(usual), &failure, body)
-    }
-
-    /// The same as one more frame of a stream that has begun.
-    pub(crate) fn write_rpc(&self, failure: Failure, id: &Id, out: &mut Vec<u8>) {
-        write_rpc(&self.seen(failure), id, out);
-    }
-
-    /// The answer of everything that is not JSON-RPC.
-    pub(crate) fn plain(&self, refused: Refused, version: Version) -> Response<Body> {
-        let failure = self.seen(refused.failure);
-        let status = refused.status.unwrap_or_else(|| self.http(&failure));
-        let mut body = Vec::with_capacity(1024);
-        write_plain(&failure, status, version, &mut body);
-        respond(status, &failure, body)
-    }
-
-    pub(crate) fn write_plain(&self, failure: Failure, version: Version, out: &mut Vec<u8>) {
-        let failure = self.seen(failure);
-        write_plain(&failure, self.http(&failure), version, out);
-    }
-
-    /// The answer to a gRPC call.
-    pub(crate) fn status(&self, failure: Failure) -> Status {
-        let failure = self.complete(failure);
-        self.seen.told_by_status(&failure);
-        self.span.with(|span| {
-            span.rpc_ended(Err(&failure));
-        });
-        Status::from(failure)
-    }
-
-    fn http(&self, failure: &Failure) -> StatusCode {
-        let row = failure.row();
-        let number = match self.table {
-            ErrorTable::V1_0_0 => row.in_1_0_0().1,
-            ErrorTable::V1_0_1 => row.http,
-        };
-        StatusCode::from_u16(number).unwrap_or(StatusCode::BAD_GATEWAY)
-    }
-
-    /// The same, and the span of an HTTP request says so.
-    fn seen(&self, failure: Failure) -> Failure {
-        let failure = self.complete(failure);
-        self.span.with(|span| {
-            span.failed(&failure);
-        });
-        failure
-    }
-
-    /// Gives a failure of our own its birthplace and trace, writes the one line about it, and
-    /// gives it the code that the client's table has for it.
-    fn complete(&self, mut failure: Failure) -> Failure {
-        if failure.trace_id.is_empty() {
-            failure = failure.with_trace(self.trace.trace_id(), self.trace.span_id());
-        }
-        self.seen.failed(&failure, failure.origin.is_none());
-        if failure.origin.is_none() {
-            let origin = Origin { service: "gateway".to_owned(), ..Origin::default() };
-            failure = failure.born_at(origin);
-        }
-        log(&failure);
-        if self.table == ErrorTable::V1_0_0 {
-            let (code, _) = failure.row().in_1_0_0();
-            failure =
-                Failure::from_record(v1::Failure { code: code as i32, ..failure.into_record() });
-        }
-        failure
-    }
-}
-
-fn write_plain(failure: &Failure, status: StatusCode, version: Version, out: &mut Vec<u8>) {
-    let start = out.len();
-    let name = reason::code_name(failure.code());
-    put(out, format_args!(r#"{{"error":{{"code":{},"status":"{name}""#, status.as_u16()));
-    out.extend_from_slice(br#","message":"#);
-    put_json(out, &failure.public_message);
-    out.extend_from_slice(br#","details":"#);
-    write_details(failure, out);
-    out.extend_from_slice(b"}}");
-    if version == Version::V03 {
-        let new = serde_json::from_slice(&out[start..]).expect("what was just written is JSON");
-        out.truncate(start);
-        put_json(out, &v03::error(failure, new));
-    }
-}
-
-fn respond(status: StatusCode, failure: &Failure, body: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, JSON);
-    if let Some(delay) = failure.delay().or(failure.retry_after()) {
-        // Rounded up: a client that comes back early is only refused again.
-        let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if status == StatusCode::UNAUTHORIZED {
-        response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
-    }
-    response
-}
-
-fn log(failure: &Failure) {
-    // The keys are those of every service, so that one id finds every line about it.
-    macro_rules! line {
-        ($level:ident) => {
-            tracing::$level!(
-                failure.id = %failure.id,
-                task.id = %failure.task_id,
-                trace.id = %failure.trace_id,
-                reason = %failure.reason,
-                detail = failure.private().map_or("", |p| p.for_log()),
-                "{failure}"
-            )
-        };
-    }
-    match (failure.row().actor, failure.code()) {
-        (Actor::Operator, Code::Internal | Code::DataLoss) => line!(error),
-        (Actor::Operator, _) => line!(warn),
-        (Actor::Caller | Actor::Author | Actor::Nobody, _) => line!(debug),
-    }
-}
-
-fn write_rpc(failure: &Failure, id: &Id, out: &mut Vec<u8>) {
-    let number = failure.row().jsonrpc;
-    put(out, format_args!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{number},"message":"#));
-    put_json(out, &failure.public_message);
-    out.extend_from_slice(br#","data":"#);
-    write_details(failure, out);
-    out.extend_from_slice(b"}}");
-}
-
-/// The details as an array of `Any`: what every A2A client knows first, then our own
-/// record, and last the advice that follows from it.
-fn write_details(failure: &Failure, out: &mut Vec<u8>) {
-    let info = error_info(failure);
-    // Sorted, so that the same failure is the same bytes.
-    let metadata: BTreeMap<String, String> = info.metadata.into_iter().collect();
-    out.extend_from_slice(br#"[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"#);
-    put_json(out, &info.reason);
-    out.extend_from_slice(br#","domain":"#);
-    put_json(out, &info.domain);
-    out.extend_from_slice(br#","metadata":"#);
-    put_json(out, &metadata);
-    out.push(b'}');
-    if let Some(delay) = failure.retry_info() {
-        out.extend_from_slice(
-            br#",{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"#,
-        );
-        json::write(&delay, out);
-        out.push(b'}');
-    }
-    if !failure.violations.is_empty() {
-        let violations = bad_request(failure).field_violations.into_iter();
-        let fields: Vec<_> =
-            violations.map(|v| Violation { field: v.field, description: v.description }).collect();
-        out.extend_from_slice(
-            br#",{"@type":"type.googleapis.com/google.rpc.BadRequest","fieldViolations":"#,
-        );
-        put_json(out, &fields);
-        out.push(b'}');
-    }
-    out.extend_from_slice(br#",{"@type":"type.googleapis.com/faultline.v1.Failure","#);
-    // A record has an id at least, so its fields follow the comma; its own brace must go.
-    let brace = out.len();
-    json::write(failure.record(), out);
-    out.remove(brace);
-    out.extend_from_slice(br#",{"@type":"type.googleapis.com/faultline.v1.Advice","#);
-    // It has a verdict at least.
-    let brace = out.len();
-    json::write(&advise(failure, Reader::Caller).to_record(), out);
-    out.remove(brace);
-    out.push(b']');
-}
-
-#[derive(Serialize)]
-struct Violation {
-    field: String,
-    description: String,
-}
-
-fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("a Vec takes everything");
-}
-
-fn put_json(out: &mut Vec<u8>, value: &impl Serialize) {
-    serde_json::to_writer(out, value).expect("strings and maps of strings are always JSON");
+/// Why the gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Listen(#[from] BindError),
+    #[error(
+        "{0} can be reached from other machines, and nobody is asked who they are: configure \
+         [[auth.token]], listen on 127.0.0.1, or say --insecure"
+    )]
+    Exposed(SocketAddr),
+    #[error(transparent)]
+    Coordinator(#[from] CannotDial),
+    #[error("not a public URL: '{0}' (say http://HOST or https://HOST/PATH)")]
+    PublicUrl(String),
+    #[error("not a public gRPC address: '{0}' (say HOST:PORT)")]
+    PublicGrpc(String),
+    #[error("gateway.trace_url '{0}' is no link to a trace (say https://HOST/PATH/{{trace_id}})")]
+    TraceUrl(String),
+    #[error("gateway.{key} is {value}: {what}")]
+    Setting { key: &'static str, value: u64, what: &'static str },
+    #[error("gateway.reader_stall_ms is 0: nobody could read that fast")]
+    NoReaders,
+    #[error(
+        "gateway.bindings is empty: name some of jsonrpc, rest and grpc, or leave it out for all"
+    )]
+    NoBindings,
+    #[error(transparent)]
+    Host(#[from] BadHost),
+    #[error(transparent)]
+    CardKey(#[from] BadKey),
+    #[error(
+        "gateway.card_key without gateway.public_url on {0}: a card names the address of its \
+         agent, and would be signed for whatever Host a request names; set public_url to the \
+         address that clients use, such as https://mesh.example, or listen on one address"
+    )]
+    SignsAnyHost(SocketAddr),
+    #[error(transparent)]
+    Token(#[from] BadToken),
 }

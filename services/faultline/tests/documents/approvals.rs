@@ -22,7 +22,7 @@ use crate::{refunds, root};
 /// The front ends through which a person answers.
 #[derive(Clone, Copy, Debug)]
 enum By {
-    /// `POST /mesh/Answer` with these fields, as `services/gateway/src/console/question.js` sends
+    /// `POST /mesh/Answer` with these fields, as `services/gateway/src/operators/console/question.js` sends
     /// them for the buttons Approve, Decline and Dismiss.
     Console(&'static str),
     /// `faultline answer TASK …`.

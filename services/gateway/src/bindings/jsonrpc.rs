@@ -1,0 +1,140 @@
+//! JSON-RPC 2.0: the envelope, and which method is which operation. Whatever is wrong with a
+//! request, the answer is a JSON-RPC error.
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use bytes::Bytes;
+use faultline_proto::{Failure, reason, v1::call};
+use http::Response;
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde_json::{error::Category, value::RawValue};
+
+use crate::{
+    http::{
+        context::Exchange,
+        negotiation,
+        response::{Form, Wrap},
+    },
+    protocol::{operation::Operation, request_id::Id, v03, validate, version::Version},
+};
+
+pub(crate) async fn answer(
+    exchange: &Exchange,
+    agent: Option<&str>,
+    body: Bytes,
+) -> Response<Body> {
+    let (form, call) = match read(exchange, &body) {
+        Ok(read) => read,
+        Err((id, failure)) => return exchange.reporter().rpc(failure.into(), &id),
+    };
+    // A blocking call may wait for hours; its body need not.
+    drop(body);
+    form.answer(exchange, agent, call).await
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    method: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    params: Option<&'a RawValue>,
+}
+
+/// An explicit null is there; only a missing field is absent.
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(input: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(input).map(Some)
+}
+
+/// The call in a body and the form of its answer, or the id to refuse it with, which is null until
+/// one was found.
+fn read(
+    exchange: &Exchange,
+    body: &[u8],
+) -> Result<(Form, Result<call::Body, Failure>), (Id, Failure)> {
+    let envelope = envelope(body).map_err(|failure| (Id::NULL, failure))?;
+    let Some(id) = envelope.id.and_then(Id::read) else {
+        let text = "id must be a string, an integer or null, and not longer than 256";
+        return Err((Id::NULL, invalid(text)));
+    };
+    let chosen = method(&envelope).and_then(|name| choose(exchange, &name));
+    let (operation, version) = match chosen {
+        Ok(chosen) => chosen,
+        Err(failure) => return Err((id, failure)),
+    };
+    exchange.does(operation);
+    let form = Form { wrap: Wrap::Rpc(id), version, operation };
+    let params = envelope.params.map(RawValue::get).filter(|params| *params != "null");
+    let call = form.read(params.unwrap_or("{}"));
+    Ok((form, call))
+}
+
+/// What a method name means in the version that is spoken.
+fn choose(exchange: &Exchange, name: &str) -> Result<(Operation, Version), Failure> {
+    let version = negotiation::version(exchange)?;
+    if let Some(operation) = Operation::named(name) {
+        negotiation::must_be_1(exchange, version, operation)?;
+        return Ok((operation, Version::V1));
+    }
+    match v03::method(name) {
+        None => Err(no_such_method(name)),
+        Some(operation) if version == Version::V1 => Err(not_any_more(name, operation)),
+        Some(operation) => {
+            negotiation::must_serve_v03(exchange)?;
+            Ok((operation, Version::V03))
+        }
+    }
+}
+
+fn envelope(body: &[u8]) -> Result<Envelope<'_>, Failure> {
+    let text = std::str::from_utf8(body).map_err(|e| {
+        validate::not_json(&format!("invalid UTF-8 after byte {}", e.valid_up_to()))
+    })?;
+    validate::depth(body)?;
+    let first = text.trim_ascii_start().as_bytes().first();
+    if first != Some(&b'{') {
+        // Valid or not decides which of the two errors it is.
+        serde_json::from_str::<IgnoredAny>(text).map_err(|e| validate::not_json(&e.to_string()))?;
+        return Err(match first {
+            Some(b'[') => invalid("batches are not part of A2A: send one request"),
+            _ => invalid("a request is an object with jsonrpc, id, method and params"),
+        });
+    }
+    serde_json::from_str(text).map_err(|error| match error.classify() {
+        Category::Data => invalid(&error.to_string()),
+        Category::Io | Category::Syntax | Category::Eof => validate::not_json(&error.to_string()),
+    })
+}
+
+fn method<'a>(envelope: &Envelope<'a>) -> Result<Cow<'a, str>, Failure> {
+    if envelope.jsonrpc.is_none_or(|version| version.get() != r#""2.0""#) {
+        return Err(invalid(r#"jsonrpc must be "2.0""#));
+    }
+    let Some(method) = envelope.method else { return Err(invalid("method is missing")) };
+    // Borrowed as it stands, unless somebody took the trouble to escape it.
+    serde_json::from_str::<&str>(method.get())
+        .map(Cow::Borrowed)
+        .or_else(|_| serde_json::from_str::<String>(method.get()).map(Cow::Owned))
+        .map_err(|_| invalid("method must be a string"))
+}
+
+fn invalid(text: &str) -> Failure {
+    Failure::new(&reason::INVALID_REQUEST).because(format!("no JSON-RPC 2.0 request: {text}"))
+}
+
+fn no_such_method(name: &str) -> Failure {
+    let name: String = name.chars().take(64).collect();
+    let known = Operation::ALL.map(Operation::name).join(", ");
+    Failure::new(&reason::METHOD_NOT_FOUND)
+        .because(format!("no such method: '{name}'; there are {known}"))
+}
+
+fn not_any_more(name: &str, operation: Operation) -> Failure {
+    let text =
+        format!("'{name}' is A2A 0.3: in 1.0, as A2A-Version says, it is {}", operation.name());
+    Failure::new(&reason::METHOD_NOT_FOUND).because(text)
+}

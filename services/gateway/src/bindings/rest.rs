@@ -1,0 +1,190 @@
+//! REST, which A2A calls HTTP+JSON: what the path, the query and the body say together. The paths
+//! are in route; what comes back is in form.
+
+use std::{borrow::Cow, str};
+
+use axum::body::Body;
+use faultline_proto::{
+    Failure,
+    a2a::{
+        GetExtendedAgentCardRequest, GetTaskPushNotificationConfigRequest, GetTaskRequest,
+        ListTaskPushNotificationConfigsRequest, ListTasksRequest,
+    },
+    json::ProtoMessage,
+    reason,
+    v1::call,
+};
+use http::{Method, Response};
+use serde_json::{Map, Value};
+
+use crate::{
+    http::{
+        admission, body,
+        context::Exchange,
+        failure::Refused,
+        negotiation,
+        response::{Form, Wrap},
+        route::{Resource, Rest},
+    },
+    protocol::{operation::Operation, validate, version::Version},
+};
+
+pub(crate) async fn answer(
+    exchange: &Exchange,
+    rest: &Rest<'_>,
+    operation: Operation,
+    body: &mut Body,
+) -> Result<Response<Body>, Refused> {
+    exchange.does(operation);
+    let version = speak(exchange, rest, operation)?;
+    let form = Form { wrap: Wrap::Bare, version, operation };
+    let call = match exchange.head.method {
+        Method::POST => {
+            let body = body::read_json(&exchange.head, body).await?;
+            from_body(&form, &body)
+        }
+        _ => from_query(&form, exchange.head.uri.query().unwrap_or("")),
+    };
+    let call = call.map(|mut call| {
+        fill(&mut call, &rest.resource);
+        call
+    });
+    let mut tenant = rest.tenant.clone().map(Cow::into_owned).unwrap_or_default();
+    admission::address(&mut tenant, rest.agent)?;
+    let agent = Some(tenant.as_str()).filter(|tenant| !tenant.is_empty());
+    Ok(form.answer(exchange, agent, call).await)
+}
+
+/// The path says which version is meant, and the header must not say otherwise.
+fn speak(exchange: &Exchange, rest: &Rest<'_>, operation: Operation) -> Result<Version, Failure> {
+    let version = negotiation::version(exchange)?;
+    if !rest.is_v03 {
+        negotiation::must_be_1(exchange, version, operation)?;
+        return Ok(Version::V1);
+    }
+    negotiation::must_serve_v03(exchange)?;
+    match version {
+        Version::V03 => Ok(Version::V03),
+        Version::V1 => Err(Failure::new(&reason::VERSION_NOT_SUPPORTED).because(
+            "paths below /v1 are A2A 0.3, and A2A-Version says 1.0: leave /v1 out of the path",
+        )),
+    }
+}
+
+/// No body, `null` and `{}` are the same: a request that says nothing.
+fn from_body(form: &Form, body: &[u8]) -> Result<call::Body, Failure> {
+    let text = match body.trim_ascii() {
+        b"" | b"null" => "{}",
+        body => str::from_utf8(body).map_err(|e| {
+            validate::not_json(&format!("invalid UTF-8 after byte {}", e.valid_up_to()))
+        })?,
+    };
+    validate::depth(text.as_bytes())?;
+    form.read(text)
+}
+
+fn from_query(form: &Form, query: &str) -> Result<call::Body, Failure> {
+    let said = Value::Object(parameters(form.operation, query)?);
+    form.read(&said.to_string())
+}
+
+/// The parameters of a query that are fields of the request, by their JSON or their proto name.
+/// The others are somebody else's.
+fn parameters(operation: Operation, query: &str) -> Result<Map<String, Value>, Failure> {
+    let mut said = Map::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let Some(field) = field(operation, &name) else { continue };
+        // Numbers and enums are read from text; only truth is not, in ProtoJSON.
+        let value = match (field, &*value) {
+            ("includeArtifacts", "true") => Value::Bool(true),
+            ("includeArtifacts", "false") => Value::Bool(false),
+            ("includeArtifacts", _) => {
+                return Err(validate::violation(field, "must be true or false"));
+            }
+            (_, text) => Value::String(text.to_owned()),
+        };
+        if said.insert(field.to_owned(), value).is_some() {
+            return Err(validate::violation(field, "is given twice"));
+        }
+    }
+    Ok(said)
+}
+
+fn field(operation: Operation, name: &str) -> Option<&'static str> {
+    match operation {
+        Operation::GetTask => field_of::<GetTaskRequest>(name),
+        Operation::ListTasks => field_of::<ListTasksRequest>(name),
+        Operation::ListTaskPushNotificationConfigs => {
+            field_of::<ListTaskPushNotificationConfigsRequest>(name)
+        }
+        Operation::GetTaskPushNotificationConfig | Operation::DeleteTaskPushNotificationConfig => {
+            field_of::<GetTaskPushNotificationConfigRequest>(name)
+        }
+        _ => field_of::<GetExtendedAgentCardRequest>(name),
+    }
+}
+
+fn field_of<M: ProtoMessage>(name: &str) -> Option<&'static str> {
+    M::field(name).map(|at| M::FIELDS[at])
+}
+
+/// What the path names, whatever the rest of the request says of it.
+fn fill(call: &mut call::Body, resource: &Resource<'_>) {
+    match (call, resource) {
+        (call::Body::Get(request), Resource::Task(id)) => request.id = id.to_string(),
+        (call::Body::Cancel(request), Resource::Cancel(id)) => request.id = id.to_string(),
+        (call::Body::Subscribe(subscribe), Resource::Subscribe(id)) => {
+            subscribe.request.get_or_insert_default().id = id.to_string();
+        }
+        (call::Body::CreatePush(config), Resource::Pushes(task)) => {
+            config.task_id = task.to_string();
+        }
+        (call::Body::ListPush(request), Resource::Pushes(task)) => {
+            request.task_id = task.to_string();
+        }
+        (call::Body::GetPush(request), Resource::Push(task, id)) => {
+            (request.task_id, request.id) = (task.to_string(), id.to_string());
+        }
+        (call::Body::DeletePush(request), Resource::Push(task, id)) => {
+            (request.task_id, request.id) = (task.to_string(), id.to_string());
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_by_either_name_and_decoded() {
+        let read = |query: &str| parameters(Operation::ListTasks, query).map(Value::Object);
+        let said = "context_id=a%2Bb+c&pageSize=5&includeArtifacts=true&utm=x&A2A-Version=1.0";
+        let fields = json!({"contextId": "a+b c", "pageSize": "5", "includeArtifacts": true});
+        assert_eq!(read(said).unwrap(), fields);
+        for (bad, field) in [
+            ("includeArtifacts=yes", "includeArtifacts"),
+            ("pageSize=1&page_size=2", "pageSize"),
+            ("status=a&status=b", "status"),
+        ] {
+            assert_eq!(read(bad).unwrap_err().violations[0].field, field, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bad_value_names_its_parameter() {
+        let form = Form { wrap: Wrap::Bare, version: Version::V1, operation: Operation::ListTasks };
+        for (bad, field) in [
+            ("pageSize=many", "pageSize"),
+            ("historyLength=1.5", "historyLength"),
+            ("status=DONE", "status"),
+            ("statusTimestampAfter=yesterday", "statusTimestampAfter"),
+        ] {
+            assert_eq!(from_query(&form, bad).unwrap_err().violations[0].field, field, "{bad}");
+        }
+        let good = "status=TASK_STATE_WORKING&statusTimestampAfter=2026-01-02T03:04:05.678Z";
+        assert!(from_query(&form, good).is_ok());
+    }
+}

@@ -1,0 +1,143 @@
+//! A cache of agent cards as coordinators tell them, so that anonymous requests for cards do not
+//! reach a coordinator each. Requests for the same card share one call (single flight), which goes
+//! on when its clients leave.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use faultline_chassis::{
+    limits,
+    server::{self, Kind},
+};
+use faultline_proto::{
+    Failure,
+    id::check_agent_name,
+    v1::{Agent, AgentsRequest, Caller, call, reply},
+};
+use futures::{FutureExt, future::BoxFuture, future::Shared};
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    coordinators::{link, pool::Links},
+    protocol::validate,
+};
+
+/// An agent, or that there is none.
+type Found = Option<Arc<Agent>>;
+type Fetch = Shared<BoxFuture<'static, Result<Found, Failure>>>;
+
+/// Cheap to clone; all clones are one.
+#[derive(Clone, Default)]
+pub(crate) struct KeptCards(Arc<Mutex<HashMap<String, Entry>>>);
+
+#[derive(Default)]
+struct Entry {
+    known: Option<(Instant, Found)>,
+    fetch: Option<Fetch>,
+}
+
+impl Entry {
+    fn younger_than(&self, age: Duration) -> Option<Found> {
+        let (at, found) = self.known.as_ref()?;
+        (at.elapsed() < age).then(|| found.clone())
+    }
+
+    fn fresh(&self) -> Option<Found> {
+        // Soon there may be an agent that nobody has offered so far.
+        let is_there = self.known.as_ref().is_some_and(|(_, found)| found.is_some());
+        self.younger_than(if is_there { limits::CARD_FRESH } else { limits::CARD_MISSING_FRESH })
+    }
+}
+
+impl KeptCards {
+    /// The agent of this name, or the one that serves the root.
+    pub(crate) async fn find(&self, links: &Links, name: Option<&str>) -> Result<Found, Failure> {
+        // No coordinator knows an agent whose name cannot be one.
+        if name.is_some_and(|name| check_agent_name(name).is_err()) {
+            return Ok(None);
+        }
+        let fetch = {
+            let mut entries = self.entries();
+            let entry = entries.get(name.unwrap_or_default());
+            if let Some(found) = entry.and_then(Entry::fresh) {
+                return Ok(found);
+            }
+            // A fetch that has ended and is still here panicked before it was put away.
+            let running = |fetch: &Fetch| fetch.peek().is_none();
+            match entry.and_then(|entry| entry.fetch.clone()).filter(running) {
+                Some(fetch) => fetch,
+                None => match self.fetch(links, name) {
+                    Ok(fetch) => {
+                        make_room(&mut entries);
+                        let name = name.unwrap_or_default().to_owned();
+                        entries.entry(name).or_default().fetch = Some(fetch.clone());
+                        fetch
+                    }
+                    // Too many are being fetched: an older card is better than none.
+                    Err(failure) => {
+                        let kept = entry.and_then(|entry| entry.younger_than(limits::CARD_STALE));
+                        return kept.ok_or(failure);
+                    }
+                },
+            }
+        };
+        fetch.await
+    }
+
+    /// Begins a call whose answer is kept, whoever still waits for it.
+    fn fetch(&self, links: &Links, name: Option<&str>) -> Result<Fetch, Failure> {
+        let taken = server::take(Kind::CardFetch)?;
+        let (kept, links, name) = (self.clone(), links.clone(), name.map(str::to_owned));
+        let fetching = tokio::spawn(async move {
+            let asked = timeout(limits::CARD_FETCH_TIMEOUT, ask(&links, name.as_deref())).await;
+            let found = asked.unwrap_or_else(|_| Err(link::unreachable()));
+            kept.put(&name.unwrap_or_default(), &found);
+            drop(taken);
+            found
+        });
+        let fetching = async move { fetching.await.unwrap_or_else(|_| Err(link::unreachable())) };
+        Ok(fetching.boxed().shared())
+    }
+
+    fn put(&self, name: &str, found: &Result<Found, Failure>) {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(name) else { return };
+        entry.fetch = None;
+        if let Ok(found) = found {
+            entry.known = Some((Instant::now(), found.clone()));
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        // No code that can panic runs under the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the cache within its bound: agents that do not exist go first, then any.
+fn make_room(entries: &mut HashMap<String, Entry>) {
+    if entries.len() < limits::CARDS_KEPT_MAX {
+        return;
+    }
+    let is_there =
+        |entry: &Entry| entry.younger_than(limits::CARD_STALE).is_some_and(|f| f.is_some());
+    entries.retain(|_, entry| entry.fetch.is_some() || is_there(entry));
+    if entries.len() >= limits::CARDS_KEPT_MAX {
+        entries.retain(|_, entry| entry.fetch.is_some());
+    }
+}
+
+async fn ask(links: &Links, name: Option<&str>) -> Result<Found, Failure> {
+    let (asked, only_default) = (name.unwrap_or_default().to_owned(), name.is_none());
+    let request = AgentsRequest { name: asked, only_default };
+    let answer = links.ask(Caller::default(), call::Body::Agents(request)).await?;
+    let agents = match answer.body {
+        reply::Body::Agents(response) => response.agents,
+        _ => return Err(validate::wrong_answer()),
+    };
+    let meant = |agent: &Agent| name.map_or(agent.is_default, |name| agent.name == name);
+    Ok(agents.into_iter().find(meant).map(Arc::new))
+}

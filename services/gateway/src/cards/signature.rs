@@ -1,0 +1,290 @@
+//! Signatures of agent cards: JWS over the canonical JSON of a card. It owns the key; what is on a
+//! card is not its business.
+
+use std::{
+    collections::VecDeque,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL};
+use faultline_proto::{
+    a2a::{AgentCard, AgentCardSignature},
+    json,
+};
+use ring::{
+    digest::{self, SHA256},
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair},
+};
+use rustls_pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
+use serde_json::{Value, json};
+
+use crate::cards::canonical_json;
+
+/// Signatures that are kept. There is one a card and address; only addresses taken from the Host
+/// header can be many.
+const KEPT_MAX: usize = 256;
+
+/// Why cards cannot be signed.
+#[derive(Debug, thiserror::Error)]
+pub enum BadKey {
+    #[error("cannot read gateway.card_key '{}'", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "gateway.card_key '{}' is no PKCS#8 key of EC P-256 or Ed25519 in PEM (make one with \
+         'openssl genpkey -algorithm ed25519')", path.display()
+    )]
+    Kind { path: PathBuf },
+    #[error("gateway.card_key needs gateway.card_key_id, by which verifiers find the public key")]
+    NoId,
+    #[error("gateway.card_key_id names no key: set gateway.card_key too")]
+    NoKey,
+}
+
+/// Signs cards with one key.
+pub(crate) struct Signer {
+    key: Key,
+    /// The protected header as it is sent and signed.
+    protected: String,
+    /// By the digest of the card. ECDSA signs differently each time, and a card that did not
+    /// change must stay the same bytes for its caches.
+    kept: Mutex<VecDeque<(Vec<u8>, Vec<AgentCardSignature>)>>,
+}
+
+impl Signer {
+    /// With neither key nor id configured, cards are not signed.
+    pub(crate) fn load(key: Option<&Path>, id: Option<&str>) -> Result<Option<Self>, BadKey> {
+        let (path, id) = match (key, id.filter(|id| !id.is_empty())) {
+            (None, None) => return Ok(None),
+            (None, Some(_)) => return Err(BadKey::NoKey),
+            (Some(_), None) => return Err(BadKey::NoId),
+            (Some(path), Some(id)) => (path, id),
+        };
+        let read = |source| BadKey::Read { path: path.to_owned(), source };
+        let pem = fs::read(path).map_err(read)?;
+        let key = Key::from_pem(&pem).ok_or_else(|| BadKey::Kind { path: path.to_owned() })?;
+        Ok(Some(Self::new(key, id)))
+    }
+
+    fn new(key: Key, id: &str) -> Self {
+        let header = json!({"alg": key.algorithm(), "kid": id, "typ": "JOSE"});
+        let protected = BASE64URL.encode(canonical_json::canonical(&header));
+        Self { key, protected, kept: Mutex::default() }
+    }
+
+    /// What goes on a card that is otherwise complete and has no signature yet.
+    pub(crate) fn sign(&self, card: &AgentCard) -> Vec<AgentCardSignature> {
+        let unsigned = json::to_vec(card);
+        let digest = digest::digest(&SHA256, &unsigned).as_ref().to_vec();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, signatures)) = kept.iter().find(|(known, _)| *known == digest) {
+            return signatures.clone();
+        }
+        let signatures: Vec<_> =
+            payloads(&unsigned).iter().map(|payload| self.signature(payload)).collect();
+        if kept.len() == KEPT_MAX {
+            kept.pop_front();
+        }
+        kept.push_back((digest, signatures.clone()));
+        signatures
+    }
+
+    fn signature(&self, payload: &[u8]) -> AgentCardSignature {
+        let input = format!("{}.{}", self.protected, BASE64URL.encode(payload));
+        AgentCardSignature {
+            protected: self.protected.clone(),
+            signature: BASE64URL.encode(self.key.sign(input.as_bytes())),
+            header: None,
+        }
+    }
+}
+
+/// What is signed. The specification keeps required fields that are empty; the official SDKs drop
+/// everything that is. A verifier takes a card when one signature fits, so a card on which the two
+/// differ gets both; first the one that most verifiers look for.
+fn payloads(unsigned: &[u8]) -> Vec<Vec<u8>> {
+    let card: Value = serde_json::from_slice(unsigned).expect("ProtoJSON is JSON");
+    let specified = canonical_json::canonical(&card);
+    let usual = canonical_json::canonical(&without_empty(card).unwrap_or_else(|| json!({})));
+    match usual == specified {
+        true => vec![usual],
+        false => vec![usual, specified],
+    }
+}
+
+/// The value without anything in it that says nothing.
+fn without_empty(value: Value) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => (!text.is_empty()).then_some(Value::String(text)),
+        Value::Array(values) => {
+            let full: Vec<_> = values.into_iter().filter_map(without_empty).collect();
+            (!full.is_empty()).then_some(Value::Array(full))
+        }
+        Value::Object(fields) => {
+            let full = fields.into_iter().filter_map(|(k, v)| Some((k, without_empty(v)?)));
+            let full: serde_json::Map<_, _> = full.collect();
+            (!full.is_empty()).then_some(Value::Object(full))
+        }
+        plain @ (Value::Bool(_) | Value::Number(_)) => Some(plain),
+    }
+}
+
+enum Key {
+    P256(EcdsaKeyPair),
+    Ed25519(Ed25519KeyPair),
+}
+
+impl Key {
+    fn from_pem(pem: &[u8]) -> Option<Self> {
+        let key = PrivatePkcs8KeyDer::from_pem_slice(pem).ok()?;
+        let der = key.secret_pkcs8_der();
+        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+        if let Ok(pair) = EcdsaKeyPair::from_pkcs8(algorithm, der, &SystemRandom::new()) {
+            return Some(Key::P256(pair));
+        }
+        // OpenSSL writes Ed25519 keys without their public half, which is then computed.
+        Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).ok().map(Key::Ed25519)
+    }
+
+    fn algorithm(&self) -> &'static str {
+        match self {
+            Key::P256(_) => "ES256",
+            Key::Ed25519(_) => "EdDSA",
+        }
+    }
+
+    fn sign(&self, input: &[u8]) -> Vec<u8> {
+        match self {
+            Key::P256(pair) => {
+                let signed = pair.sign(&SystemRandom::new(), input);
+                signed.expect("the system has random bytes").as_ref().to_vec()
+            }
+            Key::Ed25519(pair) => pair.sign(input).as_ref().to_vec(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_proto::a2a::{AgentCapabilities, AgentSkill};
+    use ring::signature::{
+        ECDSA_P256_SHA256_FIXED, ED25519, KeyPair, UnparsedPublicKey, VerificationAlgorithm,
+    };
+    use tempfile::NamedTempFile;
+
+    use super::*;
+
+    /// What stands before the 32 bytes of an Ed25519 key as OpenSSL writes it: PKCS#8, version 1.
+    const OPENSSL_ED25519: [u8; 16] =
+        [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+    fn pem(der: &[u8]) -> String {
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n")
+    }
+
+    fn p256() -> String {
+        let random = SystemRandom::new();
+        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+        pem(EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap().as_ref())
+    }
+
+    fn ed25519() -> String {
+        pem(&[&OPENSSL_ED25519[..], &[7; 32]].concat())
+    }
+
+    fn card() -> AgentCard {
+        let skill = AgentSkill { id: "s".to_owned(), ..AgentSkill::default() };
+        AgentCard {
+            name: "écho".to_owned(),
+            version: "1.0.0".to_owned(),
+            capabilities: Some(AgentCapabilities { streaming: Some(false), ..Default::default() }),
+            skills: vec![skill],
+            documentation_url: Some(String::new()),
+            ..AgentCard::default()
+        }
+    }
+
+    fn signer(pem: &str) -> Signer {
+        Signer::new(Key::from_pem(pem.as_bytes()).unwrap(), "k-1")
+    }
+
+    fn verifies(signer: &Signer, payload: &[u8], signature: &AgentCardSignature) -> bool {
+        let (algorithm, public): (&dyn VerificationAlgorithm, &[u8]) = match &signer.key {
+            Key::P256(pair) => (&ECDSA_P256_SHA256_FIXED, pair.public_key().as_ref()),
+            Key::Ed25519(pair) => (&ED25519, pair.public_key().as_ref()),
+        };
+        let input = format!("{}.{}", signature.protected, BASE64URL.encode(payload));
+        let bytes = BASE64URL.decode(&signature.signature).unwrap();
+        UnparsedPublicKey::new(algorithm, public).verify(input.as_bytes(), &bytes).is_ok()
+    }
+
+    #[test]
+    fn a_signed_card_verifies_with_the_public_key() {
+        for (pem, algorithm) in [(p256(), "ES256"), (ed25519(), "EdDSA")] {
+            let signer = signer(&pem);
+            let signatures = signer.sign(&card());
+            let header = BASE64URL.decode(&signatures[0].protected).unwrap();
+            let expected = format!(r#"{{"alg":"{algorithm}","kid":"k-1","typ":"JOSE"}}"#);
+            assert_eq!(String::from_utf8(header).unwrap(), expected);
+            let payloads = payloads(&json::to_vec(&card()));
+            assert_eq!(payloads.len(), signatures.len());
+            for (payload, signature) in payloads.iter().zip(&signatures) {
+                assert!(verifies(&signer, payload, signature), "{algorithm}");
+                assert!(!verifies(&signer, b"{}", signature), "{algorithm}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_card_keeps_its_signature_and_another_gets_its_own() {
+        let signer = signer(&p256());
+        let signed = |name: &str| signer.sign(&AgentCard { name: name.to_owned(), ..card() });
+        let first = signed("a");
+        assert_eq!(signed("a"), first);
+        assert_ne!(signed("b"), first);
+        for n in 0..KEPT_MAX {
+            signed(&n.to_string());
+        }
+        assert_eq!(signer.kept.lock().unwrap().len(), KEPT_MAX);
+        assert_ne!(signed("a"), first, "it was dropped long ago");
+    }
+
+    #[test]
+    fn required_fields_are_signed_also_when_empty_and_for_sdks_without() {
+        let text = |bytes: &Vec<u8>| String::from_utf8(bytes.clone()).unwrap();
+        let payloads: Vec<_> = payloads(&json::to_vec(&card())).iter().map(text).collect();
+        let specified = concat!(
+            r#"{"capabilities":{"streaming":false},"defaultInputModes":[],"#,
+            r#""defaultOutputModes":[],"description":"","documentationUrl":"","name":"écho","#,
+            r#""skills":[{"description":"","id":"s","name":"","tags":[]}],"#,
+            r#""supportedInterfaces":[],"version":"1.0.0"}"#
+        );
+        let usual = concat!(
+            r#"{"capabilities":{"streaming":false},"name":"écho","skills":[{"id":"s"}],"#,
+            r#""version":"1.0.0"}"#
+        );
+        assert_eq!(payloads, [usual, specified]);
+    }
+
+    #[test]
+    fn a_key_that_cannot_sign_is_named() {
+        let (file, good) = (NamedTempFile::new().unwrap(), p256());
+        let path = file.path();
+        let refused = |key, id| Signer::load(key, id).err().unwrap().to_string();
+        assert!(Signer::load(None, None).unwrap().is_none());
+        assert!(refused(None, Some("k")).contains("set gateway.card_key"));
+        assert!(refused(Some(path), None).contains("card_key_id"));
+        assert!(refused(Some(Path::new("/no/such.pem")), Some("k")).contains("/no/such.pem"));
+        for bad in ["", "junk", &good.replace("PRIVATE", "PUBLIC"), &good.replace("MIG", "NIG")] {
+            fs::write(path, bad).unwrap();
+            let said = refused(Some(path), Some("k"));
+            assert!(said.contains(path.to_str().unwrap()), "{said}");
+        }
+        fs::write(path, &good).unwrap();
+        assert!(Signer::load(Some(path), Some("k")).unwrap().is_some());
+    }
+}

@@ -1,0 +1,59 @@
+//! Fairness on the links: how many calls one caller may have under way. A call counts until the
+//! coordinator has answered it, whether its caller still waits or has left.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use faultline_chassis::server::{self, Kind, Taken};
+use faultline_proto::{Failure, reason, v1::Caller};
+
+use crate::coordinators::link::interruption::RETRY_AFTER;
+
+/// The shares of all callers. Those that no token makes known are told apart by their address.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    principals: HashMap<String, Arc<AtomicUsize>>,
+    most: usize,
+}
+
+/// One call of somebody's share, given back when dropped.
+#[derive(Debug)]
+pub(super) enum Held {
+    Principal(Arc<AtomicUsize>),
+    Address { _taken: Option<Taken> },
+}
+
+impl Shares {
+    /// So many calls for each of these, and for each address.
+    pub(crate) fn new<'a>(principals: impl Iterator<Item = &'a str>, most: usize) -> Self {
+        let principals = principals.map(|name| (name.to_owned(), Arc::default())).collect();
+        Self { principals, most }
+    }
+
+    pub(super) fn hold(&self, caller: &Caller) -> Result<Held, Failure> {
+        let Some(calls) = self.principals.get(&caller.principal) else {
+            return Ok(Held::Address { _taken: server::take(Kind::Call)? });
+        };
+        if calls.fetch_add(1, Relaxed) >= self.most {
+            calls.fetch_sub(1, Relaxed);
+            let most = self.most;
+            return Err(Failure::new(&reason::RATE_LIMITED)
+                .because(format!("too many calls of one caller at once: it may have {most}"))
+                .with_retry_after(RETRY_AFTER));
+        }
+        Ok(Held::Principal(Arc::clone(calls)))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Held::Principal(calls) = self {
+            calls.fetch_sub(1, Relaxed);
+        }
+    }
+}

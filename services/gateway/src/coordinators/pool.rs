@@ -1,0 +1,440 @@
+//! The way to the coordinators: a link to each, and every call on one of them. It owns the choice,
+//! and what is made again when a coordinator breaks or leaves: reads, sends that have a key, sends
+//! whose task goes on elsewhere, streams, and whatever one that left says it has not done. It knows
+//! nothing of HTTP.
+
+mod frame_stream;
+mod resume_backoff;
+mod resume_state;
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use faultline_chassis::{Members, limits, members::Member};
+use faultline_proto::{
+    Failure,
+    v1::{Caller, Moved, Wait, call, reply},
+};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{Instant, sleep, timeout_at},
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+pub(crate) use frame_stream::FrameStream;
+use resume_backoff::Patience;
+
+use crate::coordinators::link::{
+    self, Again, Answer, Board, Ended, LEAVES, LOST, Link, MOVED, Shares, Standing, is_left_undone,
+    is_passing,
+};
+
+/// How long a call waits for a connection before it fails: long enough for a coordinator that
+/// restarts, short enough for a caller that would rather go elsewhere.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two looks whether a coordinator that nobody names any more has calls left.
+const PARTING_LOOK: Duration = Duration::from_millis(100);
+
+/// Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub(crate) struct Links(Arc<Inner>);
+
+struct Inner {
+    members: Members,
+    pool: Mutex<Vec<Seat>>,
+    board: Arc<Board>,
+    /// One permit for each stream that may be open.
+    streams: Arc<Semaphore>,
+    /// How long another coordinator is looked for when one is lost.
+    resume: Duration,
+    /// The gateway finishes what it has: whoever loses a coordinator now finds another gateway.
+    draining: CancellationToken,
+    is_leaving: AtomicBool,
+    resumed: AtomicU64,
+    /// Streams for which no other coordinator was found in time.
+    given_up: AtomicU64,
+}
+
+/// A coordinator and the way to it.
+struct Seat {
+    member: Member,
+    link: Link,
+    /// Keeps the connection.
+    _running: Option<AbortOnDropHandle<()>>,
+}
+
+/// Whoever keeps the links. Without it there are none, although others may still ask for them.
+struct Seats<'a>(&'a Links);
+
+impl Drop for Seats<'_> {
+    fn drop(&mut self) {
+        let seats: Vec<_> = self.0.pool().drain(..).collect();
+        seats.into_iter().for_each(|seat| seat.link.give_up());
+    }
+}
+
+/// Links by how they stand.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standings {
+    pub(crate) up: usize,
+    pub(crate) down: usize,
+    pub(crate) ejected: usize,
+    pub(crate) leaving: usize,
+}
+
+impl Links {
+    /// Not connected; [`Links::run`] does that.
+    pub(crate) fn new(
+        members: Members,
+        reader_stall: Duration,
+        resume: Duration,
+        shares: Shares,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            members,
+            pool: Mutex::default(),
+            board: Arc::new(Board::new(reader_stall, shares)),
+            streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
+            resume,
+            draining: CancellationToken::new(),
+            is_leaving: AtomicBool::new(false),
+            resumed: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+        }))
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        *self.0.board.ups.borrow() > 0
+    }
+
+    /// How many links are up, and whenever that changes.
+    pub(crate) fn ups(&self) -> watch::Receiver<usize> {
+        self.0.board.ups.subscribe()
+    }
+
+    /// Finds it again for as long as it is used.
+    pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + use<> {
+        let inner = Arc::downgrade(&self.0);
+        move || inner.upgrade().map(Self)
+    }
+
+    /// Calls under way, streams among them.
+    pub(crate) fn calls(&self) -> usize {
+        self.pool().iter().map(|seat| seat.link.calls()).sum()
+    }
+
+    pub(crate) fn open_streams(&self) -> usize {
+        limits::STREAMS_MAX - self.0.streams.available_permits()
+    }
+
+    pub(crate) fn stalled(&self) -> u64 {
+        self.0.board.stalled.load(Ordering::Relaxed)
+    }
+
+    /// Streams that went on elsewhere, and those that did not although they should have.
+    pub(crate) fn resumes(&self) -> (u64, u64) {
+        (self.0.resumed.load(Ordering::Relaxed), self.0.given_up.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn standings(&self) -> Standings {
+        let (now, mut standings) = (Instant::now(), Standings::default());
+        for seat in self.pool().iter() {
+            *match seat.link.standing(now) {
+                Standing::Up => &mut standings.up,
+                Standing::Down => &mut standings.down,
+                Standing::Ejected(_) => &mut standings.ejected,
+                Standing::Leaving => &mut standings.leaving,
+            } += 1;
+        }
+        standings
+    }
+
+    /// A call with one answer. Dropped before its end, it tells the coordinator so.
+    pub(crate) async fn ask(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
+        let (again, left_undone) = (Again::of(&caller, &body), is_left_undone(&body));
+        let is_repeated = again.is_repeated();
+        let is_spared = is_repeated || left_undone && self.has_several();
+        let mut spare = is_spared.then(|| (caller.clone(), body.clone()));
+        let moving = Moving::of(&caller, &body);
+        let mut next = (caller, body);
+        let mut until = Instant::now() + PATIENCE;
+        let (mut was_cut, mut refused_by) = (None, None);
+        loop {
+            let unreached = |failure| was_cut.map_or(failure, |what| again.failure(what));
+            let link = self.ready(until, refused_by.as_ref()).await.map_err(unreached)?;
+            match link.ask(next.0, next.1).await {
+                // Nothing was done: it came too late for that one.
+                Ok(Answer { body: reply::Body::Moved(moved), .. }) if moved.task_id.is_empty() => {
+                    next = spare.take().ok_or_else(|| match left_undone {
+                        true => unreached(link::unreachable()),
+                        false => again.failure(MOVED),
+                    })?;
+                    refused_by = Some(link);
+                }
+                Ok(Answer { body: reply::Body::Moved(moved), extensions }) => {
+                    let Some(moving) = moving else { return Err(again.failure(LOST)) };
+                    return self.wait(moving, moved, extensions, again).await;
+                }
+                Ok(answer) => return Ok(answer),
+                Err(Ended::Failed(failure)) if is_passing(&failure) && self.has_other(&link) => {
+                    next = spare.take().filter(|_| is_repeated).ok_or(failure)?;
+                    refused_by = Some(link);
+                }
+                Err(Ended::Failed(failure)) => return Err(failure),
+                Err(Ended::Unsent(_)) if until <= Instant::now() => {
+                    return Err(unreached(link::unreachable()));
+                }
+                Err(Ended::Unsent(unsent)) => next = *unsent,
+                Err(Ended::Cut(what)) => {
+                    let spared = spare.take().filter(|_| is_repeated && !self.is_draining());
+                    next = spared.ok_or_else(|| again.failure(what))?;
+                    until = Instant::now() + PATIENCE;
+                    was_cut = Some(what);
+                }
+                // Only streams end so; a call with one answer has it as its answer.
+                Err(Ended::Moved(_)) => return Err(again.failure(MOVED)),
+            }
+        }
+    }
+
+    /// Waits for the end of a task whose coordinator left, where it goes on.
+    async fn wait(
+        &self,
+        moving: Moving,
+        moved: Moved,
+        mut extensions: Vec<String>,
+        again: Again,
+    ) -> Result<Answer, Failure> {
+        let Moving { mut caller, history_length, since } = moving;
+        let mut patience = Patience::new(self.0.resume);
+        let lost = |what: &str| again.failure(what).with_task(&moved.task_id, "");
+        let timeout = Duration::from_millis(caller.timeout_ms.into());
+        loop {
+            let Some(pause) = patience.next() else { return Err(lost(LOST)) };
+            if self.pause(pause).await.is_err() {
+                return Err(lost(LEAVES));
+            }
+            let Ok(link) = self.ready(patience.until(), None).await else {
+                return Err(lost(LOST));
+            };
+            if !timeout.is_zero() {
+                let left = timeout.saturating_sub(since.elapsed()).max(Duration::from_millis(1));
+                caller.timeout_ms = left.as_millis() as u32;
+            }
+            let task_id = moved.task_id.clone();
+            let body = call::Body::Wait(Wait { task_id, history_length });
+            patience.begun();
+            match link.ask(caller.clone(), body).await {
+                Ok(Answer { body: reply::Body::Moved(_), .. }) => {}
+                Ok(answer) => {
+                    if extensions.is_empty() {
+                        extensions = answer.extensions;
+                    }
+                    return Ok(Answer { body: answer.body, extensions });
+                }
+                Err(Ended::Failed(failure)) if !is_passing(&failure) => return Err(failure),
+                Err(_) if self.is_draining() => return Err(lost(LEAVES)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// A call with many answers.
+    pub(crate) async fn stream(
+        &self,
+        caller: Caller,
+        body: call::Body,
+    ) -> Result<FrameStream, Failure> {
+        FrameStream::open(self, caller, body).await
+    }
+
+    /// One that takes a call, which is waited for until then. Not `but`, if there is another.
+    async fn ready(&self, until: Instant, but: Option<&Link>) -> Result<Link, Failure> {
+        loop {
+            // Made before looking, so that no change falls between the look and the wait.
+            let changed = self.0.board.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.0.is_leaving.load(Ordering::Relaxed) {
+                return Err(link::leaving());
+            }
+            if let Some(link) = self.pick(but) {
+                return Ok(link);
+            }
+            if timeout_at(until, changed).await.is_err() {
+                // One that leaves is better than none: what it cannot finish, it hands over.
+                return self.last_resort().ok_or_else(link::unreachable);
+            }
+        }
+    }
+
+    /// Whether there is anywhere to go for what one of them has not done. Else nothing has to be
+    /// kept for that.
+    fn has_several(&self) -> bool {
+        self.pool().len() > 1
+    }
+
+    fn has_other(&self, link: &Link) -> bool {
+        let now = Instant::now();
+        let is_other = |other: &Link| !other.is(link) && other.standing(now) == Standing::Up;
+        self.pool().iter().any(|seat| is_other(&seat.link))
+    }
+
+    /// Among those that are up, the less busy of two. Not `but`, if there is another.
+    fn pick(&self, but: Option<&Link>) -> Option<Link> {
+        let now = Instant::now();
+        let pool = self.pool();
+        let (mut fit, mut ejected) = (Vec::new(), Vec::new());
+        for seat in pool.iter() {
+            match seat.link.standing(now) {
+                Standing::Up => fit.push(&seat.link),
+                Standing::Ejected(until) => ejected.push((until, &seat.link)),
+                Standing::Leaving | Standing::Down => {}
+            }
+        }
+        // Half of them at most: when more fail, it is not their own fault.
+        let listed = pool.iter().filter(|seat| seat.link.is_listed()).count();
+        ejected.sort_unstable_by_key(|(until, _)| *until);
+        let pardoned = ejected.len().saturating_sub(listed / 2);
+        fit.extend(ejected.iter().take(pardoned).map(|(_, link)| *link));
+        if fit.is_empty() {
+            fit.extend(ejected.first().map(|(_, link)| *link));
+        }
+        if let Some(but) = but
+            && fit.iter().any(|link| !link.is(but))
+        {
+            fit.retain(|link| !link.is(but));
+        }
+        match fit.len() {
+            0 => None,
+            1 => Some(fit[0].clone()),
+            many => {
+                let one = rand::random_range(0..many);
+                let other = (one + rand::random_range(1..many)) % many;
+                let less = if fit[one].calls() <= fit[other].calls() { one } else { other };
+                Some(fit[less].clone())
+            }
+        }
+    }
+
+    fn last_resort(&self) -> Option<Link> {
+        let now = Instant::now();
+        let pool = self.pool();
+        let left = pool.iter().find(|seat| seat.link.standing(now) == Standing::Leaving);
+        left.map(|seat| seat.link.clone())
+    }
+
+    /// Waits, unless the gateway drains.
+    async fn pause(&self, pause: Duration) -> Result<(), ()> {
+        self.0
+            .draining
+            .run_until_cancelled(sleep(pause))
+            .await
+            .filter(|()| !self.is_draining())
+            .ok_or(())
+    }
+
+    fn is_draining(&self) -> bool {
+        self.0.draining.is_cancelled()
+    }
+
+    /// Keeps a link to every coordinator there is, for as long as it is polled.
+    pub(crate) async fn run(self) {
+        let _following = AbortOnDropHandle::new(tokio::spawn(self.0.members.clone().follow()));
+        let _seats = Seats(&self);
+        let mut listed = self.0.members.watch();
+        loop {
+            let now = listed.borrow_and_update().clone();
+            let is_parting = self.seat(&now);
+            tokio::select! {
+                changed = listed.changed() => if changed.is_err() { return },
+                () = sleep(PARTING_LOOK), if is_parting => {}
+            }
+        }
+    }
+
+    /// Gives every member a link, and takes it from those that are none and have no calls left.
+    /// Says whether there are others yet.
+    fn seat(&self, members: &[Member]) -> bool {
+        let mut pool = self.pool();
+        for seat in pool.iter() {
+            let is_listed = members.contains(&seat.member);
+            if seat.link.is_listed() != is_listed {
+                seat.link.set_listed(is_listed);
+            }
+        }
+        for member in members {
+            if !pool.iter().any(|seat| seat.member == *member) {
+                let link = Link::new(Arc::clone(&self.0.board));
+                let (channel, known) = (self.0.members.channel(member), self.0.members.clone());
+                let running = link.clone().run(channel, member.to_string(), move || known.look());
+                let running = Some(AbortOnDropHandle::new(tokio::spawn(running)));
+                pool.push(Seat { member: member.clone(), link, _running: running });
+            }
+        }
+        let parted =
+            pool.extract_if(.., |seat| !seat.link.is_listed() && !seat.link.is_waited_for());
+        let parted: Vec<_> = parted.collect();
+        let is_parting = pool.iter().any(|seat| !seat.link.is_listed());
+        drop(pool);
+        parted.into_iter().for_each(|seat| seat.link.give_up());
+        is_parting
+    }
+
+    /// Ends streams whose readers are stuck, for as long as it is polled.
+    pub(crate) async fn watch_readers(self) {
+        loop {
+            sleep(self.0.board.reader_stall / 12).await;
+            let links: Vec<_> = self.pool().iter().map(|seat| seat.link.clone()).collect();
+            links.iter().for_each(Link::end_stuck);
+        }
+    }
+
+    /// From now on what loses its coordinator is not taken to another one: the client had better
+    /// go to another gateway, which does not leave.
+    pub(crate) fn drain(&self) {
+        self.0.draining.cancel();
+    }
+
+    /// Ends every call with a failure that says the gateway leaves, and takes no more.
+    pub(crate) fn leave(&self) {
+        self.0.is_leaving.store(true, Ordering::Relaxed);
+        self.drain();
+        let links: Vec<_> = self.pool().iter().map(|seat| seat.link.clone()).collect();
+        links.iter().for_each(Link::leave);
+        self.0.board.changed.notify_waiters();
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Vec<Seat>> {
+        // No code that can panic runs under the lock, so there is nothing half-done to fear.
+        self.0.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What it takes to wait elsewhere for the task of a send.
+struct Moving {
+    caller: Caller,
+    history_length: Option<i32>,
+    since: Instant,
+}
+
+impl Moving {
+    /// Of a send that waits for its task; others are answered where they were made.
+    fn of(caller: &Caller, body: &call::Body) -> Option<Self> {
+        let call::Body::Send(request) = body else { return None };
+        let configuration = request.configuration.as_ref();
+        if configuration.is_some_and(|c| c.return_immediately) {
+            return None;
+        }
+        let history_length = configuration.and_then(|c| c.history_length);
+        Some(Self { caller: caller.clone(), history_length, since: Instant::now() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

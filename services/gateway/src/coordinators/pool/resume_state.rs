@@ -1,0 +1,202 @@
+//! What is known of a stream, and so what to ask for where it goes on. It sees every frame once,
+//! and knows calls and nothing of links.
+
+use faultline_proto::{
+    Failure,
+    a2a::{
+        SendMessageRequest, StreamResponse, SubscribeToTaskRequest, TaskState,
+        stream_response::Payload,
+    },
+    v1::{Caller, Frame, Subscribe, WatchRequest, WatchResponse, call},
+};
+
+use crate::coordinators::link::{self, Again};
+
+pub(super) struct Course {
+    caller: Caller,
+    kind: Kind,
+    again: Again,
+    task_id: String,
+    /// The last event that was seen; zero: none that has a number.
+    seq: u64,
+    has_begun: bool,
+    is_resumed: bool,
+    /// Whether a coordinator that leaves and names no task has done nothing.
+    left_undone: bool,
+    /// One did so, and nobody else was asked since.
+    is_undone: bool,
+    /// Nothing comes after the last frame, whatever else is said.
+    is_over: bool,
+}
+
+enum Kind {
+    /// Kept whole until something came of it, if it may have to be made again till then.
+    Send {
+        tenant: String,
+        request: Option<Box<SendMessageRequest>>,
+    },
+    Subscribe(Subscribe),
+    Watch(WatchRequest),
+    Other,
+}
+
+impl Course {
+    pub(super) fn new(caller: &Caller, body: &call::Body, has_several: bool) -> Self {
+        let again = Again::of(caller, body);
+        let kind = match body {
+            call::Body::Stream(request) => Kind::Send {
+                tenant: request.tenant.clone(),
+                request: (again == Again::Keyed || has_several).then(|| Box::new(request.clone())),
+            },
+            call::Body::Subscribe(subscribe) => Kind::Subscribe(subscribe.clone()),
+            call::Body::Watch(request) => Kind::Watch(request.clone()),
+            _ => Kind::Other,
+        };
+        let (seq, task_id) = match &kind {
+            Kind::Subscribe(Subscribe { request, after }) => {
+                (after.unwrap_or(0), request.as_ref().map_or("", |request| &request.id).to_owned())
+            }
+            _ => (0, String::new()),
+        };
+        Self {
+            caller: caller.clone(),
+            kind,
+            again,
+            task_id,
+            seq,
+            has_begun: false,
+            is_resumed: false,
+            left_undone: link::is_left_undone(body),
+            is_undone: false,
+            is_over: false,
+        }
+    }
+
+    /// Learns from a frame; `false`: it was seen before.
+    pub(super) fn takes(&mut self, frame: &Frame) -> bool {
+        if self.is_resumed && frame.seq > 0 && frame.seq <= self.seq {
+            return false;
+        }
+        self.has_begun = true;
+        if let Kind::Send { request, .. } = &mut self.kind {
+            *request = None;
+        }
+        let Some(response) = &frame.response else { return true };
+        self.seq = frame.seq;
+        if self.task_id.is_empty() {
+            task_id(response).clone_into(&mut self.task_id);
+        }
+        self.is_over = match state(response) {
+            Some(
+                TaskState::Completed
+                | TaskState::Failed
+                | TaskState::Canceled
+                | TaskState::Rejected,
+            ) => true,
+            // A streaming send ends there. Its coordinator sees to that; one that only knows of a
+            // subscription does not.
+            Some(TaskState::InputRequired) => matches!(self.kind, Kind::Send { .. }),
+            _ => false,
+        };
+        true
+    }
+
+    /// Whether the last frame is where it ends, although the coordinator would not say so.
+    pub(super) fn ends_here(&self) -> bool {
+        self.is_over && self.is_resumed
+    }
+
+    /// Whether the last frame was the last one.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Whether it is known what to ask for: something came, or is promised.
+    pub(super) fn has_place(&self) -> bool {
+        self.has_begun || self.is_promised()
+    }
+
+    /// A send of which nothing came yet, and whose task is known all the same.
+    pub(super) fn is_promised(&self) -> bool {
+        !self.has_begun && matches!(self.kind, Kind::Send { .. }) && !self.task_id.is_empty()
+    }
+
+    /// Its coordinator left, and named the task that goes on elsewhere, or none.
+    pub(super) fn moved(&mut self, task_id: String) {
+        if self.has_place() {
+            return;
+        }
+        self.is_undone = task_id.is_empty() && self.left_undone;
+        if matches!(self.kind, Kind::Send { .. }) {
+            self.task_id = task_id;
+        }
+    }
+
+    pub(super) fn is_resumed(&self) -> bool {
+        self.is_resumed
+    }
+
+    /// What to ask for to have what comes next; `None`: there is no way to know.
+    pub(super) fn next(&mut self) -> Option<(Caller, call::Body)> {
+        let may_send = std::mem::take(&mut self.is_undone) || self.again == Again::Keyed;
+        let subscribe = |tenant: &str, after| {
+            let (tenant, id) = (tenant.to_owned(), self.task_id.clone());
+            let request = Some(SubscribeToTaskRequest { tenant, id });
+            call::Body::Subscribe(Subscribe { request, after })
+        };
+        let body = match &self.kind {
+            Kind::Send { request, .. } if !self.has_begun && may_send => {
+                call::Body::Stream((**request.as_ref()?).clone())
+            }
+            Kind::Send { tenant, .. } if self.is_promised() => subscribe(tenant, None),
+            Kind::Send { .. } if self.seq == 0 || self.task_id.is_empty() => return None,
+            Kind::Send { tenant, .. } => subscribe(tenant, Some(self.seq)),
+            Kind::Subscribe(asked) if !self.has_begun => call::Body::Subscribe(asked.clone()),
+            Kind::Subscribe(_) if self.seq == 0 => return None,
+            Kind::Subscribe(asked) => {
+                subscribe(asked.request.as_ref().map_or("", |r| &r.tenant), Some(self.seq))
+            }
+            Kind::Watch(request) => call::Body::Watch(request.clone()),
+            Kind::Other => return None,
+        };
+        Some((self.caller.clone(), body))
+    }
+
+    /// It goes on. What is to be said of it at once, if anything: whoever watches tasks missed
+    /// some.
+    pub(super) fn resume(&mut self) -> Option<Frame> {
+        self.is_resumed = true;
+        let is_watch = matches!(self.kind, Kind::Watch(_));
+        is_watch.then(|| {
+            let changed = Some(WatchResponse { missed: true, ..WatchResponse::default() });
+            Frame { changed, ..Frame::default() }
+        })
+    }
+
+    /// It does not.
+    pub(super) fn failure(&self, what: &str) -> Failure {
+        match self.is_promised() {
+            _ if self.is_undone => link::unreachable(),
+            true => self.again.failure(what).with_task(&self.task_id, ""),
+            false => self.again.failure(what),
+        }
+    }
+}
+
+fn task_id(response: &StreamResponse) -> &str {
+    match &response.payload {
+        Some(Payload::Task(task)) => &task.id,
+        Some(Payload::StatusUpdate(update)) => &update.task_id,
+        Some(Payload::ArtifactUpdate(update)) => &update.task_id,
+        Some(Payload::Message(_)) | None => "",
+    }
+}
+
+fn state(response: &StreamResponse) -> Option<TaskState> {
+    let status = match &response.payload {
+        Some(Payload::Task(task)) => task.status.as_ref(),
+        Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
+        Some(Payload::ArtifactUpdate(_) | Payload::Message(_)) | None => None,
+    };
+    status.map(|status| status.state())
+}

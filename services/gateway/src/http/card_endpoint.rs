@@ -1,0 +1,81 @@
+//! Agent cards over HTTP: the public card of an agent, and the extended one for its caller, with
+//! the headers by which clients may keep them.
+
+use std::time::SystemTime;
+
+use axum::body::Body;
+use faultline_proto::{Failure, a2a::AgentCard, reason};
+use http::{HeaderValue, Response};
+
+use crate::{
+    cards::card::Printed,
+    http::{
+        conditional::{self, Keeping, Tagged},
+        context::Exchange,
+        failure::{JSON, Refused},
+    },
+};
+
+/// A card changes when a worker with another one attaches, which is rare.
+const PUBLIC: HeaderValue = HeaderValue::from_static("public, max-age=60");
+const PRIVATE: HeaderValue = HeaderValue::from_static("private, max-age=60");
+
+/// The public card of one agent, or of the one that serves the root.
+pub(crate) async fn answer(
+    exchange: &Exchange,
+    name: Option<&str>,
+) -> Result<Response<Body>, Refused> {
+    let gateway = &exchange.gateway;
+    let agent = gateway.kept_cards.find(&gateway.links, name).await?;
+    let agent = agent.ok_or_else(|| not_found(name))?;
+    let cards = &gateway.cards;
+    let changed = agent.card_changed.and_then(|time| SystemTime::try_from(time).ok());
+    let mut card = agent.card.clone().unwrap_or_default();
+    if card.name.is_empty() {
+        card.name.clone_from(&agent.name);
+    }
+    let keeping = Keeping {
+        control: PUBLIC,
+        vary: cards.public.is_as_asked().then_some(HeaderValue::from_static("host")),
+        changed: changed.map(|changed| changed.max(cards.since)),
+    };
+    cards.complete(&exchange.head, name, &mut card);
+    Ok(conditional::answer(&exchange.head, tagged(cards.printed(card)), JSON, keeping))
+}
+
+/// An extended card as the answer to a GET, which its caller may keep and nobody else.
+pub(crate) fn extended_answer(
+    exchange: &Exchange,
+    card: &AgentCard,
+    kind: HeaderValue,
+) -> Response<Body> {
+    let cards = &exchange.gateway.cards;
+    let vary = match cards.public.is_as_asked() {
+        true => "authorization, host",
+        false => "authorization",
+    };
+    let vary = Some(HeaderValue::from_static(vary));
+    let keeping = Keeping { control: PRIVATE, vary, changed: None };
+    conditional::answer(&exchange.head, tagged(cards.printed(card.clone())), kind, keeping)
+}
+
+/// The tag of a card: by its bytes, or by its meaning where the bytes differ each time.
+fn tagged(printed: Printed) -> Tagged {
+    match printed.meaning {
+        None => Tagged::exactly(printed.body.into()),
+        Some(meaning) => Tagged::meaning(printed.body.into(), &meaning),
+    }
+}
+
+fn not_found(name: Option<&str>) -> Failure {
+    let failure = Failure::new(&reason::AGENT_NOT_FOUND);
+    match name {
+        Some(name) => failure.because(format!(
+            "no agent '{name}' is known here; POST /mesh/Agents lists those that are"
+        )),
+        None => failure.because(
+            "no agent serves the root: start a worker that offers the default agent, or ask for \
+             /agents/{agent}/.well-known/agent-card.json; POST /mesh/Agents lists the agents",
+        ),
+    }
+}

@@ -1,0 +1,183 @@
+//! Answers that clients and proxies may keep, and the short answer to who still has the current
+//! one (RFC 9110, section 13).
+
+use std::time::SystemTime;
+
+use axum::body::Body;
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Response, StatusCode,
+    header::{
+        CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+        LAST_MODIFIED, VARY,
+    },
+    request::Parts,
+};
+use ring::digest::{SHA256, digest};
+
+/// What is said about keeping an answer.
+pub(crate) struct Keeping {
+    pub(crate) control: HeaderValue,
+    /// The request headers that made the answer what it is, if any.
+    pub(crate) vary: Option<HeaderValue>,
+    /// When it last changed, where that is known.
+    pub(crate) changed: Option<SystemTime>,
+}
+
+/// A body, and the tag that tells it from others.
+pub(crate) struct Tagged {
+    body: Bytes,
+    tag: String,
+}
+
+impl Tagged {
+    /// By its bytes, with a strong tag.
+    pub(crate) fn exactly(body: Bytes) -> Self {
+        let tag = tag(&body);
+        Self { body, tag }
+    }
+
+    /// By what it means, with a weak tag: other bytes may say the same.
+    pub(crate) fn meaning(body: Bytes, meaning: &[u8]) -> Self {
+        Self { body, tag: format!("W/{}", tag(meaning)) }
+    }
+}
+
+/// The body, or only that it is still the same.
+pub(crate) fn answer(
+    request: &Parts,
+    Tagged { body, tag }: Tagged,
+    kind: HeaderValue,
+    keeping: Keeping,
+) -> Response<Body> {
+    let mut response = match is_current(&request.headers, &tag, keeping.changed) {
+        true => unchanged(),
+        false => whole(body, kind, request.method == Method::HEAD),
+    };
+    let headers = response.headers_mut();
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(ETAG, tag);
+    }
+    headers.insert(CACHE_CONTROL, keeping.control);
+    if let Some(vary) = keeping.vary {
+        headers.insert(VARY, vary);
+    }
+    let changed = keeping.changed.map(httpdate::fmt_http_date);
+    if let Some(Ok(changed)) = changed.map(|date| HeaderValue::from_str(&date)) {
+        headers.insert(LAST_MODIFIED, changed);
+    }
+    response
+}
+
+fn unchanged() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    response
+}
+
+fn whole(body: Bytes, kind: HeaderValue, only_head: bool) -> Response<Body> {
+    let length = HeaderValue::from(body.len());
+    let mut response = Response::new(if only_head { Body::empty() } else { body.into() });
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// Other bytes, another tag. Half of the digest is plenty.
+fn tag(body: &[u8]) -> String {
+    let digest = digest(&SHA256, body);
+    format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..16]))
+}
+
+fn is_current(headers: &HeaderMap, tag: &str, changed: Option<SystemTime>) -> bool {
+    // With tags the date counts for nothing, so that a client with both is not misled by it.
+    if headers.contains_key(IF_NONE_MATCH) {
+        let opaque = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
+        let lists = headers.get_all(IF_NONE_MATCH).iter().filter_map(|v| v.to_str().ok());
+        // Our tags have no comma in them, so one of another's that has is only not ours.
+        return lists.flat_map(|list| list.split(',')).any(|one| {
+            let one = one.trim();
+            one == "*" || opaque(one) == opaque(tag)
+        });
+    }
+    let since = || headers.get(IF_MODIFIED_SINCE)?.to_str().ok();
+    let since = since().and_then(|date| httpdate::parse_http_date(date).ok());
+    // What is sent as a date has whole seconds, so what is compared with it has too.
+    let sent = changed.map(httpdate::HttpDate::from);
+    matches!((since, sent), (Some(since), Some(sent)) if sent <= since.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::HeaderName;
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::http::failure::JSON;
+
+    /// Not a whole second, as the date in a header is.
+    fn changed() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_700)
+    }
+
+    fn ask(method: Method, headers: &[(HeaderName, &str)]) -> Response<Body> {
+        let mut request = http::Request::builder().method(method).uri("/");
+        for (name, value) in headers {
+            request = request.header(name, *value);
+        }
+        let keeping = Keeping {
+            control: HeaderValue::from_static("public, max-age=60"),
+            vary: Some(HeaderValue::from_static("host")),
+            changed: Some(changed()),
+        };
+        let body = Tagged::exactly(Bytes::from_static(b"{}"));
+        answer(&request.body(()).unwrap().into_parts().0, body, JSON, keeping)
+    }
+
+    #[test]
+    fn who_has_the_current_one_is_told_so() {
+        let first = ask(Method::GET, &[]);
+        assert_eq!(first.status(), StatusCode::OK);
+        let tag = first.headers()[ETAG].to_str().unwrap().to_owned();
+        let date = first.headers()[LAST_MODIFIED].to_str().unwrap().to_owned();
+        let earlier = httpdate::fmt_http_date(changed() - Duration::from_secs(1));
+        let later = httpdate::fmt_http_date(changed() + Duration::from_secs(1));
+        let (weak, among) = (format!("W/{tag}"), format!("\"x\", W/\"y,z\" ,{tag}"));
+        for (headers, status) in [
+            (vec![(IF_NONE_MATCH, &*tag)], 304),
+            (vec![(IF_NONE_MATCH, &*weak)], 304),
+            (vec![(IF_NONE_MATCH, &*among)], 304),
+            (vec![(IF_NONE_MATCH, "\"x\""), (IF_NONE_MATCH, &*tag)], 304),
+            (vec![(IF_NONE_MATCH, "*")], 304),
+            (vec![(IF_NONE_MATCH, "\"x\"")], 200),
+            (vec![(IF_NONE_MATCH, "")], 200),
+            (vec![(IF_NONE_MATCH, tag.trim_matches('"'))], 200),
+            (vec![(IF_MODIFIED_SINCE, &*date)], 304),
+            (vec![(IF_MODIFIED_SINCE, &*later)], 304),
+            (vec![(IF_MODIFIED_SINCE, &*earlier)], 200),
+            (vec![(IF_MODIFIED_SINCE, "yesterday")], 200),
+            (vec![(IF_NONE_MATCH, "\"x\""), (IF_MODIFIED_SINCE, &*date)], 200),
+            (vec![(IF_NONE_MATCH, &*tag), (IF_MODIFIED_SINCE, &*earlier)], 304),
+        ] {
+            let response = ask(Method::GET, &headers);
+            assert_eq!(response.status().as_u16(), status, "{headers:?}");
+            for name in [ETAG, CACHE_CONTROL, LAST_MODIFIED, VARY] {
+                assert_eq!(response.headers()[&name], first.headers()[&name], "{headers:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_is_all_but_the_body() {
+        let (get, head) = (ask(Method::GET, &[]), ask(Method::HEAD, &[]));
+        assert_eq!(get.headers(), head.headers());
+        assert_eq!(head.headers()[CONTENT_LENGTH], "2");
+        assert_eq!(get.into_body().collect().await.unwrap().to_bytes(), "{}");
+        assert_eq!(head.into_body().collect().await.unwrap().to_bytes(), "");
+        let unchanged = ask(Method::GET, &[(IF_NONE_MATCH, "*")]);
+        assert_eq!(unchanged.into_body().collect().await.unwrap().to_bytes(), "");
+    }
+}

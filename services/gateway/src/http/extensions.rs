@@ -1,0 +1,76 @@
+//! Extensions of A2A: those that a request declares, and those that its answer says are in force.
+//! What they mean is between clients and agents.
+
+use faultline_proto::Failure;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::protocol::validate;
+
+const HEADER: HeaderName = HeaderName::from_static("a2a-extensions");
+/// What it was called in 0.3.
+const OLD_HEADER: HeaderName = HeaderName::from_static("x-a2a-extensions");
+/// Extensions that one request may declare. Every call carries them.
+const DECLARED_MAX: usize = 64;
+
+/// URIs between commas, in one header or several.
+pub(crate) fn declared(request: &HeaderMap) -> Result<Vec<String>, Failure> {
+    let mut declared: Vec<String> = Vec::new();
+    let headers = request.get_all(HEADER).into_iter().chain(request.get_all(OLD_HEADER));
+    let uris = headers.flat_map(|header| header.to_str().unwrap_or("").split(','));
+    for uri in uris.map(str::trim).filter(|uri| !uri.is_empty()) {
+        if declared.iter().any(|known| known == uri) {
+            continue;
+        }
+        if declared.len() == DECLARED_MAX {
+            let text = format!("must name at most {DECLARED_MAX} extensions");
+            return Err(validate::violation("A2A-Extensions", &text));
+        }
+        declared.push(uri.to_owned());
+    }
+    Ok(declared)
+}
+
+/// Tells the client which of them are in force, under the name by which it asked.
+pub(crate) fn put(active: &[String], request: &HeaderMap, response: &mut HeaderMap) {
+    if active.is_empty() {
+        return;
+    }
+    let is_old = !request.contains_key(HEADER) && request.contains_key(OLD_HEADER);
+    if let Ok(value) = HeaderValue::from_str(&active.join(", ")) {
+        response.insert(if is_old { OLD_HEADER } else { HEADER }, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(values: &[(HeaderName, &str)]) -> HeaderMap {
+        values.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn each_is_declared_once_and_not_too_many_are() {
+        let read = |text: &str| declared(&headers(&[(HEADER, text)]));
+        assert_eq!(read(" urn:a ,,urn:b,urn:a").unwrap(), ["urn:a", "urn:b"]);
+        let many = |n: usize| (0..n).map(|n| format!("urn:{n},")).collect::<String>();
+        assert_eq!(read(&many(64)).unwrap().len(), 64);
+        assert_eq!(read(&many(64).repeat(2)).unwrap().len(), 64);
+        assert_eq!(read(&many(65)).unwrap_err().violations[0].field, "A2A-Extensions");
+    }
+
+    #[test]
+    fn the_answer_has_the_name_of_the_question() {
+        let (new, old) = (headers(&[(HEADER, "urn:a")]), headers(&[(OLD_HEADER, "urn:a")]));
+        let both = headers(&[(OLD_HEADER, "urn:b"), (HEADER, "urn:a")]);
+        for (request, name, said) in
+            [(new, HEADER, "urn:a"), (old, OLD_HEADER, "urn:a"), (both, HEADER, "urn:a, urn:b")]
+        {
+            let mut response = HeaderMap::new();
+            put(&[], &request, &mut response);
+            assert!(response.is_empty());
+            put(&declared(&request).unwrap(), &request, &mut response);
+            assert_eq!((response.len(), response[name].to_str().unwrap()), (1, said));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the gateway measures: every request once, by what it asked for and how it was answered.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use faultline_chassis::{
+    Metrics,
+    metrics::{
+        CALL, Def, Histogram, Histograms,
+        failures::{Failures, reason_of},
+    },
+};
+use faultline_proto::{Failure, status, v1::Severity};
+use http::StatusCode;
+
+use crate::{http::route::Route, protocol::operation::Operation};
+
+const REQUESTS: Def<5> = Def::time(
+    "http.server.request.duration",
+    "Requests that were answered; of a stream, the time to its beginning.",
+    [
+        "http.request.method",
+        "http.route",
+        "http.response.status_code",
+        "a2a.method.name",
+        "error.type",
+    ],
+    CALL,
+);
+pub(crate) struct Meters {
+    requests: Histograms<5>,
+    /// Those that are posted and go well, by where and what: finding their series would cost more
+    /// than the rest.
+    often: [[OnceLock<Histogram>; Operation::ALL.len()]; 4],
+    failures: Failures,
+}
+
+impl Meters {
+    pub(crate) fn new(metrics: &Metrics) -> Arc<Self> {
+        let (requests, failures) = (metrics.histogram(&REQUESTS), Failures::of(metrics));
+        Arc::new(Self { requests, often: Default::default(), failures })
+    }
+
+    /// Of a request that was posted and went well, if it is one of those.
+    fn often(&self, route: &Route<'_>, operation: Operation) -> Option<&Histogram> {
+        let door = match route {
+            Route::Rpc(None) => 0,
+            Route::Rpc(Some(_)) => 1,
+            Route::Rest(_) => 2,
+            Route::Grpc => 3,
+            _ => return None,
+        };
+        let place = self.often[door].get(operation as usize)?;
+        let labels = ["POST", route.template(), StatusCode::OK.as_str(), operation.name(), ""];
+        Some(place.get_or_init(|| self.requests.with(labels)))
+    }
+}
+
+/// What becomes known of one request on its way.
+pub(crate) struct Seen {
+    meters: Arc<Meters>,
+    operation: OnceLock<Operation>,
+    error: OnceLock<&'static str>,
+}
+
+impl Seen {
+    pub(crate) fn new(meters: &Arc<Meters>) -> Arc<Self> {
+        let meters = Arc::clone(meters);
+        Arc::new(Self { meters, operation: OnceLock::new(), error: OnceLock::new() })
+    }
+
+    /// What it asks for. The first word counts, as nobody says another.
+    pub(crate) fn asks(&self, operation: Operation) {
+        let _ = self.operation.set(operation);
+    }
+
+    /// It is answered with this. What came from behind us was counted there.
+    pub(crate) fn failed(&self, failure: &Failure, is_ours: bool) {
+        let _ = self.error.set(reason_of(failure));
+        if is_ours {
+            self.meters.failures.count(failure, "", Severity::Fatal);
+        }
+    }
+
+    /// The same by gRPC, which has little room.
+    pub(crate) fn told_by_status(&self, failure: &Failure) {
+        if !status::fits(failure) {
+            self.meters.failures.truncated();
+        }
+    }
+
+    pub(crate) fn answered(
+        &self,
+        method: &str,
+        route: &Route<'_>,
+        status: StatusCode,
+        took: Duration,
+    ) {
+        let (operation, error) = (self.operation.get().copied(), self.error.get().copied());
+        let well = error.is_none() && status == StatusCode::OK && method == "POST";
+        let often = operation.filter(|_| well).and_then(|o| self.meters.often(route, o));
+        if let Some(histogram) = often {
+            return histogram.record(took);
+        }
+        let operation = operation.map_or("", Operation::name);
+        let error = error.unwrap_or_default();
+        let labels = [method, route.template(), status.as_str(), operation, error];
+        self.meters.requests.at(labels, |histogram| histogram.record(took));
+    }
+}

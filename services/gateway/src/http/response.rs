@@ -1,0 +1,289 @@
+//! The form of a JSON answer: what is put around it, and which version of A2A it is written in.
+//! JSON-RPC and REST share everything but this. Old requests become new here, new answers old.
+
+use axum::body::Body;
+use bytes::Bytes;
+use faultline_proto::{
+    Failure,
+    a2a::ListTasksResponse,
+    json,
+    v1::{Frame, call, reply},
+};
+use http::{HeaderValue, Response, header::CONTENT_TYPE};
+use serde_json::Value;
+
+use crate::{
+    http::{
+        admission::{self, Admitted},
+        card_endpoint,
+        context::Exchange,
+        extensions,
+        failure::{JSON, Refused, Reporter},
+        sse::{self, Writing},
+    },
+    protocol::{
+        operation::Operation,
+        request_id::Id,
+        v03::{self, Dialect},
+        validate,
+        version::Version,
+    },
+};
+
+const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
+
+#[derive(Clone)]
+pub(crate) struct Form {
+    pub(crate) wrap: Wrap,
+    pub(crate) version: Version,
+    pub(crate) operation: Operation,
+}
+
+#[derive(Clone)]
+pub(crate) enum Wrap {
+    /// In JSON-RPC's envelope.
+    Rpc(Id),
+    /// As it is.
+    Bare,
+}
+
+impl Form {
+    /// The call that a request in JSON asks for, not checked yet.
+    pub(crate) fn read(&self, text: &str) -> Result<call::Body, Failure> {
+        match self.version {
+            Version::V1 => self.operation.read(text),
+            Version::V03 => {
+                let old = json::plain_from_str(text);
+                let old = old.map_err(|error| validate::not_the_message(&error))?;
+                let new = v03::request(self.operation, self.dialect(), old)?;
+                v03::meant(self.operation, &new).read(&new.to_string())
+            }
+        }
+    }
+
+    /// Does what is asked, and answers in this form whatever comes of it.
+    pub(crate) async fn answer(
+        self,
+        exchange: &Exchange,
+        agent: Option<&str>,
+        call: Result<call::Body, Failure>,
+    ) -> Response<Body> {
+        let admit = |call| admission::admit(exchange, self.operation, agent, call);
+        let answered = match call.and_then(admit) {
+            Err(failure) => Err(failure),
+            Ok(call) if self.operation.streams() => self.stream(exchange, call).await,
+            Ok(call) => self.once(exchange, call).await,
+        };
+        answered.unwrap_or_else(|failure| self.refuse(failure.into(), exchange))
+    }
+
+    async fn stream(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {
+        let frames = admission::stream(exchange, call).await?;
+        sse::answer(exchange, frames, self.clone()).await
+    }
+
+    async fn once(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {
+        let with_artifacts = call.lists_artifacts();
+        let answer = admission::once(exchange, call).await?;
+        let mut response = match (&self.wrap, &answer.body) {
+            (Wrap::Bare, reply::Body::Card(card)) => {
+                card_endpoint::extended_answer(exchange, card, self.kind())
+            }
+            (_, body) => self.whole(body, with_artifacts)?,
+        };
+        extensions::put(&answer.extensions, &exchange.head.headers, response.headers_mut());
+        Ok(response)
+    }
+
+    fn whole(&self, answer: &reply::Body, with_artifacts: bool) -> Result<Response<Body>, Failure> {
+        let mut out = Vec::with_capacity(1024);
+        self.open(&mut out);
+        match (self.version, answer) {
+            (Version::V1, reply::Body::List(list)) if with_artifacts => {
+                write_with_artifacts(list, &mut out);
+            }
+            (Version::V1, answer) => write(answer, &mut out)?,
+            (Version::V03, answer) => self.write_old(answer, &mut out)?,
+        }
+        self.close(&mut out);
+        let mut response = Response::new(Body::from(out));
+        response.headers_mut().insert(CONTENT_TYPE, self.kind());
+        Ok(response)
+    }
+
+    fn write_old(&self, answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
+        let mut new = Vec::new();
+        match (self.operation, answer) {
+            (Operation::GetTaskPushNotificationConfig, reply::Body::Pushes(all)) => {
+                let first = all.configs.first().ok_or_else(v03::no_configuration)?;
+                json::write(first, &mut new);
+            }
+            _ => write(answer, &mut new)?,
+        }
+        put(&v03::answer(self.operation, self.dialect(), reread(&new)), out);
+        Ok(())
+    }
+
+    pub(crate) fn refuse(&self, refused: Refused, exchange: &Exchange) -> Response<Body> {
+        match &self.wrap {
+            Wrap::Rpc(id) => exchange.reporter().rpc(refused, id),
+            Wrap::Bare => exchange.reporter().plain(refused, self.version),
+        }
+    }
+
+    fn kind(&self) -> HeaderValue {
+        match (&self.wrap, self.version) {
+            (Wrap::Bare, Version::V1) => A2A_JSON,
+            _ => JSON,
+        }
+    }
+
+    fn dialect(&self) -> Dialect {
+        match self.wrap {
+            Wrap::Rpc(_) => Dialect::Rpc,
+            Wrap::Bare => Dialect::Rest,
+        }
+    }
+
+    fn open(&self, out: &mut Vec<u8>) {
+        if let Wrap::Rpc(id) = &self.wrap {
+            out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+            out.extend_from_slice(id.as_bytes());
+            out.extend_from_slice(br#","result":"#);
+        }
+    }
+
+    fn close(&self, out: &mut Vec<u8>) {
+        if let Wrap::Rpc(_) = self.wrap {
+            out.push(b'}');
+        }
+    }
+}
+
+impl Writing for Form {
+    fn write_event(&self, frame: Frame, out: &mut Vec<u8>) {
+        let event = &frame.response.unwrap_or_default();
+        out.extend_from_slice(b"data: ");
+        self.open(out);
+        match self.version {
+            Version::V1 => json::write(event, out),
+            Version::V03 => {
+                let new = reread(&json::to_vec(event));
+                put(&v03::event(self.operation, self.dialect(), new), out);
+            }
+        }
+        self.close(out);
+        out.extend_from_slice(b"\n\n");
+    }
+
+    /// The event that ends a stream that broke. JSON-RPC has errors of its own; elsewhere the
+    /// event says that it is one.
+    fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>) {
+        let event: &[u8] = match self.wrap {
+            Wrap::Rpc(_) => b"data: ",
+            Wrap::Bare => b"event: error\ndata: ",
+        };
+        out.extend_from_slice(event);
+        match &self.wrap {
+            Wrap::Rpc(id) => report.write_rpc(failure, id, out),
+            Wrap::Bare => report.write_plain(failure, self.version, out),
+        }
+        out.extend_from_slice(b"\n\n");
+    }
+}
+
+fn reread(json: &[u8]) -> Value {
+    serde_json::from_slice(json).expect("what ProtoJSON writes is JSON")
+}
+
+fn put(value: &Value, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, value).expect("a Value is always JSON");
+}
+
+pub(crate) fn json_answer(body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+/// Appends the JSON of an answer, if it is one to an operation.
+fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
+    match answer {
+        reply::Body::Sent(sent) => json::write(sent, out),
+        reply::Body::Task(task) => json::write(task, out),
+        reply::Body::List(list) => json::write(list, out),
+        reply::Body::Push(config) => json::write(config, out),
+        reply::Body::Pushes(configs) => json::write(configs, out),
+        reply::Body::Card(card) => json::write(card, out),
+        reply::Body::Deleted(_) => out.extend_from_slice(b"{}"),
+        reply::Body::Frame(_)
+        | reply::Body::Failure(_)
+        | reply::Body::End(_)
+        | reply::Body::Agents(_)
+        | reply::Body::Workers(_)
+        | reply::Body::Inspect(_)
+        | reply::Body::Tasks(_)
+        | reply::Body::Events(_)
+        | reply::Body::Activity(_)
+        | reply::Body::Failures(_)
+        | reply::Body::AgentRemoved(_)
+        | reply::Body::Moved(_) => return Err(validate::wrong_answer()),
+    }
+    Ok(())
+}
+
+/// The same of a list whose tasks show what they made, which is an empty list where that is
+/// nothing: in protobuf this is the same as not to be shown, in JSON it is not.
+fn write_with_artifacts(list: &ListTasksResponse, out: &mut Vec<u8>) {
+    const EMPTY: &[u8] = br#"{"tasks":[]"#;
+    let around = ListTasksResponse {
+        tasks: Vec::new(),
+        next_page_token: list.next_page_token.clone(),
+        ..*list
+    };
+    let around = json::to_vec(&around);
+    let rest = around.strip_prefix(EMPTY).expect("the tasks are required and come first");
+    out.extend_from_slice(&EMPTY[..EMPTY.len() - 1]);
+    for task in &list.tasks {
+        json::write(task, out);
+        if task.artifacts.is_empty() {
+            out.pop();
+            out.extend_from_slice(br#","artifacts":[]}"#);
+        }
+        out.push(b',');
+    }
+    if !list.tasks.is_empty() {
+        out.pop();
+    }
+    out.push(b']');
+    out.extend_from_slice(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_with_artifacts_has_them_also_where_there_are_none() {
+        let mut list: ListTasksResponse = json::from_str(
+            r#"{"tasks":[{"id":"a"},{"id":"b","artifacts":[{"artifactId":"x"}]},{"id":"c"}],
+                "nextPageToken":"n","pageSize":3,"totalSize":7}"#,
+        )
+        .unwrap();
+        let written = |list: &ListTasksResponse| -> serde_json::Value {
+            let mut out = Vec::new();
+            write_with_artifacts(list, &mut out);
+            serde_json::from_slice(&out).unwrap()
+        };
+        let mut shown = written(&list);
+        for (task, count) in [(0, 0), (1, 1), (2, 0)] {
+            let artifacts = shown["tasks"][task].as_object_mut().unwrap().remove("artifacts");
+            assert_eq!(artifacts.unwrap().as_array().unwrap().len(), count);
+        }
+        list.tasks.iter_mut().for_each(|task| task.artifacts.clear());
+        let plain: serde_json::Value = serde_json::from_str(&json::to_string(&list)).unwrap();
+        assert_eq!(shown, plain, "and is the same otherwise");
+        list.tasks.clear();
+        assert_eq!(written(&list)["tasks"], serde_json::json!([]));
+    }
+}

@@ -1,0 +1,399 @@
+//! Which path is what. One list for all bindings, and not axum's router: it cannot match
+//! `{id}:cancel`, and every refusal has to be in the form of its binding.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, Method, header::CONTENT_TYPE};
+use percent_encoding::percent_decode_str;
+
+use crate::protocol::{binding::Binding, operation::Operation};
+
+const HEALTH: &str = "/grpc.health.v1.Health/";
+const CARD: &str = ".well-known/agent-card.json";
+const OLD_CARD: &str = ".well-known/agent.json";
+/// First steps of a path that are ours, so no tenant can have such a name.
+const RESERVED: [&str; 9] =
+    [".well-known", "agents", "console", "healthz", "mesh", "message", "metrics", "tasks", "v1"];
+
+/// What the pages may know of this gateway and of who uses them: the one file that is not public.
+pub(crate) const CONSOLE_CONFIG: &str = "config.json";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route<'a> {
+    /// gRPC: its own paths, on the same port.
+    Grpc,
+    /// The part of gRPC that balancers ask, and nobody has to say who they are for.
+    GrpcHealth,
+    /// JSON-RPC, at the root or for one agent.
+    Rpc(Option<&'a str>),
+    Rest(Rest<'a>),
+    Card(Option<&'a str>),
+    /// The same, where clients older than 0.3 look for it.
+    OldCard(Option<&'a str>),
+    Mesh(&'a str),
+    /// The numbers, as Prometheus scrapes them.
+    Metrics,
+    /// The operators' pages: without a slash, or one of their files.
+    Console(Option<&'a str>),
+    Health,
+    Nothing,
+}
+
+/// One resource of the REST binding, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rest<'a> {
+    /// Of the path `/agents/{agent}/…`.
+    pub(crate) agent: Option<&'a str>,
+    /// Of the path `/{tenant}/…`, which may stand behind the agent.
+    pub(crate) tenant: Option<Cow<'a, str>>,
+    /// Below `/v1`, where A2A 0.3 has its paths.
+    pub(crate) is_v03: bool,
+    pub(crate) resource: Resource<'a>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Resource<'a> {
+    Send,
+    Stream,
+    Tasks,
+    Task(Cow<'a, str>),
+    Cancel(Cow<'a, str>),
+    Subscribe(Cow<'a, str>),
+    Pushes(Cow<'a, str>),
+    Push(Cow<'a, str>, Cow<'a, str>),
+    ExtendedCard,
+}
+
+impl<'a> Route<'a> {
+    pub(crate) fn of(path: &'a str, headers: &HeaderMap) -> Self {
+        match path {
+            _ if is_grpc(headers) => match path.starts_with(HEALTH) {
+                true => Route::GrpcHealth,
+                false => Route::Grpc,
+            },
+            "/" => Route::Rpc(None),
+            "/healthz" => Route::Health,
+            "/metrics" => Route::Metrics,
+            _ => path.strip_prefix('/').map_or(Route::Nothing, Self::below_root),
+        }
+    }
+
+    fn below_root(path: &'a str) -> Self {
+        match path.split_once('/') {
+            _ if path == CARD => Route::Card(None),
+            _ if path == OLD_CARD => Route::OldCard(None),
+            None if path == "console" => Route::Console(None),
+            Some(("console", file)) => Route::Console(Some(file)),
+            Some(("mesh", method)) => Route::Mesh(method),
+            Some(("agents", rest)) => Self::below_agents(rest),
+            _ => Rest::of(None, path).map_or(Route::Nothing, Route::Rest),
+        }
+    }
+
+    fn below_agents(path: &'a str) -> Self {
+        let (agent, rest) = path.split_once('/').unwrap_or((path, ""));
+        match rest {
+            // No agent has a name that would have to be escaped.
+            _ if agent.is_empty() || agent.contains('%') => Route::Nothing,
+            "" => Route::Rpc(Some(agent)),
+            CARD => Route::Card(Some(agent)),
+            OLD_CARD => Route::OldCard(Some(agent)),
+            rest => Rest::of(Some(agent), rest).map_or(Route::Nothing, Route::Rest),
+        }
+    }
+
+    /// The one that a path belongs to; none for cards, health and the operators' view.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        match self {
+            Route::Rpc(_) => Some(Binding::JsonRpc),
+            Route::Rest(_) => Some(Binding::Rest),
+            Route::Grpc => Some(Binding::Grpc),
+            Route::GrpcHealth
+            | Route::Card(_)
+            | Route::OldCard(_)
+            | Route::Mesh(_)
+            | Route::Metrics
+            | Route::Console(_)
+            | Route::Health
+            | Route::Nothing => None,
+        }
+    }
+
+    /// The methods of a path, as `Allow` lists them.
+    pub(crate) fn allow(&self) -> &'static str {
+        match self {
+            Route::Grpc | Route::GrpcHealth | Route::Rpc(_) | Route::Mesh(_) => "POST",
+            Route::Rest(rest) => rest.resource.allow(),
+            Route::Card(_) | Route::OldCard(_) | Route::Console(_) => "GET, HEAD",
+            Route::Metrics | Route::Health | Route::Nothing => "GET, HEAD",
+        }
+    }
+
+    pub(crate) fn allows(&self, method: &Method) -> bool {
+        self.allow().split(", ").any(|allowed| allowed == method.as_str())
+    }
+
+    /// Whether it does not matter who asks.
+    pub(crate) fn is_public(&self) -> bool {
+        match self {
+            Route::Card(_) | Route::OldCard(_) | Route::Health | Route::GrpcHealth => true,
+            // The pages tell nothing. Who uses them and what they may do is another matter.
+            Route::Console(file) => *file != Some(CONSOLE_CONFIG),
+            Route::Nothing => true,
+            Route::Grpc | Route::Rpc(_) | Route::Rest(_) | Route::Mesh(_) => false,
+            Route::Metrics => false,
+        }
+    }
+
+    /// The path as a span names it: few names, whatever clients ask for.
+    pub(crate) fn template(&self) -> &'static str {
+        match self {
+            Route::Grpc => "/lf.a2a.v1.A2AService",
+            Route::GrpcHealth => "/grpc.health.v1.Health",
+            Route::Rpc(None) => "/",
+            Route::Rpc(Some(_)) => "/agents/{agent}",
+            Route::Rest(rest) => rest.resource.template(),
+            Route::Card(None) => "/.well-known/agent-card.json",
+            Route::Card(Some(_)) => "/agents/{agent}/.well-known/agent-card.json",
+            Route::OldCard(None) => "/.well-known/agent.json",
+            Route::OldCard(Some(_)) => "/agents/{agent}/.well-known/agent.json",
+            Route::Mesh(_) => "/mesh/{method}",
+            Route::Metrics => "/metrics",
+            Route::Console(None) => "/console",
+            Route::Console(Some(_)) => "/console/{file}",
+            Route::Health => "/healthz",
+            Route::Nothing => "unknown path",
+        }
+    }
+}
+
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let given = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
+    let rest = given.and_then(|value| value.strip_prefix(b"application/grpc"));
+    // What follows a minus is gRPC-Web, which is another protocol.
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+impl<'a> Rest<'a> {
+    fn of(agent: Option<&'a str>, path: &'a str) -> Option<Self> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let (path, is_v03) = match path.strip_prefix("v1/") {
+            Some(rest) => (rest, true),
+            None => (path, false),
+        };
+        if let Some(resource) = Resource::of(path, is_v03) {
+            return Some(Self { agent, tenant: None, is_v03, resource });
+        }
+        let (first, rest) = path.split_once('/')?;
+        let tenant = decode(first).filter(|t| !t.is_empty() && !RESERVED.contains(&&**t))?;
+        let resource = Resource::of(rest, is_v03)?;
+        Some(Self { agent, tenant: Some(tenant), is_v03, resource })
+    }
+}
+
+impl<'a> Resource<'a> {
+    fn of(path: &'a str, is_v03: bool) -> Option<Self> {
+        let steps = path.split('/').map(decode).collect::<Option<Vec<_>>>()?;
+        let mut steps = steps.into_iter();
+        let step = (steps.next()?, steps.next(), steps.next(), steps.next(), steps.next());
+        let named = |id: &Cow<'_, str>| !id.is_empty();
+        Some(match step {
+            (first, None, ..) => match &*first {
+                "message:send" => Resource::Send,
+                "message:stream" => Resource::Stream,
+                // There was no way to list tasks in 0.3.
+                "tasks" if !is_v03 => Resource::Tasks,
+                "extendedAgentCard" if !is_v03 => Resource::ExtendedCard,
+                "card" if is_v03 => Resource::ExtendedCard,
+                _ => return None,
+            },
+            (tasks, Some(id), None, ..) if tasks == "tasks" && named(&id) => {
+                match id.rsplit_once(':') {
+                    Some((id, "cancel")) => Resource::Cancel(Cow::Owned(id.to_owned())),
+                    Some((id, "subscribe")) => Resource::Subscribe(Cow::Owned(id.to_owned())),
+                    _ => Resource::Task(id),
+                }
+            }
+            (tasks, Some(task), Some(pushes), push, None)
+                if tasks == "tasks" && named(&task) && pushes == "pushNotificationConfigs" =>
+            {
+                match push {
+                    None => Resource::Pushes(task),
+                    Some(id) => named(&id).then_some(Resource::Push(task, id))?,
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    /// What a method does here, if anything.
+    pub(crate) fn operation(&self, method: &Method) -> Option<Operation> {
+        Some(match (self, method.as_str()) {
+            (Resource::Send, "POST") => Operation::SendMessage,
+            (Resource::Stream, "POST") => Operation::SendStreamingMessage,
+            (Resource::Tasks, "GET") => Operation::ListTasks,
+            (Resource::Task(_), "GET") => Operation::GetTask,
+            (Resource::Cancel(_), "POST") => Operation::CancelTask,
+            // The specification says both, so clients do either.
+            (Resource::Subscribe(_), "GET" | "POST") => Operation::SubscribeToTask,
+            (Resource::Pushes(_), "POST") => Operation::CreateTaskPushNotificationConfig,
+            (Resource::Pushes(_), "GET") => Operation::ListTaskPushNotificationConfigs,
+            (Resource::Push(..), "GET") => Operation::GetTaskPushNotificationConfig,
+            (Resource::Push(..), "DELETE") => Operation::DeleteTaskPushNotificationConfig,
+            (Resource::ExtendedCard, "GET") => Operation::GetExtendedAgentCard,
+            _ => return None,
+        })
+    }
+
+    fn allow(&self) -> &'static str {
+        match self {
+            Resource::Send | Resource::Stream | Resource::Cancel(_) => "POST",
+            Resource::Tasks | Resource::Task(_) | Resource::ExtendedCard => "GET",
+            Resource::Subscribe(_) | Resource::Pushes(_) => "GET, POST",
+            Resource::Push(..) => "GET, DELETE",
+        }
+    }
+
+    fn template(&self) -> &'static str {
+        match self {
+            Resource::Send => "/message:send",
+            Resource::Stream => "/message:stream",
+            Resource::Tasks => "/tasks",
+            Resource::Task(_) => "/tasks/{id}",
+            Resource::Cancel(_) => "/tasks/{id}:cancel",
+            Resource::Subscribe(_) => "/tasks/{id}:subscribe",
+            Resource::Pushes(_) => "/tasks/{id}/pushNotificationConfigs",
+            Resource::Push(..) => "/tasks/{id}/pushNotificationConfigs/{config}",
+            Resource::ExtendedCard => "/extendedAgentCard",
+        }
+    }
+}
+
+/// One step of a path. What is not text is at no path of ours.
+fn decode(step: &str) -> Option<Cow<'_, str>> {
+    percent_decode_str(step).decode_utf8().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rest(
+        agent: Option<&'static str>,
+        tenant: Option<&'static str>,
+        resource: Resource<'static>,
+    ) -> Route<'static> {
+        let tenant = tenant.map(Cow::Borrowed);
+        Route::Rest(Rest { agent, tenant, is_v03: false, resource })
+    }
+
+    fn v03(agent: Option<&'static str>, resource: Resource<'static>) -> Route<'static> {
+        Route::Rest(Rest { agent, tenant: None, is_v03: true, resource })
+    }
+
+    #[test]
+    fn every_path_has_one_meaning() {
+        let id = |id: &'static str| Cow::Borrowed(id);
+        for (path, route) in [
+            ("/", Route::Rpc(None)),
+            ("/agents/echo", Route::Rpc(Some("echo"))),
+            ("/agents/echo/", Route::Rpc(Some("echo"))),
+            ("/agents/", Route::Nothing),
+            ("/agents", Route::Nothing),
+            ("/agents//", Route::Nothing),
+            ("/agents/echo//", Route::Nothing),
+            ("/agents/%65cho", Route::Nothing),
+            ("/agents/%65cho/tasks", Route::Nothing),
+            ("/.well-known/agent-card.json", Route::Card(None)),
+            ("/agents/echo/.well-known/agent-card.json", Route::Card(Some("echo"))),
+            ("/.well-known/agent.json", Route::OldCard(None)),
+            ("/agents/echo/.well-known/agent.json", Route::OldCard(Some("echo"))),
+            ("/mesh/Agents", Route::Mesh("Agents")),
+            ("/mesh", Route::Nothing),
+            ("/healthz", Route::Health),
+            ("/healthz/", Route::Nothing),
+            ("/metrics", Route::Metrics),
+            ("/metrics/x", Route::Nothing),
+            ("//", Route::Nothing),
+            ("", Route::Nothing),
+            ("/message:send", rest(None, None, Resource::Send)),
+            ("/message%3Asend", rest(None, None, Resource::Send)),
+            ("/message:stream/", rest(None, None, Resource::Stream)),
+            ("/message:other", Route::Nothing),
+            ("/tasks", rest(None, None, Resource::Tasks)),
+            ("/tasks/", rest(None, None, Resource::Tasks)),
+            ("/tasks//", Route::Nothing),
+            ("/tasks/t-1", rest(None, None, Resource::Task(id("t-1")))),
+            ("/tasks/t%2D1", rest(None, None, Resource::Task(id("t-1")))),
+            ("/tasks/a%2Fb", rest(None, None, Resource::Task(id("a/b")))),
+            ("/tasks/%ff", Route::Nothing),
+            ("/tasks/t:other", rest(None, None, Resource::Task(id("t:other")))),
+            ("/tasks/t:cancel", rest(None, None, Resource::Cancel(id("t")))),
+            ("/tasks/t:subscribe", rest(None, None, Resource::Subscribe(id("t")))),
+            ("/tasks/t/pushNotificationConfigs", rest(None, None, Resource::Pushes(id("t")))),
+            (
+                "/tasks/t/pushNotificationConfigs/p",
+                rest(None, None, Resource::Push(id("t"), id("p"))),
+            ),
+            ("/tasks/t/pushNotificationConfigs/p/x", Route::Nothing),
+            ("/tasks/t/other", Route::Nothing),
+            ("/extendedAgentCard", rest(None, None, Resource::ExtendedCard)),
+            ("/echo/tasks", rest(None, Some("echo"), Resource::Tasks)),
+            ("/echo/tasks/t", rest(None, Some("echo"), Resource::Task(id("t")))),
+            ("/echo", Route::Nothing),
+            ("/console", Route::Console(None)),
+            ("/console/", Route::Console(Some(""))),
+            ("/console/app.js", Route::Console(Some("app.js"))),
+            ("/console/tasks", Route::Console(Some("tasks"))),
+            ("/consoles/tasks", rest(None, Some("consoles"), Resource::Tasks)),
+            ("/v1/v1/tasks", Route::Nothing),
+            ("/agents/echo/tasks", rest(Some("echo"), None, Resource::Tasks)),
+            ("/agents/echo/plan/tasks", rest(Some("echo"), Some("plan"), Resource::Tasks)),
+            ("/agents/echo/x/y/tasks", Route::Nothing),
+            ("/v1/tasks/t", v03(None, Resource::Task(id("t")))),
+            ("/v1/card", v03(None, Resource::ExtendedCard)),
+            ("/v1/extendedAgentCard", Route::Nothing),
+            ("/v1/tasks", Route::Nothing),
+            ("/card", Route::Nothing),
+            ("/agents/echo/v1/message:send", v03(Some("echo"), Resource::Send)),
+        ] {
+            assert_eq!(Route::of(path, &HeaderMap::new()), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_is_what_is_done() {
+        for path in [
+            "/message:send",
+            "/message:stream",
+            "/tasks",
+            "/tasks/t",
+            "/tasks/t:cancel",
+            "/tasks/t:subscribe",
+            "/tasks/t/pushNotificationConfigs",
+            "/tasks/t/pushNotificationConfigs/p",
+            "/extendedAgentCard",
+        ] {
+            let route = Route::of(path, &HeaderMap::new());
+            let Route::Rest(rest) = &route else { panic!("{path}") };
+            for method in [Method::GET, Method::POST, Method::DELETE, Method::PUT, Method::HEAD] {
+                let does = rest.resource.operation(&method).is_some();
+                assert_eq!(route.allows(&method), does, "{method} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn grpc_is_known_by_its_content_type() {
+        let of = |kind: &str| {
+            let headers = [(CONTENT_TYPE, kind.parse().unwrap())].into_iter().collect();
+            Route::of("/", &headers)
+        };
+        for kind in ["application/grpc", "application/grpc+proto", "application/grpc;x=y"] {
+            assert_eq!(of(kind), Route::Grpc, "{kind}");
+        }
+        for kind in ["application/grpc-web", "application/json", ""] {
+            assert_eq!(of(kind), Route::Rpc(None), "{kind}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Streams as server-sent events: one frame of the coordinator is one event, whose number is what
+//! `Last-Event-ID` resumes from. It never ends a stream without a last word: a failure in the
+//! middle is one more event.
+
+use std::{
+    convert::Infallible,
+    io::Write,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
+use faultline_chassis::limits;
+use faultline_proto::{Failure, v1::Frame};
+use http::{
+    HeaderName, HeaderValue, Response,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::{
+    coordinators::pool::FrameStream,
+    http::{context::Exchange, extensions, failure::Reporter},
+};
+
+/// Events that are ready together leave together, up to about so many bytes.
+const CHUNK_BYTES: usize = 16 * 1024;
+const KEEP_ALIVE: &[u8] = b":\n\n";
+
+/// What a stream is written as.
+pub(crate) trait Writing: Send + Unpin + 'static {
+    /// One event, without its number.
+    fn write_event(&self, frame: Frame, out: &mut Vec<u8>);
+
+    /// The event that ends a stream that broke.
+    fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>);
+}
+
+/// Shows a stream. A failure before its first event is a plain answer, so that is waited for, but
+/// not for ever: proxies want to see headers.
+pub(crate) async fn answer(
+    exchange: &Exchange,
+    mut frames: FrameStream,
+    form: impl Writing,
+) -> Result<Response<Body>, Failure> {
+    let mut idle = Box::pin(sleep(limits::SSE_KEEP_ALIVE));
+    let first = tokio::select! {
+        biased;
+        first = frames.next() => Some(first),
+        () = &mut idle => None,
+    };
+    let mut response = Response::new(());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Buffering proxies would hold events back until there are enough of them.
+    let buffering = HeaderName::from_static("x-accel-buffering");
+    headers.insert(buffering, HeaderValue::from_static("no"));
+    extensions::put(frames.extensions(), &exchange.head.headers, headers);
+    let (first, frames) = match first {
+        Some(Some(Err(failure))) => return Err(failure),
+        Some(Some(Ok(frame))) => (Some(frame), Some(frames)),
+        Some(None) => (None, None),
+        None => (None, Some(frames)),
+    };
+    let report = exchange.reporter();
+    let events = Events { first, frames, form, idle, heard: Instant::now(), report };
+    Ok(response.map(|()| Body::new(events)))
+}
+
+/// The body of a stream. Dropped with the connection, it takes its call along.
+struct Events<F> {
+    first: Option<Frame>,
+    /// None once the last event is written.
+    frames: Option<FrameStream>,
+    form: F,
+    idle: Pin<Box<Sleep>>,
+    heard: Instant,
+    /// Its span is open for as long as the stream is.
+    report: Reporter,
+}
+
+impl<F: Writing> Events<F> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame, Failure>>> {
+        match (self.first.take(), &mut self.frames) {
+            (Some(frame), _) => Poll::Ready(Some(Ok(frame))),
+            (None, Some(frames)) => frames.poll_next(cx),
+            (None, None) => Poll::Ready(None),
+        }
+    }
+
+    /// Everything that is ready now, as far as it fits.
+    fn write_ready(&mut self, cx: &mut Context<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        while out.len() < CHUNK_BYTES
+            && let Poll::Ready(item) = self.poll_next(cx)
+        {
+            match item {
+                Some(Ok(frame)) => self.write(frame, &mut out),
+                Some(Err(failure)) => {
+                    self.form.write_failure(failure, &self.report, &mut out);
+                    self.frames = None;
+                }
+                None => {
+                    self.frames = None;
+                    break;
+                }
+            }
+        }
+        out
+    }
+
+    fn write(&self, frame: Frame, out: &mut Vec<u8>) {
+        if frame.seq > 0 {
+            writeln!(out, "id: {}", frame.seq).expect("a Vec takes everything");
+        }
+        self.form.write_event(frame, out);
+    }
+
+    fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            std::task::ready!(self.idle.as_mut().poll(cx));
+            let due = self.heard + limits::SSE_KEEP_ALIVE;
+            let is_due = due <= Instant::now();
+            if is_due {
+                self.heard = Instant::now();
+            }
+            // Set here only: moving the alarm with every event would cost more than the events.
+            self.idle.as_mut().reset(self.heard + limits::SSE_KEEP_ALIVE);
+            if is_due {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+impl<F: Writing> HttpBody for Events<F> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        let ready = this.write_ready(cx);
+        if !ready.is_empty() {
+            this.heard = Instant::now();
+            return Poll::Ready(Some(Ok(http_body::Frame::data(ready.into()))));
+        }
+        if this.frames.is_none() {
+            return Poll::Ready(None);
+        }
+        this.poll_keep_alive(cx)
+            .map(|()| Some(Ok(http_body::Frame::data(Bytes::from_static(KEEP_ALIVE)))))
+    }
+}

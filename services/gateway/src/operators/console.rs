@@ -1,0 +1,152 @@
+//! The operators' pages: files that are part of this binary, so that they work without a build,
+//! without another host and without a network. They get everything else from `/mesh`, as anybody
+//! would. It knows files and headers, and nothing of what the pages show.
+
+use std::sync::LazyLock;
+
+use axum::body::Body;
+use bytes::Bytes;
+use faultline_proto::reason::{self, Reason};
+use http::{
+    HeaderName, HeaderValue, Response, StatusCode,
+    header::{
+        CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+        X_FRAME_OPTIONS,
+    },
+};
+use serde_json::{Value, json};
+
+use crate::http::{
+    auth::Scope,
+    conditional::{self, Keeping, Tagged},
+    context::Exchange,
+    failure::{JSON, Refused, no_such_path},
+    response::json_answer,
+    route::CONSOLE_CONFIG,
+};
+
+/// The table of reasons, so that no page has a copy of it.
+const REASONS: &str = "reasons.json";
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const ICON: &str = "image/svg+xml";
+
+/// Asked again each time, as the next version of the mesh has other files under the same names.
+const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// Nothing but these files and this gateway; and no text becomes markup, whatever a page does.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'; \
+     require-trusted-types-for 'script'; trusted-types 'none'",
+);
+
+macro_rules! files {
+    ($($name:literal $kind:ident),* $(,)?) => {
+        &[$(($name, $kind, include_bytes!(concat!("console/", $name)).as_slice())),*]
+    };
+}
+
+/// Everything that is served as it is.
+const FILES: &[(&str, &str, &[u8])] = files![
+    "index.html" HTML,
+    "base.css" CSS,
+    "pages.css" CSS,
+    "icon.svg" ICON,
+    "api.js" SCRIPT,
+    "app.js" SCRIPT,
+    "chain.js" SCRIPT,
+    "dialogs.js" SCRIPT,
+    "dom.js" SCRIPT,
+    "failures.js" SCRIPT,
+    "filters.js" SCRIPT,
+    "format.js" SCRIPT,
+    "grid.js" SCRIPT,
+    "keys.js" SCRIPT,
+    "overview.js" SCRIPT,
+    "parts.js" SCRIPT,
+    "question.js" SCRIPT,
+    "reasons.js" SCRIPT,
+    "rows.js" SCRIPT,
+    "spark.js" SCRIPT,
+    "task.js" SCRIPT,
+    "tasks.js" SCRIPT,
+    "theme.js" SCRIPT,
+    "timeline.js" SCRIPT,
+    "tree.js" SCRIPT,
+];
+
+/// The table of reasons as JSON, made when it is first asked for.
+static REASON_TABLE: LazyLock<Bytes> = LazyLock::new(|| {
+    let rows: Vec<_> = reason::TABLE.iter().map(|row| shown(row)).collect();
+    Value::from(rows).to_string().into()
+});
+
+/// A row of the table as the pages read it.
+fn shown(row: &Reason) -> Value {
+    json!({
+        "name": row.name,
+        "domain": row.domain,
+        "grpc": row.code as i32,
+        "code": reason::code_name(row.code),
+        "http": row.http,
+        "jsonrpc": row.jsonrpc,
+        "title": row.title,
+        "help": row.help,
+        "mayRetry": row.retry.may_retry(),
+    })
+}
+
+/// One file. None is the address without a slash, below which no file would be found.
+pub(crate) fn answer(exchange: &Exchange, file: Option<&str>) -> Result<Response<Body>, Refused> {
+    let mut response = match file {
+        None => to_the_slash(),
+        Some(CONSOLE_CONFIG) => config(exchange)?,
+        Some(REASONS) => keep(exchange, REASON_TABLE.clone(), JSON),
+        Some(name) => {
+            let name = if name.is_empty() { "index.html" } else { name };
+            let Some((_, kind, bytes)) = FILES.iter().find(|(known, ..)| *known == name) else {
+                return Err(no_such_path().into());
+            };
+            keep(exchange, Bytes::from_static(bytes), HeaderValue::from_static(kind))
+        }
+    };
+    protect(&mut response);
+    Ok(response)
+}
+
+fn keep(exchange: &Exchange, body: Bytes, kind: HeaderValue) -> Response<Body> {
+    let keeping = Keeping { control: ASK_AGAIN, vary: None, changed: None };
+    conditional::answer(&exchange.head, Tagged::exactly(body), kind, keeping)
+}
+
+/// Relative, so that it is right behind a proxy that puts the gateway below a path of its own.
+fn to_the_slash() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static("console/"));
+    response
+}
+
+fn config(exchange: &Exchange) -> Result<Response<Body>, Refused> {
+    exchange.may(Scope::Operate)?;
+    let config = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "acts": exchange.gateway.operators_act,
+    });
+    let mut response = json_answer(config.to_string().into());
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+fn protect(response: &mut Response<Body>) {
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, POLICY);
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    let opener = HeaderName::from_static("cross-origin-opener-policy");
+    headers.insert(opener, HeaderValue::from_static("same-origin"));
+}

@@ -1,0 +1,187 @@
+//! The gateway as a service: binds the port, keeps the links to the coordinators, serves until
+//! drained.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use faultline_chassis::{
+    Drain, Members, Metrics,
+    admin::Ready,
+    limits,
+    server::{self, Hosts, Listener},
+};
+use tokio::time::sleep;
+
+use crate::{
+    Config, Error,
+    bindings::grpc,
+    cards::{
+        cache::KeptCards,
+        card::Cards,
+        public_url::{self, Public},
+        signature::Signer,
+    },
+    coordinators::{gauges, link::Shares, pool::Links},
+    http::{
+        auth::Callers, context::Gateway, failure::ErrorTable, metrics::Meters,
+        trace_link::TraceLink,
+    },
+    router,
+};
+
+/// How long before the end of a drain open calls are ended, so that their last words get out.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Bound, but not serving yet.
+pub struct Service {
+    listener: Listener,
+    links: Links,
+    drain_delay: Duration,
+    cards: Cards,
+    callers: Callers,
+    hosts: Hosts,
+    operators_act: bool,
+    trace_link: Option<TraceLink>,
+    error_table: ErrorTable,
+    metrics: Metrics,
+    /// Host and port of the coordinators, for spans.
+    peer: (String, Option<u16>),
+    is_tls: bool,
+    console: bool,
+}
+
+impl Config {
+    /// Opens the socket; no traffic yet.
+    pub async fn bind(self) -> Result<Service, Error> {
+        if self.bindings.is_empty() {
+            return Err(Error::NoBindings);
+        }
+        if self.reader_stall_ms == 0 {
+            return Err(Error::NoReaders);
+        }
+        let bounds = self.bounds()?;
+        let callers = Callers::new(&self.auth)?;
+        let shares = Shares::new(callers.principals(), self.calls_per_caller_max);
+        let signer = Signer::load(self.card_key.as_deref(), self.card_key_id.as_deref())?;
+        if signer.is_some() && self.public_url.is_none() && self.listen.ip().is_unspecified() {
+            return Err(Error::SignsAnyHost(self.listen));
+        }
+        if let Some(bad) =
+            self.public_grpc.as_ref().filter(|text| !public_url::is_grpc_address(text))
+        {
+            return Err(Error::PublicGrpc(bad.clone()));
+        }
+        let trace_link = self.trace_url.map(TraceLink::new).transpose().map_err(Error::TraceUrl)?;
+        if !self.listen.ip().is_loopback() && self.auth.token.is_empty() && !self.insecure {
+            return Err(Error::Exposed(self.listen));
+        }
+        let members = Members::new(&self.mesh, &self.coordinator)?;
+        let network = self.mesh.network.as_ref();
+        let reader_stall = Duration::from_millis(self.reader_stall_ms);
+        let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
+        let listener = listener.reader_stall(reader_stall).bounds(bounds);
+        let resume = Duration::from_millis(self.resume_ms);
+        let known = callers.are_known();
+        let is_guarded = listener.addr().ip().is_loopback() && !known;
+        let public_host = self.public_url.as_deref().and_then(public_url::host);
+        let hosts = Hosts::new("gateway", is_guarded, &self.hosts)?.and(public_host.as_deref());
+        let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
+            .map_err(Error::PublicUrl)?;
+        let cards = Cards {
+            public,
+            grpc: self.public_grpc,
+            signer,
+            secured: known,
+            bindings: self.bindings,
+            v03: self.serve_v03,
+            since: SystemTime::now(),
+        };
+        Ok(Service {
+            listener,
+            peer: members.peer(),
+            links: Links::new(members, reader_stall, resume, shares),
+            drain_delay: Duration::from_millis(self.drain_delay_ms),
+            cards,
+            callers,
+            hosts,
+            operators_act: self.operators_act,
+            trace_link,
+            error_table: self.a2a_error_table,
+            metrics: self.metrics,
+            is_tls: self.tls.is_some(),
+            console: self.console,
+        })
+    }
+}
+
+impl Service {
+    /// The address it listens on, with the port it really got.
+    pub fn addr(&self) -> SocketAddr {
+        self.listener.addr()
+    }
+
+    /// To be asked while it runs.
+    pub fn readiness(&self) -> Readiness {
+        Readiness(self.links.clone())
+    }
+
+    /// Serves until drained.
+    pub async fn run(self, drain: Drain) -> Result<(), Error> {
+        let links = self.links;
+        gauges::observe(&self.metrics, &links);
+        let gateway = Gateway {
+            grpc: grpc::router(&links, &drain),
+            meters: Meters::new(&self.metrics),
+            links: links.clone(),
+            drain: drain.clone(),
+            cards: self.cards,
+            kept_cards: KeptCards::default(),
+            callers: self.callers,
+            hosts: self.hosts,
+            operators_act: self.operators_act,
+            trace_link: self.trace_link,
+            error_table: self.error_table,
+            metrics: self.metrics,
+            peer: self.peer,
+            is_tls: self.is_tls,
+            console: self.console,
+        };
+        let router = router::router(Arc::new(gateway));
+        // Whoever sends requests here hears only after a while that it should not.
+        let closing = Drain::new();
+        let last_words = async {
+            drain.signalled().await;
+            sleep(self.drain_delay).await;
+            links.drain();
+            closing.start();
+            sleep(limits::DRAIN_TIMEOUT - LAST_WORDS).await;
+            links.leave();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = server::serve(self.listener, router, closing.clone(), limits::DRAIN_TIMEOUT) => {}
+            () = last_words => {}
+            // Here and not beside: a gateway without these had better end than seem to live.
+            () = links.clone().run() => {}
+            () = links.clone().watch_readers() => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether a gateway is of use: it is once it has reached the coordinator.
+#[derive(Clone)]
+pub struct Readiness(Links);
+
+impl Readiness {
+    pub fn is_ready(&self) -> bool {
+        self.0.is_up()
+    }
+
+    pub fn look(&self) -> Ready {
+        self.is_ready().then_some(()).ok_or("the coordinator has not been reached")
+    }
+}
