@@ -35,13 +35,13 @@ async fn a_message_becomes_a_task_that_can_be_read_again(binding: Binding) {
     assert_eq!(task::artifacts(task)["echo"], "hello");
     let stamp = task["status"]["timestamp"].as_str().expect("a status has a time");
     assert!(stamp.ends_with('Z'), "{stamp}");
-    let read = up.door.call("GetTask", json!({"id": task["id"]})).await.unwrap();
+    let read = up.endpoint.call("GetTask", json!({"id": task["id"]})).await.unwrap();
     assert_eq!(&read, task);
     let own = up.agent("echo").call("GetTask", json!({"id": task["id"]})).await.unwrap();
     assert_eq!(&own, task);
     let elsewhere = up.agent("script").call("GetTask", json!({"id": task["id"]})).await;
     assert_eq!(elsewhere.unwrap_err().reason().1, "TASK_NOT_FOUND");
-    let root = up.door.call("SendMessage", message("to whom it may concern")).await.unwrap();
+    let root = up.endpoint.call("SendMessage", message("to whom it may concern")).await.unwrap();
     assert_eq!(task::artifacts(&root["task"])["echo"], "to whom it may concern");
 }
 
@@ -62,7 +62,7 @@ async fn a_caller_in_a_hurry_does_not_wait(binding: Binding) {
     assert!(!is_final(task::state(&sent["task"])), "{sent}");
     let id = sent["task"]["id"].clone();
     let ended = until("it has ended", SOON, async || {
-        let task = up.door.call("GetTask", json!({"id": id})).await.unwrap();
+        let task = up.endpoint.call("GetTask", json!({"id": id})).await.unwrap();
         is_final(task::state(&task)).then_some(task)
     });
     assert_eq!(task::artifacts(&ended.await)["output"], "done");
@@ -148,7 +148,7 @@ async fn history_is_as_long_as_asked_for(binding: Binding) {
         if let Some(length) = length {
             params["historyLength"] = length.into();
         }
-        let task = up.door.call("GetTask", params).await.unwrap();
+        let task = up.endpoint.call("GetTask", params).await.unwrap();
         task.get("history")
             .map(|h| h.as_array().unwrap().iter().map(task::text).collect::<Vec<_>>())
     };
@@ -156,7 +156,7 @@ async fn history_is_as_long_as_asked_for(binding: Binding) {
     assert_eq!(history(Some(2)).await.unwrap(), ["one", "second?"], "the latest are kept");
     assert_eq!(history(Some(99)).await.unwrap().len(), 4);
     assert_eq!(history(None).await.unwrap().len(), 4);
-    let negative = up.door.call("GetTask", json!({"id": id, "historyLength": -1})).await;
+    let negative = up.endpoint.call("GetTask", json!({"id": id, "historyLength": -1})).await;
     assert_eq!(negative.unwrap_err().fields(), ["historyLength"]);
 }
 
@@ -165,11 +165,11 @@ async fn a_task_is_cancelled_once(binding: Binding) {
     let script = up.agent("script");
     let asked = script.call("SendMessage", message("ask \"who?\"")).await.unwrap();
     let id = asked["task"]["id"].clone();
-    let cancelled = up.door.call("CancelTask", json!({"id": id})).await.unwrap();
+    let cancelled = up.endpoint.call("CancelTask", json!({"id": id})).await.unwrap();
     assert_eq!(task::state(&cancelled), CANCELED, "{cancelled}");
-    let again = up.door.call("CancelTask", json!({"id": id})).await.unwrap_err();
+    let again = up.endpoint.call("CancelTask", json!({"id": id})).await.unwrap_err();
     assert_eq!(again.reason(), ("a2a-protocol.org", "TASK_NOT_CANCELABLE"));
-    let nobody = up.door.call("CancelTask", json!({"id": "nobody"})).await.unwrap_err();
+    let nobody = up.endpoint.call("CancelTask", json!({"id": "nobody"})).await.unwrap_err();
     assert_eq!(nobody.reason(), ("a2a-protocol.org", "TASK_NOT_FOUND"));
 }
 
@@ -246,10 +246,10 @@ async fn extensions_in_force_are_named_in_the_answer(binding: Binding) {
     let up = start(binding).await;
     let known = "https://faultline.dev/a2a/ext/failure/v1";
     let declared = format!("https://example.org/unknown/v1, {known}");
-    let door = up.agent("echo").header("a2a-extensions", declared);
-    let answer = door.ask("SendMessage", message("x")).await.unwrap();
+    let endpoint = up.agent("echo").header("a2a-extensions", declared);
+    let answer = endpoint.ask("SendMessage", message("x")).await.unwrap();
     assert_eq!(answer.headers["a2a-extensions"], known, "{answer:?}");
-    let events = door.stream("SendStreamingMessage", message("x")).await.unwrap();
+    let events = endpoint.stream("SendStreamingMessage", message("x")).await.unwrap();
     assert_eq!(events.headers()["a2a-extensions"], known);
     let plain = up.agent("echo").ask("SendMessage", message("x")).await.unwrap();
     assert!(!plain.headers.contains_key("a2a-extensions"), "nobody asked: {plain:?}");

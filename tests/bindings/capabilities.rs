@@ -3,8 +3,8 @@
 
 use faultline::Config;
 use faultline_tests::{
-    Binding, Door, Rpc,
-    door::Refusal,
+    A2aEndpoint, Binding, Rpc,
+    a2a_endpoint::Refusal,
     rpc::{answer, message},
     task,
 };
@@ -39,11 +39,11 @@ fn gated(id: &str) -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-async fn refused(door: &Door, operation: &str, params: Value) -> Refusal {
+async fn refused(endpoint: &A2aEndpoint, operation: &str, params: Value) -> Refusal {
     let streams = matches!(operation, "SendStreamingMessage" | "SubscribeToTask");
     let outcome = match streams {
-        true => door.stream(operation, params).await.map(|_| Value::Null),
-        false => door.call(operation, params).await,
+        true => endpoint.stream(operation, params).await.map(|_| Value::Null),
+        false => endpoint.call(operation, params).await,
     };
     outcome.expect_err(operation)
 }
@@ -70,18 +70,18 @@ async fn root_address_judges_unknown_tasks_by_the_default_agent(binding: Binding
     };
     let up = start_with(binding, |config| set(config, "mute")).await;
     for (operation, params, reason) in gated(NOWHERE) {
-        let refusal = refused(&up.door, operation, params).await;
+        let refusal = refused(&up.endpoint, operation, params).await;
         assert_eq!(refusal.reason().1, reason, "{operation}");
     }
     // A task of another agent is judged by the card of that agent.
     let asked = up.agent("script").call("SendMessage", message("ask \"who?\"")).await.unwrap();
     let config = json!({"taskId": asked["task"]["id"], "url": HOOK});
-    let made = up.door.call("CreateTaskPushNotificationConfig", config).await;
+    let made = up.endpoint.call("CreateTaskPushNotificationConfig", config).await;
     assert!(made.is_ok(), "{made:?}");
     // Some agent there offers both: the task decides, and it does not exist.
     let up = start_with(binding, |config| set(config, "script")).await;
     for (operation, params, _) in gated(NOWHERE) {
-        let refusal = refused(&up.door, operation, params).await;
+        let refusal = refused(&up.endpoint, operation, params).await;
         assert_eq!(refusal.reason().1, "TASK_NOT_FOUND", "{operation}");
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use faultline_tests::{
-    Binding, Door,
+    A2aEndpoint, Binding,
     rpc::message,
     task::{self, CANCELED, COMPLETED, WORKING},
     until,
@@ -36,32 +36,37 @@ fn said(script: &str, policy: Option<&str>) -> (Value, String) {
     (params, context)
 }
 
-async fn found(door: &Door, context: &str) -> Option<Value> {
-    let listed = door.call("ListTasks", json!({"contextId": context})).await.expect("a list");
+async fn found(endpoint: &A2aEndpoint, context: &str) -> Option<Value> {
+    let listed = endpoint.call("ListTasks", json!({"contextId": context})).await.expect("a list");
     listed["tasks"].as_array().and_then(|tasks| tasks.first().cloned())
 }
 
-async fn reaches(door: &Door, context: &str, state: &str) -> Value {
+async fn reaches(endpoint: &A2aEndpoint, context: &str, state: &str) -> Value {
     until(&format!("the task is {state}"), SOON, async || {
-        found(door, context).await.filter(|task| task::state(task) == state)
+        found(endpoint, context).await.filter(|task| task::state(task) == state)
     })
     .await
 }
 
 /// Sends, waits until the task works, and hangs up.
-async fn send_and_leave(door: &Door, script: &str, policy: Option<&str>, streams: bool) -> String {
+async fn send_and_leave(
+    endpoint: &A2aEndpoint,
+    script: &str,
+    policy: Option<&str>,
+    streams: bool,
+) -> String {
     let (params, context) = said(script, policy);
     match streams {
         true => {
-            let mut events = door.stream("SendStreamingMessage", params).await.unwrap();
+            let mut events = endpoint.stream("SendStreamingMessage", params).await.unwrap();
             events.next().await.unwrap().expect("a first event");
-            reaches(door, &context, WORKING).await;
+            reaches(endpoint, &context, WORKING).await;
         }
         false => {
-            let sending = door.call("SendMessage", params);
+            let sending = endpoint.call("SendMessage", params);
             tokio::select! {
                 sent = sending => panic!("it should still be at work: {sent:?}"),
-                _ = reaches(door, &context, WORKING) => {}
+                _ = reaches(endpoint, &context, WORKING) => {}
             }
         }
     }

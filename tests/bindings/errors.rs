@@ -15,8 +15,8 @@ use faultline_proto::{
     },
 };
 use faultline_tests::{
-    Binding, Door,
-    door::Refusal,
+    A2aEndpoint, Binding,
+    a2a_endpoint::Refusal,
     rpc::{answer, message},
     task, until,
     wait::SOON,
@@ -192,7 +192,7 @@ fn says_whether_to_retry(refusal: &Refusal) -> bool {
 
 async fn what_callers_must_tell_apart_has_names_of_its_own(binding: Binding) {
     let front = front("1.0.1").await;
-    let door = Door::new(binding, front.address);
+    let endpoint = A2aEndpoint::new(binding, front.address);
     let mut seen = std::collections::BTreeSet::new();
     for (reason, status, http, jsonrpc) in [
         ("UNAUTHENTICATED_CALLER", "UNAUTHENTICATED", 401, -31016),
@@ -205,7 +205,7 @@ async fn what_callers_must_tell_apart_has_names_of_its_own(binding: Binding) {
         ("AGENT_NOT_FOUND", "NOT_FOUND", 404, -31005),
     ] {
         let domain = if reason == "TASK_NOT_FOUND" { A2A } else { OURS };
-        let refusal = door.call("GetTask", json!({"id": reason})).await.expect_err(reason);
+        let refusal = endpoint.call("GetTask", json!({"id": reason})).await.expect_err(reason);
         check(&refusal, binding, &(domain, reason, status, http, jsonrpc));
         assert!(seen.insert(refusal.reason().1.to_owned()), "{reason} is like another");
     }
@@ -213,15 +213,15 @@ async fn what_callers_must_tell_apart_has_names_of_its_own(binding: Binding) {
 
 async fn a_delay_and_whether_to_retry_are_said_to_machines(binding: Binding) {
     let front = front("1.0.1").await;
-    let door = Door::new(binding, front.address);
+    let endpoint = A2aEndpoint::new(binding, front.address);
     for row in reason::TABLE {
-        let refusal = door.call("GetTask", json!({"id": row.name})).await.expect_err(row.name);
+        let refusal = endpoint.call("GetTask", json!({"id": row.name})).await.expect_err(row.name);
         assert!(says_whether_to_retry(&refusal), "{refusal:?}");
         let delay = refusal.detail("RetryInfo").map(|info| info["retryDelay"].clone());
         let default = (row.retry == Retry::Delay).then(|| json!("1s"));
         assert_eq!(delay, default, "{}", row.name);
         let later = format!("{}?later", row.name);
-        let refusal = door.call("GetTask", json!({"id": later})).await.expect_err(row.name);
+        let refusal = endpoint.call("GetTask", json!({"id": later})).await.expect_err(row.name);
         let info = refusal.detail("RetryInfo").unwrap_or_else(|| panic!("{refusal:?}"));
         assert_eq!(info["retryDelay"], "7s", "{}", row.name);
         if binding == Binding::Rest {
@@ -232,7 +232,7 @@ async fn a_delay_and_whether_to_retry_are_said_to_machines(binding: Binding) {
 
 async fn what_may_pass_is_said_and_what_never_does(binding: Binding) {
     let front = front("1.0.1").await;
-    let door = Door::new(binding, front.address);
+    let endpoint = A2aEndpoint::new(binding, front.address);
     let passes = [
         "RATE_LIMITED",
         "UNAVAILABLE",
@@ -258,18 +258,18 @@ async fn what_may_pass_is_said_and_what_never_does(binding: Binding) {
     ];
     let said = passes.map(|name| (name, "true")).into_iter();
     for (reason, retryable) in said.chain(never.map(|name| (name, "false"))) {
-        let refusal = door.call("GetTask", json!({"id": reason})).await.expect_err(reason);
+        let refusal = endpoint.call("GetTask", json!({"id": reason})).await.expect_err(reason);
         assert_eq!(refusal.details[0]["metadata"]["retryable"], retryable, "{reason}");
     }
 }
 
 async fn every_reason_is_shown_as_the_table_says(binding: Binding) {
     let front = front("1.0.1").await;
-    let door = Door::new(binding, front.address);
+    let endpoint = A2aEndpoint::new(binding, front.address);
     for row in TABLE {
-        let refusal = door.call("GetTask", json!({"id": row.1})).await.expect_err(row.1);
+        let refusal = endpoint.call("GetTask", json!({"id": row.1})).await.expect_err(row.1);
         check(&refusal, binding, row);
-        let refusal = door.stream("SubscribeToTask", json!({"id": row.1})).await.err();
+        let refusal = endpoint.stream("SubscribeToTask", json!({"id": row.1})).await.err();
         check(&refusal.expect("a refused stream is a plain answer"), binding, row);
     }
     let generic = TABLE.iter().filter(|row| row.0 == OURS).count();
@@ -278,11 +278,11 @@ async fn every_reason_is_shown_as_the_table_says(binding: Binding) {
 
 async fn an_old_peer_is_shown_the_old_table(binding: Binding) {
     let front = front("1.0.0").await;
-    let door = Door::new(binding, front.address);
+    let endpoint = A2aEndpoint::new(binding, front.address);
     for (domain, reason, status, http, jsonrpc) in TABLE.iter().copied() {
         let old = OLD.iter().find(|(name, ..)| *name == reason);
         let (status, http) = old.map_or((status, http), |(_, status, http)| (*status, *http));
-        let refusal = door.call("GetTask", json!({"id": reason})).await.expect_err(reason);
+        let refusal = endpoint.call("GetTask", json!({"id": reason})).await.expect_err(reason);
         check(&refusal, binding, &(domain, reason, status, http, jsonrpc));
     }
 }
@@ -379,7 +379,7 @@ async fn each_of_the_nine_errors_is_these_bytes() {
         let expected = format!(r#"{head}"message":"as told","details":{details}}}}}"#);
         assert_eq!(text(reply), expected);
 
-        let grpc = Door::new(Binding::Grpc, front.address);
+        let grpc = A2aEndpoint::new(Binding::Grpc, front.address);
         let refusal = grpc.call("GetTask", json!({"id": reason})).await.expect_err(reason);
         assert_eq!((refusal.status.as_deref(), &*refusal.message), (Some(status), "as told"));
         let expected: Vec<Value> = serde_json::from_str(&details).unwrap();
@@ -392,7 +392,8 @@ async fn a_task_that_is_not_found_is_named() {
     for binding in Binding::ALL {
         let up = start(binding).await;
         for operation in ["GetTask", "CancelTask"] {
-            let refusal = up.door.call(operation, json!({"id": ID})).await.expect_err(operation);
+            let refusal =
+                up.endpoint.call(operation, json!({"id": ID})).await.expect_err(operation);
             assert_eq!(refusal.details[0]["metadata"]["taskId"], ID, "{binding:?} {refusal:?}");
         }
     }
@@ -406,8 +407,8 @@ async fn the_errors_that_a_mesh_can_provoke(binding: Binding) {
     };
     let ended = echo.call("SendMessage", message("x")).await.unwrap();
     let id = task::id(&ended["task"]).to_owned();
-    is(up.door.call("GetTask", json!({"id": "x"})).await.unwrap_err(), "TASK_NOT_FOUND");
-    is(up.door.call("CancelTask", json!({"id": id})).await.unwrap_err(), "TASK_NOT_CANCELABLE");
+    is(up.endpoint.call("GetTask", json!({"id": "x"})).await.unwrap_err(), "TASK_NOT_FOUND");
+    is(up.endpoint.call("CancelTask", json!({"id": id})).await.unwrap_err(), "TASK_NOT_CANCELABLE");
     let again = echo.call("SendMessage", answer(&id, "again")).await.unwrap_err();
     is(again, "UNSUPPORTED_OPERATION");
     let mut picture = message("");

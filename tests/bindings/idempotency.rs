@@ -19,14 +19,14 @@ on_every_binding! {
 
 async fn a_repeated_send_is_one_task(binding: Binding) {
     let up = start(binding).await;
-    let door = up.agent("script").header("idempotency-key", "k-1");
+    let endpoint = up.agent("script").header("idempotency-key", "k-1");
     let params = message("chunk once");
-    let first = door.call("SendMessage", params.clone()).await.unwrap();
-    let again = door.call("SendMessage", params.clone()).await.unwrap();
+    let first = endpoint.call("SendMessage", params.clone()).await.unwrap();
+    let again = endpoint.call("SendMessage", params.clone()).await.unwrap();
     assert_eq!(first, again);
-    let streamed = door.stream("SendStreamingMessage", params).await.unwrap().all().await;
+    let streamed = endpoint.stream("SendStreamingMessage", params).await.unwrap().all().await;
     assert_eq!(streamed[0]["task"]["id"], first["task"]["id"], "{streamed:?}");
-    let list = up.door.call("ListTasks", json!({})).await.unwrap();
+    let list = up.endpoint.call("ListTasks", json!({})).await.unwrap();
     assert_eq!(list["totalSize"], 1, "{list}");
     // The key may also travel in the metadata of the message, where there are no headers.
     let mut inside = message("chunk twice");
@@ -45,21 +45,21 @@ async fn a_repeated_send_is_one_task(binding: Binding) {
 
 async fn two_at_once_are_one_task(binding: Binding) {
     let up = start(binding).await;
-    let door = up.agent("script").header("idempotency-key", "at once");
+    let endpoint = up.agent("script").header("idempotency-key", "at once");
     let params = message("sleep 100ms; chunk once");
-    let calls = (0..8).map(|_| door.call("SendMessage", params.clone()));
+    let calls = (0..8).map(|_| endpoint.call("SendMessage", params.clone()));
     let all = futures::future::join_all(calls).await;
     let ids: Vec<_> = all.into_iter().map(|sent| sent.unwrap()["task"]["id"].clone()).collect();
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
-    let list = up.door.call("ListTasks", json!({})).await.unwrap();
+    let list = up.endpoint.call("ListTasks", json!({})).await.unwrap();
     assert_eq!(list["totalSize"], 1, "{list}");
 }
 
 async fn a_key_belongs_to_one_body(binding: Binding) {
     let up = start(binding).await;
-    let door = up.agent("script").header("idempotency-key", "k");
-    door.call("SendMessage", message("chunk one")).await.unwrap();
-    let other = door.call("SendMessage", message("chunk two")).await.unwrap_err();
+    let endpoint = up.agent("script").header("idempotency-key", "k");
+    endpoint.call("SendMessage", message("chunk one")).await.unwrap();
+    let other = endpoint.call("SendMessage", message("chunk two")).await.unwrap_err();
     assert_eq!(other.reason(), ("faultline.dev", "ALREADY_EXISTS"), "{other:?}");
     // Another agent is another scope.
     let echo = up.agent("echo").header("idempotency-key", "k");
@@ -84,9 +84,9 @@ async fn an_answer_can_be_repeated_too(binding: Binding) {
     let asked = script.call("SendMessage", message("ask \"who?\"; chunk $answer")).await.unwrap();
     let id = task::id(&asked["task"]).to_owned();
     let params = answer(&id, "me");
-    let door = script.header("idempotency-key", "answer");
-    let first = door.call("SendMessage", params.clone()).await.unwrap();
-    let again = door.call("SendMessage", params).await.unwrap();
+    let endpoint = script.header("idempotency-key", "answer");
+    let first = endpoint.call("SendMessage", params.clone()).await.unwrap();
+    let again = endpoint.call("SendMessage", params).await.unwrap();
     assert_eq!(first, again);
     assert_eq!(task::artifacts(&again["task"])["output"], "me");
 }

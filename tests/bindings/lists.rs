@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use faultline_tests::{Binding, Door, rpc::message, task};
+use faultline_tests::{A2aEndpoint, Binding, rpc::message, task};
 use serde_json::{Value, json};
 
 use crate::{on_every_binding, start};
@@ -13,10 +13,10 @@ on_every_binding! {
     a_wrong_page_is_refused
 }
 
-async fn send(door: &Door, text: &str, context: &str) -> String {
+async fn send(endpoint: &A2aEndpoint, text: &str, context: &str) -> String {
     let mut params = message(text);
     params["message"]["contextId"] = context.into();
-    let sent = door.call("SendMessage", params).await.expect("it is sent");
+    let sent = endpoint.call("SendMessage", params).await.expect("it is sent");
     task::id(&sent["task"]).to_owned()
 }
 
@@ -27,7 +27,7 @@ fn ids(list: &Value) -> Vec<&str> {
 async fn a_list_shows_what_was_asked_for(binding: Binding) {
     let up = start(binding).await;
     let (echo, script) = (up.agent("echo"), up.agent("script"));
-    let empty = up.door.call("ListTasks", json!({})).await.unwrap();
+    let empty = up.endpoint.call("ListTasks", json!({})).await.unwrap();
     if binding != Binding::Grpc {
         let exactly = json!({"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0});
         assert_eq!(empty, exactly, "what is required is printed, empty or not");
@@ -35,7 +35,7 @@ async fn a_list_shows_what_was_asked_for(binding: Binding) {
     let one = send(&echo, "one", "a").await;
     let two = send(&script, "ask \"two?\"", "a").await;
     let three = send(&echo, "three", "b").await;
-    let list = async |params: Value| up.door.call("ListTasks", params).await.unwrap();
+    let list = async |params: Value| up.endpoint.call("ListTasks", params).await.unwrap();
     assert_eq!(ids(&list(json!({})).await), [&*three, &two, &one], "the latest status first");
     assert_eq!(ids(&list(json!({"contextId": "a"})).await), [&*two, &one]);
     assert_eq!(ids(&list(json!({"status": "TASK_STATE_INPUT_REQUIRED"})).await), [&*two]);
@@ -68,7 +68,7 @@ async fn pages_survive_what_happens_between_them(binding: Binding) {
     let (mut seen, mut token) = (Vec::new(), String::new());
     loop {
         let params = json!({"pageSize": 2, "pageToken": token, "contextId": "pages"});
-        let page = up.door.call("ListTasks", params).await.unwrap();
+        let page = up.endpoint.call("ListTasks", params).await.unwrap();
         assert!(ids(&page).len() <= 2, "{page}");
         seen.extend(ids(&page).into_iter().map(str::to_owned));
         send(&echo, "meanwhile", "pages").await;
@@ -91,7 +91,7 @@ async fn a_wrong_page_is_refused(binding: Binding) {
         (json!({"pageToken": "nonsense"}), "pageToken"),
         (json!({"historyLength": -1}), "historyLength"),
     ] {
-        let refused = up.door.call("ListTasks", params.clone()).await.unwrap_err();
+        let refused = up.endpoint.call("ListTasks", params.clone()).await.unwrap_err();
         assert_eq!(refused.reason(), ("a2a-protocol.org", "INVALID_PARAMS"), "{params}");
         assert_eq!(refused.fields(), [field], "{params}");
     }

@@ -18,7 +18,7 @@ mod streams;
 mod versions;
 
 use faultline::{Config, Mesh};
-use faultline_tests::{Binding, Door, in_process};
+use faultline_tests::{A2aEndpoint, Binding, in_process};
 use faultline_worker::Worker;
 use tempfile::TempDir;
 
@@ -50,14 +50,14 @@ pub(crate) use on_every_binding;
 /// A mesh in this process and a door into it.
 struct Running {
     mesh: Mesh,
-    door: Door,
+    endpoint: A2aEndpoint,
     _dir: TempDir,
 }
 
 impl Running {
     /// The door of an agent.
-    fn agent(&self, name: &str) -> Door {
-        self.door.agent(name)
+    fn agent(&self, name: &str) -> A2aEndpoint {
+        self.endpoint.agent(name)
     }
 }
 
@@ -73,6 +73,6 @@ async fn start_with(binding: Binding, change: impl FnOnce(&mut Config)) -> Runni
     let mut mesh = Mesh::start(config).await.expect("a mesh starts");
     let build = |config| agents::picky().into_iter().fold(Worker::new(config), Worker::offer);
     mesh.attach(faultline_worker::Config::default(), build).await.expect("a worker attaches");
-    let door = Door::new(binding, mesh.gateway_addr());
-    Running { mesh, door, _dir: dir }
+    let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr());
+    Running { mesh, endpoint, _dir: dir }
 }

@@ -5,8 +5,8 @@
 use faultline::Config;
 use faultline_gateway::{Scope, Token};
 use faultline_tests::{
-    Binding, Door, Rpc,
-    door::Refusal,
+    A2aEndpoint, Binding, Rpc,
+    a2a_endpoint::Refusal,
     rpc::{Reply, answer, envelope, message},
     task::{self, COMPLETED, INPUT_REQUIRED},
 };
@@ -67,11 +67,11 @@ fn on_task(id: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
-async fn refused(door: &Door, operation: &str, params: Value) -> Refusal {
+async fn refused(endpoint: &A2aEndpoint, operation: &str, params: Value) -> Refusal {
     let streams = matches!(operation, "SendStreamingMessage" | "SubscribeToTask");
     let outcome = match streams {
-        true => door.stream(operation, params).await.map(|_| Value::Null),
-        false => door.call(operation, params).await,
+        true => endpoint.stream(operation, params).await.map(|_| Value::Null),
+        false => endpoint.call(operation, params).await,
     };
     outcome.expect_err(operation)
 }
@@ -236,12 +236,14 @@ async fn what_is_not_yours_is_not_there_by_the_doors_of_0_3_either() {
 
 async fn who_does_not_say_who_they_are_is_refused(binding: Binding) {
     let up = start_with(binding, tokens).await;
-    for door in [up.door.clone(), up.door.bearer("wrong"), up.door.header("authorization", "x")] {
+    for endpoint in
+        [up.endpoint.clone(), up.endpoint.bearer("wrong"), up.endpoint.header("authorization", "x")]
+    {
         let mut all = on_task(NOWHERE);
         all.push(("ListTasks", json!({})));
         all.push(("GetExtendedAgentCard", json!({})));
         for (operation, params) in all {
-            let refusal = refused(&door, operation, params).await;
+            let refusal = refused(&endpoint, operation, params).await;
             assert_eq!(refusal.reason().1, "UNAUTHENTICATED_CALLER", "{operation}");
             match binding {
                 Binding::Grpc => assert_eq!(refusal.status.as_deref(), Some("UNAUTHENTICATED")),
@@ -258,7 +260,7 @@ async fn who_does_not_say_who_they_are_is_refused(binding: Binding) {
 
 async fn a_token_without_agents_may_not_use_the_agent_for_drills(binding: Binding) {
     let up = start_with(binding, tokens).await;
-    let carol = up.door.bearer(CAROL);
+    let carol = up.endpoint.bearer(CAROL);
     for operation in ["SendMessage", "SendStreamingMessage"] {
         let refusal = refused(&carol.agent("script"), operation, message("chunk x")).await;
         assert_eq!(refusal.reason().1, "INSUFFICIENT_SCOPE", "{operation}");
@@ -270,7 +272,7 @@ async fn a_token_without_agents_may_not_use_the_agent_for_drills(binding: Bindin
 
 async fn a_token_opens_what_it_was_made_for(binding: Binding) {
     let up = start_with(binding, tokens).await;
-    let (alice, reader) = (up.door.bearer(ALICE), up.door.bearer(READER));
+    let (alice, reader) = (up.endpoint.bearer(ALICE), up.endpoint.bearer(READER));
     let echoed = alice.agent("echo").call("SendMessage", message("x")).await.unwrap();
     let scripted = alice.agent("script").call("SendMessage", message("chunk x")).await.unwrap();
     let (echoed, scripted) = (&echoed["task"], &scripted["task"]);

@@ -28,7 +28,7 @@ async fn configs_are_made_read_and_taken_back(binding: Binding) {
         "taskId": id, "id": "mine", "url": HOOK, "token": "t-1",
         "authentication": {"scheme": "Bearer", "credentials": "secret"}
     });
-    let made = up.door.call("CreateTaskPushNotificationConfig", config.clone()).await.unwrap();
+    let made = up.endpoint.call("CreateTaskPushNotificationConfig", config.clone()).await.unwrap();
     let kept = |made: &Value| -> Value {
         let mut kept = made.clone();
         kept.as_object_mut().unwrap().remove("tenant");
@@ -36,17 +36,18 @@ async fn configs_are_made_read_and_taken_back(binding: Binding) {
     };
     assert_eq!(kept(&made), config);
     let unnamed = json!({"taskId": id, "url": HOOK});
-    let second = up.door.call("CreateTaskPushNotificationConfig", unnamed).await.unwrap();
+    let second = up.endpoint.call("CreateTaskPushNotificationConfig", unnamed).await.unwrap();
     assert!(!second["id"].as_str().unwrap_or_default().is_empty(), "{second}");
     let named = json!({"taskId": id, "id": "mine"});
-    let read = up.door.call("GetTaskPushNotificationConfig", named.clone()).await.unwrap();
+    let read = up.endpoint.call("GetTaskPushNotificationConfig", named.clone()).await.unwrap();
     assert_eq!(kept(&read), config);
-    let all = up.door.call("ListTaskPushNotificationConfigs", json!({"taskId": id})).await.unwrap();
+    let all =
+        up.endpoint.call("ListTaskPushNotificationConfigs", json!({"taskId": id})).await.unwrap();
     assert_eq!(all["configs"].as_array().map(Vec::len), Some(2), "{all}");
     for _ in 0..2 {
-        up.door.call("DeleteTaskPushNotificationConfig", named.clone()).await.unwrap();
+        up.endpoint.call("DeleteTaskPushNotificationConfig", named.clone()).await.unwrap();
     }
-    let gone = up.door.call("GetTaskPushNotificationConfig", named).await.unwrap_err();
+    let gone = up.endpoint.call("GetTaskPushNotificationConfig", named).await.unwrap_err();
     assert_eq!(gone.reason(), ("a2a-protocol.org", "TASK_NOT_FOUND"));
 }
 
@@ -57,7 +58,7 @@ async fn a_config_may_come_with_the_message(binding: Binding) {
     let asked = up.agent("script").call("SendMessage", params).await.unwrap();
     assert_eq!(task::state(&asked["task"]), INPUT_REQUIRED);
     let named = json!({"taskId": asked["task"]["id"], "id": "inline"});
-    let read = up.door.call("GetTaskPushNotificationConfig", named).await.unwrap();
+    let read = up.endpoint.call("GetTaskPushNotificationConfig", named).await.unwrap();
     assert_eq!((&read["url"], &read["taskId"]), (&json!(HOOK), &asked["task"]["id"]));
 }
 
@@ -67,12 +68,12 @@ async fn configs_come_in_pages(binding: Binding) {
     let id = task::id(&asked["task"]).to_owned();
     for n in 0..5 {
         let config = json!({"taskId": id, "id": format!("c{n}"), "url": HOOK});
-        up.door.call("CreateTaskPushNotificationConfig", config).await.unwrap();
+        up.endpoint.call("CreateTaskPushNotificationConfig", config).await.unwrap();
     }
     let (mut seen, mut token) = (Vec::new(), String::new());
     loop {
         let params = json!({"taskId": id, "pageSize": 2, "pageToken": token});
-        let page = up.door.call("ListTaskPushNotificationConfigs", params).await.unwrap();
+        let page = up.endpoint.call("ListTaskPushNotificationConfigs", params).await.unwrap();
         let configs = page["configs"].as_array().expect("configs");
         assert!(configs.len() <= 2, "{page}");
         seen.extend(configs.iter().map(|c| c["id"].as_str().unwrap().to_owned()));
@@ -90,13 +91,14 @@ async fn what_cannot_be_pushed_is_refused(binding: Binding) {
     let id = task::id(&asked["task"]).to_owned();
     for url in ["", "ftp://example.org", "not a url", "http://user:pass@example.org/"] {
         let config = json!({"taskId": id, "url": url});
-        let refused = up.door.call("CreateTaskPushNotificationConfig", config).await.unwrap_err();
+        let refused =
+            up.endpoint.call("CreateTaskPushNotificationConfig", config).await.unwrap_err();
         assert_eq!(refused.reason(), ("a2a-protocol.org", "INVALID_PARAMS"), "{url}");
         assert_eq!(refused.fields(), ["url"], "{url}: {refused:?}");
     }
     let sent = up.agent("mute").call("SendMessage", message("x")).await.unwrap();
     let config = json!({"taskId": sent["task"]["id"], "url": HOOK});
-    let refused = up.door.call("CreateTaskPushNotificationConfig", config).await.unwrap_err();
+    let refused = up.endpoint.call("CreateTaskPushNotificationConfig", config).await.unwrap_err();
     assert_eq!(refused.reason(), ("a2a-protocol.org", "PUSH_NOTIFICATION_NOT_SUPPORTED"));
     let mut inline = message("x");
     inline["configuration"] = json!({"taskPushNotificationConfig": {"url": HOOK}});

@@ -2,8 +2,8 @@
 //! the answer is well-formed, nothing panics, and the tasks are all there afterwards.
 
 mod grpc;
-mod new;
-mod old;
+mod v03;
+mod v1;
 
 use std::collections::BTreeSet;
 
@@ -67,11 +67,11 @@ async fn try_all(way: Way) {
         let (operation, params) = valid(&mut rng, &known);
         let task = params["taskId"].as_str().map(str::to_owned);
         let is_fine = match way {
-            Way::JsonRpc => new::rpc(&mut rng, &rpc, operation, params).await,
-            Way::Rest => new::rest(&mut rng, &rpc, operation, params).await,
+            Way::JsonRpc => v1::rpc(&mut rng, &rpc, operation, params).await,
+            Way::Rest => v1::rest(&mut rng, &rpc, operation, params).await,
             Way::Grpc => grpc::call(&mut rng, &rpc, operation, &params).await,
-            Way::OldJsonRpc => old::rpc(&mut rng, &rpc, operation, params).await,
-            Way::OldRest => old::rest(&mut rng, &rpc, operation, params).await,
+            Way::OldJsonRpc => v03::rpc(&mut rng, &rpc, operation, params).await,
+            Way::OldRest => v03::rest(&mut rng, &rpc, operation, params).await,
         };
         if is_fine {
             went_well.insert(operation);

@@ -3,7 +3,7 @@
 
 use faultline_tests::{
     Binding,
-    door::Events,
+    a2a_endpoint::Events,
     rpc::{answer, message},
     task::{self, AUTH_REQUIRED, COMPLETED, INPUT_REQUIRED, WORKING},
 };
@@ -108,7 +108,7 @@ async fn a_subscription_lives_through_questions(binding: Binding) {
     let script = up.agent("script");
     let asked = script.call("SendMessage", message("ask \"who?\"; ask \"sure?\"")).await.unwrap();
     let id = task::id(&asked["task"]).to_owned();
-    let mut events = up.door.stream("SubscribeToTask", json!({"id": id})).await.unwrap();
+    let mut events = up.endpoint.stream("SubscribeToTask", json!({"id": id})).await.unwrap();
     let first = events.next().await.unwrap().expect("a snapshot");
     assert_eq!(task::state(&first["task"]), INPUT_REQUIRED, "{first}");
     script.call("SendMessage", answer(&id, "me")).await.unwrap();
@@ -124,15 +124,15 @@ async fn all_who_subscribe_see_the_same(binding: Binding) {
     let id = task::id(&asked.unwrap()["task"]).to_owned();
     let mut readers = Vec::new();
     for other in Binding::ALL {
-        let door = faultline_tests::Door::new(other, up.mesh.gateway_addr());
+        let endpoint = faultline_tests::A2aEndpoint::new(other, up.mesh.gateway_addr());
         for _ in 0..3 {
-            let mut events = door.stream("SubscribeToTask", json!({"id": id})).await.unwrap();
+            let mut events = endpoint.stream("SubscribeToTask", json!({"id": id})).await.unwrap();
             events.next().await.unwrap().expect("a snapshot");
             readers.push(tokio::spawn(events.all()));
         }
     }
     // One leaves without a word.
-    drop(up.door.stream("SubscribeToTask", json!({"id": id})).await.unwrap());
+    drop(up.endpoint.stream("SubscribeToTask", json!({"id": id})).await.unwrap());
     script.call("SendMessage", answer(&id, "go")).await.unwrap();
     let mut all = Vec::new();
     for reader in readers {
@@ -145,9 +145,9 @@ async fn all_who_subscribe_see_the_same(binding: Binding) {
 async fn what_has_ended_has_no_stream(binding: Binding) {
     let up = start(binding).await;
     let sent = up.agent("echo").call("SendMessage", message("x")).await.unwrap();
-    let ended = up.door.stream("SubscribeToTask", json!({"id": sent["task"]["id"]})).await;
+    let ended = up.endpoint.stream("SubscribeToTask", json!({"id": sent["task"]["id"]})).await;
     assert_eq!(refused(ended).reason(), ("a2a-protocol.org", "UNSUPPORTED_OPERATION"));
-    let nobody = up.door.stream("SubscribeToTask", json!({"id": "nobody"})).await;
+    let nobody = up.endpoint.stream("SubscribeToTask", json!({"id": "nobody"})).await;
     assert_eq!(refused(nobody).reason(), ("a2a-protocol.org", "TASK_NOT_FOUND"));
 }
 
@@ -159,7 +159,9 @@ async fn a_refused_stream_is_a_plain_answer(binding: Binding) {
     assert_eq!(refused(mute).reason(), ("a2a-protocol.org", "UNSUPPORTED_OPERATION"));
 }
 
-fn refused<T>(result: Result<T, faultline_tests::door::Refusal>) -> faultline_tests::door::Refusal {
+fn refused<T>(
+    result: Result<T, faultline_tests::a2a_endpoint::Refusal>,
+) -> faultline_tests::a2a_endpoint::Refusal {
     match result {
         Ok(_) => panic!("it is refused"),
         Err(refusal) => refusal,

@@ -13,8 +13,8 @@ on_every_binding! {
 async fn every_1_x_is_1_0(binding: Binding) {
     let up = start(binding).await;
     for version in ["1", "1.0", "1.0.1", "1.7", " 1.0 "] {
-        let door = up.agent("echo").header("a2a-version", version);
-        let sent = door.call("SendMessage", message("x")).await;
+        let endpoint = up.agent("echo").header("a2a-version", version);
+        let sent = endpoint.call("SendMessage", message("x")).await;
         assert!(sent.is_ok(), "{version}: {sent:?}");
     }
 }
@@ -22,8 +22,8 @@ async fn every_1_x_is_1_0(binding: Binding) {
 async fn what_is_not_spoken_is_refused(binding: Binding) {
     let up = start(binding).await;
     for version in ["2.0", "0.2", "0.3", "abc", "1.x", "10"] {
-        let door = up.agent("echo").header("a2a-version", version);
-        let refused = door.call("SendMessage", message("x")).await.expect_err(version);
+        let endpoint = up.agent("echo").header("a2a-version", version);
+        let refused = endpoint.call("SendMessage", message("x")).await.expect_err(version);
         assert_eq!(refused.reason(), ("a2a-protocol.org", "VERSION_NOT_SUPPORTED"), "{version}");
         match binding {
             Binding::JsonRpc => assert_eq!(refused.jsonrpc, Some(-32009), "{version}"),
@@ -36,8 +36,8 @@ async fn what_is_not_spoken_is_refused(binding: Binding) {
     }
     if binding != Binding::Grpc {
         // Without a version it is 0.3 that is spoken, and this is none of its operations.
-        let door = up.agent("echo").header("a2a-version", "");
-        let refused = door.call("SendMessage", message("x")).await.unwrap_err();
+        let endpoint = up.agent("echo").header("a2a-version", "");
+        let refused = endpoint.call("SendMessage", message("x")).await.unwrap_err();
         assert_eq!(refused.reason().1, "VERSION_NOT_SUPPORTED", "{refused:?}");
         assert!(refused.message.contains("A2A-Version"), "it names the header: {refused:?}");
     }

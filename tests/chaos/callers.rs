@@ -362,7 +362,7 @@ impl Caller {
                 Ok(None) if view.frames.iter().any(|f| last_state(&f.body).is_some()) => return,
                 // A stream may end early when its gateway leaves.
                 Ok(None) | Err(Broken::Cut(_)) => self.report.refused += 1,
-                Err(Broken::Told(error)) => self.refused(&error),
+                Err(Broken::Error(error)) => self.refused(&error),
             }
             let last = view.frames.last().and_then(|frame| frame.id).unwrap_or(0);
             let Some(resumed) = self.subscribe(id, last, end).await else { return };

@@ -258,7 +258,7 @@ fn reached<T>(answered: io::Result<Result<T, Value>>) -> Option<T> {
     match answered {
         Ok(Ok(answer)) => Some(answer),
         Ok(Err(error)) => {
-            check_break(Broken::Told(error));
+            check_break(Broken::Error(error));
             None
         }
         Err(error) if error.kind() == io::ErrorKind::TimedOut => panic!("no answer at all"),
@@ -268,7 +268,7 @@ fn reached<T>(answered: io::Result<Result<T, Value>>) -> Option<T> {
 
 fn check_break(broken: Broken) {
     match broken {
-        Broken::Told(error) => assert_eq!(error["code"], UNAVAILABLE, "{error}"),
+        Broken::Error(error) => assert_eq!(error["code"], UNAVAILABLE, "{error}"),
         Broken::Cut(how) => assert_ne!(how, "silence", "a stream fell silent"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{slice, time::Duration};
 
-use faultline_tests::{Cluster, Process, Wire, postgres::Server};
+use faultline_tests::{Cluster, CuttableProxy, Process, postgres::Server};
 use futures::future::{BoxFuture, join_all};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -30,16 +30,16 @@ pub(crate) async fn run(cluster: &mut Cluster, steps: &[Step], start: Instant) -
             lives.push(Box::pin(live(process, of(Site::Process(who(n))), start)));
         }
     }
-    for (n, wire) in cluster.wires.iter().enumerate() {
+    for (n, wire) in cluster.coordinator_proxies.iter().enumerate() {
         lives.push(Box::pin(disturb(slice::from_ref(wire), of(Site::Wire(n)), start)));
     }
-    for (n, wire) in cluster.store_wires.iter().enumerate() {
+    for (n, wire) in cluster.store_proxies.iter().enumerate() {
         lives.push(Box::pin(disturb(slice::from_ref(wire), of(Site::StoreWire(n)), start)));
     }
-    for (n, wires) in cluster.gateway_wires.iter().enumerate() {
+    for (n, wires) in cluster.gateway_proxies.iter().enumerate() {
         lives.push(Box::pin(disturb(wires, of(Site::WiresOf(Who::Gateway(n))), start)));
     }
-    for (n, wires) in cluster.worker_wires.iter().enumerate() {
+    for (n, wires) in cluster.worker_proxies.iter().enumerate() {
         lives.push(Box::pin(disturb(wires, of(Site::WiresOf(Who::Worker(n))), start)));
     }
     if let Some(server) = &cluster.server {
@@ -56,7 +56,7 @@ async fn live(process: &mut Process, steps: Vec<Step>, start: Instant) -> Vec<St
         loop {
             tokio::select! {
                 () = sleep_until(start + step.at) => break,
-                exit = process.exit() => {
+                exit = process.wait() => {
                     faults.push(format!("{} died by itself: {exit}", process.name()));
                     back(process, &mut faults).await;
                 }
@@ -75,7 +75,7 @@ async fn live(process: &mut Process, steps: Vec<Step>, start: Instant) -> Vec<St
             }
             Deed::Leave(_) => {
                 process.terminate().await;
-                match process.ended(LEAVES).await {
+                match process.exit_within(LEAVES).await {
                     Some(exit) if exit.success() => {}
                     Some(exit) => faults.push(format!("{} left with {exit}", process.name())),
                     None => {
@@ -103,7 +103,7 @@ async fn back(process: &mut Process, faults: &mut Vec<String>) {
 }
 
 /// What happens to wires of one kind: to all of them, unless the deed names one.
-async fn disturb(wires: &[Wire], steps: Vec<Step>, start: Instant) -> Vec<String> {
+async fn disturb(wires: &[CuttableProxy], steps: Vec<Step>, start: Instant) -> Vec<String> {
     for step in steps {
         sleep_until(start + step.at).await;
         let (wires, how) = match step.deed {
@@ -114,11 +114,11 @@ async fn disturb(wires: &[Wire], steps: Vec<Step>, start: Instant) -> Vec<String
             deed => unreachable!("{deed:?} is done to no wire"),
         };
         match how {
-            Break::Closed => wires.iter().for_each(Wire::sever),
-            Break::Silent => wires.iter().for_each(Wire::stall),
+            Break::Closed => wires.iter().for_each(CuttableProxy::sever),
+            Break::Silent => wires.iter().for_each(CuttableProxy::stall),
         }
         sleep(step.lasts).await;
-        wires.iter().for_each(Wire::heal);
+        wires.iter().for_each(CuttableProxy::heal);
     }
     Vec::new()
 }

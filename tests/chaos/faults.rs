@@ -65,8 +65,8 @@ impl Agent for Hanging {
 
 /// The two above, in this process: they are ill, but they do not die.
 async fn attach_the_ill(cluster: &Cluster) -> AbortOnDropHandle<()> {
-    let coordinator = format!("http://{}", cluster.wires[0].address);
-    let mesh = faultline_tests::member();
+    let coordinator = format!("http://{}", cluster.coordinator_proxies[0].address);
+    let mesh = faultline_tests::mesh_config();
     let config = Config { coordinator, mesh, slots: 1024, ..Config::default() };
     let worker =
         Worker::new(config).offer(Offer::new("flaky", Flaky)).offer(Offer::new("hanging", Hanging));

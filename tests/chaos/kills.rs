@@ -67,7 +67,7 @@ async fn kill(cluster: &mut Cluster, victims: &[Victim]) {
             Victim::Coordinator => cluster.coordinators[0].kill().await,
             Victim::Gateway => cluster.gateways[0].kill().await,
             Victim::Worker(at) => cluster.workers[*at].kill().await,
-            Victim::Wire => cluster.wires[0].cut(),
+            Victim::Wire => cluster.coordinator_proxies[0].cut(),
         }
     }
     for victim in victims {

@@ -164,7 +164,7 @@ impl Caller {
 async fn roll(process: &mut Process) -> (Instant, Instant) {
     let from = Instant::now();
     process.terminate().await;
-    let ended = process.ended(LEAVES).await;
+    let ended = process.exit_within(LEAVES).await;
     let code = ended.map(|status| status.code());
     assert_eq!(code, Some(Some(0)), "{} leaves in order: {}", process.name(), process.log());
     process.restart().await;
@@ -204,7 +204,7 @@ async fn roll_out(shape: Plan) {
     let mut away = Vec::new();
     load().await;
     // One alone has nobody to take its place.
-    for n in (0..cluster.coordinators.len()).filter(|_| cluster.wires.len() > 1) {
+    for n in (0..cluster.coordinators.len()).filter(|_| cluster.coordinator_proxies.len() > 1) {
         roll(&mut cluster.coordinators[n]).await;
         load().await;
     }

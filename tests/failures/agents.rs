@@ -30,7 +30,7 @@ async fn a_panic_fails_its_task_and_the_worker_lives() {
         assert_eq!(attempts, Some(1), "round {round}: a panic is not a lost worker: {inspected}");
     }
     assert_eq!(task::state(&rpc.send("chunk well").await), COMPLETED);
-    assert!(cluster.workers[0].ended(std::time::Duration::ZERO).await.is_none());
+    assert!(cluster.workers[0].exit_within(std::time::Duration::ZERO).await.is_none());
     assert_eq!(cluster.workers[0].id(), before);
 }
 

@@ -7,10 +7,10 @@ use std::{error, fmt, fs, io, path::Path};
 use faultline::{Config, Mesh};
 use faultline_chassis::{Drain, Secret};
 use faultline_tests::{
-    Binding, Door, Rpc, in_process,
+    A2aEndpoint, Binding, Rpc, in_process,
     log::Log,
+    recording_proxy::RecordingProxy,
     rpc::message,
-    tap::Tap,
     task::{self, FAILED},
     until,
     wait::SOON,
@@ -83,7 +83,7 @@ fn has_canary(bytes: &[u8]) -> bool {
 }
 
 /// Everything that can be asked about a task, by one binding, and everything that needs no task.
-async fn ask_everything(door: &Door, id: &str) -> Vec<String> {
+async fn ask_everything(endpoint: &A2aEndpoint, id: &str) -> Vec<String> {
     let mut said = Vec::new();
     for (operation, params) in [
         ("GetTask", json!({"id": id})),
@@ -92,9 +92,9 @@ async fn ask_everything(door: &Door, id: &str) -> Vec<String> {
         ("ListTaskPushNotificationConfigs", json!({"taskId": id})),
         ("GetExtendedAgentCard", json!({})),
     ] {
-        said.push(format!("{:?}", door.ask(operation, params).await));
+        said.push(format!("{:?}", endpoint.ask(operation, params).await));
     }
-    said.push(match door.stream("SubscribeToTask", json!({"id": id})).await {
+    said.push(match endpoint.stream("SubscribeToTask", json!({"id": id})).await {
         Ok(events) => format!("{:?}", events.all().await),
         Err(refusal) => format!("{refusal:?}"),
     });
@@ -132,18 +132,18 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
     let leaky = Offer::new("leaky", Leaky);
     let build = |config| Worker::new(config).offer(leaky);
     mesh.attach(faultline_worker::Config::default(), build).await.unwrap();
-    let tap = Tap::to(mesh.gateway_addr()).await;
+    let proxy = RecordingProxy::to(mesh.gateway_addr()).await;
     let webhook = Webhook::start().await;
-    let rpc = Rpc::at(tap.address);
+    let rpc = Rpc::at(proxy.address);
     let mut said = Vec::new();
     let mut ends = 0;
     for binding in Binding::ALL {
-        let door = Door::new(binding, tap.address).agent("leaky");
+        let endpoint = A2aEndpoint::new(binding, proxy.address).agent("leaky");
         for (way, reason, canary) in WAYS {
             let mut params = message(way);
             let push = json!({"url": webhook.url().replace("canary", "q")});
             params["configuration"] = json!({"taskPushNotificationConfig": push});
-            let answer = door.ask("SendMessage", params).await.unwrap();
+            let answer = endpoint.ask("SendMessage", params).await.unwrap();
             said.push(format!("{answer:?}"));
             let failure = shown(&answer.body["task"]);
             assert_eq!(failure["reason"], *reason, "{way}: {failure}");
@@ -155,11 +155,11 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
                 line.unwrap_or_else(|| panic!("{way}: the log has it under {id}: {lines:?}"));
             assert_eq!(line["trace.id"], failure["traceId"], "{way}: {line}");
             assert_eq!(line["agent"], "leaky", "{way}: {line}");
-            let frames = door.stream("SendStreamingMessage", message(way)).await.unwrap();
+            let frames = endpoint.stream("SendStreamingMessage", message(way)).await.unwrap();
             said.push(format!("{:?}", frames.headers()));
             said.push(format!("{:?}", frames.all().await));
             let task_id = task::id(&answer.body["task"]);
-            said.extend(ask_everything(&door, task_id).await);
+            said.extend(ask_everything(&endpoint, task_id).await);
             ask_operators(&rpc, task_id).await;
             ends += 1;
         }
@@ -175,7 +175,7 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
     for text in said {
         assert!(!has_canary(text.as_bytes()), "an answer leaks: {text}");
     }
-    let heard = tap.heard();
+    let heard = proxy.recorded();
     assert!(heard.len() > 10_000 && !has_canary(&heard), "a byte that was sent leaks");
     for line in log.lines() {
         assert!(!line.to_string().contains("canary-of-the-mesh"), "the log leaks: {line}");
@@ -206,18 +206,18 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("canary");
     let mesh = Mesh::start(Config::local(&data).on_free_ports()).await.unwrap();
-    let tap = Tap::to(mesh.gateway_addr()).await;
-    let rpc = Rpc::at(tap.address);
+    let proxy = RecordingProxy::to(mesh.gateway_addr()).await;
+    let rpc = Rpc::at(proxy.address);
     let sent = rpc.agent("echo").send("before").await;
     break_store(&data);
     let mut ids = Vec::new();
     for binding in Binding::ALL {
-        let door = Door::new(binding, tap.address).agent("echo");
+        let endpoint = A2aEndpoint::new(binding, proxy.address).agent("echo");
         let refusals = [
-            door.ask("GetTask", json!({"id": task::id(&sent)})).await.map(drop),
-            door.ask("ListTasks", json!({})).await.map(drop),
-            door.ask("SendMessage", message("after")).await.map(drop),
-            door.stream("SendStreamingMessage", message("after")).await.map(drop),
+            endpoint.ask("GetTask", json!({"id": task::id(&sent)})).await.map(drop),
+            endpoint.ask("ListTasks", json!({})).await.map(drop),
+            endpoint.ask("SendMessage", message("after")).await.map(drop),
+            endpoint.stream("SendStreamingMessage", message("after")).await.map(drop),
         ];
         assert!(refusals[0].is_err() && refusals[1].is_err(), "{binding:?} reads what is broken");
         for refusal in refusals.into_iter().filter_map(Result::err) {
@@ -232,7 +232,7 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
             ids.push(failure["id"].as_str().unwrap().to_owned());
         }
     }
-    assert!(!has_canary(&tap.heard()));
+    assert!(!has_canary(&proxy.recorded()));
     let told = |id: &String| {
         log.of_failure(id).iter().any(|l| !l["detail"].as_str().unwrap_or_default().is_empty())
     };
@@ -247,12 +247,12 @@ async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() 
     config.coordinator = "http://canary.invalid:4711".to_owned();
     config.mesh.token = Some(Secret::new("canary-of-the-mesh").unwrap());
     let gateway = config.bind().await.unwrap();
-    let tap = Tap::to(gateway.addr()).await;
+    let proxy = RecordingProxy::to(gateway.addr()).await;
     let drain = Drain::new();
     let running = tokio::spawn(gateway.run(drain.clone()));
     for binding in Binding::ALL {
-        let door = Door::new(binding, tap.address).agent("echo");
-        let refusal = door.ask("SendMessage", message("x")).await.unwrap_err();
+        let endpoint = A2aEndpoint::new(binding, proxy.address).agent("echo");
+        let refusal = endpoint.ask("SendMessage", message("x")).await.unwrap_err();
         assert_eq!(refusal.status.as_deref().unwrap_or("UNAVAILABLE"), "UNAVAILABLE");
         let text = format!("{refusal:?}").to_lowercase();
         // With its colon: ids and times may contain the digits by chance.
@@ -262,9 +262,9 @@ async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() 
         assert_eq!(lines.len(), 1, "it is logged once: {lines:?}");
         assert_eq!(lines[0]["trace.id"], failure["traceId"], "{lines:?}");
     }
-    let card = Rpc::at(tap.address).path("/agents/echo/.well-known/agent-card.json").get().await;
+    let card = Rpc::at(proxy.address).path("/agents/echo/.well-known/agent-card.json").get().await;
     assert_eq!(card.status, 503);
-    assert!(!has_canary(&tap.heard()));
+    assert!(!has_canary(&proxy.recorded()));
     // The resolver of the machine decides how soon a name is known not to exist.
     let is_logged = async || {
         let mut lines = log.lines().into_iter().map(|line| line.to_string());
@@ -285,15 +285,16 @@ async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
     let token = json!({"token": [{"sha256": sha256, "principal": "acme", "agents": ["script"]}]});
     config.auth = serde_json::from_value(token).unwrap();
     let mesh = Mesh::start(config).await.unwrap();
-    let tap = Tap::to(mesh.gateway_addr()).await;
+    let proxy = RecordingProxy::to(mesh.gateway_addr()).await;
     let mut said = Vec::new();
     for binding in Binding::ALL {
-        let door = Door::new(binding, tap.address).agent("script");
-        let known = door.bearer("canary-token");
+        let endpoint = A2aEndpoint::new(binding, proxy.address).agent("script");
+        let known = endpoint.bearer("canary-token");
         let sent = known.ask("SendMessage", message("fail INTERNAL")).await.unwrap();
         said.push(format!("{sent:?}"));
         for wrong in ["canary-of-a-stranger", "canary token", ""] {
-            let refused = door.bearer(wrong).ask("SendMessage", message("x")).await.unwrap_err();
+            let refused =
+                endpoint.bearer(wrong).ask("SendMessage", message("x")).await.unwrap_err();
             assert_eq!(refused.reason().1, "UNAUTHENTICATED_CALLER", "{refused:?}");
             said.push(format!("{refused:?}"));
         }
@@ -302,5 +303,5 @@ async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
     for text in said {
         assert!(!has_canary(text.as_bytes()) && !text.contains(sha256), "it leaks: {text}");
     }
-    assert!(!has_canary(&tap.heard()));
+    assert!(!has_canary(&proxy.recorded()));
 }

@@ -2,22 +2,22 @@
 //! worker costs what it must and no more, and what a client does wrong costs nobody else.
 
 mod advice;
-mod again;
 mod agents;
 mod business;
 mod canaries;
+mod client_retry;
 mod codes;
 mod deadlines;
-mod elsewhere;
 mod fanout;
-mod hostile;
-mod loss;
+mod hostile_clients;
 mod outcomes;
 mod peers;
+mod remote_agents;
+mod representations;
 mod rerun;
 mod retry;
-mod shapes;
 mod spans;
+mod worker_loss;
 
 faultline_tests::role!();
 

@@ -8,7 +8,7 @@ use std::sync::{
 
 use faultline::Mesh;
 use faultline_tests::{
-    Binding, Door, in_process,
+    A2aEndpoint, Binding, in_process,
     rpc::message,
     task::{self, FAILED},
 };
@@ -47,13 +47,13 @@ async fn idempotency_key_does_not_allow_a_rerun() {
     let build = |config| offers.into_iter().fold(Worker::new(config), Worker::offer);
     mesh.attach(Config::default(), build).await.unwrap();
     for binding in [Binding::JsonRpc, Binding::Rest, Binding::Grpc] {
-        let door = Door::new(binding, mesh.gateway_addr());
+        let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr());
         for (agent, counter, runs) in [("pays", &pays, 1), ("pays-declared", &declared, 4)] {
-            let bare = door.agent(agent);
+            let bare = endpoint.agent(agent);
             let keyed = bare.header("idempotency-key", format!("{binding:?}"));
             let params = message("pay 100");
-            for (door, how) in [(&bare, "without a key"), (&keyed, "with a key")] {
-                let sent = door.call("SendMessage", params.clone()).await.unwrap();
+            for (endpoint, how) in [(&bare, "without a key"), (&keyed, "with a key")] {
+                let sent = endpoint.call("SendMessage", params.clone()).await.unwrap();
                 assert_eq!(task::state(&sent["task"]), FAILED, "{sent}");
                 assert_eq!(counter.payments(), runs, "{agent} by {binding:?} {how}");
             }

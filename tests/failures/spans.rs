@@ -8,7 +8,7 @@ use faultline::Mesh;
 use faultline_chassis::telemetry::{self, InMemory};
 use faultline_tests::{
     Rpc, in_process,
-    otlp::{Seen, read_memory, tree},
+    otlp::{SpanRecord, read_memory, tree},
     rpc::message,
     task::{self, COMPLETED, FAILED},
     until,
@@ -27,7 +27,7 @@ fn collected() -> InMemory {
 }
 
 /// The finished spans of a trace from the outermost to the innermost, when there are so many.
-async fn chain(trace: &str, hops: usize) -> Vec<Seen> {
+async fn chain(trace: &str, hops: usize) -> Vec<SpanRecord> {
     let mut spans = until(&format!("{hops} spans are finished"), SOON, async || {
         let spans: Vec<_> =
             read_memory(&collected().spans()).into_iter().filter(|s| s.trace == trace).collect();
@@ -36,7 +36,7 @@ async fn chain(trace: &str, hops: usize) -> Vec<Seen> {
     .await;
     assert_eq!(spans.len(), hops, "one span per hop and no more:\n{}", tree(&spans));
     spans.sort_by_key(|span| span.start);
-    let mut chain: Vec<Seen> = Vec::new();
+    let mut chain: Vec<SpanRecord> = Vec::new();
     let mut parent = "00f067aa0ba902b7".to_owned();
     while let Some(span) = spans.iter().find(|span| span.parent == parent) {
         parent.clone_from(&span.id);
@@ -47,7 +47,7 @@ async fn chain(trace: &str, hops: usize) -> Vec<Seen> {
 }
 
 /// The six hops of a task.
-fn check_hops(chain: &[Seen], method: &str) {
+fn check_hops(chain: &[SpanRecord], method: &str) {
     let rpc = format!("lf.a2a.v1.A2AService/{method}");
     let seen: Vec<_> = chain.iter().map(|span| (span.kind, span.name.as_str())).collect();
     let expected = [
@@ -107,7 +107,7 @@ async fn a_failed_attempt_marks_its_span_and_no_innocent_one() {
         let born = usize::from(at == 5);
         let names = span.event_names();
         assert_eq!(names.iter().filter(|name| **name == "exception").count(), born, "{span:?}");
-        let ids = span.said("faultline.failure", "faultline.failure.id");
+        let ids = span.event_attributes("faultline.failure", "faultline.failure.id");
         assert_eq!(ids, [failure["id"].as_str().unwrap()], "{span:?}");
     }
 }

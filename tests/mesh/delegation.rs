@@ -299,7 +299,7 @@ async fn a_worker_that_leaves_hands_a_question_on_with_all_its_hops() {
     let line = line_of(&rpc, id, 2).await;
     cluster.add_worker("echo,script", 1).await;
     cluster.workers[0].terminate().await;
-    let gone = cluster.workers[0].ended(Duration::from_secs(5)).await;
+    let gone = cluster.workers[0].exit_within(Duration::from_secs(5)).await;
     assert_eq!(gone.and_then(|status| status.code()), Some(0), "nothing holds it");
     let done = rpc.call("SendMessage", answer(id, "Ada")).await.expect("it waits");
     assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");

@@ -1,35 +1,16 @@
-//! What a mesh does for its callers when nothing goes wrong, and what it says when they ask for
-//! what cannot be.
+//! A whole mesh as its callers, operators and remote peers use it: sending, questions, delegation,
+//! remote agents, operator views, security limits and several coordinators on one store.
 
-mod addresses;
-mod again;
-mod asking;
-mod browsers;
-mod credentials;
+mod cluster;
 mod delegation;
-mod encrypted;
-mod floods;
-mod kit;
-mod leaving;
-mod load;
-mod names;
-mod old_remotes;
+mod drain;
 mod operators;
-mod outage;
-mod promises;
 mod push;
 mod questions;
 mod remote;
-mod replicas;
-mod scaling;
-mod send;
-mod spread;
-mod stop;
-mod strangers;
-mod streams;
-mod takeover;
+mod security;
 mod tasks;
-mod view;
+mod testing_kit;
 
 use faultline::{Config, Mesh};
 use faultline_tests::{Rpc, in_process};

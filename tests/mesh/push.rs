@@ -167,7 +167,7 @@ async fn a_coordinator_leaves_without_waiting_for_webhooks() {
     let id = send(&rpc, "say one", json!({"url": webhook.url()})).await;
     until("the webhook hangs", SOON, async || webhook.received().first().cloned()).await;
     cluster.coordinators[0].terminate().await;
-    let left = cluster.coordinators[0].ended(Duration::from_secs(5)).await;
+    let left = cluster.coordinators[0].exit_within(Duration::from_secs(5)).await;
     assert!(left.is_some_and(|status| status.success()), "{}", cluster.coordinators[0].log());
     is_up.store(true, SeqCst);
     cluster.coordinators[0].restart().await;

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::Path};
 
 use faultline_chassis::{client::Channel, config::Environment};
 use faultline_tests::{
-    Process, Rpc, Wire,
+    CuttableProxy, Process, Rpc,
     cluster::free_address,
     postgres::{Database, Server},
     until,
@@ -89,7 +89,7 @@ async fn each_role_has_probes_and_numbers_of_its_own() {
     worker.terminate().await;
     until_ready(w, 503).await;
     assert_eq!(probe(w, "/readyz").await.1, "it is leaving");
-    assert!(worker.ended(SOON).await.unwrap().success());
+    assert!(worker.exit_within(SOON).await.unwrap().success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,10 +113,10 @@ async fn a_whole_mesh_has_one_port_for_it() {
 async fn a_coordinator_has_started_with_its_database_and_is_ready_while_it_has_it() {
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
     let database = Database::on(server.url());
-    let wire = Wire::to(database.address()).await;
+    let wire = CuttableProxy::to(database.address()).await;
     let [hub, admin] = [(); 2].map(|()| free_address());
     let [listen, port] = [hub, admin].map(|address| address.to_string());
-    let store = database.url_by(wire.address);
+    let store = database.url_via(wire.address);
     let args = ["coordinator", "--listen", &listen, "--store", &store, "--admin", &port];
     let lease = ("FAULTLINE_COORDINATOR__LEASE_MS".to_owned(), "2000".to_owned());
     let token = ("FAULTLINE_MESH__TOKEN".to_owned(), faultline_tests::TOKEN.to_owned());
@@ -167,7 +167,7 @@ async fn a_coordinator_has_started_with_its_database_and_is_ready_while_it_has_i
     }
     coordinator.terminate().await;
     assert_eq!((next().await, next().await), (Some(ServingStatus::NotServing), None));
-    assert!(coordinator.ended(SOON).await.unwrap().success(), "{}", coordinator.log());
+    assert!(coordinator.exit_within(SOON).await.unwrap().success(), "{}", coordinator.log());
     // Without a database there is none to start, and whoever runs it may try again.
     server.stop();
     let why = coordinator.try_restart().await.unwrap_err();

@@ -166,7 +166,7 @@ async fn a_process_that_leaves_sends_its_last_numbers() {
     let gateway = up.ready().strip_prefix("http://").unwrap().parse().unwrap();
     Rpc::at(gateway).agent("script").send("fail NOT_FOUND").await;
     up.terminate().await;
-    assert!(up.ended(SOON).await.unwrap().success());
+    assert!(up.exit_within(SOON).await.unwrap().success());
     let last = timeout(SOON, sent.recv()).await.unwrap().unwrap().1;
     let resource = &last.resource_metrics[0].resource.as_ref().unwrap().attributes;
     assert_eq!(attribute(resource, "service.name"), Some("faultline"));

@@ -65,7 +65,7 @@ async fn file_and_environment_reach_a_user_written_worker_and_it_serves_probes_a
     coordinator.restart().await;
     until_ready(admin, 200).await;
     worker.terminate().await;
-    assert_eq!(worker.ended(SOON).await.unwrap().code(), Some(0));
+    assert_eq!(worker.exit_within(SOON).await.unwrap().code(), Some(0));
 }
 
 /// Runs a program to its end: its code, its stdout and its stderr.

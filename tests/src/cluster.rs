@@ -20,7 +20,7 @@ use rand::Rng;
 use tempfile::TempDir;
 
 use crate::{
-    Process, Rpc, Store, TOKEN, Wire,
+    CuttableProxy, Process, Rpc, Store, TOKEN,
     postgres::{Database, Server},
     until,
     wait::SOON,
@@ -37,7 +37,7 @@ pub struct Plan {
     pub coordinators: usize,
     pub store: Store,
     /// Every gateway and every worker knows one coordinator only, by turns; otherwise all know all.
-    pub apart: bool,
+    pub one_coordinator_each: bool,
     /// Keys of `[coordinator]` in the configuration file.
     pub coordinator: String,
     /// Of every process.
@@ -52,7 +52,7 @@ impl Default for Plan {
             gateways: 1,
             coordinators: 1,
             store: Store::default(),
-            apart: false,
+            one_coordinator_each: false,
             coordinator: "default_agent = \"echo\"\n".to_owned(),
             env: Environment::new(),
         }
@@ -94,8 +94,8 @@ impl Plan {
         Self { store, ..self }
     }
 
-    pub fn apart(self) -> Self {
-        Self { apart: true, ..self }
+    pub fn one_coordinator_each(self) -> Self {
+        Self { one_coordinator_each: true, ..self }
     }
 
     pub async fn start(self) -> Cluster {
@@ -112,13 +112,13 @@ pub struct Cluster {
     /// Of the gateways.
     pub addresses: Vec<SocketAddr>,
     /// Between each coordinator and everybody who calls it.
-    pub wires: Vec<Wire>,
+    pub coordinator_proxies: Vec<CuttableProxy>,
     /// Of each gateway its own, one to each coordinator that it knows.
-    pub gateway_wires: Vec<Vec<Wire>>,
+    pub gateway_proxies: Vec<Vec<CuttableProxy>>,
     /// Of each worker.
-    pub worker_wires: Vec<Vec<Wire>>,
+    pub worker_proxies: Vec<Vec<CuttableProxy>>,
     /// Between each coordinator and its database, if that is PostgreSQL.
-    pub store_wires: Vec<Wire>,
+    pub store_proxies: Vec<CuttableProxy>,
     env: Environment,
     /// After the processes: they go first.
     pub database: Option<Database>,
@@ -141,16 +141,17 @@ impl Cluster {
             (_, None) => Some(Database::shared()),
             (_, Some(server)) => Some(Database::on(server.url())),
         };
-        let (mut wires, mut store_wires, mut starting) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut coordinator_proxies, mut store_proxies, mut starting) =
+            (Vec::new(), Vec::new(), Vec::new());
         for n in 0..plan.coordinators {
             let hub = free_address();
-            wires.push(Wire::to(hub).await);
+            coordinator_proxies.push(CuttableProxy::to(hub).await);
             let store = match &database {
                 None => format!("sqlite:{}", path.join("tasks.db").display()),
                 Some(database) => {
-                    let wire = Wire::to(database.address()).await;
-                    let store = database.url_by(wire.address);
-                    store_wires.push(wire);
+                    let wire = CuttableProxy::to(database.address()).await;
+                    let store = database.url_via(wire.address);
+                    store_proxies.push(wire);
                     store
                 }
             };
@@ -159,26 +160,26 @@ impl Cluster {
         // All at once, as a cluster starts them.
         let coordinators = join_all(starting).await;
         let addresses: Vec<_> = (0..plan.gateways).map(|_| free_address()).collect();
-        let known = |n: usize| match plan.apart {
-            true => std::slice::from_ref(&wires[n % wires.len()]),
-            false => wires.as_slice(),
+        let known = |n: usize| match plan.one_coordinator_each {
+            true => std::slice::from_ref(&coordinator_proxies[n % coordinator_proxies.len()]),
+            false => coordinator_proxies.as_slice(),
         };
-        let (mut gateways, mut gateway_wires) = (Vec::new(), Vec::new());
+        let (mut gateways, mut gateway_proxies) = (Vec::new(), Vec::new());
         for (n, address) in addresses.iter().enumerate() {
             let (name, own) = (format!("gateway-{n}"), own(known(n)).await);
             gateways.push(gateway(path, &name, *address, &urls(&own), &plan.env).await);
-            gateway_wires.push(own);
+            gateway_proxies.push(own);
         }
-        let (mut workers, mut worker_wires) = (Vec::new(), Vec::new());
+        let (mut workers, mut worker_proxies) = (Vec::new(), Vec::new());
         for (n, agents) in plan.workers.iter().enumerate() {
             let (name, own) = (format!("worker-{n}"), own(known(n)).await);
             workers.push(worker(path, &name, &urls(&own), agents, plan.slots, &plan.env).await);
-            worker_wires.push(own);
+            worker_proxies.push(own);
         }
         if plan.coordinators > 1 {
             let agents = plan.workers.iter().flat_map(|agents| agents.split(','));
             let agents: BTreeSet<&str> = agents.collect();
-            join_all(wires.iter().map(|wire| until_known(wire, &agents))).await;
+            join_all(coordinator_proxies.iter().map(|wire| until_known(wire, &agents))).await;
         }
         let env = plan.env;
         Self {
@@ -186,10 +187,10 @@ impl Cluster {
             gateways,
             workers,
             addresses,
-            wires,
-            gateway_wires,
-            worker_wires,
-            store_wires,
+            coordinator_proxies,
+            gateway_proxies,
+            worker_proxies,
+            store_proxies,
             env,
             database,
             server,
@@ -209,30 +210,30 @@ impl Cluster {
 
     /// One more worker, which knows all coordinators.
     pub async fn add_worker(&mut self, agents: &str, slots: u32) {
-        let own = own(&self.wires).await;
+        let own = own(&self.coordinator_proxies).await;
         self.add_worker_by(own, agents, slots).await;
     }
 
     /// One more worker, which knows only this coordinator.
     pub async fn add_worker_of(&mut self, coordinator: usize, agents: &str, slots: u32) {
-        let own = own(&self.wires[coordinator..=coordinator]).await;
+        let own = own(&self.coordinator_proxies[coordinator..=coordinator]).await;
         self.add_worker_by(own, agents, slots).await;
     }
 
-    async fn add_worker_by(&mut self, own: Vec<Wire>, agents: &str, slots: u32) {
+    async fn add_worker_by(&mut self, own: Vec<CuttableProxy>, agents: &str, slots: u32) {
         let (name, hubs) = (format!("worker-{}", self.workers.len()), urls(&own));
         self.workers.push(worker(self.dir.path(), &name, &hubs, agents, slots, &self.env).await);
-        self.worker_wires.push(own);
+        self.worker_proxies.push(own);
     }
 }
 
 /// To the coordinators behind these, for one alone.
-async fn own(wires: &[Wire]) -> Vec<Wire> {
-    join_all(wires.iter().map(|wire| Wire::to(wire.address))).await
+async fn own(coordinator_proxies: &[CuttableProxy]) -> Vec<CuttableProxy> {
+    join_all(coordinator_proxies.iter().map(|wire| CuttableProxy::to(wire.address))).await
 }
 
 /// Waits until a coordinator knows these agents, wherever their workers are attached.
-async fn until_known(wire: &Wire, agents: &BTreeSet<&str>) {
+async fn until_known(wire: &CuttableProxy, agents: &BTreeSet<&str>) {
     let token = Secret::new(TOKEN).ok();
     let channel = Channel::lazy(&Dial { address: url(wire), token, ..Dial::default() });
     let mesh = MeshClient::new(channel.expect("it is a URL"));
@@ -247,12 +248,12 @@ async fn until_known(wire: &Wire, agents: &BTreeSet<&str>) {
     .await;
 }
 
-fn url(wire: &Wire) -> String {
+fn url(wire: &CuttableProxy) -> String {
     format!("http://{}", wire.address)
 }
 
-fn urls(wires: &[Wire]) -> String {
-    wires.iter().map(url).collect::<Vec<_>>().join(",")
+fn urls(coordinator_proxies: &[CuttableProxy]) -> String {
+    coordinator_proxies.iter().map(url).collect::<Vec<_>>().join(",")
 }
 
 async fn coordinator(

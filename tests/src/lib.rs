@@ -5,8 +5,9 @@
 //! A mesh of processes needs no binary built beforehand: every test target has a test called
 //! `role`, and a process of the mesh is that very test executable, told by a variable to be a role.
 
+pub mod a2a_endpoint;
 pub mod cluster;
-pub mod door;
+pub mod cuttable_proxy;
 pub mod http2;
 pub mod log;
 pub mod otlp;
@@ -14,22 +15,21 @@ pub mod postgres;
 pub mod process;
 pub mod program;
 pub mod raw;
+pub mod recording_proxy;
 pub mod rpc;
-pub mod tap;
 pub mod task;
 pub mod wait;
 pub mod webhook;
-pub mod wire;
 
+pub use a2a_endpoint::{A2aEndpoint, Binding};
 pub use cluster::{Cluster, Plan};
-pub use door::{Binding, Door};
+pub use cuttable_proxy::CuttableProxy;
 pub use otlp::Collector;
 pub use postgres::Store;
 pub use process::Process;
 pub use program::Program;
 pub use rpc::{Broken, Frame, Frames, Rpc};
 pub use wait::until;
-pub use wire::Wire;
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ macro_rules! role {
 pub const TOKEN: &str = "of-the-tests";
 
 /// The section `[mesh]` of members that a test starts beside such a mesh.
-pub fn member() -> faultline_chassis::Mesh {
+pub fn mesh_config() -> faultline_chassis::Mesh {
     let token = faultline_chassis::Secret::new(TOKEN).ok();
     faultline_chassis::Mesh { token, ..Default::default() }
 }

@@ -43,7 +43,7 @@ type Attributes = BTreeMap<String, String>;
 
 /// One span, with everything as text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct SpanRecord {
     pub name: String,
     pub kind: &'static str,
     pub trace: String,
@@ -63,7 +63,7 @@ pub struct Seen {
     pub resource: Attributes,
 }
 
-impl Seen {
+impl SpanRecord {
     /// An attribute; empty if there is none.
     pub fn get(&self, key: &str) -> &str {
         self.attributes.get(key).map_or("", String::as_str)
@@ -75,13 +75,13 @@ impl Seen {
     }
 
     /// One attribute of its events of this name.
-    pub fn said(&self, event: &str, key: &str) -> Vec<&str> {
+    pub fn event_attributes(&self, event: &str, key: &str) -> Vec<&str> {
         let events = self.events.iter().filter(|(name, _)| name == event);
         events.map(|(_, about)| about.get(key).map_or("", String::as_str)).collect()
     }
 
     /// Which span it is linked to for this reason.
-    pub fn linked(&self, why: &str) -> Option<&str> {
+    pub fn linked_span(&self, why: &str) -> Option<&str> {
         let link = self.links.iter().find(|(_, _, kind)| kind == why)?;
         Some(&link.1)
     }
@@ -148,14 +148,14 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The spans in what a process collected in memory.
-pub fn read_memory(scope: &[u8]) -> Vec<Seen> {
+pub fn read_memory(scope: &[u8]) -> Vec<SpanRecord> {
     let spans = ScopeSpans::decode(scope).expect("it is OTLP").spans;
-    spans.into_iter().map(|span| Seen::of(span, &Attributes::new())).collect()
+    spans.into_iter().map(|span| SpanRecord::of(span, &Attributes::new())).collect()
 }
 
 /// The spans of one trace as a tree, a line each: what is below is indented, in order of time.
-pub fn tree(spans: &[Seen]) -> String {
-    fn put(spans: &[Seen], span: &Seen, depth: usize, out: &mut String) {
+pub fn tree(spans: &[SpanRecord]) -> String {
+    fn put(spans: &[SpanRecord], span: &SpanRecord, depth: usize, out: &mut String) {
         let mark = if span.error.is_some() { " ✗" } else { "" };
         let indent = "  ".repeat(depth);
         out.push_str(&format!("{indent}{} {}{mark}\n", span.kind, span.name));
@@ -175,7 +175,7 @@ pub fn tree(spans: &[Seen]) -> String {
 
 #[derive(Debug, Default)]
 struct Kept {
-    spans: Mutex<Vec<Seen>>,
+    spans: Mutex<Vec<SpanRecord>>,
     logs: Mutex<Vec<LogRecord>>,
     /// Of requests.
     headers: Mutex<Vec<HeaderMap>>,
@@ -220,7 +220,7 @@ impl Collector {
     }
 
     /// Every span of a trace so far, in the order they began.
-    pub fn spans(&self, trace: &str) -> Vec<Seen> {
+    pub fn spans(&self, trace: &str) -> Vec<SpanRecord> {
         let mut spans = lock(&self.kept.spans).clone();
         spans.retain(|span| span.trace == trace);
         spans.sort_by_key(|span| span.start);
@@ -228,17 +228,17 @@ impl Collector {
     }
 
     /// The same once there are so many.
-    pub async fn until(&self, trace: &str, count: usize) -> Vec<Seen> {
-        self.until_so(trace, &format!("{count} spans"), |spans| spans.len() >= count).await
+    pub async fn until(&self, trace: &str, count: usize) -> Vec<SpanRecord> {
+        self.until_spans(trace, &format!("{count} spans"), |spans| spans.len() >= count).await
     }
 
     /// The same once they are as they should be.
-    pub async fn until_so(
+    pub async fn until_spans(
         &self,
         trace: &str,
         what: &str,
-        is_so: impl Fn(&[Seen]) -> bool,
-    ) -> Vec<Seen> {
+        is_so: impl Fn(&[SpanRecord]) -> bool,
+    ) -> Vec<SpanRecord> {
         let end = Instant::now() + SOON;
         loop {
             let spans = self.spans(trace);
@@ -250,7 +250,7 @@ impl Collector {
         }
     }
 
-    pub fn all(&self) -> Vec<Seen> {
+    pub fn all(&self) -> Vec<SpanRecord> {
         lock(&self.kept.spans).clone()
     }
 
@@ -275,7 +275,8 @@ impl Kept {
             let resource = of_process.resource.unwrap_or_default();
             let resource = attributes(&resource.attributes);
             let scopes = of_process.scope_spans.into_iter();
-            spans.extend(scopes.flat_map(|scope| scope.spans).map(|s| Seen::of(s, &resource)));
+            spans
+                .extend(scopes.flat_map(|scope| scope.spans).map(|s| SpanRecord::of(s, &resource)));
         }
     }
 }

@@ -111,7 +111,7 @@ impl Database {
     }
 
     /// How it is reached by way of another address.
-    pub fn url_by(&self, address: SocketAddr) -> String {
+    pub fn url_via(&self, address: SocketAddr) -> String {
         self.url.replace(&self.address().to_string(), &address.to_string())
     }
 

@@ -133,13 +133,13 @@ impl Process {
     }
 
     /// How it ends, whenever that is.
-    pub async fn exit(&mut self) -> ExitStatus {
+    pub async fn wait(&mut self) -> ExitStatus {
         self.child.wait().await.expect("a child can be awaited")
     }
 
     /// How it ended, or nothing if it still runs after that time.
-    pub async fn ended(&mut self, within: Duration) -> Option<ExitStatus> {
-        timeout(within, self.exit()).await.ok()
+    pub async fn exit_within(&mut self, within: Duration) -> Option<ExitStatus> {
+        timeout(within, self.wait()).await.ok()
     }
 
     pub fn log(&self) -> String {

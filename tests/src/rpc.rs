@@ -273,7 +273,7 @@ pub enum Broken {
     /// Without a word.
     Cut(String),
     /// With an error as its last event.
-    Told(Value),
+    Error(Value),
 }
 
 /// The events of one connection, in the order they came.
@@ -345,6 +345,6 @@ fn read(event: &[u8], open: fn(Value) -> Outcome) -> Result<Option<Frame>, Broke
     let answer: Value = serde_json::from_str(data).expect("an event is JSON");
     match open(answer) {
         Ok(body) => Ok(Some(Frame { id, body })),
-        Err(error) => Err(Broken::Told(error)),
+        Err(error) => Err(Broken::Error(error)),
     }
 }

@@ -45,11 +45,11 @@ async fn nothing_is_lost_when_processes_are_asked_to_leave() {
     assert_eq!(tree(&collector.spans(&trace_id)), "");
     for process in cluster.gateways.iter_mut().chain(&mut cluster.workers) {
         process.terminate().await;
-        let ended = process.ended(SOON).await.expect("it leaves");
+        let ended = process.exit_within(SOON).await.expect("it leaves");
         assert!(ended.success(), "{ended:?}");
     }
     cluster.coordinators[0].terminate().await;
-    assert!(cluster.coordinators[0].ended(SOON).await.expect("it leaves").success());
+    assert!(cluster.coordinators[0].exit_within(SOON).await.expect("it leaves").success());
     assert_eq!(collector.spans(&trace_id).len(), 20 * 6);
 }
 
@@ -88,7 +88,7 @@ async fn a_dead_collector_slows_no_task_and_is_said_once() {
     rpc.send("chunk c").await;
     let since = Instant::now();
     cluster.coordinators[0].terminate().await;
-    assert!(cluster.coordinators[0].ended(SOON).await.expect("it leaves").success());
+    assert!(cluster.coordinators[0].exit_within(SOON).await.expect("it leaves").success());
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
 }
 

@@ -34,7 +34,7 @@ async fn an_answer_goes_on_in_its_own_trace_and_says_from_where() {
     let after = collector.until(&answering, 11).await;
     // The root and its child go on in the new trace, the child below what answers it.
     for agent_task in [task::id(&task), open[1].get("a2a.task.id")] {
-        let of = |spans: &[faultline_tests::otlp::Seen], kind: &str, name: &str| {
+        let of = |spans: &[faultline_tests::otlp::SpanRecord], kind: &str, name: &str| {
             let mut found = spans.iter().filter(|s| s.kind == kind && s.name == name);
             found.find(|s| s.get("a2a.task.id") == agent_task).cloned()
         };
@@ -51,7 +51,7 @@ async fn an_answer_goes_on_in_its_own_trace_and_says_from_where() {
         }
     }
     let later = collector.spans(&asking);
-    let of_agents = |s: &&faultline_tests::otlp::Seen| s.name.ends_with("script");
+    let of_agents = |s: &&faultline_tests::otlp::SpanRecord| s.name.ends_with("script");
     let (old, new) = (before.iter().filter(of_agents), later.iter().filter(of_agents));
     assert_eq!(old.count(), new.count(), "the old trace is over:\n{}", tree(&later));
 }

@@ -2,7 +2,7 @@
 
 use faultline_tests::{
     Collector,
-    otlp::{Seen, tree},
+    otlp::{SpanRecord, tree},
     task::{self, FAILED},
     until,
     wait::SOON,
@@ -42,9 +42,9 @@ async fn a_trace_goes_on_where_its_coordinator_was_killed() {
     // that started it, whose server died with it.
     let root = task::id(&task).to_owned();
     let spans = collector
-        .until_so(&trace_id, "both runs and the worker's side of the outer", |spans| {
+        .until_spans(&trace_id, "both runs and the worker's side of the outer", |spans| {
             let runs = spans.iter().filter(|s| s.name == "invoke_agent script").count();
-            let attempt = |s: &Seen| s.kind == "server" && s.name == "attempt script";
+            let attempt = |s: &SpanRecord| s.kind == "server" && s.name == "attempt script";
             runs == 2 && spans.iter().any(|s| attempt(s) && s.get("a2a.task.id") == root)
         })
         .await;

@@ -2,7 +2,7 @@
 
 use faultline_tests::{
     Collector,
-    otlp::{Seen, tree},
+    otlp::{SpanRecord, tree},
     task::{self, CANCELED, COMPLETED, FAILED},
 };
 use serde_json::{Value, json};
@@ -14,14 +14,14 @@ const SCRIPT: &str =
 const SEND: &str = "lf.a2a.v1.A2AService/SendMessage";
 
 /// The one span of that name, kind and place below `parent`.
-fn below<'a>(spans: &'a [Seen], parent: &str, kind: &str, name: &str) -> &'a Seen {
+fn below<'a>(spans: &'a [SpanRecord], parent: &str, kind: &str, name: &str) -> &'a SpanRecord {
     let found: Vec<_> =
         spans.iter().filter(|s| s.parent == parent && s.kind == kind && s.name == name).collect();
     let [one] = found.as_slice() else { panic!("one {kind} {name}:\n{}", tree(spans)) };
     one
 }
 
-fn check(span: &Seen, attributes: &[(&str, &str)]) {
+fn check(span: &SpanRecord, attributes: &[(&str, &str)]) {
     for (key, value) in attributes {
         assert_eq!(span.get(key), *value, "{key} of {span:#?}");
     }
@@ -29,12 +29,12 @@ fn check(span: &Seen, attributes: &[(&str, &str)]) {
 
 /// What one agent's hop of the tree looks like, from the call that starts its task on.
 struct Hop<'a> {
-    serving: &'a Seen,
-    run: &'a Seen,
-    attempts: Vec<(&'a Seen, &'a Seen)>,
+    serving: &'a SpanRecord,
+    run: &'a SpanRecord,
+    attempts: Vec<(&'a SpanRecord, &'a SpanRecord)>,
 }
 
-fn hop<'a>(spans: &'a [Seen], calling: &'a Seen) -> Hop<'a> {
+fn hop<'a>(spans: &'a [SpanRecord], calling: &'a SpanRecord) -> Hop<'a> {
     let serving = below(spans, &calling.id, "server", SEND);
     let run = below(spans, &serving.id, "client", "invoke_agent script");
     let attempts = spans.iter().filter(|s| s.parent == run.id && s.name == "attempt script");
@@ -86,7 +86,7 @@ async fn the_whole_tree_of_a_delegated_retried_failed_task_reaches_a_collector()
             span.resource["service.name"],
             format!("faultline-{}", span.get("faultline.role"))
         );
-        let failed = span.said("faultline.failure", "faultline.failure.id");
+        let failed = span.event_attributes("faultline.failure", "faultline.failure.id");
         assert!(!failed.is_empty(), "every hop saw it: {span:?}");
     }
 }
@@ -99,7 +99,7 @@ fn failure(task: &Value) -> &Value {
     &task["metadata"]["faultline.dev/failure"]
 }
 
-fn check_edge(spans: &[Seen], task: &Value) {
+fn check_edge(spans: &[SpanRecord], task: &Value) {
     let edge = below(spans, CLIENT, "server", "POST /agents/{agent}");
     check(
         edge,
@@ -147,7 +147,7 @@ fn check_outer(outer: &Hop<'_>, task: &Value) {
     };
     for span in [calling, serving] {
         assert_eq!(span.event_names(), ["faultline.failure"], "it was not born here");
-        let about = |key| span.said("faultline.failure", key);
+        let about = |key| span.event_attributes("faultline.failure", key);
         assert_eq!(about("faultline.failure.id"), [said(&failure(task)["id"])]);
         assert_eq!(about("faultline.failure.hop"), ["1"]);
         assert_eq!(about("faultline.failure.downstream.agent"), ["script"]);
@@ -166,20 +166,27 @@ fn check_inner(inner: &Hop<'_>, outer: &Hop<'_>, task: &Value) {
     check(first.0, &[("faultline.attempt", "1"), ("faultline.attempt.outcome", "failed")]);
     check(second.0, &[("faultline.attempt", "2"), ("faultline.retry.attempt", "1")]);
     assert_eq!(first.0.links, []);
-    assert_eq!(second.0.linked("retry_of"), Some(first.0.id.as_str()));
+    assert_eq!(second.0.linked_span("retry_of"), Some(first.0.id.as_str()));
     for (calling, serving) in &inner.attempts {
         assert_eq!(calling.event_names(), ["faultline.failure"]);
         assert_eq!(serving.event_names(), ["exception", "faultline.failure"], "born here");
-        assert_eq!(serving.said("exception", "exception.type"), ["UNAVAILABLE"]);
-        assert_eq!(serving.said("exception", "exception.message"), ["the ledger is away"]);
+        assert_eq!(serving.event_attributes("exception", "exception.type"), ["UNAVAILABLE"]);
+        assert_eq!(
+            serving.event_attributes("exception", "exception.message"),
+            ["the ledger is away"]
+        );
         check(serving, &[("error.type", "UNAVAILABLE"), ("faultline.role", "worker")]);
         assert!(calling.start <= serving.start && serving.end <= calling.end, "one in the other");
     }
     // The record leads to the span in which the failure was born, and back.
     assert_eq!(failure(task)["spanId"], second.1.id.as_str());
-    let ids = second.1.said("faultline.failure", "faultline.failure.id");
+    let ids = second.1.event_attributes("faultline.failure", "faultline.failure.id");
     assert_eq!(ids, [said(&failure(task)["id"])]);
-    assert_ne!(first.1.said("faultline.failure", "faultline.failure.id"), ids, "another failure");
+    assert_ne!(
+        first.1.event_attributes("faultline.failure", "faultline.failure.id"),
+        ids,
+        "another failure"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,7 +240,8 @@ async fn a_refused_call_is_born_where_it_was_refused() {
     let errors: Vec<_> = spans.iter().map(|s| (s.kind, s.error.is_some())).collect();
     // The caller asked for what is not there: only whoever called did not get what it wanted.
     assert_eq!(errors, [("server", false), ("client", true), ("server", false)], "{error}");
-    let born: Vec<_> = spans.iter().map(|s| s.said("exception", "exception.type").len()).collect();
+    let born: Vec<_> =
+        spans.iter().map(|s| s.event_attributes("exception", "exception.type").len()).collect();
     assert_eq!(born, [0, 0, 1], "{}", tree(&spans));
     check(&spans[1], &[("error.type", "NOT_FOUND"), ("rpc.response.status_code", "NOT_FOUND")]);
     check(&spans[2], &[("rpc.response.status_code", "NOT_FOUND"), ("error.type", "")]);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use faultline_chassis::config::Environment;
 use faultline_tests::{
     Cluster, Process, Program,
-    otlp::{Seen, tree},
+    otlp::{SpanRecord, tree},
     task::{self, COMPLETED},
     wait::SOON,
 };
@@ -16,13 +16,13 @@ use crate::{CLIENT, Collector, exporting, trace};
 const SEND: &str = "lf.a2a.v1.A2AService/SendMessage";
 
 /// Spans whose parent is not there, apart from the caller's own.
-fn orphans(spans: &[Seen]) -> Vec<&Seen> {
+fn orphans(spans: &[SpanRecord]) -> Vec<&SpanRecord> {
     let ids: BTreeSet<_> = spans.iter().map(|span| span.id.as_str()).collect();
     spans.iter().filter(|span| !ids.contains(span.parent.as_str())).collect()
 }
 
 async fn start(program: Program, cluster: &Cluster, mut env: Environment) -> Process {
-    let hub = format!("http://{}", cluster.wires[0].address);
+    let hub = format!("http://{}", cluster.coordinator_proxies[0].address);
     env.insert("FAULTLINE_WORKER__COORDINATOR".to_owned(), hub);
     Process::start_program(program, cluster.dir.path(), "travel", &[], &env).await
 }
@@ -40,7 +40,7 @@ async fn a_chain_of_delegations_in_a_user_written_worker_is_one_unbroken_trace()
     assert_eq!(task::artifacts(&task)["plan"], "a trip to Lisbon for 60 €");
     // The last spans of a process leave with it.
     worker.terminate().await;
-    assert!(worker.ended(SOON).await.expect("it leaves").success());
+    assert!(worker.exit_within(SOON).await.expect("it leaves").success());
 
     let hop = |depth: usize, agent: &str| {
         let lines = [

@@ -6,7 +6,7 @@ use std::time::Duration;
 use faultline::Mesh;
 use faultline_client::{Client, Error as CallError, Reconnect, text};
 use faultline_tests::{
-    Binding, Broken, Door, Plan, Rpc, in_process,
+    A2aEndpoint, Binding, Broken, Plan, Rpc, in_process,
     log::Log,
     rpc::message,
     task::{self, CANCELED, COMPLETED, FAILED, REJECTED, WORKING},
@@ -60,8 +60,8 @@ async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding(
     assert!(failure["origin"].get("worker").is_none(), "nobody else does: {failure}");
     assert_eq!(task::public(&stored), failure);
     for binding in Binding::ALL {
-        let door = Door::new(binding, mesh.gateway_addr());
-        let got = door.call("GetTask", json!({"id": task_id})).await.unwrap();
+        let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr());
+        let got = endpoint.call("GetTask", json!({"id": task_id})).await.unwrap();
         assert_eq!(got["metadata"]["faultline.dev/failure"], failure, "{binding:?}");
         assert_eq!(got["metadata"]["error_code"], "DISK_7", "{binding:?}");
         assert_eq!(task::text(&got["status"]["message"]), "The disk is gone", "{binding:?}");
@@ -75,13 +75,13 @@ async fn every_refusal_is_logged_once_under_its_id_and_its_trace() {
     let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
     for binding in Binding::ALL {
         let (trace_id, header) = crate::trace();
-        let door = Door::new(binding, mesh.gateway_addr()).header("traceparent", header);
+        let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr()).header("traceparent", header);
         for (operation, params) in [
             ("GetTask", json!({"id": "nobody"})),
             ("SendMessage", json!({})),
             ("CancelTask", json!({"id": "nobody"})),
         ] {
-            let refusal = door.call(operation, params).await.unwrap_err();
+            let refusal = endpoint.call(operation, params).await.unwrap_err();
             let record = refusal.detail("faultline.v1.Failure").expect("the record");
             let lines = log.of_failure(record["id"].as_str().unwrap());
             assert_eq!(lines.len(), 1, "{binding:?} {operation}: {lines:?}");
@@ -200,26 +200,26 @@ async fn what_has_ended_in_any_way_cannot_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
     for binding in Binding::ALL {
-        let door = Door::new(binding, mesh.gateway_addr()).agent("script");
+        let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr()).agent("script");
         for (script, state) in [
             ("chunk a", COMPLETED),
             ("fail INTERNAL", FAILED),
             ("reject no", REJECTED),
             ("ask \"who?\"", CANCELED),
         ] {
-            let sent = door.call("SendMessage", message(script)).await.unwrap();
+            let sent = endpoint.call("SendMessage", message(script)).await.unwrap();
             let id = json!({"id": task::id(&sent["task"])});
             if state == CANCELED {
-                door.call("CancelTask", id.clone()).await.unwrap();
+                endpoint.call("CancelTask", id.clone()).await.unwrap();
             }
-            let before = door.call("GetTask", id.clone()).await.unwrap();
+            let before = endpoint.call("GetTask", id.clone()).await.unwrap();
             assert_eq!(task::state(&before), state, "{binding:?}");
-            let refused = door.call("CancelTask", id.clone()).await.unwrap_err();
+            let refused = endpoint.call("CancelTask", id.clone()).await.unwrap_err();
             assert_eq!(refused.reason().1, "TASK_NOT_CANCELABLE", "{binding:?} {state}");
             if binding == Binding::JsonRpc {
                 assert_eq!(refused.jsonrpc, Some(-32002), "{state}");
             }
-            let after = door.call("GetTask", id).await.unwrap();
+            let after = endpoint.call("GetTask", id).await.unwrap();
             assert_eq!(after, before, "{binding:?} {state}: nothing changed");
         }
     }

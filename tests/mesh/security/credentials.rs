@@ -147,10 +147,10 @@ impl Played {
 /// Every method that any service of the port has, by the contracts themselves.
 fn methods() -> Vec<String> {
     let contracts = [
-        include_str!("../../proto/a2a/v1/a2a.proto"),
-        include_str!("../../proto/faultline/v1/hub.proto"),
-        include_str!("../../proto/faultline/v1/link.proto"),
-        include_str!("../../proto/faultline/v1/mesh.proto"),
+        include_str!("../../../proto/a2a/v1/a2a.proto"),
+        include_str!("../../../proto/faultline/v1/hub.proto"),
+        include_str!("../../../proto/faultline/v1/link.proto"),
+        include_str!("../../../proto/faultline/v1/mesh.proto"),
     ];
     let mut methods = Vec::new();
     for contract in contracts {

@@ -99,7 +99,7 @@ async fn bodies_of_strangers_stay_within_the_memory_of_the_chart() {
     let stop = Arc::new(AtomicBool::new(false));
     let rpc = cluster.rpc().agent("echo").within(SOON);
     let behaved = tokio::spawn(behave(rpc, Arc::clone(&stop)));
-    let (gateway, hub) = (cluster.addresses[0], cluster.wires[0].address);
+    let (gateway, hub) = (cluster.addresses[0], cluster.coordinator_proxies[0].address);
     let grpc = "application/grpc";
     // 768 MiB each, if anybody kept them.
     flood(gateway, CHECK, grpc, 6 * MIB as usize).await;
@@ -144,7 +144,7 @@ async fn compressed_heads_of_strangers_stay_within_the_memory_of_the_chart() {
     let rpc = cluster.rpc().agent("echo").within(SOON);
     let behaved = tokio::spawn(behave(rpc, Arc::clone(&stop)));
     compressed_heads(cluster.addresses[0]).await;
-    compressed_heads(cluster.wires[0].address).await;
+    compressed_heads(cluster.coordinator_proxies[0].address).await;
     stop.store(true, Relaxed);
     assert!(behaved.await.expect("every request of the others succeeds") > 0);
     check_memory(&cluster);
@@ -217,7 +217,7 @@ async fn read_nothing(port: SocketAddr, path: &'static str, window: u32) -> impl
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_strangers_do_not_read_stay_within_the_memory_of_the_chart() {
     let cluster = Plan::default().workers(&["echo"]).start().await;
-    let (gateway, hub) = (cluster.addresses[0], cluster.wires[0].address);
+    let (gateway, hub) = (cluster.addresses[0], cluster.coordinator_proxies[0].address);
     let card = "/agents/echo/.well-known/agent-card.json";
     let _kept = [
         read_nothing(gateway, card, 0).await,

@@ -142,7 +142,7 @@ async fn a_restart_of_the_database_is_a_pause_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_longer_than_every_lease_is_a_longer_pause_and_nothing_else() {
     // Whoever speaks to one coordinator only must find that one back.
-    let plan = plan().gateways(REPLICAS).apart().workers(&["echo,script"; REPLICAS]);
+    let plan = plan().gateways(REPLICAS).one_coordinator_each().workers(&["echo,script"; REPLICAS]);
     let cluster = plan.start().await;
     let load = Load::on(&cluster);
     load.during(async |server| {
@@ -190,7 +190,7 @@ fn is_unknown(error: &Value, has_key: bool) -> bool {
 
 /// Takes the database away from all coordinators.
 fn take_away(cluster: &Cluster, is_silent: bool) {
-    for wire in &cluster.store_wires {
+    for wire in &cluster.store_proxies {
         match is_silent {
             true => wire.stall(),
             false => wire.sever(),
@@ -249,7 +249,7 @@ async fn check_answers_without_database(is_silent: bool) {
         assert_eq!(task["metadata"]["faultline.dev/earlyAnswer"], "STORE_UNAVAILABLE", "{task}");
         ids.push(task::id(&task).to_owned());
     }
-    cluster.store_wires.iter().for_each(|wire| wire.heal());
+    cluster.store_proxies.iter().for_each(|wire| wire.heal());
     // The tasks go on, and each send with a key finds its one task.
     let ended = async |method: &str, key: Option<&str>, params: &Value| {
         until("the task ends", 2 * SOON, async || {

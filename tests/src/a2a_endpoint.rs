@@ -39,7 +39,7 @@ impl Binding {
 
 /// A way into the mesh: a binding, an address, and what every call carries.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct A2aEndpoint {
     pub binding: Binding,
     address: SocketAddr,
     agent: Option<String>,
@@ -110,7 +110,7 @@ impl Events {
         match self {
             Events::Sse(frames) => match frames.next().await {
                 Ok(frame) => Ok(frame.map(|frame| frame.body)),
-                Err(Broken::Told(error)) => Err(refusal_in(&error, None, HeaderMap::new())),
+                Err(Broken::Error(error)) => Err(refusal_in(&error, None, HeaderMap::new())),
                 Err(Broken::Cut(why)) => panic!("the stream was cut: {why}"),
             },
             Events::Grpc { events, .. } => match events.message().await {
@@ -130,7 +130,7 @@ impl Events {
     }
 }
 
-impl Door {
+impl A2aEndpoint {
     pub fn new(binding: Binding, address: SocketAddr) -> Self {
         let headers = vec![("a2a-version", "1.0".to_owned())];
         Self { binding, address, agent: None, headers }

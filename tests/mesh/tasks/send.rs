@@ -19,7 +19,7 @@ const README: &str = concat!(
 
 #[test]
 fn the_request_tried_here_is_the_one_in_the_readme() {
-    assert!(include_str!("../../README.md").contains(README));
+    assert!(include_str!("../../../README.md").contains(README));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,20 +5,20 @@ use http::{Method, StatusCode};
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-use super::new;
+use super::v1;
 
 /// Whether it went well.
 pub(super) async fn rpc(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: Value) -> bool {
     let Some((method, params)) = rpc_request(operation, params) else { return false };
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     let rpc = Rpc::bare(rpc.address()).agent("script");
-    let (reply, said) = new::post(rng, &rpc, operation, body).await;
-    let Some(events) = new::events(&reply, &said) else {
-        return new::is_rpc_answer(&reply.json(), &said);
+    let (reply, said) = v1::post(rng, &rpc, operation, body).await;
+    let Some(events) = v1::events(&reply, &said) else {
+        return v1::is_rpc_answer(&reply.json(), &said);
     };
     let mut is_fine = true;
     for (at, (_, event)) in events.iter().enumerate() {
-        is_fine = new::is_rpc_answer(event, &said);
+        is_fine = v1::is_rpc_answer(event, &said);
         let is_last = at == events.len() - 1;
         let result = &event["result"];
         let ends = result["kind"] == "message" || result["final"] == true;
@@ -72,8 +72,8 @@ fn rpc_send(mut new: Value) -> Value {
 pub(super) async fn rest(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: Value) -> bool {
     let Some((method, path, body)) = rest_request(operation, params) else { return false };
     let path = format!("/agents/script/v1{path}");
-    let (reply, said) = new::send(rng, rpc, (operation, "0.3"), method, &path, &body).await;
-    if let Some(events) = new::events(&reply, &said) {
+    let (reply, said) = v1::send(rng, rpc, (operation, "0.3"), method, &path, &body).await;
+    if let Some(events) = v1::events(&reply, &said) {
         let (is_error, last) = events.last().expect("it has some");
         let ends = last.get("message").is_some() || last["statusUpdate"]["final"] == true;
         assert!(*is_error || ends, "{said}: {last}");

@@ -399,7 +399,7 @@ fn asking_worker() {
     let Ok(coordinator) = std::env::var(COORDINATOR) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     runtime.block_on(async {
-        let mesh = faultline_tests::member();
+        let mesh = faultline_tests::mesh_config();
         let config = Config { coordinator, mesh, ..Config::default() };
         let bound = worker(config).bind().await.expect("the worker starts");
         bound.run_until_signalled().await.expect("the worker runs");
@@ -409,7 +409,7 @@ fn asking_worker() {
 fn worker_process(coordinator: &str) -> tokio::process::Child {
     let itself = std::env::current_exe().expect("a test knows its executable");
     tokio::process::Command::new(itself)
-        .args(["asking::asking_worker", "--exact", "--nocapture"])
+        .args(["questions::forms::asking_worker", "--exact", "--nocapture"])
         .env(COORDINATOR, coordinator)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -422,7 +422,7 @@ fn worker_process(coordinator: &str) -> tokio::process::Child {
 async fn two_open_questions_outlive_the_death_of_everything() {
     let plan = Plan::default().with("reattach_grace_ms = 300");
     let mut cluster = plan.start().await;
-    let coordinator = format!("http://{}", cluster.wires[0].address);
+    let coordinator = format!("http://{}", cluster.coordinator_proxies[0].address);
     let mut first = worker_process(&coordinator);
     let relay = cluster.rpc().agent("relay");
     let sent = until("the worker is there", 2 * SOON, async || {
@@ -463,7 +463,7 @@ async fn two_open_questions_outlive_the_death_of_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loop_that_died_after_its_answer_does_not_answer_the_next_question_with_it() {
     let cluster = Plan::default().with("reattach_grace_ms = 300").start().await;
-    let coordinator = format!("http://{}", cluster.wires[0].address);
+    let coordinator = format!("http://{}", cluster.coordinator_proxies[0].address);
     let mut first = worker_process(&coordinator);
     let agent = cluster.rpc().agent("loop");
     let mut go = faultline_tests::rpc::message("go");

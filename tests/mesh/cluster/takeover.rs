@@ -27,7 +27,7 @@ const LEASE: Duration = Duration::from_secs(2);
 
 /// A gateway for each coordinator; no workers yet.
 fn plan(lease: Duration) -> Plan {
-    let plan = Plan::replicas(REPLICAS).gateways(REPLICAS).apart().workers(&[]);
+    let plan = Plan::replicas(REPLICAS).gateways(REPLICAS).one_coordinator_each().workers(&[]);
     plan.with(&format!("lease_ms = {}", lease.as_millis())).with("reattach_grace_ms = 4000")
 }
 
@@ -49,7 +49,7 @@ async fn says(rpc: &Rpc, id: &str, text: &str) {
 
 /// A worker that knows all coordinators and is attached to this one.
 async fn attach_first_to(cluster: &mut Cluster, coordinator: usize) {
-    for (n, wire) in cluster.wires.iter().enumerate() {
+    for (n, wire) in cluster.coordinator_proxies.iter().enumerate() {
         if n != coordinator {
             wire.sever();
         }
@@ -61,7 +61,7 @@ async fn attach_first_to(cluster: &mut Cluster, coordinator: usize) {
         (workers["workers"][0]["attached"] == true).then_some(())
     })
     .await;
-    cluster.wires.iter().for_each(|wire| wire.heal());
+    cluster.coordinator_proxies.iter().for_each(|wire| wire.heal());
     for gateway in 0..cluster.gateways.len() {
         let rpc = cluster.rpc_at(gateway);
         until("every gateway is back, and knows the agent", SOON, async || {
@@ -146,7 +146,7 @@ async fn a_coordinator_that_leaves_in_order_is_missed_by_nobody() {
     says(&rpc, task::id(&sent), "here").await;
     let started = Instant::now();
     cluster.coordinators[0].terminate().await;
-    let ended_with = cluster.coordinators[0].ended(SOON).await.expect("it leaves");
+    let ended_with = cluster.coordinators[0].exit_within(SOON).await.expect("it leaves");
     assert!(ended_with.success(), "{}", cluster.coordinators[0].log());
     let done = ended(&rpc, task::id(&sent)).await;
     assert_eq!(task::artifacts(&done)["output"], "done", "{done}");

@@ -11,7 +11,7 @@ use faultline_chassis::{
     client::{Channel, Dial},
 };
 use faultline_tests::{
-    Cluster, Frame, Plan, Rpc, member,
+    Cluster, Frame, Plan, Rpc, mesh_config,
     rpc::{answer, message},
     task::{self, CANCELED, COMPLETED, Fold, INPUT_REQUIRED, WORKING, is_final},
     until,
@@ -22,7 +22,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::scaling;
+use crate::operators::keda;
 
 const REPLICAS: usize = 3;
 /// From whom something is asked first, and from whom then.
@@ -31,7 +31,7 @@ const PAIRS: [(usize, usize); 4] = [(0, 1), (1, 0), (1, 2), (2, 0)];
 /// A gateway for each of the coordinators, and these workers, each attached to one of them by
 /// turns.
 async fn start(workers: &[&'static str]) -> Cluster {
-    let plan = Plan::replicas(REPLICAS).gateways(REPLICAS).apart().workers(workers);
+    let plan = Plan::replicas(REPLICAS).gateways(REPLICAS).one_coordinator_each().workers(workers);
     let cluster = plan.with("lease_ms = 2000").start().await;
     if !workers.is_empty() {
         known(&cluster, "script").await;
@@ -75,9 +75,9 @@ async fn replayed(rpc: &Rpc, id: &str) -> Vec<Frame> {
 /// A worker in this process that only this coordinator knows.
 async fn attach(cluster: &Cluster, coordinator: usize, offer: Offer) -> AbortOnDropHandle<()> {
     let name = offer.name().to_owned();
-    let coordinator = format!("http://{}", cluster.wires[coordinator].address);
+    let coordinator = format!("http://{}", cluster.coordinator_proxies[coordinator].address);
     let worker =
-        Worker::new(Config { coordinator, mesh: member(), ..Config::default() }).offer(offer);
+        Worker::new(Config { coordinator, mesh: mesh_config(), ..Config::default() }).offer(offer);
     let service = worker.bind().await.expect("a worker starts");
     let running = tokio::spawn(async move {
         service.run(Drain::new()).await.expect("a worker runs until it is dropped");
@@ -304,23 +304,23 @@ async fn keda_is_told_by_each_replica_what_all_of_them_need() {
     let mut cluster = start(&["echo,script"]).await;
     // Somebody has offered it, so it is known, and nobody does any more.
     cluster.workers[0].terminate().await;
-    assert!(cluster.workers[0].ended(SOON).await.is_some());
+    assert!(cluster.workers[0].exit_within(SOON).await.is_some());
     // They wait for somebody who says whether the answer is a task.
     let sends = (0..2 * REPLICAS).map(|n| {
         let script = cluster.rpc_at(n % REPLICAS).agent("script");
         tokio::spawn(async move { script.send("chunk done").await })
     });
     let sends: Vec<_> = sends.collect();
-    for wire in &cluster.wires {
+    for wire in &cluster.coordinator_proxies {
         let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
-        let scaler = scaling::Scaler::new(Channel::lazy(&dial).unwrap());
+        let scaler = keda::Scaler::new(Channel::lazy(&dial).unwrap());
         // Six tasks, and two fit into a worker.
-        scaling::until_wanted(&scaler, 3).await;
+        keda::until_wanted(&scaler, 3).await;
     }
     cluster.add_worker_of(2, "echo,script", 2).await;
-    for wire in &cluster.wires {
+    for wire in &cluster.coordinator_proxies {
         let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
-        scaling::until_wanted(&scaling::Scaler::new(Channel::lazy(&dial).unwrap()), 0).await;
+        keda::until_wanted(&keda::Scaler::new(Channel::lazy(&dial).unwrap()), 0).await;
     }
     for sent in join_all(sends).await {
         assert_eq!(task::state(&sent.unwrap()), COMPLETED);
@@ -329,7 +329,7 @@ async fn keda_is_told_by_each_replica_what_all_of_them_need() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_notice_tells_is_found_all_the_same() {
-    let plan = Plan::replicas(2).gateways(2).apart().workers(&["echo,script"]);
+    let plan = Plan::replicas(2).gateways(2).one_coordinator_each().workers(&["echo,script"]);
     let plan = plan.with("lease_ms = 1200").env("FAULTLINE_CHAOS_MUTE", "1");
     let cluster = plan.start().await;
     known(&cluster, "script").await;

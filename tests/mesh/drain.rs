@@ -18,7 +18,7 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// It ended by itself and in time, and nothing of it had to be cut off.
 async fn left_in_order(process: &mut Process, within: Duration) {
-    let ended = process.ended(within).await.expect("it leaves in time, whatever runs");
+    let ended = process.exit_within(within).await.expect("it leaves in time, whatever runs");
     let log = process.log();
     assert_eq!(ended.code(), Some(0), "{log}");
     assert!(!log.contains("cut off"), "{log}");
@@ -80,10 +80,13 @@ async fn a_second_signal_ends_a_mesh_at_once() {
         Some(process.log()).filter(|log| log.contains("draining for at most"))
     });
     log.await;
-    assert!(process.ended(Duration::from_millis(300)).await.is_none(), "it waits for the agent");
+    assert!(
+        process.exit_within(Duration::from_millis(300)).await.is_none(),
+        "it waits for the agent"
+    );
     let start = Instant::now();
     process.terminate().await;
-    let ended = process.ended(AT_ONCE).await.expect("it ends at once");
+    let ended = process.exit_within(AT_ONCE).await.expect("it ends at once");
     assert!(start.elapsed() < AT_ONCE);
     assert_eq!((ended.code(), ended.signal()), (Some(143), None));
 }

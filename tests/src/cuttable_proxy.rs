@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Whoever connects to `address` talks to the target, as far as the wire lets them.
 #[derive(Debug)]
-pub struct Wire {
+pub struct CuttableProxy {
     pub address: SocketAddr,
     condition: watch::Sender<Condition>,
     _accepting: AbortOnDropHandle<()>,
@@ -39,7 +39,7 @@ enum Passes {
     NoByte,
 }
 
-impl Wire {
+impl CuttableProxy {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
@@ -148,7 +148,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_wire_that_is_cut_works_again_at_once_and_one_that_is_severed_when_it_is_healed() {
-        let wire = Wire::to(echo().await).await;
+        let wire = CuttableProxy::to(echo().await).await;
         let mut first = TcpStream::connect(wire.address).await.unwrap();
         assert_eq!(say(&mut first).await.unwrap(), 7);
         wire.cut();
@@ -166,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_wire_that_is_stalled_is_silent_and_loses_nothing() {
-        let wire = Wire::to(echo().await).await;
+        let wire = CuttableProxy::to(echo().await).await;
         let mut stream = TcpStream::connect(wire.address).await.unwrap();
         assert_eq!(say(&mut stream).await.unwrap(), 7);
         wire.stall();

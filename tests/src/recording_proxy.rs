@@ -14,13 +14,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Whoever connects to `address` talks to the target and is overheard.
 #[derive(Debug)]
-pub struct Tap {
+pub struct RecordingProxy {
     pub address: SocketAddr,
     heard: Arc<Mutex<Vec<u8>>>,
     _accepting: AbortOnDropHandle<()>,
 }
 
-impl Tap {
+impl RecordingProxy {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
@@ -37,7 +37,7 @@ impl Tap {
     }
 
     /// All that the server said so far, of all connections.
-    pub fn heard(&self) -> Vec<u8> {
+    pub fn recorded(&self) -> Vec<u8> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -23,7 +23,7 @@ async fn with_restarts<T>(cluster: &mut Cluster, work: impl Future<Output = T>) 
     loop {
         tokio::select! {
             done = &mut work => return done,
-            ended = cluster.workers[0].ended(LONG) => {
+            ended = cluster.workers[0].exit_within(LONG) => {
                 assert!(ended.is_some(), "nobody ended within {LONG:?}");
                 cluster.workers[0].restart().await;
             }
@@ -87,7 +87,7 @@ async fn a_task_that_kills_its_workers_ends_after_three() {
     assert_eq!(task["metadata"]["faultline.dev/failure"]["traceId"], trace_id.as_str());
     assert_eq!(rpc.task(task::id(&task)).await, task);
     // The next worker is not haunted by it.
-    cluster.workers[0].ended(Duration::ZERO).await;
+    cluster.workers[0].exit_within(Duration::ZERO).await;
     let alive = until("a worker serves again", LONG, async || {
         let workers = rpc.mesh("Workers", json!({})).await;
         let attached = workers["workers"].as_array()?.iter().any(|w| w["attached"] == true);
@@ -177,7 +177,7 @@ async fn a_wire_that_breaks_again_and_again_costs_no_attempt_and_no_text() {
         .collect();
     let ended = until("all tasks have ended", LONG, async || {
         // Between two looks: each cut takes what is under way on the wire along.
-        cluster.wires[0].cut();
+        cluster.coordinator_proxies[0].cut();
         let mut ended = Vec::new();
         for id in &ids {
             // The gateway is on the same wire, and may say so.

@@ -18,9 +18,9 @@ fn attached(cluster: &Cluster) -> Vec<usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_that_comes_last_gets_its_share_of_the_workers_and_of_their_work() {
-    let plan = Plan::replicas(2).gateways(2).apart().workers(&[]).slots(2);
+    let plan = Plan::replicas(2).gateways(2).one_coordinator_each().workers(&[]).slots(2);
     let mut cluster = plan.with("lease_ms = 2000").start().await;
-    cluster.wires[1].sever();
+    cluster.coordinator_proxies[1].sever();
     for _ in 0..4 {
         cluster.add_worker("echo,script", 2).await;
     }
@@ -39,7 +39,7 @@ async fn a_coordinator_that_comes_last_gets_its_share_of_the_workers_and_of_thei
         (agents["agents"][0]["computing"] == 8).then_some(())
     };
     until("every slot is taken", SOON, all_at_work).await;
-    cluster.wires[1].heal();
+    cluster.coordinator_proxies[1].heal();
     until("each has its share", 2 * SOON, async || (attached(&cluster) == [2, 2]).then_some(()))
         .await;
     until("those who moved have taken their work along", SOON, all_at_work).await;

@@ -1,0 +1,4 @@
+//! Questions of agents (interrupts): their answers, forms, expiry, and recovery after a crash.
+
+mod answers;
+mod forms;
