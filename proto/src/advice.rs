@@ -5,8 +5,8 @@
 //! Three rules hold for every failure:
 //! - The verdict is [`Verdict::Retry`] only if the failure may be retried ([`Failure::may_retry`]),
 //!   for every reader, and the text names a delay exactly when there is one ([`Failure::delay`]).
-//!   After TASK_TIMEOUT and RECONNECT_EXHAUSTED the work may have been done, so the verdict is
-//!   [`Verdict::Check`] although they pass. A refusal by a person precedes everything else.
+//!   After an unknown outcome ([`Retry::Idempotent`](crate::reason::Retry)) it is
+//!   [`Verdict::Check`]. A refusal by a person precedes everything else.
 //! - A caller is told to correct a request only if the caller wrote it. A request that failed
 //!   further down was written by the agent above the origin, so the owner of that agent acts.
 //! - A fault in the code of an agent is a matter of the agent's owner, a fault of a remote agent of

@@ -47,31 +47,101 @@ fn the_verdict_is_retry_when_the_failure_may_be_retried_and_the_work_was_not_don
     for failure in all() {
         for reader in [Reader::Caller, Reader::Operator] {
             let advice = advise(&failure, reader);
-            let expected = failure.may_retry() && !MAY_BE_DONE.contains(&failure.row());
+            let expected = failure.may_retry();
             assert_eq!(advice.verdict == Verdict::Retry, expected, "{failure:?} {advice:?}");
         }
     }
     // Without a flag the class of the reason decides alone.
-    for row in TABLE.iter().filter(|row| !MAY_BE_DONE.contains(row)) {
+    for row in TABLE {
         let verdict = advise(&Failure::new(row), Reader::Caller).verdict;
         assert_eq!(verdict == Verdict::Retry, row.retry.may_retry(), "{}", row.name);
     }
 }
 
-/// They pass, but the work may have been done or still be running.
-const MAY_BE_DONE: [&Reason; 2] = [&reason::TASK_TIMEOUT, &reason::RECONNECT_EXHAUSTED];
-
 #[test]
 fn work_that_may_have_been_done_is_checked_first() {
     let lost = chain(&reason::WORKER_LOST, &[]).with_retryable(false);
-    let timed_out = chain(&reason::TASK_TIMEOUT, &[]).with_retryable(true);
-    for failure in [lost, timed_out, Failure::new(&reason::RECONNECT_EXHAUSTED)] {
+    let cancelled = chain(&reason::CANCELLED, &[]).with_cancellation("deadline", "");
+    let timed_out = chain(&reason::TASK_TIMEOUT, &[]);
+    for failure in [lost, timed_out, cancelled, Failure::new(&reason::RECONNECT_EXHAUSTED)] {
         for failure in [failure.clone(), failure.wrap("billing", "t", "c")] {
             let advice = advise(&failure, Reader::Caller);
             assert_eq!((advice.verdict, advice.actor), (Verdict::Check, Party::Caller));
             assert_eq!(advice.retry_after, None);
             assert!(advice.text.contains("no harm"), "{}", advice.text);
         }
+    }
+}
+
+#[test]
+fn flag_of_another_program_does_not_settle_an_unknown_outcome() {
+    let unknown = TABLE.iter().filter(|row| row.retry == reason::Retry::Idempotent);
+    for row in unknown {
+        let theirs = foreign(row, &["shop:x"], &["shop"]).with_retryable(true);
+        let advice = advise(&theirs, Reader::Caller);
+        assert_eq!((theirs.may_retry(), advice.verdict), (false, Verdict::Check), "{}", row.name);
+        let by_mesh = born(row, "x", "coordinator").with_retryable(true);
+        assert!(!by_mesh.may_retry(), "{}", row.name);
+        // The agent's own code knows what its work has done.
+        assert!(chain(row, &[]).with_retryable(true).may_retry(), "{}", row.name);
+    }
+    let refused = foreign(&reason::INTERNAL, &["shop:x"], &["shop"]).with_retryable(true);
+    assert!(refused.may_retry(), "its outcome is known");
+}
+
+#[test]
+fn operators_grant_what_the_mesh_refused() {
+    for row in [&reason::PERMISSION_DENIED, &reason::INSUFFICIENT_SCOPE] {
+        let refused = born(row, "", "coordinator");
+        let caller = advise(&refused, Reader::Caller).text;
+        assert!(caller.starts_with("ask the operator of the mesh for"), "{caller}");
+        let operator = advise(&refused, Reader::Operator).text;
+        assert!(operator.starts_with("grant the caller"), "{operator}");
+        let below = born(row, "x", "coordinator").wrap("billing", "t", "c");
+        assert_eq!(advise(&below, Reader::Operator).actor, Party::Operator);
+    }
+    let by_agent = advise(&chain(&reason::PERMISSION_DENIED, &[]), Reader::Operator).text;
+    assert_eq!(by_agent, "the caller can ask the owner of agent 'ledger' for permission");
+}
+
+#[test]
+fn media_type_of_the_http_body_is_not_a_matter_of_the_agent_card() {
+    let advice =
+        |service| advise(&born(&reason::CONTENT_TYPE_NOT_SUPPORTED, "", service), Reader::Caller);
+    assert_eq!(
+        advice("gateway").text,
+        "send the body as application/json, without a Content-Encoding"
+    );
+    assert_eq!(advice("coordinator").text, "send a media type that the agent card lists");
+}
+
+#[test]
+fn bug_of_a_remote_agent_is_named_by_its_task_and_time() {
+    let mut record = foreign(&reason::INTERNAL, &["shop:y", "shop:x"], &["shop"]).into_record();
+    record.time = Some(prost_types::Timestamp { seconds: 1_700_000_000, nanos: 5 });
+    for (cause, task) in record.causes.iter_mut().zip(["ours", "theirs", "deeper"]) {
+        cause.task_id = task.into();
+    }
+    let failure = Failure::from_record(record);
+    for reader in [Reader::Caller, Reader::Operator] {
+        let text = advise(&failure, reader).text;
+        assert!(text.contains("(remote task theirs, 2023-11-14T22:13:20Z)"), "{text}");
+        assert!(!text.contains(&failure.id), "{text}");
+    }
+}
+
+#[test]
+fn no_of_an_agent_is_a_matter_of_the_caller_at_each_depth() {
+    for row in [&reason::TASK_REJECTED, &reason::FAILED_PRECONDITION] {
+        for above in [&[][..], &["billing"], &["billing", "planner", "front"]] {
+            for failure in [chain(row, above), foreign(row, &["shop:x"], above)] {
+                let advice = advise(&failure, Reader::Caller);
+                assert_eq!((advice.verdict, advice.actor), (Verdict::Fix, Party::Caller));
+                assert!(advice.text.contains("read the message"), "{}", advice.text);
+            }
+        }
+        let far = advise(&chain(row, &["billing"]), Reader::Caller).text;
+        assert!(far.ends_with("else report it to the owner of agent 'billing'"), "{far}");
     }
 }
 

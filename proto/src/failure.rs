@@ -123,10 +123,16 @@ impl Failure {
         reason::find(&self.domain, &self.reason).unwrap_or_else(|| reason::generic(self.code()))
     }
 
-    /// What the failure says itself, else what its reason says. A refusal by a person is final.
+    /// The flag of the failure, else the class of its reason. A refusal by a person is final. An
+    /// unknown outcome is settled by an Idempotency-Key or by the code of the agent itself, never
+    /// by the flag of the mesh or of a server outside: those set it without a look at the work.
     pub fn may_retry(&self) -> bool {
-        let by_reason = || self.row().retry.may_retry();
-        !self.record.declined && self.record.retryable.unwrap_or_else(by_reason)
+        let class = self.row().retry;
+        let service = self.record.origin.as_ref().map_or("", |origin| origin.service.as_str());
+        let is_of_agent = !self.record.foreign && !["coordinator", "gateway"].contains(&service);
+        let is_settled = class != Retry::Idempotent || is_of_agent || self.record.repeat_with_key;
+        let by_flag = self.record.retryable.filter(|_| is_settled);
+        !self.record.declined && by_flag.unwrap_or(class.may_retry())
     }
 
     pub fn retry_after(&self) -> Option<Duration> {

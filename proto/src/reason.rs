@@ -291,7 +291,7 @@ table! {
         "Too much at once. The delay that came with it says when there is room again.";
     AGENT_UNAVAILABLE OURS Unavailable Yes Operator: "agent unavailable",
         "The agent is known, but no worker that offers it is attached.";
-    TASK_TIMEOUT OURS DeadlineExceeded Yes Caller: "task timed out",
+    TASK_TIMEOUT OURS DeadlineExceeded Idempotent Caller: "task timed out",
         "The task used up its time, and may have done part of the work. The tree of the task \
          shows at which hop the time went.";
     CONTENT_TOO_LARGE OURS InvalidArgument Never Caller http=413: "content too large",
@@ -341,7 +341,7 @@ table! {
     CALL_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the call took too long",
         "A peer outside the mesh kept talking and did not come to an end in the time that one \
          call may take.";
-    RECONNECT_EXHAUSTED OURS Unavailable Yes Operator: "the stream could not be resumed",
+    RECONNECT_EXHAUSTED OURS Unavailable Idempotent Operator: "the stream could not be resumed",
         "The stream of a task broke and could not be resumed. The task may go on.";
     OVERLOADED OURS ResourceExhausted Delay Operator: "overloaded",
         "A bounded queue of the mesh is full. That passes when work is done.";

@@ -36,8 +36,9 @@ const FOUR: [&str; 4] = ["billing", "planner", "desk", "front"];
 
 fn born(row: &'static Reason, agent: &str, service: &str) -> Failure {
     let origin = Origin { agent: agent.into(), service: service.into(), ..Origin::default() };
+    let time = Some(prost_types::Timestamp { seconds: 1_700_000_000, nanos: 0 });
     let record = Failure::new(row).into_record();
-    Failure::from_record(v1::Failure { id: "F".into(), ..record }).born_at(origin)
+    Failure::from_record(v1::Failure { id: "F".into(), time, ..record }).born_at(origin)
 }
 
 fn through(failure: Failure, agents: &[&str]) -> Failure {
@@ -47,6 +48,7 @@ fn through(failure: Failure, agents: &[&str]) -> Failure {
 /// As the agent that stands for a remote one quotes it.
 fn remote(row: &'static Reason, agents: &[&str]) -> Failure {
     let mut record = born(row, "ledger:theirs", "remote").into_record();
+    record.causes[0].task_id = "R".into();
     record.origin =
         Some(Origin { agent: "ledger".into(), service: "remote".into(), ..<_>::default() });
     record.foreign = true;
@@ -122,6 +124,9 @@ fn marked() -> Vec<(String, Vec<(&'static str, Failure)>)> {
         let title = format!("{}, by the configuration", row.name);
         all.push((title, vec![("setup", failure), ("setup1", above)]));
     }
+    let of_gateway = born(&reason::CONTENT_TYPE_NOT_SUPPORTED, "", "gateway");
+    let title = "CONTENT_TYPE_NOT_SUPPORTED, by the gateway".to_owned();
+    all.push((title, vec![("mesh", of_gateway)]));
     all
 }
 

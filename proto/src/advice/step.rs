@@ -8,6 +8,7 @@ use super::{Birth, Chain, Party, Reader, Verdict, Writer, span};
 use crate::{
     Failure,
     reason::{self, A2A, Actor, Reason, Retry},
+    v1::Cause,
 };
 
 pub(super) struct View<'a> {
@@ -60,11 +61,10 @@ impl View<'_> {
             let text = "a person refused this: do not send it again unless that decision changes";
             return (Verdict::Stop, Party::Person, text.to_owned());
         }
-        let passes = [&reason::TASK_TIMEOUT, &reason::RECONNECT_EXHAUSTED];
-        match self.failure.may_retry() && !self.is(&passes) {
-            true => (Verdict::Retry, Party::Caller, self.retry(self.failure.delay())),
-            false => self.no_retry(),
+        if self.failure.may_retry() {
+            return (Verdict::Retry, Party::Caller, self.retry(self.failure.delay()));
         }
+        self.no_retry()
     }
 
     // Failures that may be retried.
@@ -141,15 +141,13 @@ impl View<'_> {
         if self.chain.birth == Birth::Setup {
             return self.misconfigured();
         }
-        let may_be_done =
-            [&reason::TASK_TIMEOUT, &reason::RECONNECT_EXHAUSTED, &reason::WORKER_LOST];
         match row.retry {
-            _ if self.is(&may_be_done) => (Verdict::Check, Party::Caller, self.check()),
-            // Otherwise it may be sent again.
+            // The flag of both says that the work may have been done.
+            _ if row == &reason::WORKER_LOST => self.check(),
             _ if row == &reason::STORE_UNAVAILABLE && self.chain.birth == Birth::Mesh => {
-                (Verdict::Check, Party::Caller, self.check())
+                self.check()
             }
-            Retry::Idempotent => (Verdict::Check, Party::Caller, self.check()),
+            Retry::Idempotent => self.check(),
             Retry::Yes | Retry::Delay | Retry::Enclosing => {
                 let place = match self.chain.birth {
                     Birth::Coordinator => "the mesh".to_owned(),
@@ -179,7 +177,11 @@ impl View<'_> {
         self.report(Party::Operator, fault, &format!("correct {section} as the message says"))
     }
 
-    fn check(&self) -> String {
+    fn check(&self) -> Step {
+        (Verdict::Check, Party::Caller, self.look())
+    }
+
+    fn look(&self) -> String {
         let step = "check that before sending again, and repeat it only if that does no harm";
         let (place, id, row) = (self.place(), &self.failure.id, self.row);
         if row == &reason::RECONNECT_EXHAUSTED {
@@ -211,16 +213,7 @@ impl View<'_> {
         }
         let outside = [&reason::READ_TIMEOUT, &reason::WRITE_TIMEOUT, &reason::CALL_TIMEOUT];
         match row {
-            row if row == &reason::TASK_TIMEOUT => {
-                let hop = match self.reader {
-                    Reader::Caller => "",
-                    Reader::Operator => "; if it happens again, find the hop that used up the time",
-                };
-                format!(
-                    "{place} ran out of time and may have done part of the work: {step}, with more \
-                     time{hop}"
-                )
-            }
+            row if row == &reason::TASK_TIMEOUT => self.out_of_time(),
             row if row == &reason::WORKER_LOST && self.chain.birth != Birth::Remote => {
                 let lasting = self.lasting().unwrap_or_default();
                 format!(
@@ -241,6 +234,19 @@ impl View<'_> {
             }
             _ => format!("{place} may have done the work: {step}"),
         }
+    }
+
+    /// The time of the task, or of the task above it, ran out while an agent worked.
+    fn out_of_time(&self) -> String {
+        let hop = match self.reader {
+            Reader::Caller => "",
+            Reader::Operator => "; if it happens again, find the hop that used up the time",
+        };
+        format!(
+            "{} ran out of time and may have done part of the work: check that before sending \
+             again, and repeat it only if that does no harm, with more time{hop}",
+            self.asker()
+        )
     }
 
     fn has_task(&self) -> bool {
@@ -273,7 +279,7 @@ impl View<'_> {
     fn cancelled(&self) -> Step {
         let initiator = self.failure.cancel.as_ref().map_or("", |cancel| cancel.initiator.as_str());
         match initiator {
-            "deadline" => self.too_late(),
+            "deadline" => (Verdict::Check, Party::Caller, self.out_of_time()),
             "agent" if self.chain.birth == Birth::Agent => {
                 let fault = format!("{} stopped by itself", self.place());
                 self.report(self.responsible(), fault, "find out why")
@@ -322,7 +328,9 @@ impl View<'_> {
 
     /// A fault that no request can avoid.
     fn broken(&self) -> Step {
-        let (place, id, origin) = (self.place(), &self.failure.id, self.chain.origin);
+        let place = self.place();
+        let origin = self.chain.origin;
+        let id = self.mark();
         let owner = || match (self.chain.birth, &self.chain.writer) {
             (Birth::Remote, _) => Party::Remote(origin.to_owned()),
             (Birth::Mesh, Writer::Agent(above)) => Party::Owner((*above).to_owned()),
@@ -339,7 +347,7 @@ impl View<'_> {
                 self.report(owner(), fault, "end the circle")
             }
             row if row == &reason::INVALID_AGENT_RESPONSE => {
-                let fault = format!("{agent} broke the protocol (failure id {id})");
+                let fault = format!("{agent} broke the protocol ({id})");
                 self.report(owner(), fault, "correct its answers")
             }
             row if row == &reason::EXTENDED_AGENT_CARD_NOT_CONFIGURED => {
@@ -356,12 +364,29 @@ impl View<'_> {
                 let log = match (&party, row.code) {
                     (Party::Operator, Code::DataLoss) => "restore the store from a backup",
                     (Party::Operator, _) => "read the log of the service under this id",
-                    (Party::Remote(_), _) => "look for this id in the log of the server",
+                    (Party::Remote(_), _) => "look in the log of the server at this time",
                     _ => "read the log of its worker under this id",
                 };
-                self.report(party, format!("{subject} {what} (failure id {id})"), log)
+                self.report(party, format!("{subject} {what} ({id})"), log)
             }
         }
+    }
+
+    /// The words by which the log of the place of birth is searched. The log of a remote server
+    /// has neither the failure id nor the task id of this mesh.
+    fn mark(&self) -> String {
+        if self.chain.birth != Birth::Remote {
+            return format!("failure id {}", self.failure.id);
+        }
+        let time = self.failure.time.map(|time| {
+            // The log of another server is not to be compared to a part of a second.
+            prost_types::Timestamp { nanos: 0, ..time }.to_string()
+        });
+        let is_theirs = |cause: &&Cause| cause.agent.contains(':') && !cause.task_id.is_empty();
+        let theirs = self.failure.causes.iter().find(is_theirs);
+        let task = theirs.map(|cause| format!("remote task {}", cause.task_id));
+        let marks: Vec<_> = task.into_iter().chain(time).collect();
+        marks.join(", ")
     }
 
     /// Something about the request: its writer can change it, and nobody else.
@@ -379,6 +404,9 @@ impl View<'_> {
         if self.chain.birth == Birth::Remote && is_of_protocol(self.row) {
             let fault = format!("{place} refused a call of this mesh ({})", self.row.name);
             return self.report(self.responsible(), fault, "find out why");
+        }
+        if self.is(&[&reason::TASK_REJECTED, &reason::FAILED_PRECONDITION]) {
+            return (Verdict::Fix, Party::Caller, self.no());
         }
         let above = match self.chain.writer {
             Writer::Caller if self.row == &reason::TASK_NOT_CANCELABLE => {
@@ -401,21 +429,76 @@ impl View<'_> {
             row if row == &reason::AGENT_NOT_FOUND => {
                 (format!("{name} called {place}, which does not exist"), "correct that call")
             }
+            // The principal of the caller goes down the chain, and the mesh decides about it.
+            row if row.code == Code::PermissionDenied
+                && matches!(self.chain.birth, Birth::Mesh | Birth::Coordinator) =>
+            {
+                let fault = match self.chain.birth {
+                    Birth::Coordinator => format!("calls of {name} to {place} are not permitted"),
+                    _ => format!("the mesh refused a call of {name}"),
+                };
+                return self.report(Party::Operator, fault, "permit it, if it should be");
+            }
             row if row.code == Code::PermissionDenied => {
-                (format!("{place} does not permit what {name} asked for"), "ask for permission")
-            }
-            row if row == &reason::TASK_REJECTED => {
-                (format!("{place} declined a task of {name}"), "change the task or the agent")
-            }
-            row if row == &reason::FAILED_PRECONDITION => {
-                let text = format!(
-                    "{place} could not do this for {name} in its present state: read the message"
-                );
-                return (Verdict::Fix, Party::Caller, text);
+                let fault = format!("{place} does not permit what {name} asked for");
+                let remedy = format!("ask {} for permission", self.responsible().describe());
+                return self.report(Party::Owner(above.to_owned()), fault, &remedy);
             }
             _ => (format!("{place} refused the request that {name} wrote"), "correct that request"),
         };
         self.report(Party::Owner(above.to_owned()), fault, remedy)
+    }
+
+    /// An agent that works as it should said no: to the request ("the amount is over the limit")
+    /// or because of the state of things ("the order is closed"). The message tells, and only its
+    /// reader knows whether the request at the top of the chain can change that, at each depth.
+    fn no(&self) -> String {
+        let said = match self.row {
+            row if row == &reason::TASK_REJECTED => format!("{} declined the task", self.asker()),
+            _ => format!("{} cannot do this in the present state", self.place()),
+        };
+        let owner = match self.chain.writer {
+            Writer::Caller => None,
+            Writer::Agent(above) => Some(Party::Owner(above.to_owned())),
+            Writer::Remote => Some(Party::Remote(self.chain.origin.to_owned())),
+        };
+        let step = match (owner, self.reader) {
+            (None, _) if self.row == &reason::TASK_REJECTED => {
+                "change the request or use another agent, then send again".to_owned()
+            }
+            (None, _) => "change the state, then send again".to_owned(),
+            (Some(owner), Reader::Caller) => format!(
+                "if the caller can change that, do so and send again, else report it to {}",
+                owner.describe()
+            ),
+            (Some(owner), Reader::Operator) => format!(
+                "if the caller cannot change that, {} has to change the request",
+                owner.describe()
+            ),
+        };
+        format!("{said}: read the message; {step}")
+    }
+
+    /// The step after a refusal for want of a right, by the party that can grant it.
+    fn permission(&self) -> String {
+        let right = match self.row {
+            row if row == &reason::INSUFFICIENT_SCOPE => "the missing scope",
+            _ => "permission",
+        };
+        match (self.reader, self.responsible()) {
+            (Reader::Caller, party) => format!("ask {} for {right}", party.describe()),
+            (Reader::Operator, Party::Operator) => {
+                format!("grant the caller {right}, if the caller should have it")
+            }
+            (Reader::Operator, party) => {
+                format!("the caller can ask {} for {right}", party.describe())
+            }
+        }
+    }
+
+    /// The gateway itself read the request, and no agent was asked.
+    fn is_of_gateway(&self) -> bool {
+        self.failure.origin.as_ref().is_some_and(|origin| origin.service == "gateway")
     }
 
     /// The step of a caller that wrote the request.
@@ -438,6 +521,9 @@ impl View<'_> {
             "UNSUPPORTED_OPERATION" => {
                 "read the state of the task and the agent card: one of them rules this out".into()
             }
+            "CONTENT_TYPE_NOT_SUPPORTED" if self.is_of_gateway() => {
+                "send the body as application/json, without a Content-Encoding".to_owned()
+            }
             "CONTENT_TYPE_NOT_SUPPORTED" => format!("send a media type that {card} lists"),
             "CONTENT_TOO_LARGE" => "send less, or a URL instead of the bytes".to_owned(),
             "EXTENSION_SUPPORT_REQUIRED" => {
@@ -447,27 +533,13 @@ impl View<'_> {
                 "send A2A-Version with a version that the server speaks".to_owned()
             }
             "METHOD_NOT_FOUND" => "use a method of A2A 1.0, such as SendMessage".to_owned(),
-            "TASK_REJECTED" => format!(
-                "{} declined the task: read its message, then change the request or use another \
-                 agent",
-                self.asker()
-            ),
             _ => match self.row.code {
                 Code::NotFound => format!("check the name or id: {place} does not know it"),
                 Code::AlreadyExists => {
                     "it exists already: use it, or (only for a reused Idempotency-Key) another key"
                         .to_owned()
                 }
-                Code::PermissionDenied if self.row == &reason::INSUFFICIENT_SCOPE => {
-                    format!("ask {} for the missing scope", self.responsible().describe())
-                }
-                Code::PermissionDenied => {
-                    format!("ask {} for permission", self.responsible().describe())
-                }
-                Code::FailedPrecondition => format!(
-                    "{place} cannot do this in the present state: read the message, change the \
-                     state, then send again"
-                ),
+                Code::PermissionDenied => self.permission(),
                 Code::Unimplemented => format!("use an operation that {card} offers"),
                 _ if !self.failure.violations.is_empty() => {
                     "correct the named fields, then send again".to_owned()
