@@ -293,7 +293,6 @@ fn timed_out(task: &Task) -> Failure {
     let limit = task.budget.limit().unwrap_or_default();
     Failure::new(&reason::TASK_TIMEOUT)
         .because(format!("agent '{}' did not finish within {limit:?}", task.agent))
-        .with_retryable(true)
         .with_retry_after(RETRY_AFTER)
         .with_plane(Plane::Execution)
 }

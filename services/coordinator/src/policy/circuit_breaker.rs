@@ -137,8 +137,11 @@ impl Breaker {
     }
 }
 
-/// Not tried again, since the work may have been done; but whoever took so long cannot serve.
-const TOO_SLOW: [&Reason; 4] = [
+/// Reasons that leave the outcome unknown, so that only an idempotent agent is run again, but that
+/// show an agent that cannot serve: the work took too long or could not be followed to its end.
+const TOO_SLOW: [&Reason; 6] = [
+    &reason::TASK_TIMEOUT,
+    &reason::RECONNECT_EXHAUSTED,
     &reason::DEADLINE_EXCEEDED,
     &reason::READ_TIMEOUT,
     &reason::WRITE_TIMEOUT,

@@ -117,10 +117,16 @@ fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
     if failure.declined {
         return false;
     }
-    if let Some(said) = failure.retryable {
-        return said;
+    let class = failure.row().retry;
+    match failure.retryable {
+        Some(false) => return false,
+        // A key makes a call safe to repeat, not the work of the agent that made the call.
+        Some(true) if class == Retry::Idempotent && failure.repeat_with_key => return idempotent,
+        // The flag of another program does not settle an unknown outcome.
+        Some(true) if failure.may_retry() => return true,
+        Some(true) | None => {}
     }
-    match failure.row().retry {
+    match class {
         Retry::Yes => true,
         Retry::Idempotent => idempotent,
         // Without a delay of its own the usual pause is the delay.

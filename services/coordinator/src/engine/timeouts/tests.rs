@@ -94,7 +94,7 @@ async fn a_task_that_runs_out_fails_and_its_agent_is_told_to_stop() {
     let failure = timed.stored(&task.id).await.failure.unwrap();
     assert_eq!(failure.row(), &reason::TASK_TIMEOUT);
     assert_eq!(failure.public_message, "agent 'a' did not finish within 100ms");
-    assert_eq!((failure.origin_agent(), failure.may_retry()), ("a", true));
+    assert_eq!((failure.origin_agent(), failure.retryable), ("a", Some(false)));
     assert_eq!(failure.retry_after(), Some(RETRY_AFTER));
     let cancel = timed.cancel_told().await;
     assert_eq!((cancel.initiator.as_str(), &cancel.task_id), ("deadline", &task.id));

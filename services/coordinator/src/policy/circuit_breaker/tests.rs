@@ -143,6 +143,7 @@ fn only_what_says_that_the_agent_cannot_serve_counts() {
         &reason::UNAVAILABLE,
         &reason::AGENT_UNAVAILABLE,
         &reason::TASK_TIMEOUT,
+        &reason::RECONNECT_EXHAUSTED,
         &reason::DEADLINE_EXCEEDED,
         &reason::CONNECT_TIMEOUT,
         &reason::READ_TIMEOUT,

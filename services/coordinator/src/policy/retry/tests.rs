@@ -1,7 +1,7 @@
 //! The decision as a table, and its clock by hand.
 
 use faultline_proto::{
-    reason::{self, Reason},
+    reason::{self, Reason, TABLE},
     v1::{self, Aggregate, Cause},
 };
 
@@ -35,7 +35,10 @@ fn what_is_tried_again_is_what_the_table_says() {
     let idempotent = Situation { idempotent: true, ..FRESH };
     let table: &[(&str, Failure, Situation, Result<Duration, No>)] = &[
         ("class yes", born(&reason::UNAVAILABLE), FRESH, Ok(secs(1))),
-        ("a timeout of the agent's own", born(&reason::TASK_TIMEOUT), FRESH, Ok(secs(1))),
+        ("a timeout", born(&reason::TASK_TIMEOUT), FRESH, Err(No::NotRetryable)),
+        ("a timeout, idempotent", born(&reason::TASK_TIMEOUT), idempotent, Ok(secs(1))),
+        ("a lost stream", born(&reason::RECONNECT_EXHAUSTED), FRESH, Err(No::NotRetryable)),
+        ("a lost stream, idempotent", born(&reason::RECONNECT_EXHAUSTED), idempotent, Ok(secs(1))),
         ("class never", born(&reason::INVALID_ARGUMENT), FRESH, Err(No::NotRetryable)),
         ("bad parameters", born(&reason::INVALID_PARAMS), FRESH, Err(No::NotRetryable)),
         ("no request", born(&reason::INVALID_REQUEST), FRESH, Err(No::NotRetryable)),
@@ -86,6 +89,27 @@ fn what_is_tried_again_is_what_the_table_says() {
     ];
     for (name, failure, situation, expected) in table {
         assert_eq!(pause(failure, &RULES, situation), *expected, "{name}");
+    }
+}
+
+#[test]
+fn unknown_outcome_is_run_again_only_by_the_declaration_or_the_code_of_the_agent() {
+    let idempotent = Situation { idempotent: true, ..FRESH };
+    let unknown = TABLE.iter().filter(|row| row.retry == Retry::Idempotent);
+    for row in unknown {
+        let flagged = |flag| born(row).with_retryable(flag);
+        let quoted = quoted(row, &["peer"]).with_retryable(true);
+        let table = [
+            ("no flag", born(row), Err(No::NotRetryable), Ok(secs(1))),
+            ("flag of the agent", flagged(true), Ok(secs(1)), Ok(secs(1))),
+            ("denied by the agent", flagged(false), Err(No::NotRetryable), Err(No::NotRetryable)),
+            ("flag of a server outside", quoted, Err(No::NotRetryable), Ok(secs(1))),
+            ("key", born(row).with_repeat_by_key(), Err(No::NotRetryable), Ok(secs(1))),
+        ];
+        for (name, failure, otherwise, declared) in table {
+            assert_eq!(pause(&failure, &RULES, &FRESH), otherwise, "{}: {name}", row.name);
+            assert_eq!(pause(&failure, &RULES, &idempotent), declared, "{}: {name}", row.name);
+        }
     }
 }
 
