@@ -10,7 +10,7 @@ use std::{
 
 pub use faultline_chassis::config::environment;
 use faultline_chassis::{
-    Mesh, Metrics,
+    MeshConfig, Metrics,
     config::{self, Environment, Error},
     process::Log,
 };
@@ -29,7 +29,7 @@ pub struct Config {
     /// Agents that are elsewhere, by the names that the worker offers them under.
     pub remote: BTreeMap<String, Remote>,
     /// What all services of one mesh know.
-    pub mesh: Mesh,
+    pub mesh: MeshConfig,
     /// Who may call the gateway.
     pub auth: Auth,
     pub log: Log,
@@ -49,7 +49,7 @@ impl Default for Config {
             worker: faultline_worker::Config { coordinator: hub, agents, ..Default::default() },
             coordinator,
             remote: BTreeMap::new(),
-            mesh: Mesh::default(),
+            mesh: MeshConfig::default(),
             auth: Auth::default(),
             log: Log::default(),
             metrics: Metrics::default(),

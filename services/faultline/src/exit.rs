@@ -66,7 +66,7 @@ impl fmt::Display for CannotStart {
 mod tests {
     use std::io;
 
-    use faultline_chassis::{Mesh, Secret, tls};
+    use faultline_chassis::{MeshConfig, Secret, tls};
     use faultline_proto::reason;
 
     use super::*;
@@ -89,7 +89,8 @@ mod tests {
     async fn a_database_that_is_away_is_no_mistake_of_the_configuration() {
         let start = async |store: &str| {
             let config = faultline_coordinator::Config::default();
-            let mesh = Mesh { own: Some(Secret::random()), ..Mesh::default() };
+            let mesh =
+                MeshConfig { in_process_token: Some(Secret::random()), ..MeshConfig::default() };
             let config = faultline_coordinator::Config { store: store.to_owned(), mesh, ..config };
             let error = config.bind().await.err().expect("it cannot start");
             of_error(&anyhow::Error::new(error).context(CannotStart("coordinator")))

@@ -9,12 +9,10 @@ pub mod output;
 pub mod remote;
 pub mod testing;
 
+mod client;
 mod cmd;
-mod follow;
-mod form;
-mod reply;
-mod role;
-mod tree;
+mod service;
+mod task_tree;
 
 use std::{ffi::OsString, io};
 

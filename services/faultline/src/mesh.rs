@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
 use faultline_chassis::{
-    Drain, Mesh as Shared, Metrics, Secret, Timeouts,
+    Drain, MeshConfig as Shared, Metrics, Secret, Timeouts,
     admin::Ready,
     client::{Channel, Dial},
     limits,
@@ -100,7 +100,7 @@ impl Mesh {
     }
 
     async fn start_without_worker(mut config: Config) -> anyhow::Result<Self> {
-        config.mesh.own.get_or_insert_with(Secret::random);
+        config.mesh.in_process_token.get_or_insert_with(Secret::random);
         let Config { coordinator, gateway, mesh: shared, metrics, .. } = config.shared();
         let tls = coordinator.tls.is_some();
         let service = coordinator.bind().await.context(CannotStart("coordinator"))?;

@@ -2,7 +2,7 @@
 
 use faultline_proto::v1::{RemoveAgentRequest, RemoveAgentResponse};
 
-use crate::{cmd::connect::Connect, exit::Exit};
+use crate::{client::connect::Connect, exit::Exit};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,10 +9,12 @@ use faultline_proto::{
 use prost_types::Struct;
 
 use crate::{
-    cmd::connect::{Connect, text_or_stdin},
+    client::{
+        connect::{Connect, text_or_stdin},
+        follow::{Following, follow},
+        reply,
+    },
     exit::Exit,
-    follow::{Following, follow},
-    reply,
 };
 
 const EXAMPLES: &str = "\

@@ -2,7 +2,7 @@
 
 use faultline_proto::failure::state_word;
 
-use crate::{cmd::connect::Connect, exit::Exit};
+use crate::{client::connect::Connect, exit::Exit};
 
 const EXAMPLES: &str = "\
 Examples:

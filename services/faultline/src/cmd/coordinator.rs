@@ -12,7 +12,7 @@ use crate::{
     cmd::config::Source,
     config::Config,
     exit::{CannotStart, Exit},
-    role,
+    service,
 };
 
 const EXAMPLES: &str = "\
@@ -42,16 +42,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
-    admin: role::Admin,
+    admin: service::Admin,
     #[command(flatten)]
-    guard: role::Guard,
+    guard: service::Guard,
     /// Refused, with an explanation: the port always asks for a credential.
     #[arg(long, hide = true)]
     insecure: bool,
     #[command(flatten)]
-    data: role::Data,
+    data: service::Data,
     #[command(flatten)]
-    threads: role::Threads,
+    threads: service::Threads,
     #[command(flatten)]
     source: Source,
 }
@@ -68,15 +68,15 @@ impl Args {
         let admin = self.admin.admin.or(coordinator.admin);
         let process = Process::new("faultline-coordinator", config.log, admin, env);
         coordinator.metrics = process.metrics();
-        role::serve(self.threads.count(), process, async |drain, probes| {
+        service::serve(self.threads.count(), process, async |drain, probes| {
             // A store that does not answer is not to keep it from leaving.
             let service = tokio::select! {
                 bound = coordinator.bind() => bound.context(CannotStart("coordinator"))?,
                 () = drain.signalled() => return Ok(()),
             };
             let readiness = service.readiness();
-            probes.started(move || readiness.look());
-            process::ready(&format!("ready {}", service.addr()))?;
+            probes.mark_started(move || readiness.look());
+            process::print_ready_line(&format!("ready {}", service.addr()))?;
             Ok(service.run(drain).await?)
         })
     }

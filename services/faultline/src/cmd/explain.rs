@@ -9,10 +9,10 @@ use faultline_chassis::config::nearest;
 use faultline_proto::{id::TaskId, reason};
 
 use crate::{
-    cmd::connect::Connect,
+    client::connect::Connect,
     exit::Exit,
     output::{self, paint::Paint, task},
-    tree::{self, Tree},
+    task_tree::{self, Tree},
 };
 
 const EXAMPLES: &str = "\
@@ -50,7 +50,7 @@ impl Args {
         if what.parse::<TaskId>().is_err() {
             return Ok(unknown(what));
         }
-        self.connect.run(async |client| match tree::walk(&client, what).await {
+        self.connect.run(async |client| match task_tree::walk(&client, what).await {
             Ok(found) if json => print(&format!("{}\n", found.to_json())),
             Ok(found) => print(&told(&found, Paint::stdout())),
             Err(error) => self.connect.refuse(error, &format!("explain of task {what} failed")),

@@ -8,7 +8,8 @@ use std::{
 use faultline_proto::v1::{FailuresRequest, FailuresResponse};
 
 use crate::{
-    cmd::{connect::Connect, since, top::terminal},
+    client::connect::Connect,
+    cmd::{since, terminal},
     exit::Exit,
     output::failures,
 };

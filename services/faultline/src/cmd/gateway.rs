@@ -12,7 +12,7 @@ use crate::{
     cmd::config::Source,
     config::{Config, url},
     exit::{CannotStart, Exit},
-    role,
+    service,
 };
 
 const EXAMPLES: &str = "\
@@ -42,16 +42,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     #[command(flatten)]
-    admin: role::Admin,
+    admin: service::Admin,
     #[command(flatten)]
-    guard: role::Guard,
+    guard: service::Guard,
     /// Serve other machines without asking anybody for a token.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    data: role::Data,
+    data: service::Data,
     #[command(flatten)]
-    threads: role::Threads,
+    threads: service::Threads,
     #[command(flatten)]
     source: Source,
 }
@@ -70,16 +70,16 @@ impl Args {
         let process = Process::new("faultline-gateway", config.log, admin, env)
             .drain_delay(Duration::from_millis(gateway.drain_delay_ms));
         gateway.metrics = process.metrics();
-        role::serve(self.threads.count(), process, async |drain, probes| {
+        service::serve(self.threads.count(), process, async |drain, probes| {
             let what = format!("the coordinator at {}", gateway.coordinator);
             let tls = gateway.tls.is_some();
             let service = gateway.bind().await.context(CannotStart("gateway"))?;
             let (addr, readiness) = (service.addr(), service.readiness());
             let look = readiness.clone();
-            probes.started(move || look.look());
+            probes.mark_started(move || look.look());
             let announce = async {
-                if process::until(&drain, &what, async || readiness.is_ready()).await {
-                    process::ready(&format!("ready {}", url(addr, tls)))?;
+                if process::wait_until(&drain, &what, async || readiness.is_ready()).await {
+                    process::print_ready_line(&format!("ready {}", url(addr, tls)))?;
                 }
                 anyhow::Ok(())
             };

@@ -1,6 +1,6 @@
 //! `faultline get`: one task as it stands.
 
-use crate::{cmd::connect::Connect, exit::Exit, output::task};
+use crate::{client::connect::Connect, exit::Exit, output::task};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,11 +12,7 @@ use faultline_proto::{
     v1::{TaskFilter, TasksRequest, TasksResponse},
 };
 
-use crate::{
-    cmd::{connect::Connect, since},
-    exit::Exit,
-    output::task,
-};
+use crate::{client::connect::Connect, cmd::since, exit::Exit, output::task};
 
 const PAGE_MAX: usize = 100;
 /// Of everybody's tasks.

@@ -1,7 +1,9 @@
 //! The commands, one file each. A command parses its flags, does its work and says how it ended.
+//!
+//! May use: every other folder but testing.
 
-mod connect;
 mod since;
+mod terminal;
 
 mod agents;
 mod answer;
@@ -21,8 +23,6 @@ mod watch;
 mod worker;
 
 use faultline_chassis::config::Environment;
-
-pub(crate) use connect::Connect;
 
 use crate::exit::Exit;
 

@@ -9,9 +9,11 @@ use faultline_proto::{
 };
 
 use crate::{
-    cmd::connect::{Connect, text_or_stdin},
+    client::{
+        connect::{Connect, text_or_stdin},
+        follow::{Following, follow},
+    },
     exit::{self, Exit},
-    follow::{Following, follow},
 };
 
 const EXAMPLES: &str = "\

@@ -1,7 +1,5 @@
 //! `faultline top`: the mesh live in the terminal, asked for each second.
 
-pub(crate) mod terminal;
-
 use std::{
     io::{self, IsTerminal, Write, stdin, stdout},
     time::{Duration, SystemTime},
@@ -19,9 +17,13 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
-use self::terminal::{Key, Terminal};
 use crate::{
-    cmd::{connect::Connect, explain::told, since},
+    client::connect::Connect,
+    cmd::{
+        explain::told,
+        since,
+        terminal::{self, Key, Terminal},
+    },
     exit::Exit,
     output::{
         failures,
@@ -30,7 +32,7 @@ use crate::{
         text::{folded, line, span},
         top::{Around, Screen, Snapshot, frame},
     },
-    tree,
+    task_tree,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -204,7 +206,7 @@ struct Text {
 
 impl Text {
     async fn explaining(task_id: &str, client: &Client) -> Self {
-        let text = match timeout(PATIENCE, tree::walk(client, task_id)).await {
+        let text = match timeout(PATIENCE, task_tree::walk(client, task_id)).await {
             Ok(Ok(found)) => told(&found, Paint::stdout()),
             Ok(Err(error)) => format!("{}\n", Failure::from(error)),
             Err(_) => "the mesh is silent\n".to_owned(),

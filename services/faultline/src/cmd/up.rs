@@ -21,7 +21,7 @@ use crate::{
     exit::{CannotStart, Exit},
     mesh::Mesh,
     output::paint::Paint,
-    role,
+    service,
 };
 
 const EXAMPLES: &str = "\
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
-    admin: role::Admin,
+    admin: service::Admin,
     /// Serve callers on other machines without asking anybody for a token. Workers and gateways
     /// always need one.
     #[arg(long)]
@@ -68,7 +68,7 @@ impl Args {
         let admin = self.admin.admin.or(config.gateway.admin);
         let process = Process::new("faultline", config.log.clone(), admin, env);
         config.metrics = process.metrics();
-        role::serve(0, process, |drain, probes| run(config, drain, probes))
+        service::serve(0, process, |drain, probes| run(config, drain, probes))
     }
 
     fn configured(&self, env: &Environment) -> anyhow::Result<Config> {
@@ -110,8 +110,8 @@ async fn run(mut config: Config, drain: Drain, probes: Probes) -> anyhow::Result
         mesh = Mesh::start(config) => mesh?,
         () = drain.signalled() => return Ok(()),
     };
-    probes.started(mesh.readiness());
-    process::ready(&format!("ready {}", mesh.url()))?;
+    probes.mark_started(mesh.readiness());
+    process::print_ready_line(&format!("ready {}", mesh.url()))?;
     eprint!("{}", welcome(&mesh, &hub, &store, (console, has_script), &keys, Paint::stderr()));
     tokio::select! {
         error = mesh.failed() => return Err(error),

@@ -1,9 +1,11 @@
 //! `faultline watch`: follows a task that was started elsewhere.
 
 use crate::{
-    cmd::connect::Connect,
+    client::{
+        connect::Connect,
+        follow::{Following, follow},
+    },
     exit::Exit,
-    follow::{Following, follow},
 };
 
 const EXAMPLES: &str = "\

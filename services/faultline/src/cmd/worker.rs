@@ -8,7 +8,7 @@ use crate::{
     cmd::config::Source,
     config::Config,
     exit::{CannotStart, Exit},
-    remote, role,
+    remote, service,
 };
 
 const EXAMPLES: &str = "\
@@ -38,11 +38,11 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
-    data: role::Data,
+    data: service::Data,
     #[command(flatten)]
-    admin: role::Admin,
+    admin: service::Admin,
     #[command(flatten)]
-    threads: role::Threads,
+    threads: service::Threads,
     #[command(flatten)]
     source: Source,
 }
@@ -59,7 +59,7 @@ impl Args {
         let admin = self.admin.admin.or(worker.admin);
         let process = Process::new("faultline-worker", config.log, admin, env);
         worker.metrics = process.metrics();
-        role::serve(self.threads.count(), process, async |drain, probes| {
+        service::serve(self.threads.count(), process, async |drain, probes| {
             let offers = remote::offers(&config.remote).await.context(CannotStart("worker"))?;
             let worker = offers.into_iter().fold(Worker::new(worker), Worker::offer);
             worker.serve(drain, probes).await.context(CannotStart("worker"))

@@ -1,5 +1,7 @@
 //! What people see. Data goes to stdout, everything else to stderr, and both are plain text where
 //! no terminal is. Nothing here makes a call.
+//!
+//! May use: exit and task_tree.
 
 pub mod chain;
 pub mod paint;

@@ -349,5 +349,4 @@ fn attempts(attempts: &[Attempt], paint: Paint) -> Vec<Vec<Cell>> {
 }
 
 #[cfg(test)]
-#[path = "task_tests.rs"]
 mod tests;

@@ -278,5 +278,4 @@ fn window(all: &[FailureCount], selected: Option<usize>, room: usize) -> (usize,
 }
 
 #[cfg(test)]
-#[path = "top_tests.rs"]
 mod tests;

@@ -22,7 +22,7 @@ use crate::{
         text::{between, instant, line, short, span, wrapped},
         twigs::{Hop, Line, aligned, shown},
     },
-    tree::{Below, Tree},
+    task_tree::{Below, Tree},
 };
 
 const COLUMNS: usize = 92;
@@ -470,5 +470,4 @@ fn frontier(tree: &Tree) -> Vec<&Tree> {
 }
 
 #[cfg(test)]
-#[path = "tree_tests.rs"]
 mod tests;

@@ -8,7 +8,7 @@ use faultline_proto::{a2a::TaskState, failure::state_word};
 
 use crate::{
     output::paint::Paint,
-    tree::{Below, Tree},
+    task_tree::{Below, Tree},
 };
 
 /// Siblings that went well, of one parent, and those that did not: each a line, the rest counted.

@@ -1,6 +1,8 @@
 //! Agents that are elsewhere. Each is offered to the mesh by a name of ours and forwards its tasks
 //! to an A2A server of another house, with failures, stops and questions whole in both directions.
 //! To the mesh it is an agent like any other; it knows no other service.
+//!
+//! May use: no other folder of this crate.
 
 mod agent;
 mod config;

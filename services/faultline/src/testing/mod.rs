@@ -30,6 +30,8 @@
 //! # mesh.stop().await
 //! # }).unwrap();
 //! ```
+//!
+//! May use: config and mesh.
 
 mod mesh;
 mod peer;

@@ -1,36 +1,14 @@
 //! `faultline bench`: what the mesh costs. It starts the mesh and a bare chain of the same hops as
 //! processes of this very binary and drives both in turns; the ratio is the figure that counts,
 //! because machines are noisy. Speed is reported, never asserted; a request that fails is an error.
-
-mod cancel;
-mod cluster;
-mod compare;
-mod failing;
-mod hop;
-mod idle;
-mod json;
-mod recovery;
-mod stored;
-mod streams;
-mod tracing;
+//!
+//! Its folders, each of which may use those before it: roles, load, figures, chain, sections.
 
 mod chain;
-mod disk;
-mod driver;
 mod figures;
-mod http1;
-mod machine;
-mod postgres;
-mod process;
-mod rpc;
-mod table;
-
-mod role;
-
-mod back;
-mod collector;
-mod front;
-mod middle;
+mod load;
+mod roles;
+mod sections;
 
 use std::{
     io::{IsTerminal, Write, stderr},
@@ -42,9 +20,13 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub(crate) use role::Args as RoleArgs;
+pub(crate) use roles::Args as RoleArgs;
 
 use crate::exit::Exit;
+
+use sections::{
+    cancel, cluster, compare, failing, hop, idle, json, recovery, stored, streams, tracing,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -142,7 +124,7 @@ struct Report {
 impl Args {
     /// Measures and prints. On one thread: the driver must not compete with what it drives.
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
-        let measured = crate::role::runtime(1).context("no runtime")?.block_on(self.measure());
+        let measured = crate::service::runtime(1).context("no runtime")?.block_on(self.measure());
         progress("");
         let report = measured?;
         let text = match self.json {

@@ -1,0 +1,182 @@
+//! What the commands that call a gateway share: where it is, how to print, how a failure is told.
+
+use std::{
+    io::{self, Read, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::Context;
+use faultline_chassis::TraceContext;
+use faultline_client::{Client, Error, Reconnect, Retry};
+use faultline_proto::{
+    Failure,
+    advice::{Reader, advise},
+    json::{self, ProtoJson},
+    v1::Plane,
+};
+
+use crate::{
+    exit::Exit,
+    output::{chain, paint::Paint},
+    service,
+};
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Connect {
+    /// The gateway to call; HOST:PORT alone is http.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "FAULTLINE_GATEWAY_URL",
+        default_value = "http://127.0.0.1:8080"
+    )]
+    gateway: String,
+    /// Who calls: a bearer token. Rather set the variable, where other users do not see it.
+    #[arg(long, value_name = "TOKEN", env = "FAULTLINE_TOKEN", hide_env_values = true)]
+    token: Option<Token>,
+    /// PEM: the CA to trust instead of those that the system trusts.
+    #[arg(long, value_name = "FILE", env = "FAULTLINE_CA")]
+    ca: Option<PathBuf>,
+    /// Print ProtoJSON: one object, or one a line where there are several. Failures are one
+    /// object on stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// It is not shown, whoever prints the arguments.
+#[derive(Clone)]
+struct Token(String);
+
+impl std::str::FromStr for Token {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+/// A person rather waits for a mesh that restarts than reads that it did…
+const RECONNECT: Reconnect = Reconnect {
+    max: 8,
+    backoff: Duration::from_millis(250),
+    backoff_max: Duration::from_secs(3),
+    poll: Some(Duration::from_secs(1)),
+    patience: Duration::from_secs(30),
+};
+/// …but wants to know at once that none was started.
+const RETRY: Retry = Retry {
+    max: 2,
+    backoff: Duration::from_millis(100),
+    backoff_max: Duration::from_secs(1),
+    patience: Duration::from_secs(30),
+};
+
+/// For a user whose gateway was not reached.
+const UNREACHED: &str = "start a mesh with `faultline up`, or name its gateway with --gateway URL";
+
+impl Connect {
+    /// Runs `work` with a client whose calls are one trace.
+    pub(crate) fn run<W>(&self, work: impl FnOnce(Client) -> W) -> anyhow::Result<Exit>
+    where
+        W: Future<Output = anyhow::Result<Exit>>,
+    {
+        service::runtime(1).context("no runtime")?.block_on(async {
+            match self.client() {
+                Ok(client) => work(client).await,
+                Err(error) => self.refuse(error, "the call cannot be made"),
+            }
+        })
+    }
+
+    /// As it was named.
+    pub(crate) fn gateway(&self) -> &str {
+        &self.gateway
+    }
+
+    fn client(&self) -> Result<Client, Error> {
+        let builder = Client::builder(&self.gateway).trace(TraceContext::root());
+        let mut builder = builder.retry(RETRY).reconnect(RECONNECT);
+        if let Some(token) = &self.token {
+            builder = builder.bearer(&token.0);
+        }
+        if let Some(ca) = &self.ca {
+            builder = builder.ca(ca);
+        }
+        builder.direct()
+    }
+
+    /// Tells what went wrong on stderr; its exit code.
+    pub(crate) fn refuse(&self, error: Error, headline: &str) -> anyhow::Result<Exit> {
+        let failure = Failure::from(error);
+        // Nobody answered at all, so nobody but the user can do something.
+        let unreached = failure.plane() == Plane::Transport && failure.origin.is_none();
+        self.refuse_hinting(&failure, headline, unreached.then_some(UNREACHED))
+    }
+
+    /// The same, with a hint about commands beside the advice.
+    pub(crate) fn refuse_hinting(
+        &self,
+        failure: &Failure,
+        headline: &str,
+        hint: Option<&str>,
+    ) -> anyhow::Result<Exit> {
+        let mut text = match self.json {
+            true => {
+                let advice = advise(failure, Reader::Caller).to_record();
+                let (failure, advice) =
+                    (json::to_string(failure.record()), json::to_string(&advice));
+                let hint = hint.map(|hint| format!(",\"hint\":{}", serde_json::Value::from(hint)));
+                let hint = hint.unwrap_or_default();
+                format!("{{\"failure\":{failure},\"advice\":{advice}{hint}}}\n")
+            }
+            false => chain::render(failure, headline, Reader::Caller, Paint::stderr()),
+        };
+        if let Some(hint) = hint.filter(|_| !self.json) {
+            text.push_str(&format!("  {}  {hint}\n", Paint::stderr().dim("hint ")));
+        }
+        if failure.plane() == Plane::Transport && !self.json {
+            let detail = failure.private().map_or("", |private| private.for_log());
+            let label = Paint::stderr().dim("at   ");
+            text.push_str(&format!("  {label}  {} {detail}\n", self.gateway));
+        }
+        io::stderr().write_all(text.as_bytes())?;
+        Ok(Exit::of_failure(failure))
+    }
+
+    /// Prints an answer: the message itself, or what people read instead.
+    pub(crate) fn print<M: ProtoJson>(
+        &self,
+        message: &M,
+        for_people: impl FnOnce(Paint) -> String,
+    ) -> io::Result<()> {
+        let mut text = match self.json {
+            true => json::to_string(message),
+            false => for_people(Paint::stdout()),
+        };
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+}
+
+/// The text itself, or what stdin has when it is `-`.
+pub(crate) fn text_or_stdin(text: String) -> anyhow::Result<String> {
+    if text != "-" {
+        return Ok(text);
+    }
+    let limit = faultline_chassis::limits::MESSAGE_BYTES_MAX as u64;
+    let mut all = String::new();
+    let read = io::stdin().lock().take(limit + 1).read_to_string(&mut all);
+    read.context("cannot read stdin")?;
+    Ok(all)
+}

@@ -1,0 +1,70 @@
+//! How busy the whole machine is, whoever keeps it so: where everything shares it, that says what
+//! limits.
+
+use std::{
+    fs,
+    ops::{Add, Sub},
+};
+
+/// Time of all cores so far, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Busy {
+    busy: f64,
+    all: f64,
+}
+
+impl Busy {
+    /// Nothing where there is no /proc.
+    pub(crate) fn now() -> Self {
+        fs::read_to_string("/proc/stat").ok().and_then(|stat| Self::read(&stat)).unwrap_or_default()
+    }
+
+    fn read(stat: &str) -> Option<Self> {
+        let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let ticks: Vec<f64> = line.split_whitespace().filter_map(|t| t.parse().ok()).collect();
+        // Guests are in the first two already; the fourth and fifth are idle and waiting for a
+        // disk.
+        let all = ticks.iter().take(8).sum();
+        Some(Self { busy: all - ticks.get(3)? - ticks.get(4)?, all })
+    }
+
+    /// In parts of one.
+    pub(crate) fn share(self) -> Option<f64> {
+        (self.all > 0.0).then(|| self.busy / self.all)
+    }
+
+    pub(crate) fn cell(self) -> String {
+        self.share().map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0))
+    }
+}
+
+impl Sub for Busy {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self { busy: self.busy - before.busy, all: self.all - before.all }
+    }
+}
+
+impl Add for Busy {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { busy: self.busy + other.busy, all: self.all + other.all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_busy_with_what_is_neither_idle_nor_waiting() {
+        let before = Busy::read("cpu  10 0 10 60 20 0 0 0 5 0\ncpu0 1 2 3").unwrap();
+        let after = Busy::read("cpu  40 0 20 110 30 0 0 0 9 0\n").unwrap();
+        assert_eq!((after - before).share(), Some(0.4));
+        assert_eq!((after - before).cell(), "40 %");
+        assert_eq!(Busy::default().cell(), "-");
+        assert_eq!(Busy::read("intr 1"), None);
+    }
+}

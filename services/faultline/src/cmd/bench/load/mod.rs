@@ -1,0 +1,7 @@
+//! Load on one HTTP address: connections that repeat a request, and single calls.
+//!
+//! May use: nothing of the other folders of the bench.
+
+pub(crate) mod driver;
+pub(crate) mod http1;
+pub(crate) mod rpc;

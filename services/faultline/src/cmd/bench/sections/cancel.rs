@@ -1,0 +1,274 @@
+//! What a stop costs: one cancel of a root with hundreds of live descendants, on many workers. The
+//! workers run in this process, attached over sockets like any others, so that the moment at which
+//! an agent hears of it is seen and not asked for.
+
+use std::{
+    fmt::Write,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use faultline_chassis::{Drain, MeshConfig};
+use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
+use futures::future::try_join_all;
+use serde_json::json;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::cmd::bench::{
+    Report,
+    chain::{
+        Chain,
+        process::{Scratch, TOKEN},
+    },
+    figures::{human, round},
+    load::rpc::{call, message, post, request},
+    progress,
+};
+
+const WORKERS: usize = 20;
+/// A root, below it so many, and below each of those so many: 500 in all.
+const BRANCHES: usize = 20;
+const LEAVES: usize = 24;
+const TASKS: usize = 1 + BRANCHES + BRANCHES * LEAVES;
+const ROUNDS: usize = 5;
+/// How soon every task has to be canceled in the store, and when nothing may run any more.
+const STORED_MAX: Duration = Duration::from_secs(1);
+const QUIET_AFTER: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What the agents do and hear.
+#[derive(Default)]
+struct Watch {
+    /// Agents that have begun, and those that still run.
+    begun: AtomicUsize,
+    running: AtomicUsize,
+    /// When each was told to stop.
+    told: Mutex<Vec<Instant>>,
+}
+
+/// Counted for as long as it lives.
+struct Runs<'a>(&'a Watch);
+
+impl Drop for Runs<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Gives work to `below` others and waits for them; the last wait for ever.
+struct Node {
+    next: &'static str,
+    below: usize,
+    watch: Arc<Watch>,
+}
+
+impl Agent for Node {
+    async fn run(&self, cx: &Context) -> Result<(), Error> {
+        self.watch.begun.fetch_add(1, SeqCst);
+        self.watch.running.fetch_add(1, SeqCst);
+        let _runs = Runs(&self.watch);
+        let work = async {
+            let below = (0..self.below).map(|n| cx.delegate(self.next, "go").key(n.to_string()));
+            try_join_all(below.map(IntoFuture::into_future)).await?;
+            std::future::pending::<Result<(), Error>>().await
+        };
+        tokio::select! {
+            biased;
+            () = cx.cancelled() => {
+                let mut told = self.watch.told.lock().unwrap_or_else(PoisonError::into_inner);
+                told.push(Instant::now());
+                Ok(())
+            }
+            done = work => done,
+        }
+    }
+}
+
+impl Watch {
+    fn worker(self: &Arc<Self>, config: Config) -> Worker {
+        let node = |next, below| Node { next, below, watch: Arc::clone(self) };
+        Worker::new(config)
+            .offer(Offer::new("root", node("branch", BRANCHES)))
+            .offer(Offer::new("branch", node("leaf", LEAVES)))
+            .offer(Offer::new("leaf", node("", 0)))
+    }
+
+    /// Before the next round.
+    fn forget(&self) {
+        self.begun.store(0, SeqCst);
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn told(&self) -> Vec<Instant> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// One cancel, each time counted from the moment it was sent.
+struct Round {
+    answered: Duration,
+    stored: Duration,
+    told: Duration,
+    /// Of the servers, which says what it cost also where others keep the machine busy.
+    cpu: Option<Duration>,
+    /// Tasks that are not canceled and agents that run when all should be quiet.
+    left: usize,
+}
+
+pub(crate) async fn run() -> anyhow::Result<Report> {
+    let scratch = Scratch::new("cancel")?;
+    let mut mesh = Chain::mesh(scratch.path(), "echo").await?;
+    let coordinator = format!("http://{}", mesh.coordinator_mut()?.address);
+    let watch = Arc::new(Watch::default());
+    let workers = attach(&watch, &coordinator).await?;
+    until("all workers are attached", async || {
+        let (attached, _) = seen(mesh.address).await?;
+        // And the one that every mesh of the bench has.
+        Ok((attached == WORKERS + 1).then_some(()))
+    })
+    .await?;
+    let mut rounds = Vec::new();
+    for round in 0..ROUNDS {
+        progress(&format!("round {} of {ROUNDS}", round + 1));
+        rounds.push(cancel(&mesh, &watch).await?);
+    }
+    drop(workers);
+    mesh.stop().await?;
+    Ok(report(&rounds))
+}
+
+/// Workers that are gone when what is returned is.
+async fn attach(
+    watch: &Arc<Watch>,
+    coordinator: &str,
+) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
+    let mut workers = Vec::new();
+    for n in 0..WORKERS {
+        let (coordinator, name) = (coordinator.to_owned(), Some(format!("w-{n}")));
+        let mesh = MeshConfig { token: Some(TOKEN.clone()), ..MeshConfig::default() };
+        let service = watch.worker(Config { coordinator, name, mesh, ..Config::default() }).bind();
+        let service = service.await.context("a worker cannot start")?;
+        let running = async move {
+            if let Err(error) = service.run(Drain::new()).await {
+                eprintln!("a worker of the bench ended: {error}");
+            }
+        };
+        workers.push(AbortOnDropHandle::new(tokio::spawn(running)));
+    }
+    Ok(workers)
+}
+
+async fn cancel(chain: &Chain, watch: &Watch) -> anyhow::Result<Round> {
+    let mesh = chain.address;
+    watch.forget();
+    let before = listed(mesh, "CANCELED").await?;
+    let mut params = message(&json!({ "parts": [{ "text": "go" }] }));
+    params["configuration"] = json!({ "returnImmediately": true });
+    let sent = call(mesh, &request("/agents/root", "SendMessage", &params)).await?;
+    let id = sent["result"]["task"]["id"].as_str().with_context(|| format!("no task: {sent}"))?;
+    until("all run", async || Ok((watch.begun.load(SeqCst) == TASKS).then_some(()))).await?;
+
+    let (start, busy) = (Instant::now(), chain.cpu());
+    let canceled = call(mesh, &request("/", "CancelTask", &json!({ "id": id }))).await?;
+    let answered = start.elapsed();
+    ensure!(canceled["error"].is_null(), "the cancel was refused: {canceled}");
+    until("all are canceled", async || {
+        Ok((listed(mesh, "CANCELED").await? == before + TASKS).then_some(()))
+    })
+    .await?;
+    let stored = start.elapsed();
+    until("all are told", async || Ok((watch.told().len() == TASKS).then_some(()))).await?;
+    let told = watch.told().into_iter().max().map_or(Duration::ZERO, |last| last - start);
+
+    let cpu = chain.cpu().zip(busy).map(|(after, before)| after - before);
+
+    sleep(QUIET_AFTER.saturating_sub(start.elapsed())).await;
+    let (_, used) = seen(mesh).await?;
+    let live = listed(mesh, "SUBMITTED").await? + listed(mesh, "WORKING").await?;
+    let left = watch.running.load(SeqCst) + used + live;
+    Ok(Round { answered, stored, told, cpu, left })
+}
+
+async fn until<T>(
+    what: &str,
+    look: impl AsyncFn() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if let Some(seen) = look().await? {
+            return Ok(seen);
+        }
+        sleep(LOOK).await;
+    }
+    bail!("not in time: {what}")
+}
+
+/// How many tasks the store has in a state.
+async fn listed(mesh: SocketAddr, state: &str) -> anyhow::Result<usize> {
+    let params = json!({ "status": format!("TASK_STATE_{state}"), "pageSize": 1 });
+    let list = call(mesh, &request("/", "ListTasks", &params)).await?;
+    let total = list["result"]["totalSize"].as_u64();
+    Ok(total.with_context(|| format!("no list: {list}"))? as usize)
+}
+
+/// How many workers are attached, and how many of their slots are taken.
+async fn seen(mesh: SocketAddr) -> anyhow::Result<(usize, usize)> {
+    let workers = call(mesh, &post("/mesh/Workers", &json!({}))).await?;
+    let workers = workers["workers"].as_array().context("no workers")?;
+    let used = workers.iter().filter_map(|worker| worker["used"].as_u64()).sum::<u64>();
+    Ok((workers.iter().filter(|worker| worker["attached"] == true).count(), used as usize))
+}
+
+fn report(rounds: &[Round]) -> Report {
+    let worst = |of: fn(&Round) -> Duration| rounds.iter().map(of).max().unwrap_or_default();
+    let (stored, told) = (worst(|round| round.stored), worst(|round| round.told));
+    let left: usize = rounds.iter().map(|round| round.left).sum();
+    let holds = |yes| if yes { "holds" } else { "DOES NOT HOLD" };
+    let (soon, quiet) = (human(STORED_MAX), QUIET_AFTER.as_secs());
+    let mut text = format!(
+        "A root with {} live descendants on {WORKERS} workers is canceled, {ROUNDS} times\n",
+        TASKS - 1
+    );
+    for round in rounds {
+        let _ = writeln!(
+            text,
+            "  answered after {}, all canceled in the store after {}, all agents told after {}{}",
+            human(round.answered),
+            human(round.stored),
+            human(round.told),
+            round.cpu.map(|cpu| format!(", CPU {}", human(cpu))).unwrap_or_default(),
+        );
+    }
+    let _ = writeln!(
+        text,
+        "  canceled in the store: at most {} < {soon}: {}\n  \
+         agents told: at most {}\n  \
+         running or taking a slot {quiet} s later: {left} = 0: {}",
+        human(stored),
+        holds(stored < STORED_MAX),
+        human(told),
+        holds(left == 0),
+    );
+    let ms = |span: Duration| round(span.as_secs_f64() * 1e3, 1);
+    let json = json!({
+        "descendants": TASKS - 1,
+        "workers": WORKERS,
+        "stored_max_ms": ms(STORED_MAX),
+        "rounds": rounds.iter().map(|round| json!({
+            "answered_ms": ms(round.answered),
+            "stored_ms": ms(round.stored),
+            "told_ms": ms(round.told),
+            "cpu_ms": round.cpu.map(ms),
+            "left_after_2_s": round.left,
+        })).collect::<Vec<_>>(),
+        "holds": stored < STORED_MAX && left == 0,
+    });
+    Report { text, json, failed: left as u64 }
+}

@@ -1,0 +1,333 @@
+//! Several coordinators on one PostgreSQL, and more and more workers: what each adds. Everything
+//! shares this machine, so CPU is told beside the speed, and the ratios are of one run.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use crate::cmd::bench::{
+    Args, Report, Shape,
+    chain::{
+        Attached, Chain, Layout,
+        postgres::{self, Postgres},
+        process::Scratch,
+    },
+    figures::{
+        Figures,
+        disk::{Fsync, fsync},
+        human,
+        machine::Busy,
+        micros, round,
+        table::table,
+    },
+    load::{
+        driver::{Fleet, Tally, request},
+        rpc::{self, message},
+    },
+    progress,
+};
+
+const CONCURRENCY: u16 = 64;
+const COORDINATORS: [usize; 3] = [1, 2, 3];
+/// Of a mesh whose coordinators are counted; each has slots for all that is asked at once.
+const ECHOES: usize = 6;
+const WORKERS: [usize; 5] = [1, 2, 4, 8, 16];
+/// What each of the workers does that are counted: it waits, and few may at once.
+const SLOTS: u32 = 4;
+const WORK: &str = "sleep 50ms; chunk done";
+/// Asked at once for each slot, so that there is always something to take.
+const ASKED_PER_SLOT: u32 = 2;
+const STRETCHES: u32 = 4;
+/// Before a mesh counts as ready.
+const ANSWERS: usize = 20;
+const WARM_UP: Duration = Duration::from_millis(300);
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline bench cluster --postgres postgres://postgres@127.0.0.1:5432/postgres
+  faultline bench cluster --postgres … --workers 1,4 --seconds 10";
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", postgres::HELP))]
+pub(crate) struct Options {
+    /// A server at which databases may be made.
+    #[arg(long, value_name = "URL")]
+    postgres: String,
+    /// How many coordinators share the store.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = COORDINATORS,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
+    coordinators: Vec<usize>,
+    /// How many workers wait for the same.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = WORKERS,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    workers: Vec<usize>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy)]
+struct Mesh {
+    /// `None`: on SQLite, with one coordinator.
+    coordinators: Option<usize>,
+    attached: Attached,
+}
+
+/// What one mesh did.
+struct Point {
+    /// `None`: on SQLite, with one coordinator.
+    coordinators: Option<usize>,
+    workers: usize,
+    attached: Attached,
+    concurrency: u16,
+    figures: Figures,
+    /// CPU of PostgreSQL, ms per 1000 requests.
+    database: Option<f64>,
+    busy: Busy,
+}
+
+pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report> {
+    faultline_chassis::descriptors::raise_limit();
+    let scratch = Scratch::new("cluster")?;
+    let disk = fsync(scratch.path())?;
+    let concurrency = *args.concurrency(&[CONCURRENCY]).first().context("no concurrency")?;
+    let echoes = echoes(scratch.path(), options, concurrency, args.seconds).await?;
+    let waits = waits(scratch.path(), options, args.seconds).await?;
+    Ok(report(disk, &echoes, &waits))
+}
+
+/// One side of a comparison, with what it has done so far.
+struct Side {
+    chain: Chain,
+    database: Option<Postgres>,
+    fleet: Fleet,
+    tally: Tally,
+    mesh: Option<Duration>,
+    server: Option<Duration>,
+    busy: Busy,
+}
+
+impl Side {
+    async fn new(
+        chain: Chain,
+        database: Option<Postgres>,
+        request: Arc<[u8]>,
+        concurrency: u16,
+    ) -> anyhow::Result<Self> {
+        // Coordinators hear of agents one by one, and a gateway asks them in turn.
+        for _ in 0..ANSWERS {
+            chain.first_answer(&request).await?;
+        }
+        let fleet = Fleet::open(chain.address, concurrency, request).await?;
+        let (zero, tally, busy) = (Some(Duration::ZERO), Tally::default(), Busy::default());
+        Ok(Self { chain, database, fleet, tally, mesh: zero, server: zero, busy })
+    }
+
+    fn looks(&self) -> (Option<Duration>, Option<Duration>, Busy) {
+        let server = self.database.as_ref().and_then(Postgres::cpu);
+        (self.chain.cpu(), server, Busy::now())
+    }
+
+    async fn drive(&mut self, span: Duration) -> anyhow::Result<()> {
+        let before = self.looks();
+        self.tally.append(self.fleet.drive(span).await?);
+        let after = self.looks();
+        let add = |sum: Option<Duration>, after: Option<Duration>, before: Option<Duration>| {
+            Some(sum? + after?.saturating_sub(before?))
+        };
+        self.mesh = add(self.mesh, after.0, before.0);
+        self.server = add(self.server, after.1, before.1);
+        self.busy = self.busy + (after.2 - before.2);
+        Ok(())
+    }
+
+    fn point(&mut self, of: Mesh, workers: usize, concurrency: u16) -> Point {
+        let figures = Figures::of(std::mem::take(&mut self.tally), self.mesh);
+        let requests = figures.requests.max(1) as f64;
+        let database = self.server.map(|cpu| cpu.as_secs_f64() * 1e6 / requests);
+        let Mesh { coordinators, attached } = of;
+        Point { coordinators, workers, attached, concurrency, figures, database, busy: self.busy }
+    }
+}
+
+/// The same load for one coordinator on SQLite and some on PostgreSQL, in turns.
+async fn echoes(
+    dir: &Path,
+    options: &Options,
+    concurrency: u16,
+    span: Duration,
+) -> anyhow::Result<Vec<Point>> {
+    let spread = |coordinators| Mesh { coordinators, attached: Attached::InTurn };
+    let most = options.coordinators.iter().copied().max().filter(|most| *most > 1);
+    let apart = most.map(|most| Mesh { attached: Attached::ToFirst, ..spread(Some(most)) });
+    let counted = options.coordinators.iter().map(|count| spread(Some(*count)));
+    let mut sides = Vec::new();
+    for (n, mesh) in [spread(None)].into_iter().chain(counted).chain(apart).enumerate() {
+        progress(&format!("starting mesh {}", n + 1));
+        let dir = dir.join(n.to_string());
+        std::fs::create_dir_all(&dir)?;
+        let database = match mesh.coordinators {
+            None => None,
+            Some(_) => Some(Postgres::on(&options.postgres).await?),
+        };
+        let file = format!("sqlite:{}", dir.join("db").display());
+        let layout = Layout {
+            store: database.as_ref().map_or(&file, Postgres::url),
+            coordinators: mesh.coordinators.unwrap_or(1),
+            workers: ECHOES,
+            agents: "echo",
+            slots: concurrency.into(),
+            attached: mesh.attached,
+        };
+        let chain = Chain::cluster(&dir, &layout).await?;
+        sides.push((mesh, Side::new(chain, database, request(Shape::Send), concurrency).await?));
+    }
+    for (_, side) in &mut sides {
+        side.fleet.drive(WARM_UP).await?;
+    }
+    for stretch in 0..STRETCHES {
+        progress(&format!("coordinators, {} of {STRETCHES}", stretch + 1));
+        for (_, side) in &mut sides {
+            side.drive(span / STRETCHES).await?;
+        }
+    }
+    let mut points = Vec::new();
+    for (mesh, mut side) in sides {
+        points.push(side.point(mesh, ECHOES, concurrency));
+        side.chain.stop().await?;
+    }
+    Ok(points)
+}
+
+/// More and more workers of one mesh.
+async fn waits(dir: &Path, options: &Options, span: Duration) -> anyhow::Result<Vec<Point>> {
+    let dir = dir.join("workers");
+    std::fs::create_dir_all(&dir)?;
+    let coordinators = options.coordinators.iter().copied().max().context("no coordinator")?;
+    let database = Postgres::on(&options.postgres).await?;
+    let url = database.url().to_owned();
+    let mesh = Mesh { coordinators: Some(coordinators), attached: Attached::Anywhere };
+    let layout = |workers| Layout {
+        store: &url,
+        coordinators,
+        workers,
+        agents: "script",
+        slots: SLOTS,
+        attached: mesh.attached,
+    };
+    let mut counts = options.workers.clone();
+    counts.sort_unstable();
+    let first = layout(*counts.first().context("no worker")?);
+    let mut chain = Chain::cluster(&dir, &first).await?;
+    let mut database = Some(database);
+    let params = message(&json!({ "parts": [{ "text": WORK }] }));
+    let request: Arc<[u8]> = rpc::request("/agents/script", "SendMessage", &params).into();
+    let mut points = Vec::new();
+    for workers in counts {
+        progress(&format!("{workers} workers"));
+        chain.grow(&dir, &layout(workers)).await?;
+        let asked = workers as u64 * u64::from(SLOTS * ASKED_PER_SLOT);
+        let concurrency = u16::try_from(asked).unwrap_or(u16::MAX);
+        let mut side = Side::new(chain, database, request.clone(), concurrency).await?;
+        side.fleet.drive(WARM_UP).await?;
+        side.drive(span).await?;
+        points.push(side.point(mesh, workers, concurrency));
+        (chain, database) = (side.chain, side.database);
+    }
+    chain.stop().await?;
+    Ok(points)
+}
+
+fn report(disk: Fsync, echoes: &[Point], waits: &[Point]) -> Report {
+    let ratio = |point: &Point, to: Option<&Point>| {
+        to.map(|to| point.figures.rps / to.figures.rps.max(1e-9))
+    };
+    let cell = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let sqlite = echoes.iter().find(|point| point.coordinators.is_none());
+    let alone = echoes.iter().find(|point| point.coordinators == Some(1));
+    let head =
+        ["", "coordinators", "rps", "p50", "p99", "CPU", "of PG", "busy", "/SQLite", "/1 on PG"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for point in echoes {
+        let store = match (point.coordinators, point.attached) {
+            (None, _) => "SQLite",
+            (Some(_), Attached::ToFirst) => "PostgreSQL, all workers at one",
+            (Some(_), _) => "PostgreSQL",
+        };
+        let mut row = vec![store.to_owned(), point.coordinators.unwrap_or(1).to_string()];
+        row.extend(cells(point));
+        row.push(cell(ratio(point, sqlite)));
+        row.push(cell(point.coordinators.and(ratio(point, alone))));
+        rows.push(row);
+    }
+    let one = waits.first();
+    let head = ["workers", "asked at once", "rps", "p50", "p99", "CPU", "of PG", "busy", "ratio"];
+    let mut worked = vec![head.map(str::to_owned).to_vec()];
+    for point in waits {
+        let mut row = vec![point.workers.to_string(), point.concurrency.to_string()];
+        row.extend(cells(point));
+        row.push(cell(ratio(point, one)));
+        worked.push(row);
+    }
+    let concurrency = echoes.first().map_or(0, |point| point.concurrency);
+    let coordinators = one.and_then(|point| point.coordinators).unwrap_or(0);
+    let failures: String = echoes
+        .iter()
+        .chain(waits)
+        .filter_map(|point| point.figures.first_failure.as_ref())
+        .map(|failure| format!("{failure}\n"))
+        .collect();
+    let text = format!(
+        "SendMessage to echo, {concurrency} at once, {ECHOES} workers, everything on this \
+         machine\n\n{}\nWorkers of {SLOTS} slots, each task of `{WORK}`, {coordinators} \
+         coordinators on PostgreSQL\n\n{}\n\
+         CPU: user and system of the mesh, ms per 1000 requests; of PG: of PostgreSQL\n\
+         busy: of all cores, the driver included\n\
+         fsync of the disk (4 KiB append): p50 {}, p99 {}\n{failures}",
+        table(&rows),
+        table(&worked),
+        human(disk.p50),
+        human(disk.p99),
+    );
+    let to_json = |point: &Point, of: &[(&str, Option<f64>)]| {
+        let mut value: Value = json!({
+            "store": point.coordinators.map_or("sqlite", |_| "postgres"),
+            "coordinators": point.coordinators.unwrap_or(1),
+            "workers": point.workers,
+            "attached": match point.attached {
+                Attached::Anywhere => "anywhere",
+                Attached::InTurn => "in turn",
+                Attached::ToFirst => "to the first",
+            },
+            "concurrency": point.concurrency,
+            "mesh": point.figures.to_json(),
+            "postgres_cpu_ms_per_1000": point.database.map(|cpu| round(cpu, 2)),
+            "busy": point.busy.share().map(|share| round(share, 3)),
+        });
+        for (name, ratio) in of {
+            value[*name] = json!(ratio.map(|ratio| round(ratio, 3)));
+        }
+        value
+    };
+    let echoed = echoes.iter().map(|point| {
+        let alone = point.coordinators.and(ratio(point, alone));
+        to_json(point, &[("to_sqlite", ratio(point, sqlite)), ("to_one", alone)])
+    });
+    let json = json!({
+        "coordinators": echoed.collect::<Vec<_>>(),
+        "workers": waits
+            .iter()
+            .map(|point| to_json(point, &[("to_fewest", ratio(point, one))]))
+            .collect::<Vec<_>>(),
+        "slots": SLOTS,
+        "work": WORK,
+        "fsync_us": { "p50": micros(disk.p50), "p99": micros(disk.p99) },
+    });
+    let failed = echoes.iter().chain(waits).map(|point| point.figures.failed).sum();
+    Report { text, json, failed }
+}
+
+/// Rps, p50, p99, CPU of the mesh and of PostgreSQL, and how busy the machine was.
+fn cells(point: &Point) -> Vec<String> {
+    let database = point.database.map_or("-".to_owned(), |cpu| format!("{cpu:.1}"));
+    point.figures.cells().into_iter().chain([database, point.busy.cell()]).collect()
+}

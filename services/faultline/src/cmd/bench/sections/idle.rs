@@ -1,0 +1,189 @@
+//! What workers cost that have nothing to do: the memory and the CPU of a coordinator to which many
+//! are attached. They run in this process, each with a connection and heartbeats of its own.
+
+use std::{
+    fmt::Write,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use faultline_chassis::{Drain, MeshConfig};
+use faultline_worker::Config;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::cmd::bench::{
+    Args, Report,
+    chain::{
+        Chain,
+        postgres::{self, Postgres},
+        process::{Process, Scratch, TOKEN},
+    },
+    figures::round,
+    load::rpc::{call, post},
+    progress,
+};
+
+/// The coordinator is watched for so many times `--seconds`: at rest it does little to be seen.
+const WATCHED: u32 = 5;
+/// Memory is read, and watching begins, when it has come to rest.
+const SETTLE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+
+const EXAMPLES: &str = "\
+Examples:
+  faultline bench idle
+  faultline bench idle --workers 5000 --postgres postgres://postgres@127.0.0.1:5432/postgres";
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", postgres::HELP))]
+pub(crate) struct Options {
+    /// How many are attached.
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=9000))]
+    workers: usize,
+    /// Also on PostgreSQL: a server at which databases may be made.
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
+}
+
+/// A coordinator at rest.
+#[derive(Clone, Copy)]
+struct Rest {
+    memory: u64,
+    /// Seconds of CPU in a second.
+    cpu: f64,
+}
+
+/// Without workers and with them.
+struct Point {
+    store: &'static str,
+    before: Rest,
+    after: Rest,
+}
+
+pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report> {
+    faultline_chassis::descriptors::raise_limit();
+    let scratch = Scratch::new("idle")?;
+    let (watched, mut points) = (args.seconds * WATCHED, Vec::new());
+    let store = format!("sqlite:{}", scratch.path().join("db").display());
+    let (before, after) = rest(scratch.path(), &store, options.workers, watched).await?;
+    points.push(Point { store: "SQLite", before, after });
+    if let Some(server) = &options.postgres {
+        let database = Postgres::on(server).await?;
+        let (before, after) =
+            rest(scratch.path(), database.url(), options.workers, watched).await?;
+        points.push(Point { store: "PostgreSQL", before, after });
+    }
+    Ok(report(options.workers, watched, &points))
+}
+
+async fn rest(
+    dir: &Path,
+    store: &str,
+    workers: usize,
+    watched: Duration,
+) -> anyhow::Result<(Rest, Rest)> {
+    let mut mesh = Chain::mesh_on(dir, store, "echo").await?;
+    progress("a coordinator at rest");
+    let before = watch(mesh.coordinator_mut()?, watched).await?;
+    progress("attaching workers");
+    let to = format!("http://{}", mesh.coordinator_mut()?.address);
+    let attached = attach(&to, workers).await?;
+    until_attached(&mesh, workers).await?;
+    progress("a coordinator with idle workers");
+    let after = watch(mesh.coordinator_mut()?, watched).await?;
+    // Whoever was cut off meanwhile cost nothing.
+    until_attached(&mesh, workers).await?;
+    drop(attached);
+    mesh.stop().await?;
+    Ok((before, after))
+}
+
+async fn watch(process: &Process, watched: Duration) -> anyhow::Result<Rest> {
+    sleep(SETTLE).await;
+    let (start, before) = (Instant::now(), process.cpu().context("no /proc to read CPU from")?);
+    sleep(watched).await;
+    let used = process.cpu().context("the coordinator is gone")?.saturating_sub(before);
+    let memory = process.memory().context("no /proc to read memory from")?;
+    Ok(Rest { memory, cpu: used.as_secs_f64() / start.elapsed().as_secs_f64() })
+}
+
+/// Workers that are gone when what is returned is.
+async fn attach(coordinator: &str, count: usize) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
+    let mut workers = Vec::new();
+    for n in 0..count {
+        let config = Config {
+            coordinator: coordinator.to_owned(),
+            agents: vec!["echo".to_owned()],
+            name: Some(format!("idle-{n}")),
+            mesh: MeshConfig { token: Some(TOKEN.clone()), ..MeshConfig::default() },
+            ..Config::default()
+        };
+        let service = config.bind().await.context("a worker cannot start")?;
+        let running = async move {
+            if let Err(error) = service.run(Drain::new()).await {
+                eprintln!("a worker of the bench ended: {error}");
+            }
+        };
+        workers.push(AbortOnDropHandle::new(tokio::spawn(running)));
+    }
+    Ok(workers)
+}
+
+async fn until_attached(mesh: &Chain, workers: usize) -> anyhow::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let seen = call(mesh.address, &post("/mesh/Workers", &json!({}))).await?;
+        let seen = seen["workers"].as_array().context("no workers")?;
+        let attached = seen.iter().filter(|worker| worker["attached"] == true).count();
+        // And the one that every mesh of the bench has.
+        if attached == workers + 1 {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            bail!("{attached} workers are attached and not {}", workers + 1);
+        }
+        sleep(LOOK).await;
+    }
+}
+
+fn report(workers: usize, watched: Duration, points: &[Point]) -> Report {
+    let mib = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
+    let mut text = format!(
+        "{workers} idle workers of one coordinator, each on a connection of its own with its \
+         heartbeats, watched for {:.0} s\n",
+        watched.as_secs_f64()
+    );
+    let mut stores = Vec::new();
+    for Point { store, before, after } in points {
+        let bytes = (after.memory as f64 - before.memory as f64) / workers as f64;
+        let cpu = (after.cpu - before.cpu) / workers as f64;
+        let _ = writeln!(
+            text,
+            "  {store}: {:.1} MiB instead of {:.1} MiB, {:.1} KiB a worker; {:.1} ms of CPU a \
+             second instead of {:.1} ms, {:.1} µs a worker",
+            mib(after.memory),
+            mib(before.memory),
+            bytes / 1024.0,
+            after.cpu * 1e3,
+            before.cpu * 1e3,
+            cpu * 1e6,
+        );
+        let rest = |rest: &Rest| -> Value {
+            json!({ "bytes": rest.memory, "cpu_ms_per_second": round(rest.cpu * 1e3, 2) })
+        };
+        stores.push(json!({
+            "store": store,
+            "without": rest(before),
+            "with": rest(after),
+            "bytes_per_worker": round(bytes, 0),
+            "cpu_us_per_second_per_worker": round(cpu * 1e6, 2),
+        }));
+    }
+    let json = json!({ "workers": workers, "stores": stores });
+    Report { text, json, failed: 0 }
+}

@@ -1,0 +1,200 @@
+//! Many subscribers: whether all of one task see the same events, how quickly, and how much memory
+//! a stream takes that has nothing to say.
+
+use std::{
+    fmt::Write,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::json;
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::cmd::bench::{
+    Report,
+    chain::{Chain, process::Scratch},
+    figures::{human, round},
+    load::{
+        http1::Connection,
+        rpc::{call, message, request},
+    },
+    progress,
+};
+
+const AGENT: &str = "/agents/script";
+const TASKS: usize = 200;
+const STREAMS: usize = 2000;
+/// Written by each task after its question is answered.
+const CHUNKS: usize = 20;
+/// What each of its subscribers sees then: that it goes on, every chunk, and its end.
+const EVENTS: usize = CHUNKS + 2;
+/// What an idle stream may take in the gateway and the coordinator together.
+const IDLE_BYTES_MAX: u64 = 40 * 1024;
+/// Memory is read when a process has come to rest.
+const SETTLE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn run() -> anyhow::Result<Report> {
+    faultline_chassis::descriptors::raise_limit();
+    let scratch = Scratch::new("streams")?;
+    let mesh = Chain::mesh(scratch.path(), "script").await?;
+    progress("starting tasks");
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        tasks.push(start_task(mesh.address).await?);
+    }
+    sleep(SETTLE).await;
+    let before = mesh.memory()?;
+    progress("subscribing");
+    let mut streams = Vec::new();
+    for n in 0..STREAMS {
+        let task = n % TASKS;
+        let mut connection = Connection::open(mesh.address).await.context("cannot connect")?;
+        let request = request(AGENT, "SubscribeToTask", &json!({ "id": tasks[task] }));
+        timeout(PATIENCE, connection.begin(&request)).await.context("no snapshot")??;
+        streams.push((task, connection));
+    }
+    sleep(SETTLE).await;
+    let after = mesh.memory()?;
+    progress("letting them all speak");
+    let start = Instant::now();
+    let readers = tokio::spawn(read_all(streams));
+    for task in &tasks {
+        answer(mesh.address, task).await?;
+    }
+    let seen = readers.await.context("the readers broke")??;
+    let elapsed = start.elapsed();
+    mesh.stop().await?;
+    Ok(report(&before, &after, &seen, elapsed))
+}
+
+/// A task that waits for its question to be answered; its id.
+async fn start_task(address: SocketAddr) -> anyhow::Result<String> {
+    let script = format!("ask \"go?\"\n{}", "chunk \"a piece of text \"\n".repeat(CHUNKS));
+    let params = message(&json!({ "parts": [{ "text": script }] }));
+    let answer = call(address, &request(AGENT, "SendMessage", &params)).await?;
+    let id = answer["result"]["task"]["id"].as_str().map(str::to_owned);
+    id.with_context(|| format!("no task: {answer}"))
+}
+
+async fn answer(address: SocketAddr, task: &str) -> anyhow::Result<()> {
+    let params = message(&json!({ "taskId": task, "parts": [{ "text": "go" }] }));
+    let answer = call(address, &request(AGENT, "SendMessage", &params)).await?;
+    ensure!(answer["error"].is_null(), "an answer was refused: {answer}");
+    Ok(())
+}
+
+/// Reads every stream to its end; what each task's first reader saw, and how many saw the same.
+async fn read_all(streams: Vec<(usize, Connection)>) -> anyhow::Result<Seen> {
+    let mut reading = JoinSet::new();
+    for (task, mut connection) in streams {
+        reading.spawn(async move {
+            let read = timeout(PATIENCE, connection.finish()).await.context("no end in time")?;
+            anyhow::Ok((task, events(read?)?))
+        });
+    }
+    let mut seen = Seen { of_task: vec![None; TASKS], ..Seen::default() };
+    while let Some(read) = reading.join_next().await {
+        let (task, events) = read.context("a reader broke")??;
+        seen.events += events.len();
+        seen.streams += 1;
+        seen.lacking += u64::from(events.len() != EVENTS);
+        match &seen.of_task[task] {
+            None => seen.of_task[task] = Some(events),
+            Some(first) if *first == events => {}
+            Some(_) => seen.others += 1,
+        }
+    }
+    Ok(seen)
+}
+
+#[derive(Default)]
+struct Seen {
+    of_task: Vec<Option<Vec<String>>>,
+    streams: usize,
+    events: usize,
+    /// Streams that saw fewer events than there were, or more.
+    lacking: u64,
+    /// Streams that saw something else than the first of their task.
+    others: u64,
+}
+
+/// The events of a stream, without the comments that keep it alive.
+fn events(body: &[u8]) -> anyhow::Result<Vec<String>> {
+    let text = std::str::from_utf8(body).context("a stream that is not text")?;
+    let events: Vec<String> =
+        text.split("\n\n").filter(|e| e.contains("data:")).map(str::to_owned).collect();
+    match events.last() {
+        Some(last) if last.contains("TASK_STATE_COMPLETED") => Ok(events),
+        last => bail!("a stream ended with {last:?}"),
+    }
+}
+
+fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> Report {
+    // The chain is coordinator, worker, gateway; a worker has nothing to do with subscribers.
+    let grown = |at: usize| after[at].saturating_sub(before[at]) / STREAMS as u64;
+    let (coordinator, gateway) = (grown(0), grown(2));
+    let idle = coordinator + gateway;
+    let per_second = seen.events as f64 / elapsed.as_secs_f64().max(1e-9);
+    let kib = |bytes: u64| round(bytes as f64 / 1024.0, 1);
+    let is_over = idle > IDLE_BYTES_MAX;
+    let verdict = if is_over { "OVER" } else { "within" };
+    let missing = STREAMS.abs_diff(seen.streams) as u64;
+    let mut text = String::new();
+    let _ = writeln!(text, "{STREAMS} subscribers of {TASKS} tasks over {STREAMS} connections");
+    let _ = writeln!(
+        text,
+        "  an idle stream takes {} KiB: gateway {}, coordinator {} ({verdict} the bound of {} KiB)",
+        kib(idle),
+        kib(gateway),
+        kib(coordinator),
+        IDLE_BYTES_MAX / 1024,
+    );
+    let _ = writeln!(
+        text,
+        "  {} events reached them in {}, {per_second:.0} a second; {} streams differed, {} did not \
+         have the {EVENTS} there were",
+        seen.events,
+        human(elapsed),
+        seen.others,
+        seen.lacking + missing,
+    );
+    let json = json!({
+        "streams": STREAMS,
+        "tasks": TASKS,
+        "idle_bytes": { "gateway": gateway, "coordinator": coordinator, "max": IDLE_BYTES_MAX },
+        "events": seen.events,
+        "events_per_second": round(per_second, 0),
+        "elapsed_ms": round(elapsed.as_secs_f64() * 1e3, 1),
+        "events_each": EVENTS,
+        "streams_that_differed": seen.others,
+        "streams_that_lacked_events": seen.lacking + missing,
+    });
+    let failed = seen.others + seen.lacking + missing + u64::from(is_over);
+    Report { text, json, failed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(idle_bytes: u64, change: impl FnOnce(&mut Seen)) -> u64 {
+        let mut seen = Seen { streams: STREAMS, events: STREAMS * EVENTS, ..Seen::default() };
+        change(&mut seen);
+        let grown = idle_bytes * STREAMS as u64;
+        report(&[0, 0, 7], &[0, 0, 7 + grown], &seen, Duration::from_secs(1)).failed
+    }
+
+    #[test]
+    fn a_stream_that_is_too_large_or_lacks_something_fails_the_run() {
+        assert_eq!(failed(IDLE_BYTES_MAX, |_| {}), 0);
+        assert_eq!(failed(IDLE_BYTES_MAX + 1, |_| {}), 1);
+        assert_eq!(failed(0, |seen| seen.others = 1), 1);
+        assert_eq!(failed(0, |seen| seen.lacking = 2), 2);
+        assert_eq!(failed(0, |seen| seen.streams -= 3), 3);
+    }
+}
