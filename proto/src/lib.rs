@@ -8,11 +8,11 @@ pub mod failure;
 pub mod id;
 pub mod json;
 pub mod reason;
+pub mod request_options;
 pub mod schema;
 pub mod status;
-pub mod told;
+pub mod task_failure;
 pub mod v03;
-pub mod wish;
 
 pub use failure::Failure;
 pub use faultline::v1;

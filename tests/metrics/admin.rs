@@ -140,7 +140,7 @@ async fn a_coordinator_has_started_with_its_database_and_is_ready_while_it_has_i
     };
     let said: Vec<u16> = all().await;
     assert_eq!(said, [200, 200, 200]);
-    let health = HealthClient::new(Channel::plain(&hub.to_string()).unwrap());
+    let health = HealthClient::new(Channel::without_token(&hub.to_string()).unwrap());
     let whole = HealthCheckRequest::default;
     let watched = health.clone().watch(whole()).await.unwrap();
     let mut watched = watched.into_inner();

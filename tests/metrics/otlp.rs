@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use faultline::testing::{Peer, Reply};
 use faultline_chassis::{
     Metrics,
-    metrics::{CALL, Def, Unit, export},
+    metrics::{CALL_BOUNDS, Def, Unit, export},
 };
 use faultline_tests::{Process, Rpc, cluster::free_address, wait::SOON};
 use opentelemetry_proto::tonic::{
@@ -64,7 +64,7 @@ fn counted() -> Metrics {
     let metrics = Metrics::of("counted");
     let calls = Def::new("test.calls", Unit::Of("call"), "Calls.", ["agent"]);
     metrics.counter(&calls).with(["echo"]).add(3);
-    let times = Def::time("test.duration", "Times.", [], CALL);
+    let times = Def::time("test.duration", "Times.", [], CALL_BOUNDS);
     metrics.histogram(&times).with([]).record(Duration::from_millis(2));
     metrics
 }

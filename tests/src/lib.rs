@@ -49,9 +49,9 @@ macro_rules! role {
 pub const TOKEN: &str = "of-the-tests";
 
 /// The section `[mesh]` of members that a test starts beside such a mesh.
-pub fn mesh_config() -> faultline_chassis::Mesh {
+pub fn mesh_config() -> faultline_chassis::MeshConfig {
     let token = faultline_chassis::Secret::new(TOKEN).ok();
-    faultline_chassis::Mesh { token, ..Default::default() }
+    faultline_chassis::MeshConfig { token, ..Default::default() }
 }
 
 /// A mesh in this process, with the store of `dir` and the agents echo and script.

@@ -25,7 +25,7 @@ use crate::{
     drain::Drain,
     limits,
     metrics::{Metrics, text},
-    server::{self, BindError, Bounds, Hosts, Kind, Limits, Listener},
+    server::{self, BindError, Bounds, Hosts, Listener, Quotas, Resource},
 };
 
 /// The answer to a request that came under a foreign name, as DNS rebinding makes a browser send.
@@ -48,13 +48,13 @@ struct Inner {
 impl Probes {
     /// It has started: whatever it needs is open and read. From now on `look` says whether it is of
     /// use.
-    pub fn started(&self, look: impl Fn() -> Ready + Send + Sync + 'static) {
+    pub fn mark_started(&self, look: impl Fn() -> Ready + Send + Sync + 'static) {
         // It starts once; whoever says so again changes nothing.
         let _ = self.0.look.set(Box::new(look));
     }
 
     /// It goes, and should be given nothing more.
-    pub fn leave(&self) {
+    pub fn mark_leaving(&self) {
         self.0.leaving.store(true, Ordering::Relaxed);
     }
 
@@ -95,21 +95,21 @@ impl Admin {
     /// Serves for as long as it is polled.
     pub async fn serve(self) {
         // On loopback nobody is asked for a credential, so DNS rebinding is to be kept out.
-        let hosts = Hosts::of_loopback("admin", self.listener.addr());
+        let hosts = Hosts::for_loopback("admin", self.listener.addr());
         let state = Arc::new((self.metrics, self.probes, hosts));
         let router = Router::new().fallback(answer).with_state(state);
         server::serve(self.listener, router, Drain::new(), Duration::ZERO).await;
     }
 }
 
-/// Limits of the admin port, which is unauthenticated and has few clients.
+/// Quotas of the admin port, which is unauthenticated and has few clients.
 fn bounds() -> Bounds {
     let unread = (limits::UNREAD_BYTES_PER_ADDRESS_MAX, limits::UNREAD_BYTES_MAX);
-    let few = (limits::ADMIN_PER_ADDRESS_MAX, limits::ADMIN_MAX);
-    let limits = Limits::default()
-        .with(Kind::Connection, few.0, few.1)
-        .with(Kind::Stream, few.0, few.1)
-        .with(Kind::UnreadBytes, unread.0, unread.1);
+    let few = (limits::ADMIN_CONNECTIONS_PER_ADDRESS_MAX, limits::ADMIN_CONNECTIONS_MAX);
+    let limits = Quotas::default()
+        .with(Resource::Connection, few.0, few.1)
+        .with(Resource::Stream, few.0, few.1)
+        .with(Resource::UnreadBytes, unread.0, unread.1);
     // Bodies are not read at all, so there is no budget for them.
     Bounds::public(limits, 0, limits::IDLE_CONNECTION)
 }
@@ -117,14 +117,14 @@ fn bounds() -> Bounds {
 type Shared = Arc<(Metrics, Probes, Hosts)>;
 
 async fn answer(State(shared): State<Shared>, request: Request) -> Response<Body> {
-    server::until_read(look_up(&shared, &request))
+    server::charge_until_read(look_up(&shared, &request))
 }
 
 fn look_up(shared: &Shared, request: &Request) -> Response<Body> {
     let (metrics, probes, hosts) = &**shared;
     let answer = match request.uri().path() {
         "/metrics" => match hosts.check(request.uri(), request.headers()) {
-            Ok(()) => scraped(metrics),
+            Ok(()) => metrics_response(metrics),
             Err(_) => return plain(StatusCode::FORBIDDEN, FOREIGN_HOST),
         },
         // That it answers at all is the answer.
@@ -144,7 +144,7 @@ fn look_up(shared: &Shared, request: &Request) -> Response<Body> {
 }
 
 /// The numbers, as Prometheus scrapes them.
-pub fn scraped(metrics: &Metrics) -> Response<Body> {
+pub fn metrics_response(metrics: &Metrics) -> Response<Body> {
     let mut response = Response::new(Body::from(metrics.text()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE));
@@ -178,14 +178,14 @@ mod tests {
     fn a_process_starts_is_of_use_or_not_and_leaves() {
         let (probes, useful) = (Probes::default(), Arc::new(AtomicBool::new(false)));
         assert!(probes.startup().is_err() && probes.ready().is_err());
-        probes.started({
+        probes.mark_started({
             let useful = Arc::clone(&useful);
             move || useful.load(Ordering::Relaxed).then_some(()).ok_or("no coordinator")
         });
         assert_eq!((probes.startup(), probes.ready()), (Ok(()), Err("no coordinator")));
         useful.store(true, Ordering::Relaxed);
         assert_eq!(probes.ready(), Ok(()));
-        probes.leave();
+        probes.mark_leaving();
         assert_eq!((probes.startup(), probes.ready()), (Ok(()), Err("it is leaving")));
     }
 }

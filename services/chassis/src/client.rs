@@ -33,19 +33,20 @@ use crate::{
     credential::Credential,
     deadline::{Timeouts, format_grpc_timeout},
     dial::{self, Connector},
+    error_chain::causes,
     limits,
-    members::Names,
+    members::Resolver,
     network::Network,
     secret::Secret,
-    stall::Stalled,
     tls::{self, Trust},
     token_file,
+    write_stall::Stalled,
 };
 
 /// `[mesh]`: what every member of one mesh knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Mesh {
+pub struct MeshConfig {
     /// Presented to the coordinator. At a coordinator on loopback: accepted as every role. Default:
     /// the one in `token_file`.
     #[serde(skip_serializing)]
@@ -65,19 +66,19 @@ pub struct Mesh {
     pub data: Option<PathBuf>,
     /// Every role, for the parts of a mesh that runs in one process. It never leaves the process.
     #[serde(skip)]
-    pub own: Option<Secret>,
+    pub in_process_token: Option<Secret>,
     /// Where they meet, when it is inside one process. Default: the machine's network.
     #[serde(skip)]
     pub network: Option<Network>,
     /// Who knows the names of coordinators. Default: the system.
     #[serde(skip)]
-    pub names: Option<Names>,
+    pub resolver: Option<Resolver>,
 }
 
-impl Mesh {
+impl MeshConfig {
     /// How a member dials the coordinator at `address`.
     pub fn dial(&self, address: &str) -> Dial {
-        let token = self.own.as_ref().or(self.token.as_ref()).cloned();
+        let token = self.in_process_token.as_ref().or(self.token.as_ref()).cloned();
         // The generated token is this machine's: it is not shown to others.
         let local = self.network.is_none() && is_local(address);
         let generated = local.then(|| token_file::in_data(self.data.as_deref()));
@@ -157,7 +158,7 @@ struct Recipe {
     connector: Connector,
     authorization: Authorization,
     /// The peer is of another house, where our operators can do nothing.
-    is_stranger: bool,
+    is_external: bool,
 }
 
 /// The header that says who calls.
@@ -235,7 +236,7 @@ impl Recipe {
         let connector = connector.at(dial.at);
         let connector = if dial.public_only { connector.public_only() } else { connector };
         let authorization = Authorization::of(dial)?;
-        Ok(Self { endpoint, connector, authorization, is_stranger: false })
+        Ok(Self { endpoint, connector, authorization, is_external: false })
     }
 
     fn transport(&self) -> Transport {
@@ -251,24 +252,24 @@ impl Channel {
 
     /// The same to a server of another house, where frequent pings count as abuse and nobody
     /// promised to take a connection and bytes in time: see [`Connector::within`].
-    pub fn to_stranger(
+    pub fn external(
         dial: &Dial,
         connect: Option<Duration>,
         write: Option<Duration>,
     ) -> Result<Self, CannotDial> {
-        let recipe = Recipe::new(dial, limits::STRANGER_PING_INTERVAL)?;
+        let recipe = Recipe::new(dial, limits::EXTERNAL_PING_INTERVAL)?;
         let connector = recipe.connector.within(connect, write);
-        Ok(Self::by(Recipe { connector, is_stranger: true, ..recipe }))
+        Ok(Self::by(Recipe { connector, is_external: true, ..recipe }))
     }
 
     /// The same to what may be one of several behind its name: see [`Dial::at`].
     pub fn at(&self, at: SocketAddr) -> Self {
-        let Recipe { endpoint, connector, authorization, is_stranger } = &*self.recipe;
+        let Recipe { endpoint, connector, authorization, is_external } = &*self.recipe;
         Self::by(Recipe {
             endpoint: endpoint.clone(),
             connector: connector.clone().at(Some(at)),
             authorization: authorization.anew(),
-            is_stranger: *is_stranger,
+            is_external: *is_external,
         })
     }
 
@@ -287,18 +288,18 @@ impl Channel {
     }
 
     /// The same to a peer that asks for no token.
-    pub fn plain(address: &str) -> Result<Self, CannotDial> {
+    pub fn without_token(address: &str) -> Result<Self, CannotDial> {
         Self::lazy(&Dial { address: address.to_owned(), ..Dial::default() })
     }
 
     /// A connection of its own to the same peer, for when this one may be dead without knowing.
     pub fn anew(&self) -> Self {
-        let Recipe { endpoint, connector, authorization, is_stranger } = &*self.recipe;
+        let Recipe { endpoint, connector, authorization, is_external } = &*self.recipe;
         Self::by(Recipe {
             endpoint: endpoint.clone(),
             connector: connector.clone(),
             authorization: authorization.anew(),
-            is_stranger: *is_stranger,
+            is_external: *is_external,
         })
     }
 }
@@ -346,7 +347,7 @@ impl Service<Request<Body>> for Channel {
             Err(failure) => return ready(Ok(body::response(failure))).boxed(),
         }
         let deadline = timeouts.total.map(|t| Instant::now() + t);
-        let (mut transport, is_stranger) = (self.transport.clone(), self.recipe.is_stranger);
+        let (mut transport, is_external) = (self.transport.clone(), self.recipe.is_external);
         async move {
             let answer = async {
                 futures::future::poll_fn(|cx| transport.poll_ready(cx)).await?;
@@ -361,7 +362,7 @@ impl Service<Request<Body>> for Channel {
             };
             Ok(match answer {
                 Ok(response) => normalize(response, deadline, timeouts),
-                Err(error) if is_stranger => {
+                Err(error) if is_external => {
                     body::response(timed_out(&error).unwrap_or_else(|| lost(&error)))
                 }
                 Err(error) => body::response(lost(&error)),
@@ -407,13 +408,13 @@ fn not_grpc(status: http::StatusCode) -> Failure {
 
 /// Which of our own clocks ran out on a peer outside the mesh, if one did.
 fn timed_out(error: &tonic::transport::Error) -> Option<Failure> {
-    let slow = dial::causes(error).find_map(|cause| cause.downcast_ref::<dial::Error>());
+    let slow = causes(error).find_map(|cause| cause.downcast_ref::<dial::Error>());
     let failure = match slow {
         Some(dial::Error::Slow { within, .. }) => {
             let text = format!("the peer took no connection within {within:?}");
             Failure::new(&reason::CONNECT_TIMEOUT).because(text)
         }
-        _ => Failure::new(&reason::WRITE_TIMEOUT).because(Stalled::within(error)?),
+        _ => Failure::new(&reason::WRITE_TIMEOUT).because(Stalled::find_in(error)?),
     };
     Some(failure.with_plane(faultline_proto::v1::Plane::Transport))
 }

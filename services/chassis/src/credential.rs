@@ -13,7 +13,7 @@ use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
-use crate::{client::Mesh, secret::Secret, token_file};
+use crate::{client::MeshConfig, secret::Secret, token_file};
 
 /// Explains how a mesh with one token gets a credential for each role.
 pub const MIGRATION_PAGE: &str = "docs/migrating-credentials.md";
@@ -167,7 +167,7 @@ pub struct Credentials(Vec<(Digest, Arc<Identity>)>);
 impl Credentials {
     /// Reads and checks everything that is configured. On loopback with a store of its own a token
     /// is generated if nothing is: see [`local_token`].
-    pub fn load(mesh: &Mesh, port: Port) -> Result<Self, Error> {
+    pub fn load(mesh: &MeshConfig, port: Port) -> Result<Self, Error> {
         let mut known = Self(Vec::new());
         let token = match (&mesh.token, &mesh.token_file) {
             (Some(token), _) => Some(token.clone()),
@@ -184,11 +184,13 @@ impl Credentials {
         if nothing && !is_private(mesh, port) {
             return Err(Error::Unconfigured(port.listen));
         }
-        let token = match nothing && mesh.own.is_none() {
+        let token = match nothing && mesh.in_process_token.is_none() {
             true => Some(local_token(mesh, port)?),
             false => token,
         };
-        for (name, token) in [("mesh", token.as_ref()), ("this process", mesh.own.as_ref())] {
+        for (name, token) in
+            [("mesh", token.as_ref()), ("this process", mesh.in_process_token.as_ref())]
+        {
             if let Some(token) = token {
                 let digest = digest_of(token.reveal().as_bytes());
                 let identity = Identity::new(name.to_owned(), &digest, None, None);
@@ -231,7 +233,7 @@ impl Credentials {
 
 /// The token of a mesh for one user on one machine, from the file in its data directory, which is
 /// generated at the first start.
-pub fn local_token(mesh: &Mesh, port: Port) -> Result<Secret, Error> {
+pub fn local_token(mesh: &MeshConfig, port: Port) -> Result<Secret, Error> {
     if !is_private(mesh, port) {
         return Err(Error::Unconfigured(port.listen));
     }
@@ -242,7 +244,7 @@ pub fn local_token(mesh: &Mesh, port: Port) -> Result<Secret, Error> {
 }
 
 /// Only this machine, or this process, can reach it.
-fn is_private(mesh: &Mesh, port: Port) -> bool {
+fn is_private(mesh: &MeshConfig, port: Port) -> bool {
     mesh.network.is_some() || port.listen.ip().is_loopback()
 }
 

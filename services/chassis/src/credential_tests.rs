@@ -24,8 +24,8 @@ fn entry(role: Role, sha256: &str) -> Credential {
     Credential { role, sha256: sha256.to_owned(), agents, name: None }
 }
 
-fn with(credential: Vec<Credential>) -> Mesh {
-    Mesh { credential, ..Mesh::default() }
+fn with(credential: Vec<Credential>) -> MeshConfig {
+    MeshConfig { credential, ..MeshConfig::default() }
 }
 
 fn token(text: &str) -> Option<Secret> {
@@ -69,15 +69,15 @@ fn token_is_the_role_it_was_configured_for() {
 
 #[test]
 fn one_token_is_every_role_on_loopback_and_in_one_process_only() {
-    let mesh = Mesh { token: token("secret"), ..Mesh::default() };
-    let inside = Mesh { network: Some(Network::new()), ..mesh.clone() };
+    let mesh = MeshConfig { token: token("secret"), ..MeshConfig::default() };
+    let inside = MeshConfig { network: Some(Network::new()), ..mesh.clone() };
     for (mesh, port) in [(&mesh, here()), (&mesh, port("[::1]:1")), (&inside, everywhere())] {
         let known = Credentials::load(mesh, port).unwrap();
         let all = known.identify(&headers(&["Bearer secret"])).unwrap();
         assert!([Role::Gateway, Role::Worker, Role::Operator].into_iter().all(|r| all.has(r)));
         assert!(all.may_offer("anything"));
     }
-    let with_roles = Mesh { credential: vec![entry(Role::Gateway, OTHER)], ..mesh.clone() };
+    let with_roles = MeshConfig { credential: vec![entry(Role::Gateway, OTHER)], ..mesh.clone() };
     for mesh in [mesh, with_roles] {
         let refused = Credentials::load(&mesh, everywhere()).unwrap_err().to_string();
         assert!(refused.contains(MIGRATION_PAGE), "{refused}");
@@ -88,7 +88,7 @@ fn one_token_is_every_role_on_loopback_and_in_one_process_only() {
 #[test]
 fn without_configuration_a_token_is_generated_on_loopback_with_an_own_store_only() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh { data: Some(dir.path().join("data")), ..Mesh::default() };
+    let mesh = MeshConfig { data: Some(dir.path().join("data")), ..MeshConfig::default() };
     let refused = |port| Credentials::load(&mesh, port).unwrap_err().to_string();
     let exposed = refused(everywhere());
     assert!(exposed.contains("can be reached from other machines"), "{exposed}");
@@ -100,7 +100,7 @@ fn without_configuration_a_token_is_generated_on_loopback_with_an_own_store_only
     let said = format!("Bearer {}", made.reveal());
     assert!(known.identify(&headers(&[&said])).is_ok());
     assert!(Credentials::load(&mesh, here()).unwrap().identify(&headers(&[&said])).is_ok());
-    let named = Mesh { token_file: Some(dir.path().join("none")), ..mesh };
+    let named = MeshConfig { token_file: Some(dir.path().join("none")), ..mesh };
     let Err(Error::File(missing)) = Credentials::load(&named, here()) else { panic!("none") };
     let missing = missing.to_string();
     assert!(missing.contains("openssl rand -hex 32"), "{missing}");
@@ -110,7 +110,7 @@ fn without_configuration_a_token_is_generated_on_loopback_with_an_own_store_only
 fn process_with_its_own_token_needs_no_other_and_opens_no_port_to_others() {
     let dir = tempfile::tempdir().unwrap();
     let data = Some(dir.path().join("data"));
-    let mesh = Mesh { own: token("secret"), data, ..Mesh::default() };
+    let mesh = MeshConfig { in_process_token: token("secret"), data, ..MeshConfig::default() };
     let shared = Port { shared_store: true, ..here() };
     for port in [here(), shared] {
         let known = Credentials::load(&mesh, port).unwrap();
@@ -147,7 +147,7 @@ fn entry_that_cannot_be_meant_is_named_with_its_remedy() {
         assert_eq!(said, &wrong);
         assert!(refused.to_string().starts_with("mesh.credential[1] ("), "{refused}");
     }
-    let mesh = Mesh { token: token("secret"), ..with(vec![entry(Role::Operator, SECRET)]) };
+    let mesh = MeshConfig { token: token("secret"), ..with(vec![entry(Role::Operator, SECRET)]) };
     let refused = Credentials::load(&mesh, here()).unwrap_err();
     assert!(matches!(refused, Error::Entry { wrong: Wrong::IsMeshToken, .. }), "{refused}");
 }
@@ -158,11 +158,11 @@ fn credential_is_read_as_the_documents_write_it() {
         "[[credential]]\nrole = 'worker'\nsha256 = '{SECRET}'\nagents = ['refunds']\n\
          [[credential]]\nrole = 'gateway'\nsha256 = '{OTHER}'\nname = 'edge'\n"
     );
-    let mesh: Mesh = toml::from_str(&text).unwrap();
+    let mesh: MeshConfig = toml::from_str(&text).unwrap();
     assert_eq!(mesh.credential[0].agents, ["refunds"]);
     assert_eq!(mesh.credential[1].name.as_deref(), Some("edge"));
     for bad in ["role = 'admin'", "rol = 'worker'", "role = 'worker'\ntoken = 'x'"] {
         let text = format!("[[credential]]\nsha256 = '{SECRET}'\n{bad}\n");
-        assert!(toml::from_str::<Mesh>(&text).is_err(), "{bad}");
+        assert!(toml::from_str::<MeshConfig>(&text).is_err(), "{bad}");
     }
 }

@@ -14,6 +14,7 @@ pub mod token_file;
 
 pub mod deadline;
 pub mod drain;
+pub mod error_chain;
 pub mod trace;
 
 pub mod admin;
@@ -25,9 +26,9 @@ pub mod process;
 pub mod telemetry;
 
 mod body;
-mod stall;
+mod write_stall;
 
-pub use client::Mesh;
+pub use client::MeshConfig;
 pub use deadline::Timeouts;
 pub use drain::Drain;
 pub use exit::Exit;
@@ -35,5 +36,5 @@ pub use members::Members;
 pub use metrics::Metrics;
 pub use network::Network;
 pub use secret::Secret;
-pub use stall::Stalled;
 pub use trace::TraceContext;
+pub use write_stall::Stalled;

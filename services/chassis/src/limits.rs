@@ -19,11 +19,11 @@ pub const PARTS_MAX: usize = 1024;
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 
 /// How long the key of a send is kept: a repeat later than that is a new send.
-pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a stop is kept that no worker was there to take, and the longest pause between two
 /// tries to deliver it.
-pub const STOP_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-pub const STOP_PAUSE_MAX: Duration = Duration::from_secs(10 * 60);
+pub const DEFERRED_CANCEL_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+pub const DEFERRED_CANCEL_BACKOFF_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// The `tracestate` that comes with a trace. The standard asks for no more to be handed on.
 pub const TRACESTATE_BYTES_MAX: usize = 512;
@@ -47,7 +47,7 @@ pub const OTLP_FLUSH: Duration = Duration::from_secs(5);
 /// Connections that wait to be accepted; whoever comes then waits to be one of them.
 pub const NETWORK_BACKLOG: usize = 64;
 /// What one side may say before the other has read it, as a socket would keep.
-pub const NETWORK_WIRE_BYTES: usize = 256 * 1024;
+pub const NETWORK_BUFFER_BYTES: usize = 256 * 1024;
 
 // What a task may hold.
 
@@ -102,7 +102,7 @@ pub const PUSH_REQUESTS_MAX: usize = 256;
 pub const PUSH_REQUESTS_PER_HOST_MAX: usize = 16;
 /// Deliveries that read the store for their place at the same time: after a restart there may be
 /// thousands, and calls read it too.
-pub const PUSH_OPENINGS_MAX: usize = 16;
+pub const PUSH_STARTS_MAX: usize = 16;
 /// What is read of a webhook's answer, so that the connection can be used again.
 pub const PUSH_ANSWER_BYTES_MAX: usize = 16 * 1024;
 
@@ -130,7 +130,7 @@ pub const STORE_BATCH_MAX: usize = 512;
 pub const STORE_BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// A store that does not answer for so long is away: callers that wait for it are answered without
 /// it. A caller may wait twice as long: a gateway repeats a send with a key at another coordinator.
-pub const STORE_SILENCE_MAX: Duration = Duration::from_secs(2);
+pub const STORE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// When a call that the store did not take may be repeated.
 pub const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Events that wait for one subscriber; a slower one reads on from the store.
@@ -152,7 +152,7 @@ pub const ENVELOPE_BYTES: usize = 64 * 1024;
 /// Tasks that wait for a slot, per agent.
 pub const AGENT_QUEUE_MAX: usize = 10_000;
 /// Reports an agent may be ahead of their acknowledgements before it has to wait.
-pub const REPORTS_AHEAD_MAX: usize = 64;
+pub const UNACKED_REPORTS_MAX: usize = 64;
 /// Reports in one message of a worker.
 pub const REPORTS_PER_MESSAGE_MAX: usize = 256;
 /// Agents that one worker offers.
@@ -213,8 +213,8 @@ pub const MESH_STREAMS_OPEN_MAX: usize = 65_536;
 pub const MESH_STREAMS_OPEN_PER_ADDRESS_MAX: usize = MESH_STREAMS_OPEN_MAX / 2;
 /// Connections to the port for probes and metrics, and open streams there, in all and of one
 /// address.
-pub const ADMIN_MAX: usize = 1024;
-pub const ADMIN_PER_ADDRESS_MAX: usize = ADMIN_MAX / 4;
+pub const ADMIN_CONNECTIONS_MAX: usize = 1024;
+pub const ADMIN_CONNECTIONS_PER_ADDRESS_MAX: usize = ADMIN_CONNECTIONS_MAX / 4;
 /// Bytes of answers to strangers that wait to be read, in all and of one address. Each counts with
 /// what its stream takes besides.
 pub const UNREAD_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -224,7 +224,7 @@ pub const UNREAD_ANSWER_OVERHEAD: usize = 4 * 1024;
 pub const CARD_FETCHES_MAX: usize = 64;
 pub const CARD_FETCHES_PER_ADDRESS_MAX: usize = 16;
 /// Agent cards that a gateway keeps.
-pub const CARDS_KEPT_MAX: usize = 1024;
+pub const CARDS_CACHED_MAX: usize = 1024;
 /// Flow-control windows of a port that strangers reach, of a stream and of a connection. What was
 /// sent is in memory before anybody has looked at it.
 pub const PUBLIC_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
@@ -244,8 +244,8 @@ pub const HEADER_OVERHEAD_BYTES: usize = 128;
 /// About the memory of a request that waits, beside its head and body.
 pub const WAITING_REQUEST_BYTES: usize = 8 * 1024;
 /// Bytes of large heads at a coordinator, in all and of one address.
-pub const HEADS_MAX: usize = 32 * 1024 * 1024;
-pub const HEADS_PER_ADDRESS_MAX: usize = HEADS_MAX / 4;
+pub const HEAD_BYTES_MAX: usize = 32 * 1024 * 1024;
+pub const HEAD_BYTES_PER_ADDRESS_MAX: usize = HEAD_BYTES_MAX / 4;
 /// A head that takes no more than this is not charged: it is that of an ordinary request.
 pub const HEAD_FREE_BYTES: usize = 8 * 1024;
 
@@ -256,7 +256,7 @@ pub const VIEW_PAGE_MAX: usize = 500;
 /// Parts that time is divided into: more than that no screen shows.
 pub const BUCKETS_MAX: usize = 500;
 /// Widths of such parts of which is remembered what they held: a few screens at once.
-pub const PULSE_WIDTHS_MAX: usize = 8;
+pub const ACTIVITY_WIDTHS_MAX: usize = 8;
 /// Kinds of failure, by reason and origin, the most frequent.
 pub const FAILURE_KINDS_MAX: usize = 200;
 /// Tasks that watchers are told of in one message; more is told as too much.
@@ -279,37 +279,37 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks at who is behind the name of the coordinators: as long as a cluster's names
 /// are cached.
-pub const MEMBERS_LOOK: Duration = Duration::from_secs(5);
+pub const MEMBERS_REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest time between two such looks, when connections are lost.
-pub const MEMBERS_PAUSE: Duration = Duration::from_millis(100);
+pub const MEMBERS_REFRESH_PAUSE: Duration = Duration::from_millis(100);
 /// How long a coordinator that failed too often is left alone, at first and after many rounds.
 pub const EJECT_MIN: Duration = Duration::from_secs(1);
 pub const EJECT_MAX: Duration = Duration::from_secs(30);
 /// How long a gateway looks for another coordinator for a stream or a send that lost its own. More
 /// than it takes one that died to start again, less than a client's patience with silence.
-pub const RESUME_PATIENCE: Duration = Duration::from_secs(15);
+pub const RESUME_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pauses between two such tries.
-pub const RESUME_PAUSE_MIN: Duration = Duration::from_millis(50);
-pub const RESUME_PAUSE_MAX: Duration = Duration::from_secs(1);
+pub const RESUME_BACKOFF_MIN: Duration = Duration::from_millis(50);
+pub const RESUME_BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// How long an HTTP/2 connection of a stranger may have no open stream before it is closed. More
 /// than the pauses of a client that polls.
 pub const IDLE_CONNECTION: Duration = Duration::from_secs(120);
 /// How long a gateway answers with an agent card before it asks for it again, and for how much
 /// longer it does so while too many others are being fetched.
-pub const CARD_FRESH: Duration = Duration::from_secs(1);
-pub const CARD_STALE: Duration = Duration::from_secs(60);
+pub const CARD_TTL: Duration = Duration::from_secs(1);
+pub const CARD_STALE_TTL: Duration = Duration::from_secs(60);
 /// The same for an agent that there is not, which may be offered at any moment.
-pub const CARD_MISSING_FRESH: Duration = Duration::from_millis(100);
+pub const CARD_MISSING_TTL: Duration = Duration::from_millis(100);
 /// One call for an agent card.
 pub const CARD_FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call that its caller has left counts when the coordinator does not confirm it.
-pub const LEFT_CALL: Duration = Duration::from_secs(60);
+pub const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// From the headers to the end of the body.
 pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two pings of an idle HTTP/2 connection inside the mesh.
 pub const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// The same outside it: common servers hang up on clients that ask more than every five minutes.
-pub const STRANGER_PING_INTERVAL: Duration = Duration::from_secs(330);
+pub const EXTERNAL_PING_INTERVAL: Duration = Duration::from_secs(330);
 /// How long a ping may stay unanswered before the peer counts as dead.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two comments on an SSE stream that has nothing to say. HTTP libraries give up on a
@@ -318,16 +318,16 @@ pub const SSE_KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// Between two messages to an operator who watches: faster is flicker.
 pub const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 /// Between two attempts to reach a webhook, at the most.
-pub const PUSH_PAUSE_MAX: Duration = Duration::from_secs(60);
+pub const PUSH_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The same when the webhook itself asks for a pause by `Retry-After`.
 pub const PUSH_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 /// The longest pause before a failed task is tried again that can be configured, and the longest
 /// time for which an agent is left alone.
-pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60 * 60);
+pub const RETRY_BACKOFF_MAX: Duration = Duration::from_secs(60 * 60);
 /// How long a reader may take nothing of a stream while something waits for it.
 pub const READER_STALL: Duration = Duration::from_secs(60);
 /// How long one that was let go for that may then take to come back and hear of it.
-pub const READER_FAREWELL: Duration = Duration::from_secs(15);
+pub const READER_RETURN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Between two heartbeats of a worker; three missed ones are a dead worker.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long a worker without a stream keeps its tasks. More than it takes to find out that an
@@ -335,18 +335,18 @@ pub const HEARTBEAT: Duration = Duration::from_secs(2);
 pub const REATTACH_GRACE: Duration = Duration::from_secs(10);
 /// Between two looks whether there is something to do, for whoever starts workers then: short
 /// beside the start of one.
-pub const SCALER_LOOK: Duration = Duration::from_secs(1);
+pub const SCALER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks at how a coordinator is, for each who watches its health: short beside what it
 /// takes to send calls elsewhere.
-pub const HEALTH_LOOK: Duration = Duration::from_millis(250);
+pub const HEALTH_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How long it counts that somebody follows a task at another coordinator, and of how many tasks
 /// that is known.
-pub const WANTED_FOR: Duration = Duration::from_secs(60);
-pub const WANTED_MAX: usize = 10_000;
+pub const PEER_WATCH_TTL: Duration = Duration::from_secs(60);
+pub const PEER_WATCHES_MAX: usize = 10_000;
 /// How long a coordinator that leaves tries to give up its lease.
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// From the word of a coordinator that it leaves to its taking nothing more.
-pub const LEAVING_NOTICE: Duration = Duration::from_millis(250);
+pub const LEAVE_NOTICE: Duration = Duration::from_millis(250);
 /// When a call may be made again whose task is just moving to another coordinator.
 pub const MOVED_RETRY_AFTER: Duration = Duration::from_millis(200);
 /// How long an agent that was told to stop may take before it is dropped.

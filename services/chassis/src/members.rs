@@ -17,17 +17,17 @@ use tokio::{
 };
 
 use crate::{
-    client::{CannotDial, Channel, Mesh},
+    client::{CannotDial, Channel, MeshConfig},
     dial, limits,
 };
 
 /// Names to addresses, by other means than the system's. Cheap to clone.
 #[derive(Clone)]
-pub struct Names(Arc<Look>);
+pub struct Resolver(Arc<Look>);
 
 type Look = dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
 
-impl Names {
+impl Resolver {
     /// Answers as `look` does.
     pub fn new<F, A>(look: F) -> Self
     where
@@ -45,20 +45,20 @@ impl Names {
     }
 }
 
-impl fmt::Debug for Names {
+impl fmt::Debug for Resolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Names")
+        f.write_str("Resolver")
     }
 }
 
 /// Two are equal when they are one.
-impl PartialEq for Names {
+impl PartialEq for Resolver {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Names {}
+impl Eq for Resolver {}
 
 /// One coordinator: the address it was configured by, and where that led.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,7 +88,7 @@ impl fmt::Display for Member {
 pub struct Members(Arc<Inner>);
 
 struct Inner {
-    names: Names,
+    names: Resolver,
     targets: Vec<Target>,
     listed: watch::Sender<Vec<Member>>,
     look: Notify,
@@ -105,14 +105,14 @@ struct Target {
 
 impl Members {
     /// Those at `addresses`, one or several with commas between them.
-    pub fn new(mesh: &Mesh, addresses: &str) -> Result<Self, CannotDial> {
+    pub fn new(mesh: &MeshConfig, addresses: &str) -> Result<Self, CannotDial> {
         let each = addresses.split(',').map(str::trim).filter(|address| !address.is_empty());
         let targets = each.map(|address| Target::new(mesh, address)).collect::<Result<Vec<_>, _>>();
         let targets = targets?;
         if targets.is_empty() {
             return Err(CannotDial::Address(addresses.to_owned()));
         }
-        let names = mesh.names.clone().unwrap_or_else(Names::system);
+        let names = mesh.resolver.clone().unwrap_or_else(Resolver::system);
         let members = Self(Arc::new(Inner {
             names,
             targets,
@@ -142,7 +142,7 @@ impl Members {
     }
 
     /// A connection to whoever the first address leads to, for when it is all the same.
-    pub fn anyone(&self) -> Channel {
+    pub fn first(&self) -> Channel {
         self.0.targets[0].channel.anew()
     }
 
@@ -152,12 +152,12 @@ impl Members {
     }
 
     /// Asks the names soon, as after a connection was lost: its peer may be gone for good.
-    pub fn look(&self) {
+    pub fn refresh(&self) {
         self.0.look.notify_one();
     }
 
     /// Follows the names for as long as it is polled.
-    pub async fn follow(self) {
+    pub async fn run(self) {
         let mut found = vec![Vec::new(); self.0.targets.len()];
         let mut was_told = vec![false; found.len()];
         if !self.0.targets.iter().any(|target| target.is_name) {
@@ -180,8 +180,8 @@ impl Members {
             }
             self.list(&found);
             // A connection that is lost over and over must not ask without end.
-            sleep(limits::MEMBERS_PAUSE).await;
-            let _ = timeout(limits::MEMBERS_LOOK, self.0.look.notified()).await;
+            sleep(limits::MEMBERS_REFRESH_PAUSE).await;
+            let _ = timeout(limits::MEMBERS_REFRESH_INTERVAL, self.0.look.notified()).await;
         }
     }
 
@@ -213,7 +213,7 @@ impl Members {
 }
 
 impl Target {
-    fn new(mesh: &Mesh, address: &str) -> Result<Self, CannotDial> {
+    fn new(mesh: &MeshConfig, address: &str) -> Result<Self, CannotDial> {
         let channel = Channel::lazy(&mesh.dial(address))?;
         let uri = channel.uri();
         let host = uri.host().map_or("", dial::bare).to_owned();

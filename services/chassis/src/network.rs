@@ -71,7 +71,7 @@ impl Network {
     pub(crate) async fn connect(&self, address: SocketAddr) -> io::Result<DuplexStream> {
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let knock = self.ports().open.get(&address).cloned().ok_or_else(refused)?;
-        let (near, far) = duplex(limits::NETWORK_WIRE_BYTES);
+        let (near, far) = duplex(limits::NETWORK_BUFFER_BYTES);
         knock.send(far).await.map_err(|_| refused())?;
         Ok(near)
     }

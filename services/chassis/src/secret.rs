@@ -37,7 +37,7 @@ impl Secret {
 
     /// Whether it was said. Digests are compared, so that the time it takes tells neither the
     /// length nor how much was right.
-    pub fn is(&self, said: &[u8]) -> bool {
+    pub fn matches(&self, said: &[u8]) -> bool {
         let digest = |bytes: &[u8]| digest(&SHA256, bytes);
         digest(self.0.as_bytes()).as_ref().ct_eq(digest(said).as_ref()).into()
     }
@@ -45,7 +45,7 @@ impl Secret {
 
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
-        self.is(other.0.as_bytes())
+        self.matches(other.0.as_bytes())
     }
 }
 
@@ -85,8 +85,8 @@ mod tests {
         let config: Config = toml::from_str("token = 'hunter2'").unwrap();
         assert_eq!(config.token.reveal(), "hunter2");
         assert_eq!(format!("{config:?} {}", config.token), "Config { token: *** } ***");
-        assert!(config.token.is(b"hunter2"));
-        assert!(!config.token.is(b"hunter") && !config.token.is(b"hunter22"));
+        assert!(config.token.matches(b"hunter2"));
+        assert!(!config.token.matches(b"hunter") && !config.token.matches(b"hunter22"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! TLS from files: what a listener shows and whom a dialler trusts. One provider, named here and
 //! nowhere left to a default of the process.
 
-mod anyone;
+mod no_verify;
 
 use std::{
     io,
@@ -79,7 +79,7 @@ pub struct Trust {
     /// None: what the system trusts.
     only: Option<Arc<RootCertStore>>,
     /// Whoever answers.
-    anyone: bool,
+    no_verify: bool,
 }
 
 impl Trust {
@@ -98,13 +98,13 @@ impl Trust {
                 .add(certificate)
                 .map_err(|e| Error::Malformed { path: path.to_owned(), problem: e.to_string() })?;
         }
-        Ok(Self { only: Some(Arc::new(roots)), anyone: false })
+        Ok(Self { only: Some(Arc::new(roots)), no_verify: false })
     }
 
     /// Whoever answers, for databases whose certificate nobody has signed. It keeps out who only
     /// listens.
-    pub fn anyone() -> Self {
-        Self { only: None, anyone: true }
+    pub fn no_verify() -> Self {
+        Self { only: None, no_verify: true }
     }
 
     /// What encrypts a stream that is there already, for protocols that begin in the clear.
@@ -117,10 +117,10 @@ impl Trust {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .expect("the provider speaks TLS 1.2 and 1.3");
-        let builder = match self.anyone {
+        let builder = match self.no_verify {
             true => builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(anyone::Anyone(provider()))),
+                .with_custom_certificate_verifier(Arc::new(no_verify::NoVerify(provider()))),
             false => builder.with_root_certificates(self.only.clone().unwrap_or_else(system_roots)),
         };
         let mut config = builder.with_no_client_auth();

@@ -151,7 +151,7 @@ impl TraceContext {
     }
 
     /// Writes it into the headers of a request.
-    pub fn put(&self, headers: &mut HeaderMap) {
+    pub fn inject(&self, headers: &mut HeaderMap) {
         if let Ok(value) = self.to_string().try_into() {
             headers.insert(TRACEPARENT, value);
         }
@@ -284,7 +284,7 @@ mod tests {
         let context = TraceContext::at_edge(&headers, true);
         assert_eq!(context.state(), "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
         let mut sent = HeaderMap::new();
-        context.put(&mut sent);
+        context.inject(&mut sent);
         assert_eq!(sent[TRACEPARENT], GOOD);
         assert_eq!(sent[TRACESTATE], context.state());
         let long = "x".repeat(limits::TRACESTATE_BYTES_MAX + 1);

@@ -8,7 +8,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use axum::{Router, routing::get};
 use faultline_chassis::{
-    Drain, Mesh, Secret,
+    Drain, MeshConfig, Secret,
     client::{Channel, Dial},
     credential::{Credentials, Port},
     dial::{self, Connector},
@@ -226,7 +226,7 @@ async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
     let health = Router::new()
         .route("/grpc.health.v1.Health/Check", get(async || "open"))
         .route("/open/x", get(async || "open"));
-    let mesh = Mesh { token: secret("hunter2"), ..Mesh::default() };
+    let mesh = MeshConfig { token: secret("hunter2"), ..MeshConfig::default() };
     let port = Port { listen: ([127, 0, 0, 1], 0).into(), shared_store: false };
     let known = Credentials::load(&mesh, port).unwrap();
     let layer = CredentialLayer::new(known, &["/open/"], |_, _| Ok(()));

@@ -75,7 +75,7 @@ async fn serve(router: Router) -> (SocketAddr, Drain) {
 }
 
 fn mesh(addr: SocketAddr) -> MeshClient<Channel> {
-    MeshClient::new(Channel::plain(&addr.to_string()).unwrap())
+    MeshClient::new(Channel::without_token(&addr.to_string()).unwrap())
 }
 
 async fn ask(addr: SocketAddr, name: &str, timeouts: Timeouts) -> Result<(), Failure> {
@@ -128,7 +128,7 @@ async fn attach(addr: SocketAddr, timeouts: Timeouts, panics: bool) -> Streaming
     if panics {
         request.metadata_mut().insert("panic", "1".parse().unwrap());
     }
-    let mut client = HubClient::new(Channel::plain(&addr.to_string()).unwrap());
+    let mut client = HubClient::new(Channel::without_token(&addr.to_string()).unwrap());
     client.attach(request).await.unwrap().into_inner()
 }
 
@@ -232,7 +232,7 @@ async fn a_client_that_says_too_little_is_cut_off_and_others_are_served() {
 #[tokio::test]
 async fn a_request_that_is_not_protobuf_is_an_invalid_argument() {
     let (addr, _drain) = puppet().await;
-    let channel = Channel::plain(&addr.to_string()).unwrap();
+    let channel = Channel::without_token(&addr.to_string()).unwrap();
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.unwrap();
     // Field 1 as bytes, where the contract has text.
@@ -248,7 +248,7 @@ async fn connection_with_an_unread_answer_is_cut_and_one_that_is_read_is_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let listener = server::Listener::from(listener).reader_stall(Duration::from_millis(200));
-    let answer = || async { server::until_read(Response::new(Body::from("text"))) };
+    let answer = || async { server::charge_until_read(Response::new(Body::from("text"))) };
     let router = Router::new().fallback(any(answer));
     tokio::spawn(server::serve(listener, router, Drain::new(), Duration::from_millis(50)));
     let open = async |window: u32| {
@@ -291,5 +291,5 @@ async fn metrics_that_nobody_reads_are_kept_for_a_few_streams_only() {
     });
     let answers = futures::future::join_all(asked).await;
     let kept = answers.iter().flatten().filter(|answer| answer.status() == 200).count();
-    assert!((1..=limits::ADMIN_PER_ADDRESS_MAX).contains(&kept), "{kept} answers wait");
+    assert!((1..=limits::ADMIN_CONNECTIONS_PER_ADDRESS_MAX).contains(&kept), "{kept} answers wait");
 }

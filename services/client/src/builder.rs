@@ -5,7 +5,8 @@ use std::{path::PathBuf, sync::Arc};
 use faultline_chassis::{
     Network, TraceContext,
     client::{Channel, Dial},
-    dial::{self, BadTarget, Connector, causes},
+    dial::{self, BadTarget, Connector},
+    error_chain::causes,
     limits,
     tls::Trust,
 };
@@ -328,7 +329,7 @@ impl Builder {
                 let address = interface.url;
                 let dial = Dial { address, ca, network, public_only, ..Dial::default() };
                 let Timeouts { connect, write, .. } = self.timeouts;
-                let channel = Channel::to_stranger(&dial, connect, write);
+                let channel = Channel::external(&dial, connect, write);
                 Transport::Grpc(Grpc::new(channel.map_err(|e| unusable(&e))?, self.timeouts))
             }
         };

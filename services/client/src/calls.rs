@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use faultline_chassis::{TraceContext, telemetry::Calling};
+use faultline_chassis::{TraceContext, telemetry::ClientSpan};
 use faultline_proto::{
     a2a::{GetTaskRequest, SendMessageRequest, SubscribeToTaskRequest, Task},
     json::ProtoJson,
@@ -128,7 +128,7 @@ impl Client {
 
     fn traced(&self, trace: &TraceContext) -> HeaderMap {
         let mut headers = self.headers.clone();
-        trace.put(&mut headers);
+        trace.inject(&mut headers);
         headers
     }
 
@@ -154,20 +154,20 @@ struct Tries {
 
 impl Tries {
     /// The span of the next one.
-    fn next<Q>(&self, client: &Client, operation: &Operation<Q>) -> Calling {
+    fn next<Q>(&self, client: &Client, operation: &Operation<Q>) -> ClientSpan {
         let (parent, name) = (&self.parent, operation.name);
         let calling = match &client.transport {
-            Transport::Grpc(_) => Calling::begin(ROLE, name, parent),
-            Transport::JsonRpc { .. } => Calling::http(ROLE, "POST", name, parent),
+            Transport::Grpc(_) => ClientSpan::begin(ROLE, name, parent),
+            Transport::JsonRpc { .. } => ClientSpan::http(ROLE, "POST", name, parent),
             Transport::HttpJson { .. } => {
-                Calling::http(ROLE, operation.verb.as_str(), name, parent)
+                ClientSpan::http(ROLE, operation.verb.as_str(), name, parent)
             }
         };
         let (host, port) = &*client.peer;
         let calling = calling.to(host, *port);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.replace(calling.context().clone());
-        calling.again(before.as_ref())
+        calling.retry_of(before.as_ref())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use faultline_chassis::telemetry::Calling;
+use faultline_chassis::telemetry::ClientSpan;
 use faultline_proto::{
     Failure,
     a2a::{StreamResponse, TaskState, stream_response::Payload},
@@ -78,7 +78,7 @@ pub struct Events {
     /// A call that is under way as long as anybody listens.
     permit: Option<OwnedSemaphorePermit>,
     /// Its span, which lasts as long.
-    calling: Option<Calling>,
+    calling: Option<ClientSpan>,
 }
 
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Events {
     }
 
     /// Counts as a call while it is open.
-    pub(crate) fn holding(self, permit: OwnedSemaphorePermit, calling: Calling) -> Self {
+    pub(crate) fn holding(self, permit: OwnedSemaphorePermit, calling: ClientSpan) -> Self {
         Self { permit: Some(permit), calling: Some(calling), ..self }
     }
 

@@ -192,7 +192,7 @@ fn unanswered(error: &legacy::Error) -> Fault {
     if error.is_connect() {
         return Fault::unsent(refusal::unreached(error));
     }
-    if let Some(stalled) = Stalled::within(error) {
+    if let Some(stalled) = Stalled::find_in(error) {
         return Fault::lost(expired(&reason::WRITE_TIMEOUT, stalled));
     }
     Fault::lost(refusal::transport("the connection to the server was lost", error))

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, error::Error as StdError, io, time::Duration};
 
-use faultline_chassis::dial::{self, causes};
+use faultline_chassis::{dial, error_chain::causes};
 use faultline_proto::{
     Failure, json,
     reason::{self, Reason},

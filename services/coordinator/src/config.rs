@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::Path};
 
-use faultline_chassis::{Mesh, Metrics, credential, limits, tls};
+use faultline_chassis::{MeshConfig, Metrics, credential, limits, tls};
 use serde::{Deserialize, Serialize};
 
 use crate::{store, webhooks::Push};
@@ -80,7 +80,7 @@ pub struct Config {
     /// The credentials that gateways, workers and operators present. Default: a token that is
     /// generated, on loopback with SQLite; elsewhere there must be some.
     #[serde(skip)]
-    pub mesh: Mesh,
+    pub mesh: MeshConfig,
     /// Where its numbers are kept.
     #[serde(skip)]
     pub metrics: Metrics,
@@ -172,7 +172,7 @@ impl Default for Config {
             tls: None,
             admin: None,
             insecure: false,
-            mesh: Mesh::default(),
+            mesh: MeshConfig::default(),
             metrics: Metrics::default(),
             push: Push::default(),
             agents: BTreeMap::new(),

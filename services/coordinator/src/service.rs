@@ -12,7 +12,7 @@ use faultline_chassis::{
     limits,
     server::{
         CredentialLayer, GrpcOnlyLayer, GuardLayer, HostLayer, Hosts, Listener, MeasureLayer,
-        OpenLayer, refuse_undecodable, serve,
+        UnauthenticatedLayer, refuse_undecodable, serve,
     },
 };
 use faultline_proto::{
@@ -124,7 +124,7 @@ impl Service {
         let router = refuse_undecodable(routes.prepare().into_axum_router());
         let authorized = CredentialLayer::new(credentials, &[keda::PATH], roles::authorize);
         let router = router.layer(authorized);
-        let router = router.layer(OpenLayer(bounds::OPEN));
+        let router = router.layer(UnauthenticatedLayer(bounds::OPEN));
         // Outside of the credentials: defence in depth against DNS rebinding.
         let router = router.layer(HostLayer(hosts));
         // The guard stands outermost: it must see the panics and clocks of everything inside.
@@ -170,7 +170,7 @@ impl Core {
     async fn leave(&self) {
         // Gateways hear of it first: what they have sent by then is still taken.
         self.farewell.cancel();
-        tokio::time::sleep(limits::LEAVING_NOTICE).await;
+        tokio::time::sleep(limits::LEAVE_NOTICE).await;
         self.change(|state| {
             // First: who is refused from here on is told that it is for this.
             self.left.store(true, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use faultline_chassis::{Mesh, Secret, credential::Credentials};
+use faultline_chassis::{MeshConfig, Secret, credential::Credentials};
 use faultline_proto::{
     Failure,
     a2a::{
@@ -208,7 +208,7 @@ impl Bench {
 pub(crate) fn known<T>(message: T) -> tonic::Request<T> {
     let token = Secret::random();
     let said = format!("Bearer {}", token.reveal()).parse().unwrap();
-    let mesh = Mesh { token: Some(token), ..Mesh::default() };
+    let mesh = MeshConfig { token: Some(token), ..MeshConfig::default() };
     let credentials = Credentials::load(&mesh, Config::default().port()).unwrap();
     let headers = [(http::header::AUTHORIZATION, said)].into_iter().collect();
     let mut request = tonic::Request::new(message);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use faultline_chassis::{
     limits::{self, BODY_BUDGET_BYTES_MIN},
-    server::{Bounds, Kind, Limits},
+    server::{Bounds, Quotas, Resource},
 };
 
 use crate::{Config, Error};
@@ -36,18 +36,26 @@ impl Config {
         }
         // What a caller may have under way must fit, whatever is configured.
         let streams = limits::STREAMS_OPEN_PER_ADDRESS_MAX.max(self.calls_per_caller_max);
-        let limits = Limits::default()
-            .with(Kind::Connection, self.connections_per_address_max, limits::CONNECTIONS_MAX)
-            .with(Kind::BufferedBytes, budget / 2, budget)
-            .with(Kind::Call, self.calls_per_caller_max, usize::MAX)
+        let limits = Quotas::default()
+            .with(Resource::Connection, self.connections_per_address_max, limits::CONNECTIONS_MAX)
+            .with(Resource::BufferedBytes, budget / 2, budget)
+            .with(Resource::Call, self.calls_per_caller_max, usize::MAX)
             .with(
-                Kind::HealthWatch,
+                Resource::HealthWatch,
                 self.health_watches_per_address_max,
                 limits::HEALTH_WATCHES_MAX,
             )
-            .with(Kind::CardFetch, limits::CARD_FETCHES_PER_ADDRESS_MAX, limits::CARD_FETCHES_MAX)
-            .with(Kind::Stream, streams, limits::STREAMS_OPEN_MAX.max(streams))
-            .with(Kind::UnreadBytes, limits::UNREAD_BYTES_PER_ADDRESS_MAX, limits::UNREAD_BYTES_MAX)
+            .with(
+                Resource::CardFetch,
+                limits::CARD_FETCHES_PER_ADDRESS_MAX,
+                limits::CARD_FETCHES_MAX,
+            )
+            .with(Resource::Stream, streams, limits::STREAMS_OPEN_MAX.max(streams))
+            .with(
+                Resource::UnreadBytes,
+                limits::UNREAD_BYTES_PER_ADDRESS_MAX,
+                limits::UNREAD_BYTES_MAX,
+            )
             .exempt(self.trusted_proxies.clone());
         let idle = Duration::from_millis(self.idle_connection_ms);
         Ok(Bounds::public(limits, budget / 4, idle))

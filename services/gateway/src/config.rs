@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use faultline_chassis::{Mesh, Metrics, limits, server::Cidr, tls};
+use faultline_chassis::{MeshConfig, Metrics, limits, server::Cidr, tls};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -78,7 +78,7 @@ pub struct Config {
     pub trace_url: Option<String>,
     /// What the coordinator asks for. Default: nothing.
     #[serde(skip)]
-    pub mesh: Mesh,
+    pub mesh: MeshConfig,
     /// Who may call. Default: everybody, as `local`.
     #[serde(skip)]
     pub auth: Auth,
@@ -102,7 +102,7 @@ impl Default for Config {
             card_key_id: None,
             console: true,
             reader_stall_ms: limits::READER_STALL.as_millis() as u64,
-            resume_ms: limits::RESUME_PATIENCE.as_millis() as u64,
+            resume_ms: limits::RESUME_TIMEOUT.as_millis() as u64,
             trusted_proxies: Vec::new(),
             connections_per_address_max: limits::CONNECTIONS_PER_ADDRESS_MAX,
             health_watches_per_address_max: limits::HEALTH_WATCHES_PER_ADDRESS_MAX,
@@ -115,7 +115,7 @@ impl Default for Config {
             insecure: false,
             operators_act: false,
             trace_url: None,
-            mesh: Mesh::default(),
+            mesh: MeshConfig::default(),
             auth: Auth::default(),
             metrics: Metrics::default(),
         }

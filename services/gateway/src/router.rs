@@ -10,9 +10,9 @@ use axum::{
 };
 use faultline_chassis::{
     TraceContext,
-    admin::scraped,
+    admin::metrics_response,
     server,
-    telemetry::{Kind, SharedSpan, Span},
+    telemetry::{SharedSpan, Span, SpanKind},
 };
 use faultline_proto::{Failure, reason};
 use futures::FutureExt;
@@ -85,7 +85,7 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
     }
     if exchange.principal.is_none() {
-        response = server::until_read(response);
+        response = server::charge_until_read(response);
     }
     span.with(|span| answered_with(span, &route, response.status()));
     let (verb, status) = (verb(&exchange.head.method), response.status());
@@ -107,15 +107,17 @@ fn span(
             Some(operation) => {
                 let method = operation.name();
                 let name = format_args!("lf.a2a.v1.A2AService/{method}");
-                let mut span = Span::begin(Kind::Server, parent, name);
+                let mut span = Span::begin(SpanKind::Server, parent, name);
                 span.rpc(ROLE, method);
                 return Some((span.context().clone(), span));
             }
-            None => Span::begin(Kind::Server, parent, format_args!("POST {}", route.template())),
+            None => {
+                Span::begin(SpanKind::Server, parent, format_args!("POST {}", route.template()))
+            }
         },
         _ => {
             let (verb, template) = (verb(&head.method), route.template());
-            Span::begin(Kind::Server, parent, format_args!("{verb} {template}"))
+            Span::begin(SpanKind::Server, parent, format_args!("{verb} {template}"))
         }
     };
     span.http(ROLE, verb(&head.method), route.template());

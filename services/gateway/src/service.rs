@@ -87,7 +87,8 @@ impl Config {
         let known = callers.are_known();
         let is_guarded = listener.addr().ip().is_loopback() && !known;
         let public_host = self.public_url.as_deref().and_then(public_url::host);
-        let hosts = Hosts::new("gateway", is_guarded, &self.hosts)?.and(public_host.as_deref());
+        let hosts =
+            Hosts::new("gateway", is_guarded, &self.hosts)?.with_name(public_host.as_deref());
         let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
             .map_err(Error::PublicUrl)?;
         let cards = Cards {

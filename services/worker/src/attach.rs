@@ -30,7 +30,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Stays attached, through any number of connections to whichever coordinators there are, until the
 /// outbox is finished.
 pub(crate) async fn stay(desk: &Desk, members: &Members) -> Result<(), ServiceError> {
-    let _following = AbortOnDropHandle::new(tokio::spawn(members.clone().follow()));
+    let _following = AbortOnDropHandle::new(tokio::spawn(members.clone().run()));
     let mut ever_welcome = false;
     let mut backoff = BACKOFF_MIN;
     // Those that are no use for now.
@@ -56,7 +56,7 @@ pub(crate) async fn stay(desk: &Desk, members: &Members) -> Result<(), ServiceEr
         if desk.outbox.finished() {
             return Ok(());
         }
-        members.look();
+        members.refresh();
         if welcomed {
             tried.clear();
             backoff = BACKOFF_MIN;

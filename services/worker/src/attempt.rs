@@ -139,7 +139,7 @@ impl State {
     }
 
     fn has_room(&self) -> bool {
-        self.unacked.len() < limits::REPORTS_AHEAD_MAX && self.unacked_bytes < BYTES_AHEAD_MAX
+        self.unacked.len() < limits::UNACKED_REPORTS_MAX && self.unacked_bytes < BYTES_AHEAD_MAX
     }
 
     /// The number of the last acknowledged report.

@@ -8,7 +8,7 @@ use faultline_chassis::{
     TraceContext,
     client::Channel,
     limits,
-    telemetry::Calling,
+    telemetry::ClientSpan,
     trace::{TRACEPARENT, TRACESTATE},
 };
 use faultline_proto::{
@@ -411,10 +411,10 @@ impl<'a> Call<'a> {
     }
 
     /// The span of one call to the coordinator.
-    pub(crate) fn calling(&self, method: &str) -> Calling {
+    pub(crate) fn calling(&self, method: &str) -> ClientSpan {
         let attempt = self.cx.attempt_state();
         let (host, port) = attempt.way.now().peer();
-        Calling::begin("worker", method, &attempt.trace()).to(&host, port)
+        ClientSpan::begin("worker", method, &attempt.trace()).to(&host, port)
     }
 
     pub(crate) fn request<T>(&self, message: T, trace: &TraceContext) -> Request<T> {
@@ -456,7 +456,7 @@ fn refusal(status: Status) -> Failure {
 
 /// What a call that is answered by a task came to.
 pub(crate) fn answered(
-    calling: &mut Calling,
+    calling: &mut ClientSpan,
     answer: Result<Response<a2a::Task>, Status>,
 ) -> Result<a2a::Task, Failure> {
     let answer = answer.map(Response::into_inner).map_err(refusal);

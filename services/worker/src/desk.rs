@@ -185,8 +185,8 @@ impl Desk {
             state.held.insert(key, Arc::clone(&attempt));
         }
         attempt.begin_span();
-        let work: Arc<dyn telemetry::Work> = Arc::clone(&attempt) as _;
-        tokio::spawn(telemetry::about(work, run::run(attempt)));
+        let work: Arc<dyn telemetry::LogContext> = Arc::clone(&attempt) as _;
+        tokio::spawn(telemetry::with_log_context(work, run::run(attempt)));
     }
 
     fn acks(&self, acks: &v1::Acks) {

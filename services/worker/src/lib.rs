@@ -70,7 +70,7 @@ pub use delegation::{Delegated, Delegation};
 pub use error::{Error, ServiceError};
 pub use fanout::{Branch, Fanned, Fanout, TooFew};
 pub use faultline_chassis::{
-    Drain, Mesh, Metrics, Secret, config::Error as ConfigError, process::Log,
+    Drain, MeshConfig as Mesh, Metrics, Secret, config::Error as ConfigError, process::Log,
 };
 pub use faultline_proto::{
     Failure, a2a,

@@ -11,7 +11,7 @@ use std::{
 
 use faultline_chassis::{
     Metrics,
-    metrics::{Counters, Def, Gauge, Gauges, Held, Histogram, Histograms, Unit, WORK},
+    metrics::{Counters, Def, Gauge, GaugeGuard, Gauges, Histogram, Histograms, Unit, WORK_BOUNDS},
 };
 use faultline_proto::v1::report::Body;
 
@@ -25,7 +25,7 @@ const ATTEMPTS: Def<2> = Def::time(
     "faultline.attempt.duration",
     "Attempts that this worker ran, by how they ended.",
     ["agent", "outcome"],
-    WORK,
+    WORK_BOUNDS,
 );
 const FANOUTS: Def<1> = Def::new(
     "faultline.fanout.results",
@@ -109,8 +109,8 @@ impl AgentMeters {
     }
 
     /// One more attempt, for as long as it is held.
-    pub(crate) fn run(&self) -> Held {
-        self.running.hold()
+    pub(crate) fn run(&self) -> GaugeGuard {
+        self.running.guard()
     }
 
     /// An attempt is over, with these last words.

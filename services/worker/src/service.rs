@@ -12,7 +12,7 @@ use std::{
 };
 
 use faultline_chassis::{
-    Drain, Members, Mesh, Metrics,
+    Drain, Members, MeshConfig, Metrics,
     admin::{Admin, Probes, Ready},
     limits,
     process::{self, Signals},
@@ -56,7 +56,7 @@ pub struct Config {
     /// The token that is presented, and the CA of the coordinators. Default: the token in
     /// `.faultline/mesh.token`, for coordinators on this machine.
     #[serde(skip)]
-    pub mesh: Mesh,
+    pub mesh: MeshConfig,
     /// Where its numbers are kept.
     #[serde(skip)]
     pub metrics: Metrics,
@@ -71,7 +71,7 @@ impl Default for Config {
             slots: limits::WORKER_SLOTS,
             name: None,
             admin: None,
-            mesh: Mesh::default(),
+            mesh: MeshConfig::default(),
             metrics: Metrics::default(),
         }
     }
@@ -140,7 +140,7 @@ impl Worker {
             }
         }
         let name = config.name.unwrap_or_else(default_name);
-        let way = Way::new(members.anyone());
+        let way = Way::new(members.first());
         let desk = Desk::new(name, config.slots, offers, way, &config.metrics);
         let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
         let (admin, metrics) = (config.admin, config.metrics);
@@ -155,10 +155,10 @@ impl Worker {
         let service = self.bind().await?;
         let readiness = service.readiness();
         let look = readiness.clone();
-        probes.started(move || look.look());
+        probes.mark_started(move || look.look());
         let announce = async {
-            if process::until(&drain, &coordinator, async || readiness.look().is_ok()).await
-                && let Err(error) = process::ready("ready")
+            if process::wait_until(&drain, &coordinator, async || readiness.look().is_ok()).await
+                && let Err(error) = process::print_ready_line("ready")
             {
                 tracing::warn!(%error, "stdout is closed: nobody is told that the worker is ready");
             }
@@ -221,7 +221,7 @@ impl Service {
         let (drain, probes) = (Drain::new(), Probes::default());
         let mut signals = Signals::new().map_err(ServiceError::Signals)?;
         let readiness = self.readiness();
-        probes.started(move || readiness.look());
+        probes.mark_started(move || readiness.look());
         let _serving = match self.admin.take() {
             Some(address) => {
                 let admin = Admin::bind(address, self.metrics.clone(), probes.clone()).await?;
@@ -235,7 +235,7 @@ impl Service {
             ended = &mut running => return ended,
             _ = signals.next() => {}
         }
-        probes.leave();
+        probes.mark_leaving();
         drain.start();
         running.await
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use faultline_chassis::{
-    Mesh,
+    MeshConfig,
     config::{self, Environment},
     process::Log,
 };
@@ -37,7 +37,7 @@ pub struct Settings {
     /// `[worker]`.
     pub worker: Config,
     /// `[mesh]`: becomes [`Config::mesh`] of the worker when it starts.
-    pub mesh: Mesh,
+    pub mesh: MeshConfig,
     /// `[log]`.
     pub log: Log,
     #[serde(skip_serializing)]

@@ -3,7 +3,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
-use faultline_chassis::{Mesh, Secret};
+use faultline_chassis::{MeshConfig, Secret};
 use faultline_tests::{
     postgres::{Database, Server},
     task::{self, COMPLETED},
@@ -81,7 +81,7 @@ async fn refused(store: String) -> String {
     let config = faultline_coordinator::Config {
         listen: ([127, 0, 0, 1], 0).into(),
         store,
-        mesh: Mesh { own: Some(Secret::random()), ..Mesh::default() },
+        mesh: MeshConfig { in_process_token: Some(Secret::random()), ..MeshConfig::default() },
         ..faultline_coordinator::Config::default()
     };
     let error = config.bind().await.err().expect("it must not start");

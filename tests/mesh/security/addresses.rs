@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use faultline_chassis::Mesh;
+use faultline_chassis::MeshConfig;
 use faultline_proto::keda::ScaledObjectRef;
 use faultline_tests::{
     http2::{Connection, grpc_status},
@@ -183,7 +183,7 @@ async fn limits_that_nobody_could_live_with_are_refused_by_name() {
     let data = tempfile::tempdir().unwrap();
     let config = faultline_coordinator::Config {
         listen: ([127, 0, 0, 1], 0).into(),
-        mesh: Mesh { data: Some(data.path().to_owned()), ..Mesh::default() },
+        mesh: MeshConfig { data: Some(data.path().to_owned()), ..MeshConfig::default() },
         scaler_streams_per_address_max: 0,
         ..faultline_coordinator::Config::default()
     };

@@ -31,10 +31,11 @@ use tokio_util::either::Either;
 use tower::Service;
 
 use crate::{
+    error_chain::causes,
     limits,
     network::{Network, Wire},
-    stall::Impatient,
     tls::{self, Trust},
+    write_stall::Impatient,
 };
 
 /// Idle time after which the system asks whether the peer's machine still lives.
@@ -69,16 +70,9 @@ pub struct Forbidden {
 
 impl Forbidden {
     /// Finds it among the causes of an error, whatever was put around it on its way up.
-    pub fn within<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+    pub fn find_in<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
         causes(error).find_map(|cause| cause.downcast_ref())
     }
-}
-
-/// An error and what is behind it.
-pub fn causes<'a>(
-    error: &'a (dyn StdError + 'static),
-) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| error.source())
 }
 
 /// Why a host is no target.
@@ -208,7 +202,7 @@ impl Connector {
         };
         let connected = tcp.call(there).await;
         let connected = connected.map(|tcp| Either::Left(tcp.into_inner()));
-        connected.map_err(|source| match Forbidden::within(&source) {
+        connected.map_err(|source| match Forbidden::find_in(&source) {
             Some(forbidden) => forbidden.clone().into(),
             None => match self.connect.filter(|_| is_timeout(&source)) {
                 Some(within) => Error::Slow { host: host.to_owned(), within },
@@ -419,7 +413,7 @@ mod tests {
             let uri: Uri = format!("http://{host}:9/").parse().unwrap();
             let dialled = Connector::new(Trust::system()).public_only().call(uri).await;
             let error = dialled.err().unwrap_or_else(|| panic!("{host} was dialled"));
-            assert!(Forbidden::within(&error).is_some(), "{host}: {error:?}");
+            assert!(Forbidden::find_in(&error).is_some(), "{host}: {error:?}");
         }
         assert!(check_public("8.8.8.8", 80).await.is_ok());
     }

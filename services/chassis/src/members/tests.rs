@@ -6,9 +6,9 @@ use super::*;
 use crate::network::Network;
 
 /// Names that lead where the test says.
-fn names(led: &Arc<Mutex<io::Result<Vec<SocketAddr>>>>) -> Mesh {
+fn names(led: &Arc<Mutex<io::Result<Vec<SocketAddr>>>>) -> MeshConfig {
     let led = Arc::clone(led);
-    let names = Names::new(move |name, _| {
+    let names = Resolver::new(move |name, _| {
         assert_eq!(name, "hub.mesh", "addresses need no look");
         let led = match &*led.lock().unwrap() {
             Ok(found) => Ok(found.clone()),
@@ -16,7 +16,7 @@ fn names(led: &Arc<Mutex<io::Result<Vec<SocketAddr>>>>) -> Mesh {
         };
         async move { led }
     });
-    Mesh { names: Some(names), ..Mesh::default() }
+    MeshConfig { resolver: Some(names), ..MeshConfig::default() }
 }
 
 fn at(members: &[Member]) -> Vec<String> {
@@ -37,12 +37,12 @@ async fn members_follow_their_name_and_stay_while_it_cannot_be_asked() {
     let led = Arc::new(Mutex::new(found(&[other, one])));
     let members = Members::new(&names(&led), "http://hub.mesh:81").unwrap();
     assert_eq!(members.now(), [], "not before it was asked");
-    let following = tokio::spawn(members.clone().follow());
+    let following = tokio::spawn(members.clone().run());
     until(&members, &[one, other]).await;
     *led.lock().unwrap() = found(&[one, third]);
     until(&members, &[one, third]).await;
     *led.lock().unwrap() = Err(io::ErrorKind::NotFound.into());
-    sleep(limits::MEMBERS_LOOK * 3).await;
+    sleep(limits::MEMBERS_REFRESH_INTERVAL * 3).await;
     assert_eq!(at(&members.now()), [one, third]);
     *led.lock().unwrap() = found(&[other]);
     until(&members, &[other]).await;
@@ -53,13 +53,13 @@ async fn members_follow_their_name_and_stay_while_it_cannot_be_asked() {
 async fn a_lost_connection_is_a_reason_to_look_at_once() {
     let led = Arc::new(Mutex::new(Ok(vec!["10.0.0.1:81".parse().unwrap()])));
     let members = Members::new(&names(&led), "hub.mesh:81").unwrap();
-    let following = tokio::spawn(members.clone().follow());
+    let following = tokio::spawn(members.clone().run());
     until(&members, &["10.0.0.1:81"]).await;
     *led.lock().unwrap() = Ok(vec!["10.0.0.2:81".parse().unwrap()]);
     let asked = tokio::time::Instant::now();
-    members.look();
+    members.refresh();
     until(&members, &["10.0.0.2:81"]).await;
-    assert!(asked.elapsed() <= limits::MEMBERS_PAUSE * 2, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() <= limits::MEMBERS_REFRESH_PAUSE * 2, "{:?}", asked.elapsed());
     following.abort();
 }
 
@@ -69,27 +69,27 @@ async fn a_list_is_its_addresses_and_what_its_names_lead_to_each_once() {
     let text = " http://10.0.0.1:81, http://hub.mesh:81,http://10.0.0.2:81,[::1]:7 ,";
     let members = Members::new(&names(&led), text).unwrap();
     assert_eq!(at(&members.now()), ["10.0.0.1:81", "10.0.0.2:81", "[::1]:7"]);
-    let following = tokio::spawn(members.clone().follow());
+    let following = tokio::spawn(members.clone().run());
     let mut watch = members.watch();
     let named = |now: &Vec<Member>| now.iter().any(|member| member.target == 1);
     timeout(Duration::from_secs(20), watch.wait_for(named)).await.unwrap().unwrap();
     assert_eq!(at(&members.now()), ["10.0.0.1:81", "10.0.0.2:81", "[::1]:7"]);
     following.abort();
     for nothing in ["", " , ", "http://a b", "http://10.0.0.1:81,ftp://x"] {
-        assert!(Members::new(&Mesh::default(), nothing).is_err(), "{nothing}");
+        assert!(Members::new(&MeshConfig::default(), nothing).is_err(), "{nothing}");
     }
 }
 
 #[tokio::test]
 async fn localhost_is_looked_up_by_the_system_and_a_network_of_ones_own_has_no_names() {
-    let members = Members::new(&Mesh::default(), "http://localhost:81").unwrap();
-    let following = tokio::spawn(members.clone().follow());
+    let members = Members::new(&MeshConfig::default(), "http://localhost:81").unwrap();
+    let following = tokio::spawn(members.clone().run());
     let mut watch = members.watch();
     let here = |now: &Vec<Member>| !now.is_empty();
     timeout(Duration::from_secs(20), watch.wait_for(here)).await.unwrap().unwrap();
     assert!(members.now().iter().all(|member| member.at().unwrap().ip().is_loopback()));
     following.abort();
-    let inside = Mesh { network: Some(Network::new()), ..Mesh::default() };
+    let inside = MeshConfig { network: Some(Network::new()), ..MeshConfig::default() };
     let members = Members::new(&inside, "127.0.0.1:1,localhost:2").unwrap();
     assert_eq!(members.now().len(), 2, "a name there is one that cannot be dialled");
 }

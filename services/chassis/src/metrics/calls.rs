@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use faultline_proto::{Failure, reason};
 
-use super::{CALL, Def, Histogram, Histograms, Metrics, failures::reason_of};
+use super::{CALL_BOUNDS, Def, Histogram, Histograms, Metrics, failures::reason_of};
 
 const CALLS: Def<4> = Def::time(
     "rpc.server.call.duration",
     "Calls that were served; of a stream, the time to its beginning.",
     ["rpc.system.name", "rpc.method", "rpc.response.status_code", "error.type"],
-    CALL,
+    CALL_BOUNDS,
 );
 
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl Calls {
 
     /// The calls of a method that is called so often that finding its series would cost more than
     /// the rest.
-    pub fn often(&self, name: &'static str) -> Method {
+    pub fn method(&self, name: &'static str) -> Method {
         Method { calls: self.clone(), name, well: self.0.with(["grpc", name, "OK", ""]) }
     }
 
@@ -42,7 +42,7 @@ impl Calls {
     }
 }
 
-/// See [`Calls::often`].
+/// See [`Calls::method`].
 #[derive(Clone, Debug)]
 pub struct Method {
     calls: Calls,

@@ -30,6 +30,7 @@ use crate::{
     client::{CannotDial, Channel, Dial},
     config::Environment,
     dial::Connector,
+    error_chain,
     tls::{self, Trust},
 };
 
@@ -289,7 +290,7 @@ impl Wire {
         let dial =
             Dial { address: options.endpoint.clone(), ca: options.ca.clone(), ..Dial::default() };
         let patience = Some(options.timeout);
-        let channel = Channel::to_stranger(&dial, patience, patience)?;
+        let channel = Channel::external(&dial, patience, patience)?;
         Ok(match options.protocol {
             Protocol::Grpc => Wire::Grpc(channel),
             Protocol::HttpProtobuf => {
@@ -332,7 +333,8 @@ impl Wire {
                     .body(Body::from(request.encode_to_vec()))
                     .expect("the address was read before and the headers are good");
                 post.headers_mut().extend(options.headers.clone());
-                let answer = client.request(post).await.map_err(|error| causes(&error))?;
+                let answer =
+                    client.request(post).await.map_err(|error| error_chain::one_line(&error))?;
                 match answer.status() {
                     status if status.is_success() => Ok(()),
                     StatusCode::NOT_FOUND => {
@@ -343,12 +345,6 @@ impl Wire {
             }
         }
     }
-}
-
-/// An error with its causes, on one line.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let all = crate::dial::causes(error).map(|cause| cause.to_string());
-    all.collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

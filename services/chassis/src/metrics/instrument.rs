@@ -17,7 +17,7 @@ pub const OTHER: &str = "other";
 
 /// How long calls take, in microseconds: ours are far below what the web's usual bounds can tell
 /// apart, and one that waits for its task may take minutes.
-pub const CALL: &[u64] = &[
+pub const CALL_BOUNDS: &[u64] = &[
     500,
     1_000,
     2_500,
@@ -37,7 +37,7 @@ pub const CALL: &[u64] = &[
     300_000_000,
 ];
 /// How long tasks take, and people: up to a day.
-pub const WORK: &[u64] = &[
+pub const WORK_BOUNDS: &[u64] = &[
     5_000,
     10_000,
     25_000,
@@ -58,7 +58,7 @@ pub const WORK: &[u64] = &[
     86_400_000_000,
 ];
 /// How many at once.
-pub const SIZE: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+pub const SIZE_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
 /// What one unit of a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,17 +133,17 @@ impl Gauge {
     }
 
     /// One more, for as long as the guard lives.
-    pub fn hold(&self) -> Held {
+    pub fn guard(&self) -> GaugeGuard {
         self.add(1);
-        Held(self.clone())
+        GaugeGuard(self.clone())
     }
 }
 
 /// One of those that a gauge counts.
 #[derive(Debug)]
-pub struct Held(Gauge);
+pub struct GaugeGuard(Gauge);
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.add(-1);
     }
@@ -381,13 +381,13 @@ mod tests {
 
     #[test]
     fn times_are_seconds_to_the_microsecond() {
-        let times = family::<Histogram>(Def::time("time", "Times.", ["of"], CALL));
+        let times = family::<Histogram>(Def::time("time", "Times.", ["of"], CALL_BOUNDS));
         times.with(["x"]).record(Duration::from_nanos(1_500_600));
         times.with(["x"]).record(Duration::MAX);
         let Value::Histogram { counts, bounds, .. } = &times.0.read().points[0].value else {
             panic!("no histogram")
         };
-        assert_eq!((counts[2], counts[CALL.len()]), (1, 1));
+        assert_eq!((counts[2], counts[CALL_BOUNDS.len()]), (1, 1));
         assert_eq!((bounds[0], bounds[2]), (0.0005, 0.0025));
     }
 
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn whoever_is_held_is_counted_until_it_is_let_go() {
         let gauges = family::<Gauge>(SIZES);
-        let held = [gauges.with(["x"]).hold(), gauges.with(["x"]).hold()];
+        let held = [gauges.with(["x"]).guard(), gauges.with(["x"]).guard()];
         let value = || gauges.0.read().points[0].value.clone();
         assert_eq!(value(), Value::Number(2.));
         drop(held);

@@ -23,7 +23,8 @@ use std::{
 };
 
 pub use instrument::{
-    CALL, Cell, Counter, Def, Family, Gauge, Held, Histogram, OTHER, SIZE, Unit, WORK,
+    CALL_BOUNDS, Cell, Counter, Def, Family, Gauge, GaugeGuard, Histogram, OTHER, SIZE_BOUNDS,
+    Unit, WORK_BOUNDS,
 };
 pub use set::{Kind, Point, Set, Value};
 

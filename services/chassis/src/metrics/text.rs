@@ -65,7 +65,7 @@ mod tests {
     use super::{
         super::{
             Metrics,
-            instrument::{Def, SIZE, Unit},
+            instrument::{Def, SIZE_BOUNDS, Unit},
         },
         *,
     };
@@ -75,7 +75,8 @@ mod tests {
         let metrics = Metrics::default();
         let calls = Def::new("a.calls", Unit::Of("call"), "How\nmany.", ["rpc.method"]);
         metrics.counter(&calls).with(["with \"quotes\" and \\"]).add(3);
-        let sizes = Def { bounds: &SIZE[..2], ..Def::new("a.size", Unit::Bytes, "Sizes.", []) };
+        let sizes =
+            Def { bounds: &SIZE_BOUNDS[..2], ..Def::new("a.size", Unit::Bytes, "Sizes.", []) };
         metrics.histogram(&sizes).with([]).record_size(2);
         metrics.histogram(&sizes).with([]).record_size(9);
         metrics.counter(&Def::new("a.unused", Unit::Of("x"), "Never.", ["y"]));

@@ -102,7 +102,7 @@ impl Process {
             let (drain, probes) = (drain.clone(), probes.clone());
             async move {
                 drain.signalled().await;
-                probes.leave();
+                probes.mark_leaving();
             }
         }));
         let patience = self.drain_delay + limits::DRAIN_TIMEOUT + DRAIN_SLACK;
@@ -176,7 +176,7 @@ fn drain_on_signal(drain: Drain) -> io::Result<()> {
 }
 
 /// Prints the line that scripts wait for, at once whatever stdout is.
-pub fn ready(line: &str) -> io::Result<()> {
+pub fn print_ready_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
@@ -184,7 +184,7 @@ pub fn ready(line: &str) -> io::Result<()> {
 
 /// Polls a condition, and logs a warning that names it when it takes long. Returns `false` if
 /// `drain` starts first.
-pub async fn until<F>(drain: &Drain, what: &str, mut is_so: impl FnMut() -> F) -> bool
+pub async fn wait_until<F>(drain: &Drain, what: &str, mut is_so: impl FnMut() -> F) -> bool
 where
     F: Future<Output = bool>,
 {

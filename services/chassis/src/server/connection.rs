@@ -15,10 +15,10 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ledger::{Address, Kind, Taken, too_many},
+    quota::{Address, QuotaPermit, Resource, too_many},
     streams,
 };
-use crate::{limits, stall::Warning};
+use crate::{limits, write_stall::Warning};
 
 /// One connection, as its requests see it.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     unread: [AtomicUsize; 2],
     period: AtomicUsize,
     /// Charges for answers that ended while the peer took nothing: HTTP/2 keeps their headers.
-    blocked: Mutex<Vec<Taken>>,
+    blocked: Mutex<Vec<QuotaPermit>>,
     /// Cancelled when the peer has too many of those.
     overrun: CancellationToken,
 }
@@ -58,14 +58,14 @@ impl Connection {
 
     /// Counts a stream as open until the guard is dropped.
     pub(super) fn stream(self: &Arc<Self>) -> Result<OpenStream, Failure> {
-        let taken = self.address.take(Kind::Stream, 1)?;
+        let taken = self.address.acquire(Resource::Stream, 1)?;
         self.streams.fetch_add(STARTED + 1, Relaxed);
         Ok(OpenStream { connection: Arc::clone(self), _taken: taken })
     }
 
     /// Counts an answer as unread until the guard is dropped.
     pub(super) fn unread(self: &Arc<Self>, bytes: usize) -> Result<Unread, Failure> {
-        let taken = self.address.take(Kind::UnreadBytes, bytes)?;
+        let taken = self.address.acquire(Resource::UnreadBytes, bytes)?;
         let period = self.period.load(Relaxed) % 2;
         self.unread[period].fetch_add(1, Relaxed);
         Ok(Unread { connection: Arc::clone(self), period, _taken: taken })
@@ -75,7 +75,7 @@ impl Connection {
     /// for it loses its connection.
     fn charge_blocked(&self) {
         let mut blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.address.take(Kind::UnreadBytes, limits::BLOCKED_ANSWER_BYTES) {
+        match self.address.acquire(Resource::UnreadBytes, limits::BLOCKED_ANSWER_BYTES) {
             Ok(taken) => blocked.push(taken),
             Err(_) => self.overrun.cancel(),
         }
@@ -120,7 +120,7 @@ impl Connection {
 /// A stream that is open.
 pub(super) struct OpenStream {
     connection: Arc<Connection>,
-    _taken: Taken,
+    _taken: QuotaPermit,
 }
 
 impl Drop for OpenStream {
@@ -136,7 +136,7 @@ impl Drop for OpenStream {
 pub(super) struct Unread {
     connection: Arc<Connection>,
     period: usize,
-    _taken: Taken,
+    _taken: QuotaPermit,
 }
 
 impl Drop for Unread {
@@ -156,32 +156,32 @@ pub struct Client(Arc<Connection>);
 
 impl Client {
     /// Takes one of a kind, unless the address or all together have too many.
-    pub fn take(&self, kind: Kind) -> Result<Taken, Failure> {
-        self.0.address.take(kind, 1)
+    pub fn acquire(&self, kind: Resource) -> Result<QuotaPermit, Failure> {
+        self.0.address.acquire(kind, 1)
     }
 }
 
 /// Takes one of a kind for the request that is being answered here. Nothing is counted outside of
 /// a server.
-pub fn take(kind: Kind) -> Result<Option<Taken>, Failure> {
-    client().map(|client| client.take(kind)).transpose()
+pub fn acquire(kind: Resource) -> Result<Option<QuotaPermit>, Failure> {
+    client().map(|client| client.acquire(kind)).transpose()
 }
 
 /// Room in the budget for buffered bytes, of a connection, its address and the process together.
 #[derive(Debug, Default)]
-pub struct Reserved(Option<Room>);
+pub struct ReservedBytes(Option<Room>);
 
 #[derive(Debug)]
 struct Room {
-    taken: Taken,
+    taken: QuotaPermit,
     connection: Arc<Connection>,
 }
 
-impl Reserved {
+impl ReservedBytes {
     /// Reserves room for the request that is being answered here.
     pub fn new(bytes: usize) -> Result<Self, Failure> {
         let Some(Client(connection)) = client() else { return Ok(Self(None)) };
-        let taken = connection.address.take(Kind::BufferedBytes, 0)?;
+        let taken = connection.address.acquire(Resource::BufferedBytes, 0)?;
         let mut reserved = Self(Some(Room { taken, connection }));
         reserved.grow(bytes)?;
         Ok(reserved)
@@ -191,7 +191,7 @@ impl Reserved {
         let Some(room) = &mut self.0 else { return Ok(()) };
         let limit = room.connection.buffered_max;
         if room.connection.buffered.load(Relaxed).saturating_add(bytes) > limit {
-            return Err(too_many(Kind::BufferedBytes, limit));
+            return Err(too_many(Resource::BufferedBytes, limit));
         }
         room.taken.grow(bytes)?;
         room.connection.buffered.fetch_add(bytes, Relaxed);
@@ -199,7 +199,7 @@ impl Reserved {
     }
 
     /// Keeps the room for as long as the bytes are kept.
-    pub fn around(self, bytes: Bytes) -> Bytes {
+    pub fn attach_to(self, bytes: Bytes) -> Bytes {
         match self.0 {
             Some(_) => Bytes::from_owner(Held { bytes, _reserved: self }),
             None => bytes,
@@ -215,7 +215,7 @@ impl Drop for Room {
 
 struct Held {
     bytes: Bytes,
-    _reserved: Reserved,
+    _reserved: ReservedBytes,
 }
 
 impl AsRef<[u8]> for Held {
@@ -227,13 +227,13 @@ impl AsRef<[u8]> for Held {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::ledger::{Ledger, Limits},
+        super::quota::{QuotaTable, Quotas},
         *,
     };
 
     fn connection(each: usize, total: usize, own: usize) -> Arc<Connection> {
-        let limits = Limits::default().with(Kind::BufferedBytes, each, total);
-        Connection::new(Ledger::new(limits).address([127, 0, 0, 1].into(), false), own)
+        let limits = Quotas::default().with(Resource::BufferedBytes, each, total);
+        Connection::new(QuotaTable::new(limits).address([127, 0, 0, 1].into(), false), own)
     }
 
     #[test]
@@ -241,16 +241,16 @@ mod tests {
         let connection = connection(100, 100, 60);
         let connection = &connection;
         streams::within(connection, || {
-            let mut first = Reserved::new(40).unwrap();
-            assert!(Reserved::new(40).is_err(), "more than the connection may have");
+            let mut first = ReservedBytes::new(40).unwrap();
+            assert!(ReservedBytes::new(40).is_err(), "more than the connection may have");
             first.grow(20).unwrap();
             assert!(first.grow(1).is_err());
-            let bytes = first.around(Bytes::from_static(b"body"));
+            let bytes = first.attach_to(Bytes::from_static(b"body"));
             let part = bytes.slice(1..3);
             drop(bytes);
-            assert!(Reserved::new(1).is_err(), "a part of them is still here");
+            assert!(ReservedBytes::new(1).is_err(), "a part of them is still here");
             drop(part);
-            assert!(Reserved::new(60).is_ok());
+            assert!(ReservedBytes::new(60).is_ok());
         });
         assert_eq!(connection.buffered.load(Relaxed), 0);
     }

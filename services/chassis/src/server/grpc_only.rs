@@ -12,7 +12,7 @@ use http::{
 };
 use tower::{Layer, Service};
 
-use super::until_read;
+use super::charge_until_read;
 
 const GRPC: &[u8] = b"application/grpc";
 
@@ -50,7 +50,7 @@ where
             Ok(()) => Either::Right(self.inner.call(request)),
             Err((status, text)) => {
                 tracing::debug!(%status, reason = text, "refused a request that is not gRPC");
-                Either::Left(ready(Ok(until_read(refusal(status, text)))))
+                Either::Left(ready(Ok(charge_until_read(refusal(status, text)))))
             }
         }
     }

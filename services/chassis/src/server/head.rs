@@ -5,14 +5,14 @@
 use faultline_proto::Failure;
 use http::Request;
 
-use super::Reserved;
+use super::ReservedBytes;
 use crate::limits;
 
 /// Charges a head that is larger than that of an ordinary request.
-pub(super) fn charge<B>(request: &Request<B>) -> Result<Reserved, Failure> {
+pub(super) fn charge<B>(request: &Request<B>) -> Result<ReservedBytes, Failure> {
     match bytes(request) {
-        bytes if bytes > limits::HEAD_FREE_BYTES => Reserved::new(bytes),
-        _ => Ok(Reserved::default()),
+        bytes if bytes > limits::HEAD_FREE_BYTES => ReservedBytes::new(bytes),
+        _ => Ok(ReservedBytes::default()),
     }
 }
 

@@ -67,13 +67,13 @@ impl Hosts {
     }
 
     /// The same, where names are checked only for listeners on loopback.
-    pub fn of_loopback(section: &'static str, bound: SocketAddr) -> Self {
+    pub fn for_loopback(section: &'static str, bound: SocketAddr) -> Self {
         let names = Names { listed: Vec::new(), section };
         Self(bound.ip().is_loopback().then(|| Arc::new(names)))
     }
 
     /// Accepts one more name where names are checked at all, such as that of the public URL.
-    pub fn and(self, name: Option<&str>) -> Self {
+    pub fn with_name(self, name: Option<&str>) -> Self {
         match (self.0, name) {
             (Some(names), Some(name)) => {
                 let mut listed = names.listed.clone();
@@ -98,7 +98,7 @@ impl Hosts {
     }
 
     /// Whether a host with an optional port is one of the names. Nothing is, where none is checked.
-    pub fn lists(&self, authority: &str) -> bool {
+    pub fn contains(&self, authority: &str) -> bool {
         let listed = |names: &Arc<Names>| host_of(authority).is_some_and(|h| names.has(h));
         self.0.as_ref().is_some_and(listed)
     }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn guarded_listener_accepts_loopback_names_and_its_public_name_only() {
-        let own = guarded().and(Some("Mesh.example"));
+        let own = guarded().with_name(Some("Mesh.example"));
         for name in [
             "127.0.0.1:8080",
             "127.0.0.2",
@@ -280,7 +280,7 @@ mod tests {
             assert_eq!(accepts(&listed, name), accepted, "{name}");
         }
         for (bound, accepted) in [("127.0.0.1:1", false), ("[::1]:1", false), ("0.0.0.0:1", true)] {
-            let hosts = Hosts::of_loopback(SECTION, bound.parse().unwrap());
+            let hosts = Hosts::for_loopback(SECTION, bound.parse().unwrap());
             assert_eq!(accepts(&hosts, "evil.example"), accepted, "{bound}");
         }
     }

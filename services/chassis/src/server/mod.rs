@@ -5,15 +5,15 @@
 mod address;
 mod connection;
 mod credential;
-mod greet;
 mod grpc_only;
 mod guard;
 mod head;
 mod host;
-mod ledger;
 mod measure;
-mod open;
+mod preface_timeout;
+mod quota;
 mod streams;
+mod unauthenticated;
 mod undecodable;
 mod unread;
 
@@ -39,27 +39,27 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{either::Either, sync::CancellationToken};
 use tower::ServiceExt;
 
-use self::{connection::Connection, ledger::Ledger, streams::Streams};
+use self::{connection::Connection, quota::QuotaTable, streams::Streams};
 use crate::{
     drain::Drain,
     limits,
     network::{Network, Socket, Wire},
-    stall::Impatient,
     tls,
+    write_stall::Impatient,
 };
 
 pub use address::{BadCidr, Cidr};
-pub use connection::{Client, Reserved, client, take};
+pub use connection::{Client, ReservedBytes, acquire, client};
 pub use credential::{Authorize, CredentialGuard, CredentialLayer};
 pub use grpc_only::{GrpcOnly, GrpcOnlyLayer};
 pub use guard::{Guard, GuardLayer};
 pub use host::{BadHost, HostGuard, HostLayer, Hosts};
-pub use ledger::{Kind, Limits, Taken};
 pub use measure::{Measure, MeasureLayer};
-pub use open::{OpenGuard, OpenLayer};
-pub use streams::{peer_stall, stream_end};
+pub use quota::{QuotaPermit, Quotas, Resource};
+pub use streams::{peer_stall, stream_reset};
+pub use unauthenticated::{UnauthenticatedGuard, UnauthenticatedLayer};
 pub use undecodable::refuse_undecodable;
-pub use unread::until_read;
+pub use unread::charge_until_read;
 
 /// A socket that waits for clients, and what they must speak on it.
 pub struct Listener {
@@ -74,7 +74,7 @@ pub struct Listener {
 #[derive(Clone, Debug)]
 pub struct Bounds {
     /// By address and in total.
-    pub limits: Limits,
+    pub limits: Quotas,
     /// Buffered bytes of the requests of one connection.
     pub connection_bytes: usize,
     /// An HTTP/2 connection without an open stream is closed after so long.
@@ -91,7 +91,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
+            limits: Quotas::default(),
             connection_bytes: usize::MAX,
             idle: None,
             windows: (limits::STREAM_WINDOW_BYTES, limits::CONNECTION_WINDOW_BYTES),
@@ -103,7 +103,7 @@ impl Default for Bounds {
 
 impl Bounds {
     /// Of a port that strangers reach.
-    pub fn public(limits: Limits, connection_bytes: usize, idle: Duration) -> Self {
+    pub fn public(limits: Quotas, connection_bytes: usize, idle: Duration) -> Self {
         Self {
             limits,
             connection_bytes,
@@ -147,7 +147,7 @@ impl Listener {
         Self { socket, tls, reader_stall: limits::READER_STALL, bounds }
     }
 
-    /// Limits what clients may take of it.
+    /// Quotas what clients may take of it.
     pub fn bounds(self, bounds: Bounds) -> Self {
         Self { bounds, ..self }
     }
@@ -179,7 +179,7 @@ pub async fn serve(
     patience: Duration,
 ) {
     let Listener { mut socket, tls, reader_stall, bounds } = listener.into();
-    let ledger = Ledger::new(bounds.limits.clone());
+    let quotas = QuotaTable::new(bounds.limits.clone());
     let permits = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
     let patience_ended = CancellationToken::new();
     let port = Arc::new(Port { router, tls, reader_stall, bounds, drain, patience_ended });
@@ -200,9 +200,9 @@ pub async fn serve(
             },
             () = port.drain.signalled() => break,
         };
-        let address = ledger.address(peer.ip(), matches!(stream, Either::Right(_)));
+        let address = quotas.address(peer.ip(), matches!(stream, Either::Right(_)));
         // Closed at once: whoever has too many does not wait for others to leave.
-        let Ok(place) = address.take(Kind::Connection, 1) else { continue };
+        let Ok(place) = address.acquire(Resource::Connection, 1) else { continue };
         let (port, connection) =
             (Arc::clone(&port), Connection::new(address, port.bounds.connection_bytes));
         tokio::spawn(async move {
@@ -251,7 +251,7 @@ impl Port {
         let is_http2 = stream.is_http2();
         let idle = self.bounds.idle.filter(|_| is_http2);
         let builder = builder(Streams(Arc::clone(&connection)), &self.bounds);
-        let stream = Impatient::new(stream, Some(limits::READER_FAREWELL))
+        let stream = Impatient::new(stream, Some(limits::READER_RETURN_TIMEOUT))
             .warning(self.reader_stall, connection.warning.clone());
         let driven = async {
             let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
@@ -304,7 +304,8 @@ impl Port {
 }
 
 /// What a client is heard on.
-type Stream = greet::Greeted<Either<Wire, Box<tokio_rustls::server::TlsStream<Wire>>>>;
+type Stream =
+    preface_timeout::WithPreface<Either<Wire, Box<tokio_rustls::server::TlsStream<Wire>>>>;
 
 /// A connection up to the point where hyper keeps the time: encrypted if it must be, and far
 /// enough to know which HTTP the client speaks.
@@ -319,7 +320,7 @@ async fn open(stream: Wire, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
         }
         None => Either::Left(stream),
     };
-    greet::greet(stream).await
+    preface_timeout::read_preface(stream).await
 }
 
 fn builder(streams: Streams, bounds: &Bounds) -> auto::Builder<Streams> {

@@ -18,7 +18,7 @@ tokio::task_local! {
 
 /// Resets the HTTP/2 stream that this was called in, once it is cancelled. None elsewhere: an
 /// HTTP/1 connection is cut when its peer does not read.
-pub fn stream_end() -> Option<CancellationToken> {
+pub fn stream_reset() -> Option<CancellationToken> {
     END.try_with(Clone::clone).ok()
 }
 

@@ -19,7 +19,7 @@ use crate::limits;
 /// Charges an answer to the address of its client until the client has room for it. Without room
 /// in the budget it becomes an answer without a body, which needs no window. Streams that do not
 /// know their length have limits of their own, and HTTP/1 has one answer for each connection.
-pub fn until_read(response: Response<Body>) -> Response<Body> {
+pub fn charge_until_read(response: Response<Body>) -> Response<Body> {
     let bytes = response.body().size_hint().exact().filter(|bytes| *bytes > 0);
     let (Some(bytes), Some(connection)) = (bytes, streams::connection()) else { return response };
     if !streams::is_stream() {

@@ -22,9 +22,8 @@ use tracing::{Metadata, Subscriber};
 use tracing_subscriber::{Layer, filter, registry::LookupSpan};
 
 use super::{
-    Kind, Span,
-    log::{Work, in_work},
-    pipe,
+    Span, export_queue,
+    log::{LogContext, in_work},
     span::field,
     wire::{self, Value},
 };
@@ -39,7 +38,7 @@ pub(super) fn layer<S>() -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
 {
-    let provider = SdkTracerProvider::builder().with_span_processor(IntoPipe).build();
+    let provider = SdkTracerProvider::builder().with_span_processor(IntoQueue).build();
     let tracer = provider.tracer("agent");
     global::set_tracer_provider(provider);
     global::set_text_map_propagator(TraceContextPropagator::new());
@@ -54,11 +53,11 @@ fn is_agents(about: &Metadata<'_>) -> bool {
 }
 
 /// Whatever `future` records is below the span of `work`, which is another after an answer.
-pub(super) async fn below<F: Future>(work: Arc<dyn Work>, future: F) -> F::Output {
+pub(super) async fn below<F: Future>(work: Arc<dyn LogContext>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|polling| {
         let context = || Context::new().with_remote_span_context((&work.trace()).into());
-        let _below = pipe::listens().then(|| context().attach());
+        let _below = export_queue::is_enabled().then(|| context().attach());
         future.as_mut().poll(polling)
     })
     .await
@@ -66,9 +65,9 @@ pub(super) async fn below<F: Future>(work: Arc<dyn Work>, future: F) -> F::Outpu
 
 /// Puts what the SDK has recorded to what waits to be exported.
 #[derive(Debug)]
-struct IntoPipe;
+struct IntoQueue;
 
-impl SpanProcessor for IntoPipe {
+impl SpanProcessor for IntoQueue {
     fn on_start(&self, _: &mut opentelemetry_sdk::trace::Span, _: &Context) {}
 
     fn on_end(&self, span: SpanData) {
@@ -88,11 +87,11 @@ fn convert(data: &SpanData) -> Span {
     let context = TraceContext::from(&data.span_context);
     let parent = context.above(u64::from_be_bytes(data.parent_span_id.to_bytes()));
     let kind = match data.span_kind {
-        SpanKind::Internal => Kind::Internal,
-        SpanKind::Server => Kind::Server,
-        SpanKind::Client => Kind::Client,
-        SpanKind::Producer => Kind::Producer,
-        SpanKind::Consumer => Kind::Consumer,
+        SpanKind::Internal => super::SpanKind::Internal,
+        SpanKind::Server => super::SpanKind::Server,
+        SpanKind::Client => super::SpanKind::Client,
+        SpanKind::Producer => super::SpanKind::Producer,
+        SpanKind::Consumer => super::SpanKind::Consumer,
     };
     let began = Some(nanos(data.start_time));
     let mut span = Span::named(kind, context, &parent, began, format_args!("{}", data.name));

@@ -21,13 +21,13 @@ use tokio::{
 use tonic::Code;
 
 use super::{
-    pipe::{Batch, Pipe},
+    export_queue::{Batch, ExportQueue},
     settings::{Protocol, Target},
     wire,
 };
 use crate::{
-    dial::{Connector, causes},
-    limits,
+    dial::Connector,
+    error_chain, limits,
     tls::{self, Trust},
 };
 
@@ -42,14 +42,14 @@ const USER: &str = concat!("OTel-OTLP-Exporter-faultline/", env!("CARGO_PKG_VERS
 
 /// What a thread empties into a target.
 pub(super) struct Flow {
-    pub(super) pipe: &'static Pipe,
+    pub(super) queue: &'static ExportQueue,
     pub(super) target: Target,
 }
 
-/// The thread. It ends when its pipes are closed and empty, or could not be emptied in time.
+/// The thread. It ends when its queues are closed and empty, or could not be emptied in time.
 #[derive(Debug)]
 pub(super) struct Exporter {
-    pipes: Vec<&'static Pipe>,
+    queues: Vec<&'static ExportQueue>,
     over: oneshot::Receiver<()>,
 }
 
@@ -58,7 +58,7 @@ impl Exporter {
         flows: Vec<Flow>,
         resource: &BTreeMap<String, String>,
     ) -> Result<Self, tls::Error> {
-        let pipes = flows.iter().map(|flow| flow.pipe).collect();
+        let queues = flows.iter().map(|flow| flow.queue).collect();
         let (done, over) = oneshot::channel();
         let couriers = flows.into_iter().map(|flow| Courier::new(flow, resource));
         let couriers = couriers.collect::<Result<Vec<_>, _>>()?;
@@ -75,19 +75,19 @@ impl Exporter {
         if let Err(error) = thread::Builder::new().name("otlp".to_owned()).spawn(work) {
             tracing::error!(%error, "nothing is exported: no thread");
         }
-        Ok(Self { pipes, over })
+        Ok(Self { queues, over })
     }
 
     /// Sends what waits, but not for ever.
     pub(super) async fn finish(self) {
-        self.pipes.iter().for_each(|pipe| pipe.close());
+        self.queues.iter().for_each(|queue| queue.close());
         // The thread keeps the time itself; this is for one that cannot.
         let _ = timeout(limits::OTLP_FLUSH + Duration::from_secs(1), self.over).await;
     }
 }
 
 struct Courier {
-    pipe: &'static Pipe,
+    queue: &'static ExportQueue,
     target: Target,
     client: Client<Connector, Full<Bytes>>,
     /// What stands before the records of every batch: resource and scope.
@@ -111,7 +111,7 @@ enum Answer {
 
 impl Courier {
     fn new(flow: Flow, resource: &BTreeMap<String, String>) -> Result<Self, tls::Error> {
-        let Flow { pipe, target } = flow;
+        let Flow { queue, target } = flow;
         let connector = Connector::new(Trust::with_ca(target.ca.as_deref())?);
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new());
@@ -125,20 +125,20 @@ impl Courier {
                 wire::attribute(out, 1, key, value.into());
             }
         });
-        Ok(Self { pipe, target, client, resource: head, was_told: false, end: None, lost: 0 })
+        Ok(Self { queue, target, client, resource: head, was_told: false, end: None, lost: 0 })
     }
 
     async fn run(mut self) {
         loop {
-            if !self.pipe.has_full() && !self.pipe.is_closed() {
-                let _ = timeout(self.target.delay, self.pipe.ready.notified()).await;
+            if !self.queue.has_full() && !self.queue.is_closed() {
+                let _ = timeout(self.target.delay, self.queue.ready.notified()).await;
             }
             // Asked before, so that nothing is left behind that came before the end.
-            let is_closed = self.pipe.is_closed();
-            while let Some(batch) = self.pipe.take() {
+            let is_closed = self.queue.is_closed();
+            while let Some(batch) = self.queue.take() {
                 self.insist(batch).await;
                 // What is not full has time, unless it is the end.
-                if !self.pipe.has_full() && !is_closed {
+                if !self.queue.has_full() && !is_closed {
                     break;
                 }
             }
@@ -183,8 +183,8 @@ impl Courier {
     }
 
     async fn closing(&self) {
-        while !self.pipe.is_closed() {
-            self.pipe.ready.notified().await;
+        while !self.queue.is_closed() {
+            self.queue.ready.notified().await;
         }
     }
 
@@ -192,7 +192,7 @@ impl Courier {
     /// is little for a collector that is known to be away.
     async fn post(&mut self, body: Bytes) -> Answer {
         let patience = Instant::now() + self.target.timeout;
-        if self.pipe.is_closed() {
+        if self.queue.is_closed() {
             let flush = if self.was_told { PAUSE_MIN } else { limits::OTLP_FLUSH };
             self.end.get_or_insert_with(|| Instant::now() + flush);
         }
@@ -200,10 +200,7 @@ impl Courier {
         let asked = async {
             match self.client.request(self.request(body)).await {
                 Ok(response) => self.read(response).await,
-                Err(error) => {
-                    let why: Vec<_> = causes(&error).map(ToString::to_string).collect();
-                    Answer::NotNow(why.join(": "), None)
-                }
+                Err(error) => Answer::NotNow(error_chain::one_line(&error), None),
             }
         };
         match timeout_at(until, asked).await {
@@ -302,7 +299,7 @@ impl Courier {
     }
 
     fn tell_recovery(&mut self) {
-        let dropped = self.pipe.take_dropped();
+        let dropped = self.queue.take_dropped();
         self.lost += dropped;
         if self.was_told || dropped > 0 {
             let (what, lost) = (self.target.signal.what(), std::mem::take(&mut self.lost));
@@ -315,7 +312,7 @@ impl Courier {
     }
 
     fn tell_losses(&mut self) {
-        let lost = self.lost + self.pipe.take_dropped();
+        let lost = self.lost + self.queue.take_dropped();
         if lost > 0 {
             tracing::warn!(lost, "some {} were not sent", self.target.signal.what());
         }

@@ -23,21 +23,24 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use super::{bridge, pipe, wire};
+use super::{bridge, export_queue, wire};
 use crate::TraceContext;
 
 /// What code works on while it runs.
-pub trait Work: Send + Sync {
+pub trait LogContext: Send + Sync {
     fn trace(&self) -> TraceContext;
     fn task(&self) -> &str;
 }
 
 tokio::task_local! {
-    static WORK: Arc<dyn Work>;
+    static WORK: Arc<dyn LogContext>;
 }
 
 /// Whatever `future` logs is about `work`, and whatever spans it makes are below that.
-pub fn about<F: Future>(work: Arc<dyn Work>, future: F) -> impl Future<Output = F::Output> {
+pub fn with_log_context<F: Future>(
+    work: Arc<dyn LogContext>,
+    future: F,
+) -> impl Future<Output = F::Output> {
     WORK.scope(Arc::clone(&work), bridge::below(work, future))
 }
 
@@ -45,7 +48,7 @@ pub(super) fn in_work() -> bool {
     WORK.try_with(|_| ()).is_ok()
 }
 
-fn work() -> Option<Arc<dyn Work>> {
+fn work() -> Option<Arc<dyn LogContext>> {
     WORK.try_with(Arc::clone).ok()
 }
 
@@ -151,7 +154,7 @@ pub(super) struct Records;
 
 impl<S: Subscriber> Layer<S> for Records {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let Some(pipe) = pipe::logs() else { return };
+        let Some(queue) = export_queue::logs() else { return };
         let mut record = Record::default();
         event.record(&mut record);
         let metadata = event.metadata();
@@ -173,7 +176,7 @@ impl<S: Subscriber> Layer<S> for Records {
             }
             wire::fixed32(out, 8, context.flags().into());
         }
-        pipe.push(out);
+        queue.push(out);
     }
 }
 
@@ -235,7 +238,7 @@ mod tests {
 
     struct Job;
 
-    impl Work for Job {
+    impl LogContext for Job {
         fn trace(&self) -> TraceContext {
             TraceContext::read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "")
         }
@@ -282,7 +285,7 @@ mod tests {
     {
         let (lines, _guard) = subscribe(JsonFields::new(), format);
         tracing::info!("outside");
-        about(Arc::new(Job), async {
+        with_log_context(Arc::new(Job), async {
             tracing::info!(n = 1, "inside");
             tracing::info!(trace.id = "another", "itself");
         })

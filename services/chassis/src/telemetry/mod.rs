@@ -9,28 +9,29 @@
 
 mod bridge;
 mod export;
-mod hold;
+mod export_queue;
 mod log;
-mod pipe;
+mod panic_hook;
 pub(crate) mod sampler;
+mod semconv;
 mod settings;
 mod span;
-mod tell;
+mod span_guard;
 mod wire;
 
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
 use self::{
     export::{Exporter, Flow},
-    pipe::{Pipe, Tracing},
+    export_queue::{ExportQueue, Tracing},
     settings::{BadEndpoint, Settings},
 };
 use crate::{TraceContext, config::Environment, tls};
 
-pub use hold::{Calling, SharedSpan};
-pub use log::{Work, about};
-pub use span::{Finished, Kind, Span, link};
-pub use tell::{Outcome, RPC_STATUS, is_servers_fault};
+pub use log::{LogContext, with_log_context};
+pub use semconv::{Outcome, RPC_STATUS, is_server_error};
+pub use span::{Finished, Span, SpanKind, link};
+pub use span_guard::{ClientSpan, SharedSpan};
 pub use wire::Value;
 
 /// How the process logs, and what it exports.
@@ -88,6 +89,7 @@ pub fn start(options: Options) -> Result<Telemetry, Error> {
     let agents = settings.traces.is_some().then(bridge::layer);
     let started = tracing_subscriber::registry().with(lines).with(records).with(agents).try_init();
     started.map_err(|_| Error::Twice)?;
+    panic_hook::install();
     for what in &settings.passed_over {
         tracing::warn!("ignored an unusable setting: {what}");
     }
@@ -99,15 +101,15 @@ fn exporter(settings: Settings, options: &Options) -> Result<Option<Exporter>, E
     let mut flows = Vec::new();
     if let Some(target) = settings.traces {
         let tracing = Tracing {
-            pipe: Pipe::new(target.batch_max, target.queue_max),
+            queue: ExportQueue::new(target.batch_max, target.queue_max),
             keep_errors: options.keep_errors,
             openinference: options.openinference,
         };
-        flows.push(Flow { pipe: pipe::open_traces(tracing).ok_or(Error::Twice)?, target });
+        flows.push(Flow { queue: export_queue::open_traces(tracing).ok_or(Error::Twice)?, target });
     }
     if let Some(target) = settings.logs {
-        let pipe = Pipe::new(target.batch_max, target.queue_max);
-        flows.push(Flow { pipe: pipe::open_logs(pipe).ok_or(Error::Twice)?, target });
+        let queue = ExportQueue::new(target.batch_max, target.queue_max);
+        flows.push(Flow { queue: export_queue::open_logs(queue).ok_or(Error::Twice)?, target });
     }
     match flows.is_empty() {
         true => Ok(None),
@@ -116,14 +118,14 @@ fn exporter(settings: Settings, options: &Options) -> Result<Option<Exporter>, E
 }
 
 /// Whether anybody listens to spans: if not, nothing need be found out for them.
-pub fn listens() -> bool {
-    pipe::listens()
+pub fn is_enabled() -> bool {
+    export_queue::is_enabled()
 }
 
 /// The context of an attempt or a call below `parent`. A process that exports no spans hands the
 /// parent on, as a no-op tracer does: ids of spans that nobody exports would break the trace.
-pub fn below(parent: &TraceContext) -> TraceContext {
-    match listens() || !parent.has_span() {
+pub fn child_context(parent: &TraceContext) -> TraceContext {
+    match is_enabled() || !parent.has_span() {
         true => parent.child(),
         false => parent.clone(),
     }
@@ -145,15 +147,15 @@ impl Telemetry {
 
 /// Every span of this process from now on, for tests.
 #[derive(Clone, Copy, Debug)]
-pub struct InMemory(&'static Pipe);
+pub struct InMemory(&'static ExportQueue);
 
 /// Collects instead of exporting.
 pub fn in_memory() -> Result<InMemory, Error> {
-    let pipe = Pipe::new(usize::MAX, usize::MAX);
-    let tracing = Tracing { pipe, keep_errors: false, openinference: false };
-    let pipe = pipe::open_traces(tracing).ok_or(Error::Twice)?;
+    let queue = ExportQueue::new(usize::MAX, usize::MAX);
+    let tracing = Tracing { queue, keep_errors: false, openinference: false };
+    let queue = export_queue::open_traces(tracing).ok_or(Error::Twice)?;
     tracing_subscriber::registry().with(bridge::layer()).try_init().map_err(|_| Error::Twice)?;
-    Ok(InMemory(pipe))
+    Ok(InMemory(queue))
 }
 
 impl InMemory {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Display, path::PathBuf, str::FromStr, time
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use super::{pipe::Signal, sampler::Sampler};
+use super::{export_queue::Signal, sampler::Sampler};
 use crate::{config::Environment, limits};
 
 /// How OTLP travels.

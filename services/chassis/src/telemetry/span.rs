@@ -5,14 +5,14 @@
 use std::fmt;
 
 use super::{
-    pipe::{self, Pipe},
+    export_queue::{self, ExportQueue},
     wire::{self, Value},
 };
 use crate::TraceContext;
 
 /// Which side of a call it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpanKind {
     Internal = 1,
     Server = 2,
     Client = 3,
@@ -66,8 +66,8 @@ pub struct Span {
 
 #[derive(Debug)]
 struct Recorded {
-    pipe: &'static Pipe,
-    kind: Kind,
+    queue: &'static ExportQueue,
+    kind: SpanKind,
     is_sampled: bool,
     /// The fields so far.
     bytes: Vec<u8>,
@@ -76,19 +76,19 @@ struct Recorded {
 
 impl Span {
     /// A child of `parent` that begins now.
-    pub fn begin(kind: Kind, parent: &TraceContext, name: fmt::Arguments<'_>) -> Self {
+    pub fn begin(kind: SpanKind, parent: &TraceContext, name: fmt::Arguments<'_>) -> Self {
         Self::named(kind, parent.child(), parent, None, name)
     }
 
     /// The span that `context` names, a child of `parent`, begun at that time.
     pub fn named(
-        kind: Kind,
+        kind: SpanKind,
         context: TraceContext,
         parent: &TraceContext,
         began_ns: Option<u64>,
         name: fmt::Arguments<'_>,
     ) -> Self {
-        let Some(pipe) = pipe::spans(context.is_sampled()) else {
+        let Some(queue) = export_queue::spans(context.is_sampled()) else {
             return Self { context, recorded: None };
         };
         let mut bytes = Vec::with_capacity(USUAL_BYTES);
@@ -104,10 +104,11 @@ impl Span {
         wire::text(out, field::NAME, name);
         wire::number(out, field::KIND, kind as u64);
         wire::fixed64(out, field::START, began_ns.unwrap_or_else(wire::now));
-        let remote = if kind == Kind::Server && parent.has_span() { PARENT_IS_REMOTE } else { 0 };
+        let remote =
+            if kind == SpanKind::Server && parent.has_span() { PARENT_IS_REMOTE } else { 0 };
         wire::fixed32(out, field::FLAGS, u32::from(context.flags()) | remote);
         let is_sampled = context.is_sampled();
-        let recorded = Recorded { pipe, kind, is_sampled, bytes, is_error: false };
+        let recorded = Recorded { queue, kind, is_sampled, bytes, is_error: false };
         Self { context, recorded: Some(recorded) }
     }
 
@@ -125,7 +126,7 @@ impl Span {
         self.recorded.is_some()
     }
 
-    pub(super) fn kind(&self) -> Option<Kind> {
+    pub(super) fn kind(&self) -> Option<SpanKind> {
         self.recorded.as_ref().map(|recorded| recorded.kind)
     }
 
@@ -146,7 +147,7 @@ impl Span {
     }
 
     /// The same, unless there is nothing to say.
-    pub fn set_some(&mut self, key: &str, text: &str) -> &mut Self {
+    pub fn set_non_empty(&mut self, key: &str, text: &str) -> &mut Self {
         if text.is_empty() { self } else { self.set(key, text) }
     }
 
@@ -222,7 +223,7 @@ impl Span {
 
 impl Recorded {
     /// `None`: its trace is not sampled, and it is no error that is kept all the same.
-    fn end(mut self, ended_ns: Option<u64>) -> Option<(&'static Pipe, Vec<u8>)> {
+    fn end(mut self, ended_ns: Option<u64>) -> Option<(&'static ExportQueue, Vec<u8>)> {
         let out = &mut self.bytes;
         wire::fixed64(out, field::END, ended_ns.unwrap_or_else(wire::now));
         if !self.is_sampled && !self.is_error {
@@ -233,14 +234,14 @@ impl Recorded {
             let key = "faultline.trace.partial";
             wire::attribute(&mut self.bytes, field::ATTRIBUTES, key, true.into());
         }
-        Some((self.pipe, self.bytes))
+        Some((self.queue, self.bytes))
     }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Some((pipe, bytes)) = self.recorded.take().and_then(|recorded| recorded.end(None)) {
-            pipe.push(&bytes);
+        if let Some((queue, bytes)) = self.recorded.take().and_then(|recorded| recorded.end(None)) {
+            queue.push(&bytes);
         }
     }
 }
@@ -248,12 +249,12 @@ impl Drop for Span {
 /// A span that is over and waits to be sent. Dropped, it never was.
 #[derive(Debug)]
 #[must_use = "what is not sent never was"]
-pub struct Finished(Option<(&'static Pipe, Vec<u8>)>);
+pub struct Finished(Option<(&'static ExportQueue, Vec<u8>)>);
 
 impl Finished {
     pub fn send(self) {
-        if let Some((pipe, bytes)) = self.0 {
-            pipe.push(&bytes);
+        if let Some((queue, bytes)) = self.0 {
+            queue.push(&bytes);
         }
     }
 }

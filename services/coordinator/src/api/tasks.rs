@@ -13,9 +13,8 @@ use faultline_proto::{
         TaskState, send_message_response::Payload,
     },
     id::TaskId,
-    reason,
+    reason, request_options,
     v1::AgentOffer,
-    wish,
 };
 use prost_types::Timestamp;
 use tokio::sync::{mpsc, oneshot};
@@ -184,7 +183,7 @@ impl Core {
         request: CancelTaskRequest,
         caller: &Caller,
     ) -> Result<a2a::Task, Error> {
-        let why = wish::cancel_reason(&request)?;
+        let why = request_options::cancel_reason(&request)?;
         let task = self.visible(&request.id, &request.tenant, caller).await?;
         let (initiator, by) = match caller.calling {
             Some(_) => ("parent", "cancelled by the agent that delegated it"),

@@ -58,7 +58,7 @@ impl Core {
                 Ok(began) => good_until = began + self.lease(),
                 Err(error) => {
                     let renewed = good_until - self.lease();
-                    if renewed.elapsed() >= limits::STORE_SILENCE_MAX {
+                    if renewed.elapsed() >= limits::STORE_RESPONSE_TIMEOUT {
                         self.answer_without_store(&mut []);
                     }
                     self.beat_failed(&error, good_until);

@@ -4,7 +4,7 @@
 use crate::calls::caller::CallKey;
 use std::{sync::Arc, time::Duration};
 
-use faultline_chassis::metrics::Held;
+use faultline_chassis::metrics::GaugeGuard;
 use faultline_proto::{
     Failure,
     a2a::{self, SendMessageResponse, send_message_response::Payload},
@@ -44,7 +44,7 @@ pub(crate) struct Live {
     pub(crate) queued: Option<Instant>,
     /// Of its agent.
     pub(crate) meters: Arc<AgentMeters>,
-    _active: Held,
+    _active: GaugeGuard,
     /// Which of its spans are under way.
     pub(crate) open: Open,
 }
@@ -110,7 +110,7 @@ impl Live {
             watchers: Vec::new(),
             waiters: Vec::new(),
             queued: None,
-            _active: meters.active.hold(),
+            _active: meters.active.guard(),
             meters,
         }
     }

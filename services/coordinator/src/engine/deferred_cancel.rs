@@ -29,7 +29,7 @@ pub(crate) fn is_stop(task: &Task) -> bool {
 
 /// A stop is tried for as long as it has time, ever more slowly.
 pub(crate) fn rules(usual: Rules) -> Rules {
-    Rules { retries: u32::MAX, cap: limits::STOP_PAUSE_MAX, ..usual }
+    Rules { retries: u32::MAX, cap: limits::DEFERRED_CANCEL_BACKOFF_MAX, ..usual }
 }
 
 impl State {
@@ -63,7 +63,7 @@ impl State {
                 message: order(id),
                 trace,
                 parent: None,
-                limit: Some(limits::STOP_KEPT),
+                limit: Some(limits::DEFERRED_CANCEL_RETENTION),
                 may_message: false,
                 checkpoint,
             };

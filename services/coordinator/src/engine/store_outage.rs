@@ -46,7 +46,7 @@ fn is_silent(ticks: u32) -> bool {
 /// The timer for [`Core::patiently`]. One serves many batches, and is set a few times a second at
 /// most.
 pub(crate) fn clock() -> Interval {
-    let mut clock = interval(limits::STORE_SILENCE_MAX / TICKS);
+    let mut clock = interval(limits::STORE_RESPONSE_TIMEOUT / TICKS);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     clock
 }
@@ -104,14 +104,14 @@ pub(crate) async fn read_in_time<T>(
     reading: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     let late = || Error::Store { detail: LATE.to_owned() };
-    timeout(limits::STORE_SILENCE_MAX, reading).await.unwrap_or_else(|_| Err(late()))
+    timeout(limits::STORE_RESPONSE_TIMEOUT, reading).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Bounds a step of a send that may have changed something.
 pub(crate) async fn write_in_time<T>(
     writing: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    timeout(limits::STORE_SILENCE_MAX, writing).await.unwrap_or_else(|_| Err(unknown()))
+    timeout(limits::STORE_RESPONSE_TIMEOUT, writing).await.unwrap_or_else(|_| Err(unknown()))
 }
 
 impl State {

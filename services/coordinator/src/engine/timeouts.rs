@@ -114,7 +114,7 @@ impl State {
         }
         let (budget, due) = (live.task.budget, Due::Deadline(id));
         if let Some(at) = live.task.retry_at {
-            let pause = until(at, now()).min(limits::RETRY_PAUSE_MAX);
+            let pause = until(at, now()).min(limits::RETRY_BACKOFF_MAX);
             self.timers.set(Due::Pause(id), Instant::now() + pause);
         }
         match live.task.next_expiry() {
@@ -180,7 +180,7 @@ impl State {
     /// The client of a call that wanted this task went away before it was answered.
     pub(crate) fn abandon_after(&mut self, id: TaskId, grace: Duration) {
         // Its caller came back elsewhere before we noticed that it had gone.
-        if self.wanted.get(&id).is_some_and(|since| since.elapsed() < limits::WANTED_FOR) {
+        if self.wanted.get(&id).is_some_and(|since| since.elapsed() < limits::PEER_WATCH_TTL) {
             return;
         }
         let known = self.live.contains_key(&id) || self.followed.contains_key(&id);
@@ -203,10 +203,10 @@ impl State {
     pub(crate) fn is_wanted_elsewhere(&mut self, id: TaskId) {
         self.timers.clear(Due::Abandoned(id));
         let now = Instant::now();
-        if self.wanted.len() >= limits::WANTED_MAX {
-            self.wanted.retain(|_, since| now.duration_since(*since) < limits::WANTED_FOR);
+        if self.wanted.len() >= limits::PEER_WATCHES_MAX {
+            self.wanted.retain(|_, since| now.duration_since(*since) < limits::PEER_WATCH_TTL);
         }
-        if self.wanted.len() < limits::WANTED_MAX {
+        if self.wanted.len() < limits::PEER_WATCHES_MAX {
             self.wanted.insert(id, now);
         }
     }

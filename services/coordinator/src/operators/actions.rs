@@ -7,11 +7,11 @@ use faultline_proto::{
     a2a::{Message, Part, Role, SendMessageConfiguration, SendMessageRequest, part::Content},
     answer,
     id::TaskId,
+    request_options,
     v1::{
         self, AnswerAction, InspectRequest, InspectResponse, OperatorAnswerRequest,
         OperatorCancelRequest,
     },
-    wish,
 };
 use tokio::sync::oneshot;
 
@@ -33,7 +33,7 @@ impl Core {
         caller.check_operates()?;
         let task = self.anybodys(&request.task_id).await?;
         let (id, by) = (task.id, "cancelled by an operator");
-        let why = wish::in_words(&request.reason);
+        let why = request_options::in_words(&request.reason);
         self.stop(task, cancelled("operator", by, why.as_deref()), "operator").await?;
         tracing::info!(task = %id, operator = caller.principal, "an operator cancelled a task");
         self.inspect(InspectRequest { task_id: request.task_id }, caller).await

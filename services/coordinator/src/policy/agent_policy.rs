@@ -153,7 +153,7 @@ struct Checked {
 }
 
 fn check(agent: Option<&str>, keys: &Checked) -> Result<(), StartError> {
-    let longest = limits::RETRY_PAUSE_MAX.as_millis() as u64;
+    let longest = limits::RETRY_BACKOFF_MAX.as_millis() as u64;
     let times = [
         ("retry_base_ms", keys.retry_base_ms),
         ("retry_cap_ms", keys.retry_cap_ms),

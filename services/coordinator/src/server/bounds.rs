@@ -2,7 +2,7 @@
 
 use faultline_chassis::{
     limits,
-    server::{Bounds, Kind, Limits},
+    server::{Bounds, Quotas, Resource},
 };
 
 use crate::{Config, Error, server::keda};
@@ -26,19 +26,27 @@ impl Config {
             return Err(Error::Setting { key, value: 0, what });
         }
         let [(_, connections), (_, watches), (_, streams)] = each;
-        let limits = Limits::default()
-            .with(Kind::Connection, connections, limits::CONNECTIONS_MAX)
-            .with(Kind::HealthWatch, watches, limits::HEALTH_WATCHES_MAX)
-            .with(Kind::BufferedBytes, limits::HEADS_PER_ADDRESS_MAX, limits::HEADS_MAX)
-            .with(Kind::ScalerStream, streams, limits::SCALER_STREAMS_MAX)
-            .with(Kind::OpenCall, limits::OPEN_CALLS_PER_ADDRESS_MAX, limits::OPEN_CALLS_MAX)
+        let limits = Quotas::default()
+            .with(Resource::Connection, connections, limits::CONNECTIONS_MAX)
+            .with(Resource::HealthWatch, watches, limits::HEALTH_WATCHES_MAX)
             .with(
-                Kind::Stream,
+                Resource::BufferedBytes,
+                limits::HEAD_BYTES_PER_ADDRESS_MAX,
+                limits::HEAD_BYTES_MAX,
+            )
+            .with(Resource::ScalerStream, streams, limits::SCALER_STREAMS_MAX)
+            .with(
+                Resource::UnauthenticatedCall,
+                limits::OPEN_CALLS_PER_ADDRESS_MAX,
+                limits::OPEN_CALLS_MAX,
+            )
+            .with(
+                Resource::Stream,
                 limits::MESH_STREAMS_OPEN_PER_ADDRESS_MAX,
                 limits::MESH_STREAMS_OPEN_MAX,
             )
             .with(
-                Kind::UnreadBytes,
+                Resource::UnreadBytes,
                 limits::UNREAD_BYTES_PER_ADDRESS_MAX,
                 limits::UNREAD_BYTES_MAX,
             );

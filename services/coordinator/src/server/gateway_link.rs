@@ -20,7 +20,7 @@ use std::{
 use faultline_chassis::{
     limits,
     metrics::calls::Call as Measured,
-    telemetry::{Kind, Span, link},
+    telemetry::{Span, SpanKind, link},
 };
 use faultline_proto::{
     Failure,
@@ -291,7 +291,7 @@ impl Line {
         self.streams().insert(id, Arc::clone(&reader));
         let counted = Streaming::new(self);
         tokio::spawn(async move {
-            let _open = line.core.meters.open.hold();
+            let _open = line.core.meters.open.guard();
             let all = async {
                 let opened = open.await.map_err(Failure::from);
                 measured.end(opened.as_ref().err());
@@ -444,7 +444,7 @@ async fn guarded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, F
 pub(crate) fn serve_span(method: &'static str, asked: v1::Caller) -> (Span, Caller) {
     let mut caller = Caller::from(asked);
     let name = format_args!("lf.a2a.v1.A2AService/{method}");
-    let mut span = Span::begin(Kind::Server, &caller.trace, name);
+    let mut span = Span::begin(SpanKind::Server, &caller.trace, name);
     span.rpc("coordinator", method);
     caller.trace = span.context().clone();
     (span, caller)

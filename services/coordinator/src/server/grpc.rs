@@ -30,8 +30,8 @@ use faultline_proto::{
         StreamResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
         a2a_service_server::A2aService,
     },
+    request_options,
     v1::Caller as Asked,
-    wish,
 };
 use futures::Stream;
 use tokio::{sync::oneshot, time::Instant};
@@ -164,14 +164,16 @@ fn wishing(
     request: &Request<SendMessageRequest>,
     waits: bool,
 ) -> Result<Caller, Failure> {
-    let said = request.metadata().get_all(wish::TIMEOUT_HEADER);
+    let said = request.metadata().get_all(request_options::TIMEOUT_HEADER);
     let said = said.iter().map(|value| value.to_str().unwrap_or("?"));
     let send = request.get_ref();
     let patience = caller.deadline.filter(|_| waits);
     let patience = patience.map(|at| at.saturating_duration_since(Instant::now()));
-    let patience = patience.map(|left| left.saturating_sub(wish::reserve(left)).max(SHORTEST));
-    caller.task_timeout = wish::task_timeout(said, send)?.into_iter().chain(patience).min();
-    caller.cancel_after = wish::on_disconnect(send)?;
+    let patience =
+        patience.map(|left| left.saturating_sub(request_options::reserve(left)).max(SHORTEST));
+    caller.task_timeout =
+        request_options::task_timeout(said, send)?.into_iter().chain(patience).min();
+    caller.cancel_after = request_options::on_disconnect(send)?;
     Ok(caller)
 }
 

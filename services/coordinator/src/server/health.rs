@@ -10,7 +10,7 @@ use std::{
 use faultline_chassis::{
     admin::Ready,
     limits,
-    server::{self, Kind},
+    server::{self, Resource},
 };
 use faultline_proto::{
     Failure,
@@ -77,11 +77,11 @@ impl Health for Condition {
     /// By a look now and then, so that nothing is added to the path of a task. A service that is
     /// not known is no error here: it might come yet.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Beats>, Status> {
-        let taken = server::take(Kind::HealthWatch).map_err(Status::from)?;
+        let taken = server::acquire(Resource::HealthWatch).map_err(Status::from)?;
         let known = SERVICES.contains(&request.get_ref().service.as_str());
         let readiness = self.readiness.clone();
         let look = move || if known { status(&readiness) } else { ServiceUnknown };
-        let mut looks = interval(limits::HEALTH_LOOK);
+        let mut looks = interval(limits::HEALTH_POLL_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let changes = stream::unfold((looks, None), move |(mut looks, told)| {
             let look = look.clone();

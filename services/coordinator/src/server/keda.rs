@@ -13,7 +13,7 @@ use std::{
 
 use faultline_chassis::{
     limits,
-    server::{self, Kind, Taken},
+    server::{self, QuotaPermit, Resource},
 };
 use faultline_proto::{
     Failure,
@@ -198,7 +198,7 @@ impl RecentDemand {
 
 impl Scaler {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self::with_age(core, limits::SCALER_LOOK / 4)
+        Self::with_age(core, limits::SCALER_POLL_INTERVAL / 4)
     }
 
     fn with_age(core: Arc<Core>, age_max: Duration) -> Self {
@@ -219,8 +219,8 @@ impl Scaler {
             let text = format!("{told} scaled objects are told already: ask with IsActive");
             Failure::new(&reason::RESOURCE_EXHAUSTED).because(text)
         })?;
-        let taken = server::take(Kind::ScalerStream)?;
-        let mut looks = interval(limits::SCALER_LOOK);
+        let taken = server::acquire(Resource::ScalerStream)?;
+        let mut looks = interval(limits::SCALER_POLL_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Watch {
             core: Arc::downgrade(&self.core),
@@ -244,7 +244,7 @@ struct Watch {
     told: Option<bool>,
     _permit: OwnedSemaphorePermit,
     /// Of what its address may have.
-    _taken: Option<Taken>,
+    _taken: Option<QuotaPermit>,
 }
 
 impl Watch {

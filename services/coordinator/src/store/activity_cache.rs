@@ -54,7 +54,7 @@ impl Pulse {
         let most = limits::BUCKETS_MAX as Millis * settled.over.width;
         settled = settled.from(settled.over.end() - most);
         all.push_front(settled);
-        all.truncate(limits::PULSE_WIDTHS_MAX);
+        all.truncate(limits::ACTIVITY_WIDTHS_MAX);
     }
 }
 

@@ -458,5 +458,5 @@ pub(crate) async fn open(config: &Config) -> Result<Box<dyn Store>, StartError> 
 
 /// How long a key is kept.
 pub(crate) fn key_retention() -> Millis {
-    limits::IDEMPOTENCY_KEPT.as_millis() as Millis
+    limits::IDEMPOTENCY_RETENTION.as_millis() as Millis
 }

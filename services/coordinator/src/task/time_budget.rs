@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use faultline_proto::wish::{self, TASK_TIMEOUT_MAX};
+use faultline_proto::request_options::{self, TASK_TIMEOUT_MAX};
 
 use crate::task::Millis;
 
@@ -68,7 +68,7 @@ pub(crate) fn allot(
     let asked = asked.map(|asked| asked_max.map_or(asked, |max| asked.min(max)));
     let parent = match parent_left {
         None => None,
-        Some(left) => match left.saturating_sub(wish::reserve(left)) {
+        Some(left) => match left.saturating_sub(request_options::reserve(left)) {
             rest if rest < USEFUL => return Err(left),
             rest => Some(rest),
         },
@@ -129,7 +129,7 @@ mod tests {
                     prop_assert!(asked.is_none_or(|asked| limit <= asked));
                     prop_assert!(asked.is_none() || max.is_none_or(|max| limit <= max));
                     prop_assert!(agent.is_none_or(|agent| limit <= agent));
-                    prop_assert!(left.is_none_or(|left| limit + wish::reserve(left) <= left));
+                    prop_assert!(left.is_none_or(|left| limit + request_options::reserve(left) <= left));
                 }
                 Err(was) => prop_assert!(Some(was) == left && was < USEFUL + ms(21)),
             }

@@ -11,8 +11,8 @@ use std::{
 use faultline_chassis::{
     Metrics, limits,
     metrics::{
-        CALL, Counter, Counters, Def, Gauge, Gauges, Histogram, Histograms, OTHER, SIZE, Unit,
-        WORK,
+        CALL_BOUNDS, Counter, Counters, Def, Gauge, Gauges, Histogram, Histograms, OTHER,
+        SIZE_BOUNDS, Unit, WORK_BOUNDS,
         calls::{Calls, Method},
         failures::Failures,
     },
@@ -41,19 +41,19 @@ const TASKS: Def<2> = Def::time(
     "faultline.task.duration",
     "Tasks that ended, from their submission on, people's time included.",
     ["agent", "state"],
-    WORK,
+    WORK_BOUNDS,
 );
 const WAIT: Def<1> = Def::time(
     "faultline.queue.wait.duration",
     "Time from the wish for a slot to having one.",
     ["agent"],
-    WORK,
+    WORK_BOUNDS,
 );
 const DEADLINE: Def<1> = Def::time(
     "faultline.deadline.remaining",
     "Time that tasks with a deadline had left when they came in.",
     ["agent"],
-    WORK,
+    WORK_BOUNDS,
 );
 const LOST: Def<1> = Def::new(
     "faultline.attempts.lost",
@@ -77,13 +77,13 @@ const ANSWERS: Def<2> = Def::time(
     "faultline.hitl.wait.duration",
     "Time from a question to its answer, or to its expiry.",
     ["agent", "outcome"],
-    WORK,
+    WORK_BOUNDS,
 );
 const STOPS: Def<0> = Def::time(
     "faultline.cancel.propagation.duration",
     "Time from ending a task from outside to its agent's having stopped.",
     [],
-    CALL,
+    CALL_BOUNDS,
 );
 const LATE: Def<0> = Def::new(
     "faultline.reports.late",
@@ -92,9 +92,9 @@ const LATE: Def<0> = Def::new(
     [],
 );
 const COMMITS: Def<0> =
-    Def::time("faultline.store.commit.duration", "Time that a commit took.", [], CALL);
+    Def::time("faultline.store.commit.duration", "Time that a commit took.", [], CALL_BOUNDS);
 const BATCHES: Def<0> = Def {
-    bounds: SIZE,
+    bounds: SIZE_BOUNDS,
     ..Def::new("faultline.store.batch.size", Unit::Of("step"), "Steps in one commit.", [])
 };
 const STORE_FAILURES: Def<0> = Def::new(
@@ -138,7 +138,7 @@ const LAG: Def<0> = Def::time(
     "faultline.stream.lag",
     "Time from an event to its being taken by who watches, while it keeps up.",
     [],
-    CALL,
+    CALL_BOUNDS,
 );
 const OPEN: Def<0> =
     Def::new("faultline.streams.open", Unit::Of("stream"), "Streams that gateways follow.", []);
@@ -237,9 +237,9 @@ impl Meters {
             taken.with([how.word()]);
         }
         Arc::new(Self {
-            send: calls.often(a2a!("SendMessage")),
-            stream: calls.often(a2a!("SendStreamingMessage")),
-            subscribe: calls.often(a2a!("SubscribeToTask")),
+            send: calls.method(a2a!("SendMessage")),
+            stream: calls.method(a2a!("SendStreamingMessage")),
+            subscribe: calls.method(a2a!("SubscribeToTask")),
             calls,
             failures: Failures::of(metrics),
             names: Mutex::default(),

@@ -4,7 +4,7 @@
 
 use faultline_chassis::{
     TraceContext,
-    telemetry::{self, Finished, Kind, Span, link},
+    telemetry::{self, Finished, Span, SpanKind, link},
 };
 use faultline_proto::{
     a2a::TaskState,
@@ -32,7 +32,7 @@ pub(crate) struct Open {
 impl Open {
     /// Of a task that is just coming in.
     pub(crate) fn begun() -> Self {
-        if !telemetry::listens() {
+        if !telemetry::is_enabled() {
             return Self::default();
         }
         Self { run: Some((0, telemetry::now_ns())), ..Self::default() }
@@ -56,7 +56,7 @@ impl Open {
         task: &Task,
         version: impl FnOnce() -> &'a str,
     ) -> Option<EndedSpans> {
-        if !telemetry::listens() {
+        if !telemetry::is_enabled() {
             return None;
         }
         let now = telemetry::now_ns();
@@ -80,7 +80,7 @@ impl Open {
 
     /// The answer is a bare message: nothing is left of the task but its spans.
     pub(crate) fn vanish(&mut self, task: &Task, version: &str) -> Option<EndedSpans> {
-        if !telemetry::listens() {
+        if !telemetry::is_enabled() {
             return None;
         }
         let now = telemetry::now_ns();
@@ -132,7 +132,7 @@ fn run_span(task: &Task, run: u32, began: u64, now: u64, version: &str) -> Optio
     let parent = trace_of(task, run)?;
     let own = parent.with_span(task.span_id(run, 0));
     let mut span = invoked(task, own, &parent, began);
-    span.set_some("gen_ai.agent.version", version);
+    span.set_non_empty("gen_ai.agent.version", version);
     span.state(task.state);
     if run == task.run.number
         && let Some(before) = before(task, |_| 0)
@@ -162,7 +162,7 @@ fn afterword(task: &Task, now: u64) -> Finished {
 
 fn invoked(task: &Task, own: TraceContext, parent: &TraceContext, began: u64) -> Span {
     let name = format_args!("invoke_agent {}", task.agent);
-    let mut span = Span::named(Kind::Client, own, parent, Some(began), name);
+    let mut span = Span::named(SpanKind::Client, own, parent, Some(began), name);
     if span.is_recorded() {
         span.role(ROLE).agent(&task.agent, task.id, &task.context_id);
         span.set("faultline.task.attempts", task.attempts.len() as i64);
@@ -181,12 +181,12 @@ fn attempt_span(task: &Task, (number, run): (u32, u32), began: u64, now: u64) ->
     let own = trace.with_span(task.span_id(run, number));
     let parent = trace.with_span(task.span_id(run, 0));
     let name = format_args!("attempt {agent}");
-    let mut span = Span::named(Kind::Client, own, &parent, Some(began), name);
+    let mut span = Span::named(SpanKind::Client, own, &parent, Some(began), name);
     if !span.is_recorded() {
         return None;
     }
     span.role(ROLE).agent(agent, task.id, &task.context_id);
-    span.set("faultline.attempt", number).set_some("faultline.worker", &attempt.worker);
+    span.set("faultline.attempt", number).set_non_empty("faultline.worker", &attempt.worker);
     if run == task.run.number {
         link_attempt(&mut span, task, &trace, number);
     }

@@ -13,7 +13,7 @@ use faultline_chassis::{
     dial::{Connector, Forbidden},
     limits,
     metrics::Counters,
-    telemetry::{Kind, Span, link},
+    telemetry::{Span, SpanKind, link},
     tls::Trust,
 };
 use faultline_proto::id::TaskId;
@@ -71,7 +71,7 @@ impl Courier {
             .pool_max_idle_per_host(limits::PUSH_REQUESTS_PER_HOST_MAX)
             .build(connector);
         let places = Semaphore::new(limits::PUSH_REQUESTS_MAX);
-        let openings = Semaphore::new(limits::PUSH_OPENINGS_MAX);
+        let openings = Semaphore::new(limits::PUSH_STARTS_MAX);
         // There from the beginning, so that the first of each is seen as one.
         for outcome in ["taken", "retried", "given_up"] {
             deliveries.with([outcome]);
@@ -96,7 +96,7 @@ impl Courier {
         let (since, patience) = (Instant::now(), Duration::from_millis(self.rules.timeout_ms));
         let answer = match timeout(patience, self.client.request(request)).await {
             Err(_) => Answer::NotNow { why: "no answer in time".to_owned(), after: None },
-            Ok(Err(error)) => match Forbidden::within(&error) {
+            Ok(Err(error)) => match Forbidden::find_in(&error) {
                 Some(forbidden) => Answer::Never { why: forbidden.to_string() },
                 None => Answer::NotNow { why: causes(&error), after: None },
             },
@@ -138,7 +138,7 @@ pub(crate) fn span(
     task: TaskId,
     before: Option<&TraceContext>,
 ) -> Span {
-    let mut span = Span::begin(Kind::Client, run, format_args!("POST"));
+    let mut span = Span::begin(SpanKind::Client, run, format_args!("POST"));
     if span.is_recorded() {
         span.role("coordinator").set_text("a2a.task.id", format_args!("{task}"));
         span.set("http.request.method", "POST");
@@ -159,7 +159,7 @@ fn request(target: &Target, body: Bytes, trace: &TraceContext) -> Request<Full<B
         .body(Full::new(body))
         .expect("these headers are good and the URL was read before");
     request.headers_mut().extend(target.headers.clone());
-    trace.put(request.headers_mut());
+    trace.inject(request.headers_mut());
     request
 }
 
@@ -181,7 +181,7 @@ fn read<B>(response: &Response<B>) -> Answer {
 /// spreads those who failed together.
 pub(crate) fn pause(first: Duration, tried: u32, luck: f64) -> Duration {
     let doubled = first.max(PAUSE_MIN).saturating_mul(1 << tried.saturating_sub(1).min(30));
-    doubled.min(limits::PUSH_PAUSE_MAX).mul_f64(0.5 + luck / 2.0)
+    doubled.min(limits::PUSH_BACKOFF_MAX).mul_f64(0.5 + luck / 2.0)
 }
 
 /// An error with its causes, on one line.

@@ -6,7 +6,7 @@ use std::{pin::Pin, sync::Arc};
 use axum::{Router, body::Body};
 use faultline_chassis::{
     Drain, limits,
-    server::{self, GuardLayer, Kind},
+    server::{self, GuardLayer, Resource},
 };
 use faultline_proto::{
     Failure,
@@ -327,7 +327,7 @@ impl Health for Pulse {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Beats>, Status> {
         is_known(&request.into_inner().service)?;
-        let taken = server::take(Kind::HealthWatch).map_err(Status::from)?;
+        let taken = server::acquire(Resource::HealthWatch).map_err(Status::from)?;
         let beats = stream::unfold((self.links.ups(), None), |(mut ups, said)| async move {
             let is_up = *ups.wait_for(|ups| Some(*ups > 0) != said).await.ok()? > 0;
             Some((Ok(health(is_up)), (ups, Some(is_up))))

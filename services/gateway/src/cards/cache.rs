@@ -10,7 +10,7 @@ use std::{
 
 use faultline_chassis::{
     limits,
-    server::{self, Kind},
+    server::{self, Resource},
 };
 use faultline_proto::{
     Failure,
@@ -48,7 +48,7 @@ impl Entry {
     fn fresh(&self) -> Option<Found> {
         // Soon there may be an agent that nobody has offered so far.
         let is_there = self.known.as_ref().is_some_and(|(_, found)| found.is_some());
-        self.younger_than(if is_there { limits::CARD_FRESH } else { limits::CARD_MISSING_FRESH })
+        self.younger_than(if is_there { limits::CARD_TTL } else { limits::CARD_MISSING_TTL })
     }
 }
 
@@ -78,7 +78,8 @@ impl KeptCards {
                     }
                     // Too many are being fetched: an older card is better than none.
                     Err(failure) => {
-                        let kept = entry.and_then(|entry| entry.younger_than(limits::CARD_STALE));
+                        let kept =
+                            entry.and_then(|entry| entry.younger_than(limits::CARD_STALE_TTL));
                         return kept.ok_or(failure);
                     }
                 },
@@ -89,7 +90,7 @@ impl KeptCards {
 
     /// Begins a call whose answer is kept, whoever still waits for it.
     fn fetch(&self, links: &Links, name: Option<&str>) -> Result<Fetch, Failure> {
-        let taken = server::take(Kind::CardFetch)?;
+        let taken = server::acquire(Resource::CardFetch)?;
         let (kept, links, name) = (self.clone(), links.clone(), name.map(str::to_owned));
         let fetching = tokio::spawn(async move {
             let asked = timeout(limits::CARD_FETCH_TIMEOUT, ask(&links, name.as_deref())).await;
@@ -119,13 +120,13 @@ impl KeptCards {
 
 /// Keeps the cache within its bound: agents that do not exist go first, then any.
 fn make_room(entries: &mut HashMap<String, Entry>) {
-    if entries.len() < limits::CARDS_KEPT_MAX {
+    if entries.len() < limits::CARDS_CACHED_MAX {
         return;
     }
     let is_there =
-        |entry: &Entry| entry.younger_than(limits::CARD_STALE).is_some_and(|f| f.is_some());
+        |entry: &Entry| entry.younger_than(limits::CARD_STALE_TTL).is_some_and(|f| f.is_some());
     entries.retain(|_, entry| entry.fetch.is_some() || is_there(entry));
-    if entries.len() >= limits::CARDS_KEPT_MAX {
+    if entries.len() >= limits::CARDS_CACHED_MAX {
         entries.retain(|_, entry| entry.fetch.is_some());
     }
 }

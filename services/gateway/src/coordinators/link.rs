@@ -352,7 +352,7 @@ impl Shared {
     fn end_stuck(&self, now: Instant) {
         let mut state = self.lock();
         let is_forgotten = |open: &Open| match open.waiter {
-            Waiter::Left(at) => now.duration_since(at) >= limits::LEFT_CALL,
+            Waiter::Left(at) => now.duration_since(at) >= limits::ABANDONED_CALL_TIMEOUT,
             Waiter::One(_) | Waiter::Many(_) => false,
         };
         state.waiting.retain(|_, open| !is_forgotten(open));

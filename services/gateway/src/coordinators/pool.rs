@@ -345,7 +345,7 @@ impl Links {
 
     /// Keeps a link to every coordinator there is, for as long as it is polled.
     pub(crate) async fn run(self) {
-        let _following = AbortOnDropHandle::new(tokio::spawn(self.0.members.clone().follow()));
+        let _following = AbortOnDropHandle::new(tokio::spawn(self.0.members.clone().run()));
         let _seats = Seats(&self);
         let mut listed = self.0.members.watch();
         loop {
@@ -372,7 +372,8 @@ impl Links {
             if !pool.iter().any(|seat| seat.member == *member) {
                 let link = Link::new(Arc::clone(&self.0.board));
                 let (channel, known) = (self.0.members.channel(member), self.0.members.clone());
-                let running = link.clone().run(channel, member.to_string(), move || known.look());
+                let running =
+                    link.clone().run(channel, member.to_string(), move || known.refresh());
                 let running = Some(AbortOnDropHandle::new(tokio::spawn(running)));
                 pool.push(Seat { member: member.clone(), link, _running: running });
             }

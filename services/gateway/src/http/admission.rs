@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use faultline_chassis::{deadline::parse_grpc_timeout, telemetry::Calling};
+use faultline_chassis::{deadline::parse_grpc_timeout, telemetry::ClientSpan};
 use faultline_proto::{
     Failure,
     a2a::{SendMessageRequest, SendMessageResponse, Task, send_message_response::Payload},
+    request_options,
     v1::{Caller, call, reply},
-    wish,
 };
 use prost_types::{Struct, value::Kind};
 
@@ -27,7 +27,7 @@ const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A call that may be sent on.
 pub(crate) struct Admitted {
-    calling: Calling,
+    calling: ClientSpan,
     caller: Caller,
     call: call::Body,
 }
@@ -51,7 +51,7 @@ pub(crate) fn admit(
     if let call::Body::Send(request) | call::Body::Stream(request) = &call {
         caller.idempotency_key = idempotency_key(exchange, request)?;
         caller.task_timeout_ms = task_timeout_ms(exchange, request, caller.timeout_ms)?;
-        let grace = wish::on_disconnect(request)?;
+        let grace = request_options::on_disconnect(request)?;
         caller.cancel_after_ms = grace.map(|grace| grace.as_millis() as u32);
     }
     caller.extensions = extensions::declared(&exchange.head.headers)?;
@@ -199,15 +199,15 @@ fn task_timeout_ms(
     request: &SendMessageRequest,
     patience_ms: u32,
 ) -> Result<u64, Failure> {
-    let headers = exchange.head.headers.get_all(wish::TIMEOUT_HEADER).iter();
+    let headers = exchange.head.headers.get_all(request_options::TIMEOUT_HEADER).iter();
     let headers = headers.map(|value| value.to_str().unwrap_or("?"));
-    let said = wish::task_timeout(headers, request)?;
+    let said = request_options::task_timeout(headers, request)?;
     let is_grpc =
         exchange.header("content-type").is_some_and(|t| t.starts_with("application/grpc"));
     let has_deadline = patience_ms > 0 && exchange.header("grpc-timeout").is_some();
     let patience = (is_grpc && has_deadline).then(|| {
         let patience = Duration::from_millis(patience_ms.into());
-        patience.saturating_sub(wish::reserve(patience)).max(Duration::from_millis(1))
+        patience.saturating_sub(request_options::reserve(patience)).max(Duration::from_millis(1))
     });
     let least = said.into_iter().chain(patience).min();
     Ok(least.map_or(0, |time| time.as_millis() as u64))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
-use faultline_chassis::{limits, server::Reserved};
+use faultline_chassis::{limits, server::ReservedBytes};
 use faultline_proto::{Failure, reason};
 use futures::FutureExt;
 use http::{
@@ -91,7 +91,7 @@ async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Refused>
     let first = match next(body).now_or_never() {
         Some(first) => first?,
         None => {
-            reserved = Some(Reserved::new(limits::WAITING_REQUEST_BYTES).map_err(no_room)?);
+            reserved = Some(ReservedBytes::new(limits::WAITING_REQUEST_BYTES).map_err(no_room)?);
             next(body).await?
         }
     };
@@ -104,7 +104,7 @@ async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Refused>
     }
     let mut reserved = match reserved {
         Some(reserved) => reserved,
-        None => Reserved::new(limits::WAITING_REQUEST_BYTES).map_err(no_room)?,
+        None => ReservedBytes::new(limits::WAITING_REQUEST_BYTES).map_err(no_room)?,
     };
     let (mut all, mut next_piece) = (Vec::new(), Some(first));
     while let Some(piece) = next_piece {
@@ -120,7 +120,7 @@ async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Refused>
         all.extend_from_slice(&piece);
         next_piece = next(body).await?;
     }
-    Ok(Some(reserved.around(all.into())))
+    Ok(Some(reserved.attach_to(all.into())))
 }
 
 /// The status is that of the reason: JSON-RPC has not read what it would answer.

@@ -6,7 +6,7 @@ use axum::Router;
 use faultline_chassis::{
     Drain, Metrics, TraceContext,
     server::Hosts,
-    telemetry::{Calling, SharedSpan},
+    telemetry::{ClientSpan, SharedSpan},
 };
 use faultline_proto::{Failure, reason, v1::Caller};
 use http::request::Parts;
@@ -48,9 +48,9 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// The span of a call to the coordinator.
-    pub(crate) fn calling(&self, method: &str, parent: &TraceContext) -> Calling {
+    pub(crate) fn calling(&self, method: &str, parent: &TraceContext) -> ClientSpan {
         let (host, port) = &self.peer;
-        Calling::begin("gateway", method, parent).to(host, *port)
+        ClientSpan::begin("gateway", method, parent).to(host, *port)
     }
 }
 

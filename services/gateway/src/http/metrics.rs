@@ -8,7 +8,7 @@ use std::{
 use faultline_chassis::{
     Metrics,
     metrics::{
-        CALL, Def, Histogram, Histograms,
+        CALL_BOUNDS, Def, Histogram, Histograms,
         failures::{Failures, reason_of},
     },
 };
@@ -27,7 +27,7 @@ const REQUESTS: Def<5> = Def::time(
         "a2a.method.name",
         "error.type",
     ],
-    CALL,
+    CALL_BOUNDS,
 );
 pub(crate) struct Meters {
     requests: Histograms<5>,

@@ -110,7 +110,8 @@ async fn a_scope_that_is_missing_is_403_on_every_binding() {
             assert_eq!((answer.code(), &answer.body["id"]), (-31007, &json!(1)));
         }
     }
-    let mut grpc = A2aServiceClient::new(Channel::plain(&mesh.address.to_string()).unwrap());
+    let mut grpc =
+        A2aServiceClient::new(Channel::without_token(&mesh.address.to_string()).unwrap());
     let mut send = Request::new(crate::grpc::say("x"));
     send.metadata_mut().insert("authorization", MetadataValue::from_static("Bearer secret"));
     send.metadata_mut().insert("a2a-version", MetadataValue::from_static("1.0"));

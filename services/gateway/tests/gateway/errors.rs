@@ -22,7 +22,8 @@ async fn seen(mesh: &Mesh, name: &str) -> (u16, i64, u16, Code) {
     let mut client = mesh.client().await;
     let rpc = client.rpc("SendMessage", message(&text)).await;
     let rest = client.ask("POST", "/message:send", &[], message(&text).to_string()).await;
-    let mut grpc = A2aServiceClient::new(Channel::plain(&mesh.address.to_string()).unwrap());
+    let mut grpc =
+        A2aServiceClient::new(Channel::without_token(&mesh.address.to_string()).unwrap());
     let mut request = Request::new(say(&text));
     request.metadata_mut().insert("a2a-version", MetadataValue::from_static("1.0"));
     let status = grpc.send_message(request).await.unwrap_err();

@@ -29,7 +29,7 @@ use tonic_health::pb::{
 use crate::{Mesh, soon};
 
 fn grpc(mesh: &Mesh) -> A2aServiceClient<Channel> {
-    A2aServiceClient::new(Channel::plain(&mesh.address.to_string()).unwrap())
+    A2aServiceClient::new(Channel::without_token(&mesh.address.to_string()).unwrap())
 }
 
 /// A request with metadata, of version 1.0 unless that says otherwise.
@@ -306,7 +306,7 @@ async fn what_is_no_call_gets_a_status_with_details() {
 #[tokio::test]
 async fn whoever_watches_its_health_does_not_keep_it_from_leaving() {
     let mesh = Mesh::start().await;
-    let mut client = HealthClient::new(Channel::plain(&mesh.address.to_string()).unwrap());
+    let mut client = HealthClient::new(Channel::without_token(&mesh.address.to_string()).unwrap());
     let mut beats = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     let mut next = async || {
         let beat = soon("a beat", beats.message()).await.unwrap();

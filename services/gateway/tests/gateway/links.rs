@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use faultline_chassis::{Drain, members::Names};
+use faultline_chassis::{Drain, members::Resolver};
 use faultline_gateway::Config;
 use faultline_proto::v1::{Call, Moved, call, reply};
 use http::StatusCode;
@@ -403,9 +403,9 @@ async fn a_coordinator_without_a_store_is_left_alone_for_a_while() {
 }
 
 /// Names that lead where the test says.
-fn names(led: &Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>) -> Names {
+fn names(led: &Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>) -> Resolver {
     let led = Arc::clone(led);
-    Names::new(move |name, _| {
+    Resolver::new(move |name, _| {
         let found = led.lock().unwrap().get(name).cloned();
         async move { found.ok_or_else(|| io::ErrorKind::NotFound.into()) }
     })

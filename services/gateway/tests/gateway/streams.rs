@@ -182,7 +182,7 @@ async fn a_stream_that_nobody_reads_is_let_go_also_over_http2() {
     mesh.fake.until("no drop", |calls| drops(calls) == 0).await;
     sleep(limits::READER_STALL).await;
     mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
-    sleep(limits::READER_FAREWELL).await;
+    sleep(limits::READER_RETURN_TIMEOUT).await;
     assert!(response.into_body().collect().await.is_err(), "nothing is kept for it");
     let other = Request::get(format!("http://{}/healthz", mesh.address));
     let other = sender.send_request(other.body(Full::default()).unwrap()).await.unwrap();

@@ -4,7 +4,7 @@
 
 use faultline_chassis::{
     TraceContext,
-    telemetry::{self, Kind, Span, Work, link},
+    telemetry::{self, LogContext, Span, SpanKind, link},
 };
 use faultline_proto::{Failure, a2a::TaskState};
 
@@ -22,7 +22,7 @@ impl Tracing {
     /// Begins when the attempt does.
     pub(super) fn new(traceparent: &str, tracestate: &str) -> Self {
         let parent = TraceContext::read(traceparent, tracestate);
-        Self { own: telemetry::below(&parent), parent, open: None }
+        Self { own: telemetry::child_context(&parent), parent, open: None }
     }
 }
 
@@ -39,10 +39,11 @@ impl Attempt {
 
     fn span(&self, tracing: &Tracing) -> Span {
         let name = format_args!("attempt {}", self.hosted.name);
-        let mut span = Span::named(Kind::Server, tracing.own.clone(), &tracing.parent, None, name);
+        let mut span =
+            Span::named(SpanKind::Server, tracing.own.clone(), &tracing.parent, None, name);
         span.role("worker").agent(&self.hosted.name, &self.task_id, &self.context_id);
         span.set("faultline.attempt", self.key.attempt);
-        span.set_some("faultline.worker", &self.hosted.worker);
+        span.set_non_empty("faultline.worker", &self.hosted.worker);
         span
     }
 
@@ -63,7 +64,7 @@ impl Attempt {
             None if tracing.open.is_some() => return,
             None => {}
         }
-        let own = telemetry::below(&tracing.parent);
+        let own = telemetry::child_context(&tracing.parent);
         let before = std::mem::replace(&mut tracing.own, own);
         let mut span = self.span(&tracing);
         span.link(&before, link::RESUMED_FROM);
@@ -84,7 +85,7 @@ impl Attempt {
     /// Something failed, and the agent goes on.
     pub(crate) fn span_saw(&self, failure: &Failure) {
         if let Some(span) = &mut self.tracing.lock().open {
-            span.saw(failure);
+            span.failure_event(failure);
         }
     }
 
@@ -93,7 +94,7 @@ impl Attempt {
     }
 }
 
-impl Work for Attempt {
+impl LogContext for Attempt {
     fn trace(&self) -> TraceContext {
         Attempt::trace(self)
     }

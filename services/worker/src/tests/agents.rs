@@ -192,7 +192,7 @@ async fn next_report(outgoings: &mut Outgoings) -> v1::Report {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() {
-    let nowhere = Channel::plain("http://127.0.0.1:1").unwrap();
+    let nowhere = Channel::without_token("http://127.0.0.1:1").unwrap();
     let desk = Desk::new(
         "w".into(),
         1,

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use faultline_chassis::{
-    Drain, Mesh, Secret,
+    Drain, MeshConfig, Secret,
     credential::{Binding, Credentials, Port},
     limits,
     server::{Hosts, Listener},
@@ -211,7 +211,7 @@ fn unwritten(ends: Option<End>) -> Bench {
 
 /// Credentials for a service without callers.
 fn any_credentials() -> Credentials {
-    let mesh = Mesh { own: Some(Secret::random()), ..Mesh::default() };
+    let mesh = MeshConfig { in_process_token: Some(Secret::random()), ..MeshConfig::default() };
     let port = Port { listen: ([127, 0, 0, 1], 0).into(), shared_store: false };
     Credentials::load(&mesh, port).unwrap()
 }

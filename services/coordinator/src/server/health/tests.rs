@@ -29,7 +29,7 @@ async fn start() -> Probed {
     let mut config = Config { store, listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
     config.mesh.token = Some(faultline_chassis::Secret::random());
     let service = config.bind().await.unwrap();
-    let client = HealthClient::new(Channel::plain(&service.addr().to_string()).unwrap());
+    let client = HealthClient::new(Channel::without_token(&service.addr().to_string()).unwrap());
     let (core, drain) = (Arc::clone(&service.core), Drain::new());
     let running = tokio::spawn(service.run(drain.clone()));
     Probed { client, core, drain, running, _dir: dir }

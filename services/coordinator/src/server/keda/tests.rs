@@ -127,7 +127,7 @@ async fn a_watcher_hears_of_changes_only_and_of_the_end() {
     assert!(!next().await.unwrap());
     let first = bench.root("a").await;
     assert!(next().await.unwrap());
-    let silence = timeout(limits::SCALER_LOOK * 5 / 2, next()).await;
+    let silence = timeout(limits::SCALER_POLL_INTERVAL * 5 / 2, next()).await;
     assert!(silence.is_err(), "it is as he was told");
     // What changes back before the next look was no change.
     bench.complete(&first, 1);

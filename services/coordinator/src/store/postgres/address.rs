@@ -93,7 +93,7 @@ impl Address {
         // against what.
         let trust = match (mode, &roots) {
             ("verify-full", _) | (_, Some(_)) => Trust::with_ca(roots.as_deref())?,
-            _ => Trust::anyone(),
+            _ => Trust::no_verify(),
         };
         let options = format!("{} {BOUNDS} {PLANS}", config.get_options().unwrap_or_default());
         config

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use faultline_chassis::server::{self, Kind, Taken};
+use faultline_chassis::server::{self, QuotaPermit, Resource};
 use faultline_proto::{Failure, reason, v1::Caller};
 
 use crate::coordinators::link::interruption::RETRY_AFTER;
@@ -25,7 +25,7 @@ pub(crate) struct Shares {
 #[derive(Debug)]
 pub(super) enum Held {
     Principal(Arc<AtomicUsize>),
-    Address { _taken: Option<Taken> },
+    Address { _taken: Option<QuotaPermit> },
 }
 
 impl Shares {
@@ -37,7 +37,7 @@ impl Shares {
 
     pub(super) fn hold(&self, caller: &Caller) -> Result<Held, Failure> {
         let Some(calls) = self.principals.get(&caller.principal) else {
-            return Ok(Held::Address { _taken: server::take(Kind::Call)? });
+            return Ok(Held::Address { _taken: server::acquire(Resource::Call)? });
         };
         if calls.fetch_add(1, Relaxed) >= self.most {
             calls.fetch_sub(1, Relaxed);

@@ -39,7 +39,7 @@ impl Peer {
     /// Of the request that is being answered here.
     pub(crate) fn here() -> Self {
         let stall = server::peer_stall().map_or_else(CancellationToken::new, |s| s.child_token());
-        Self { stall, end: server::stream_end() }
+        Self { stall, end: server::stream_reset() }
     }
 }
 
@@ -78,7 +78,7 @@ impl Reader {
         self.peer.stall.cancel();
         if let Some(end) = self.peer.end {
             tokio::spawn(async move {
-                sleep(limits::READER_FAREWELL).await;
+                sleep(limits::READER_RETURN_TIMEOUT).await;
                 end.cancel();
             });
         }

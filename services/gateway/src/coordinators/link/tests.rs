@@ -136,9 +136,9 @@ async fn caller_that_leaves_its_calls_has_no_more_of_them_than_its_share() {
 async fn call_that_is_never_confirmed_is_forgotten_in_the_end() {
     let link = up();
     drop(call(&link).unwrap());
-    link.shared.end_stuck(Instant::now() + limits::LEFT_CALL / 2);
+    link.shared.end_stuck(Instant::now() + limits::ABANDONED_CALL_TIMEOUT / 2);
     assert_eq!((link.calls(), link.is_waited_for()), (1, false));
-    link.shared.end_stuck(Instant::now() + limits::LEFT_CALL);
+    link.shared.end_stuck(Instant::now() + limits::ABANDONED_CALL_TIMEOUT);
     assert_eq!(link.calls(), 0);
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use faultline_chassis::{
     limits,
-    telemetry::{Calling, SharedSpan},
+    telemetry::{ClientSpan, SharedSpan},
 };
 use faultline_proto::{
     Failure, reason,
@@ -35,7 +35,7 @@ pub(crate) struct FrameStream {
     stalled: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: OwnedSemaphorePermit,
     /// The call, and the request that makes it.
-    spans: Option<(Calling, SharedSpan)>,
+    spans: Option<(ClientSpan, SharedSpan)>,
 }
 
 enum Flow {
@@ -86,7 +86,7 @@ impl FrameStream {
     }
 
     /// Whatever comes is told to these spans.
-    pub(crate) fn traced(self, calling: Calling, request: SharedSpan) -> Self {
+    pub(crate) fn traced(self, calling: ClientSpan, request: SharedSpan) -> Self {
         Self { spans: Some((calling, request)), ..self }
     }
 

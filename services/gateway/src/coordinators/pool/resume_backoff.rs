@@ -42,7 +42,7 @@ impl Patience {
             return None;
         }
         let pause = self.pause;
-        self.pause = (pause * 2).clamp(limits::RESUME_PAUSE_MIN, limits::RESUME_PAUSE_MAX);
+        self.pause = (pause * 2).clamp(limits::RESUME_BACKOFF_MIN, limits::RESUME_BACKOFF_MAX);
         Some(pause.mul_f64(rand::random_range(0.5..=1.0)))
     }
 
@@ -63,11 +63,11 @@ mod tests {
         assert_eq!(patience.next(), Some(Duration::ZERO));
         let mut tries = 1;
         while let Some(pause) = patience.next() {
-            assert!(pause <= limits::RESUME_PAUSE_MAX);
+            assert!(pause <= limits::RESUME_BACKOFF_MAX);
             tokio::time::sleep(pause).await;
             tries += 1;
         }
-        assert!(start.elapsed() >= bound && start.elapsed() <= bound + limits::RESUME_PAUSE_MAX);
+        assert!(start.elapsed() >= bound && start.elapsed() <= bound + limits::RESUME_BACKOFF_MAX);
         assert!((10..40).contains(&tries), "{tries}");
         patience.begun();
         tokio::time::sleep(bound / 2).await;

@@ -1,7 +1,7 @@
 //! The choice among links and what a stream makes of their ends, without sockets. The rest is in
 //! tests/.
 
-use faultline_chassis::Mesh;
+use faultline_chassis::MeshConfig;
 use faultline_proto::{
     a2a::{
         StreamResponse, Task, TaskState, TaskStatus, TaskStatusUpdateEvent,
@@ -16,11 +16,11 @@ use super::*;
 
 /// Links that are up, and lead nowhere.
 fn links(count: usize) -> (Links, Vec<Link>) {
-    let members = Members::new(&Mesh::default(), "127.0.0.1:1").unwrap();
+    let members = Members::new(&MeshConfig::default(), "127.0.0.1:1").unwrap();
     let links = Links::new(
         members.clone(),
         limits::READER_STALL,
-        limits::RESUME_PATIENCE,
+        limits::RESUME_TIMEOUT,
         Shares::default(),
     );
     let all: Vec<_> = (0..count).map(|_| Link::connected(&links.0.board)).collect();
@@ -248,8 +248,8 @@ async fn without_anybody_in_time_a_stream_ends_as_it_would_have_at_once() {
     all.iter().for_each(Link::break_off);
     let failure = stream.next().await.unwrap().unwrap_err();
     assert!(failure.public_message.contains("resume with Last-Event-ID"), "{failure}");
-    assert!(lost.elapsed() >= limits::RESUME_PATIENCE, "{:?}", lost.elapsed());
-    assert!(lost.elapsed() <= limits::RESUME_PATIENCE + Duration::from_secs(2));
+    assert!(lost.elapsed() >= limits::RESUME_TIMEOUT, "{:?}", lost.elapsed());
+    assert!(lost.elapsed() <= limits::RESUME_TIMEOUT + Duration::from_secs(2));
     assert!(stream.next().await.is_none());
     assert_eq!(links.resumes(), (0, 1));
 }

@@ -20,7 +20,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A resource that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Resource {
     Connection,
     /// Bytes of requests that wait for the rest of their body.
     BufferedBytes,
@@ -31,7 +31,7 @@ pub enum Kind {
     /// Streams that tell KEDA when there is something to do.
     ScalerStream,
     /// Calls that nobody needs a credential for.
-    OpenCall,
+    UnauthenticatedCall,
     /// Agent cards that have to be fetched from a coordinator.
     CardFetch,
     /// Streams of HTTP/2 that are open, also those whose request nobody has looked at yet.
@@ -40,43 +40,43 @@ pub enum Kind {
     UnreadBytes,
 }
 
-impl Kind {
+impl Resource {
     const COUNT: usize = 9;
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Connection => "connections",
-            Kind::BufferedBytes => "buffered bytes of requests",
-            Kind::Call => "calls",
-            Kind::HealthWatch => "health watches",
-            Kind::ScalerStream => "scaler streams",
-            Kind::OpenCall => "calls without a credential",
-            Kind::CardFetch => "agent cards being fetched",
-            Kind::Stream => "streams",
-            Kind::UnreadBytes => "bytes of unread answers",
+            Resource::Connection => "connections",
+            Resource::BufferedBytes => "buffered bytes of requests",
+            Resource::Call => "calls",
+            Resource::HealthWatch => "health watches",
+            Resource::ScalerStream => "scaler streams",
+            Resource::UnauthenticatedCall => "calls without a credential",
+            Resource::CardFetch => "agent cards being fetched",
+            Resource::Stream => "streams",
+            Resource::UnreadBytes => "bytes of unread answers",
         }
     }
 }
 
 /// How much there may be of each kind.
 #[derive(Clone, Debug)]
-pub struct Limits {
-    each: [usize; Kind::COUNT],
-    total: [usize; Kind::COUNT],
+pub struct Quotas {
+    each: [usize; Resource::COUNT],
+    total: [usize; Resource::COUNT],
     exempt: Vec<Cidr>,
 }
 
 /// Nothing is limited.
-impl Default for Limits {
+impl Default for Quotas {
     fn default() -> Self {
-        let none = [usize::MAX; Kind::COUNT];
+        let none = [usize::MAX; Resource::COUNT];
         Self { each: none, total: none, exempt: Vec::new() }
     }
 }
 
-impl Limits {
+impl Quotas {
     /// So much for one address, and so much for all of them together.
-    pub fn with(mut self, kind: Kind, each: usize, total: usize) -> Self {
+    pub fn with(mut self, kind: Resource, each: usize, total: usize) -> Self {
         (self.each[kind as usize], self.total[kind as usize]) = (each, total);
         self
     }
@@ -89,9 +89,9 @@ impl Limits {
 
 /// The books of one listener.
 #[derive(Debug)]
-pub(super) struct Ledger {
-    limits: Limits,
-    total: [AtomicUsize; Kind::COUNT],
+pub(super) struct QuotaTable {
+    limits: Quotas,
+    total: [AtomicUsize; Resource::COUNT],
     known: Mutex<HashMap<IpAddr, Weak<Address>>>,
 }
 
@@ -100,14 +100,14 @@ pub(super) struct Ledger {
 pub(super) struct Address {
     /// None: it is exempt.
     ip: Option<IpAddr>,
-    held: [AtomicUsize; Kind::COUNT],
+    held: [AtomicUsize; Resource::COUNT],
     /// Its limit was reached, and the log has it.
     was_told: AtomicBool,
-    ledger: Arc<Ledger>,
+    quotas: Arc<QuotaTable>,
 }
 
-impl Ledger {
-    pub(super) fn new(limits: Limits) -> Arc<Self> {
+impl QuotaTable {
+    pub(super) fn new(limits: Quotas) -> Arc<Self> {
         Arc::new(Self { limits, total: Default::default(), known: Mutex::default() })
     }
 
@@ -118,7 +118,7 @@ impl Ledger {
         let ip = (!is_exempt).then(|| grouped(peer));
         let new = || {
             let (held, was_told) = (Default::default(), AtomicBool::new(false));
-            Arc::new(Address { ip, held, was_told, ledger: Arc::clone(self) })
+            Arc::new(Address { ip, held, was_told, quotas: Arc::clone(self) })
         };
         let Some(ip) = ip else { return new() };
         let mut known = self.known();
@@ -139,7 +139,7 @@ impl Ledger {
 impl Drop for Address {
     fn drop(&mut self) {
         let Some(ip) = self.ip else { return };
-        let mut known = self.ledger.known();
+        let mut known = self.quotas.known();
         // Another may have taken its place already.
         if known.get(&ip).is_some_and(|address| address.strong_count() == 0) {
             known.remove(&ip);
@@ -149,13 +149,17 @@ impl Drop for Address {
 
 impl Address {
     /// Takes `n` of a kind, unless that would be too many. Given back when dropped.
-    pub(super) fn take(self: &Arc<Self>, kind: Kind, n: usize) -> Result<Taken, Failure> {
+    pub(super) fn acquire(
+        self: &Arc<Self>,
+        kind: Resource,
+        n: usize,
+    ) -> Result<QuotaPermit, Failure> {
         self.add(kind, n)?;
-        Ok(Taken { address: Arc::clone(self), kind, n })
+        Ok(QuotaPermit { address: Arc::clone(self), kind, n })
     }
 
-    fn add(&self, kind: Kind, n: usize) -> Result<(), Failure> {
-        let (at, limits) = (kind as usize, &self.ledger.limits);
+    fn add(&self, kind: Resource, n: usize) -> Result<(), Failure> {
+        let (at, limits) = (kind as usize, &self.quotas.limits);
         let each = if self.ip.is_some() { limits.each[at] } else { usize::MAX };
         if !raise(&self.held[at], n, each) {
             if !self.was_told.swap(true, Relaxed) {
@@ -164,16 +168,16 @@ impl Address {
             }
             return Err(too_many(kind, each));
         }
-        if !raise(&self.ledger.total[at], n, limits.total[at]) {
+        if !raise(&self.quotas.total[at], n, limits.total[at]) {
             self.held[at].fetch_sub(n, Relaxed);
             return Err(full(kind));
         }
         Ok(())
     }
 
-    fn give_back(&self, kind: Kind, n: usize) {
+    fn give_back(&self, kind: Resource, n: usize) {
         self.held[kind as usize].fetch_sub(n, Relaxed);
-        self.ledger.total[kind as usize].fetch_sub(n, Relaxed);
+        self.quotas.total[kind as usize].fetch_sub(n, Relaxed);
     }
 }
 
@@ -188,14 +192,14 @@ fn raise(counter: &AtomicUsize, n: usize, limit: usize) -> bool {
 }
 
 /// One address has too much of a kind.
-pub(super) fn too_many(kind: Kind, limit: usize) -> Failure {
+pub(super) fn too_many(kind: Resource, limit: usize) -> Failure {
     let what = kind.name();
     Failure::new(&reason::RATE_LIMITED)
         .because(format!("too many {what} of one client at once: it may have {limit}"))
         .with_retry_after(RETRY_AFTER)
 }
 
-fn full(kind: Kind) -> Failure {
+fn full(kind: Resource) -> Failure {
     let what = kind.name();
     Failure::new(&reason::OVERLOADED)
         .because(format!("this server has no room for more {what}"))
@@ -204,13 +208,13 @@ fn full(kind: Kind) -> Failure {
 
 /// A part of a limit, given back when dropped.
 #[derive(Debug)]
-pub struct Taken {
+pub struct QuotaPermit {
     address: Arc<Address>,
-    kind: Kind,
+    kind: Resource,
     n: usize,
 }
 
-impl Taken {
+impl QuotaPermit {
     pub(super) fn amount(&self) -> usize {
         self.n
     }
@@ -222,7 +226,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         self.address.give_back(self.kind, self.n);
     }
@@ -238,43 +242,47 @@ mod tests {
 
     #[test]
     fn one_address_cannot_take_what_is_there_for_all() {
-        let limits = Limits::default().with(Kind::HealthWatch, 2, 3);
-        let ledger = Ledger::new(limits);
-        let (one, other) = (ledger.address(ip(1), false), ledger.address(ip(2), false));
-        let first = one.take(Kind::HealthWatch, 1).unwrap();
-        let _second = ledger.address(ip(1), false).take(Kind::HealthWatch, 1).unwrap();
-        let refused = one.take(Kind::HealthWatch, 1).unwrap_err();
+        let limits = Quotas::default().with(Resource::HealthWatch, 2, 3);
+        let quotas = QuotaTable::new(limits);
+        let (one, other) = (quotas.address(ip(1), false), quotas.address(ip(2), false));
+        let first = one.acquire(Resource::HealthWatch, 1).unwrap();
+        let _second = quotas.address(ip(1), false).acquire(Resource::HealthWatch, 1).unwrap();
+        let refused = one.acquire(Resource::HealthWatch, 1).unwrap_err();
         assert_eq!(refused.row(), &reason::RATE_LIMITED);
         assert!(refused.retry_after.is_some());
-        let _third = other.take(Kind::HealthWatch, 1).unwrap();
-        let full = other.take(Kind::HealthWatch, 1).unwrap_err();
+        let _third = other.acquire(Resource::HealthWatch, 1).unwrap();
+        let full = other.acquire(Resource::HealthWatch, 1).unwrap_err();
         assert_eq!(full.row(), &reason::OVERLOADED);
         drop(first);
-        assert!(one.take(Kind::HealthWatch, 1).is_ok(), "what is given back is to be had again");
+        assert!(
+            one.acquire(Resource::HealthWatch, 1).is_ok(),
+            "what is given back is to be had again"
+        );
     }
 
     #[test]
     fn trusted_proxies_are_bound_by_the_total_alone() {
         let proxies = vec!["127.0.0.9".parse().unwrap()];
-        let limits = Limits::default().with(Kind::Connection, 1, 3).exempt(proxies);
-        let ledger = Ledger::new(limits);
-        let proxy = ledger.address(ip(9), false);
-        let held: Vec<_> = (0..3).map(|_| proxy.take(Kind::Connection, 1).unwrap()).collect();
-        let full = proxy.take(Kind::Connection, 1).unwrap_err();
+        let limits = Quotas::default().with(Resource::Connection, 1, 3).exempt(proxies);
+        let quotas = QuotaTable::new(limits);
+        let proxy = quotas.address(ip(9), false);
+        let held: Vec<_> =
+            (0..3).map(|_| proxy.acquire(Resource::Connection, 1).unwrap()).collect();
+        let full = proxy.acquire(Resource::Connection, 1).unwrap_err();
         assert_eq!(full.row(), &reason::OVERLOADED);
         drop(held);
-        let inside = ledger.address(ip(1), true);
-        let _two = [1, 1].map(|n| inside.take(Kind::Connection, n).unwrap());
+        let inside = quotas.address(ip(1), true);
+        let _two = [1, 1].map(|n| inside.acquire(Resource::Connection, n).unwrap());
     }
 
     #[test]
     fn address_is_forgotten_when_it_holds_nothing() {
-        let ledger = Ledger::new(Limits::default());
-        let address = ledger.address(ip(1), false);
-        let call = address.take(Kind::Call, 1).unwrap();
+        let quotas = QuotaTable::new(Quotas::default());
+        let address = quotas.address(ip(1), false);
+        let call = address.acquire(Resource::Call, 1).unwrap();
         drop(address);
-        assert_eq!(ledger.known().len(), 1, "its call is still under way");
+        assert_eq!(quotas.known().len(), 1, "its call is still under way");
         drop(call);
-        assert_eq!(ledger.known().len(), 0);
+        assert_eq!(quotas.known().len(), 0);
     }
 }

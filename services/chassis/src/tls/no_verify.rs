@@ -11,9 +11,9 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 #[derive(Debug)]
-pub(super) struct Anyone(pub(super) Arc<CryptoProvider>);
+pub(super) struct NoVerify(pub(super) Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for NoVerify {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

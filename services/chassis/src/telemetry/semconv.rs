@@ -13,8 +13,8 @@ use faultline_proto::{
 use tonic::Code;
 
 use super::{
-    pipe,
-    span::{Kind, Span},
+    export_queue,
+    span::{Span, SpanKind},
 };
 
 /// Renamed in what follows 1.44 of the conventions, so it is said here only.
@@ -38,7 +38,7 @@ impl Span {
 
     /// What leads to an agent, in the words of OpenInference.
     pub(super) fn is_chain(&mut self) -> &mut Self {
-        match self.is_recorded() && pipe::openinference() {
+        match self.is_recorded() && export_queue::openinference() {
             true => self.set("openinference.span.kind", "CHAIN"),
             false => self,
         }
@@ -61,7 +61,7 @@ impl Span {
         self.set("gen_ai.agent.name", agent);
         self.set("gen_ai.conversation.id", context_id);
         self.set_text("a2a.task.id", format_args!("{task_id}"));
-        if self.is_recorded() && pipe::openinference() {
+        if self.is_recorded() && export_queue::openinference() {
             self.set("openinference.span.kind", "AGENT");
             self.set("agent.name", agent);
             self.set("session.id", context_id);
@@ -87,7 +87,7 @@ impl Span {
             self.set(RPC_STATUS, "CANCELLED");
         }
         match self.kind() {
-            Some(Kind::Client) => self.error("CANCELLED", "nobody waited for the answer"),
+            Some(SpanKind::Client) => self.error("CANCELLED", "nobody waited for the answer"),
             _ => self,
         }
     }
@@ -101,7 +101,7 @@ impl Span {
         if !self.is_recorded() {
             return self;
         }
-        self.saw(failure);
+        self.failure_event(failure);
         let of = Failure::from_record(failure.clone());
         let root = failure.causes.last().map_or(&failure.reason, |root| &root.reason);
         self.set("faultline.failure.id", &failure.id);
@@ -112,8 +112,8 @@ impl Span {
         self.set("faultline.failure.retryable", of.may_retry());
         self.set("faultline.failure.hop", failure.hop);
         self.set("faultline.failure.root.reason", root);
-        self.set_some("faultline.failure.origin.agent", of.origin_agent());
-        self.set_some("faultline.failure.business_code", &failure.business_code);
+        self.set_non_empty("faultline.failure.origin.agent", of.origin_agent());
+        self.set_non_empty("faultline.failure.business_code", &failure.business_code);
         match self.is_error(of.code()) {
             true => self.error(error_type, &failure.public_message),
             false => self,
@@ -122,11 +122,11 @@ impl Span {
 
     /// Whoever serves is to blame for a few codes only; whoever calls did not get what he wanted.
     fn is_error(&self, code: Code) -> bool {
-        self.kind() != Some(Kind::Server) || is_servers_fault(code)
+        self.kind() != Some(SpanKind::Server) || is_server_error(code)
     }
 
     /// A failure passed through here. Where it was born it is an exception, too.
-    pub fn saw(&mut self, failure: &v1::Failure) -> &mut Self {
+    pub fn failure_event(&mut self, failure: &v1::Failure) -> &mut Self {
         if !self.is_recorded() {
             return self;
         }
@@ -167,7 +167,7 @@ impl Span {
         let Some(status) = &task.status else { return self };
         self.state(status.state());
         match Failure::of_task(status, task.metadata.as_ref()) {
-            Some(failure) => self.saw(&failure),
+            Some(failure) => self.failure_event(&failure),
             None => self,
         }
     }
@@ -184,7 +184,7 @@ impl Span {
                 Some(status) if is_over(status.state()) => {
                     self.state(status.state());
                     match Failure::of_task(status, update.metadata.as_ref()) {
-                        Some(failure) => self.saw(&failure),
+                        Some(failure) => self.failure_event(&failure),
                         None => self,
                     }
                 }
@@ -205,7 +205,7 @@ fn is_over(state: TaskState) -> bool {
 }
 
 /// The codes that count as errors on the side that serves.
-pub fn is_servers_fault(code: Code) -> bool {
+pub fn is_server_error(code: Code) -> bool {
     matches!(
         code,
         Code::Unknown

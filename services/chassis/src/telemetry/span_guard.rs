@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use faultline_proto::{Failure, a2a, v1};
 
-use super::{Kind, Span, below, link};
+use super::{Span, SpanKind, child_context, link};
 use crate::TraceContext;
 
 /// One span in several hands. It ends with the last. One that is not recorded is nothing.
@@ -29,17 +29,17 @@ impl SharedSpan {
 
 /// The span of a call that this process makes. Dropped before its end, nobody waited for it.
 #[derive(Debug)]
-pub struct Calling {
+pub struct ClientSpan {
     span: Span,
     is_open: bool,
     is_rpc: bool,
 }
 
-impl Calling {
+impl ClientSpan {
     /// Of A2A's service: `lf.a2a.v1.A2AService/{method}`.
     pub fn begin(role: &str, method: &str, parent: &TraceContext) -> Self {
         let name = format_args!("lf.a2a.v1.A2AService/{method}");
-        let mut span = Span::named(Kind::Client, below(parent), parent, None, name);
+        let mut span = Span::named(SpanKind::Client, child_context(parent), parent, None, name);
         span.rpc(role, method);
         Self { span, is_open: true, is_rpc: true }
     }
@@ -47,7 +47,7 @@ impl Calling {
     /// The same by HTTP, where the method of A2A stands for the path.
     pub fn http(role: &str, verb: &str, method: &str, parent: &TraceContext) -> Self {
         let name = format_args!("{verb} {method}");
-        let mut span = Span::named(Kind::Client, below(parent), parent, None, name);
+        let mut span = Span::named(SpanKind::Client, child_context(parent), parent, None, name);
         span.role(role).set("http.request.method", verb).set("a2a.method.name", method);
         span.is_chain();
         Self { span, is_open: true, is_rpc: false }
@@ -55,7 +55,7 @@ impl Calling {
 
     /// Whom it calls.
     pub fn to(mut self, host: &str, port: Option<u16>) -> Self {
-        self.span.set_some("server.address", host);
+        self.span.set_non_empty("server.address", host);
         if let Some(port) = port {
             self.span.set("server.port", port);
         }
@@ -63,7 +63,7 @@ impl Calling {
     }
 
     /// One that is tried again; `before`: the call that was not answered as hoped.
-    pub fn again(mut self, before: Option<&TraceContext>) -> Self {
+    pub fn retry_of(mut self, before: Option<&TraceContext>) -> Self {
         if let Some(before) = before {
             self.span.link(before, link::RETRY_OF);
         }
@@ -94,7 +94,7 @@ impl Calling {
     }
 }
 
-impl Drop for Calling {
+impl Drop for ClientSpan {
     fn drop(&mut self) {
         if self.is_open {
             self.span.left(self.is_rpc);

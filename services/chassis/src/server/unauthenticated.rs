@@ -13,28 +13,28 @@ use http_body_util::Limited;
 use tokio::time::timeout;
 use tower::{Layer, Service};
 
-use super::{Kind, Taken, take};
+use super::{QuotaPermit, Resource, acquire};
 use crate::{body, limits};
 
 /// Paths that need no credential, and the bytes that a request to each may have.
 #[derive(Clone, Debug)]
-pub struct OpenLayer(pub &'static [(&'static str, usize)]);
+pub struct UnauthenticatedLayer(pub &'static [(&'static str, usize)]);
 
-impl<S> Layer<S> for OpenLayer {
-    type Service = OpenGuard<S>;
+impl<S> Layer<S> for UnauthenticatedLayer {
+    type Service = UnauthenticatedGuard<S>;
 
-    fn layer(&self, inner: S) -> OpenGuard<S> {
-        OpenGuard { inner, paths: self.0 }
+    fn layer(&self, inner: S) -> UnauthenticatedGuard<S> {
+        UnauthenticatedGuard { inner, paths: self.0 }
     }
 }
 
 #[derive(Clone, Debug)]
-pub struct OpenGuard<S> {
+pub struct UnauthenticatedGuard<S> {
     inner: S,
     paths: &'static [(&'static str, usize)],
 }
 
-impl<S> Service<Request<Body>> for OpenGuard<S>
+impl<S> Service<Request<Body>> for UnauthenticatedGuard<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
@@ -53,7 +53,8 @@ where
             return Either::Left(self.inner.call(request));
         };
         let request = request.map(|body| Body::new(Limited::new(body, *bytes)));
-        let answering = take(Kind::OpenCall).map(|taken| (self.inner.call(request), taken));
+        let answering =
+            acquire(Resource::UnauthenticatedCall).map(|taken| (self.inner.call(request), taken));
         let answer = async move {
             let (answering, taken) = match answering {
                 Ok(answering) => answering,
@@ -70,6 +71,6 @@ where
 }
 
 /// The call counts until its answer is over, also when that is a stream.
-fn counted(response: Response<Body>, taken: Option<Taken>) -> Response<Body> {
+fn counted(response: Response<Body>, taken: Option<QuotaPermit>) -> Response<Body> {
     response.map(|inner| Body::new(body::Kept::new(inner, taken)))
 }

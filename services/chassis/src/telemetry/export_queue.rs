@@ -11,12 +11,12 @@ use tokio::sync::Notify;
 use super::wire;
 
 static TRACES: OnceLock<Tracing> = OnceLock::new();
-static LOGS: OnceLock<Pipe> = OnceLock::new();
+static LOGS: OnceLock<ExportQueue> = OnceLock::new();
 
 /// Where spans go, and which.
 #[derive(Debug)]
 pub(super) struct Tracing {
-    pub(super) pipe: Pipe,
+    pub(super) queue: ExportQueue,
     /// Those that end in error go also if their trace is not sampled.
     pub(super) keep_errors: bool,
     /// They say the same once more in the words of OpenInference.
@@ -24,12 +24,12 @@ pub(super) struct Tracing {
 }
 
 /// Whoever takes the spans of a trace that is sampled or not; `None`: nobody.
-pub(super) fn spans(sampled: bool) -> Option<&'static Pipe> {
+pub(super) fn spans(sampled: bool) -> Option<&'static ExportQueue> {
     let tracing = TRACES.get()?;
-    (sampled || tracing.keep_errors).then_some(&tracing.pipe)
+    (sampled || tracing.keep_errors).then_some(&tracing.queue)
 }
 
-pub(super) fn listens() -> bool {
+pub(super) fn is_enabled() -> bool {
     TRACES.get().is_some()
 }
 
@@ -37,18 +37,18 @@ pub(super) fn openinference() -> bool {
     TRACES.get().is_some_and(|tracing| tracing.openinference)
 }
 
-pub(super) fn logs() -> Option<&'static Pipe> {
+pub(super) fn logs() -> Option<&'static ExportQueue> {
     LOGS.get()
 }
 
 /// `None`: there was one already.
-pub(super) fn open_traces(tracing: Tracing) -> Option<&'static Pipe> {
+pub(super) fn open_traces(tracing: Tracing) -> Option<&'static ExportQueue> {
     TRACES.set(tracing).ok()?;
-    TRACES.get().map(|tracing| &tracing.pipe)
+    TRACES.get().map(|tracing| &tracing.queue)
 }
 
-pub(super) fn open_logs(pipe: Pipe) -> Option<&'static Pipe> {
-    LOGS.set(pipe).ok()?;
+pub(super) fn open_logs(queue: ExportQueue) -> Option<&'static ExportQueue> {
+    LOGS.set(queue).ok()?;
     LOGS.get()
 }
 
@@ -70,7 +70,7 @@ impl Signal {
 }
 
 #[derive(Debug)]
-pub(super) struct Pipe {
+pub(super) struct ExportQueue {
     queue: Mutex<Queue>,
     batch_max: usize,
     queue_max: usize,
@@ -94,7 +94,7 @@ pub(super) struct Batch {
     pub(super) count: usize,
 }
 
-impl Pipe {
+impl ExportQueue {
     pub(super) fn new(batch_max: usize, queue_max: usize) -> Self {
         let batch_max = batch_max.max(1);
         let queue_max = queue_max.max(batch_max);
@@ -165,13 +165,13 @@ mod tests {
 
     #[test]
     fn what_is_too_much_costs_the_oldest_and_is_counted() {
-        let pipe = Pipe::new(2, 4);
+        let queue = ExportQueue::new(2, 4);
         for record in 0..7_u8 {
-            pipe.push(&[record]);
+            queue.push(&[record]);
         }
-        assert_eq!(pipe.take_dropped(), 2);
-        assert_eq!(pipe.take_dropped(), 0, "it is told once");
-        let taken: Vec<_> = std::iter::from_fn(|| pipe.take()).map(|batch| batch.bytes).collect();
+        assert_eq!(queue.take_dropped(), 2);
+        assert_eq!(queue.take_dropped(), 0, "it is told once");
+        let taken: Vec<_> = std::iter::from_fn(|| queue.take()).map(|batch| batch.bytes).collect();
         let record = |n| [0x12, 1, n];
         assert_eq!(
             taken,

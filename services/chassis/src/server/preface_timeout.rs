@@ -18,7 +18,7 @@ use crate::limits;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream whose first bytes were read ahead and are still to be had.
-pub(super) struct Greeted<S> {
+pub(super) struct WithPreface<S> {
     inner: S,
     head: [u8; PREFACE.len()],
     /// What of `head` was read ahead, and what of that was taken.
@@ -27,20 +27,20 @@ pub(super) struct Greeted<S> {
 }
 
 /// Waits, for a bounded time, until the client has said enough to know which HTTP it speaks.
-pub(super) async fn greet<S: AsyncRead + Unpin>(inner: S) -> io::Result<Greeted<S>> {
-    let mut greeted = Greeted { inner, head: [0; PREFACE.len()], len: 0, taken: 0 };
+pub(super) async fn read_preface<S: AsyncRead + Unpin>(inner: S) -> io::Result<WithPreface<S>> {
+    let mut greeted = WithPreface { inner, head: [0; PREFACE.len()], len: 0, taken: 0 };
     timeout(limits::HEADER_READ_TIMEOUT, greeted.listen()).await??;
     Ok(greeted)
 }
 
-impl<S> Greeted<S> {
+impl<S> WithPreface<S> {
     /// Whether the client speaks HTTP/2.
     pub(super) fn is_http2(&self) -> bool {
         self.head[..self.len] == *PREFACE
     }
 }
 
-impl<S: AsyncRead + Unpin> Greeted<S> {
+impl<S: AsyncRead + Unpin> WithPreface<S> {
     async fn listen(&mut self) -> io::Result<()> {
         while self.len < PREFACE.len() && PREFACE.starts_with(&self.head[..self.len]) {
             match self.inner.read(&mut self.head[self.len..]).await? {
@@ -52,7 +52,7 @@ impl<S: AsyncRead + Unpin> Greeted<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WithPreface<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -70,7 +70,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WithPreface<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -114,7 +114,7 @@ mod tests {
                 client.write_all(said.as_bytes()).await.unwrap();
                 // A client that goes away after less than a greeting is no client.
                 drop(client);
-                let Ok(mut greeted) = greet(server).await else {
+                let Ok(mut greeted) = read_preface(server).await else {
                     assert_eq!(said, "P");
                     continue;
                 };

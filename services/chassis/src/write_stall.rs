@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::dial;
+use crate::error_chain::causes;
 
 /// How its text begins. It is known by that: of an error of the connection HTTP/2 keeps the text
 /// only.
@@ -35,8 +35,8 @@ pub struct Stalled(pub Duration);
 
 impl Stalled {
     /// What it says, if it is among the causes of an error, whatever was put around it.
-    pub fn within(error: &(dyn StdError + 'static)) -> Option<String> {
-        dial::causes(error).map(|cause| cause.to_string()).find_map(|text| {
+    pub fn find_in(error: &(dyn StdError + 'static)) -> Option<String> {
+        causes(error).map(|cause| cause.to_string()).find_map(|text| {
             let at = text.find(STALLED)?;
             Some(text[at..].to_owned())
         })
@@ -217,14 +217,14 @@ mod tests {
         let start = Instant::now();
         let stuck = ours.write_all(b"more").await.unwrap_err();
         assert_eq!(stuck.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(Stalled::within(&stuck).as_deref(), Some("the peer took no bytes for 60s"));
+        assert_eq!(Stalled::find_in(&stuck).as_deref(), Some("the peer took no bytes for 60s"));
         assert_eq!(start.elapsed(), limits::READER_STALL);
         drop(theirs);
     }
 
     #[tokio::test(start_paused = true)]
     async fn before_the_cut_those_who_answer_are_warned_and_the_peer_may_return() {
-        let (stall, farewell) = (limits::READER_STALL, limits::READER_FAREWELL);
+        let (stall, farewell) = (limits::READER_STALL, limits::READER_RETURN_TIMEOUT);
         let (ours, mut theirs) = duplex(4);
         let warning = Warning::default();
         let mut ours = Impatient::new(ours, Some(farewell)).warning(stall, warning.clone());
@@ -242,7 +242,7 @@ mod tests {
         assert!(!second.is_cancelled(), "that stall was another's");
         let stuck = ours.write_all(b"more").await.unwrap_err();
         assert_eq!(start.elapsed(), stall + farewell);
-        assert_eq!(Stalled::within(&stuck).as_deref(), Some("the peer took no bytes for 75s"));
+        assert_eq!(Stalled::find_in(&stuck).as_deref(), Some("the peer took no bytes for 75s"));
         assert!(second.is_cancelled());
         drop(theirs);
     }
