@@ -29,7 +29,7 @@ pub use crate::{
     config::Config,
     error::Error,
     http::{
-        auth::{Auth, BadToken, Scope, Token, Wrong},
+        auth::{Auth, BadToken, Scope, Token, TokenProblem},
         failure::ErrorTable,
     },
     protocol::binding::Binding,

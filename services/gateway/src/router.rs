@@ -27,14 +27,14 @@ use crate::{
     http::{
         auth::Scope,
         body, card_endpoint,
-        context::{Exchange, Gateway},
-        failure::{Refused, no_such_path},
-        metrics::Seen,
+        context::{Gateway, RequestContext},
+        failure::{Rejection, no_such_path},
+        metrics::RequestRecord,
         response::json_answer,
         route::Route,
     },
     operators::{console, mesh},
-    protocol::{operation::Operation, request_id::Id, version::Version},
+    protocol::{operation::Operation, request_id::RequestId, version::Version},
 };
 
 const ROLE: &str = "gateway";
@@ -49,11 +49,13 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let since = Instant::now();
     let (head, mut body) = request.into_parts();
     let uri = head.uri.clone();
-    let route = Route::of(uri.path(), &head.headers);
-    let identified = match gateway.screen(&head, &route) {
+    let route = Route::parse(uri.path(), &head.headers);
+    let identified = match gateway.check_host_and_origin(&head, &route) {
         Err(refused) => Err(refused),
         Ok(()) if route.is_public() => Ok(None),
-        Ok(()) => gateway.callers.identify(&head.headers).map(Some).map_err(Refused::from),
+        Ok(()) => {
+            gateway.authenticator.authenticate(&head.headers).map(Some).map_err(Rejection::from)
+        }
     };
     let (principal, stranger) = match identified {
         Ok(principal) => (principal, None),
@@ -64,32 +66,32 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         Some(span) => (SharedSpan::from(span.1), span.0),
         None => (SharedSpan::default(), parent.child()),
     };
-    let seen = Seen::new(&gateway.meters);
-    let exchange = Exchange { gateway, span: span.clone(), trace, head, principal, seen };
+    let record = RequestRecord::new(&gateway.http_metrics);
+    let context = RequestContext { gateway, span: span.clone(), trace, head, principal, record };
     let mut response = match stranger {
-        Some(refused) => refuse(&exchange, &route, refused),
+        Some(refused) => refuse(&context, &route, refused),
         None => {
             // Pinned here, so that what is put around it does not move it: it is large.
-            let answering = pin!(answer(&exchange, &route, &mut body));
+            let answering = pin!(dispatch(&context, &route, &mut body));
             // A panic costs the request that met it, and the client hears of it in its own form.
             let answered = AssertUnwindSafe(answering).catch_unwind();
             let failure = || Failure::new(&reason::INTERNAL_ERROR).into();
-            let panicked = |_| refuse(&exchange, &route, failure());
+            let panicked = |_| refuse(&context, &route, failure());
             answered.await.unwrap_or_else(panicked)
         }
     };
-    if !body::finish(&exchange.head, &mut body).await {
+    if !body::finish(&context.head, &mut body).await {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    if exchange.gateway.is_tls {
+    if context.gateway.is_tls {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
     }
-    if exchange.principal.is_none() {
+    if context.principal.is_none() {
         response = server::charge_until_read(response);
     }
     span.with(|span| answered_with(span, &route, response.status()));
-    let (verb, status) = (verb(&exchange.head.method), response.status());
-    exchange.seen.answered(verb, &route, status, since.elapsed());
+    let (verb, status) = (verb(&context.head.method), response.status());
+    context.record.record_response(verb, &route, status, since.elapsed());
     response
 }
 
@@ -144,64 +146,66 @@ fn verb(method: &Method) -> &str {
     }
 }
 
-async fn answer(exchange: &Exchange, route: &Route<'_>, body: &mut Body) -> Response<Body> {
-    let refused = route.binding().filter(|binding| !exchange.serves(*binding));
+async fn dispatch(context: &RequestContext, route: &Route<'_>, body: &mut Body) -> Response<Body> {
+    let refused = route.binding().filter(|binding| !context.serves(*binding));
     if let Some(binding) = refused {
-        let failure = Refused::new(StatusCode::NOT_FOUND, binding.not_served());
-        return refuse(exchange, route, failure);
+        let failure = Rejection::new(StatusCode::NOT_FOUND, binding.not_served());
+        return refuse(context, route, failure);
     }
     let answered = match route {
-        Route::Nothing => Err(no_such_path().into()),
-        Route::OldCard(_) if !exchange.serves_v03() => Err(no_such_path().into()),
-        Route::Console(_) if !exchange.gateway.console => Err(no_such_path().into()),
-        Route::Grpc => Ok(grpc::answer(exchange, false, body).await),
-        Route::GrpcHealth => Ok(grpc::answer(exchange, true, body).await),
-        Route::Rest(rest) => match rest.resource.operation(&exchange.head.method) {
-            Some(operation) => rest::answer(exchange, rest, operation, body).await,
-            None => return not_allowed(exchange, route),
+        Route::Unknown => Err(no_such_path().into()),
+        Route::LegacyCard(_) if !context.serves_v03() => Err(no_such_path().into()),
+        Route::Console(_) if !context.gateway.console => Err(no_such_path().into()),
+        Route::Grpc => Ok(grpc::handle(context, false, body).await),
+        Route::GrpcHealth => Ok(grpc::handle(context, true, body).await),
+        Route::Rest(rest) => match rest.resource.operation(&context.head.method) {
+            Some(operation) => rest::handle(context, rest, operation, body).await,
+            None => return not_allowed(context, route),
         },
-        _ if !route.allows(&exchange.head.method) => return not_allowed(exchange, route),
-        Route::Rpc(agent) => match body::read_json(&exchange.head, body).await {
-            Ok(body) => Ok(jsonrpc::answer(exchange, *agent, body).await),
+        _ if !route.allows(&context.head.method) => return not_allowed(context, route),
+        Route::Rpc(agent) => match body::read_json(&context.head, body).await {
+            Ok(body) => Ok(jsonrpc::handle(context, *agent, body).await),
             Err(refused) => Err(refused),
         },
-        Route::Card(agent) | Route::OldCard(agent) => card_endpoint::answer(exchange, *agent).await,
-        Route::Mesh(method) => mesh::answer(exchange, method, body).await,
-        Route::Metrics => {
-            let numbers = exchange.may(Scope::Operate).map(|()| &exchange.gateway.metrics);
-            numbers.map(scraped).map_err(Refused::from)
+        Route::Card(agent) | Route::LegacyCard(agent) => {
+            card_endpoint::handle(context, *agent).await
         }
-        Route::Console(file) => console::answer(exchange, *file),
-        Route::Health => Ok(health(&exchange.gateway)),
+        Route::Mesh(method) => mesh::handle(context, method, body).await,
+        Route::Metrics => {
+            let numbers = context.require_scope(Scope::Operate).map(|()| &context.gateway.metrics);
+            numbers.map(metrics_response).map_err(Rejection::from)
+        }
+        Route::Console(file) => console::handle(context, *file),
+        Route::Health => Ok(health(&context.gateway)),
     };
-    answered.unwrap_or_else(|refused| refuse(exchange, route, refused))
+    answered.unwrap_or_else(|refused| refuse(context, route, refused))
 }
 
 /// Says no in the form of the binding, before it is known what was asked.
-fn refuse(exchange: &Exchange, route: &Route<'_>, refused: Refused) -> Response<Body> {
-    let report = exchange.reporter();
+fn refuse(context: &RequestContext, route: &Route<'_>, refused: Rejection) -> Response<Body> {
+    let report = context.reporter();
     match route {
-        Route::Rpc(_) => report.rpc(refused, &Id::NULL),
+        Route::Rpc(_) => report.rpc(refused, &RequestId::NULL),
         Route::Rest(rest) if rest.is_v03 => report.plain(refused, Version::V03),
         Route::Grpc | Route::GrpcHealth => report.status(refused.failure).into_http(),
         _ => report.plain(refused, Version::V1),
     }
 }
 
-fn not_allowed(exchange: &Exchange, route: &Route<'_>) -> Response<Body> {
+fn not_allowed(context: &RequestContext, route: &Route<'_>) -> Response<Body> {
     let text = match route {
         Route::Rpc(_) => "this path takes JSON-RPC 2.0 requests by POST".to_owned(),
         _ => format!("this path takes {} only", route.allow()),
     };
     let failure = Failure::new(&reason::INVALID_REQUEST).because(text);
-    let refused = Refused::new(StatusCode::METHOD_NOT_ALLOWED, failure);
-    let mut response = refuse(exchange, route, refused);
+    let refused = Rejection::new(StatusCode::METHOD_NOT_ALLOWED, failure);
+    let mut response = refuse(context, route, refused);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(route.allow()));
     response
 }
 
 fn health(gateway: &Gateway) -> Response<Body> {
-    let (status, text) = match gateway.links.is_up() {
+    let (status, text) = match gateway.pool.is_up() {
         _ if gateway.drain.is_signalled() => {
             (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"leaving"}"#)
         }

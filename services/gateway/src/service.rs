@@ -1,4 +1,4 @@
-//! The gateway as a service: binds the port, keeps the links to the coordinators, serves until
+//! The gateway as a service: binds the port, keeps the pool to the coordinators, serves until
 //! drained.
 
 use std::{
@@ -19,29 +19,29 @@ use crate::{
     Config, Error,
     bindings::grpc,
     cards::{
-        cache::KeptCards,
-        card::Cards,
-        public_url::{self, Public},
+        cache::CardCache,
+        card::CardSettings,
+        public_url::{self, PublicUrl},
         signature::Signer,
     },
-    coordinators::{gauges, link::Shares, pool::Links},
+    coordinators::{gauges, link::CallShares, pool::Pool},
     http::{
-        auth::Callers, context::Gateway, failure::ErrorTable, metrics::Meters,
+        auth::Authenticator, context::Gateway, failure::ErrorTable, metrics::HttpMetrics,
         trace_link::TraceLink,
     },
     router,
 };
 
 /// How long before the end of a drain open calls are ended, so that their last words get out.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FINAL_EVENTS_TIME: Duration = Duration::from_secs(1);
 
 /// Bound, but not serving yet.
 pub struct Service {
     listener: Listener,
-    links: Links,
+    pool: Pool,
     drain_delay: Duration,
-    cards: Cards,
-    callers: Callers,
+    cards: CardSettings,
+    authenticator: Authenticator,
     hosts: Hosts,
     operators_act: bool,
     trace_link: Option<TraceLink>,
@@ -63,8 +63,8 @@ impl Config {
             return Err(Error::NoReaders);
         }
         let bounds = self.bounds()?;
-        let callers = Callers::new(&self.auth)?;
-        let shares = Shares::new(callers.principals(), self.calls_per_caller_max);
+        let authenticator = Authenticator::new(&self.auth)?;
+        let shares = CallShares::new(authenticator.principals(), self.calls_per_caller_max);
         let signer = Signer::load(self.card_key.as_deref(), self.card_key_id.as_deref())?;
         if signer.is_some() && self.public_url.is_none() && self.listen.ip().is_unspecified() {
             return Err(Error::SignsAnyHost(self.listen));
@@ -84,14 +84,14 @@ impl Config {
         let listener = Listener::bind_on(network, self.listen, self.tls.as_ref()).await?;
         let listener = listener.reader_stall(reader_stall).bounds(bounds);
         let resume = Duration::from_millis(self.resume_ms);
-        let known = callers.are_known();
+        let known = authenticator.requires_token();
         let is_guarded = listener.addr().ip().is_loopback() && !known;
         let public_host = self.public_url.as_deref().and_then(public_url::host);
         let hosts =
             Hosts::new("gateway", is_guarded, &self.hosts)?.with_name(public_host.as_deref());
-        let public = Public::new(self.public_url, listener.addr(), self.tls.is_some())
+        let public = PublicUrl::new(self.public_url, listener.addr(), self.tls.is_some())
             .map_err(Error::PublicUrl)?;
-        let cards = Cards {
+        let cards = CardSettings {
             public,
             grpc: self.public_grpc,
             signer,
@@ -103,10 +103,10 @@ impl Config {
         Ok(Service {
             listener,
             peer: members.peer(),
-            links: Links::new(members, reader_stall, resume, shares),
+            pool: Pool::new(members, reader_stall, resume, shares),
             drain_delay: Duration::from_millis(self.drain_delay_ms),
             cards,
-            callers,
+            authenticator,
             hosts,
             operators_act: self.operators_act,
             trace_link,
@@ -126,21 +126,21 @@ impl Service {
 
     /// To be asked while it runs.
     pub fn readiness(&self) -> Readiness {
-        Readiness(self.links.clone())
+        Readiness(self.pool.clone())
     }
 
     /// Serves until drained.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
-        let links = self.links;
-        gauges::observe(&self.metrics, &links);
+        let pool = self.pool;
+        gauges::observe(&self.metrics, &pool);
         let gateway = Gateway {
-            grpc: grpc::router(&links, &drain),
-            meters: Meters::new(&self.metrics),
-            links: links.clone(),
+            grpc: grpc::router(&pool, &drain),
+            http_metrics: HttpMetrics::new(&self.metrics),
+            pool: pool.clone(),
             drain: drain.clone(),
             cards: self.cards,
-            kept_cards: KeptCards::default(),
-            callers: self.callers,
+            card_cache: CardCache::default(),
+            authenticator: self.authenticator,
             hosts: self.hosts,
             operators_act: self.operators_act,
             trace_link: self.trace_link,
@@ -153,21 +153,21 @@ impl Service {
         let router = router::router(Arc::new(gateway));
         // Whoever sends requests here hears only after a while that it should not.
         let closing = Drain::new();
-        let last_words = async {
+        let leaving = async {
             drain.signalled().await;
             sleep(self.drain_delay).await;
-            links.drain();
+            pool.drain();
             closing.start();
-            sleep(limits::DRAIN_TIMEOUT - LAST_WORDS).await;
-            links.leave();
+            sleep(limits::DRAIN_TIMEOUT - FINAL_EVENTS_TIME).await;
+            pool.shut_down();
             std::future::pending::<()>().await;
         };
         tokio::select! {
             () = server::serve(self.listener, router, closing.clone(), limits::DRAIN_TIMEOUT) => {}
-            () = last_words => {}
+            () = leaving => {}
             // Here and not beside: a gateway without these had better end than seem to live.
-            () = links.clone().run() => {}
-            () = links.clone().watch_readers() => {}
+            () = pool.clone().run() => {}
+            () = pool.clone().end_stalled_streams() => {}
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl Service {
 
 /// Whether a gateway is of use: it is once it has reached the coordinator.
 #[derive(Clone)]
-pub struct Readiness(Links);
+pub struct Readiness(Pool);
 
 impl Readiness {
     pub fn is_ready(&self) -> bool {

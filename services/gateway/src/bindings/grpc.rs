@@ -32,11 +32,11 @@ use tonic_health::pb::{
 use tower::ServiceExt;
 
 use crate::{
-    coordinators::pool::{FrameStream, Links},
+    coordinators::pool::{FrameStream, Pool},
     http::{
-        admission::{self, Admitted},
+        admission::{self, AdmittedCall},
         body,
-        context::Exchange,
+        context::RequestContext,
         extensions, negotiation,
     },
     protocol::{operation::Operation, validate},
@@ -44,36 +44,36 @@ use crate::{
 
 const DETAILS: &str = "grpc-status-details-bin";
 
-pub(crate) fn router(links: &Links, drain: &Drain) -> Router {
-    let doors = A2aServiceServer::new(Doors)
+pub(crate) fn router(pool: &Pool, drain: &Drain) -> Router {
+    let a2a = A2aServiceServer::new(A2aEndpoint)
         .max_decoding_message_size(limits::BODY_BYTES_MAX)
         .max_encoding_message_size(limits::GRPC_BYTES_MAX);
-    let pulse = HealthServer::new(Pulse { links: links.clone(), drain: drain.clone() })
+    let health = HealthServer::new(HealthEndpoint { pool: pool.clone(), drain: drain.clone() })
         .max_decoding_message_size(limits::HEALTH_BYTES_MAX);
-    let routes = Routes::new(doors).add_service(pulse);
+    let routes = Routes::new(a2a).add_service(health);
     // The guard stands outermost: it must see the panics and clocks of everything inside.
     routes.prepare().into_axum_router().layer(GuardLayer)
 }
 
 /// Answers a call. Every request here is one message, so it is read first, within the same bounds
 /// as any other body.
-pub(crate) async fn answer(
-    exchange: &Exchange,
+pub(crate) async fn handle(
+    context: &RequestContext,
     is_health: bool,
     body: &mut Body,
 ) -> HttpResponse<Body> {
-    let report = exchange.reporter();
+    let report = context.reporter();
     let read = match is_health {
         true => body::read_health(body).await,
-        false => body::read(&exchange.head, body).await,
+        false => body::read(&context.head, body).await,
     };
     let body = match read {
         Ok(body) => body,
         Err(refused) => return report.status(refused.failure).into_http(),
     };
-    let router = exchange.gateway.grpc.clone();
-    let mut request = HttpRequest::from_parts(exchange.head.clone(), Body::from(body));
-    request.extensions_mut().insert(Arc::new(exchange.clone()));
+    let router = context.gateway.grpc.clone();
+    let mut request = HttpRequest::from_parts(context.head.clone(), Body::from(body));
+    request.extensions_mut().insert(Arc::new(context.clone()));
     let response = match router.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
@@ -104,96 +104,100 @@ fn refused_by_tonic(headers: &HeaderMap) -> Option<Failure> {
 }
 
 /// What http has put beside the message.
-fn exchange<T>(request: &Request<T>) -> Result<Arc<Exchange>, Status> {
-    let found = request.extensions().get::<Arc<Exchange>>().cloned();
+fn context_of<T>(request: &Request<T>) -> Result<Arc<RequestContext>, Status> {
+    let found = request.extensions().get::<Arc<RequestContext>>().cloned();
     found.ok_or_else(|| Failure::new(&reason::INTERNAL).into())
 }
 
-fn admit(exchange: &Exchange, operation: Operation, call: call::Body) -> Result<Admitted, Failure> {
-    exchange.seen.asks(operation);
+fn admit(
+    context: &RequestContext,
+    operation: Operation,
+    call: call::Body,
+) -> Result<AdmittedCall, Failure> {
+    context.record.set_operation(operation);
     // Also without any metadata: to be lenient here would only hide what clients forget, and the
     // official ones do not.
-    negotiation::must_be_1(exchange, negotiation::version(exchange)?, operation)?;
-    admission::admit(exchange, operation, None, call)
+    negotiation::require_v1(context, negotiation::version(context)?, operation)?;
+    admission::admit(context, operation, None, call)
 }
 
 /// A call with one answer, of the kind that `take` finds.
-async fn once<T, A>(
+async fn unary<T, A>(
     request: Request<T>,
     operation: Operation,
     call: fn(T) -> call::Body,
     take: fn(reply::Body) -> Option<A>,
 ) -> Result<Response<A>, Status> {
-    let exchange = exchange(&request)?;
+    let context = context_of(&request)?;
     let asked = async {
-        let admitted = admit(&exchange, operation, call(request.into_inner()))?;
-        let answer = admission::once(&exchange, admitted).await?;
-        let taken = take(answer.body).ok_or_else(validate::wrong_answer)?;
+        let admitted = admit(&context, operation, call(request.into_inner()))?;
+        let answer = admission::call(&context, admitted).await?;
+        let taken = take(answer.body).ok_or_else(validate::unexpected_reply)?;
         Ok((taken, answer.extensions))
     };
-    let (taken, extensions) = asked.await.map_err(|f| exchange.reporter().status(f))?;
-    exchange.went_well();
-    Ok(respond(&exchange, taken, &extensions))
+    let (taken, extensions) = asked.await.map_err(|f| context.reporter().status(f))?;
+    context.record_success();
+    Ok(respond(&context, taken, &extensions))
 }
 
-type Events = Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>;
+type EventStream = Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>;
 
 /// A call with many answers. A failure before the first one is the status of the call itself.
-async fn many<T>(
+async fn streaming<T>(
     request: Request<T>,
     operation: Operation,
     call: fn(T) -> call::Body,
-) -> Result<Response<Events>, Status> {
-    let exchange = exchange(&request)?;
+) -> Result<Response<EventStream>, Status> {
+    let context = context_of(&request)?;
     let opened = async {
-        let admitted = admit(&exchange, operation, call(request.into_inner()))?;
-        let mut frames = admission::stream(&exchange, admitted).await?;
+        let admitted = admit(&context, operation, call(request.into_inner()))?;
+        let mut frames = admission::open_stream(&context, admitted).await?;
         let first = frames.next().await.transpose()?;
         Ok((first, frames))
     };
-    let (first, frames) = opened.await.map_err(|f| exchange.reporter().status(f))?;
+    let (first, frames) = opened.await.map_err(|f| context.reporter().status(f))?;
     let extensions = frames.extensions().to_vec();
     let first = stream::iter(first.and_then(|frame| frame.response).map(Ok));
-    let events = first.chain(following(frames, Arc::clone(&exchange))).boxed();
-    Ok(respond(&exchange, events, &extensions))
+    let events = first.chain(remaining_events(frames, Arc::clone(&context))).boxed();
+    Ok(respond(&context, events, &extensions))
 }
 
-/// The exchange is kept for its span, which is open for as long as the stream is.
-fn following(
+/// The context is kept for its span, which is open for as long as the stream is.
+fn remaining_events(
     frames: FrameStream,
-    exchange: Arc<Exchange>,
+    context: Arc<RequestContext>,
 ) -> impl Stream<Item = Result<StreamResponse, Status>> {
-    stream::unfold((frames, exchange), |(mut frames, exchange)| async move {
+    stream::unfold((frames, context), |(mut frames, context)| async move {
         let Some(item) = frames.next().await else {
-            exchange.went_well();
+            context.record_success();
             return None;
         };
         let item = match item {
             Ok(frame) => Ok(frame.response.unwrap_or_default()),
-            Err(failure) => Err(exchange.reporter().status(failure)),
+            Err(failure) => Err(context.reporter().status(failure)),
         };
-        Some((item, (frames, exchange)))
+        Some((item, (frames, context)))
     })
 }
 
-fn respond<T>(exchange: &Exchange, answer: T, active: &[String]) -> Response<T> {
+fn respond<T>(context: &RequestContext, answer: T, active: &[String]) -> Response<T> {
     let mut response = Response::new(answer);
-    extensions::put(active, &exchange.head.headers, response.metadata_mut().as_mut());
+    extensions::set_header(active, &context.head.headers, response.metadata_mut().as_mut());
     response
 }
 
-struct Doors;
+struct A2aEndpoint;
 
 #[tonic::async_trait]
-impl A2aService for Doors {
-    type SendStreamingMessageStream = Events;
-    type SubscribeToTaskStream = Events;
+impl A2aService for A2aEndpoint {
+    type SendStreamingMessageStream = EventStream;
+    type SubscribeToTaskStream = EventStream;
 
     async fn send_message(
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        once(request, Operation::SendMessage, call::Body::Send, |answer| match answer {
+        unary(request, Operation::SendMessage, call::Body::Send, |answer| match answer {
             reply::Body::Sent(sent) => Some(sent),
             _ => None,
         })
@@ -203,19 +207,19 @@ impl A2aService for Doors {
     async fn send_streaming_message(
         &self,
         request: Request<SendMessageRequest>,
-    ) -> Result<Response<Events>, Status> {
-        many(request, Operation::SendStreamingMessage, call::Body::Stream).await
+    ) -> Result<Response<EventStream>, Status> {
+        streaming(request, Operation::SendStreamingMessage, call::Body::Stream).await
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        once(request, Operation::GetTask, call::Body::Get, task).await
+        unary(request, Operation::GetTask, call::Body::Get, task).await
     }
 
     async fn list_tasks(
         &self,
         request: Request<ListTasksRequest>,
     ) -> Result<Response<ListTasksResponse>, Status> {
-        once(request, Operation::ListTasks, call::Body::List, |answer| match answer {
+        unary(request, Operation::ListTasks, call::Body::List, |answer| match answer {
             reply::Body::List(list) => Some(list),
             _ => None,
         })
@@ -226,16 +230,16 @@ impl A2aService for Doors {
         &self,
         request: Request<CancelTaskRequest>,
     ) -> Result<Response<Task>, Status> {
-        once(request, Operation::CancelTask, call::Body::Cancel, task).await
+        unary(request, Operation::CancelTask, call::Body::Cancel, task).await
     }
 
     async fn subscribe_to_task(
         &self,
         request: Request<SubscribeToTaskRequest>,
-    ) -> Result<Response<Events>, Status> {
+    ) -> Result<Response<EventStream>, Status> {
         let subscribe =
             |request| call::Body::Subscribe(Subscribe { request: Some(request), after: None });
-        many(request, Operation::SubscribeToTask, subscribe).await
+        streaming(request, Operation::SubscribeToTask, subscribe).await
     }
 
     async fn create_task_push_notification_config(
@@ -243,7 +247,7 @@ impl A2aService for Doors {
         request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
         let operation = Operation::CreateTaskPushNotificationConfig;
-        once(request, operation, call::Body::CreatePush, push).await
+        unary(request, operation, call::Body::CreatePush, push).await
     }
 
     async fn get_task_push_notification_config(
@@ -251,7 +255,7 @@ impl A2aService for Doors {
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
         let operation = Operation::GetTaskPushNotificationConfig;
-        once(request, operation, call::Body::GetPush, push).await
+        unary(request, operation, call::Body::GetPush, push).await
     }
 
     async fn list_task_push_notification_configs(
@@ -259,7 +263,7 @@ impl A2aService for Doors {
         request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
         let operation = Operation::ListTaskPushNotificationConfigs;
-        once(request, operation, call::Body::ListPush, |answer| match answer {
+        unary(request, operation, call::Body::ListPush, |answer| match answer {
             reply::Body::Pushes(configs) => Some(configs),
             _ => None,
         })
@@ -271,7 +275,7 @@ impl A2aService for Doors {
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<()>, Status> {
         let operation = Operation::DeleteTaskPushNotificationConfig;
-        once(request, operation, call::Body::DeletePush, |answer| match answer {
+        unary(request, operation, call::Body::DeletePush, |answer| match answer {
             reply::Body::Deleted(_) => Some(()),
             _ => None,
         })
@@ -283,7 +287,7 @@ impl A2aService for Doors {
         request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
         let operation = Operation::GetExtendedAgentCard;
-        once(request, operation, call::Body::ExtendedCard, |answer| match answer {
+        unary(request, operation, call::Body::ExtendedCard, |answer| match answer {
             reply::Body::Card(card) => Some(*card),
             _ => None,
         })
@@ -306,42 +310,45 @@ fn push(answer: reply::Body) -> Option<TaskPushNotificationConfig> {
 }
 
 /// What `/healthz` says, as gRPC says it.
-struct Pulse {
-    links: Links,
+struct HealthEndpoint {
+    pool: Pool,
     drain: Drain,
 }
 
-type Beats = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+type HealthStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl Health for Pulse {
-    type WatchStream = Beats;
+impl Health for HealthEndpoint {
+    type WatchStream = HealthStream;
 
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         is_known(&request.into_inner().service)?;
-        Ok(Response::new(health(self.links.is_up() && !self.drain.is_signalled())))
+        Ok(Response::new(health(self.pool.is_up() && !self.drain.is_signalled())))
     }
 
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Beats>, Status> {
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthStream>, Status> {
         is_known(&request.into_inner().service)?;
         let taken = server::acquire(Resource::HealthWatch).map_err(Status::from)?;
-        let beats = stream::unfold((self.links.ups(), None), |(mut ups, said)| async move {
+        let states = stream::unfold((self.pool.up_links(), None), |(mut ups, said)| async move {
             let is_up = *ups.wait_for(|ups| Some(*ups > 0) != said).await.ok()? > 0;
             Some((Ok(health(is_up)), (ups, Some(is_up))))
         });
         // A watch has no end of its own, and a drain would wait for it.
         let drain = self.drain.clone();
-        let beats = beats.take_until(async move { drain.signalled().await });
+        let states = states.take_until(async move { drain.signalled().await });
         let last = stream::iter([Ok(health(false))]);
         // Counted for as long as it is open.
-        let beats = beats.chain(last).map(move |beat| {
+        let states = states.chain(last).map(move |state| {
             let _counted = &taken;
-            beat
+            state
         });
-        Ok(Response::new(beats.boxed()))
+        Ok(Response::new(states.boxed()))
     }
 }
 

@@ -12,29 +12,29 @@ use serde_json::{error::Category, value::RawValue};
 
 use crate::{
     http::{
-        context::Exchange,
+        context::RequestContext,
         negotiation,
-        response::{Form, Wrap},
+        response::{Envelope, ResponseFormat},
     },
-    protocol::{operation::Operation, request_id::Id, v03, validate, version::Version},
+    protocol::{operation::Operation, request_id::RequestId, v03, validate, version::Version},
 };
 
-pub(crate) async fn answer(
-    exchange: &Exchange,
+pub(crate) async fn handle(
+    context: &RequestContext,
     agent: Option<&str>,
     body: Bytes,
 ) -> Response<Body> {
-    let (form, call) = match read(exchange, &body) {
+    let (format, call) = match read(context, &body) {
         Ok(read) => read,
-        Err((id, failure)) => return exchange.reporter().rpc(failure.into(), &id),
+        Err((id, failure)) => return context.reporter().rpc(failure.into(), &id),
     };
     // A blocking call may wait for hours; its body need not.
     drop(body);
-    form.answer(exchange, agent, call).await
+    format.respond(context, agent, call).await
 }
 
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct RawRequest<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     jsonrpc: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -50,47 +50,47 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(input: D) -> Result<Option<&'a Raw
     <&RawValue>::deserialize(input).map(Some)
 }
 
-/// The call in a body and the form of its answer, or the id to refuse it with, which is null until
+/// The call in a body and the format of its answer, or the id to refuse it with, which is null until
 /// one was found.
 fn read(
-    exchange: &Exchange,
+    context: &RequestContext,
     body: &[u8],
-) -> Result<(Form, Result<call::Body, Failure>), (Id, Failure)> {
-    let envelope = envelope(body).map_err(|failure| (Id::NULL, failure))?;
-    let Some(id) = envelope.id.and_then(Id::read) else {
+) -> Result<(ResponseFormat, Result<call::Body, Failure>), (RequestId, Failure)> {
+    let raw = read_envelope(body).map_err(|failure| (RequestId::NULL, failure))?;
+    let Some(id) = raw.id.and_then(RequestId::read) else {
         let text = "id must be a string, an integer or null, and not longer than 256";
-        return Err((Id::NULL, invalid(text)));
+        return Err((RequestId::NULL, invalid(text)));
     };
-    let chosen = method(&envelope).and_then(|name| choose(exchange, &name));
+    let chosen = method(&raw).and_then(|name| choose(context, &name));
     let (operation, version) = match chosen {
         Ok(chosen) => chosen,
         Err(failure) => return Err((id, failure)),
     };
-    exchange.does(operation);
-    let form = Form { wrap: Wrap::Rpc(id), version, operation };
-    let params = envelope.params.map(RawValue::get).filter(|params| *params != "null");
-    let call = form.read(params.unwrap_or("{}"));
-    Ok((form, call))
+    context.set_operation(operation);
+    let format = ResponseFormat { envelope: Envelope::JsonRpc(id), version, operation };
+    let params = raw.params.map(RawValue::get).filter(|params| *params != "null");
+    let call = format.read(params.unwrap_or("{}"));
+    Ok((format, call))
 }
 
 /// What a method name means in the version that is spoken.
-fn choose(exchange: &Exchange, name: &str) -> Result<(Operation, Version), Failure> {
-    let version = negotiation::version(exchange)?;
+fn choose(context: &RequestContext, name: &str) -> Result<(Operation, Version), Failure> {
+    let version = negotiation::version(context)?;
     if let Some(operation) = Operation::named(name) {
-        negotiation::must_be_1(exchange, version, operation)?;
+        negotiation::require_v1(context, version, operation)?;
         return Ok((operation, Version::V1));
     }
     match v03::method(name) {
         None => Err(no_such_method(name)),
         Some(operation) if version == Version::V1 => Err(not_any_more(name, operation)),
         Some(operation) => {
-            negotiation::must_serve_v03(exchange)?;
+            negotiation::require_v03_served(context)?;
             Ok((operation, Version::V03))
         }
     }
 }
 
-fn envelope(body: &[u8]) -> Result<Envelope<'_>, Failure> {
+fn read_envelope(body: &[u8]) -> Result<RawRequest<'_>, Failure> {
     let text = std::str::from_utf8(body).map_err(|e| {
         validate::not_json(&format!("invalid UTF-8 after byte {}", e.valid_up_to()))
     })?;
@@ -110,11 +110,11 @@ fn envelope(body: &[u8]) -> Result<Envelope<'_>, Failure> {
     })
 }
 
-fn method<'a>(envelope: &Envelope<'a>) -> Result<Cow<'a, str>, Failure> {
-    if envelope.jsonrpc.is_none_or(|version| version.get() != r#""2.0""#) {
+fn method<'a>(raw: &RawRequest<'a>) -> Result<Cow<'a, str>, Failure> {
+    if raw.jsonrpc.is_none_or(|version| version.get() != r#""2.0""#) {
         return Err(invalid(r#"jsonrpc must be "2.0""#));
     }
-    let Some(method) = envelope.method else { return Err(invalid("method is missing")) };
+    let Some(method) = raw.method else { return Err(invalid("method is missing")) };
     // Borrowed as it stands, unless somebody took the trouble to escape it.
     serde_json::from_str::<&str>(method.get())
         .map(Cow::Borrowed)

@@ -1,5 +1,5 @@
 //! REST, which A2A calls HTTP+JSON: what the path, the query and the body say together. The paths
-//! are in route; what comes back is in form.
+//! are in route; what comes back is in format.
 
 use std::{borrow::Cow, str};
 
@@ -20,49 +20,53 @@ use serde_json::{Map, Value};
 use crate::{
     http::{
         admission, body,
-        context::Exchange,
-        failure::Refused,
+        context::RequestContext,
+        failure::Rejection,
         negotiation,
-        response::{Form, Wrap},
-        route::{Resource, Rest},
+        response::{Envelope, ResponseFormat},
+        route::{Resource, RestPath},
     },
     protocol::{operation::Operation, validate, version::Version},
 };
 
-pub(crate) async fn answer(
-    exchange: &Exchange,
-    rest: &Rest<'_>,
+pub(crate) async fn handle(
+    context: &RequestContext,
+    rest: &RestPath<'_>,
     operation: Operation,
     body: &mut Body,
-) -> Result<Response<Body>, Refused> {
-    exchange.does(operation);
-    let version = speak(exchange, rest, operation)?;
-    let form = Form { wrap: Wrap::Bare, version, operation };
-    let call = match exchange.head.method {
+) -> Result<Response<Body>, Rejection> {
+    context.set_operation(operation);
+    let version = speak(context, rest, operation)?;
+    let format = ResponseFormat { envelope: Envelope::Bare, version, operation };
+    let call = match context.head.method {
         Method::POST => {
-            let body = body::read_json(&exchange.head, body).await?;
-            from_body(&form, &body)
+            let body = body::read_json(&context.head, body).await?;
+            from_body(&format, &body)
         }
-        _ => from_query(&form, exchange.head.uri.query().unwrap_or("")),
+        _ => from_query(&format, context.head.uri.query().unwrap_or("")),
     };
     let call = call.map(|mut call| {
         fill(&mut call, &rest.resource);
         call
     });
     let mut tenant = rest.tenant.clone().map(Cow::into_owned).unwrap_or_default();
-    admission::address(&mut tenant, rest.agent)?;
+    admission::set_tenant(&mut tenant, rest.agent)?;
     let agent = Some(tenant.as_str()).filter(|tenant| !tenant.is_empty());
-    Ok(form.answer(exchange, agent, call).await)
+    Ok(format.respond(context, agent, call).await)
 }
 
 /// The path says which version is meant, and the header must not say otherwise.
-fn speak(exchange: &Exchange, rest: &Rest<'_>, operation: Operation) -> Result<Version, Failure> {
-    let version = negotiation::version(exchange)?;
+fn speak(
+    context: &RequestContext,
+    rest: &RestPath<'_>,
+    operation: Operation,
+) -> Result<Version, Failure> {
+    let version = negotiation::version(context)?;
     if !rest.is_v03 {
-        negotiation::must_be_1(exchange, version, operation)?;
+        negotiation::require_v1(context, version, operation)?;
         return Ok(Version::V1);
     }
-    negotiation::must_serve_v03(exchange)?;
+    negotiation::require_v03_served(context)?;
     match version {
         Version::V03 => Ok(Version::V03),
         Version::V1 => Err(Failure::new(&reason::VERSION_NOT_SUPPORTED).because(
@@ -72,7 +76,7 @@ fn speak(exchange: &Exchange, rest: &Rest<'_>, operation: Operation) -> Result<V
 }
 
 /// No body, `null` and `{}` are the same: a request that says nothing.
-fn from_body(form: &Form, body: &[u8]) -> Result<call::Body, Failure> {
+fn from_body(format: &ResponseFormat, body: &[u8]) -> Result<call::Body, Failure> {
     let text = match body.trim_ascii() {
         b"" | b"null" => "{}",
         body => str::from_utf8(body).map_err(|e| {
@@ -80,12 +84,12 @@ fn from_body(form: &Form, body: &[u8]) -> Result<call::Body, Failure> {
         })?,
     };
     validate::depth(text.as_bytes())?;
-    form.read(text)
+    format.read(text)
 }
 
-fn from_query(form: &Form, query: &str) -> Result<call::Body, Failure> {
-    let said = Value::Object(parameters(form.operation, query)?);
-    form.read(&said.to_string())
+fn from_query(format: &ResponseFormat, query: &str) -> Result<call::Body, Failure> {
+    let said = Value::Object(parameters(format.operation, query)?);
+    format.read(&said.to_string())
 }
 
 /// The parameters of a query that are fields of the request, by their JSON or their proto name.
@@ -136,16 +140,16 @@ fn fill(call: &mut call::Body, resource: &Resource<'_>) {
         (call::Body::Subscribe(subscribe), Resource::Subscribe(id)) => {
             subscribe.request.get_or_insert_default().id = id.to_string();
         }
-        (call::Body::CreatePush(config), Resource::Pushes(task)) => {
+        (call::Body::CreatePush(config), Resource::PushConfigs(task)) => {
             config.task_id = task.to_string();
         }
-        (call::Body::ListPush(request), Resource::Pushes(task)) => {
+        (call::Body::ListPush(request), Resource::PushConfigs(task)) => {
             request.task_id = task.to_string();
         }
-        (call::Body::GetPush(request), Resource::Push(task, id)) => {
+        (call::Body::GetPush(request), Resource::PushConfig(task, id)) => {
             (request.task_id, request.id) = (task.to_string(), id.to_string());
         }
-        (call::Body::DeletePush(request), Resource::Push(task, id)) => {
+        (call::Body::DeletePush(request), Resource::PushConfig(task, id)) => {
             (request.task_id, request.id) = (task.to_string(), id.to_string());
         }
         _ => {}
@@ -175,16 +179,20 @@ mod tests {
 
     #[test]
     fn a_bad_value_names_its_parameter() {
-        let form = Form { wrap: Wrap::Bare, version: Version::V1, operation: Operation::ListTasks };
+        let format = ResponseFormat {
+            envelope: Envelope::Bare,
+            version: Version::V1,
+            operation: Operation::ListTasks,
+        };
         for (bad, field) in [
             ("pageSize=many", "pageSize"),
             ("historyLength=1.5", "historyLength"),
             ("status=DONE", "status"),
             ("statusTimestampAfter=yesterday", "statusTimestampAfter"),
         ] {
-            assert_eq!(from_query(&form, bad).unwrap_err().violations[0].field, field, "{bad}");
+            assert_eq!(from_query(&format, bad).unwrap_err().violations[0].field, field, "{bad}");
         }
         let good = "status=TASK_STATE_WORKING&statusTimestampAfter=2026-01-02T03:04:05.678Z";
-        assert!(from_query(&form, good).is_ok());
+        assert!(from_query(&format, good).is_ok());
     }
 }

@@ -21,40 +21,44 @@ use futures::{FutureExt, future::BoxFuture, future::Shared};
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    coordinators::{link, pool::Links},
+    coordinators::{link, pool::Pool},
     protocol::validate,
 };
 
 /// An agent, or that there is none.
-type Found = Option<Arc<Agent>>;
-type Fetch = Shared<BoxFuture<'static, Result<Found, Failure>>>;
+type CachedAgent = Option<Arc<Agent>>;
+type SharedFetch = Shared<BoxFuture<'static, Result<CachedAgent, Failure>>>;
 
 /// Cheap to clone; all clones are one.
 #[derive(Clone, Default)]
-pub(crate) struct KeptCards(Arc<Mutex<HashMap<String, Entry>>>);
+pub(crate) struct CardCache(Arc<Mutex<HashMap<String, Entry>>>);
 
 #[derive(Default)]
 struct Entry {
-    known: Option<(Instant, Found)>,
-    fetch: Option<Fetch>,
+    known: Option<(Instant, CachedAgent)>,
+    fetch: Option<SharedFetch>,
 }
 
 impl Entry {
-    fn younger_than(&self, age: Duration) -> Option<Found> {
+    fn younger_than(&self, age: Duration) -> Option<CachedAgent> {
         let (at, found) = self.known.as_ref()?;
         (at.elapsed() < age).then(|| found.clone())
     }
 
-    fn fresh(&self) -> Option<Found> {
+    fn fresh(&self) -> Option<CachedAgent> {
         // Soon there may be an agent that nobody has offered so far.
         let is_there = self.known.as_ref().is_some_and(|(_, found)| found.is_some());
         self.younger_than(if is_there { limits::CARD_TTL } else { limits::CARD_MISSING_TTL })
     }
 }
 
-impl KeptCards {
+impl CardCache {
     /// The agent of this name, or the one that serves the root.
-    pub(crate) async fn find(&self, links: &Links, name: Option<&str>) -> Result<Found, Failure> {
+    pub(crate) async fn find(
+        &self,
+        pool: &Pool,
+        name: Option<&str>,
+    ) -> Result<CachedAgent, Failure> {
         // No coordinator knows an agent whose name cannot be one.
         if name.is_some_and(|name| check_agent_name(name).is_err()) {
             return Ok(None);
@@ -66,10 +70,10 @@ impl KeptCards {
                 return Ok(found);
             }
             // A fetch that has ended and is still here panicked before it was put away.
-            let running = |fetch: &Fetch| fetch.peek().is_none();
+            let running = |fetch: &SharedFetch| fetch.peek().is_none();
             match entry.and_then(|entry| entry.fetch.clone()).filter(running) {
                 Some(fetch) => fetch,
-                None => match self.fetch(links, name) {
+                None => match self.fetch(pool, name) {
                     Ok(fetch) => {
                         make_room(&mut entries);
                         let name = name.unwrap_or_default().to_owned();
@@ -78,9 +82,9 @@ impl KeptCards {
                     }
                     // Too many are being fetched: an older card is better than none.
                     Err(failure) => {
-                        let kept =
+                        let cache =
                             entry.and_then(|entry| entry.younger_than(limits::CARD_STALE_TTL));
-                        return kept.ok_or(failure);
+                        return cache.ok_or(failure);
                     }
                 },
             }
@@ -88,14 +92,14 @@ impl KeptCards {
         fetch.await
     }
 
-    /// Begins a call whose answer is kept, whoever still waits for it.
-    fn fetch(&self, links: &Links, name: Option<&str>) -> Result<Fetch, Failure> {
+    /// Begins a call whose answer is cache, whoever still waits for it.
+    fn fetch(&self, pool: &Pool, name: Option<&str>) -> Result<SharedFetch, Failure> {
         let taken = server::acquire(Resource::CardFetch)?;
-        let (kept, links, name) = (self.clone(), links.clone(), name.map(str::to_owned));
+        let (cache, pool, name) = (self.clone(), pool.clone(), name.map(str::to_owned));
         let fetching = tokio::spawn(async move {
-            let asked = timeout(limits::CARD_FETCH_TIMEOUT, ask(&links, name.as_deref())).await;
+            let asked = timeout(limits::CARD_FETCH_TIMEOUT, ask(&pool, name.as_deref())).await;
             let found = asked.unwrap_or_else(|_| Err(link::unreachable()));
-            kept.put(&name.unwrap_or_default(), &found);
+            cache.put(&name.unwrap_or_default(), &found);
             drop(taken);
             found
         });
@@ -103,7 +107,7 @@ impl KeptCards {
         Ok(fetching.boxed().shared())
     }
 
-    fn put(&self, name: &str, found: &Result<Found, Failure>) {
+    fn put(&self, name: &str, found: &Result<CachedAgent, Failure>) {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(name) else { return };
         entry.fetch = None;
@@ -131,13 +135,13 @@ fn make_room(entries: &mut HashMap<String, Entry>) {
     }
 }
 
-async fn ask(links: &Links, name: Option<&str>) -> Result<Found, Failure> {
+async fn ask(pool: &Pool, name: Option<&str>) -> Result<CachedAgent, Failure> {
     let (asked, only_default) = (name.unwrap_or_default().to_owned(), name.is_none());
     let request = AgentsRequest { name: asked, only_default };
-    let answer = links.ask(Caller::default(), call::Body::Agents(request)).await?;
+    let answer = pool.call(Caller::default(), call::Body::Agents(request)).await?;
     let agents = match answer.body {
         reply::Body::Agents(response) => response.agents,
-        _ => return Err(validate::wrong_answer()),
+        _ => return Err(validate::unexpected_reply()),
     };
     let meant = |agent: &Agent| name.map_or(agent.is_default, |name| agent.name == name);
     Ok(agents.into_iter().find(meant).map(Arc::new))

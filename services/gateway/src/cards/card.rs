@@ -13,7 +13,7 @@ use faultline_proto::{
 use http::request::Parts;
 
 use crate::{
-    cards::{public_url::Public, signature::Signer},
+    cards::{public_url::PublicUrl, signature::Signer},
     protocol::{binding::Binding, v03},
 };
 
@@ -24,12 +24,12 @@ const BEARER: &str = "bearer";
 const ANYTHING: &str = "*/*";
 
 /// What this gateway adds to every card.
-pub(crate) struct Cards {
-    pub(crate) public: Public,
+pub(crate) struct CardSettings {
+    pub(crate) public: PublicUrl,
     /// Where gRPC clients dial, if cards should say so.
     pub(crate) grpc: Option<String>,
     pub(crate) signer: Option<Signer>,
-    /// Callers need a token.
+    /// Authenticator need a token.
     pub(crate) secured: bool,
     pub(crate) bindings: Vec<Binding>,
     /// Clients of A2A 0.3 find what they look for, too.
@@ -39,12 +39,12 @@ pub(crate) struct Cards {
 }
 
 /// A card as JSON, and the meaning of the bytes where other bytes may mean the same.
-pub(crate) struct Printed {
+pub(crate) struct PrintedCard {
     pub(crate) body: Vec<u8>,
     pub(crate) meaning: Option<Vec<u8>>,
 }
 
-impl Cards {
+impl CardSettings {
     pub(crate) fn complete(&self, head: &Parts, name: Option<&str>, card: &mut AgentCard) {
         fill(card);
         card.supported_interfaces = self.interfaces(head, name);
@@ -85,15 +85,15 @@ impl Cards {
 
     /// As JSON. No two gateways make the same signature, so the meaning of a signed card is what was
     /// signed and with which key: their caches and clients must not take one for a new card.
-    pub(crate) fn printed(&self, mut card: AgentCard) -> Printed {
+    pub(crate) fn printed(&self, mut card: AgentCard) -> PrintedCard {
         let body = self.print(&card);
         let signatures = std::mem::take(&mut card.signatures);
         if signatures.is_empty() {
-            return Printed { body, meaning: None };
+            return PrintedCard { body, meaning: None };
         }
         let mut meaning = self.print(&card);
         signatures.iter().for_each(|one| meaning.extend_from_slice(one.protected.as_bytes()));
-        Printed { body, meaning: Some(meaning) }
+        PrintedCard { body, meaning: Some(meaning) }
     }
 
     /// As JSON. What 0.3 looks for stands beside it, outside of what is signed: a client of 1.0

@@ -6,21 +6,21 @@ use http::{Uri, header::HOST, request::Parts, uri::Authority};
 
 /// What clients call this gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Public {
+pub(crate) enum PublicUrl {
     /// Without a slash at its end.
-    Url(String),
+    Fixed(String),
     /// Bound to every address: whatever the client found us by, else `bound`.
-    AsAsked { scheme: &'static str, bound: SocketAddr },
+    FromHostHeader { scheme: &'static str, bound: SocketAddr },
 }
 
-impl Public {
+impl PublicUrl {
     /// The refused text is given back.
     pub(crate) fn new(url: Option<String>, bound: SocketAddr, tls: bool) -> Result<Self, String> {
         let scheme = if tls { "https" } else { "http" };
         let Some(url) = url else {
             return Ok(match bound.ip().is_unspecified() {
-                true => Public::AsAsked { scheme, bound },
-                false => Public::Url(format!("{scheme}://{bound}")),
+                true => PublicUrl::FromHostHeader { scheme, bound },
+                false => PublicUrl::Fixed(format!("{scheme}://{bound}")),
             });
         };
         let parsed = url.parse::<Uri>().ok();
@@ -28,7 +28,7 @@ impl Public {
         let plain = parsed.as_ref().is_some_and(|u| u.host().is_some() && u.query().is_none());
         match web {
             Some("http" | "https") if plain => {
-                Ok(Public::Url(url.trim_end_matches('/').to_owned()))
+                Ok(PublicUrl::Fixed(url.trim_end_matches('/').to_owned()))
             }
             _ => Err(url),
         }
@@ -36,8 +36,8 @@ impl Public {
 
     pub(crate) fn url(&self, head: &Parts) -> String {
         let (scheme, bound) = match self {
-            Public::Url(url) => return url.clone(),
-            Public::AsAsked { scheme, bound } => (scheme, bound),
+            PublicUrl::Fixed(url) => return url.clone(),
+            PublicUrl::FromHostHeader { scheme, bound } => (scheme, bound),
         };
         // HTTP/2 has the host in the URI. What is no host is not put into a card.
         let header = || head.headers.get(HOST)?.to_str().ok()?.parse::<Authority>().ok();
@@ -49,8 +49,8 @@ impl Public {
     }
 
     /// Whether another Host header gives another card.
-    pub(crate) fn is_as_asked(&self) -> bool {
-        matches!(self, Public::AsAsked { .. })
+    pub(crate) fn depends_on_host(&self) -> bool {
+        matches!(self, PublicUrl::FromHostHeader { .. })
     }
 }
 
@@ -87,11 +87,11 @@ mod tests {
             (None, every, false, "http://mesh.example:99"),
             (None, every, true, "https://mesh.example:99"),
         ] {
-            let public = Public::new(url.map(str::to_owned), bound, tls).unwrap();
+            let public = PublicUrl::new(url.map(str::to_owned), bound, tls).unwrap();
             assert_eq!(public.url(&asked), expected);
-            assert_eq!(public.is_as_asked(), expected.contains("mesh"), "{expected}");
+            assert_eq!(public.depends_on_host(), expected.contains("mesh"), "{expected}");
         }
-        let public = Public::new(None, every, false).unwrap();
+        let public = PublicUrl::new(None, every, false).unwrap();
         for bad in ["a b", "", "x@y", "a/b"] {
             assert_eq!(public.url(&head(bad)), "http://0.0.0.0:8080", "{bad}");
         }
@@ -101,7 +101,7 @@ mod tests {
     fn a_public_url_must_be_one() {
         let bound: SocketAddr = "127.0.0.1:8080".parse().unwrap();
         for bad in ["", "example.com", "ftp://example.com", "http://", "http://x?y=1"] {
-            assert!(Public::new(Some(bad.to_owned()), bound, false).is_err(), "{bad}");
+            assert!(PublicUrl::new(Some(bad.to_owned()), bound, false).is_err(), "{bad}");
         }
     }
 

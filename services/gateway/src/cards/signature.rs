@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 
 use crate::cards::canonical_json;
 
-/// Signatures that are kept. There is one a card and address; only addresses taken from the Host
+/// Signatures that are cache. There is one a card and address; only addresses taken from the Host
 /// header can be many.
-const KEPT_MAX: usize = 256;
+const CACHE_MAX: usize = 256;
 
 /// Why cards cannot be signed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub(crate) struct Signer {
     protected: String,
     /// By the digest of the card. ECDSA signs differently each time, and a card that did not
     /// change must stay the same bytes for its caches.
-    kept: Mutex<VecDeque<(Vec<u8>, Vec<AgentCardSignature>)>>,
+    cache: Mutex<VecDeque<(Vec<u8>, Vec<AgentCardSignature>)>>,
 }
 
 impl Signer {
@@ -71,23 +71,23 @@ impl Signer {
     fn new(key: Key, id: &str) -> Self {
         let header = json!({"alg": key.algorithm(), "kid": id, "typ": "JOSE"});
         let protected = BASE64URL.encode(canonical_json::canonical(&header));
-        Self { key, protected, kept: Mutex::default() }
+        Self { key, protected, cache: Mutex::default() }
     }
 
     /// What goes on a card that is otherwise complete and has no signature yet.
     pub(crate) fn sign(&self, card: &AgentCard) -> Vec<AgentCardSignature> {
         let unsigned = json::to_vec(card);
         let digest = digest::digest(&SHA256, &unsigned).as_ref().to_vec();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, signatures)) = kept.iter().find(|(known, _)| *known == digest) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, signatures)) = cache.iter().find(|(known, _)| *known == digest) {
             return signatures.clone();
         }
         let signatures: Vec<_> =
             payloads(&unsigned).iter().map(|payload| self.signature(payload)).collect();
-        if kept.len() == KEPT_MAX {
-            kept.pop_front();
+        if cache.len() == CACHE_MAX {
+            cache.pop_front();
         }
-        kept.push_back((digest, signatures.clone()));
+        cache.push_back((digest, signatures.clone()));
         signatures
     }
 
@@ -246,10 +246,10 @@ mod tests {
         let first = signed("a");
         assert_eq!(signed("a"), first);
         assert_ne!(signed("b"), first);
-        for n in 0..KEPT_MAX {
+        for n in 0..CACHE_MAX {
             signed(&n.to_string());
         }
-        assert_eq!(signer.kept.lock().unwrap().len(), KEPT_MAX);
+        assert_eq!(signer.cache.lock().unwrap().len(), CACHE_MAX);
         assert_ne!(signed("a"), first, "it was dropped long ago");
     }
 

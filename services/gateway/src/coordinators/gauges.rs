@@ -1,11 +1,11 @@
-//! Metrics of the links to the coordinators: how they stand, and the calls and streams on them.
+//! Metrics of the pool to the coordinators: how they stand, and the calls and streams on them.
 
 use faultline_chassis::{
     Metrics,
     metrics::{Def, Unit},
 };
 
-use crate::coordinators::pool::Links;
+use crate::coordinators::pool::Pool;
 
 const UP: Def<0> = Def::new(
     "faultline.link.up",
@@ -14,7 +14,7 @@ const UP: Def<0> = Def::new(
     [],
 );
 const LINKS: Def<1> = Def::new(
-    "faultline.links",
+    "faultline.pool",
     Unit::Of("link"),
     "Coordinators that the gateway knows of, by how the link to each stands.",
     ["state"],
@@ -41,25 +41,25 @@ const RESUMED: Def<1> = Def::new(
     ["outcome"],
 );
 
-/// Observed for as long as the links are used.
-pub(crate) fn observe(metrics: &Metrics, links: &Links) {
-    let links = links.downgrade();
+/// Observed for as long as the pool are used.
+pub(crate) fn observe(metrics: &Metrics, pool: &Pool) {
+    let pool = pool.downgrade();
     metrics.observe(move |seen| {
-        let Some(links) = links() else { return false };
-        seen.gauge(&UP, [], links.is_up().into());
-        let standings = links.standings();
+        let Some(pool) = pool() else { return false };
+        seen.gauge(&UP, [], pool.is_up().into());
+        let counts = pool.link_counts();
         for (state, count) in [
-            ("up", standings.up),
-            ("down", standings.down),
-            ("ejected", standings.ejected),
-            ("leaving", standings.leaving),
+            ("up", counts.up),
+            ("down", counts.down),
+            ("ejected", counts.ejected),
+            ("leaving", counts.leaving),
         ] {
             seen.gauge(&LINKS, [state], count as f64);
         }
-        seen.gauge(&CALLS, [], links.calls() as f64);
-        seen.gauge(&STREAMS, [], links.open_streams() as f64);
-        seen.counter(&STALLED, [], links.stalled() as f64);
-        let (resumed, given_up) = links.resumes();
+        seen.gauge(&CALLS, [], pool.in_flight() as f64);
+        seen.gauge(&STREAMS, [], pool.open_streams() as f64);
+        seen.counter(&STALLED, [], pool.stalled() as f64);
+        let (resumed, given_up) = pool.resumes();
         seen.counter(&RESUMED, ["resumed"], resumed as f64);
         seen.counter(&RESUMED, ["given_up"], given_up as f64);
         true

@@ -29,13 +29,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use ejection::Health;
-use fair_share::Held;
-pub(crate) use fair_share::Shares;
+use ejection::OutlierState;
+pub(crate) use fair_share::CallShares;
+use fair_share::HeldShare;
+use frames::{CallGuard, StreamBuffer};
 pub(crate) use frames::{Frames, Peer};
-use frames::{Reader, Ticket};
 pub(crate) use interruption::{
-    Again, Ended, LEAVES, LOST, MOVED, is_left_undone, is_passing, leaving, overloaded, unreachable,
+    CONNECTION_LOST, COORDINATOR_LEFT, CallError, GATEWAY_LEAVES, RetrySafety, is_transient,
+    is_undone_when_moved, leaving, overloaded, unreachable,
 };
 use interruption::{broken, transport};
 use outgoing::Outgoing;
@@ -47,36 +48,36 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const FRAMES_AHEAD_MAX: usize = limits::STREAM_CREDIT as usize + 1;
 
 /// What the links of one gateway share.
-pub(crate) struct Board {
+pub(crate) struct SharedLinkState {
     /// How many of them have a connection.
-    pub(crate) ups: watch::Sender<usize>,
+    pub(crate) up_links: watch::Sender<usize>,
     /// One of them became another than it was.
     pub(crate) changed: Notify,
     /// Streams that were ended because nobody read them.
     pub(crate) stalled: AtomicU64,
     /// How long a reader may take nothing while something waits for it.
     pub(crate) reader_stall: Duration,
-    pub(crate) shares: Shares,
+    pub(crate) shares: CallShares,
 }
 
-impl Board {
-    pub(crate) fn new(reader_stall: Duration, shares: Shares) -> Self {
-        let (ups, stalled) = (watch::Sender::new(0), AtomicU64::new(0));
-        Self { ups, changed: Notify::new(), stalled, reader_stall, shares }
+impl SharedLinkState {
+    pub(crate) fn new(reader_stall: Duration, shares: CallShares) -> Self {
+        let (up_links, stalled) = (watch::Sender::new(0), AtomicU64::new(0));
+        Self { up_links, changed: Notify::new(), stalled, reader_stall, shares }
     }
 }
 
 /// Cheap to clone; all clones share the one connection.
 #[derive(Clone)]
 pub(crate) struct Link {
-    shared: Arc<Shared>,
+    inner: Arc<LinkInner>,
 }
 
-struct Shared {
+struct LinkInner {
     state: Mutex<State>,
     /// Whether there is a connection.
     is_up: AtomicBool,
-    board: Arc<Board>,
+    all_links: Arc<SharedLinkState>,
 }
 
 #[derive(Default)]
@@ -84,24 +85,24 @@ struct State {
     /// The gateway leaves.
     is_leaving: bool,
     /// The coordinator leaves: it said so on this connection.
-    has_moved: bool,
+    coordinator_leaves: bool,
     /// Nobody names it any more.
     is_unlisted: bool,
-    health: Health,
+    outlier: OutlierState,
     /// Counts connections, so that the sending half of a broken one cannot take calls of the next.
     epoch: u64,
     /// Never reused, also not across connections: a late drop or reply hits nobody else.
     last_id: u64,
     /// Every call that the coordinator has not answered.
-    waiting: HashMap<u64, Open>,
+    pending: HashMap<u64, PendingCall>,
     outbox: VecDeque<Call>,
     /// Of the sending half, when it found the outbox empty.
-    sender: Option<Waker>,
+    writer: Option<Waker>,
 }
 
 /// How a link stands, for whoever has a call to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum LinkStatus {
     Up,
     /// It failed too often, and is left alone until then.
     Ejected(Instant),
@@ -117,73 +118,73 @@ pub(crate) struct Answer {
 }
 
 /// A call that the coordinator has not answered, and the part of a share that it takes.
-struct Open {
+struct PendingCall {
     waiter: Waiter,
-    _held: Held,
+    _share: HeldShare,
 }
 
-impl Open {
-    fn is_read(&self) -> bool {
-        matches!(self.waiter, Waiter::Many(_))
+impl PendingCall {
+    fn is_stream(&self) -> bool {
+        matches!(self.waiter, Waiter::Stream(_))
     }
 }
 
 enum Waiter {
-    One(oneshot::Sender<Result<Answer, Ended>>),
-    Many(Reader),
+    Unary(oneshot::Sender<Result<Answer, CallError>>),
+    Stream(StreamBuffer),
     /// The caller left at this time; the acknowledgement of the coordinator is pending.
-    Left(Instant),
+    Abandoned(Instant),
 }
 
 impl Link {
     /// Not connected; [`Link::run`] does that.
-    pub(crate) fn new(board: Arc<Board>) -> Self {
-        let shared = Shared { state: Mutex::default(), is_up: AtomicBool::new(false), board };
-        Self { shared: Arc::new(shared) }
+    pub(crate) fn new(all_links: Arc<SharedLinkState>) -> Self {
+        let inner = LinkInner { state: Mutex::default(), is_up: AtomicBool::new(false), all_links };
+        Self { inner: Arc::new(inner) }
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Calls that the coordinator has not answered, streams among them.
-    pub(crate) fn calls(&self) -> usize {
-        self.shared.lock().waiting.len()
+    pub(crate) fn in_flight(&self) -> usize {
+        self.inner.lock().pending.len()
     }
 
     /// Whether somebody waits for one of them.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        let state = self.shared.lock();
-        state.waiting.values().any(|open| !matches!(open.waiter, Waiter::Left(_)))
+    pub(crate) fn has_waiters(&self) -> bool {
+        let state = self.inner.lock();
+        state.pending.values().any(|open| !matches!(open.waiter, Waiter::Abandoned(_)))
     }
 
-    pub(crate) fn standing(&self, now: Instant) -> Standing {
-        let state = self.shared.lock();
-        match state.health.ejected(now) {
-            _ if !self.shared.is_up() => Standing::Down,
-            _ if state.has_moved || state.is_unlisted => Standing::Leaving,
-            Some(until) => Standing::Ejected(until),
-            None => Standing::Up,
+    pub(crate) fn status(&self, now: Instant) -> LinkStatus {
+        let state = self.inner.lock();
+        match state.outlier.ejected_until(now) {
+            _ if !self.inner.is_up() => LinkStatus::Down,
+            _ if state.coordinator_leaves || state.is_unlisted => LinkStatus::Leaving,
+            Some(until) => LinkStatus::Ejected(until),
+            None => LinkStatus::Up,
         }
     }
 
     /// Whether anybody still names it.
     pub(crate) fn set_listed(&self, is_listed: bool) {
-        self.shared.lock().is_unlisted = !is_listed;
-        self.shared.board.changed.notify_waiters();
+        self.inner.lock().is_unlisted = !is_listed;
+        self.inner.all_links.changed.notify_waiters();
     }
 
     pub(crate) fn is_listed(&self) -> bool {
-        !self.shared.lock().is_unlisted
+        !self.inner.lock().is_unlisted
     }
 
     /// A call with one answer. Dropped before its end, it tells the coordinator so.
-    pub(crate) async fn ask(&self, caller: Caller, body: call::Body) -> Result<Answer, Ended> {
+    pub(crate) async fn call(&self, caller: Caller, body: call::Body) -> Result<Answer, CallError> {
         let (sender, receiver) = oneshot::channel();
-        let mut ticket = self.register(caller, body, Waiter::One(sender))?;
+        let mut guard = self.register(caller, body, Waiter::Unary(sender))?;
         let answer = receiver.await;
-        ticket.is_open = false;
-        answer.unwrap_or(Err(Ended::Cut(LOST)))
+        guard.is_armed = false;
+        answer.unwrap_or(Err(CallError::Interrupted(CONNECTION_LOST)))
     }
 
     /// A call with many answers.
@@ -192,21 +193,26 @@ impl Link {
         caller: Caller,
         body: call::Body,
         peer: &Peer,
-    ) -> Result<Frames, Ended> {
+    ) -> Result<Frames, CallError> {
         let (sender, frames) = mpsc::channel(FRAMES_AHEAD_MAX);
-        let reader = Reader::new(sender, peer.clone());
-        let ticket = self.register(caller, body, Waiter::Many(reader))?;
-        Ok(Frames::new(frames, ticket))
+        let reader = StreamBuffer::new(sender, peer.clone());
+        let guard = self.register(caller, body, Waiter::Stream(reader))?;
+        Ok(Frames::new(frames, guard))
     }
 
-    fn register(&self, caller: Caller, body: call::Body, waiter: Waiter) -> Result<Ticket, Ended> {
-        let held = self.shared.board.shares.hold(&caller)?;
-        let mut state = self.shared.lock();
+    fn register(
+        &self,
+        caller: Caller,
+        body: call::Body,
+        waiter: Waiter,
+    ) -> Result<CallGuard, CallError> {
+        let share = self.inner.all_links.shares.acquire(&caller)?;
+        let mut state = self.inner.lock();
         // Asked under the lock: `fail_all` says no before it takes the lock, so it misses nobody.
-        if state.is_leaving || !self.shared.is_up() {
-            return Err(Ended::Unsent(Box::new((caller, body))));
+        if state.is_leaving || !self.inner.is_up() {
+            return Err(CallError::NotSent(Box::new((caller, body))));
         }
-        if state.waiting.len() >= limits::LINK_CALLS_MAX {
+        if state.pending.len() >= limits::LINK_CALLS_MAX {
             return Err(overloaded("too many calls are under way at this gateway").into());
         }
         if state.outbox.len() >= limits::OUTBOX_MAX {
@@ -214,11 +220,11 @@ impl Link {
         }
         state.last_id += 1;
         let id = state.last_id;
-        state.waiting.insert(id, Open { waiter, _held: held });
-        let sender = state.post(Call { id, caller: Some(caller), body: Some(body) });
+        state.pending.insert(id, PendingCall { waiter, _share: share });
+        let sender = state.enqueue(Call { id, caller: Some(caller), body: Some(body) });
         drop(state);
         wake(sender);
-        Ok(Ticket { shared: Arc::clone(&self.shared), id, is_open: true })
+        Ok(CallGuard { inner: Arc::clone(&self.inner), id, is_armed: true })
     }
 
     /// Keeps the connection for as long as it is polled, and tells whenever it was lost.
@@ -227,18 +233,18 @@ impl Link {
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
         let mut pause = BACKOFF_MIN;
-        let mut was_told = false;
+        let mut is_logged = false;
         loop {
-            let (failure, was_up) = self.shared.session(&mut client, &name).await;
-            self.shared.fail_all(LOST);
+            let (failure, was_up) = self.inner.session(&mut client, &name).await;
+            self.inner.fail_all(CONNECTION_LOST);
             lost();
             if was_up {
-                (pause, was_told) = (BACKOFF_MIN, false);
+                (pause, is_logged) = (BACKOFF_MIN, false);
             }
-            if !was_told {
+            if !is_logged {
                 let private = failure.private().map_or("", |p| p.for_log());
                 tracing::warn!(%failure, private, at = name, "no connection to the coordinator");
-                was_told = true;
+                is_logged = true;
             }
             // Half of it by chance: gateways that lost one coordinator must not return as one.
             tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
@@ -247,23 +253,23 @@ impl Link {
     }
 
     /// Ends streams whose readers are stuck.
-    pub(crate) fn end_stuck(&self) {
-        self.shared.end_stuck(Instant::now());
+    pub(crate) fn end_stalled_streams(&self) {
+        self.inner.end_stalled_streams(Instant::now());
     }
 
     /// Ends every call, because the gateway leaves, and takes no more.
-    pub(crate) fn leave(&self) {
-        self.shared.lock().is_leaving = true;
-        self.shared.fail_all(LEAVES);
+    pub(crate) fn shut_down(&self) {
+        self.inner.lock().is_leaving = true;
+        self.inner.fail_all(GATEWAY_LEAVES);
     }
 
     /// Ends every call, because nobody looks after the connection any longer.
-    pub(crate) fn give_up(&self) {
-        self.shared.fail_all(LOST);
+    pub(crate) fn close(&self) {
+        self.inner.fail_all(CONNECTION_LOST);
     }
 }
 
-impl Shared {
+impl LinkInner {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code that can panic runs under the lock, so there is nothing half-done to fear.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -275,12 +281,12 @@ impl Shared {
 
     fn set_up(&self, is_up: bool) {
         if self.is_up.swap(is_up, Ordering::AcqRel) != is_up {
-            self.board.ups.send_modify(|ups| match is_up {
-                true => *ups += 1,
-                false => *ups -= 1,
+            self.all_links.up_links.send_modify(|up_links| match is_up {
+                true => *up_links += 1,
+                false => *up_links -= 1,
             });
         }
-        self.board.changed.notify_waiters();
+        self.all_links.changed.notify_waiters();
     }
 
     /// One connection from its first byte to its last. Also says whether it ever was up.
@@ -313,34 +319,36 @@ impl Shared {
         let frame = match body {
             reply::Body::Frame(frame) => frame,
             reply::Body::Moved(_) if id == 0 => {
-                state.has_moved = true;
+                state.coordinator_leaves = true;
                 drop(state);
                 tracing::info!("a coordinator is about to leave");
-                return self.board.changed.notify_waiters();
+                return self.all_links.changed.notify_waiters();
             }
             last => {
-                let waiter = state.waiting.remove(&id).map(|open| open.waiter);
-                let ending = end(last);
+                let waiter = state.pending.remove(&id).map(|open| open.waiter);
+                let ending = parse_last_reply(last);
                 match &ending {
-                    Ok(_) => state.health.well(),
-                    Err(failure) if is_passing(failure) => state.health.badly(Instant::now()),
-                    Err(_) => state.health.well(),
+                    Ok(_) => state.outlier.on_success(),
+                    Err(failure) if is_transient(failure) => {
+                        state.outlier.on_failure(Instant::now())
+                    }
+                    Err(_) => state.outlier.on_success(),
                 }
                 drop(state);
                 return finish(waiter, ending, extensions);
             }
         };
-        state.health.well();
-        let refused = match state.waiting.get_mut(&id).map(|open| &mut open.waiter) {
+        state.outlier.on_success();
+        let refused = match state.pending.get_mut(&id).map(|open| &mut open.waiter) {
             // Sent under the lock: a clone of the sender would cost more than the send.
-            Some(Waiter::Many(reader)) => !reader.takes(frame, extensions),
-            Some(Waiter::One(_)) => true,
-            Some(Waiter::Left(_)) | None => false,
+            Some(Waiter::Stream(reader)) => !reader.push(frame, extensions),
+            Some(Waiter::Unary(_)) => true,
+            Some(Waiter::Abandoned(_)) | None => false,
         };
         if refused {
             // Either its reader is just leaving and will say so itself, or the coordinator sent
             // what nobody asked for. The second ends this call, and only this one.
-            let (waiter, sender) = state.leave(id);
+            let (waiter, sender) = state.cancel(id);
             drop(state);
             wake(sender);
             waiter.into_iter().for_each(|waiter| fail(waiter, broken().into()));
@@ -349,26 +357,27 @@ impl Shared {
 
     /// Ends the streams that nobody has read for too long although something waits in them. Calls
     /// that were left long ago are forgotten: an older coordinator does not confirm all of them.
-    fn end_stuck(&self, now: Instant) {
+    fn end_stalled_streams(&self, now: Instant) {
         let mut state = self.lock();
-        let is_forgotten = |open: &Open| match open.waiter {
-            Waiter::Left(at) => now.duration_since(at) >= limits::ABANDONED_CALL_TIMEOUT,
-            Waiter::One(_) | Waiter::Many(_) => false,
+        let is_forgotten = |open: &PendingCall| match open.waiter {
+            Waiter::Abandoned(at) => now.duration_since(at) >= limits::ABANDONED_CALL_TIMEOUT,
+            Waiter::Unary(_) | Waiter::Stream(_) => false,
         };
-        state.waiting.retain(|_, open| !is_forgotten(open));
-        let is_stuck = |open: &mut Open| match &mut open.waiter {
-            Waiter::Many(reader) => reader.is_stuck(now, self.board.reader_stall),
-            Waiter::One(_) | Waiter::Left(_) => false,
+        state.pending.retain(|_, open| !is_forgotten(open));
+        let is_stalled = |open: &mut PendingCall| match &mut open.waiter {
+            Waiter::Stream(reader) => reader.is_stalled(now, self.all_links.reader_stall),
+            Waiter::Unary(_) | Waiter::Abandoned(_) => false,
         };
-        let stuck = state.waiting.iter_mut().filter_map(|(id, open)| is_stuck(open).then_some(*id));
+        let stuck =
+            state.pending.iter_mut().filter_map(|(id, open)| is_stalled(open).then_some(*id));
         let stuck: Vec<_> = stuck.collect();
-        let ended: Vec<_> = stuck.into_iter().map(|id| state.leave(id)).collect();
+        let ended: Vec<_> = stuck.into_iter().map(|id| state.cancel(id)).collect();
         drop(state);
         for (waiter, sender) in ended {
             wake(sender);
-            if let Some(Waiter::Many(reader)) = waiter {
-                self.board.stalled.fetch_add(1, Ordering::Relaxed);
-                reader.let_go();
+            if let Some(Waiter::Stream(reader)) = waiter {
+                self.all_links.stalled.fetch_add(1, Ordering::Relaxed);
+                reader.reset();
             }
         }
     }
@@ -378,29 +387,29 @@ impl Shared {
         self.set_up(false);
         let mut state = self.lock();
         state.epoch += 1;
-        state.has_moved = false;
-        let mut waiting = mem::take(&mut state.waiting);
+        state.coordinator_leaves = false;
+        let mut pending = mem::take(&mut state.pending);
         let unsent: Vec<_> = mem::take(&mut state.outbox)
             .into_iter()
             .filter_map(|Call { id, caller, body }| {
                 // Credit has no caller, and is of a call that was sent.
                 let caller = caller?;
-                Some((waiting.remove(&id)?, caller, body?))
+                Some((pending.remove(&id)?, caller, body?))
             })
             .collect();
-        let waiting: Vec<_> = waiting.into_values().map(|open| open.waiter).collect();
-        let sender = state.sender.take();
+        let waiters: Vec<_> = pending.into_values().map(|call| call.waiter).collect();
+        let sender = state.writer.take();
         // One break is one failure, however many calls it cost.
-        if what == LOST && !waiting.is_empty() {
-            state.health.badly(Instant::now());
+        if what == CONNECTION_LOST && !waiters.is_empty() {
+            state.outlier.on_failure(Instant::now());
         }
         drop(state);
         wake(sender);
         for (open, caller, body) in unsent {
-            fail(open.waiter, Ended::Unsent(Box::new((caller, body))));
+            fail(open.waiter, CallError::NotSent(Box::new((caller, body))));
         }
-        for waiter in waiting {
-            fail(waiter, Ended::Cut(what));
+        for waiter in waiters {
+            fail(waiter, CallError::Interrupted(what));
         }
     }
 }
@@ -408,23 +417,23 @@ impl Shared {
 impl State {
     /// Cancels a call. It stays in the in-flight count until the coordinator answers. Returns its
     /// waiter and the task to wake.
-    fn leave(&mut self, id: u64) -> (Option<Waiter>, Option<Waker>) {
-        let Some(open) = self.waiting.get_mut(&id) else { return (None, None) };
-        match mem::replace(&mut open.waiter, Waiter::Left(Instant::now())) {
-            Waiter::Left(since) => {
-                open.waiter = Waiter::Left(since);
+    fn cancel(&mut self, id: u64) -> (Option<Waiter>, Option<Waker>) {
+        let Some(open) = self.pending.get_mut(&id) else { return (None, None) };
+        match mem::replace(&mut open.waiter, Waiter::Abandoned(Instant::now())) {
+            Waiter::Abandoned(since) => {
+                open.waiter = Waiter::Abandoned(since);
                 (None, None)
             }
-            waiter => (Some(waiter), self.post(dropped(id))),
+            waiter => (Some(waiter), self.enqueue(dropped(id))),
         }
     }
 
     /// Puts a message in the outbox and gives the one to wake, once the lock is gone. What is not
     /// a new call is never refused: there are few of it per call, and calls are counted.
     #[must_use]
-    fn post(&mut self, call: Call) -> Option<Waker> {
+    fn enqueue(&mut self, call: Call) -> Option<Waker> {
         self.outbox.push_back(call);
-        self.sender.take()
+        self.writer.take()
     }
 }
 
@@ -439,7 +448,7 @@ fn wake(waker: Option<Waker>) {
 }
 
 /// The last reply to a call, or the failure that it is.
-fn end(last: reply::Body) -> Result<reply::Body, Failure> {
+fn parse_last_reply(last: reply::Body) -> Result<reply::Body, Failure> {
     let reply::Body::Failure(record) = last else { return Ok(last) };
     let failure = Failure::from_record(*record);
     if failure.origin.is_some() {
@@ -451,24 +460,25 @@ fn end(last: reply::Body) -> Result<reply::Body, Failure> {
 
 fn finish(waiter: Option<Waiter>, last: Result<reply::Body, Failure>, extensions: Vec<String>) {
     match (waiter, last) {
-        (None | Some(Waiter::Left(_)), _) | (Some(Waiter::Many(_)), Ok(reply::Body::End(_))) => {}
+        (None | Some(Waiter::Abandoned(_)), _)
+        | (Some(Waiter::Stream(_)), Ok(reply::Body::End(_))) => {}
         (Some(waiter), Err(failure)) => fail(waiter, failure.into()),
-        (Some(Waiter::One(sender)), Ok(body)) => {
+        (Some(Waiter::Unary(sender)), Ok(body)) => {
             // The caller may have left in this very moment; then nobody minds.
             let _ = sender.send(Ok(Answer { body, extensions }));
         }
-        (Some(waiter @ Waiter::Many(_)), Ok(reply::Body::Moved(moved))) => {
-            fail(waiter, Ended::Moved(moved.task_id));
+        (Some(waiter @ Waiter::Stream(_)), Ok(reply::Body::Moved(moved))) => {
+            fail(waiter, CallError::Moved(moved.task_id));
         }
-        (Some(waiter @ Waiter::Many(_)), Ok(_)) => fail(waiter, broken().into()),
+        (Some(waiter @ Waiter::Stream(_)), Ok(_)) => fail(waiter, broken().into()),
     }
 }
 
-fn fail(waiter: Waiter, ended: Ended) {
+fn fail(waiter: Waiter, ended: CallError) {
     match waiter {
-        Waiter::One(sender) => drop(sender.send(Err(ended))),
-        Waiter::Many(reader) => reader.fail(ended),
-        Waiter::Left(_) => {}
+        Waiter::Unary(sender) => drop(sender.send(Err(ended))),
+        Waiter::Stream(reader) => reader.fail(ended),
+        Waiter::Abandoned(_) => {}
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use faultline_chassis::{Members, limits, members::Member};
+use faultline_chassis::{Members, limits, members};
 use faultline_proto::{
     Failure,
     v1::{Caller, Moved, Wait, call, reply},
@@ -27,27 +27,27 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub(crate) use frame_stream::FrameStream;
-use resume_backoff::Patience;
+use resume_backoff::ResumeBackoff;
 
 use crate::coordinators::link::{
-    self, Again, Answer, Board, Ended, LEAVES, LOST, Link, MOVED, Shares, Standing, is_left_undone,
-    is_passing,
+    self, Answer, CONNECTION_LOST, COORDINATOR_LEFT, CallError, CallShares, GATEWAY_LEAVES, Link,
+    LinkStatus, RetrySafety, SharedLinkState, is_transient, is_undone_when_moved,
 };
 
 /// How long a call waits for a connection before it fails: long enough for a coordinator that
 /// restarts, short enough for a caller that would rather go elsewhere.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// Between two looks whether a coordinator that nobody names any more has calls left.
-const PARTING_LOOK: Duration = Duration::from_millis(100);
+const REMOVAL_POLL: Duration = Duration::from_millis(100);
 
 /// Cheap to clone; all clones are one.
 #[derive(Clone)]
-pub(crate) struct Links(Arc<Inner>);
+pub(crate) struct Pool(Arc<Inner>);
 
 struct Inner {
-    members: Members,
-    pool: Mutex<Vec<Seat>>,
-    board: Arc<Board>,
+    addresses: Members,
+    members: Mutex<Vec<Member>>,
+    all_links: Arc<SharedLinkState>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
     /// How long another coordinator is looked for when one is lost.
@@ -61,44 +61,44 @@ struct Inner {
 }
 
 /// A coordinator and the way to it.
-struct Seat {
-    member: Member,
+struct Member {
+    address: members::Member,
     link: Link,
     /// Keeps the connection.
     _running: Option<AbortOnDropHandle<()>>,
 }
 
 /// Whoever keeps the links. Without it there are none, although others may still ask for them.
-struct Seats<'a>(&'a Links);
+struct CloseOnDrop<'a>(&'a Pool);
 
-impl Drop for Seats<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
-        let seats: Vec<_> = self.0.pool().drain(..).collect();
-        seats.into_iter().for_each(|seat| seat.link.give_up());
+        let members: Vec<_> = self.0.members().drain(..).collect();
+        members.into_iter().for_each(|member| member.link.close());
     }
 }
 
-/// Links by how they stand.
+/// Pool by how they stand.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standings {
+pub(crate) struct LinkCounts {
     pub(crate) up: usize,
     pub(crate) down: usize,
     pub(crate) ejected: usize,
     pub(crate) leaving: usize,
 }
 
-impl Links {
-    /// Not connected; [`Links::run`] does that.
+impl Pool {
+    /// Not connected; [`Pool::run`] does that.
     pub(crate) fn new(
-        members: Members,
+        addresses: Members,
         reader_stall: Duration,
         resume: Duration,
-        shares: Shares,
+        shares: CallShares,
     ) -> Self {
         Self(Arc::new(Inner {
-            members,
-            pool: Mutex::default(),
-            board: Arc::new(Board::new(reader_stall, shares)),
+            addresses,
+            members: Mutex::default(),
+            all_links: Arc::new(SharedLinkState::new(reader_stall, shares)),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
             resume,
             draining: CancellationToken::new(),
@@ -109,12 +109,12 @@ impl Links {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        *self.0.board.ups.borrow() > 0
+        *self.0.all_links.up_links.borrow() > 0
     }
 
     /// How many links are up, and whenever that changes.
-    pub(crate) fn ups(&self) -> watch::Receiver<usize> {
-        self.0.board.ups.subscribe()
+    pub(crate) fn up_links(&self) -> watch::Receiver<usize> {
+        self.0.all_links.up_links.subscribe()
     }
 
     /// Finds it again for as long as it is used.
@@ -124,8 +124,8 @@ impl Links {
     }
 
     /// Calls under way, streams among them.
-    pub(crate) fn calls(&self) -> usize {
-        self.pool().iter().map(|seat| seat.link.calls()).sum()
+    pub(crate) fn in_flight(&self) -> usize {
+        self.members().iter().map(|member| member.link.in_flight()).sum()
     }
 
     pub(crate) fn open_streams(&self) -> usize {
@@ -133,7 +133,7 @@ impl Links {
     }
 
     pub(crate) fn stalled(&self) -> u64 {
-        self.0.board.stalled.load(Ordering::Relaxed)
+        self.0.all_links.stalled.load(Ordering::Relaxed)
     }
 
     /// Streams that went on elsewhere, and those that did not although they should have.
@@ -141,63 +141,65 @@ impl Links {
         (self.0.resumed.load(Ordering::Relaxed), self.0.given_up.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn standings(&self) -> Standings {
-        let (now, mut standings) = (Instant::now(), Standings::default());
-        for seat in self.pool().iter() {
-            *match seat.link.standing(now) {
-                Standing::Up => &mut standings.up,
-                Standing::Down => &mut standings.down,
-                Standing::Ejected(_) => &mut standings.ejected,
-                Standing::Leaving => &mut standings.leaving,
+    pub(crate) fn link_counts(&self) -> LinkCounts {
+        let (now, mut counts) = (Instant::now(), LinkCounts::default());
+        for member in self.members().iter() {
+            *match member.link.status(now) {
+                LinkStatus::Up => &mut counts.up,
+                LinkStatus::Down => &mut counts.down,
+                LinkStatus::Ejected(_) => &mut counts.ejected,
+                LinkStatus::Leaving => &mut counts.leaving,
             } += 1;
         }
-        standings
+        counts
     }
 
     /// A call with one answer. Dropped before its end, it tells the coordinator so.
-    pub(crate) async fn ask(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
-        let (again, left_undone) = (Again::of(&caller, &body), is_left_undone(&body));
-        let is_repeated = again.is_repeated();
-        let is_spared = is_repeated || left_undone && self.has_several();
+    pub(crate) async fn call(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
+        let (again, left_undone) = (RetrySafety::of(&caller, &body), is_undone_when_moved(&body));
+        let is_repeated = again.gateway_may_retry();
+        let is_spared = is_repeated || left_undone && self.has_alternative();
         let mut spare = is_spared.then(|| (caller.clone(), body.clone()));
-        let moving = Moving::of(&caller, &body);
+        let moving = TaskWait::of(&caller, &body);
         let mut next = (caller, body);
-        let mut until = Instant::now() + PATIENCE;
+        let mut until = Instant::now() + CONNECT_WAIT;
         let (mut was_cut, mut refused_by) = (None, None);
         loop {
             let unreached = |failure| was_cut.map_or(failure, |what| again.failure(what));
-            let link = self.ready(until, refused_by.as_ref()).await.map_err(unreached)?;
-            match link.ask(next.0, next.1).await {
+            let link = self.wait_for_link(until, refused_by.as_ref()).await.map_err(unreached)?;
+            match link.call(next.0, next.1).await {
                 // Nothing was done: it came too late for that one.
                 Ok(Answer { body: reply::Body::Moved(moved), .. }) if moved.task_id.is_empty() => {
                     next = spare.take().ok_or_else(|| match left_undone {
                         true => unreached(link::unreachable()),
-                        false => again.failure(MOVED),
+                        false => again.failure(COORDINATOR_LEFT),
                     })?;
                     refused_by = Some(link);
                 }
                 Ok(Answer { body: reply::Body::Moved(moved), extensions }) => {
-                    let Some(moving) = moving else { return Err(again.failure(LOST)) };
+                    let Some(moving) = moving else { return Err(again.failure(CONNECTION_LOST)) };
                     return self.wait(moving, moved, extensions, again).await;
                 }
                 Ok(answer) => return Ok(answer),
-                Err(Ended::Failed(failure)) if is_passing(&failure) && self.has_other(&link) => {
+                Err(CallError::Failed(failure))
+                    if is_transient(&failure) && self.has_other_up(&link) =>
+                {
                     next = spare.take().filter(|_| is_repeated).ok_or(failure)?;
                     refused_by = Some(link);
                 }
-                Err(Ended::Failed(failure)) => return Err(failure),
-                Err(Ended::Unsent(_)) if until <= Instant::now() => {
+                Err(CallError::Failed(failure)) => return Err(failure),
+                Err(CallError::NotSent(_)) if until <= Instant::now() => {
                     return Err(unreached(link::unreachable()));
                 }
-                Err(Ended::Unsent(unsent)) => next = *unsent,
-                Err(Ended::Cut(what)) => {
+                Err(CallError::NotSent(unsent)) => next = *unsent,
+                Err(CallError::Interrupted(what)) => {
                     let spared = spare.take().filter(|_| is_repeated && !self.is_draining());
                     next = spared.ok_or_else(|| again.failure(what))?;
-                    until = Instant::now() + PATIENCE;
+                    until = Instant::now() + CONNECT_WAIT;
                     was_cut = Some(what);
                 }
                 // Only streams end so; a call with one answer has it as its answer.
-                Err(Ended::Moved(_)) => return Err(again.failure(MOVED)),
+                Err(CallError::Moved(_)) => return Err(again.failure(COORDINATOR_LEFT)),
             }
         }
     }
@@ -205,22 +207,22 @@ impl Links {
     /// Waits for the end of a task whose coordinator left, where it goes on.
     async fn wait(
         &self,
-        moving: Moving,
+        moving: TaskWait,
         moved: Moved,
         mut extensions: Vec<String>,
-        again: Again,
+        again: RetrySafety,
     ) -> Result<Answer, Failure> {
-        let Moving { mut caller, history_length, since } = moving;
-        let mut patience = Patience::new(self.0.resume);
+        let TaskWait { mut caller, history_length, since } = moving;
+        let mut backoff = ResumeBackoff::new(self.0.resume);
         let lost = |what: &str| again.failure(what).with_task(&moved.task_id, "");
         let timeout = Duration::from_millis(caller.timeout_ms.into());
         loop {
-            let Some(pause) = patience.next() else { return Err(lost(LOST)) };
+            let Some(pause) = backoff.next_pause() else { return Err(lost(CONNECTION_LOST)) };
             if self.pause(pause).await.is_err() {
-                return Err(lost(LEAVES));
+                return Err(lost(GATEWAY_LEAVES));
             }
-            let Ok(link) = self.ready(patience.until(), None).await else {
-                return Err(lost(LOST));
+            let Ok(link) = self.wait_for_link(backoff.deadline(), None).await else {
+                return Err(lost(CONNECTION_LOST));
             };
             if !timeout.is_zero() {
                 let left = timeout.saturating_sub(since.elapsed()).max(Duration::from_millis(1));
@@ -228,8 +230,8 @@ impl Links {
             }
             let task_id = moved.task_id.clone();
             let body = call::Body::Wait(Wait { task_id, history_length });
-            patience.begun();
-            match link.ask(caller.clone(), body).await {
+            backoff.on_resumed();
+            match link.call(caller.clone(), body).await {
                 Ok(Answer { body: reply::Body::Moved(_), .. }) => {}
                 Ok(answer) => {
                     if extensions.is_empty() {
@@ -237,8 +239,8 @@ impl Links {
                     }
                     return Ok(Answer { body: answer.body, extensions });
                 }
-                Err(Ended::Failed(failure)) if !is_passing(&failure) => return Err(failure),
-                Err(_) if self.is_draining() => return Err(lost(LEAVES)),
+                Err(CallError::Failed(failure)) if !is_transient(&failure) => return Err(failure),
+                Err(_) if self.is_draining() => return Err(lost(GATEWAY_LEAVES)),
                 Err(_) => {}
             }
         }
@@ -254,51 +256,51 @@ impl Links {
     }
 
     /// One that takes a call, which is waited for until then. Not `but`, if there is another.
-    async fn ready(&self, until: Instant, but: Option<&Link>) -> Result<Link, Failure> {
+    async fn wait_for_link(&self, until: Instant, but: Option<&Link>) -> Result<Link, Failure> {
         loop {
             // Made before looking, so that no change falls between the look and the wait.
-            let changed = self.0.board.changed.notified();
+            let changed = self.0.all_links.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             if self.0.is_leaving.load(Ordering::Relaxed) {
                 return Err(link::leaving());
             }
-            if let Some(link) = self.pick(but) {
+            if let Some(link) = self.choose(but) {
                 return Ok(link);
             }
             if timeout_at(until, changed).await.is_err() {
                 // One that leaves is better than none: what it cannot finish, it hands over.
-                return self.last_resort().ok_or_else(link::unreachable);
+                return self.leaving_link().ok_or_else(link::unreachable);
             }
         }
     }
 
     /// Whether there is anywhere to go for what one of them has not done. Else nothing has to be
     /// kept for that.
-    fn has_several(&self) -> bool {
-        self.pool().len() > 1
+    fn has_alternative(&self) -> bool {
+        self.members().len() > 1
     }
 
-    fn has_other(&self, link: &Link) -> bool {
+    fn has_other_up(&self, link: &Link) -> bool {
         let now = Instant::now();
-        let is_other = |other: &Link| !other.is(link) && other.standing(now) == Standing::Up;
-        self.pool().iter().any(|seat| is_other(&seat.link))
+        let is_other = |other: &Link| !other.is_same(link) && other.status(now) == LinkStatus::Up;
+        self.members().iter().any(|member| is_other(&member.link))
     }
 
     /// Among those that are up, the less busy of two. Not `but`, if there is another.
-    fn pick(&self, but: Option<&Link>) -> Option<Link> {
+    fn choose(&self, but: Option<&Link>) -> Option<Link> {
         let now = Instant::now();
-        let pool = self.pool();
+        let members = self.members();
         let (mut fit, mut ejected) = (Vec::new(), Vec::new());
-        for seat in pool.iter() {
-            match seat.link.standing(now) {
-                Standing::Up => fit.push(&seat.link),
-                Standing::Ejected(until) => ejected.push((until, &seat.link)),
-                Standing::Leaving | Standing::Down => {}
+        for member in members.iter() {
+            match member.link.status(now) {
+                LinkStatus::Up => fit.push(&member.link),
+                LinkStatus::Ejected(until) => ejected.push((until, &member.link)),
+                LinkStatus::Leaving | LinkStatus::Down => {}
             }
         }
         // Half of them at most: when more fail, it is not their own fault.
-        let listed = pool.iter().filter(|seat| seat.link.is_listed()).count();
+        let listed = members.iter().filter(|member| member.link.is_listed()).count();
         ejected.sort_unstable_by_key(|(until, _)| *until);
         let pardoned = ejected.len().saturating_sub(listed / 2);
         fit.extend(ejected.iter().take(pardoned).map(|(_, link)| *link));
@@ -306,9 +308,9 @@ impl Links {
             fit.extend(ejected.first().map(|(_, link)| *link));
         }
         if let Some(but) = but
-            && fit.iter().any(|link| !link.is(but))
+            && fit.iter().any(|link| !link.is_same(but))
         {
-            fit.retain(|link| !link.is(but));
+            fit.retain(|link| !link.is_same(but));
         }
         match fit.len() {
             0 => None,
@@ -316,17 +318,17 @@ impl Links {
             many => {
                 let one = rand::random_range(0..many);
                 let other = (one + rand::random_range(1..many)) % many;
-                let less = if fit[one].calls() <= fit[other].calls() { one } else { other };
+                let less = if fit[one].in_flight() <= fit[other].in_flight() { one } else { other };
                 Some(fit[less].clone())
             }
         }
     }
 
-    fn last_resort(&self) -> Option<Link> {
+    fn leaving_link(&self) -> Option<Link> {
         let now = Instant::now();
-        let pool = self.pool();
-        let left = pool.iter().find(|seat| seat.link.standing(now) == Standing::Leaving);
-        left.map(|seat| seat.link.clone())
+        let members = self.members();
+        let left = members.iter().find(|member| member.link.status(now) == LinkStatus::Leaving);
+        left.map(|member| member.link.clone())
     }
 
     /// Waits, unless the gateway drains.
@@ -345,54 +347,55 @@ impl Links {
 
     /// Keeps a link to every coordinator there is, for as long as it is polled.
     pub(crate) async fn run(self) {
-        let _following = AbortOnDropHandle::new(tokio::spawn(self.0.members.clone().run()));
-        let _seats = Seats(&self);
-        let mut listed = self.0.members.watch();
+        let _following = AbortOnDropHandle::new(tokio::spawn(self.0.addresses.clone().run()));
+        let _close = CloseOnDrop(&self);
+        let mut listed = self.0.addresses.watch();
         loop {
             let now = listed.borrow_and_update().clone();
-            let is_parting = self.seat(&now);
+            let is_parting = self.update_members(&now);
             tokio::select! {
                 changed = listed.changed() => if changed.is_err() { return },
-                () = sleep(PARTING_LOOK), if is_parting => {}
+                () = sleep(REMOVAL_POLL), if is_parting => {}
             }
         }
     }
 
     /// Gives every member a link, and takes it from those that are none and have no calls left.
     /// Says whether there are others yet.
-    fn seat(&self, members: &[Member]) -> bool {
-        let mut pool = self.pool();
-        for seat in pool.iter() {
-            let is_listed = members.contains(&seat.member);
-            if seat.link.is_listed() != is_listed {
-                seat.link.set_listed(is_listed);
+    fn update_members(&self, addresses: &[members::Member]) -> bool {
+        let mut members = self.members();
+        for member in members.iter() {
+            let is_listed = addresses.contains(&member.address);
+            if member.link.is_listed() != is_listed {
+                member.link.set_listed(is_listed);
             }
         }
-        for member in members {
-            if !pool.iter().any(|seat| seat.member == *member) {
-                let link = Link::new(Arc::clone(&self.0.board));
-                let (channel, known) = (self.0.members.channel(member), self.0.members.clone());
+        for address in addresses {
+            if !members.iter().any(|member| member.address == *address) {
+                let link = Link::new(Arc::clone(&self.0.all_links));
+                let channel = self.0.addresses.channel(address);
+                let known = self.0.addresses.clone();
                 let running =
-                    link.clone().run(channel, member.to_string(), move || known.refresh());
+                    link.clone().run(channel, address.to_string(), move || known.refresh());
                 let running = Some(AbortOnDropHandle::new(tokio::spawn(running)));
-                pool.push(Seat { member: member.clone(), link, _running: running });
+                members.push(Member { address: address.clone(), link, _running: running });
             }
         }
         let parted =
-            pool.extract_if(.., |seat| !seat.link.is_listed() && !seat.link.is_waited_for());
+            members.extract_if(.., |member| !member.link.is_listed() && !member.link.has_waiters());
         let parted: Vec<_> = parted.collect();
-        let is_parting = pool.iter().any(|seat| !seat.link.is_listed());
-        drop(pool);
-        parted.into_iter().for_each(|seat| seat.link.give_up());
+        let is_parting = members.iter().any(|member| !member.link.is_listed());
+        drop(members);
+        parted.into_iter().for_each(|member| member.link.close());
         is_parting
     }
 
     /// Ends streams whose readers are stuck, for as long as it is polled.
-    pub(crate) async fn watch_readers(self) {
+    pub(crate) async fn end_stalled_streams(self) {
         loop {
-            sleep(self.0.board.reader_stall / 12).await;
-            let links: Vec<_> = self.pool().iter().map(|seat| seat.link.clone()).collect();
-            links.iter().for_each(Link::end_stuck);
+            sleep(self.0.all_links.reader_stall / 12).await;
+            let links: Vec<_> = self.members().iter().map(|member| member.link.clone()).collect();
+            links.iter().for_each(Link::end_stalled_streams);
         }
     }
 
@@ -403,28 +406,28 @@ impl Links {
     }
 
     /// Ends every call with a failure that says the gateway leaves, and takes no more.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn shut_down(&self) {
         self.0.is_leaving.store(true, Ordering::Relaxed);
         self.drain();
-        let links: Vec<_> = self.pool().iter().map(|seat| seat.link.clone()).collect();
-        links.iter().for_each(Link::leave);
-        self.0.board.changed.notify_waiters();
+        let links: Vec<_> = self.members().iter().map(|member| member.link.clone()).collect();
+        links.iter().for_each(Link::shut_down);
+        self.0.all_links.changed.notify_waiters();
     }
 
-    fn pool(&self) -> MutexGuard<'_, Vec<Seat>> {
+    fn members(&self) -> MutexGuard<'_, Vec<Member>> {
         // No code that can panic runs under the lock, so there is nothing half-done to fear.
-        self.0.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What it takes to wait elsewhere for the task of a send.
-struct Moving {
+struct TaskWait {
     caller: Caller,
     history_length: Option<i32>,
     since: Instant,
 }
 
-impl Moving {
+impl TaskWait {
     /// Of a send that waits for its task; others are answered where they were made.
     fn of(caller: &Caller, body: &call::Body) -> Option<Self> {
         let call::Body::Send(request) = body else { return None };

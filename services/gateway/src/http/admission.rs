@@ -14,7 +14,7 @@ use prost_types::{Struct, value::Kind};
 
 use crate::{
     coordinators::{link::Answer, pool::FrameStream},
-    http::{auth::Scope, context::Exchange, extensions},
+    http::{auth::Scope, context::RequestContext, extensions},
     protocol::{operation::Operation, validate},
 };
 
@@ -26,7 +26,7 @@ const IDEMPOTENCY_METADATA: &str = "faultline.dev/idempotencyKey";
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A call that may be sent on.
-pub(crate) struct Admitted {
+pub(crate) struct AdmittedCall {
     calling: ClientSpan,
     caller: Caller,
     call: call::Body,
@@ -36,32 +36,32 @@ pub(crate) struct Admitted {
 /// with it that can be known without the coordinator. It is addressed to the agent of its path, if
 /// that names one.
 pub(crate) fn admit(
-    exchange: &Exchange,
+    context: &RequestContext,
     operation: Operation,
     agent: Option<&str>,
     mut call: call::Body,
-) -> Result<Admitted, Failure> {
-    exchange.may(Scope::of(operation))?;
-    resume(exchange, &mut call)?;
+) -> Result<AdmittedCall, Failure> {
+    context.require_scope(Scope::of(operation))?;
+    set_resume_point(context, &mut call)?;
     validate::call(&call)?;
     if let Some(tenant) = tenant(&mut call) {
-        address(tenant, agent)?;
+        set_tenant(tenant, agent)?;
     }
-    let mut caller = exchange.caller(patience(exchange, &call));
+    let mut caller = context.caller(max_wait(context, &call));
     if let call::Body::Send(request) | call::Body::Stream(request) = &call {
-        caller.idempotency_key = idempotency_key(exchange, request)?;
-        caller.task_timeout_ms = task_timeout_ms(exchange, request, caller.timeout_ms)?;
+        caller.idempotency_key = idempotency_key(context, request)?;
+        caller.task_timeout_ms = task_timeout_ms(context, request, caller.timeout_ms)?;
         let grace = request_options::on_disconnect(request)?;
         caller.cancel_after_ms = grace.map(|grace| grace.as_millis() as u32);
     }
-    caller.extensions = extensions::declared(&exchange.head.headers)?;
-    let calling = exchange.gateway.calling(operation.name(), &exchange.trace);
+    caller.extensions = extensions::declared(&context.head.headers)?;
+    let calling = context.gateway.calling(operation.name(), &context.trace);
     caller.traceparent = calling.context().to_string();
     calling.context().state().clone_into(&mut caller.tracestate);
-    Ok(Admitted { calling, caller, call })
+    Ok(AdmittedCall { calling, caller, call })
 }
 
-impl Admitted {
+impl AdmittedCall {
     /// Whether it is a list that shows what its tasks made.
     pub(crate) fn lists_artifacts(&self) -> bool {
         matches!(&self.call, call::Body::List(request) if request.include_artifacts == Some(true))
@@ -70,15 +70,18 @@ impl Admitted {
 
 /// Sends a call that has one answer. Only the gateway knows where an agent is reached, so it has
 /// to complete an extended card.
-pub(crate) async fn once(exchange: &Exchange, admitted: Admitted) -> Result<Answer, Failure> {
-    let Admitted { mut calling, caller, call } = admitted;
+pub(crate) async fn call(
+    context: &RequestContext,
+    admitted: AdmittedCall,
+) -> Result<Answer, Failure> {
+    let AdmittedCall { mut calling, caller, call } = admitted;
     let agent = match &call {
         call::Body::ExtendedCard(request) => Some(request.tenant.clone()),
         _ => None,
     };
-    let asked = exchange.gateway.links.ask(caller, call).await;
+    let asked = context.gateway.pool.call(caller, call).await;
     let task = asked.as_ref().map(|answer| task(&answer.body));
-    exchange.span.with(|span| {
+    context.span.with(|span| {
         if let Ok(Some(task)) = task {
             span.task(task);
         }
@@ -87,7 +90,7 @@ pub(crate) async fn once(exchange: &Exchange, admitted: Admitted) -> Result<Answ
     let mut answer = asked?;
     if let reply::Body::Card(card) = &mut answer.body {
         let agent = agent.filter(|agent| !agent.is_empty());
-        exchange.gateway.cards.complete(&exchange.head, agent.as_deref(), card);
+        context.gateway.cards.complete(&context.head, agent.as_deref(), card);
     }
     Ok(answer)
 }
@@ -102,13 +105,13 @@ fn task(answer: &reply::Body) -> Option<&Task> {
 }
 
 /// Opens a call that has many answers.
-pub(crate) async fn stream(
-    exchange: &Exchange,
-    admitted: Admitted,
+pub(crate) async fn open_stream(
+    context: &RequestContext,
+    admitted: AdmittedCall,
 ) -> Result<FrameStream, Failure> {
-    let Admitted { mut calling, caller, call } = admitted;
-    match exchange.gateway.links.stream(caller, call).await {
-        Ok(frames) => Ok(frames.traced(calling, exchange.span.clone())),
+    let AdmittedCall { mut calling, caller, call } = admitted;
+    match context.gateway.pool.stream(caller, call).await {
+        Ok(frames) => Ok(frames.traced(calling, context.span.clone())),
         Err(failure) => {
             calling.ended(Err(&failure));
             Err(failure)
@@ -146,7 +149,7 @@ fn tenant(call: &mut call::Body) -> Option<&mut String> {
 }
 
 /// The agent of the path is the tenant; a request that names another is mistaken about one.
-pub(crate) fn address(tenant: &mut String, agent: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn set_tenant(tenant: &mut String, agent: Option<&str>) -> Result<(), Failure> {
     match agent {
         None => Ok(()),
         Some(agent) if tenant.is_empty() || tenant == agent => {
@@ -158,8 +161,8 @@ pub(crate) fn address(tenant: &mut String, agent: Option<&str>) -> Result<(), Fa
 }
 
 /// `Last-Event-ID` resumes a subscription, and goes with nothing else that streams.
-fn resume(exchange: &Exchange, call: &mut call::Body) -> Result<(), Failure> {
-    let Some(seen) = exchange.header(LAST_EVENT_ID) else { return Ok(()) };
+fn set_resume_point(context: &RequestContext, call: &mut call::Body) -> Result<(), Failure> {
+    let Some(seen) = context.header(LAST_EVENT_ID) else { return Ok(()) };
     match call {
         call::Body::Subscribe(subscribe) => {
             let number = seen.trim().parse().map_err(|_| {
@@ -179,15 +182,15 @@ fn resume(exchange: &Exchange, call: &mut call::Body) -> Result<(), Failure> {
 }
 
 /// How long the caller is willing to wait for a task to end. Zero is for as long as it takes.
-fn patience(exchange: &Exchange, call: &call::Body) -> Duration {
+fn max_wait(context: &RequestContext, call: &call::Body) -> Duration {
     let call::Body::Send(request) = call else { return Duration::ZERO };
     if request.configuration.as_ref().is_some_and(|c| c.return_immediately) {
         return Duration::ZERO;
     }
-    let grpc = exchange.header("grpc-timeout").and_then(parse_grpc_timeout);
+    let grpc = context.header("grpc-timeout").and_then(parse_grpc_timeout);
     // A little before the caller's own clock, so that it hears which task it waited for.
     let grpc = grpc.map(|timeout| timeout.mul_f64(0.95).max(Duration::from_millis(1)));
-    let prefer = exchange.header("prefer").and_then(preferred_wait);
+    let prefer = context.header("prefer").and_then(preferred_wait);
     grpc.into_iter().chain(prefer).min().unwrap_or(Duration::ZERO)
 }
 
@@ -195,18 +198,17 @@ fn patience(exchange: &Exchange, call: &call::Body) -> Duration {
 /// for the end has no use for a task that takes longer; the task ends a little earlier than its
 /// patience, so that it is seen to.
 fn task_timeout_ms(
-    exchange: &Exchange,
+    context: &RequestContext,
     request: &SendMessageRequest,
-    patience_ms: u32,
+    max_wait_ms: u32,
 ) -> Result<u64, Failure> {
-    let headers = exchange.head.headers.get_all(request_options::TIMEOUT_HEADER).iter();
+    let headers = context.head.headers.get_all(request_options::TIMEOUT_HEADER).iter();
     let headers = headers.map(|value| value.to_str().unwrap_or("?"));
     let said = request_options::task_timeout(headers, request)?;
-    let is_grpc =
-        exchange.header("content-type").is_some_and(|t| t.starts_with("application/grpc"));
-    let has_deadline = patience_ms > 0 && exchange.header("grpc-timeout").is_some();
+    let is_grpc = context.header("content-type").is_some_and(|t| t.starts_with("application/grpc"));
+    let has_deadline = max_wait_ms > 0 && context.header("grpc-timeout").is_some();
     let patience = (is_grpc && has_deadline).then(|| {
-        let patience = Duration::from_millis(patience_ms.into());
+        let patience = Duration::from_millis(max_wait_ms.into());
         patience.saturating_sub(request_options::reserve(patience)).max(Duration::from_millis(1))
     });
     let least = said.into_iter().chain(patience).min();
@@ -225,8 +227,11 @@ fn preferred_wait(header: &str) -> Option<Duration> {
 }
 
 /// What makes a send safe to repeat: the header, or metadata of the message or of the request.
-fn idempotency_key(exchange: &Exchange, request: &SendMessageRequest) -> Result<String, Failure> {
-    let headers = exchange.head.headers.get_all(IDEMPOTENCY_KEY).iter();
+fn idempotency_key(
+    context: &RequestContext,
+    request: &SendMessageRequest,
+) -> Result<String, Failure> {
+    let headers = context.head.headers.get_all(IDEMPOTENCY_KEY).iter();
     // What is not text is empty, which is refused below.
     let headers = headers.map(|key| (IDEMPOTENCY_KEY, key.to_str().unwrap_or("").trim()));
     let message = request.message.as_ref().and_then(|message| message.metadata.as_ref());
@@ -262,7 +267,9 @@ mod tests {
     fn a_tenant_and_a_path_must_agree() {
         let set = |tenant: &str, agent| {
             let mut tenant = tenant.to_owned();
-            address(&mut tenant, agent).map(|()| tenant).map_err(|f| f.violations[0].field.clone())
+            set_tenant(&mut tenant, agent)
+                .map(|()| tenant)
+                .map_err(|f| f.violations[0].field.clone())
         };
         assert_eq!(set("", Some("echo")).as_deref(), Ok("echo"));
         assert_eq!(set("echo", Some("echo")).as_deref(), Ok("echo"));

@@ -109,11 +109,11 @@ pub struct BadToken {
     /// Counted from 0, as it is written in the file.
     pub entry: usize,
     pub principal: String,
-    pub wrong: Wrong,
+    pub wrong: TokenProblem,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Wrong {
+pub enum TokenProblem {
     #[error("sha256 must be the 64 hexadecimal digits of a SHA-256, not the token itself")]
     Digest,
     #[error("sha256 is the same as that of auth.token[{0}]: a token has one principal")]
@@ -129,20 +129,20 @@ pub enum Wrong {
 }
 
 /// Everybody who may call, ready to be asked.
-pub(crate) struct Callers {
+pub(crate) struct Authenticator {
     /// Empty: everybody is `local`.
     tokens: Vec<(Digest, Principal)>,
     local: Principal,
 }
 
-impl Callers {
+impl Authenticator {
     pub(crate) fn new(auth: &Auth) -> Result<Self, BadToken> {
         let mut tokens: Vec<(Digest, Principal)> = Vec::with_capacity(auth.token.len());
         for (entry, token) in auth.token.iter().enumerate() {
             let bad = |wrong| BadToken { entry, principal: token.principal.clone(), wrong };
             let digest = check(token).map_err(bad)?;
             if let Some(first) = tokens.iter().position(|(known, _)| *known == digest) {
-                return Err(bad(Wrong::Twice(first)));
+                return Err(bad(TokenProblem::Twice(first)));
             }
             tokens.push((digest, Principal::of(token)));
         }
@@ -150,7 +150,7 @@ impl Callers {
     }
 
     /// Whether callers have to say who they are.
-    pub(crate) fn are_known(&self) -> bool {
+    pub(crate) fn requires_token(&self) -> bool {
         !self.tokens.is_empty()
     }
 
@@ -161,8 +161,8 @@ impl Callers {
 
     /// Who sent these headers. Other kinds of identity, of an OIDC issuer or a client certificate,
     /// would be told apart here and nowhere else.
-    pub(crate) fn identify(&self, headers: &HeaderMap) -> Result<Principal, Failure> {
-        if !self.are_known() {
+    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Failure> {
+        if !self.requires_token() {
             return Ok(self.local.clone());
         }
         let token = bearer(headers).ok_or_else(|| {
@@ -194,18 +194,18 @@ fn unauthenticated(text: &str) -> Failure {
     Failure::new(&reason::UNAUTHENTICATED_CALLER).because(text)
 }
 
-fn check(token: &Token) -> Result<Digest, Wrong> {
-    let digest = unhex(&token.sha256).ok_or(Wrong::Digest)?;
+fn check(token: &Token) -> Result<Digest, TokenProblem> {
+    let digest = unhex(&token.sha256).ok_or(TokenProblem::Digest)?;
     if token.principal.is_empty() || token.principal.len() > limits::KEY_BYTES_MAX {
-        return Err(Wrong::Principal);
+        return Err(TokenProblem::Principal);
     }
     if is_own_principal(&token.principal) {
-        return Err(Wrong::OwnPrincipal);
+        return Err(TokenProblem::OwnPrincipal);
     }
     if token.scopes.is_empty() {
-        return Err(Wrong::NoScope);
+        return Err(TokenProblem::NoScope);
     }
-    token.agents.iter().try_for_each(|name| check_agent_name(name)).map_err(Wrong::Agent)?;
+    token.agents.iter().try_for_each(|name| check_agent_name(name)).map_err(TokenProblem::Agent)?;
     Ok(digest)
 }
 
@@ -257,7 +257,7 @@ impl Principal {
     }
 
     /// Refuses what needs a scope that the principal was not given.
-    pub(crate) fn may(&self, scope: Scope) -> Result<(), Failure> {
+    pub(crate) fn require_scope(&self, scope: Scope) -> Result<(), Failure> {
         if self.has(scope) {
             return Ok(());
         }
@@ -291,8 +291,8 @@ mod tests {
         Token { sha256, principal, agents: Vec::new(), scopes: usual_scopes() }
     }
 
-    fn callers(token: Vec<Token>) -> Callers {
-        Callers::new(&Auth { token }).unwrap()
+    fn authenticator(token: Vec<Token>) -> Authenticator {
+        Authenticator::new(&Auth { token }).unwrap()
     }
 
     fn headers(values: &[&str]) -> HeaderMap {
@@ -301,9 +301,9 @@ mod tests {
 
     #[test]
     fn nobody_configured_means_everybody_is_local() {
-        let callers = callers(Vec::new());
+        let authenticator = authenticator(Vec::new());
         for sent in [&[][..], &["Bearer whatever"], &["Basic eDp5"]] {
-            let principal = callers.identify(&headers(sent)).unwrap();
+            let principal = authenticator.authenticate(&headers(sent)).unwrap();
             let caller = principal.caller();
             assert_eq!((caller.principal.as_str(), caller.operates), ("local", true));
             assert!(caller.agents.is_empty());
@@ -313,14 +313,14 @@ mod tests {
     #[test]
     fn a_token_is_its_principal() {
         let upper = SECRET.to_uppercase();
-        let callers = callers(vec![token(&upper, "acme"), token(OTHER, "beta")]);
+        let authenticator = authenticator(vec![token(&upper, "acme"), token(OTHER, "beta")]);
         for (sent, name) in [
             ("Bearer secret", "acme"),
             ("bearer secret", "acme"),
             ("BEARER   secret ", "acme"),
             ("Bearer other", "beta"),
         ] {
-            let principal = callers.identify(&headers(&[sent])).unwrap();
+            let principal = authenticator.authenticate(&headers(&[sent])).unwrap();
             assert_eq!(principal.caller().principal, name, "{sent}");
             assert!(!principal.caller().operates);
         }
@@ -328,9 +328,9 @@ mod tests {
 
     #[test]
     fn without_a_known_token_nobody_calls() {
-        let callers = callers(vec![token(SECRET, "acme")]);
+        let authenticator = authenticator(vec![token(SECRET, "acme")]);
         let hint = |sent: &[&str]| {
-            let failure = callers.identify(&headers(sent)).unwrap_err();
+            let failure = authenticator.authenticate(&headers(sent)).unwrap_err();
             assert_eq!(failure.row(), &reason::UNAUTHENTICATED_CALLER, "{sent:?}");
             failure.public_message.clone()
         };
@@ -354,11 +354,11 @@ mod tests {
     fn a_scope_that_is_missing_is_named() {
         let mut reader = token(SECRET, "acme");
         reader.scopes = vec![Scope::Read];
-        let callers = callers(vec![reader]);
-        let principal = callers.identify(&headers(&["Bearer secret"])).unwrap();
-        assert!(principal.may(Scope::Read).is_ok());
+        let authenticator = authenticator(vec![reader]);
+        let principal = authenticator.authenticate(&headers(&["Bearer secret"])).unwrap();
+        assert!(principal.require_scope(Scope::Read).is_ok());
         for (scope, name) in [(Scope::Send, "'send'"), (Scope::Operate, "'operate'")] {
-            let failure = principal.may(scope).unwrap_err();
+            let failure = principal.require_scope(scope).unwrap_err();
             assert_eq!(failure.row(), &reason::INSUFFICIENT_SCOPE);
             assert!(failure.public_message.contains(name), "{}", failure.public_message);
         }
@@ -373,22 +373,22 @@ mod tests {
         };
         let mut idle = token(OTHER, "acme");
         idle.scopes.clear();
-        let bad_name = |name: &str| Wrong::Agent(check_agent_name(name).unwrap_err());
+        let bad_name = |name: &str| TokenProblem::Agent(check_agent_name(name).unwrap_err());
         for (entry, wrong) in [
-            (token("secret", "acme"), Wrong::Digest),
-            (token(&SECRET.replace('2', "g"), "acme"), Wrong::Digest),
-            (token(&"é".repeat(32), "acme"), Wrong::Digest),
-            (token(SECRET, "acme"), Wrong::Twice(0)),
-            (token(OTHER, ""), Wrong::Principal),
-            (token(OTHER, &"x".repeat(257)), Wrong::Principal),
-            (token(OTHER, "faultline.dev/stops"), Wrong::OwnPrincipal),
-            (token(OTHER, "faultline.dev/other"), Wrong::OwnPrincipal),
+            (token("secret", "acme"), TokenProblem::Digest),
+            (token(&SECRET.replace('2', "g"), "acme"), TokenProblem::Digest),
+            (token(&"é".repeat(32), "acme"), TokenProblem::Digest),
+            (token(SECRET, "acme"), TokenProblem::Twice(0)),
+            (token(OTHER, ""), TokenProblem::Principal),
+            (token(OTHER, &"x".repeat(257)), TokenProblem::Principal),
+            (token(OTHER, "faultline.dev/stops"), TokenProblem::OwnPrincipal),
+            (token(OTHER, "faultline.dev/other"), TokenProblem::OwnPrincipal),
             (agent("Echo"), bad_name("Echo")),
             (agent("mesh"), bad_name("mesh")),
-            (idle, Wrong::NoScope),
+            (idle, TokenProblem::NoScope),
         ] {
             let auth = Auth { token: vec![token(SECRET, "first"), entry.clone()] };
-            let bad = Callers::new(&auth).err().unwrap();
+            let bad = Authenticator::new(&auth).err().unwrap();
             assert_eq!((bad.entry, &bad.wrong), (1, &wrong));
             assert!(bad.to_string().starts_with("auth.token[1]"), "{bad}");
         }
@@ -398,11 +398,11 @@ mod tests {
     fn a_token_without_agents_leaves_out_agents_for_drills() {
         let mut named = token(OTHER, "acme");
         named.agents = vec!["script".to_owned()];
-        let callers = callers(vec![token(SECRET, "acme"), named]);
-        let caller = |bearer| callers.identify(&headers(&[bearer])).unwrap().caller();
+        let authenticator = authenticator(vec![token(SECRET, "acme"), named]);
+        let caller = |bearer| authenticator.authenticate(&headers(&[bearer])).unwrap().caller();
         assert!(caller("Bearer secret").without_drills);
         assert!(!caller("Bearer other").without_drills);
-        assert!(!Callers::new(&Auth::default()).unwrap().local.caller().without_drills);
+        assert!(!Authenticator::new(&Auth::default()).unwrap().local.caller().without_drills);
     }
 
     #[test]

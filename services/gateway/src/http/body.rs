@@ -15,7 +15,7 @@ use http::{
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-use crate::http::failure::Refused;
+use crate::http::failure::Rejection;
 
 /// How much of a body that is too large is read and thrown away. A client that is still sending
 /// when the connection closes never sees the answer.
@@ -24,7 +24,7 @@ const DISCARD_BYTES_MAX: usize = 8 * limits::BODY_BYTES_MAX;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The whole body, if it says that it is JSON. No body is of any type.
-pub(crate) async fn read_json(head: &Parts, body: &mut Body) -> Result<Bytes, Refused> {
+pub(crate) async fn read_json(head: &Parts, body: &mut Body) -> Result<Bytes, Rejection> {
     if !body.is_end_stream() {
         must_be_json(head)?;
     }
@@ -32,7 +32,7 @@ pub(crate) async fn read_json(head: &Parts, body: &mut Body) -> Result<Bytes, Re
 }
 
 /// The whole body, if it comes in time and is not too large.
-pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Refused> {
+pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Rejection> {
     let declared = declared(head);
     let reading = async {
         if declared > limits::BODY_BYTES_MAX as u64 {
@@ -51,21 +51,23 @@ pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Refused
 }
 
 /// The whole body of a health check, for which nobody needs a credential.
-pub(crate) async fn read_health(body: &mut Body) -> Result<Bytes, Refused> {
+pub(crate) async fn read_health(body: &mut Body) -> Result<Bytes, Rejection> {
     let most = limits::HEALTH_BYTES_MAX;
     let too_large = || {
         let text =
             format!("the body of a health check is over {most} bytes: send a service's name");
-        Refused::from(Failure::new(&reason::CONTENT_TOO_LARGE).because(text))
+        Rejection::from(Failure::new(&reason::CONTENT_TOO_LARGE).because(text))
     };
     let reading = async { collect(body, most).await?.ok_or_else(too_large) };
     in_time(reading).await
 }
 
-async fn in_time(reading: impl Future<Output = Result<Bytes, Refused>>) -> Result<Bytes, Refused> {
+async fn in_time(
+    reading: impl Future<Output = Result<Bytes, Rejection>>,
+) -> Result<Bytes, Rejection> {
     match timeout(limits::BODY_READ_TIMEOUT, reading).await {
         Ok(read) => read,
-        Err(_) => Err(Refused::new(StatusCode::REQUEST_TIMEOUT, too_slow())),
+        Err(_) => Err(Rejection::new(StatusCode::REQUEST_TIMEOUT, too_slow())),
     }
 }
 
@@ -86,7 +88,7 @@ fn declared(head: &Parts) -> u64 {
 
 /// None: it is too large. A body that is here whole is taken as it is. One that has to be waited
 /// for is charged to the budget of its client, with what a waiting request takes.
-async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Refused> {
+async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Rejection> {
     let mut reserved = None;
     let first = match next(body).now_or_never() {
         Some(first) => first?,
@@ -124,11 +126,11 @@ async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Refused>
 }
 
 /// The status is that of the reason: JSON-RPC has not read what it would answer.
-fn no_room(failure: Failure) -> Refused {
-    Refused::new(StatusCode::TOO_MANY_REQUESTS, failure)
+fn no_room(failure: Failure) -> Rejection {
+    Rejection::new(StatusCode::TOO_MANY_REQUESTS, failure)
 }
 
-async fn next(body: &mut Body) -> Result<Option<Bytes>, Refused> {
+async fn next(body: &mut Body) -> Result<Option<Bytes>, Rejection> {
     loop {
         match body.frame().await {
             None => return Ok(None),
@@ -136,7 +138,7 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Refused> {
                 let failure = Failure::new(&reason::INVALID_REQUEST)
                     .because("the body broke off before its end")
                     .privately(error.to_string());
-                return Err(Refused::new(StatusCode::BAD_REQUEST, failure));
+                return Err(Rejection::new(StatusCode::BAD_REQUEST, failure));
             }
             // Trailers say nothing we know; the body ends after them.
             Some(Ok(frame)) => {
@@ -168,7 +170,7 @@ async fn discard(head: &Parts, body: &mut Body) -> bool {
 /// Not lenient, not even with a body that does not say what it is: a browser sends such a one to
 /// the gateway on its user's machine for whatever page the user looks at, but it asks before it
 /// sends JSON.
-fn must_be_json(head: &Parts) -> Result<(), Refused> {
+fn must_be_json(head: &Parts) -> Result<(), Rejection> {
     let given = |name| head.headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
     if !head.headers.get(CONTENT_TYPE).is_some_and(is_json) {
         let text = "the body must be application/json or application/a2a+json, and say so";
@@ -187,11 +189,11 @@ pub(crate) fn is_json(kind: &HeaderValue) -> bool {
     known.iter().any(|kind| essence.eq_ignore_ascii_case(kind))
 }
 
-pub(crate) fn wrong_type(text: &str) -> Refused {
-    Refused::unread(Failure::new(&reason::CONTENT_TYPE_NOT_SUPPORTED).because(text))
+pub(crate) fn wrong_type(text: &str) -> Rejection {
+    Rejection::unread(Failure::new(&reason::CONTENT_TYPE_NOT_SUPPORTED).because(text))
 }
 
-fn too_large() -> Refused {
+fn too_large() -> Rejection {
     let most = limits::BODY_BYTES_MAX;
     let text = format!("the body is over {most} bytes; send a URL instead of the content");
     Failure::new(&reason::CONTENT_TOO_LARGE).because(text).into()

@@ -8,11 +8,11 @@ use faultline_proto::{Failure, a2a::AgentCard, reason};
 use http::{HeaderValue, Response};
 
 use crate::{
-    cards::card::Printed,
+    cards::card::PrintedCard,
     http::{
-        conditional::{self, Keeping, Tagged},
-        context::Exchange,
-        failure::{JSON, Refused},
+        conditional::{self, CachePolicy, TaggedBody},
+        context::RequestContext,
+        failure::{JSON, Rejection},
     },
 };
 
@@ -21,12 +21,12 @@ const PUBLIC: HeaderValue = HeaderValue::from_static("public, max-age=60");
 const PRIVATE: HeaderValue = HeaderValue::from_static("private, max-age=60");
 
 /// The public card of one agent, or of the one that serves the root.
-pub(crate) async fn answer(
-    exchange: &Exchange,
+pub(crate) async fn handle(
+    context: &RequestContext,
     name: Option<&str>,
-) -> Result<Response<Body>, Refused> {
-    let gateway = &exchange.gateway;
-    let agent = gateway.kept_cards.find(&gateway.links, name).await?;
+) -> Result<Response<Body>, Rejection> {
+    let gateway = &context.gateway;
+    let agent = gateway.card_cache.find(&gateway.pool, name).await?;
     let agent = agent.ok_or_else(|| not_found(name))?;
     let cards = &gateway.cards;
     let changed = agent.card_changed.and_then(|time| SystemTime::try_from(time).ok());
@@ -34,36 +34,36 @@ pub(crate) async fn answer(
     if card.name.is_empty() {
         card.name.clone_from(&agent.name);
     }
-    let keeping = Keeping {
+    let policy = CachePolicy {
         control: PUBLIC,
-        vary: cards.public.is_as_asked().then_some(HeaderValue::from_static("host")),
-        changed: changed.map(|changed| changed.max(cards.since)),
+        vary: cards.public.depends_on_host().then_some(HeaderValue::from_static("host")),
+        last_modified: changed.map(|changed| changed.max(cards.since)),
     };
-    cards.complete(&exchange.head, name, &mut card);
-    Ok(conditional::answer(&exchange.head, tagged(cards.printed(card)), JSON, keeping))
+    cards.complete(&context.head, name, &mut card);
+    Ok(conditional::respond(&context.head, tagged(cards.printed(card)), JSON, policy))
 }
 
 /// An extended card as the answer to a GET, which its caller may keep and nobody else.
-pub(crate) fn extended_answer(
-    exchange: &Exchange,
+pub(crate) fn extended_card(
+    context: &RequestContext,
     card: &AgentCard,
     kind: HeaderValue,
 ) -> Response<Body> {
-    let cards = &exchange.gateway.cards;
-    let vary = match cards.public.is_as_asked() {
+    let cards = &context.gateway.cards;
+    let vary = match cards.public.depends_on_host() {
         true => "authorization, host",
         false => "authorization",
     };
     let vary = Some(HeaderValue::from_static(vary));
-    let keeping = Keeping { control: PRIVATE, vary, changed: None };
-    conditional::answer(&exchange.head, tagged(cards.printed(card.clone())), kind, keeping)
+    let policy = CachePolicy { control: PRIVATE, vary, last_modified: None };
+    conditional::respond(&context.head, tagged(cards.printed(card.clone())), kind, policy)
 }
 
 /// The tag of a card: by its bytes, or by its meaning where the bytes differ each time.
-fn tagged(printed: Printed) -> Tagged {
+fn tagged(printed: PrintedCard) -> TaggedBody {
     match printed.meaning {
-        None => Tagged::exactly(printed.body.into()),
-        Some(meaning) => Tagged::meaning(printed.body.into(), &meaning),
+        None => TaggedBody::by_bytes(printed.body.into()),
+        Some(meaning) => TaggedBody::by_meaning(printed.body.into(), &meaning),
     }
 }
 

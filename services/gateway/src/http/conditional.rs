@@ -16,42 +16,42 @@ use http::{
 };
 use ring::digest::{SHA256, digest};
 
-/// What is said about keeping an answer.
-pub(crate) struct Keeping {
+/// What is said about policy an answer.
+pub(crate) struct CachePolicy {
     pub(crate) control: HeaderValue,
     /// The request headers that made the answer what it is, if any.
     pub(crate) vary: Option<HeaderValue>,
     /// When it last changed, where that is known.
-    pub(crate) changed: Option<SystemTime>,
+    pub(crate) last_modified: Option<SystemTime>,
 }
 
 /// A body, and the tag that tells it from others.
-pub(crate) struct Tagged {
+pub(crate) struct TaggedBody {
     body: Bytes,
     tag: String,
 }
 
-impl Tagged {
+impl TaggedBody {
     /// By its bytes, with a strong tag.
-    pub(crate) fn exactly(body: Bytes) -> Self {
+    pub(crate) fn by_bytes(body: Bytes) -> Self {
         let tag = tag(&body);
         Self { body, tag }
     }
 
     /// By what it means, with a weak tag: other bytes may say the same.
-    pub(crate) fn meaning(body: Bytes, meaning: &[u8]) -> Self {
+    pub(crate) fn by_meaning(body: Bytes, meaning: &[u8]) -> Self {
         Self { body, tag: format!("W/{}", tag(meaning)) }
     }
 }
 
 /// The body, or only that it is still the same.
-pub(crate) fn answer(
+pub(crate) fn respond(
     request: &Parts,
-    Tagged { body, tag }: Tagged,
+    TaggedBody { body, tag }: TaggedBody,
     kind: HeaderValue,
-    keeping: Keeping,
+    policy: CachePolicy,
 ) -> Response<Body> {
-    let mut response = match is_current(&request.headers, &tag, keeping.changed) {
+    let mut response = match is_current(&request.headers, &tag, policy.last_modified) {
         true => unchanged(),
         false => whole(body, kind, request.method == Method::HEAD),
     };
@@ -59,11 +59,11 @@ pub(crate) fn answer(
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         headers.insert(ETAG, tag);
     }
-    headers.insert(CACHE_CONTROL, keeping.control);
-    if let Some(vary) = keeping.vary {
+    headers.insert(CACHE_CONTROL, policy.control);
+    if let Some(vary) = policy.vary {
         headers.insert(VARY, vary);
     }
-    let changed = keeping.changed.map(httpdate::fmt_http_date);
+    let changed = policy.last_modified.map(httpdate::fmt_http_date);
     if let Some(Ok(changed)) = changed.map(|date| HeaderValue::from_str(&date)) {
         headers.insert(LAST_MODIFIED, changed);
     }
@@ -128,13 +128,13 @@ mod tests {
         for (name, value) in headers {
             request = request.header(name, *value);
         }
-        let keeping = Keeping {
+        let policy = CachePolicy {
             control: HeaderValue::from_static("public, max-age=60"),
             vary: Some(HeaderValue::from_static("host")),
-            changed: Some(changed()),
+            last_modified: Some(changed()),
         };
-        let body = Tagged::exactly(Bytes::from_static(b"{}"));
-        answer(&request.body(()).unwrap().into_parts().0, body, JSON, keeping)
+        let body = TaggedBody::by_bytes(Bytes::from_static(b"{}"));
+        respond(&request.body(()).unwrap().into_parts().0, body, JSON, policy)
     }
 
     #[test]

@@ -12,12 +12,12 @@ use faultline_proto::{Failure, reason, v1::Caller};
 use http::request::Parts;
 
 use crate::{
-    cards::{cache::KeptCards, card::Cards},
-    coordinators::pool::Links,
+    cards::{cache::CardCache, card::CardSettings},
+    coordinators::pool::Pool,
     http::{
-        auth::{Callers, Principal, Scope},
+        auth::{Authenticator, Principal, Scope},
         failure::{ErrorTable, Reporter},
-        metrics::{Meters, Seen},
+        metrics::{HttpMetrics, RequestRecord},
         trace_link::TraceLink,
     },
     protocol::{binding::Binding, operation::Operation},
@@ -25,20 +25,20 @@ use crate::{
 
 /// What every request shares.
 pub(crate) struct Gateway {
-    pub(crate) links: Links,
+    pub(crate) pool: Pool,
     /// It is told to leave.
     pub(crate) drain: Drain,
     pub(crate) grpc: Router,
-    pub(crate) cards: Cards,
-    pub(crate) kept_cards: KeptCards,
-    pub(crate) callers: Callers,
+    pub(crate) cards: CardSettings,
+    pub(crate) card_cache: CardCache,
+    pub(crate) authenticator: Authenticator,
     pub(crate) hosts: Hosts,
     /// Whether operators may change tasks.
     pub(crate) operators_act: bool,
     pub(crate) trace_link: Option<TraceLink>,
     pub(crate) error_table: ErrorTable,
     pub(crate) metrics: Metrics,
-    pub(crate) meters: Arc<Meters>,
+    pub(crate) http_metrics: Arc<HttpMetrics>,
     pub(crate) peer: (String, Option<u16>),
     /// Clients are told to keep to it.
     pub(crate) is_tls: bool,
@@ -56,7 +56,7 @@ impl Gateway {
 
 /// One request, as far as all handlers need it.
 #[derive(Clone)]
-pub(crate) struct Exchange {
+pub(crate) struct RequestContext {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) head: Parts,
     /// Open for as long as anything of the answer is under way.
@@ -65,10 +65,10 @@ pub(crate) struct Exchange {
     pub(crate) trace: TraceContext,
     /// Who asks; nobody where it does not matter.
     pub(crate) principal: Option<Principal>,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) record: Arc<RequestRecord>,
 }
 
-impl Exchange {
+impl RequestContext {
     /// The caller, in no trace yet: that is of the call that is made for him.
     pub(crate) fn caller(&self, wait: Duration) -> Caller {
         let timeout_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
@@ -77,15 +77,15 @@ impl Exchange {
     }
 
     /// It is known what an HTTP request asks for.
-    pub(crate) fn does(&self, operation: Operation) {
+    pub(crate) fn set_operation(&self, operation: Operation) {
         self.span.with(|span| {
             span.set("a2a.method.name", operation.name());
         });
-        self.seen.asks(operation);
+        self.record.set_operation(operation);
     }
 
     /// A gRPC call is answered.
-    pub(crate) fn went_well(&self) {
+    pub(crate) fn record_success(&self) {
         self.span.with(|span| {
             span.rpc_ended(Ok(()));
         });
@@ -97,9 +97,9 @@ impl Exchange {
     }
 
     /// Refuses what the one who asks may not do.
-    pub(crate) fn may(&self, scope: Scope) -> Result<(), Failure> {
+    pub(crate) fn require_scope(&self, scope: Scope) -> Result<(), Failure> {
         match &self.principal {
-            Some(principal) => principal.may(scope),
+            Some(principal) => principal.require_scope(scope),
             None => Err(Failure::new(&reason::UNAUTHENTICATED_CALLER)),
         }
     }
@@ -115,7 +115,7 @@ impl Exchange {
 
     pub(crate) fn reporter(&self) -> Reporter {
         let (span, trace) = (self.span.clone(), self.trace.clone());
-        let seen = Arc::clone(&self.seen);
-        Reporter { span, trace, table: self.gateway.error_table, seen }
+        let record = Arc::clone(&self.record);
+        Reporter { span, trace, table: self.gateway.error_table, record }
     }
 }

@@ -11,25 +11,29 @@ use http::{
 };
 
 use crate::{
-    http::{body, context::Gateway, failure::Refused, negotiation, route::Route},
+    http::{body, context::Gateway, failure::Rejection, negotiation, route::Route},
     protocol::operation::Operation,
 };
 
 impl Gateway {
     /// Checks every request but health checks before anything else of it is read: that it came by
     /// a name of this gateway (DNS rebinding), and that no foreign page made a browser send it.
-    pub(crate) fn screen(&self, head: &Parts, route: &Route<'_>) -> Result<(), Refused> {
+    pub(crate) fn check_host_and_origin(
+        &self,
+        head: &Parts,
+        route: &Route<'_>,
+    ) -> Result<(), Rejection> {
         if matches!(route, Route::Health | Route::GrpcHealth) {
             return Ok(());
         }
         let checked = self.hosts.check(&head.uri, &head.headers);
-        let checked = checked.and_then(|()| match self.callers.are_known() {
+        let checked = checked.and_then(|()| match self.authenticator.requires_token() {
             // A bearer token is nothing that a browser adds by itself.
             true => Ok(()),
             false => self.check_origin(head),
         });
-        checked.map_err(|failure| Refused::new(StatusCode::FORBIDDEN, failure))?;
-        match self.callers.are_known() || !is_simple(head, route) {
+        checked.map_err(|failure| Rejection::new(StatusCode::FORBIDDEN, failure))?;
+        match self.authenticator.requires_token() || !is_simple(head, route) {
             true => Ok(()),
             false => Err(body::wrong_type(
                 "say Content-Type: application/json, also without a body: a request that changes \
@@ -42,7 +46,7 @@ impl Gateway {
     fn check_origin(&self, head: &Parts) -> Result<(), Failure> {
         let is_own = |origin: &http::HeaderValue| {
             let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
-            origin.is_some_and(|(_, page)| is_same(page, head) || self.hosts.lists(page))
+            origin.is_some_and(|(_, page)| is_same(page, head) || self.hosts.contains(page))
         };
         match head.headers.get_all(ORIGIN).iter().all(is_own) {
             true => Ok(()),

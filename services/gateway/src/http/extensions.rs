@@ -31,7 +31,7 @@ pub(crate) fn declared(request: &HeaderMap) -> Result<Vec<String>, Failure> {
 }
 
 /// Tells the client which of them are in force, under the name by which it asked.
-pub(crate) fn put(active: &[String], request: &HeaderMap, response: &mut HeaderMap) {
+pub(crate) fn set_header(active: &[String], request: &HeaderMap, response: &mut HeaderMap) {
     if active.is_empty() {
         return;
     }
@@ -67,9 +67,9 @@ mod tests {
             [(new, HEADER, "urn:a"), (old, OLD_HEADER, "urn:a"), (both, HEADER, "urn:a, urn:b")]
         {
             let mut response = HeaderMap::new();
-            put(&[], &request, &mut response);
+            set_header(&[], &request, &mut response);
             assert!(response.is_empty());
-            put(&declared(&request).unwrap(), &request, &mut response);
+            set_header(&declared(&request).unwrap(), &request, &mut response);
             assert_eq!((response.len(), response[name].to_str().unwrap()), (1, said));
         }
     }

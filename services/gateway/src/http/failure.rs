@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use tonic::{Code, Status};
 
 use crate::{
-    http::metrics::Seen,
-    protocol::{request_id::Id, v03, version::Version},
+    http::metrics::RequestRecord,
+    protocol::{request_id::RequestId, v03, version::Version},
 };
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -31,25 +31,25 @@ pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"faultline\"");
 
 /// A failure on its way out, with the HTTP status where the usual one would not do.
-pub(crate) struct Refused {
+pub(crate) struct Rejection {
     pub(crate) failure: Failure,
     pub(crate) status: Option<StatusCode>,
     /// The body was not read, so that the HTTP status says it on JSON-RPC as well.
     is_unread: bool,
 }
 
-impl From<Failure> for Refused {
+impl From<Failure> for Rejection {
     fn from(failure: Failure) -> Self {
         Self { failure, status: None, is_unread: false }
     }
 }
 
-impl Refused {
+impl Rejection {
     pub(crate) fn new(status: StatusCode, failure: Failure) -> Self {
         Self { failure, status: Some(status), is_unread: false }
     }
 
-    /// Refused by its headers: on every binding the HTTP status is that of the error table.
+    /// Rejection by its headers: on every binding the HTTP status is that of the error table.
     pub(crate) fn unread(failure: Failure) -> Self {
         Self { failure, status: None, is_unread: true }
     }
@@ -61,7 +61,7 @@ pub(crate) struct Reporter {
     pub(crate) span: SharedSpan,
     pub(crate) trace: TraceContext,
     pub(crate) table: ErrorTable,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) record: Arc<RequestRecord>,
 }
 
 /// Which edition of A2A's error table HTTP and gRPC answers follow: 1.0.1 changed six rows.
@@ -77,8 +77,8 @@ pub enum ErrorTable {
 impl Reporter {
     /// The answer to a JSON-RPC request. The error is in the body; HTTP went well, unless the
     /// request was turned away before it was read, or this very caller was.
-    pub(crate) fn rpc(&self, refused: Refused, id: &Id) -> Response<Body> {
-        let failure = self.seen(refused.failure);
+    pub(crate) fn rpc(&self, refused: Rejection, id: &RequestId) -> Response<Body> {
+        let failure = self.complete_on_span(refused.failure);
         let usual = match failure.row() {
             row if row == &reason::UNAUTHENTICATED_CALLER => StatusCode::UNAUTHORIZED,
             row if row == &reason::INSUFFICIENT_SCOPE => StatusCode::FORBIDDEN,
@@ -92,13 +92,13 @@ impl Reporter {
     }
 
     /// The same as one more frame of a stream that has begun.
-    pub(crate) fn write_rpc(&self, failure: Failure, id: &Id, out: &mut Vec<u8>) {
-        write_rpc(&self.seen(failure), id, out);
+    pub(crate) fn write_rpc(&self, failure: Failure, id: &RequestId, out: &mut Vec<u8>) {
+        write_rpc(&self.complete_on_span(failure), id, out);
     }
 
     /// The answer of everything that is not JSON-RPC.
-    pub(crate) fn plain(&self, refused: Refused, version: Version) -> Response<Body> {
-        let failure = self.seen(refused.failure);
+    pub(crate) fn plain(&self, refused: Rejection, version: Version) -> Response<Body> {
+        let failure = self.complete_on_span(refused.failure);
         let status = refused.status.unwrap_or_else(|| self.http(&failure));
         let mut body = Vec::with_capacity(1024);
         write_plain(&failure, status, version, &mut body);
@@ -106,14 +106,14 @@ impl Reporter {
     }
 
     pub(crate) fn write_plain(&self, failure: Failure, version: Version, out: &mut Vec<u8>) {
-        let failure = self.seen(failure);
+        let failure = self.complete_on_span(failure);
         write_plain(&failure, self.http(&failure), version, out);
     }
 
     /// The answer to a gRPC call.
     pub(crate) fn status(&self, failure: Failure) -> Status {
         let failure = self.complete(failure);
-        self.seen.told_by_status(&failure);
+        self.record.count_truncated_status(&failure);
         self.span.with(|span| {
             span.rpc_ended(Err(&failure));
         });
@@ -130,7 +130,7 @@ impl Reporter {
     }
 
     /// The same, and the span of an HTTP request says so.
-    fn seen(&self, failure: Failure) -> Failure {
+    fn complete_on_span(&self, failure: Failure) -> Failure {
         let failure = self.complete(failure);
         self.span.with(|span| {
             span.failed(&failure);
@@ -144,7 +144,7 @@ impl Reporter {
         if failure.trace_id.is_empty() {
             failure = failure.with_trace(self.trace.trace_id(), self.trace.span_id());
         }
-        self.seen.failed(&failure, failure.origin.is_none());
+        self.record.record_failure(&failure, failure.origin.is_none());
         if failure.origin.is_none() {
             let origin = Origin { service: "gateway".to_owned(), ..Origin::default() };
             failure = failure.born_at(origin);
@@ -211,7 +211,7 @@ fn log(failure: &Failure) {
     }
 }
 
-fn write_rpc(failure: &Failure, id: &Id, out: &mut Vec<u8>) {
+fn write_rpc(failure: &Failure, id: &RequestId, out: &mut Vec<u8>) {
     let number = failure.row().jsonrpc;
     put(out, format_args!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{number},"message":"#));
     put_json(out, &failure.public_message);

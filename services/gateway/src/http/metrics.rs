@@ -29,7 +29,7 @@ const REQUESTS: Def<5> = Def::time(
     ],
     CALL_BOUNDS,
 );
-pub(crate) struct Meters {
+pub(crate) struct HttpMetrics {
     requests: Histograms<5>,
     /// Those that are posted and go well, by where and what: finding their series would cost more
     /// than the rest.
@@ -37,7 +37,7 @@ pub(crate) struct Meters {
     failures: Failures,
 }
 
-impl Meters {
+impl HttpMetrics {
     pub(crate) fn new(metrics: &Metrics) -> Arc<Self> {
         let (requests, failures) = (metrics.histogram(&REQUESTS), Failures::of(metrics));
         Arc::new(Self { requests, often: Default::default(), failures })
@@ -59,39 +59,39 @@ impl Meters {
 }
 
 /// What becomes known of one request on its way.
-pub(crate) struct Seen {
-    meters: Arc<Meters>,
+pub(crate) struct RequestRecord {
+    http_metrics: Arc<HttpMetrics>,
     operation: OnceLock<Operation>,
     error: OnceLock<&'static str>,
 }
 
-impl Seen {
-    pub(crate) fn new(meters: &Arc<Meters>) -> Arc<Self> {
-        let meters = Arc::clone(meters);
-        Arc::new(Self { meters, operation: OnceLock::new(), error: OnceLock::new() })
+impl RequestRecord {
+    pub(crate) fn new(http_metrics: &Arc<HttpMetrics>) -> Arc<Self> {
+        let http_metrics = Arc::clone(http_metrics);
+        Arc::new(Self { http_metrics, operation: OnceLock::new(), error: OnceLock::new() })
     }
 
     /// What it asks for. The first word counts, as nobody says another.
-    pub(crate) fn asks(&self, operation: Operation) {
+    pub(crate) fn set_operation(&self, operation: Operation) {
         let _ = self.operation.set(operation);
     }
 
     /// It is answered with this. What came from behind us was counted there.
-    pub(crate) fn failed(&self, failure: &Failure, is_ours: bool) {
+    pub(crate) fn record_failure(&self, failure: &Failure, is_ours: bool) {
         let _ = self.error.set(reason_of(failure));
         if is_ours {
-            self.meters.failures.count(failure, "", Severity::Fatal);
+            self.http_metrics.failures.count(failure, "", Severity::Fatal);
         }
     }
 
     /// The same by gRPC, which has little room.
-    pub(crate) fn told_by_status(&self, failure: &Failure) {
+    pub(crate) fn count_truncated_status(&self, failure: &Failure) {
         if !status::fits(failure) {
-            self.meters.failures.truncated();
+            self.http_metrics.failures.truncated();
         }
     }
 
-    pub(crate) fn answered(
+    pub(crate) fn record_response(
         &self,
         method: &str,
         route: &Route<'_>,
@@ -100,13 +100,13 @@ impl Seen {
     ) {
         let (operation, error) = (self.operation.get().copied(), self.error.get().copied());
         let well = error.is_none() && status == StatusCode::OK && method == "POST";
-        let often = operation.filter(|_| well).and_then(|o| self.meters.often(route, o));
+        let often = operation.filter(|_| well).and_then(|o| self.http_metrics.often(route, o));
         if let Some(histogram) = often {
             return histogram.record(took);
         }
         let operation = operation.map_or("", Operation::name);
         let error = error.unwrap_or_default();
         let labels = [method, route.template(), status.as_str(), operation, error];
-        self.meters.requests.at(labels, |histogram| histogram.record(took));
+        self.http_metrics.requests.at(labels, |histogram| histogram.record(took));
     }
 }

@@ -6,20 +6,20 @@ use std::borrow::Cow;
 use faultline_proto::{Failure, reason};
 
 use crate::{
-    http::{context::Exchange, route},
+    http::{context::RequestContext, route},
     protocol::{operation::Operation, version::Version},
 };
 
 pub(crate) const HEADER: &str = "a2a-version";
 
-pub(crate) fn version(exchange: &Exchange) -> Result<Version, Failure> {
-    let said = said(exchange);
-    Version::read(&said).ok_or_else(|| not_supported(exchange, &said))
+pub(crate) fn version(context: &RequestContext) -> Result<Version, Failure> {
+    let said = requested(context);
+    Version::read(&said).ok_or_else(|| not_supported(context, &said))
 }
 
 /// Refuses an operation in the form of 1.0 that was not said to be 1.0.
-pub(crate) fn must_be_1(
-    exchange: &Exchange,
+pub(crate) fn require_v1(
+    context: &RequestContext,
     version: Version,
     operation: Operation,
 ) -> Result<(), Failure> {
@@ -27,7 +27,7 @@ pub(crate) fn must_be_1(
         return Ok(());
     }
     let operation = operation.name();
-    let text = match &*said(exchange) {
+    let text = match &*requested(context) {
         "" => format!(
             "{operation} as it was sent is A2A 1.0: send the header A2A-Version: 1.0 (without it \
              a request counts as 0.3)"
@@ -41,18 +41,18 @@ pub(crate) fn must_be_1(
 }
 
 /// Refuses 0.3 where it is switched off.
-pub(crate) fn must_serve_v03(exchange: &Exchange) -> Result<(), Failure> {
-    match exchange.serves_v03() {
+pub(crate) fn require_v03_served(context: &RequestContext) -> Result<(), Failure> {
+    match context.serves_v03() {
         true => Ok(()),
-        false => Err(not_supported(exchange, "0.3")),
+        false => Err(not_supported(context, "0.3")),
     }
 }
 
-fn said(exchange: &Exchange) -> Cow<'_, str> {
-    let headers = exchange.head.headers.get_all(HEADER).iter();
+fn requested(context: &RequestContext) -> Cow<'_, str> {
+    let headers = context.head.headers.get_all(HEADER).iter();
     let versions = headers.flat_map(|value| value.to_str().unwrap_or("?").split(','));
     let mut versions = versions.map(str::trim).filter(|version| !version.is_empty());
-    let Some(first) = versions.next() else { return in_query(exchange).unwrap_or_default() };
+    let Some(first) = versions.next() else { return in_query(context).unwrap_or_default() };
     // Proxies may repeat it. Two that differ are no version, together.
     match versions.find(|other| *other != first) {
         None => Cow::Borrowed(first),
@@ -60,16 +60,16 @@ fn said(exchange: &Exchange) -> Cow<'_, str> {
     }
 }
 
-fn in_query(exchange: &Exchange) -> Option<Cow<'_, str>> {
-    let mut pairs = form_urlencoded::parse(exchange.head.uri.query()?.as_bytes());
+fn in_query(context: &RequestContext) -> Option<Cow<'_, str>> {
+    let mut pairs = form_urlencoded::parse(context.head.uri.query()?.as_bytes());
     pairs.find(|(name, _)| name.eq_ignore_ascii_case(HEADER)).map(|(_, value)| value)
 }
 
-fn not_supported(exchange: &Exchange, said: &str) -> Failure {
+fn not_supported(context: &RequestContext, said: &str) -> Failure {
     let said: String = said.chars().take(32).collect();
     // There was no gRPC of 0.3 that is spoken here.
-    let is_grpc = route::is_grpc(&exchange.head.headers);
-    let served = if exchange.serves_v03() && !is_grpc { "1.0 or 0.3" } else { "1.0" };
+    let is_grpc = route::is_grpc(&context.head.headers);
+    let served = if context.serves_v03() && !is_grpc { "1.0 or 0.3" } else { "1.0" };
     Failure::new(&reason::VERSION_NOT_SUPPORTED).because(format!(
         "A2A {said} is not served here: send the header A2A-Version with {served}"
     ))

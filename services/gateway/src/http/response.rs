@@ -14,16 +14,16 @@ use serde_json::Value;
 
 use crate::{
     http::{
-        admission::{self, Admitted},
+        admission::{self, AdmittedCall},
         card_endpoint,
-        context::Exchange,
+        context::RequestContext,
         extensions,
-        failure::{JSON, Refused, Reporter},
-        sse::{self, Writing},
+        failure::{JSON, Rejection, Reporter},
+        sse::{self, EventFormat},
     },
     protocol::{
         operation::Operation,
-        request_id::Id,
+        request_id::RequestId,
         v03::{self, Dialect},
         validate,
         version::Version,
@@ -33,65 +33,73 @@ use crate::{
 const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
 
 #[derive(Clone)]
-pub(crate) struct Form {
-    pub(crate) wrap: Wrap,
+pub(crate) struct ResponseFormat {
+    pub(crate) envelope: Envelope,
     pub(crate) version: Version,
     pub(crate) operation: Operation,
 }
 
 #[derive(Clone)]
-pub(crate) enum Wrap {
+pub(crate) enum Envelope {
     /// In JSON-RPC's envelope.
-    Rpc(Id),
+    JsonRpc(RequestId),
     /// As it is.
     Bare,
 }
 
-impl Form {
+impl ResponseFormat {
     /// The call that a request in JSON asks for, not checked yet.
     pub(crate) fn read(&self, text: &str) -> Result<call::Body, Failure> {
         match self.version {
             Version::V1 => self.operation.read(text),
             Version::V03 => {
                 let old = json::plain_from_str(text);
-                let old = old.map_err(|error| validate::not_the_message(&error))?;
+                let old = old.map_err(|error| validate::decode_failure(&error))?;
                 let new = v03::request(self.operation, self.dialect(), old)?;
-                v03::meant(self.operation, &new).read(&new.to_string())
+                v03::effective_operation(self.operation, &new).read(&new.to_string())
             }
         }
     }
 
     /// Does what is asked, and answers in this form whatever comes of it.
-    pub(crate) async fn answer(
+    pub(crate) async fn respond(
         self,
-        exchange: &Exchange,
+        context: &RequestContext,
         agent: Option<&str>,
         call: Result<call::Body, Failure>,
     ) -> Response<Body> {
-        let admit = |call| admission::admit(exchange, self.operation, agent, call);
+        let admit = |call| admission::admit(context, self.operation, agent, call);
         let answered = match call.and_then(admit) {
             Err(failure) => Err(failure),
-            Ok(call) if self.operation.streams() => self.stream(exchange, call).await,
-            Ok(call) => self.once(exchange, call).await,
+            Ok(call) if self.operation.streams() => self.stream(context, call).await,
+            Ok(call) => self.once(context, call).await,
         };
-        answered.unwrap_or_else(|failure| self.refuse(failure.into(), exchange))
+        answered.unwrap_or_else(|failure| self.refuse(failure.into(), context))
     }
 
-    async fn stream(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {
-        let frames = admission::stream(exchange, call).await?;
-        sse::answer(exchange, frames, self.clone()).await
+    async fn stream(
+        &self,
+        context: &RequestContext,
+        call: AdmittedCall,
+    ) -> Result<Response<Body>, Failure> {
+        let frames = admission::open_stream(context, call).await?;
+        sse::respond(context, frames, self.clone()).await
     }
 
-    async fn once(&self, exchange: &Exchange, call: Admitted) -> Result<Response<Body>, Failure> {
+    async fn once(
+        &self,
+        context: &RequestContext,
+        call: AdmittedCall,
+    ) -> Result<Response<Body>, Failure> {
         let with_artifacts = call.lists_artifacts();
-        let answer = admission::once(exchange, call).await?;
-        let mut response = match (&self.wrap, &answer.body) {
-            (Wrap::Bare, reply::Body::Card(card)) => {
-                card_endpoint::extended_answer(exchange, card, self.kind())
+        let answer = admission::call(context, call).await?;
+        let mut response = match (&self.envelope, &answer.body) {
+            (Envelope::Bare, reply::Body::Card(card)) => {
+                card_endpoint::extended_card(context, card, self.kind())
             }
             (_, body) => self.whole(body, with_artifacts)?,
         };
-        extensions::put(&answer.extensions, &exchange.head.headers, response.headers_mut());
+        extensions::set_header(&answer.extensions, &context.head.headers, response.headers_mut());
         Ok(response)
     }
 
@@ -120,33 +128,33 @@ impl Form {
             }
             _ => write(answer, &mut new)?,
         }
-        put(&v03::answer(self.operation, self.dialect(), reread(&new)), out);
+        put(&v03::response(self.operation, self.dialect(), reread(&new)), out);
         Ok(())
     }
 
-    pub(crate) fn refuse(&self, refused: Refused, exchange: &Exchange) -> Response<Body> {
-        match &self.wrap {
-            Wrap::Rpc(id) => exchange.reporter().rpc(refused, id),
-            Wrap::Bare => exchange.reporter().plain(refused, self.version),
+    pub(crate) fn refuse(&self, refused: Rejection, context: &RequestContext) -> Response<Body> {
+        match &self.envelope {
+            Envelope::JsonRpc(id) => context.reporter().rpc(refused, id),
+            Envelope::Bare => context.reporter().plain(refused, self.version),
         }
     }
 
     fn kind(&self) -> HeaderValue {
-        match (&self.wrap, self.version) {
-            (Wrap::Bare, Version::V1) => A2A_JSON,
+        match (&self.envelope, self.version) {
+            (Envelope::Bare, Version::V1) => A2A_JSON,
             _ => JSON,
         }
     }
 
     fn dialect(&self) -> Dialect {
-        match self.wrap {
-            Wrap::Rpc(_) => Dialect::Rpc,
-            Wrap::Bare => Dialect::Rest,
+        match self.envelope {
+            Envelope::JsonRpc(_) => Dialect::Rpc,
+            Envelope::Bare => Dialect::Rest,
         }
     }
 
     fn open(&self, out: &mut Vec<u8>) {
-        if let Wrap::Rpc(id) = &self.wrap {
+        if let Envelope::JsonRpc(id) = &self.envelope {
             out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
             out.extend_from_slice(id.as_bytes());
             out.extend_from_slice(br#","result":"#);
@@ -154,13 +162,13 @@ impl Form {
     }
 
     fn close(&self, out: &mut Vec<u8>) {
-        if let Wrap::Rpc(_) = self.wrap {
+        if let Envelope::JsonRpc(_) = self.envelope {
             out.push(b'}');
         }
     }
 }
 
-impl Writing for Form {
+impl EventFormat for ResponseFormat {
     fn write_event(&self, frame: Frame, out: &mut Vec<u8>) {
         let event = &frame.response.unwrap_or_default();
         out.extend_from_slice(b"data: ");
@@ -179,14 +187,14 @@ impl Writing for Form {
     /// The event that ends a stream that broke. JSON-RPC has errors of its own; elsewhere the
     /// event says that it is one.
     fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>) {
-        let event: &[u8] = match self.wrap {
-            Wrap::Rpc(_) => b"data: ",
-            Wrap::Bare => b"event: error\ndata: ",
+        let event: &[u8] = match self.envelope {
+            Envelope::JsonRpc(_) => b"data: ",
+            Envelope::Bare => b"event: error\ndata: ",
         };
         out.extend_from_slice(event);
-        match &self.wrap {
-            Wrap::Rpc(id) => report.write_rpc(failure, id, out),
-            Wrap::Bare => report.write_plain(failure, self.version, out),
+        match &self.envelope {
+            Envelope::JsonRpc(id) => report.write_rpc(failure, id, out),
+            Envelope::Bare => report.write_plain(failure, self.version, out),
         }
         out.extend_from_slice(b"\n\n");
     }
@@ -227,7 +235,7 @@ fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
         | reply::Body::Activity(_)
         | reply::Body::Failures(_)
         | reply::Body::AgentRemoved(_)
-        | reply::Body::Moved(_) => return Err(validate::wrong_answer()),
+        | reply::Body::Moved(_) => return Err(validate::unexpected_reply()),
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::protocol::{binding::Binding, operation::Operation};
 
 const HEALTH: &str = "/grpc.health.v1.Health/";
 const CARD: &str = ".well-known/agent-card.json";
-const OLD_CARD: &str = ".well-known/agent.json";
+const LEGACY_CARD: &str = ".well-known/agent.json";
 /// First steps of a path that are ours, so no tenant can have such a name.
 const RESERVED: [&str; 9] =
     [".well-known", "agents", "console", "healthz", "mesh", "message", "metrics", "tasks", "v1"];
@@ -26,22 +26,22 @@ pub(crate) enum Route<'a> {
     GrpcHealth,
     /// JSON-RPC, at the root or for one agent.
     Rpc(Option<&'a str>),
-    Rest(Rest<'a>),
+    Rest(RestPath<'a>),
     Card(Option<&'a str>),
     /// The same, where clients older than 0.3 look for it.
-    OldCard(Option<&'a str>),
+    LegacyCard(Option<&'a str>),
     Mesh(&'a str),
     /// The numbers, as Prometheus scrapes them.
     Metrics,
     /// The operators' pages: without a slash, or one of their files.
     Console(Option<&'a str>),
     Health,
-    Nothing,
+    Unknown,
 }
 
 /// One resource of the REST binding, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rest<'a> {
+pub(crate) struct RestPath<'a> {
     /// Of the path `/agents/{agent}/…`.
     pub(crate) agent: Option<&'a str>,
     /// Of the path `/{tenant}/…`, which may stand behind the agent.
@@ -59,13 +59,13 @@ pub(crate) enum Resource<'a> {
     Task(Cow<'a, str>),
     Cancel(Cow<'a, str>),
     Subscribe(Cow<'a, str>),
-    Pushes(Cow<'a, str>),
-    Push(Cow<'a, str>, Cow<'a, str>),
+    PushConfigs(Cow<'a, str>),
+    PushConfig(Cow<'a, str>, Cow<'a, str>),
     ExtendedCard,
 }
 
 impl<'a> Route<'a> {
-    pub(crate) fn of(path: &'a str, headers: &HeaderMap) -> Self {
+    pub(crate) fn parse(path: &'a str, headers: &HeaderMap) -> Self {
         match path {
             _ if is_grpc(headers) => match path.starts_with(HEALTH) {
                 true => Route::GrpcHealth,
@@ -74,19 +74,19 @@ impl<'a> Route<'a> {
             "/" => Route::Rpc(None),
             "/healthz" => Route::Health,
             "/metrics" => Route::Metrics,
-            _ => path.strip_prefix('/').map_or(Route::Nothing, Self::below_root),
+            _ => path.strip_prefix('/').map_or(Route::Unknown, Self::below_root),
         }
     }
 
     fn below_root(path: &'a str) -> Self {
         match path.split_once('/') {
             _ if path == CARD => Route::Card(None),
-            _ if path == OLD_CARD => Route::OldCard(None),
+            _ if path == LEGACY_CARD => Route::LegacyCard(None),
             None if path == "console" => Route::Console(None),
             Some(("console", file)) => Route::Console(Some(file)),
             Some(("mesh", method)) => Route::Mesh(method),
             Some(("agents", rest)) => Self::below_agents(rest),
-            _ => Rest::of(None, path).map_or(Route::Nothing, Route::Rest),
+            _ => RestPath::parse(None, path).map_or(Route::Unknown, Route::Rest),
         }
     }
 
@@ -94,11 +94,11 @@ impl<'a> Route<'a> {
         let (agent, rest) = path.split_once('/').unwrap_or((path, ""));
         match rest {
             // No agent has a name that would have to be escaped.
-            _ if agent.is_empty() || agent.contains('%') => Route::Nothing,
+            _ if agent.is_empty() || agent.contains('%') => Route::Unknown,
             "" => Route::Rpc(Some(agent)),
             CARD => Route::Card(Some(agent)),
-            OLD_CARD => Route::OldCard(Some(agent)),
-            rest => Rest::of(Some(agent), rest).map_or(Route::Nothing, Route::Rest),
+            LEGACY_CARD => Route::LegacyCard(Some(agent)),
+            rest => RestPath::parse(Some(agent), rest).map_or(Route::Unknown, Route::Rest),
         }
     }
 
@@ -110,12 +110,12 @@ impl<'a> Route<'a> {
             Route::Grpc => Some(Binding::Grpc),
             Route::GrpcHealth
             | Route::Card(_)
-            | Route::OldCard(_)
+            | Route::LegacyCard(_)
             | Route::Mesh(_)
             | Route::Metrics
             | Route::Console(_)
             | Route::Health
-            | Route::Nothing => None,
+            | Route::Unknown => None,
         }
     }
 
@@ -124,8 +124,8 @@ impl<'a> Route<'a> {
         match self {
             Route::Grpc | Route::GrpcHealth | Route::Rpc(_) | Route::Mesh(_) => "POST",
             Route::Rest(rest) => rest.resource.allow(),
-            Route::Card(_) | Route::OldCard(_) | Route::Console(_) => "GET, HEAD",
-            Route::Metrics | Route::Health | Route::Nothing => "GET, HEAD",
+            Route::Card(_) | Route::LegacyCard(_) | Route::Console(_) => "GET, HEAD",
+            Route::Metrics | Route::Health | Route::Unknown => "GET, HEAD",
         }
     }
 
@@ -136,10 +136,10 @@ impl<'a> Route<'a> {
     /// Whether it does not matter who asks.
     pub(crate) fn is_public(&self) -> bool {
         match self {
-            Route::Card(_) | Route::OldCard(_) | Route::Health | Route::GrpcHealth => true,
+            Route::Card(_) | Route::LegacyCard(_) | Route::Health | Route::GrpcHealth => true,
             // The pages tell nothing. Who uses them and what they may do is another matter.
             Route::Console(file) => *file != Some(CONSOLE_CONFIG),
-            Route::Nothing => true,
+            Route::Unknown => true,
             Route::Grpc | Route::Rpc(_) | Route::Rest(_) | Route::Mesh(_) => false,
             Route::Metrics => false,
         }
@@ -155,14 +155,14 @@ impl<'a> Route<'a> {
             Route::Rest(rest) => rest.resource.template(),
             Route::Card(None) => "/.well-known/agent-card.json",
             Route::Card(Some(_)) => "/agents/{agent}/.well-known/agent-card.json",
-            Route::OldCard(None) => "/.well-known/agent.json",
-            Route::OldCard(Some(_)) => "/agents/{agent}/.well-known/agent.json",
+            Route::LegacyCard(None) => "/.well-known/agent.json",
+            Route::LegacyCard(Some(_)) => "/agents/{agent}/.well-known/agent.json",
             Route::Mesh(_) => "/mesh/{method}",
             Route::Metrics => "/metrics",
             Route::Console(None) => "/console",
             Route::Console(Some(_)) => "/console/{file}",
             Route::Health => "/healthz",
-            Route::Nothing => "unknown path",
+            Route::Unknown => "unknown path",
         }
     }
 }
@@ -174,25 +174,25 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-impl<'a> Rest<'a> {
-    fn of(agent: Option<&'a str>, path: &'a str) -> Option<Self> {
+impl<'a> RestPath<'a> {
+    fn parse(agent: Option<&'a str>, path: &'a str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let (path, is_v03) = match path.strip_prefix("v1/") {
             Some(rest) => (rest, true),
             None => (path, false),
         };
-        if let Some(resource) = Resource::of(path, is_v03) {
+        if let Some(resource) = Resource::parse(path, is_v03) {
             return Some(Self { agent, tenant: None, is_v03, resource });
         }
         let (first, rest) = path.split_once('/')?;
         let tenant = decode(first).filter(|t| !t.is_empty() && !RESERVED.contains(&&**t))?;
-        let resource = Resource::of(rest, is_v03)?;
+        let resource = Resource::parse(rest, is_v03)?;
         Some(Self { agent, tenant: Some(tenant), is_v03, resource })
     }
 }
 
 impl<'a> Resource<'a> {
-    fn of(path: &'a str, is_v03: bool) -> Option<Self> {
+    fn parse(path: &'a str, is_v03: bool) -> Option<Self> {
         let steps = path.split('/').map(decode).collect::<Option<Vec<_>>>()?;
         let mut steps = steps.into_iter();
         let step = (steps.next()?, steps.next(), steps.next(), steps.next(), steps.next());
@@ -218,8 +218,8 @@ impl<'a> Resource<'a> {
                 if tasks == "tasks" && named(&task) && pushes == "pushNotificationConfigs" =>
             {
                 match push {
-                    None => Resource::Pushes(task),
-                    Some(id) => named(&id).then_some(Resource::Push(task, id))?,
+                    None => Resource::PushConfigs(task),
+                    Some(id) => named(&id).then_some(Resource::PushConfig(task, id))?,
                 }
             }
             _ => return None,
@@ -236,10 +236,10 @@ impl<'a> Resource<'a> {
             (Resource::Cancel(_), "POST") => Operation::CancelTask,
             // The specification says both, so clients do either.
             (Resource::Subscribe(_), "GET" | "POST") => Operation::SubscribeToTask,
-            (Resource::Pushes(_), "POST") => Operation::CreateTaskPushNotificationConfig,
-            (Resource::Pushes(_), "GET") => Operation::ListTaskPushNotificationConfigs,
-            (Resource::Push(..), "GET") => Operation::GetTaskPushNotificationConfig,
-            (Resource::Push(..), "DELETE") => Operation::DeleteTaskPushNotificationConfig,
+            (Resource::PushConfigs(_), "POST") => Operation::CreateTaskPushNotificationConfig,
+            (Resource::PushConfigs(_), "GET") => Operation::ListTaskPushNotificationConfigs,
+            (Resource::PushConfig(..), "GET") => Operation::GetTaskPushNotificationConfig,
+            (Resource::PushConfig(..), "DELETE") => Operation::DeleteTaskPushNotificationConfig,
             (Resource::ExtendedCard, "GET") => Operation::GetExtendedAgentCard,
             _ => return None,
         })
@@ -249,8 +249,8 @@ impl<'a> Resource<'a> {
         match self {
             Resource::Send | Resource::Stream | Resource::Cancel(_) => "POST",
             Resource::Tasks | Resource::Task(_) | Resource::ExtendedCard => "GET",
-            Resource::Subscribe(_) | Resource::Pushes(_) => "GET, POST",
-            Resource::Push(..) => "GET, DELETE",
+            Resource::Subscribe(_) | Resource::PushConfigs(_) => "GET, POST",
+            Resource::PushConfig(..) => "GET, DELETE",
         }
     }
 
@@ -262,8 +262,8 @@ impl<'a> Resource<'a> {
             Resource::Task(_) => "/tasks/{id}",
             Resource::Cancel(_) => "/tasks/{id}:cancel",
             Resource::Subscribe(_) => "/tasks/{id}:subscribe",
-            Resource::Pushes(_) => "/tasks/{id}/pushNotificationConfigs",
-            Resource::Push(..) => "/tasks/{id}/pushNotificationConfigs/{config}",
+            Resource::PushConfigs(_) => "/tasks/{id}/pushNotificationConfigs",
+            Resource::PushConfig(..) => "/tasks/{id}/pushNotificationConfigs/{config}",
             Resource::ExtendedCard => "/extendedAgentCard",
         }
     }
@@ -284,11 +284,11 @@ mod tests {
         resource: Resource<'static>,
     ) -> Route<'static> {
         let tenant = tenant.map(Cow::Borrowed);
-        Route::Rest(Rest { agent, tenant, is_v03: false, resource })
+        Route::Rest(RestPath { agent, tenant, is_v03: false, resource })
     }
 
     fn v03(agent: Option<&'static str>, resource: Resource<'static>) -> Route<'static> {
-        Route::Rest(Rest { agent, tenant: None, is_v03: true, resource })
+        Route::Rest(RestPath { agent, tenant: None, is_v03: true, resource })
     }
 
     #[test]
@@ -298,66 +298,66 @@ mod tests {
             ("/", Route::Rpc(None)),
             ("/agents/echo", Route::Rpc(Some("echo"))),
             ("/agents/echo/", Route::Rpc(Some("echo"))),
-            ("/agents/", Route::Nothing),
-            ("/agents", Route::Nothing),
-            ("/agents//", Route::Nothing),
-            ("/agents/echo//", Route::Nothing),
-            ("/agents/%65cho", Route::Nothing),
-            ("/agents/%65cho/tasks", Route::Nothing),
+            ("/agents/", Route::Unknown),
+            ("/agents", Route::Unknown),
+            ("/agents//", Route::Unknown),
+            ("/agents/echo//", Route::Unknown),
+            ("/agents/%65cho", Route::Unknown),
+            ("/agents/%65cho/tasks", Route::Unknown),
             ("/.well-known/agent-card.json", Route::Card(None)),
             ("/agents/echo/.well-known/agent-card.json", Route::Card(Some("echo"))),
-            ("/.well-known/agent.json", Route::OldCard(None)),
-            ("/agents/echo/.well-known/agent.json", Route::OldCard(Some("echo"))),
+            ("/.well-known/agent.json", Route::LegacyCard(None)),
+            ("/agents/echo/.well-known/agent.json", Route::LegacyCard(Some("echo"))),
             ("/mesh/Agents", Route::Mesh("Agents")),
-            ("/mesh", Route::Nothing),
+            ("/mesh", Route::Unknown),
             ("/healthz", Route::Health),
-            ("/healthz/", Route::Nothing),
+            ("/healthz/", Route::Unknown),
             ("/metrics", Route::Metrics),
-            ("/metrics/x", Route::Nothing),
-            ("//", Route::Nothing),
-            ("", Route::Nothing),
+            ("/metrics/x", Route::Unknown),
+            ("//", Route::Unknown),
+            ("", Route::Unknown),
             ("/message:send", rest(None, None, Resource::Send)),
             ("/message%3Asend", rest(None, None, Resource::Send)),
             ("/message:stream/", rest(None, None, Resource::Stream)),
-            ("/message:other", Route::Nothing),
+            ("/message:other", Route::Unknown),
             ("/tasks", rest(None, None, Resource::Tasks)),
             ("/tasks/", rest(None, None, Resource::Tasks)),
-            ("/tasks//", Route::Nothing),
+            ("/tasks//", Route::Unknown),
             ("/tasks/t-1", rest(None, None, Resource::Task(id("t-1")))),
             ("/tasks/t%2D1", rest(None, None, Resource::Task(id("t-1")))),
             ("/tasks/a%2Fb", rest(None, None, Resource::Task(id("a/b")))),
-            ("/tasks/%ff", Route::Nothing),
+            ("/tasks/%ff", Route::Unknown),
             ("/tasks/t:other", rest(None, None, Resource::Task(id("t:other")))),
             ("/tasks/t:cancel", rest(None, None, Resource::Cancel(id("t")))),
             ("/tasks/t:subscribe", rest(None, None, Resource::Subscribe(id("t")))),
-            ("/tasks/t/pushNotificationConfigs", rest(None, None, Resource::Pushes(id("t")))),
+            ("/tasks/t/pushNotificationConfigs", rest(None, None, Resource::PushConfigs(id("t")))),
             (
                 "/tasks/t/pushNotificationConfigs/p",
-                rest(None, None, Resource::Push(id("t"), id("p"))),
+                rest(None, None, Resource::PushConfig(id("t"), id("p"))),
             ),
-            ("/tasks/t/pushNotificationConfigs/p/x", Route::Nothing),
-            ("/tasks/t/other", Route::Nothing),
+            ("/tasks/t/pushNotificationConfigs/p/x", Route::Unknown),
+            ("/tasks/t/other", Route::Unknown),
             ("/extendedAgentCard", rest(None, None, Resource::ExtendedCard)),
             ("/echo/tasks", rest(None, Some("echo"), Resource::Tasks)),
             ("/echo/tasks/t", rest(None, Some("echo"), Resource::Task(id("t")))),
-            ("/echo", Route::Nothing),
+            ("/echo", Route::Unknown),
             ("/console", Route::Console(None)),
             ("/console/", Route::Console(Some(""))),
             ("/console/app.js", Route::Console(Some("app.js"))),
             ("/console/tasks", Route::Console(Some("tasks"))),
             ("/consoles/tasks", rest(None, Some("consoles"), Resource::Tasks)),
-            ("/v1/v1/tasks", Route::Nothing),
+            ("/v1/v1/tasks", Route::Unknown),
             ("/agents/echo/tasks", rest(Some("echo"), None, Resource::Tasks)),
             ("/agents/echo/plan/tasks", rest(Some("echo"), Some("plan"), Resource::Tasks)),
-            ("/agents/echo/x/y/tasks", Route::Nothing),
+            ("/agents/echo/x/y/tasks", Route::Unknown),
             ("/v1/tasks/t", v03(None, Resource::Task(id("t")))),
             ("/v1/card", v03(None, Resource::ExtendedCard)),
-            ("/v1/extendedAgentCard", Route::Nothing),
-            ("/v1/tasks", Route::Nothing),
-            ("/card", Route::Nothing),
+            ("/v1/extendedAgentCard", Route::Unknown),
+            ("/v1/tasks", Route::Unknown),
+            ("/card", Route::Unknown),
             ("/agents/echo/v1/message:send", v03(Some("echo"), Resource::Send)),
         ] {
-            assert_eq!(Route::of(path, &HeaderMap::new()), route, "{path}");
+            assert_eq!(Route::parse(path, &HeaderMap::new()), route, "{path}");
         }
     }
 
@@ -374,7 +374,7 @@ mod tests {
             "/tasks/t/pushNotificationConfigs/p",
             "/extendedAgentCard",
         ] {
-            let route = Route::of(path, &HeaderMap::new());
+            let route = Route::parse(path, &HeaderMap::new());
             let Route::Rest(rest) = &route else { panic!("{path}") };
             for method in [Method::GET, Method::POST, Method::DELETE, Method::PUT, Method::HEAD] {
                 let does = rest.resource.operation(&method).is_some();
@@ -387,7 +387,7 @@ mod tests {
     fn grpc_is_known_by_its_content_type() {
         let of = |kind: &str| {
             let headers = [(CONTENT_TYPE, kind.parse().unwrap())].into_iter().collect();
-            Route::of("/", &headers)
+            Route::parse("/", &headers)
         };
         for kind in ["application/grpc", "application/grpc+proto", "application/grpc;x=y"] {
             assert_eq!(of(kind), Route::Grpc, "{kind}");

@@ -21,15 +21,15 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::{
     coordinators::pool::FrameStream,
-    http::{context::Exchange, extensions, failure::Reporter},
+    http::{context::RequestContext, extensions, failure::Reporter},
 };
 
-/// Events that are ready together leave together, up to about so many bytes.
+/// EventBody that are ready together leave together, up to about so many bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 const KEEP_ALIVE: &[u8] = b":\n\n";
 
 /// What a stream is written as.
-pub(crate) trait Writing: Send + Unpin + 'static {
+pub(crate) trait EventFormat: Send + Unpin + 'static {
     /// One event, without its number.
     fn write_event(&self, frame: Frame, out: &mut Vec<u8>);
 
@@ -39,10 +39,10 @@ pub(crate) trait Writing: Send + Unpin + 'static {
 
 /// Shows a stream. A failure before its first event is a plain answer, so that is waited for, but
 /// not for ever: proxies want to see headers.
-pub(crate) async fn answer(
-    exchange: &Exchange,
+pub(crate) async fn respond(
+    context: &RequestContext,
     mut frames: FrameStream,
-    form: impl Writing,
+    format: impl EventFormat,
 ) -> Result<Response<Body>, Failure> {
     let mut idle = Box::pin(sleep(limits::SSE_KEEP_ALIVE));
     let first = tokio::select! {
@@ -57,31 +57,31 @@ pub(crate) async fn answer(
     // Buffering proxies would hold events back until there are enough of them.
     let buffering = HeaderName::from_static("x-accel-buffering");
     headers.insert(buffering, HeaderValue::from_static("no"));
-    extensions::put(frames.extensions(), &exchange.head.headers, headers);
+    extensions::set_header(frames.extensions(), &context.head.headers, headers);
     let (first, frames) = match first {
         Some(Some(Err(failure))) => return Err(failure),
         Some(Some(Ok(frame))) => (Some(frame), Some(frames)),
         Some(None) => (None, None),
         None => (None, Some(frames)),
     };
-    let report = exchange.reporter();
-    let events = Events { first, frames, form, idle, heard: Instant::now(), report };
+    let report = context.reporter();
+    let events = EventBody { first, frames, format, idle, last_sent: Instant::now(), report };
     Ok(response.map(|()| Body::new(events)))
 }
 
 /// The body of a stream. Dropped with the connection, it takes its call along.
-struct Events<F> {
+struct EventBody<F> {
     first: Option<Frame>,
     /// None once the last event is written.
     frames: Option<FrameStream>,
-    form: F,
+    format: F,
     idle: Pin<Box<Sleep>>,
-    heard: Instant,
+    last_sent: Instant,
     /// Its span is open for as long as the stream is.
     report: Reporter,
 }
 
-impl<F: Writing> Events<F> {
+impl<F: EventFormat> EventBody<F> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame, Failure>>> {
         match (self.first.take(), &mut self.frames) {
             (Some(frame), _) => Poll::Ready(Some(Ok(frame))),
@@ -99,7 +99,7 @@ impl<F: Writing> Events<F> {
             match item {
                 Some(Ok(frame)) => self.write(frame, &mut out),
                 Some(Err(failure)) => {
-                    self.form.write_failure(failure, &self.report, &mut out);
+                    self.format.write_failure(failure, &self.report, &mut out);
                     self.frames = None;
                 }
                 None => {
@@ -115,19 +115,19 @@ impl<F: Writing> Events<F> {
         if frame.seq > 0 {
             writeln!(out, "id: {}", frame.seq).expect("a Vec takes everything");
         }
-        self.form.write_event(frame, out);
+        self.format.write_event(frame, out);
     }
 
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             std::task::ready!(self.idle.as_mut().poll(cx));
-            let due = self.heard + limits::SSE_KEEP_ALIVE;
+            let due = self.last_sent + limits::SSE_KEEP_ALIVE;
             let is_due = due <= Instant::now();
             if is_due {
-                self.heard = Instant::now();
+                self.last_sent = Instant::now();
             }
             // Set here only: moving the alarm with every event would cost more than the events.
-            self.idle.as_mut().reset(self.heard + limits::SSE_KEEP_ALIVE);
+            self.idle.as_mut().reset(self.last_sent + limits::SSE_KEEP_ALIVE);
             if is_due {
                 return Poll::Ready(());
             }
@@ -135,7 +135,7 @@ impl<F: Writing> Events<F> {
     }
 }
 
-impl<F: Writing> HttpBody for Events<F> {
+impl<F: EventFormat> HttpBody for EventBody<F> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -146,7 +146,7 @@ impl<F: Writing> HttpBody for Events<F> {
         let this = self.get_mut();
         let ready = this.write_ready(cx);
         if !ready.is_empty() {
-            this.heard = Instant::now();
+            this.last_sent = Instant::now();
             return Poll::Ready(Some(Ok(http_body::Frame::data(ready.into()))));
         }
         if this.frames.is_none() {

@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 
 use crate::http::{
     auth::Scope,
-    conditional::{self, Keeping, Tagged},
-    context::Exchange,
-    failure::{JSON, Refused, no_such_path},
+    conditional::{self, CachePolicy, TaggedBody},
+    context::RequestContext,
+    failure::{JSON, Rejection, no_such_path},
     response::json_answer,
     route::CONSOLE_CONFIG,
 };
@@ -100,26 +100,29 @@ fn shown(row: &Reason) -> Value {
 }
 
 /// One file. None is the address without a slash, below which no file would be found.
-pub(crate) fn answer(exchange: &Exchange, file: Option<&str>) -> Result<Response<Body>, Refused> {
+pub(crate) fn handle(
+    context: &RequestContext,
+    file: Option<&str>,
+) -> Result<Response<Body>, Rejection> {
     let mut response = match file {
         None => to_the_slash(),
-        Some(CONSOLE_CONFIG) => config(exchange)?,
-        Some(REASONS) => keep(exchange, REASON_TABLE.clone(), JSON),
+        Some(CONSOLE_CONFIG) => config(context)?,
+        Some(REASONS) => keep(context, REASON_TABLE.clone(), JSON),
         Some(name) => {
             let name = if name.is_empty() { "index.html" } else { name };
             let Some((_, kind, bytes)) = FILES.iter().find(|(known, ..)| *known == name) else {
                 return Err(no_such_path().into());
             };
-            keep(exchange, Bytes::from_static(bytes), HeaderValue::from_static(kind))
+            keep(context, Bytes::from_static(bytes), HeaderValue::from_static(kind))
         }
     };
     protect(&mut response);
     Ok(response)
 }
 
-fn keep(exchange: &Exchange, body: Bytes, kind: HeaderValue) -> Response<Body> {
-    let keeping = Keeping { control: ASK_AGAIN, vary: None, changed: None };
-    conditional::answer(&exchange.head, Tagged::exactly(body), kind, keeping)
+fn keep(context: &RequestContext, body: Bytes, kind: HeaderValue) -> Response<Body> {
+    let policy = CachePolicy { control: ASK_AGAIN, vary: None, last_modified: None };
+    conditional::respond(&context.head, TaggedBody::by_bytes(body), kind, policy)
 }
 
 /// Relative, so that it is right behind a proxy that puts the gateway below a path of its own.
@@ -130,11 +133,11 @@ fn to_the_slash() -> Response<Body> {
     response
 }
 
-fn config(exchange: &Exchange) -> Result<Response<Body>, Refused> {
-    exchange.may(Scope::Operate)?;
+fn config(context: &RequestContext) -> Result<Response<Body>, Rejection> {
+    context.require_scope(Scope::Operate)?;
     let config = json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "acts": exchange.gateway.operators_act,
+        "acts": context.gateway.operators_act,
     });
     let mut response = json_answer(config.to_string().into());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

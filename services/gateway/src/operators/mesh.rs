@@ -18,10 +18,10 @@ use crate::{
     http::{
         auth::{Principal, Scope},
         body,
-        context::Exchange,
-        failure::{Refused, Reporter},
+        context::RequestContext,
+        failure::{Rejection, Reporter},
         response::json_answer,
-        sse::{self, Writing},
+        sse::{self, EventFormat},
     },
     protocol::{validate, version::Version},
 };
@@ -78,7 +78,7 @@ impl Method {
     }
 
     /// Whether it changes a task or an agent.
-    fn acts(self) -> bool {
+    fn changes_state(self) -> bool {
         matches!(self, Method::Cancel | Method::Answer | Method::RemoveAgent)
     }
 
@@ -99,33 +99,33 @@ impl Method {
     }
 }
 
-pub(crate) async fn answer(
-    exchange: &Exchange,
+pub(crate) async fn handle(
+    context: &RequestContext,
     method: &str,
     body: &mut Body,
-) -> Result<Response<Body>, Refused> {
+) -> Result<Response<Body>, Rejection> {
     // Who may not look is not told what there is to see.
     let named = Method::named(method);
-    let scope = named.as_ref().map(|method| method.scope(exchange.principal.as_ref()));
-    exchange.may(scope.unwrap_or(Scope::Operate))?;
+    let scope = named.as_ref().map(|method| method.scope(context.principal.as_ref()));
+    context.require_scope(scope.unwrap_or(Scope::Operate))?;
     let method = named?;
-    if method.acts() && !exchange.gateway.operators_act {
+    if method.changes_state() && !context.gateway.operators_act {
         return Err(may_not_act().into());
     }
-    let body = body::read_json(&exchange.head, body).await?;
+    let body = body::read_json(&context.head, body).await?;
     let call = method.call(&body)?;
-    let caller = exchange.caller(Duration::ZERO);
+    let caller = context.caller(Duration::ZERO);
     if method == Method::Watch {
-        let changes = exchange.gateway.links.stream(caller, call).await?;
-        return Ok(sse::answer(exchange, changes, Changes).await?);
+        let changes = context.gateway.pool.stream(caller, call).await?;
+        return Ok(sse::respond(context, changes, WatchFormat).await?);
     }
-    let body = match exchange.gateway.links.ask(caller, call).await?.body {
+    let body = match context.gateway.pool.call(caller, call).await?.body {
         reply::Body::Agents(agents) => json::to_vec(&agents),
         reply::Body::Workers(workers) => json::to_vec(&workers),
         reply::Body::Inspect(mut inspect) => {
-            let link = exchange.gateway.trace_link.as_ref();
+            let link = context.gateway.trace_link.as_ref();
             inspect.trace_url = link.map(|link| link.to(&inspect.trace_id)).unwrap_or_default();
-            let operates = exchange.principal.as_ref().is_some_and(|p| p.has(Scope::Operate));
+            let operates = context.principal.as_ref().is_some_and(|p| p.has(Scope::Operate));
             let reader = if operates { Reader::Operator } else { Reader::Caller };
             let failure = inspect.failure.clone().map(Failure::from_record);
             inspect.advice = failure.map(|failure| advise(&failure, reader).to_record());
@@ -136,7 +136,7 @@ pub(crate) async fn answer(
         reply::Body::Events(events) => json::to_vec(&events),
         reply::Body::Activity(activity) => json::to_vec(&activity),
         reply::Body::Failures(failures) => json::to_vec(&failures),
-        _ => return Err(validate::wrong_answer().into()),
+        _ => return Err(validate::unexpected_reply().into()),
     };
     Ok(json_answer(body.into()))
 }
@@ -152,14 +152,14 @@ fn may_not_act() -> Failure {
 fn request<T: ProtoJson + Default>(body: &[u8]) -> Result<T, Failure> {
     match body.trim_ascii() {
         b"" => Ok(T::default()),
-        body => json::from_slice(body).map_err(|error| validate::not_the_message(&error)),
+        body => json::from_slice(body).map_err(|error| validate::decode_failure(&error)),
     }
 }
 
 /// How a watch is written: bare messages, and a failure that says it is one.
-struct Changes;
+struct WatchFormat;
 
-impl Writing for Changes {
+impl EventFormat for WatchFormat {
     fn write_event(&self, frame: Frame, out: &mut Vec<u8>) {
         out.extend_from_slice(b"data: ");
         json::write(&frame.changed.unwrap_or_default(), out);

@@ -85,7 +85,7 @@ impl Operation {
 }
 
 fn parse<T: ProtoJson>(json: &str) -> Result<T, Failure> {
-    json::from_str(json).map_err(|error| validate::not_the_message(&error))
+    json::from_str(json).map_err(|error| validate::decode_failure(&error))
 }
 
 #[cfg(test)]

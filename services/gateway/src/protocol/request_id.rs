@@ -9,21 +9,21 @@ const ID_BYTES_MAX: usize = 256;
 
 /// The id of a request as JSON, to be echoed as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Id(Cow<'static, str>);
+pub(crate) struct RequestId(Cow<'static, str>);
 
-impl Id {
-    pub(crate) const NULL: Id = Id(Cow::Borrowed("null"));
+impl RequestId {
+    pub(crate) const NULL: RequestId = RequestId(Cow::Borrowed("null"));
 
     /// A string, an integer or null; nothing else is an id.
     pub(crate) fn read(raw: &RawValue) -> Option<Self> {
         let text = raw.get();
         let legal = match text.as_bytes() {
-            b"null" => return Some(Id::NULL),
+            b"null" => return Some(RequestId::NULL),
             [b'"', ..] => true,
             [b'-' | b'0'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
             _ => false,
         };
-        (legal && text.len() <= ID_BYTES_MAX).then(|| Id(Cow::Owned(text.to_owned())))
+        (legal && text.len() <= ID_BYTES_MAX).then(|| RequestId(Cow::Owned(text.to_owned())))
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -31,7 +31,7 @@ impl Id {
     }
 }
 
-impl fmt::Display for Id {
+impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn an_id_is_a_string_an_integer_or_null() {
-        let read = |text: &str| Id::read(&RawValue::from_string(text.to_owned()).unwrap());
+        let read = |text: &str| RequestId::read(&RawValue::from_string(text.to_owned()).unwrap());
         for good in ["null", "0", "-7", "12345678901234567890", r#""""#, r#""a\u0000""#] {
             assert_eq!(read(good).unwrap().to_string(), good);
         }

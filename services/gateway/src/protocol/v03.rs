@@ -13,7 +13,7 @@ mod requests;
 mod tests;
 
 pub(crate) use self::{
-    answers::{answer, error, event},
+    answers::{error, event, response},
     card::{card, interfaces},
     requests::request,
 };
@@ -25,7 +25,7 @@ use crate::protocol::operation::Operation;
 
 /// The operation that a request means, made new. Who asked for a configuration and did not say
 /// which one meant the first, and 1.0 can only be asked for all.
-pub(crate) fn meant(operation: Operation, new: &Value) -> Operation {
+pub(crate) fn effective_operation(operation: Operation, new: &Value) -> Operation {
     match operation {
         Operation::GetTaskPushNotificationConfig if new.get("pageSize").is_some() => {
             Operation::ListTaskPushNotificationConfigs

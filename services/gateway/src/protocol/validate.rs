@@ -19,7 +19,7 @@ use faultline_proto::{
 use prost::Message as _;
 use prost_types::{Struct, Timestamp, Value, value};
 
-/// Wrong fields named in one answer; a list of a million bad parts is not echoed.
+/// TokenProblem fields named in one answer; a list of a million bad parts is not echoed.
 const VIOLATIONS_MAX: usize = 16;
 /// How deep a body may nest.
 const NESTING_MAX: usize = 128;
@@ -303,7 +303,7 @@ pub(crate) fn not_json(text: &str) -> Failure {
 }
 
 /// JSON that is not the message it should be.
-pub(crate) fn not_the_message(error: &json::Error) -> Failure {
+pub(crate) fn decode_failure(error: &json::Error) -> Failure {
     match error.kind() {
         Kind::Syntax => not_json(error.description()),
         Kind::Shape => violation(named(error.path()), error.description()),
@@ -326,7 +326,7 @@ fn named(path: &str) -> &str {
 }
 
 /// The coordinator answered a call with the answer to another.
-pub(crate) fn wrong_answer() -> Failure {
+pub(crate) fn unexpected_reply() -> Failure {
     Failure::new(&reason::INTERNAL).because("the coordinator gave an answer of the wrong kind")
 }
 

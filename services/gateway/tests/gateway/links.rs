@@ -421,7 +421,7 @@ async fn members_of_a_name_come_and_go() {
         coordinator: "http://hub.mesh:1".to_owned(),
         ..Config::default()
     };
-    config.mesh.names = Some(names(&led));
+    config.mesh.resolver = Some(names(&led));
     let service = config.bind().await.unwrap();
     let address = service.addr();
     tokio::spawn(service.run(Drain::new()));

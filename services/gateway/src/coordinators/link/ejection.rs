@@ -5,31 +5,31 @@ use faultline_chassis::limits;
 use tokio::time::Instant;
 
 #[derive(Default)]
-pub(super) struct Health {
+pub(super) struct OutlierState {
     /// Failures since the last success.
-    in_a_row: u32,
+    consecutive_failures: u32,
     /// How often it was left alone without a success since.
-    rounds: u32,
+    ejections: u32,
     until: Option<Instant>,
 }
 
-impl Health {
-    pub(super) fn well(&mut self) {
-        (self.in_a_row, self.rounds) = (0, 0);
+impl OutlierState {
+    pub(super) fn on_success(&mut self) {
+        (self.consecutive_failures, self.ejections) = (0, 0);
     }
 
-    pub(super) fn badly(&mut self, now: Instant) {
-        self.in_a_row += 1;
-        if self.in_a_row >= limits::EJECT_AFTER && self.ejected(now).is_none() {
-            let longer = 1_u32.checked_shl(self.rounds).unwrap_or(u32::MAX);
+    pub(super) fn on_failure(&mut self, now: Instant) {
+        self.consecutive_failures += 1;
+        if self.consecutive_failures >= limits::EJECT_AFTER && self.ejected_until(now).is_none() {
+            let longer = 1_u32.checked_shl(self.ejections).unwrap_or(u32::MAX);
             let time = limits::EJECT_MIN.saturating_mul(longer).min(limits::EJECT_MAX);
             self.until = Some(now + time);
-            (self.in_a_row, self.rounds) = (0, self.rounds + 1);
+            (self.consecutive_failures, self.ejections) = (0, self.ejections + 1);
         }
     }
 
     /// Until when it is left alone, if it is. A late answer to an earlier call changes nothing.
-    pub(super) fn ejected(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn ejected_until(&self, now: Instant) -> Option<Instant> {
         self.until.filter(|until| *until > now)
     }
 }
@@ -42,25 +42,25 @@ mod tests {
 
     #[test]
     fn a_row_of_failures_ejects_for_longer_each_time_and_a_success_resets() {
-        let (mut health, mut now) = (Health::default(), Instant::now());
-        let row = |health: &mut Health, now: Instant| {
+        let (mut health, mut now) = (OutlierState::default(), Instant::now());
+        let row = |health: &mut OutlierState, now: Instant| {
             for _ in 1..limits::EJECT_AFTER {
-                health.badly(now);
-                assert_eq!(health.ejected(now), None, "not yet");
+                health.on_failure(now);
+                assert_eq!(health.ejected_until(now), None, "not yet");
             }
-            health.badly(now);
-            health.ejected(now).expect("too many") - now
+            health.on_failure(now);
+            health.ejected_until(now).expect("too many") - now
         };
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             let time = row(&mut health, now);
             assert_eq!(time, Duration::from_secs(seconds));
             now += time;
-            assert_eq!(health.ejected(now), None, "it has another chance");
+            assert_eq!(health.ejected_until(now), None, "it has another chance");
         }
         for _ in 1..limits::EJECT_AFTER {
-            health.badly(now);
+            health.on_failure(now);
         }
-        health.well();
+        health.on_success();
         assert_eq!(row(&mut health, now), limits::EJECT_MIN, "all is forgotten");
     }
 }

@@ -16,43 +16,43 @@ use crate::coordinators::link::interruption::RETRY_AFTER;
 
 /// The shares of all callers. Those that no token makes known are told apart by their address.
 #[derive(Debug, Default)]
-pub(crate) struct Shares {
+pub(crate) struct CallShares {
     principals: HashMap<String, Arc<AtomicUsize>>,
-    most: usize,
+    max: usize,
 }
 
 /// One call of somebody's share, given back when dropped.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum HeldShare {
     Principal(Arc<AtomicUsize>),
     Address { _taken: Option<QuotaPermit> },
 }
 
-impl Shares {
+impl CallShares {
     /// So many calls for each of these, and for each address.
-    pub(crate) fn new<'a>(principals: impl Iterator<Item = &'a str>, most: usize) -> Self {
+    pub(crate) fn new<'a>(principals: impl Iterator<Item = &'a str>, max: usize) -> Self {
         let principals = principals.map(|name| (name.to_owned(), Arc::default())).collect();
-        Self { principals, most }
+        Self { principals, max }
     }
 
-    pub(super) fn hold(&self, caller: &Caller) -> Result<Held, Failure> {
+    pub(super) fn acquire(&self, caller: &Caller) -> Result<HeldShare, Failure> {
         let Some(calls) = self.principals.get(&caller.principal) else {
-            return Ok(Held::Address { _taken: server::acquire(Resource::Call)? });
+            return Ok(HeldShare::Address { _taken: server::acquire(Resource::Call)? });
         };
-        if calls.fetch_add(1, Relaxed) >= self.most {
+        if calls.fetch_add(1, Relaxed) >= self.max {
             calls.fetch_sub(1, Relaxed);
-            let most = self.most;
+            let max = self.max;
             return Err(Failure::new(&reason::RATE_LIMITED)
-                .because(format!("too many calls of one caller at once: it may have {most}"))
+                .because(format!("too many calls of one caller at once: it may have {max}"))
                 .with_retry_after(RETRY_AFTER));
         }
-        Ok(Held::Principal(Arc::clone(calls)))
+        Ok(HeldShare::Principal(Arc::clone(calls)))
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldShare {
     fn drop(&mut self) {
-        if let Held::Principal(calls) = self {
+        if let HeldShare::Principal(calls) = self {
             calls.fetch_sub(1, Relaxed);
         }
     }

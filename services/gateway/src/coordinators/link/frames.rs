@@ -16,14 +16,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, Open, Shared, wake};
+use super::{CallError, LinkInner, PendingCall, wake};
 
 /// Frames taken before the coordinator hears of it: a quarter of what it may be ahead, so that it
 /// neither runs dry nor gets a message per frame.
 const CREDIT_BATCH: u32 = limits::STREAM_CREDIT / 4;
 
 /// One frame, with the extensions that are in force, which the first one says.
-pub(crate) type Item = Result<(Frame, Vec<String>), Ended>;
+pub(crate) type Item = Result<(Frame, Vec<String>), CallError>;
 
 /// Who reads a stream: the request that is being answered, whichever links it takes.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ impl Peer {
 }
 
 /// The link's side of one stream.
-pub(super) struct Reader {
+pub(super) struct StreamBuffer {
     frames: mpsc::Sender<Item>,
     sent: usize,
     /// How many frames the reader had taken when it was last looked at, and when it last moved.
@@ -53,20 +53,20 @@ pub(super) struct Reader {
     peer: Peer,
 }
 
-impl Reader {
+impl StreamBuffer {
     pub(super) fn new(frames: mpsc::Sender<Item>, peer: Peer) -> Self {
         Self { frames, sent: 0, taken: 0, moved: Instant::now(), peer }
     }
 
     /// Hands a frame on, if there is room. One place is left free for the failure that may end it.
-    pub(super) fn takes(&mut self, frame: Frame, extensions: Vec<String>) -> bool {
+    pub(super) fn push(&mut self, frame: Frame, extensions: Vec<String>) -> bool {
         let took =
             self.frames.capacity() >= 2 && self.frames.try_send(Ok((frame, extensions))).is_ok();
         self.sent += usize::from(took);
         took
     }
 
-    pub(super) fn fail(self, ended: Ended) {
+    pub(super) fn fail(self, ended: CallError) {
         // A reader that is gone needs no last word.
         drop(self.frames.try_send(Err(ended)));
     }
@@ -74,7 +74,7 @@ impl Reader {
     /// Ends a stream that is not read: what waits in it must not wait for ever. A reader that comes
     /// back soon is told so; for one that does not, the stream is reset. Over HTTP/1 its connection
     /// is cut instead.
-    pub(super) fn let_go(self) {
+    pub(super) fn reset(self) {
         self.peer.stall.cancel();
         if let Some(end) = self.peer.end {
             tokio::spawn(async move {
@@ -85,7 +85,7 @@ impl Reader {
     }
 
     /// Whether frames wait and none was taken for so long.
-    pub(super) fn is_stuck(&mut self, now: Instant, stall: Duration) -> bool {
+    pub(super) fn is_stalled(&mut self, now: Instant, stall: Duration) -> bool {
         let waiting = self.frames.max_capacity() - self.frames.capacity();
         let taken = self.sent - waiting;
         if waiting == 0 || taken != self.taken {
@@ -98,24 +98,24 @@ impl Reader {
 /// The answers of one call, in order. After its end comes nothing more.
 pub(crate) struct Frames {
     frames: mpsc::Receiver<Item>,
-    ticket: Ticket,
+    guard: CallGuard,
     /// Not yet given back as credit.
     taken: u32,
 }
 
 impl Frames {
-    pub(super) fn new(frames: mpsc::Receiver<Item>, ticket: Ticket) -> Self {
-        Self { frames, ticket, taken: 0 }
+    pub(super) fn new(frames: mpsc::Receiver<Item>, guard: CallGuard) -> Self {
+        Self { frames, guard, taken: 0 }
     }
 
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item>> {
         let item = std::task::ready!(self.frames.poll_recv(cx));
         match &item {
             Some(Ok(_)) => self.taken += 1,
-            Some(Err(_)) | None => self.ticket.is_open = false,
+            Some(Err(_)) | None => self.guard.is_armed = false,
         }
         if self.taken == CREDIT_BATCH {
-            self.ticket.give_credit(mem::take(&mut self.taken));
+            self.guard.give_credit(mem::take(&mut self.taken));
         }
         Poll::Ready(item)
     }
@@ -123,30 +123,30 @@ impl Frames {
 
 /// The right to wait for call `id`. Whoever lets go of it early is struck off, and the coordinator
 /// hears of it; nobody waits for that.
-pub(super) struct Ticket {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct CallGuard {
+    pub(super) inner: Arc<LinkInner>,
     pub(super) id: u64,
-    pub(super) is_open: bool,
+    pub(super) is_armed: bool,
 }
 
-impl Ticket {
+impl CallGuard {
     fn give_credit(&self, frames: u32) {
-        let mut state = self.shared.lock();
+        let mut state = self.inner.lock();
         // Once its last reply is here the coordinator has forgotten the call.
-        let is_known = state.waiting.get(&self.id).is_some_and(Open::is_read);
+        let is_known = state.pending.get(&self.id).is_some_and(PendingCall::is_stream);
         let body = Some(call::Body::Credit(frames));
         let sender = match is_known {
-            true => state.post(Call { id: self.id, caller: None, body }),
+            true => state.enqueue(Call { id: self.id, caller: None, body }),
             false => None,
         };
         drop(state);
         wake(sender);
     }
 
-    fn leave(&mut self) {
-        if mem::take(&mut self.is_open) {
-            let mut state = self.shared.lock();
-            let (waiter, sender) = state.leave(self.id);
+    fn cancel(&mut self) {
+        if mem::take(&mut self.is_armed) {
+            let mut state = self.inner.lock();
+            let (waiter, sender) = state.cancel(self.id);
             drop(state);
             wake(sender);
             drop(waiter);
@@ -154,8 +154,8 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for CallGuard {
     fn drop(&mut self) {
-        self.leave();
+        self.cancel();
     }
 }

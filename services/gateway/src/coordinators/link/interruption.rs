@@ -11,31 +11,31 @@ use faultline_proto::{
 /// When it may be different: what a caller is told that came at a bad moment.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-pub(crate) const LOST: &str = "the connection to the coordinator was lost";
-pub(crate) const LEAVES: &str = "the gateway is leaving";
-pub(crate) const MOVED: &str = "the coordinator left";
+pub(crate) const CONNECTION_LOST: &str = "the connection to the coordinator was lost";
+pub(crate) const GATEWAY_LEAVES: &str = "the gateway is leaving";
+pub(crate) const COORDINATOR_LEFT: &str = "the coordinator left";
 
 /// How a call ended that was not answered.
-pub(crate) enum Ended {
+pub(crate) enum CallError {
     /// With a failure that is the answer.
     Failed(Failure),
     /// In the middle, by this.
-    Cut(&'static str),
+    Interrupted(&'static str),
     /// Before it was sent: as good as never made.
-    Unsent(Box<(Caller, call::Body)>),
+    NotSent(Box<(Caller, call::Body)>),
     /// By a coordinator that left. It names the task that goes on elsewhere, or none.
     Moved(String),
 }
 
-impl From<Failure> for Ended {
+impl From<Failure> for CallError {
     fn from(failure: Failure) -> Self {
-        Ended::Failed(failure)
+        CallError::Failed(failure)
     }
 }
 
 /// Whether a coordinator failed here that another one, or the same a little later, may not: it
 /// cannot be reached, has no store, or is not yet or no longer the one to ask.
-pub(crate) fn is_passing(failure: &Failure) -> bool {
+pub(crate) fn is_transient(failure: &Failure) -> bool {
     let is_coordinators = |origin: &Origin| origin.service == "coordinator";
     let passing = [&reason::UNAVAILABLE, &reason::STORE_UNAVAILABLE];
     passing.contains(&failure.row()) && failure.origin.as_ref().is_none_or(is_coordinators)
@@ -44,7 +44,7 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
 /// Whether a coordinator that leaves and names no task has done nothing of this call. It is so but
 /// for answers: one that was stored for another coordinator's task may be named by nobody, and a
 /// second one would be taken for the answer to the next question.
-pub(crate) fn is_left_undone(call: &call::Body) -> bool {
+pub(crate) fn is_undone_when_moved(call: &call::Body) -> bool {
     match call {
         call::Body::Send(request) | call::Body::Stream(request) => {
             request.message.as_ref().is_none_or(|message| message.task_id.is_empty())
@@ -56,18 +56,18 @@ pub(crate) fn is_left_undone(call: &call::Body) -> bool {
 
 /// How a call that was cut off can be made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum RetrySafety {
     /// As it is: it changes nothing, or not twice.
-    Freely,
+    Idempotent,
     /// From where it was.
-    Resumed,
+    Resumable,
     /// With its key, by which it is known.
-    Keyed,
+    WithKey,
     /// Only by somebody who has looked first: it may have been done.
     Unknown,
 }
 
-impl Again {
+impl RetrySafety {
     pub(crate) fn of(caller: &Caller, call: &call::Body) -> Self {
         match call {
             call::Body::Get(_)
@@ -84,10 +84,10 @@ impl Again {
             | call::Body::Activity(_)
             | call::Body::Failures(_)
             | call::Body::Watch(_)
-            | call::Body::Wait(_) => Again::Freely,
-            call::Body::Subscribe(_) => Again::Resumed,
+            | call::Body::Wait(_) => RetrySafety::Idempotent,
+            call::Body::Subscribe(_) => RetrySafety::Resumable,
             call::Body::Send(_) | call::Body::Stream(_) if !caller.idempotency_key.is_empty() => {
-                Again::Keyed
+                RetrySafety::WithKey
             }
             call::Body::Send(_)
             | call::Body::Stream(_)
@@ -97,33 +97,35 @@ impl Again {
             | call::Body::RemoveAgent(_)
             | call::Body::CreatePush(_)
             | call::Body::Credit(_)
-            | call::Body::Drop(_) => Again::Unknown,
+            | call::Body::Drop(_) => RetrySafety::Unknown,
         }
     }
 
     /// Whether the gateway may make it again by itself.
-    pub(crate) fn is_repeated(self) -> bool {
-        matches!(self, Again::Freely | Again::Keyed)
+    pub(crate) fn gateway_may_retry(self) -> bool {
+        matches!(self, RetrySafety::Idempotent | RetrySafety::WithKey)
     }
 
     /// The end of a call that this befell.
     pub(crate) fn failure(self, what: &str) -> Failure {
         let how = match self {
-            Again::Freely => "ask again",
-            Again::Resumed => "the task goes on, resume with Last-Event-ID",
-            Again::Keyed => "send again with the same Idempotency-Key, nothing is done twice",
-            Again::Unknown => {
+            RetrySafety::Idempotent => "ask again",
+            RetrySafety::Resumable => "the task goes on, resume with Last-Event-ID",
+            RetrySafety::WithKey => {
+                "send again with the same Idempotency-Key, nothing is done twice"
+            }
+            RetrySafety::Unknown => {
                 "the task, if it was created, goes on: look for it, or resume with Last-Event-ID, \
                  before sending again"
             }
         };
         let text = format!("{what}; {how}");
         match self {
-            Again::Unknown => {
+            RetrySafety::Unknown => {
                 Failure::new(&reason::OUTCOME_UNKNOWN).because(text).with_plane(Plane::Transport)
             }
-            Again::Keyed => transport(&text).with_repeat_by_key(),
-            Again::Freely | Again::Resumed => transport(&text),
+            RetrySafety::WithKey => transport(&text).with_repeat_by_key(),
+            RetrySafety::Idempotent | RetrySafety::Resumable => transport(&text),
         }
     }
 }

@@ -12,11 +12,11 @@ use std::{
 use faultline_proto::v1::Call;
 use futures::Stream;
 
-use super::Shared;
+use super::LinkInner;
 
 /// The sending half of one connection: empties the outbox whenever the transport has room.
 pub(super) struct Outgoing {
-    shared: Arc<Shared>,
+    inner: Arc<LinkInner>,
     epoch: u64,
     /// Taken out of the outbox together, so that the lock is taken once for many.
     batch: VecDeque<Call>,
@@ -24,9 +24,9 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Of the connection that is being made.
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        let epoch = shared.lock().epoch;
-        Self { shared: Arc::clone(shared), epoch, batch: VecDeque::new() }
+    pub(super) fn new(inner: &Arc<LinkInner>) -> Self {
+        let epoch = inner.lock().epoch;
+        Self { inner: Arc::clone(inner), epoch, batch: VecDeque::new() }
     }
 }
 
@@ -38,7 +38,7 @@ impl Stream for Outgoing {
             return Poll::Ready(Some(call));
         }
         let this = &mut *self;
-        let mut state = this.shared.lock();
+        let mut state = this.inner.lock();
         if state.epoch != this.epoch {
             return Poll::Ready(None);
         }
@@ -46,7 +46,7 @@ impl Stream for Outgoing {
         match this.batch.pop_front() {
             Some(call) => Poll::Ready(Some(call)),
             None => {
-                state.sender = Some(cx.waker().clone());
+                state.writer = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

@@ -5,20 +5,20 @@ use faultline_proto::v1::{End, Frame, Moved, WorkersRequest};
 
 impl Link {
     /// Connected to nobody: what is sent stays here.
-    pub(crate) fn connected(board: &Arc<Board>) -> Self {
-        let link = Self::new(Arc::clone(board));
-        link.shared.set_up(true);
+    pub(crate) fn connected(all_links: &Arc<SharedLinkState>) -> Self {
+        let link = Self::new(Arc::clone(all_links));
+        link.inner.set_up(true);
         link
     }
 
     /// What the coordinator would say.
     pub(crate) fn hear(&self, id: u64, body: reply::Body) {
-        self.shared.deliver(reply(id, body));
+        self.inner.deliver(reply(id, body));
     }
 
     /// What was sent, and is gone with that.
     pub(crate) fn sent(&self) -> Vec<Call> {
-        self.shared.lock().outbox.drain(..).collect()
+        self.inner.lock().outbox.drain(..).collect()
     }
 
     /// The calls that were sent, with every drop in them confirmed.
@@ -32,16 +32,16 @@ impl Link {
 
     /// Loses its connection, or has it again.
     pub(crate) fn break_off(&self) {
-        self.shared.fail_all(LOST);
+        self.inner.fail_all(CONNECTION_LOST);
     }
 
     pub(crate) fn come_back(&self) {
-        self.shared.set_up(true);
+        self.inner.set_up(true);
     }
 }
 
 fn up() -> Link {
-    Link::connected(&Arc::new(Board::new(limits::READER_STALL, Shares::default())))
+    Link::connected(&Arc::new(SharedLinkState::new(limits::READER_STALL, CallShares::default())))
 }
 
 fn open(link: &Link) -> Frames {
@@ -55,11 +55,11 @@ async fn next(frames: &mut Frames) -> Option<frames::Item> {
 }
 
 /// A call with one answer that nobody waits for.
-fn call(link: &Link) -> Result<Ticket, Failure> {
-    let waiter = Waiter::One(oneshot::channel().0);
+fn call(link: &Link) -> Result<CallGuard, Failure> {
+    let waiter = Waiter::Unary(oneshot::channel().0);
     let called = link.register(Caller::default(), call::Body::Workers(WorkersRequest {}), waiter);
     called.map_err(|ended| match ended {
-        Ended::Failed(failure) => failure,
+        CallError::Failed(failure) => failure,
         _ => panic!("it is up"),
     })
 }
@@ -74,7 +74,7 @@ async fn a_coordinator_that_does_not_read_is_not_sent_ever_more() {
     let mut held = Vec::new();
     let refused = loop {
         match call(&link) {
-            Ok(ticket) => held.push(ticket),
+            Ok(guard) => held.push(guard),
             Err(failure) => break failure,
         }
     };
@@ -82,11 +82,11 @@ async fn a_coordinator_that_does_not_read_is_not_sent_ever_more() {
     assert_eq!(refused.reason, "OVERLOADED");
     assert_eq!(refused.retry_after(), Some(Duration::from_secs(1)));
     drop(held);
-    let outbox = link.shared.lock().outbox.len();
+    let outbox = link.inner.lock().outbox.len();
     assert_eq!(outbox, 2 * limits::OUTBOX_MAX, "each call and its drop, no more");
-    assert_eq!(link.calls(), limits::OUTBOX_MAX, "none of them is answered");
+    assert_eq!(link.in_flight(), limits::OUTBOX_MAX, "none of them is answered");
     link.confirm();
-    assert_eq!(link.calls(), 0);
+    assert_eq!(link.in_flight(), 0);
 }
 
 #[tokio::test]
@@ -94,9 +94,9 @@ async fn calls_under_way_are_counted_and_a_free_place_is_used() {
     let link = up();
     let mut held = Vec::new();
     let refused = loop {
-        link.shared.lock().outbox.clear();
+        link.inner.lock().outbox.clear();
         match call(&link) {
-            Ok(ticket) => held.push(ticket),
+            Ok(guard) => held.push(guard),
             Err(failure) => break failure,
         }
     };
@@ -110,14 +110,14 @@ async fn calls_under_way_are_counted_and_a_free_place_is_used() {
 #[tokio::test]
 async fn caller_that_leaves_its_calls_has_no_more_of_them_than_its_share() {
     let (most, names) = (8, ["acme", "beta"]);
-    let shares = Shares::new(names.into_iter(), most);
-    let link = Link::connected(&Arc::new(Board::new(limits::READER_STALL, shares)));
+    let shares = CallShares::new(names.into_iter(), most);
+    let link = Link::connected(&Arc::new(SharedLinkState::new(limits::READER_STALL, shares)));
     let call = |principal: &str| {
         let caller = Caller { principal: principal.to_owned(), ..Caller::default() };
-        let waiter = Waiter::One(oneshot::channel().0);
+        let waiter = Waiter::Unary(oneshot::channel().0);
         let body = call::Body::Workers(WorkersRequest {});
         link.register(caller, body, waiter).map(drop).map_err(|ended| match ended {
-            Ended::Failed(failure) => failure,
+            CallError::Failed(failure) => failure,
             _ => panic!("it is up"),
         })
     };
@@ -136,10 +136,10 @@ async fn caller_that_leaves_its_calls_has_no_more_of_them_than_its_share() {
 async fn call_that_is_never_confirmed_is_forgotten_in_the_end() {
     let link = up();
     drop(call(&link).unwrap());
-    link.shared.end_stuck(Instant::now() + limits::ABANDONED_CALL_TIMEOUT / 2);
-    assert_eq!((link.calls(), link.is_waited_for()), (1, false));
-    link.shared.end_stuck(Instant::now() + limits::ABANDONED_CALL_TIMEOUT);
-    assert_eq!(link.calls(), 0);
+    link.inner.end_stalled_streams(Instant::now() + limits::ABANDONED_CALL_TIMEOUT / 2);
+    assert_eq!((link.in_flight(), link.has_waiters()), (1, false));
+    link.inner.end_stalled_streams(Instant::now() + limits::ABANDONED_CALL_TIMEOUT);
+    assert_eq!(link.in_flight(), 0);
 }
 
 #[tokio::test]
@@ -147,24 +147,24 @@ async fn a_reader_that_takes_nothing_is_let_go() {
     let link = up();
     let frame = || reply::Body::Frame(Frame::default());
     let _slow = open(&link);
-    let slow_id = link.shared.lock().last_id;
+    let slow_id = link.inner.lock().last_id;
     let _idle = open(&link);
     let mut dripping = open(&link);
-    let dripping_id = link.shared.lock().last_id;
+    let dripping_id = link.inner.lock().last_id;
     for _ in 0..3 {
-        link.shared.deliver(reply(slow_id, frame()));
-        link.shared.deliver(reply(dripping_id, frame()));
+        link.inner.deliver(reply(slow_id, frame()));
+        link.inner.deliver(reply(dripping_id, frame()));
     }
     let start = Instant::now();
     for half in 0..4 {
-        link.shared.end_stuck(start + limits::READER_STALL / 2 * half);
+        link.inner.end_stalled_streams(start + limits::READER_STALL / 2 * half);
         if half < 2 {
             assert!(next(&mut dripping).await.unwrap().is_ok());
         }
     }
     {
-        let state = link.shared.lock();
-        assert_eq!(state.waiting.len(), 2, "the idle one and the one that still reads");
+        let state = link.inner.lock();
+        assert_eq!(state.pending.len(), 2, "the idle one and the one that still reads");
         assert!(state.outbox.iter().any(|call| *call == dropped(slow_id)));
     }
 }
@@ -176,7 +176,7 @@ async fn what_an_old_connection_left_behind_is_not_said_on_the_next() {
     link.sent();
     link.break_off();
     link.come_back();
-    assert!(matches!(next(&mut stream).await, Some(Err(Ended::Cut(LOST)))));
+    assert!(matches!(next(&mut stream).await, Some(Err(CallError::Interrupted(CONNECTION_LOST)))));
     assert!(next(&mut stream).await.is_none());
     let untouched = open(&link);
     drop(stream);
@@ -194,10 +194,12 @@ async fn what_was_not_sent_is_given_back_and_the_rest_is_cut() {
         assert!(next(&mut sent).await.is_some_and(|item| item.is_ok()));
     }
     let mut unsent = open(&link);
-    assert_eq!(link.shared.lock().outbox.len(), 2, "credit, which is no call, and the call");
+    assert_eq!(link.inner.lock().outbox.len(), 2, "credit, which is no call, and the call");
     link.break_off();
-    assert!(matches!(next(&mut sent).await, Some(Err(Ended::Cut(LOST)))));
-    let Some(Err(Ended::Unsent(call))) = next(&mut unsent).await else { panic!("it never left") };
+    assert!(matches!(next(&mut sent).await, Some(Err(CallError::Interrupted(CONNECTION_LOST)))));
+    let Some(Err(CallError::NotSent(call))) = next(&mut unsent).await else {
+        panic!("it never left")
+    };
     assert!(matches!(call.1, call::Body::Workers(_)));
 }
 
@@ -205,13 +207,13 @@ async fn what_was_not_sent_is_given_back_and_the_rest_is_cut() {
 async fn a_late_reply_hits_nobody() {
     let link = up();
     let stream = open(&link);
-    let id = link.shared.lock().last_id;
+    let id = link.inner.lock().last_id;
     drop(stream);
     let mut other = open(&link);
     let end = || reply::Body::End(Default::default());
     link.hear(id, reply::Body::Frame(Frame::default()));
     link.hear(999, end());
-    link.shared.deliver(Reply { id, ..Reply::default() });
+    link.inner.deliver(Reply { id, ..Reply::default() });
     link.hear(id + 1, end());
     assert!(next(&mut other).await.is_none());
 }
@@ -222,12 +224,12 @@ async fn a_coordinator_that_leaves_is_known_to_until_it_is_back() {
     let now = Instant::now();
     let mut stream = open(&link);
     link.hear(0, reply::Body::Moved(Moved::default()));
-    assert_eq!(link.standing(now), Standing::Leaving);
-    let id = link.shared.lock().last_id;
+    assert_eq!(link.status(now), LinkStatus::Leaving);
+    let id = link.inner.lock().last_id;
     link.hear(id, reply::Body::Frame(Frame::default()));
     assert!(next(&mut stream).await.is_some_and(|item| item.is_ok()), "what is under way goes on");
     link.break_off();
-    assert_eq!(link.standing(now), Standing::Down);
+    assert_eq!(link.status(now), LinkStatus::Down);
     link.come_back();
-    assert_eq!(link.standing(now), Standing::Up);
+    assert_eq!(link.status(now), LinkStatus::Up);
 }

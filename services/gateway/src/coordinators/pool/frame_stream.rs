@@ -19,15 +19,17 @@ use futures::{FutureExt, future::BoxFuture};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::{Links, PATIENCE, resume_backoff::Patience, resume_state::Course};
-use crate::coordinators::link::{self, Ended, Frames, LEAVES, LOST, MOVED, Peer, is_passing};
+use super::{CONNECT_WAIT, Pool, resume_backoff::ResumeBackoff, resume_state::ResumeState};
+use crate::coordinators::link::{
+    self, CONNECTION_LOST, COORDINATOR_LEFT, CallError, Frames, GATEWAY_LEAVES, Peer, is_transient,
+};
 
 /// After a failure or the end comes nothing more.
 pub(crate) struct FrameStream {
-    links: Links,
+    links: Pool,
     flow: Flow,
-    course: Course,
-    patience: Patience,
+    resume: ResumeState,
+    backoff: ResumeBackoff,
     peer: Peer,
     extensions: Vec<String>,
     /// Ready when its reader does not read. No frame need wait then: the connection may have had
@@ -41,18 +43,18 @@ pub(crate) struct FrameStream {
 enum Flow {
     Open(Frames),
     /// Between two coordinators.
-    Lost(BoxFuture<'static, Result<Frames, Ended>>),
-    Over,
+    Lost(BoxFuture<'static, Result<Frames, CallError>>),
+    Ended,
 }
 
 impl FrameStream {
     pub(super) async fn open(
-        links: &Links,
+        links: &Pool,
         caller: Caller,
         body: call::Body,
     ) -> Result<Self, Failure> {
-        let until = Instant::now() + PATIENCE;
-        links.ready(until, None).await?;
+        let until = Instant::now() + CONNECT_WAIT;
+        links.wait_for_link(until, None).await?;
         let place = Arc::clone(&links.0.streams).try_acquire_owned();
         let place = place.map_err(|_| {
             let most = limits::STREAMS_MAX;
@@ -60,22 +62,25 @@ impl FrameStream {
                 "{most} streams are open at this gateway, and more may not be"
             ))
         })?;
-        let (peer, course) = (Peer::here(), Course::new(&caller, &body, links.has_several()));
+        let (peer, resume) =
+            (Peer::here(), ResumeState::new(&caller, &body, links.has_alternative()));
         let mut next = (caller, body);
         let frames = loop {
-            match links.ready(until, None).await?.stream(next.0, next.1, &peer) {
+            match links.wait_for_link(until, None).await?.stream(next.0, next.1, &peer) {
                 Ok(frames) => break frames,
-                Err(Ended::Failed(failure)) => return Err(failure),
-                Err(Ended::Cut(what)) => return Err(course.failure(what)),
-                Err(Ended::Moved(_)) => return Err(course.failure(MOVED)),
-                Err(Ended::Unsent(_)) if until <= Instant::now() => return Err(link::unreachable()),
-                Err(Ended::Unsent(unsent)) => next = *unsent,
+                Err(CallError::Failed(failure)) => return Err(failure),
+                Err(CallError::Interrupted(what)) => return Err(resume.failure(what)),
+                Err(CallError::Moved(_)) => return Err(resume.failure(COORDINATOR_LEFT)),
+                Err(CallError::NotSent(_)) if until <= Instant::now() => {
+                    return Err(link::unreachable());
+                }
+                Err(CallError::NotSent(unsent)) => next = *unsent,
             }
         };
         Ok(Self {
             flow: Flow::Open(frames),
-            course,
-            patience: Patience::new(links.0.resume),
+            resume,
+            backoff: ResumeBackoff::new(links.0.resume),
             extensions: Vec::new(),
             stalled: Box::pin(peer.stall.clone().cancelled_owned()),
             peer,
@@ -90,7 +95,7 @@ impl FrameStream {
         Self { spans: Some((calling, request)), ..self }
     }
 
-    fn tell(&mut self, item: Option<&Result<Frame, Failure>>) {
+    fn record_on_spans(&mut self, item: Option<&Result<Frame, Failure>>) {
         let Some((calling, request)) = &mut self.spans else { return };
         match item {
             Some(Ok(frame)) => {
@@ -117,37 +122,37 @@ impl FrameStream {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame, Failure>>> {
-        if matches!(self.flow, Flow::Over) {
+        if matches!(self.flow, Flow::Ended) {
             return Poll::Ready(None);
         }
         if self.stalled.as_mut().poll(cx).is_ready() {
             // What waits is there to be resumed from, and the last word should not wait for it.
-            self.flow = Flow::Over;
-            return Poll::Ready(Some(Err(self.stuck_reader())));
+            self.flow = Flow::Ended;
+            return Poll::Ready(Some(Err(self.stalled_reader_failure())));
         }
         let item = std::task::ready!(self.poll_item(cx));
         if !matches!(item, Some(Ok(_))) {
-            self.flow = Flow::Over;
+            self.flow = Flow::Ended;
         }
-        self.tell(item.as_ref());
+        self.record_on_spans(item.as_ref());
         Poll::Ready(item)
     }
 
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame, Failure>>> {
         loop {
             let ended = match &mut self.flow {
-                Flow::Over => return Poll::Ready(None),
+                Flow::Ended => return Poll::Ready(None),
                 Flow::Open(frames) => match std::task::ready!(frames.poll_next(cx)) {
                     Some(Ok((frame, extensions))) => {
                         if !extensions.is_empty() {
                             self.extensions = extensions;
                         }
-                        self.patience.reset();
-                        if !self.course.takes(&frame) {
+                        self.backoff.reset();
+                        if !self.resume.record(&frame) {
                             continue;
                         }
-                        if self.course.ends_here() {
-                            self.flow = Flow::Over;
+                        if self.resume.ends_at_last_frame() {
+                            self.flow = Flow::Ended;
                         }
                         return Poll::Ready(Some(Ok(frame)));
                     }
@@ -157,9 +162,9 @@ impl FrameStream {
                 Flow::Lost(resuming) => match std::task::ready!(resuming.poll_unpin(cx)) {
                     Ok(frames) => {
                         self.flow = Flow::Open(frames);
-                        self.patience.begun();
-                        self.resumed();
-                        match self.course.resume() {
+                        self.backoff.on_resumed();
+                        self.record_resume();
+                        match self.resume.on_resumed() {
                             Some(frame) => return Poll::Ready(Some(Ok(frame))),
                             None => continue,
                         }
@@ -167,8 +172,8 @@ impl FrameStream {
                     Err(ended) => ended,
                 },
             };
-            match self.lose(ended) {
-                Ok(()) if matches!(self.flow, Flow::Over) => return Poll::Ready(None),
+            match self.start_resume(ended) {
+                Ok(()) if matches!(self.flow, Flow::Ended) => return Poll::Ready(None),
                 Ok(()) => {}
                 Err(failure) => return Poll::Ready(Some(Err(failure))),
             }
@@ -177,43 +182,49 @@ impl FrameStream {
 
     /// The call ended before the stream did: begins to look for another coordinator, or says why
     /// not. Leaves nothing to do where the stream was complete but for its last word.
-    fn lose(&mut self, ended: Ended) -> Result<(), Failure> {
-        if self.course.is_over() && !matches!(ended, Ended::Failed(_)) {
-            self.flow = Flow::Over;
+    fn start_resume(&mut self, ended: CallError) -> Result<(), Failure> {
+        if self.resume.is_over() && !matches!(ended, CallError::Failed(_)) {
+            self.flow = Flow::Ended;
             return Ok(());
         }
         let (failure, unsent) = match ended {
-            Ended::Failed(failure) if !self.may_pass(&failure) => {
+            CallError::Failed(failure) if !self.may_succeed_elsewhere(&failure) => {
                 // Its caller asked for something else, of which this says nothing.
-                let is_promised = self.course.is_promised();
-                return Err(if is_promised { self.course.failure(MOVED) } else { failure });
+                let is_handed_over = self.resume.is_handed_over();
+                return Err(if is_handed_over {
+                    self.resume.failure(COORDINATOR_LEFT)
+                } else {
+                    failure
+                });
             }
-            Ended::Failed(failure) => (failure, None),
-            Ended::Cut(LEAVES) => return Err(self.course.failure(LEAVES)),
-            Ended::Cut(what) => (self.course.failure(what), None),
-            Ended::Moved(task_id) => {
-                self.course.moved(task_id);
-                (self.course.failure(MOVED), None)
+            CallError::Failed(failure) => (failure, None),
+            CallError::Interrupted(GATEWAY_LEAVES) => {
+                return Err(self.resume.failure(GATEWAY_LEAVES));
             }
-            Ended::Unsent(call) => (self.course.failure(LOST), Some(*call)),
+            CallError::Interrupted(what) => (self.resume.failure(what), None),
+            CallError::Moved(task_id) => {
+                self.resume.on_moved(task_id);
+                (self.resume.failure(COORDINATOR_LEFT), None)
+            }
+            CallError::NotSent(call) => (self.resume.failure(CONNECTION_LOST), Some(*call)),
         };
         if self.links.is_draining() {
             return Err(failure);
         }
-        let Some((caller, body)) = unsent.or_else(|| self.course.next()) else {
+        let Some((caller, body)) = unsent.or_else(|| self.resume.next_call()) else {
             return Err(failure);
         };
-        let Some(pause) = self.patience.next() else {
+        let Some(pause) = self.backoff.next_pause() else {
             self.links.0.given_up.fetch_add(1, Ordering::Relaxed);
             return Err(failure);
         };
-        let (links, peer, until) = (self.links.clone(), self.peer.clone(), self.patience.until());
+        let (links, peer, until) = (self.links.clone(), self.peer.clone(), self.backoff.deadline());
         let resuming = async move {
-            links.pause(pause).await.map_err(|()| Ended::Cut(LEAVES))?;
+            links.pause(pause).await.map_err(|()| CallError::Interrupted(GATEWAY_LEAVES))?;
             // Nobody there in time is how it ends; the call itself says how it may be resumed.
             let link = tokio::select! {
-                link = links.ready(until, None) => link.map_err(|_| Ended::Cut(LOST))?,
-                () = links.0.draining.cancelled() => return Err(Ended::Cut(LEAVES)),
+                link = links.wait_for_link(until, None) => link.map_err(|_| CallError::Interrupted(CONNECTION_LOST))?,
+                () = links.0.draining.cancelled() => return Err(CallError::Interrupted(GATEWAY_LEAVES)),
             };
             link.stream(caller, body, &peer)
         };
@@ -223,12 +234,12 @@ impl FrameStream {
 
     /// Whether another coordinator, or the same a little later, would not fail like this. One that
     /// has just started knows an agent only once a worker has told it.
-    fn may_pass(&self, failure: &Failure) -> bool {
-        let is_early = self.course.is_resumed() && failure.row() == &reason::AGENT_NOT_FOUND;
-        self.course.has_place() && (is_passing(failure) || is_early)
+    fn may_succeed_elsewhere(&self, failure: &Failure) -> bool {
+        let is_early = self.resume.is_resumed() && failure.row() == &reason::AGENT_NOT_FOUND;
+        self.resume.can_resume() && (is_transient(failure) || is_early)
     }
 
-    fn resumed(&mut self) {
+    fn record_resume(&mut self) {
         self.links.0.resumed.fetch_add(1, Ordering::Relaxed);
         if let Some((_, request)) = &self.spans {
             request.with(|span| {
@@ -238,11 +249,11 @@ impl FrameStream {
     }
 
     /// The last word to who did not read.
-    fn stuck_reader(&self) -> Failure {
+    fn stalled_reader_failure(&self) -> Failure {
         link::overloaded(&format!(
             "nothing of this stream was read for {:?}, so it ends here; the task goes on: resume \
              with SubscribeToTask and Last-Event-ID",
-            self.links.0.board.reader_stall
+            self.links.0.all_links.reader_stall
         ))
     }
 }

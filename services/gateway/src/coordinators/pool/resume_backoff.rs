@@ -6,7 +6,7 @@ use std::time::Duration;
 use faultline_chassis::limits;
 use tokio::time::Instant;
 
-pub(super) struct Patience {
+pub(super) struct ResumeBackoff {
     bound: Duration,
     /// When it was first lost, since all was well.
     since: Option<Instant>,
@@ -15,7 +15,7 @@ pub(super) struct Patience {
     pause: Duration,
 }
 
-impl Patience {
+impl ResumeBackoff {
     pub(super) fn new(bound: Duration) -> Self {
         Self { bound, since: None, begun: None, pause: Duration::ZERO }
     }
@@ -26,13 +26,13 @@ impl Patience {
     }
 
     /// Somebody took it up, and may keep it for long without a word.
-    pub(super) fn begun(&mut self) {
+    pub(super) fn on_resumed(&mut self) {
         self.begun = Some(Instant::now());
     }
 
     /// It was lost: the pause before it is tried again; `None`: that is enough. The first is none,
     /// and all others are partly by chance, so that what was lost as one does not come as one.
-    pub(super) fn next(&mut self) -> Option<Duration> {
+    pub(super) fn next_pause(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if self.begun.take().is_some_and(|begun| now - begun > self.bound) {
             self.reset();
@@ -47,7 +47,7 @@ impl Patience {
     }
 
     /// When it ends.
-    pub(super) fn until(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         self.since.unwrap_or_else(Instant::now) + self.bound
     }
 }
@@ -59,23 +59,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn tries_become_rarer_end_at_the_bound_and_begin_anew_after_a_long_calm() {
         let bound = Duration::from_secs(10);
-        let (mut patience, start) = (Patience::new(bound), Instant::now());
-        assert_eq!(patience.next(), Some(Duration::ZERO));
+        let (mut backoff, start) = (ResumeBackoff::new(bound), Instant::now());
+        assert_eq!(backoff.next_pause(), Some(Duration::ZERO));
         let mut tries = 1;
-        while let Some(pause) = patience.next() {
+        while let Some(pause) = backoff.next_pause() {
             assert!(pause <= limits::RESUME_BACKOFF_MAX);
             tokio::time::sleep(pause).await;
             tries += 1;
         }
         assert!(start.elapsed() >= bound && start.elapsed() <= bound + limits::RESUME_BACKOFF_MAX);
         assert!((10..40).contains(&tries), "{tries}");
-        patience.begun();
+        backoff.on_resumed();
         tokio::time::sleep(bound / 2).await;
-        assert_eq!(patience.next(), None, "not long enough to count as calm");
-        patience.begun();
+        assert_eq!(backoff.next_pause(), None, "not long enough to count as calm");
+        backoff.on_resumed();
         tokio::time::sleep(bound * 2).await;
-        assert_eq!(patience.next(), Some(Duration::ZERO), "a new loss");
-        patience.reset();
-        assert_eq!(patience.next(), Some(Duration::ZERO));
+        assert_eq!(backoff.next_pause(), Some(Duration::ZERO), "a new loss");
+        backoff.reset();
+        assert_eq!(backoff.next_pause(), Some(Duration::ZERO));
     }
 }

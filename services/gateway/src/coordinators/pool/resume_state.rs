@@ -10,19 +10,19 @@ use faultline_proto::{
     v1::{Caller, Frame, Subscribe, WatchRequest, WatchResponse, call},
 };
 
-use crate::coordinators::link::{self, Again};
+use crate::coordinators::link::{self, RetrySafety};
 
-pub(super) struct Course {
+pub(super) struct ResumeState {
     caller: Caller,
     kind: Kind,
-    again: Again,
+    retry_safety: RetrySafety,
     task_id: String,
     /// The last event that was seen; zero: none that has a number.
     seq: u64,
     has_begun: bool,
     is_resumed: bool,
     /// Whether a coordinator that leaves and names no task has done nothing.
-    left_undone: bool,
+    undone_when_moved: bool,
     /// One did so, and nobody else was asked since.
     is_undone: bool,
     /// Nothing comes after the last frame, whatever else is said.
@@ -30,7 +30,7 @@ pub(super) struct Course {
 }
 
 enum Kind {
-    /// Kept whole until something came of it, if it may have to be made again till then.
+    /// Kept whole until something came of it, if it may have to be made retry_safety till then.
     Send {
         tenant: String,
         request: Option<Box<SendMessageRequest>>,
@@ -40,13 +40,14 @@ enum Kind {
     Other,
 }
 
-impl Course {
-    pub(super) fn new(caller: &Caller, body: &call::Body, has_several: bool) -> Self {
-        let again = Again::of(caller, body);
+impl ResumeState {
+    pub(super) fn new(caller: &Caller, body: &call::Body, has_alternative: bool) -> Self {
+        let retry_safety = RetrySafety::of(caller, body);
         let kind = match body {
             call::Body::Stream(request) => Kind::Send {
                 tenant: request.tenant.clone(),
-                request: (again == Again::Keyed || has_several).then(|| Box::new(request.clone())),
+                request: (retry_safety == RetrySafety::WithKey || has_alternative)
+                    .then(|| Box::new(request.clone())),
             },
             call::Body::Subscribe(subscribe) => Kind::Subscribe(subscribe.clone()),
             call::Body::Watch(request) => Kind::Watch(request.clone()),
@@ -61,19 +62,19 @@ impl Course {
         Self {
             caller: caller.clone(),
             kind,
-            again,
+            retry_safety,
             task_id,
             seq,
             has_begun: false,
             is_resumed: false,
-            left_undone: link::is_left_undone(body),
+            undone_when_moved: link::is_undone_when_moved(body),
             is_undone: false,
             is_over: false,
         }
     }
 
     /// Learns from a frame; `false`: it was seen before.
-    pub(super) fn takes(&mut self, frame: &Frame) -> bool {
+    pub(super) fn record(&mut self, frame: &Frame) -> bool {
         if self.is_resumed && frame.seq > 0 && frame.seq <= self.seq {
             return false;
         }
@@ -102,7 +103,7 @@ impl Course {
     }
 
     /// Whether the last frame is where it ends, although the coordinator would not say so.
-    pub(super) fn ends_here(&self) -> bool {
+    pub(super) fn ends_at_last_frame(&self) -> bool {
         self.is_over && self.is_resumed
     }
 
@@ -112,21 +113,21 @@ impl Course {
     }
 
     /// Whether it is known what to ask for: something came, or is promised.
-    pub(super) fn has_place(&self) -> bool {
-        self.has_begun || self.is_promised()
+    pub(super) fn can_resume(&self) -> bool {
+        self.has_begun || self.is_handed_over()
     }
 
     /// A send of which nothing came yet, and whose task is known all the same.
-    pub(super) fn is_promised(&self) -> bool {
+    pub(super) fn is_handed_over(&self) -> bool {
         !self.has_begun && matches!(self.kind, Kind::Send { .. }) && !self.task_id.is_empty()
     }
 
     /// Its coordinator left, and named the task that goes on elsewhere, or none.
-    pub(super) fn moved(&mut self, task_id: String) {
-        if self.has_place() {
+    pub(super) fn on_moved(&mut self, task_id: String) {
+        if self.can_resume() {
             return;
         }
-        self.is_undone = task_id.is_empty() && self.left_undone;
+        self.is_undone = task_id.is_empty() && self.undone_when_moved;
         if matches!(self.kind, Kind::Send { .. }) {
             self.task_id = task_id;
         }
@@ -137,8 +138,9 @@ impl Course {
     }
 
     /// What to ask for to have what comes next; `None`: there is no way to know.
-    pub(super) fn next(&mut self) -> Option<(Caller, call::Body)> {
-        let may_send = std::mem::take(&mut self.is_undone) || self.again == Again::Keyed;
+    pub(super) fn next_call(&mut self) -> Option<(Caller, call::Body)> {
+        let may_send =
+            std::mem::take(&mut self.is_undone) || self.retry_safety == RetrySafety::WithKey;
         let subscribe = |tenant: &str, after| {
             let (tenant, id) = (tenant.to_owned(), self.task_id.clone());
             let request = Some(SubscribeToTaskRequest { tenant, id });
@@ -148,7 +150,7 @@ impl Course {
             Kind::Send { request, .. } if !self.has_begun && may_send => {
                 call::Body::Stream((**request.as_ref()?).clone())
             }
-            Kind::Send { tenant, .. } if self.is_promised() => subscribe(tenant, None),
+            Kind::Send { tenant, .. } if self.is_handed_over() => subscribe(tenant, None),
             Kind::Send { .. } if self.seq == 0 || self.task_id.is_empty() => return None,
             Kind::Send { tenant, .. } => subscribe(tenant, Some(self.seq)),
             Kind::Subscribe(asked) if !self.has_begun => call::Body::Subscribe(asked.clone()),
@@ -164,7 +166,7 @@ impl Course {
 
     /// It goes on. What is to be said of it at once, if anything: whoever watches tasks missed
     /// some.
-    pub(super) fn resume(&mut self) -> Option<Frame> {
+    pub(super) fn on_resumed(&mut self) -> Option<Frame> {
         self.is_resumed = true;
         let is_watch = matches!(self.kind, Kind::Watch(_));
         is_watch.then(|| {
@@ -175,10 +177,10 @@ impl Course {
 
     /// It does not.
     pub(super) fn failure(&self, what: &str) -> Failure {
-        match self.is_promised() {
+        match self.is_handed_over() {
             _ if self.is_undone => link::unreachable(),
-            true => self.again.failure(what).with_task(&self.task_id, ""),
-            false => self.again.failure(what),
+            true => self.retry_safety.failure(what).with_task(&self.task_id, ""),
+            false => self.retry_safety.failure(what),
         }
     }
 }

@@ -14,19 +14,19 @@ use futures::FutureExt;
 
 use super::*;
 
-/// Links that are up, and lead nowhere.
-fn links(count: usize) -> (Links, Vec<Link>) {
-    let members = Members::new(&MeshConfig::default(), "127.0.0.1:1").unwrap();
-    let links = Links::new(
-        members.clone(),
+/// Pool that are up, and lead nowhere.
+fn links(count: usize) -> (Pool, Vec<Link>) {
+    let addresses = Members::new(&MeshConfig::default(), "127.0.0.1:1").unwrap();
+    let links = Pool::new(
+        addresses.clone(),
         limits::READER_STALL,
         limits::RESUME_TIMEOUT,
-        Shares::default(),
+        CallShares::default(),
     );
-    let all: Vec<_> = (0..count).map(|_| Link::connected(&links.0.board)).collect();
+    let all: Vec<_> = (0..count).map(|_| Link::connected(&links.0.all_links)).collect();
     for link in &all {
-        let (member, link) = (members.now()[0].clone(), link.clone());
-        links.pool().push(Seat { member, link, _running: None });
+        let address = addresses.now()[0].clone();
+        links.members().push(Member { address, link: link.clone(), _running: None });
     }
     (links, all)
 }
@@ -36,10 +36,10 @@ fn read() -> call::Body {
 }
 
 /// Which of them were given so many calls, each of which is over at once.
-async fn chosen(links: &Links, all: &[Link], calls: usize) -> Vec<usize> {
+async fn chosen(links: &Pool, all: &[Link], calls: usize) -> Vec<usize> {
     let mut counts = vec![0; all.len()];
     for _ in 0..calls {
-        assert!(links.ask(Caller::default(), read()).now_or_never().is_none());
+        assert!(links.call(Caller::default(), read()).now_or_never().is_none());
         for (count, link) in counts.iter_mut().zip(all) {
             *count += link.confirm().iter().filter(|call| call.caller.is_some()).count();
         }
@@ -70,8 +70,8 @@ async fn calls_go_to_the_less_busy_and_to_nobody_who_leaves_or_is_down() {
     assert_eq!(chosen(&links, &all, 10).await, [10, 0, 0]);
     all[0].set_listed(false);
     assert_eq!(chosen(&links, &all, 10).await, [0, 0, 0], "it waits for another");
-    let expected = Standings { up: 0, down: 1, ejected: 0, leaving: 2 };
-    assert_eq!(links.standings(), expected);
+    let expected = LinkCounts { up: 0, down: 1, ejected: 0, leaving: 2 };
+    assert_eq!(links.link_counts(), expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,8 +79,8 @@ async fn one_that_leaves_is_used_when_nobody_else_comes() {
     let (links, all) = links(1);
     all[0].hear(0, reply::Body::Moved(Moved::default()));
     let asking =
-        tokio::spawn(async move { links.ask(Caller::default(), read()).await.map(|_| ()) });
-    tokio::time::sleep(PATIENCE + Duration::from_millis(10)).await;
+        tokio::spawn(async move { links.call(Caller::default(), read()).await.map(|_| ()) });
+    tokio::time::sleep(CONNECT_WAIT + Duration::from_millis(10)).await;
     let sent = all[0].sent();
     assert_eq!(sent.len(), 1);
     all[0].hear(sent[0].id, reply::Body::Workers(Default::default()));
@@ -91,9 +91,9 @@ async fn one_that_leaves_is_used_when_nobody_else_comes() {
 async fn who_fails_in_a_row_is_left_alone_but_never_more_than_half() {
     let (links, all) = links(4);
     fail_often(&all[0], &reason::RATE_LIMITED);
-    assert_eq!(links.standings().ejected, 0, "that is an answer");
+    assert_eq!(links.link_counts().ejected, 0, "that is an answer");
     fail_often(&all[0], &reason::STORE_UNAVAILABLE);
-    assert_eq!(links.standings(), Standings { up: 3, ejected: 1, ..Standings::default() });
+    assert_eq!(links.link_counts(), LinkCounts { up: 3, ejected: 1, ..LinkCounts::default() });
     let counts = chosen(&links, &all, 60).await;
     assert!(counts[0] == 0 && counts[1..].iter().all(|count| *count > 0), "{counts:?}");
     tokio::time::sleep(limits::EJECT_MIN).await;
@@ -101,7 +101,7 @@ async fn who_fails_in_a_row_is_left_alone_but_never_more_than_half() {
     for link in &all {
         fail_often(link, &reason::UNAVAILABLE);
     }
-    assert_eq!(links.standings().ejected, 4);
+    assert_eq!(links.link_counts().ejected, 4);
     let used = chosen(&links, &all, 60).await.iter().filter(|count| **count > 0).count();
     assert_eq!(used, 2, "half of them are tried all the same");
 }
@@ -119,7 +119,10 @@ async fn streams_are_counted_and_a_free_place_is_used() {
     };
     assert_eq!((held.len(), refused.reason.as_str()), (limits::STREAMS_MAX, "OVERLOADED"));
     assert!(refused.public_message.contains("streams"), "{refused}");
-    assert!(links.ask(Caller::default(), read()).now_or_never().is_none(), "only streams are full");
+    assert!(
+        links.call(Caller::default(), read()).now_or_never().is_none(),
+        "only streams are full"
+    );
     held.pop();
     assert!(links.stream(Caller::default(), read()).await.is_ok());
 }
@@ -147,7 +150,7 @@ async fn given(all: &[Link]) -> (Link, Call) {
     }
 }
 
-async fn begun(links: &Links, all: &[Link]) -> (FrameStream, Link) {
+async fn begun(links: &Pool, all: &[Link]) -> (FrameStream, Link) {
     let body = call::Body::Stream(Default::default());
     let mut stream = links.stream(Caller::default(), body).await.unwrap();
     let (link, call) = given(all).await;
@@ -216,13 +219,13 @@ async fn a_read_that_one_coordinator_cannot_answer_is_asked_of_another_once() {
     for (reason, answers) in [(&reason::STORE_UNAVAILABLE, 2), (&reason::TASK_NOT_FOUND, 1)] {
         let asked = tokio::spawn({
             let links = links.clone();
-            async move { links.ask(Caller::default(), read()).await.map(|_| ()) }
+            async move { links.call(Caller::default(), read()).await.map(|_| ()) }
         });
         let mut by: Vec<Link> = Vec::new();
         for _ in 0..answers {
             let (link, call) = given(&all).await;
             link.hear(call.id, refusal(reason));
-            assert!(!by.iter().any(|before| before.is(&link)), "not by the same");
+            assert!(!by.iter().any(|before| before.is_same(&link)), "not by the same");
             by.push(link);
         }
         assert_eq!(asked.await.unwrap().unwrap_err().row(), reason);

@@ -11,7 +11,7 @@ use super::{Dialect, card};
 use crate::protocol::operation::Operation;
 
 /// The old answer to an operation, from the new one.
-pub(crate) fn answer(operation: Operation, dialect: Dialect, new: Value) -> Value {
+pub(crate) fn response(operation: Operation, dialect: Dialect, new: Value) -> Value {
     match (operation, dialect) {
         (Operation::SendMessage, _) => event(operation, dialect, new),
         (Operation::GetTask | Operation::CancelTask, _) => task(new, dialect),

@@ -37,11 +37,11 @@ fn rest_request(method: &str, old: Value) -> Result<Value, Failure> {
 }
 
 fn rpc_answer(method: &str, new: Value) -> Value {
-    answer(named(method), Dialect::Rpc, new)
+    response(named(method), Dialect::Rpc, new)
 }
 
 fn rest_answer(method: &str, new: Value) -> Value {
-    answer(named(method), Dialect::Rest, new)
+    response(named(method), Dialect::Rest, new)
 }
 
 fn rpc_event(method: &str, new: Value) -> Value {
