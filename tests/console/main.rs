@@ -110,7 +110,7 @@ impl Running {
         let mut config = in_process(dirs[0].path());
         config.coordinator.breaker_failures = 0;
         config.gateway.trace_url = Some("https://traces.example/{trace_id}".to_owned());
-        faultline_coordinator::fill(&past::store(dirs[0].path()), past::tasks())
+        faultline_coordinator::seed(&past::store(dirs[0].path()), past::tasks())
             .await
             .expect("a store can be filled");
         let mut busy = Mesh::start(config).await.expect("a mesh starts");

@@ -3,7 +3,7 @@
 
 use std::{path::Path, time::Duration};
 
-use faultline_coordinator::Past;
+use faultline_coordinator::SeedTask;
 use faultline_proto::{Failure, reason, v1::Origin};
 
 /// Known to the browser's checks too.
@@ -17,7 +17,7 @@ pub(crate) fn store(dir: &Path) -> String {
     format!("sqlite:{}", dir.join("faultline.db").display())
 }
 
-pub(crate) fn tasks() -> impl Iterator<Item = Past> {
+pub(crate) fn tasks() -> impl Iterator<Item = SeedTask> {
     let mut dice = Dice(1);
     (0..TASKS).map(move |number| {
         let of = |names: &[&str], roll: u32| names[roll as usize % names.len()].to_owned();
@@ -26,13 +26,13 @@ pub(crate) fn tasks() -> impl Iterator<Item = Past> {
         let ago = 90 + (even + 400.0 * (even / 600.0).sin()) as u32 + dice.roll(30);
         let magnitude = dice.roll(13);
         let took = 30 + dice.roll(1 << magnitude);
-        Past {
+        SeedTask {
             agent: of(&AGENTS, dice.roll(6)),
             principal: of(&PRINCIPALS, dice.roll(3)),
             ago: Duration::from_secs(ago.into()),
             took: Duration::from_millis(took.into()),
             failure: (dice.roll(20) == 0).then(|| failure(dice.roll(16))),
-            ..Past::default()
+            ..SeedTask::default()
         }
     })
 }

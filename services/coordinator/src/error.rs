@@ -42,7 +42,7 @@ pub enum StartError {
 
 impl StartError {
     /// Nothing is wrong with the configuration, and the same may work a little later.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         use postgres::OpenError::{Connect, Failed};
         matches!(self, StartError::Postgres(Connect { .. } | Failed { .. }))
     }
@@ -94,7 +94,7 @@ pub(crate) enum Error {
     )]
     AttemptOver,
     #[error("another coordinator has the task that calls, or has just given it up: call again")]
-    Elsewhere,
+    NotOwner,
     #[error("{} delegations lie above the calling task already", limits::DELEGATION_DEPTH_MAX)]
     TooDeep,
     #[error(
@@ -187,9 +187,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let text = error.to_string();
         match error {
-            Error::AgentNotFound(agent) => {
-                Failure::new(&reason::AGENT_NOT_FOUND).because(text).born_at(at_the_door_of(agent))
-            }
+            Error::AgentNotFound(agent) => Failure::new(&reason::AGENT_NOT_FOUND)
+                .because(text)
+                .born_at(origin_for_agent(agent)),
             Error::Denied(_) | Error::Drill(_) | Error::NoOperator => {
                 Failure::new(&reason::INSUFFICIENT_SCOPE).because(text)
             }
@@ -197,7 +197,7 @@ impl From<Error> for Failure {
                 .because(text)
                 .with_retryable(true)
                 .with_retry_after(Duration::from_secs(1))
-                .born_at(at_the_door_of(agent)),
+                .born_at(origin_for_agent(agent)),
             Error::AgentInUse { .. } => Failure::new(&reason::FAILED_PRECONDITION).because(text),
             Error::NoStreaming(_) | Error::NoExtendedCard(_) => {
                 Failure::new(&reason::UNSUPPORTED_OPERATION).because(text)
@@ -221,7 +221,7 @@ impl From<Error> for Failure {
                 .because(text)
                 .with_violation("Idempotency-Key", "use a new key for another message"),
             Error::AttemptOver => Failure::new(&reason::PERMISSION_DENIED).because(text),
-            Error::Elsewhere => Failure::new(&reason::UNAVAILABLE)
+            Error::NotOwner => Failure::new(&reason::UNAVAILABLE)
                 .because(text)
                 .with_retryable(true)
                 .with_retry_after(limits::MOVED_RETRY_AFTER),
@@ -254,12 +254,12 @@ impl From<Error> for Failure {
                 .because(text)
                 .with_retryable(true)
                 .with_retry_after(Duration::from_secs(1))
-                .born_at(at_the_door_of(agent)),
+                .born_at(origin_for_agent(agent)),
             Error::CircuitOpen { agent, left } => Failure::new(&reason::CIRCUIT_OPEN)
                 .because(text)
                 .with_retryable(true)
                 .with_retry_after(left)
-                .born_at(at_the_door_of(agent)),
+                .born_at(origin_for_agent(agent)),
             Error::Overloaded => Failure::new(&reason::OVERLOADED)
                 .because(text)
                 .with_retryable(true)
@@ -295,7 +295,7 @@ impl From<Error> for Failure {
 
 /// An agent that could not be given the task is the origin, so that an agent that called it passes
 /// the failure on instead of having failed itself.
-fn at_the_door_of(agent: String) -> Origin {
+fn origin_for_agent(agent: String) -> Origin {
     Origin { agent, service: "coordinator".to_owned(), worker: String::new() }
 }
 

@@ -42,6 +42,6 @@ pub use server::health::Readiness;
 pub use service::Service;
 pub use store::{
     postgres::Database,
-    seed::{Past, fill},
+    seed::{SeedTask, seed},
 };
 pub use webhooks::Push;

@@ -35,7 +35,7 @@ use crate::{
     server::{
         bounds,
         gateway_link::LinkService,
-        grpc::Doors,
+        grpc::A2aEndpoint,
         health::{Condition, Readiness},
         keda::{self, Scaler},
         worker_hub::HubService,
@@ -98,7 +98,7 @@ impl Service {
         let readiness = Readiness::of(&core);
         let health = HealthServer::new(Condition::new(readiness, core.farewell.clone()))
             .max_decoding_message_size(limits::HEALTH_BYTES_MAX);
-        let doors = Doors::new(Arc::clone(&core));
+        let doors = A2aEndpoint::new(Arc::clone(&core));
         let bytes = limits::GRPC_BYTES_MAX;
         let routes = Routes::new(health)
             .add_service(
@@ -179,8 +179,8 @@ impl Core {
         });
         // Whoever is told where its task is must find it there.
         self.flushed().await;
-        self.send_waiters_away();
-        self.change(State::say_goodbye);
+        self.redirect_waiters();
+        self.change(State::announce_leaving);
     }
 }
 

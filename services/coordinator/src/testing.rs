@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     Config,
-    api::{delegation::Claimed, subscription::Subscription},
+    api::{delegation::AttemptCredentials, subscription::Subscription},
     calls::caller::Caller,
     clock::now,
     engine::{active_task::Done, core::Core},
@@ -218,19 +218,23 @@ pub(crate) fn known<T>(message: T) -> tonic::Request<T> {
 
 // Delegation.
 
-pub(crate) fn claimed(assign: &Assign, key: &str) -> Claimed {
-    Claimed { token: assign.token.clone(), key: key.into(), ..Claimed::default() }
+pub(crate) fn claimed(assign: &Assign, key: &str) -> AttemptCredentials {
+    AttemptCredentials {
+        token: assign.token.clone(),
+        key: key.into(),
+        ..AttemptCredentials::default()
+    }
 }
 
 impl Bench {
     /// The attempt as a caller. What it says of its principal is not believed.
     pub(crate) fn calling(&self, assign: &Assign, key: &str) -> Caller {
-        self.core.believe(principal("mallory"), claimed(assign, key)).unwrap()
+        self.core.authenticate_attempt(principal("mallory"), claimed(assign, key)).unwrap()
     }
 
     pub(crate) fn calling_detached(&self, assign: &Assign, key: &str) -> Caller {
-        let claimed = Claimed { detached: true, ..claimed(assign, key) };
-        self.core.believe(principal("mallory"), claimed).unwrap()
+        let claimed = AttemptCredentials { detached: true, ..claimed(assign, key) };
+        self.core.authenticate_attempt(principal("mallory"), claimed).unwrap()
     }
 
     /// Starts a task of ann's and gives it to the worker.

@@ -2,12 +2,12 @@
 //! task. A child has a key that is unique in its parent, so that whoever calls again, also in a
 //! later attempt, finds the child that is there.
 
-use crate::calls::caller::Calling;
+use crate::calls::caller::CallingAttempt;
 use faultline_chassis::{credential::Binding, limits};
 use faultline_proto::id::TaskId;
 
 use crate::{
-    calls::{attempt_token::Said, caller::Caller},
+    calls::{attempt_token::AttemptClaims, caller::Caller},
     engine::core::Core,
     error::Error,
     store::{Digest, KeyName, Scope},
@@ -23,7 +23,7 @@ pub(crate) const ANY_MESSAGE: Digest = [0; 32];
 
 /// What a call says of the attempt that makes it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Claimed {
+pub(crate) struct AttemptCredentials {
     pub(crate) token: String,
     /// Of the child that the call starts, or of what it answers; empty: it does neither, or cannot
     /// be repeated.
@@ -36,17 +36,21 @@ pub(crate) struct Claimed {
 
 impl Core {
     /// Who calls with a task's token is that task's principal, for as long as the attempt lasts.
-    pub(crate) fn believe(&self, caller: Caller, claimed: Claimed) -> Result<Caller, Error> {
-        let Claimed { token, key, detached, binding } = claimed;
+    pub(crate) fn authenticate_attempt(
+        &self,
+        caller: Caller,
+        claimed: AttemptCredentials,
+    ) -> Result<Caller, Error> {
+        let AttemptCredentials { token, key, detached, binding } = claimed;
         if key.len() > limits::KEY_BYTES_MAX {
             let what = format!("at most {} bytes", limits::KEY_BYTES_MAX);
             return Err(Error::Invalid { field: "faultline-key", what });
         }
-        let said = Said::read(&token).ok_or(Error::AttemptOver)?;
+        let said = AttemptClaims::read(&token).ok_or(Error::AttemptOver)?;
         let state = self.lock();
         state.check_served()?;
         let Some(live) = state.live.get(&said.task) else { return Err(state.not_current()) };
-        if !state.tokens.are_for(&live.task, said) {
+        if !state.tokens.verify(&live.task, said) {
             return Err(Error::AttemptOver);
         }
         if !live.task.is_current(said.attempt) {
@@ -60,7 +64,7 @@ impl Core {
             runner if runner != live.task.agent && !key.is_empty() => format!("{runner}/{key}"),
             _ => key,
         };
-        let calling = Calling {
+        let calling = CallingAttempt {
             task: said.task,
             attempt: said.attempt,
             context_id: live.task.context_id.clone(),
@@ -76,23 +80,23 @@ impl Core {
     /// The same for whoever can wait: an attempt that is not current here is over, or goes on at
     /// another coordinator, and the store knows which. What we think may be older than that, or
     /// never come to be.
-    pub(crate) async fn believe_in_time(
+    pub(crate) async fn authenticate_attempt_with_store(
         &self,
         caller: Caller,
-        claimed: Claimed,
+        claimed: AttemptCredentials,
     ) -> Result<Caller, Error> {
         let token = claimed.token.clone();
-        match self.believe(caller, claimed) {
-            Err(Error::Elsewhere) => Err(self.elsewhere_or_over(&token).await?),
+        match self.authenticate_attempt(caller, claimed) {
+            Err(Error::NotOwner) => Err(self.elsewhere_or_over(&token).await?),
             believed => believed,
         }
     }
 
     async fn elsewhere_or_over(&self, token: &str) -> Result<Error, Error> {
-        let Some(said) = Said::read(token) else { return Ok(Error::AttemptOver) };
+        let Some(said) = AttemptClaims::read(token) else { return Ok(Error::AttemptOver) };
         let (id, attempt) = (said.task, said.attempt);
         let stored = self.store.task(id, Scope::default()).await?;
         let lives = stored.is_some_and(|stored| stored.task.is_current(attempt));
-        Ok(if lives { Error::Elsewhere } else { Error::AttemptOver })
+        Ok(if lives { Error::NotOwner } else { Error::AttemptOver })
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     },
     calls::{
         caller::Caller,
-        idempotency::{Claim, digest_of},
+        idempotency::{KeyClaim, digest_of},
     },
     clock::now,
     cluster::{
@@ -44,7 +44,7 @@ use crate::{
 };
 
 /// A send is the first of its kind, or one that was taken before.
-pub(crate) enum Found {
+pub(crate) enum Replayed {
     First(Box<Sending>),
     Again(KeyRow),
 }
@@ -61,7 +61,7 @@ impl Core {
         &self,
         request: SendMessageRequest,
         caller: &Caller,
-    ) -> Result<Found, Error> {
+    ) -> Result<Replayed, Error> {
         caller.check_key()?;
         if !request.tenant.is_empty() {
             caller.check_agent(&request.tenant)?;
@@ -71,7 +71,7 @@ impl Core {
         if reads && self.store.cluster().is_some() && self.lock().is_away {
             return Err(Error::Store { detail: "no answer".to_owned() });
         }
-        self.meet(&request.tenant).await?;
+        self.load_unknown_agent(&request.tenant).await?;
         let task = match task_id(&request) {
             "" => None,
             id if push_of(&request).is_some() => {
@@ -105,11 +105,11 @@ impl Core {
         request: SendMessageRequest,
         task: Option<Box<Task>>,
         caller: &Caller,
-    ) -> Result<Found, Error> {
+    ) -> Result<Replayed, Error> {
         let claim = self.claims.claim(name.clone(), digest).await?;
         match self.store.key(name, now() - key_retention()).await? {
             None => self.first(request, task, Some(claim), caller).await,
-            Some(row) if row.digest == digest => Ok(Found::Again(row)),
+            Some(row) if row.digest == digest => Ok(Replayed::Again(row)),
             Some(row) => Err(Error::KeyReused(row.name.key)),
         }
     }
@@ -118,11 +118,11 @@ impl Core {
         &self,
         request: SendMessageRequest,
         task: Option<Box<Task>>,
-        claim: Option<Claim>,
+        claim: Option<KeyClaim>,
         caller: &Caller,
-    ) -> Result<Found, Error> {
+    ) -> Result<Replayed, Error> {
         let push = self.inline_push(&request, task.as_deref(), caller).await?;
-        Ok(Found::First(Box::new(Sending { request, task, claim, push })))
+        Ok(Replayed::First(Box::new(Sending { request, task, claim, push })))
     }
 
     pub(crate) async fn send_again(
@@ -198,7 +198,7 @@ impl Core {
         let known = self.change(|state| {
             state.check_served()?;
             match state.live.get_mut(&id) {
-                Some(live) if live.may_vanish => {
+                Some(live) if live.may_reply_without_task => {
                     let waiter = self.waiter(Until::FirstReport, options, caller, done);
                     live.waiters.push(waiter);
                     if let Some(call) = caller.call {
@@ -284,9 +284,9 @@ impl Core {
             }
             let waiter = self.waiter(Until::Settled, options, caller, done);
             caller.call.map(|call| state.calls.insert(call, id));
-            state.wait_elsewhere(&task, waiter);
+            state.wait_for_remote_task(&task, waiter);
         });
-        self.say_followed(id);
+        self.notify_watched(id);
         // Should it be here, and be older than what was read. If not now, it is found by comparing.
         if let Err(error) = self.look_again(id).await {
             tracing::debug!(task.id = %id, %error, "cannot be read again");
@@ -310,7 +310,7 @@ impl Core {
             let Some(live) = state.live.get_mut(&id) else { return Some(done) };
             if options.immediately || is_waiting(live.task.state) {
                 let task = task_response(live.task.to_a2a(options.history, true));
-                state.after_steps_of(id, Effect::Answer(done, Box::new(task)));
+                state.after_writes_of(id, Effect::Answer(done, Box::new(task)));
                 return None;
             }
             live.waiters.push(self.waiter(Until::Settled, options, caller, done));

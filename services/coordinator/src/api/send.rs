@@ -18,8 +18,8 @@ use prost::Message;
 use tokio::sync::oneshot;
 
 use crate::{
-    api::{delegation::NEVER_EXPIRES, replay::Found},
-    calls::{caller::Caller, idempotency::Claim},
+    api::{delegation::NEVER_EXPIRES, replay::Replayed},
+    calls::{caller::Caller, idempotency::KeyClaim},
     clock::now,
     cluster::remote_write::{Answered, STEP_TRIES, contended},
     engine::{
@@ -45,7 +45,7 @@ pub(crate) struct Sending {
     /// What it answers; `None`: it starts a task.
     pub(crate) task: Option<Box<Task>>,
     /// Its key, if it brought one that was not seen before.
-    pub(crate) claim: Option<Claim>,
+    pub(crate) claim: Option<KeyClaim>,
     /// Whom to notify, if it said so.
     pub(crate) push: Option<TaskPushNotificationConfig>,
 }
@@ -54,12 +54,12 @@ impl Core {
     /// Answers through `done`, now or later. Blocks nobody.
     pub(crate) fn send(self: &Arc<Self>, request: SendMessageRequest, caller: Caller, done: Done) {
         if caller.cancel_after.is_some() {
-            self.touch(|state| state.coming.extend(caller.call));
+            self.touch(|state| state.early_disconnects.extend(caller.call));
         }
         let names_key = caller.has_key();
-        let is_stranger = self.lock().is_stranger(&request.tenant);
+        let is_unknown_agent = self.lock().is_unknown_agent(&request.tenant);
         let looks_up = !task_id(&request).is_empty() || names_key || push_of(&request).is_some();
-        if looks_up || is_stranger {
+        if looks_up || is_unknown_agent {
             let core = Arc::clone(self);
             tokio::spawn(async move { core.send_contended(request, caller, done).await });
             return;
@@ -94,7 +94,7 @@ impl Core {
                 Err(_) => return done(Err(Error::unanswered().into())),
             }
             if caller.cancel_after.is_some() {
-                self.touch(|state| state.coming.extend(caller.call));
+                self.touch(|state| state.early_disconnects.extend(caller.call));
             }
         }
         self.send_looked_up(request, caller, done).await;
@@ -108,13 +108,13 @@ impl Core {
     ) {
         let options = Options::of(&request);
         match store_outage::read_in_time(self.look_up(request, &caller)).await {
-            Ok(Found::Again(key)) => {
+            Ok(Replayed::Again(key)) => {
                 // A repeat that nobody waits for does nothing.
                 if !self.lock().has_left(&caller) {
                     self.send_again(key, options, &caller, done).await;
                 }
             }
-            Ok(Found::First(sending)) => self.send_first(*sending, options, &caller, done).await,
+            Ok(Replayed::First(sending)) => self.send_first(*sending, options, &caller, done).await,
             Err(error) => {
                 self.lock().has_left(&caller);
                 done(Err(error.into()));
@@ -132,7 +132,7 @@ impl Core {
         let elsewhere =
             store_outage::write_in_time(self.answered_elsewhere(sending, caller, false));
         let sending = match elsewhere.await {
-            Ok(Taken::Elsewhere(id)) => {
+            Ok(Taken::Remote(id)) => {
                 self.lock().has_left(caller);
                 return self.wait_for(id, options, caller, done).await;
             }
@@ -171,7 +171,7 @@ impl Core {
         };
         let answered = self.answer_elsewhere(*task, &request, caller, streams, with).await?;
         Ok(match answered {
-            Answered::Elsewhere(id) => Taken::Elsewhere(id),
+            Answered::Remote(id) => Taken::Remote(id),
             Answered::Here(task) => {
                 let task = Some(task);
                 Taken::NotYet(Box::new(Sending { request, task, claim, push }))
@@ -199,7 +199,7 @@ impl Core {
             state.take(decided, now(), |live, effects| match waits {
                 true => {
                     let waiter = self.waiter(options.until(), options, caller, done);
-                    live.waiters.push(Waiter { rode: live.task.seq, ..waiter });
+                    live.waiters.push(Waiter { depends_on_seq: live.task.seq, ..waiter });
                 }
                 false => {
                     let task = live.task.to_a2a(options.history, true);
@@ -227,7 +227,17 @@ impl Core {
         let (history, cancel_after) = (options.history, caller.cancel_after);
         let _alarm = self.alarm(caller);
         let (call, patient) = (caller.call, caller.calling.is_some());
-        Waiter { until, call, history, rode: 0, knows: 0, patient, cancel_after, done, _alarm }
+        Waiter {
+            until,
+            call,
+            history,
+            depends_on_seq: 0,
+            min_seq: 0,
+            patient,
+            cancel_after,
+            done,
+            _alarm,
+        }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.
@@ -379,7 +389,7 @@ impl Contested {
 /// What became of a send that may concern a task elsewhere.
 pub(crate) enum Taken {
     /// It is stored, with the task of this id.
-    Elsewhere(TaskId),
+    Remote(TaskId),
     /// It is to be taken here.
     NotYet(Box<Sending>),
 }
@@ -432,4 +442,3 @@ impl Options {
         }
     }
 }
-

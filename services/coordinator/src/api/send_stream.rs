@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     api::{
-        replay::Found,
+        replay::Replayed,
         send::{Contested, Options, Sending, Taken, task_id},
         subscription::{Start, Subscription},
     },
@@ -76,8 +76,8 @@ impl Core {
                 }
             });
         match found? {
-            Found::Again(key) => self.stream_again(key, options, caller).await,
-            Found::First(sending) => self.stream_first(*sending, options, caller).await,
+            Replayed::Again(key) => self.stream_again(key, options, caller).await,
+            Replayed::First(sending) => self.stream_first(*sending, options, caller).await,
         }
     }
 
@@ -89,7 +89,7 @@ impl Core {
     ) -> Result<Subscription, Error> {
         let elsewhere = store_outage::write_in_time(self.answered_elsewhere(sending, caller, true));
         let sending = match elsewhere.await? {
-            Taken::Elsewhere(id) => {
+            Taken::Remote(id) => {
                 let start = Start::Snapshot { history: options.history };
                 let subscribed = store_outage::read_in_time(self.subscribe_id(id, start)).await;
                 let subscribed = subscribed.map_err(|error| store_outage::stored(error, id));
@@ -128,8 +128,8 @@ impl Core {
                         until: Until::FirstReport,
                         call: None,
                         history: None,
-                        rode: live.task.seq,
-                        knows: 0,
+                        depends_on_seq: live.task.seq,
+                        min_seq: 0,
                         patient: false,
                         cancel_after: None,
                         done,

@@ -44,11 +44,11 @@ pub(crate) enum Start {
 }
 
 enum Source {
-    Live(mpsc::Receiver<Seen>),
+    ActiveTask(mpsc::Receiver<Seen>),
     /// Read from the store up to what was confirmed when joining, then go live.
     Replay(Option<mpsc::Receiver<Seen>>),
     /// At another coordinator, or just on its way: join it there, then replay.
-    Elsewhere,
+    Remote,
     Over,
 }
 
@@ -75,7 +75,7 @@ impl Subscription {
             context_id: task.context_id.clone(),
             seq,
             ready: VecDeque::from([frame(seq, Payload::Task(task))]),
-            source: Source::Live(events),
+            source: Source::ActiveTask(events),
             until_question: true,
             tie: None,
         };
@@ -100,7 +100,7 @@ impl Subscription {
                 context_id,
                 seq: after,
                 ready: VecDeque::new(),
-                source: if elsewhere { Source::Elsewhere } else { Source::Replay(events) },
+                source: if elsewhere { Source::Remote } else { Source::Replay(events) },
                 until_question: false,
                 tie: None,
             },
@@ -110,8 +110,8 @@ impl Subscription {
                 context_id,
                 seq,
                 source: match (task.is_final(), events) {
-                    (false, _) if elsewhere => Source::Elsewhere,
-                    (false, Some(events)) => Source::Live(events),
+                    (false, _) if elsewhere => Source::Remote,
+                    (false, Some(events)) => Source::ActiveTask(events),
                     (false, None) => Source::Replay(None),
                     (true, _) => Source::Over,
                 },
@@ -142,7 +142,7 @@ impl Subscription {
         if !matches!(next, Ok(Some(_)))
             && let Some(tie) = self.tie.take()
         {
-            tie.untie();
+            tie.disarm();
         }
         next
     }
@@ -154,7 +154,7 @@ impl Subscription {
             }
             match &mut self.source {
                 Source::Over => return Ok(None),
-                Source::Live(events) => match events.recv().await {
+                Source::ActiveTask(events) => match events.recv().await {
                     Some(seen) => {
                         let at = seen.event.time.as_ref().map(millis);
                         self.core.meters.lag(at, now());
@@ -163,7 +163,7 @@ impl Subscription {
                     None => self.rejoin()?,
                 },
                 Source::Replay(_) => self.replay().await?,
-                Source::Elsewhere => {
+                Source::Remote => {
                     if self.core.store.rows(vec![self.id]).await?.is_empty() {
                         return Err(Error::TaskNotFound(self.id.to_string()));
                     }
@@ -199,7 +199,7 @@ impl Subscription {
         let events = self.core.watch(self.id)?;
         // It has ended, or another coordinator has it: the store tells which.
         self.source = match events.is_none() && self.core.store.cluster().is_some() {
-            true => Source::Elsewhere,
+            true => Source::Remote,
             false => Source::Replay(events),
         };
         Ok(())
@@ -219,7 +219,7 @@ impl Subscription {
             // Whatever was confirmed since joining waits in the channel; what was read twice is
             // dropped there. Without a channel the task had ended, and this was its end.
             self.source = match events.take() {
-                Some(events) => Source::Live(events),
+                Some(events) => Source::ActiveTask(events),
                 None => Source::Over,
             };
         }

@@ -86,7 +86,7 @@ impl Core {
         caller: &Caller,
         check: Check,
     ) -> Result<(), Error> {
-        self.meet(tenant).await?;
+        self.load_unknown_agent(tenant).await?;
         let state = self.lock();
         let agents = &state.registry.agents;
         let usable = |name: &str| caller.check_agent(name).is_ok();
@@ -241,13 +241,13 @@ impl Core {
             let done: Done = Box::new(move |answer| drop(done.send(answer)));
             let (until, call, history) = (Until::Settled, None, None);
             let (cancel_after, _alarm) = (None, None);
-            let (rode, knows, patient) = (live.task.seq + 1, 0, false);
+            let (depends_on_seq, min_seq, patient) = (live.task.seq + 1, 0, false);
             live.waiters.push(Waiter {
                 until,
                 call,
                 history,
-                rode,
-                knows,
+                depends_on_seq,
+                min_seq,
                 patient,
                 cancel_after,
                 done,
@@ -311,7 +311,7 @@ impl Core {
         // One that lives and is not here is at another coordinator.
         let elsewhere = events.is_none() && !task.is_final() && self.store.cluster().is_some();
         if elsewhere {
-            self.say_followed(id);
+            self.notify_watched(id);
         }
         Ok(Subscription::joined(Arc::clone(self), task, start, events, elsewhere))
     }

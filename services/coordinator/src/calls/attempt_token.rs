@@ -13,13 +13,13 @@ pub(crate) struct Tokens(hmac::Key);
 
 /// What a token says, not yet believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Said<'a> {
+pub(crate) struct AttemptClaims<'a> {
     pub(crate) task: TaskId,
     pub(crate) attempt: u32,
     signature: &'a str,
 }
 
-impl<'a> Said<'a> {
+impl<'a> AttemptClaims<'a> {
     /// `v1.<task>.<attempt>.<signature in hex>`.
     pub(crate) fn read(token: &'a str) -> Option<Self> {
         let (task, rest) = token.strip_prefix("v1.")?.split_once('.')?;
@@ -45,7 +45,7 @@ impl Tokens {
     }
 
     /// Was it made here, for this task? Takes as long for a wrong one as for the right one.
-    pub(crate) fn are_for(&self, task: &Task, said: Said<'_>) -> bool {
+    pub(crate) fn verify(&self, task: &Task, said: AttemptClaims<'_>) -> bool {
         let Some(signature) = bytes_of(said.signature) else { return false };
         task.id == said.task
             && hmac::verify(&self.0, &signed(task, said.attempt), &signature).is_ok()
@@ -88,16 +88,16 @@ mod tests {
     fn a_token_says_one_task_one_attempt_and_one_principal() {
         let (tokens, ann) = (Tokens::new(&[1; 32]), attempt(2, "ann"));
         let token = tokens.of(&ann);
-        let said = Said::read(&token).unwrap();
+        let said = AttemptClaims::read(&token).unwrap();
         assert_eq!((said.task, said.attempt), (ann.id, 2));
-        assert!(tokens.are_for(&ann, said));
-        assert!(!tokens.are_for(&attempt(2, "bob"), said), "another's");
-        assert!(!Tokens::new(&[2; 32]).are_for(&ann, said), "made elsewhere");
+        assert!(tokens.verify(&ann, said));
+        assert!(!tokens.verify(&attempt(2, "bob"), said), "another's");
+        assert!(!Tokens::new(&[2; 32]).verify(&ann, said), "made elsewhere");
         let later = token.replacen(".2.", ".3.", 1);
-        assert!(!tokens.are_for(&ann, Said::read(&later).unwrap()), "changed");
+        assert!(!tokens.verify(&ann, AttemptClaims::read(&later).unwrap()), "changed");
         let mut other = ann.clone();
         other.id = TaskId::from_bytes([8; 16]);
-        assert!(!tokens.are_for(&other, said), "of another task");
+        assert!(!tokens.verify(&other, said), "of another task");
     }
 
     #[test]
@@ -105,10 +105,10 @@ mod tests {
         let (tokens, ann) = (Tokens::new(&[1; 32]), attempt(1, "ann"));
         let token = tokens.of(&ann);
         for bad in ["", "v1", "v1.x.1.00", "v2.", &token[3..], &token.replacen(".1.", ".-1.", 1)] {
-            assert_eq!(Said::read(bad), None, "{bad}");
+            assert_eq!(AttemptClaims::read(bad), None, "{bad}");
         }
         for bad in [&token[..token.len() - 1], &token[..token.len() - 2], &format!("{token}é")] {
-            assert!(!tokens.are_for(&ann, Said::read(bad).unwrap()), "{bad}");
+            assert!(!tokens.verify(&ann, AttemptClaims::read(bad).unwrap()), "{bad}");
         }
     }
 }

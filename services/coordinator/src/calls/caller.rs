@@ -41,7 +41,7 @@ pub(crate) struct Caller {
     /// For a caller that may give up.
     pub(crate) call: Option<CallKey>,
     /// The attempt that calls, where an agent does.
-    pub(crate) calling: Option<Box<Calling>>,
+    pub(crate) calling: Option<Box<CallingAttempt>>,
 }
 
 impl From<v1::Caller> for Caller {
@@ -154,7 +154,7 @@ impl Extensions {
 
 /// The attempt that makes a call.
 #[derive(Clone, Debug)]
-pub(crate) struct Calling {
+pub(crate) struct CallingAttempt {
     pub(crate) task: TaskId,
     pub(crate) attempt: u32,
     pub(crate) context_id: String,
@@ -162,7 +162,7 @@ pub(crate) struct Calling {
     pub(crate) detached: bool,
 }
 
-impl Calling {
+impl CallingAttempt {
     /// Beside the keys of sends, which all name an agent.
     pub(crate) fn key_name(&self, principal: &str, answers: bool) -> Result<KeyName, Error> {
         if self.key.is_empty() {

@@ -29,25 +29,25 @@ const INCIDENTAL: [&str; 4] = [
 
 /// The keys that are on their way to the store.
 #[derive(Clone, Default)]
-pub(crate) struct Claims(Arc<Mutex<HashMap<KeyName, Held>>>);
+pub(crate) struct KeyClaims(Arc<Mutex<HashMap<KeyName, HeldKey>>>);
 
-struct Held {
+struct HeldKey {
     digest: Digest,
     released: watch::Receiver<()>,
 }
 
 /// Keeps a key until it is durable, or until it turns out that it will not be.
-pub(crate) struct Claim {
-    claims: Claims,
+pub(crate) struct KeyClaim {
+    claims: KeyClaims,
     name: KeyName,
     digest: Digest,
     /// Its end is what others wait for.
     _holds: watch::Sender<()>,
 }
 
-impl Claims {
+impl KeyClaims {
     /// Waits for whoever has the key now. The same key for something else is refused at once.
-    pub(crate) async fn claim(&self, name: KeyName, digest: Digest) -> Result<Claim, Error> {
+    pub(crate) async fn claim(&self, name: KeyName, digest: Digest) -> Result<KeyClaim, Error> {
         loop {
             let mut released = match self.try_claim(&name, digest) {
                 Ok(claim) => return Ok(claim),
@@ -59,22 +59,22 @@ impl Claims {
         }
     }
 
-    fn try_claim(&self, name: &KeyName, digest: Digest) -> Result<Claim, Held> {
+    fn try_claim(&self, name: &KeyName, digest: Digest) -> Result<KeyClaim, HeldKey> {
         let mut held = self.lock();
-        if let Some(Held { digest, released }) = held.get(name) {
-            return Err(Held { digest: *digest, released: released.clone() });
+        if let Some(HeldKey { digest, released }) = held.get(name) {
+            return Err(HeldKey { digest: *digest, released: released.clone() });
         }
         let (holds, released) = watch::channel(());
-        held.insert(name.clone(), Held { digest, released });
-        Ok(Claim { claims: self.clone(), name: name.clone(), digest, _holds: holds })
+        held.insert(name.clone(), HeldKey { digest, released });
+        Ok(KeyClaim { claims: self.clone(), name: name.clone(), digest, _holds: holds })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<KeyName, Held>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyName, HeldKey>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Claim {
+impl KeyClaim {
     /// What is stored with the step that the send makes.
     pub(crate) fn row(&self, task_id: TaskId, now: Millis) -> KeyRow {
         let (name, digest) = (self.name.clone(), self.digest);
@@ -82,7 +82,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for KeyClaim {
     fn drop(&mut self) {
         self.claims.lock().remove(&self.name);
     }

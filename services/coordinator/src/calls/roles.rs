@@ -8,7 +8,6 @@ use faultline_proto::{Failure, id, reason, v1::Hello};
 use http::request::Parts;
 use tonic::Extensions;
 
-
 /// The token of the attempt that calls.
 pub(crate) const TASK: &str = "faultline-task";
 

@@ -2,7 +2,7 @@
 //! over from those that are gone, and claiming what waits for workers that are here. The store is
 //! the only place where coordinators meet; who wins a race is decided there and nowhere else.
 
-use crate::telemetry::metrics::Came;
+use crate::telemetry::metrics::Acquired;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -23,7 +23,7 @@ use crate::{
     clock::now,
     engine::{
         core::{Closed, Core, State},
-        peer_load::Elsewhere,
+        peer_load::PeerLoad,
         store_outage,
         workers::registry::Presence as Link,
     },
@@ -79,10 +79,10 @@ impl Core {
                     count = count.wrapping_add(1);
                     self.look(cluster, count.is_multiple_of(LOOKS_TO_COMPARE)).await;
                 }
-                notice = next_notice(&mut notices) => self.hear(cluster, notice).await,
-                () = self.stirred.notified() => {}
+                notice = next_notice(&mut notices) => self.on_notification(cluster, notice).await,
+                () = self.remote_dirty.notified() => {}
             }
-            self.catch_up_all().await;
+            self.refresh_remote_watches().await;
             self.claim_work(cluster).await;
             self.stop_forsaken();
         }
@@ -121,7 +121,7 @@ impl Core {
             state.is_away = false;
             // Who leaves only says so.
             if state.closed.is_none() {
-                state.look_around(Elsewhere::new(presences), now());
+                state.apply_peer_load(PeerLoad::new(presences), now());
             }
         });
         Ok(began)
@@ -162,7 +162,7 @@ impl Core {
             if !tasks.is_empty() {
                 tracing::info!(tasks = tasks.len(), "taken over from a coordinator that is gone");
             }
-            self.take_in(tasks, Came::TakenOver);
+            self.activate_tasks(tasks, Acquired::TakenOver);
             if all {
                 break;
             }
@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// Tasks that have just become ours.
-    pub(crate) fn take_in(&self, tasks: Vec<Task>, how: Came) {
+    pub(crate) fn activate_tasks(&self, tasks: Vec<Task>, how: Acquired) {
         if tasks.is_empty() {
             return;
         }
@@ -188,9 +188,9 @@ impl Core {
             for task in tasks {
                 state.let_go_of_older(&task);
                 if let Some(live) = state.live.get_mut(&task.id) {
-                    live.came = Instant::now();
+                    live.owned_since = Instant::now();
                 }
-                if !matches!(how, Came::Adopted) && !state.live.contains_key(&task.id) {
+                if !matches!(how, Acquired::Adopted) && !state.live.contains_key(&task.id) {
                     // Its worker may be here and know nothing of it: it learns when it attaches.
                     let worker = task.worker.parse::<WorkerId>();
                     worker.into_iter().for_each(|worker| state.registry.detach(worker));
@@ -208,7 +208,7 @@ impl Core {
         let Some(cluster) = self.store.cluster() else { return Ok(()) };
         self.lock().check_open()?;
         let tasks = cluster.adopt(worker).await?;
-        self.take_in(tasks, Came::Adopted);
+        self.activate_tasks(tasks, Acquired::Adopted);
         Ok(())
     }
 
@@ -221,9 +221,9 @@ impl Core {
                 Ok(tasks) => {
                     let all = tasks.len() < limit;
                     if all {
-                        self.lock().registry.elsewhere.sated(&agent);
+                        self.lock().registry.peer_load.clear_backlog(&agent);
                     }
-                    self.take_in(tasks, Came::Claimed);
+                    self.activate_tasks(tasks, Acquired::Claimed);
                 }
                 Err(error) => tracing::debug!(%error, agent, "nothing can be claimed"),
             }
@@ -232,8 +232,8 @@ impl Core {
 
     /// Ends tasks of others that nobody waits for any more, as their callers wished.
     fn stop_forsaken(self: &Arc<Self>) {
-        let forsaken = std::mem::take(&mut self.lock().forsaken);
-        for id in forsaken {
+        let remote_to_cancel = std::mem::take(&mut self.lock().remote_to_cancel);
+        for id in remote_to_cancel {
             let core = Arc::clone(self);
             tokio::spawn(async move {
                 let text = "cancelled because its caller went away";
@@ -272,15 +272,15 @@ async fn next_notice(notices: &mut mpsc::Receiver<Notice>) -> Notice {
 }
 
 impl State {
-    fn look_around(&mut self, elsewhere: Elsewhere, now: Millis) {
-        let was_alone = self.registry.elsewhere.is_empty();
-        self.registry.elsewhere.followed_by(elsewhere);
-        if was_alone && !self.registry.elsewhere.is_empty() {
+    fn apply_peer_load(&mut self, elsewhere: PeerLoad, now: Millis) {
+        let was_alone = self.registry.peer_load.is_empty();
+        self.registry.peer_load.followed_by(elsewhere);
+        if was_alone && !self.registry.peer_load.is_empty() {
             self.announce_queued();
         }
         // A worker that is attached elsewhere does not have what only we think it has.
         let gone = self.registry.workers.iter().filter(|(id, worker)| {
-            matches!(worker.link, Link::Gone { .. }) && self.registry.elsewhere.has(id)
+            matches!(worker.link, Link::Gone { .. }) && self.registry.peer_load.has(id)
         });
         let gone: Vec<_> = gone.map(|(id, _)| *id).collect();
         for id in gone {
@@ -304,7 +304,7 @@ impl State {
     fn let_go_of_older(&mut self, task: &Task) {
         let known = self.live.get(&task.id);
         if known.is_some_and(|live| live.is_confirmed() && live.task.version < task.version) {
-            self.let_go(task.id);
+            self.release_ownership(task.id);
         }
     }
 
@@ -318,12 +318,12 @@ impl State {
     /// Agents for which tasks wait elsewhere while workers here have nothing to do, and how many
     /// they could take.
     fn room_for_others(&mut self) -> Vec<(String, usize)> {
-        self.is_hungry = false;
-        if self.closed.is_some() || self.registry.elsewhere.is_empty() {
+        self.has_spare_capacity = false;
+        if self.closed.is_some() || self.registry.peer_load.is_empty() {
             return Vec::new();
         }
         let names: Vec<_> = self.registry.agents.keys().cloned().collect();
-        let wanted = names.into_iter().filter(|name| self.registry.elsewhere.wants(name));
+        let wanted = names.into_iter().filter(|name| self.registry.peer_load.wants(name));
         let wanted: Vec<_> = wanted.collect();
         let room = wanted.into_iter().map(|name| {
             let room = self.registry.room_for(&name);

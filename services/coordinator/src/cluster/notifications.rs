@@ -12,20 +12,20 @@ use crate::{
     error::Error,
     store::{Cluster, Notice, ReadError, Scope},
     task::is_final,
-    telemetry::metrics::Came,
+    telemetry::metrics::Acquired,
 };
 
 impl Core {
     /// Does what follows from one notice.
-    pub(crate) async fn hear(self: &Arc<Self>, cluster: &dyn Cluster, notice: Notice) {
+    pub(crate) async fn on_notification(self: &Arc<Self>, cluster: &dyn Cluster, notice: Notice) {
         let heard = match notice {
-            Notice::Changed(ids) => self.hear_of(ids).await,
+            Notice::Changed(ids) => self.on_tasks_changed(ids).await,
             Notice::Queued(agents) => {
-                self.lock().registry.elsewhere.want(agents);
+                self.lock().registry.peer_load.want(agents);
                 Ok(())
             }
             Notice::Offered => self.learn_offers().await,
-            Notice::Followed(id) => {
+            Notice::RemoteWatch(id) => {
                 self.touch(|state| state.is_wanted_elsewhere(id));
                 Ok(())
             }
@@ -46,14 +46,14 @@ impl Core {
     }
 
     /// These tasks took a step elsewhere.
-    async fn hear_of(self: &Arc<Self>, ids: Vec<TaskId>) -> Result<(), Error> {
+    async fn on_tasks_changed(self: &Arc<Self>, ids: Vec<TaskId>) -> Result<(), Error> {
         let (ours, kin) = {
             let mut state = self.lock();
             ids.iter().for_each(|id| state.feed.note(*id));
-            state.stir(&ids);
+            state.mark_remote_dirty(&ids);
             let ours: Vec<_> =
                 ids.iter().filter(|id| state.live.contains_key(id)).copied().collect();
-            let kin: Vec<_> = ids.into_iter().filter(|id| state.is_kin_elsewhere(id)).collect();
+            let kin: Vec<_> = ids.into_iter().filter(|id| state.is_remote_relative(id)).collect();
             (ours, kin)
         };
         for id in ours {
@@ -71,15 +71,17 @@ impl Core {
         let lives = |id: &TaskId| rows.iter().any(|row| row.id == *id && !is_final(row.state));
         let ended: Vec<_> = ids.into_iter().filter(|id| !lives(id)).collect();
         if !ended.is_empty() {
-            self.change(|state| ended.into_iter().for_each(|id| state.kin_ended(id, now())));
+            self.change(|state| {
+                ended.into_iter().for_each(|id| state.on_remote_relative_ended(id, now()))
+            });
         }
         Ok(())
     }
 
     /// An agent that nobody has told us of may have been offered elsewhere just now.
-    pub(crate) async fn meet(&self, agent: &str) -> Result<(), Error> {
-        let is_stranger = self.lock().is_stranger(agent);
-        if is_stranger {
+    pub(crate) async fn load_unknown_agent(&self, agent: &str) -> Result<(), Error> {
+        let is_unknown_agent = self.lock().is_unknown_agent(agent);
+        if is_unknown_agent {
             // The name may be a stranger's guess: only that one is read.
             let only = (!agent.is_empty()).then(|| agent.to_owned());
             let known = self.store.agents(only).await?;
@@ -103,8 +105,8 @@ impl Core {
             let owned = cluster.owned().await?;
             let (astray, unknown, kin): (Vec<_>, Vec<_>, _) = {
                 let mut state = self.lock();
-                let followed: Vec<_> = state.followed.keys().copied().collect();
-                state.stirred.extend(followed);
+                let followed: Vec<_> = state.remote_watches.keys().copied().collect();
+                state.remote_dirty.extend(followed);
                 let unknown = owned.iter().map(|(id, _)| *id);
                 let unknown = unknown.filter(|id| !state.live.contains_key(id)).collect();
                 (state.astray(&owned), unknown, state.kin_elsewhere())
@@ -129,7 +131,10 @@ impl Core {
                 stored => stored?,
             };
             let stray = stored.filter(|stored| stored.ours && !stored.task.is_final());
-            self.take_in(stray.map(|stored| stored.task).into_iter().collect(), Came::TakenOver);
+            self.activate_tasks(
+                stray.map(|stored| stored.task).into_iter().collect(),
+                Acquired::TakenOver,
+            );
         }
         Ok(())
     }
@@ -137,7 +142,7 @@ impl Core {
 
 impl State {
     /// Is it an agent that only others may know?
-    pub(crate) fn is_stranger(&self, agent: &str) -> bool {
+    pub(crate) fn is_unknown_agent(&self, agent: &str) -> bool {
         self.is_shared
             && match agent {
                 "" => self.registry.agents.is_empty(),

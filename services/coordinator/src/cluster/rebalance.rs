@@ -3,7 +3,7 @@
 //! more than their share send some elsewhere. Where they go is chance again, and what others have
 //! may be a second old, so it takes a few rounds and comes to rest.
 
-use crate::engine::workers::registry::Sent;
+use crate::engine::workers::registry::Evicted;
 use std::{collections::BTreeMap, time::Duration};
 
 use faultline_proto::{
@@ -32,28 +32,28 @@ fn pool(agents: &[String]) -> Pool<'_> {
 impl State {
     /// Sends workers elsewhere of which others have too few.
     pub(crate) fn spread_workers(&mut self) {
-        let is_there = |id: &WorkerId| self.registry.elsewhere.has(id);
+        let is_there = |id: &WorkerId| self.registry.peer_load.has(id);
         let attached = self.registry.workers.iter().filter(|(_, worker)| worker.is_attached());
         // Who is said to be there and is here has just come: what they said is too old to judge by.
         let is_stale = attached.map(|(id, _)| id).any(is_there);
         if self.closed.is_some() || is_stale {
             return;
         }
-        self.registry.sent.retain(|_, sent| sent.at.elapsed() < 2 * PAUSE_MAX);
-        for id in self.too_many() {
+        self.registry.evictions.retain(|_, sent| sent.at.elapsed() < 2 * PAUSE_MAX);
+        for id in self.excess() {
             if let Some(worker) = self.registry.workers.get_mut(&id) {
-                worker.sent_away = true;
+                worker.evicted = true;
             }
-            let before = self.registry.sent.get(&id).map(|sent| sent.pause * 2);
+            let before = self.registry.evictions.get(&id).map(|sent| sent.pause * 2);
             let pause = before.map_or(PAUSE_MIN, |pause| pause.min(PAUSE_MAX));
-            self.registry.sent.insert(id, Sent { at: Instant::now(), pause });
+            self.registry.evictions.insert(id, Evicted { at: Instant::now(), pause });
             tracing::info!(worker = %id, "sent elsewhere: others have fewer");
             self.tell(id, ToWorker { body: Some(to_worker::Body::Drain(Drain {})) });
         }
     }
 
     /// Of each pool those that have the least to take along.
-    fn too_many(&self) -> Vec<WorkerId> {
+    fn excess(&self) -> Vec<WorkerId> {
         let mut here = BTreeMap::<Pool, Vec<(WorkerId, &Worker)>>::new();
         for (id, worker) in &self.registry.workers {
             if worker.is_attached() && !worker.draining {
@@ -61,14 +61,14 @@ impl State {
             }
         }
         let may_go = |(id, worker): &(WorkerId, &Worker)| {
-            let sent = self.registry.sent.get(id);
-            !worker.sent_away && sent.is_none_or(|sent| sent.at.elapsed() >= sent.pause)
+            let sent = self.registry.evictions.get(id);
+            !worker.evicted && sent.is_none_or(|sent| sent.at.elapsed() >= sent.pause)
         };
         let mut chosen = Vec::new();
         for (pool_, workers) in here {
-            let others = self.registry.elsewhere.workers_at_each(|agents| pool(agents) == pool_);
-            let going = workers.iter().filter(|(_, worker)| worker.sent_away).count();
-            let count = too_many(workers.len(), going, &others);
+            let others = self.registry.peer_load.workers_at_each(|agents| pool(agents) == pool_);
+            let going = workers.iter().filter(|(_, worker)| worker.evicted).count();
+            let count = excess(workers.len(), going, &others);
             let mut movable: Vec<_> = workers.into_iter().filter(may_go).collect();
             movable.sort_by_key(|(_, worker)| worker.running().count());
             chosen.extend(movable.into_iter().take(count).map(|(id, _)| id));
@@ -79,7 +79,7 @@ impl State {
 
 /// Half of what is above the share, as others do the same meanwhile, and at least one. Those that
 /// are `going` count as gone.
-fn too_many(here: usize, going: usize, others: &[usize]) -> usize {
+fn excess(here: usize, going: usize, others: &[usize]) -> usize {
     let all = here + others.iter().sum::<usize>();
     let share = all.div_ceil(1 + others.len());
     (here - going).saturating_sub(share).div_ceil(2)
@@ -94,7 +94,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use crate::{
-        engine::peer_load::Elsewhere,
+        engine::peer_load::PeerLoad,
         testing::{Bench, offer},
     };
 
@@ -107,9 +107,9 @@ mod tests {
         bench.attach_again(&["a"], 1, vec![]);
         let spread = |bench: &Bench| {
             bench.core.change(|state| {
-                state.registry.elsewhere.followed_by(Elsewhere::new(vec![Presence::default()]));
+                state.registry.peer_load.followed_by(PeerLoad::new(vec![Presence::default()]));
                 state.spread_workers();
-                let is_going = |id| state.registry.workers[&id].sent_away;
+                let is_going = |id| state.registry.workers[&id].evicted;
                 (is_going(one), is_going(other))
             })
         };
@@ -132,15 +132,15 @@ mod tests {
 
     #[test]
     fn who_has_no_more_than_a_share_keeps_it() {
-        assert_eq!(too_many(5, 0, &[]), 0, "there is nobody else");
-        assert_eq!(too_many(1, 0, &[0]), 0);
-        assert_eq!(too_many(2, 0, &[1]), 0);
-        assert_eq!(too_many(2, 0, &[2, 2]), 0);
-        assert_eq!(too_many(2, 0, &[0]), 1);
-        assert_eq!(too_many(6, 0, &[0, 0]), 2);
-        assert_eq!(too_many(300, 0, &[0, 0]), 100);
-        assert_eq!(too_many(6, 3, &[0, 0]), 1);
-        assert_eq!(too_many(6, 4, &[0, 0]), 0, "enough are on their way");
+        assert_eq!(excess(5, 0, &[]), 0, "there is nobody else");
+        assert_eq!(excess(1, 0, &[0]), 0);
+        assert_eq!(excess(2, 0, &[1]), 0);
+        assert_eq!(excess(2, 0, &[2, 2]), 0);
+        assert_eq!(excess(2, 0, &[0]), 1);
+        assert_eq!(excess(6, 0, &[0, 0]), 2);
+        assert_eq!(excess(300, 0, &[0, 0]), 100);
+        assert_eq!(excess(6, 3, &[0, 0]), 1);
+        assert_eq!(excess(6, 4, &[0, 0]), 0, "enough are on their way");
     }
 
     proptest! {
@@ -155,7 +155,7 @@ mod tests {
             for _ in 0..300 {
                 let sent: Vec<_> = (0..at.len()).map(|n| {
                     let others: Vec<_> = (0..at.len()).filter(|o| *o != n).map(|o| at[o]).collect();
-                    too_many(at[n], 0, &others)
+                    excess(at[n], 0, &others)
                 }).collect();
                 for (n, sent) in sent.into_iter().enumerate() {
                     for _ in 0..sent {

@@ -18,26 +18,26 @@ use crate::{
         active_task::Waiter,
         core::{Core, State},
         effect::Effect,
-        timeouts::Due,
+        timeouts::Timer,
     },
     error::Error,
-    policy::circuit_breaker::Said,
+    policy::circuit_breaker::HealthSignal,
     store::{ReadError, Scope, Stored},
     task::{Millis, Task, is_waiting},
 };
 
 /// How a task of ours is found in the store.
-pub(crate) enum Found {
+pub(crate) enum StoredTask {
     /// Ours, or ended.
-    Here(Box<Step>),
+    Here(Box<RemoteStep>),
     /// When the store was asked: what has come here since then is ours all the same.
-    Elsewhere(Instant),
+    Remote(Instant),
     /// It was answered by a message, or has expired.
     Gone,
 }
 
 /// What has happened to a task without us.
-pub(crate) struct Step {
+pub(crate) struct RemoteStep {
     task: Task,
     events: Vec<Event>,
     /// It was not another's when it ended.
@@ -51,7 +51,7 @@ impl Core {
             return Ok(());
         };
         let found = self.find(id, published).await?;
-        self.change(|state| state.absorb(id, found, now()));
+        self.change(|state| state.reconcile(id, found, now()));
         Ok(())
     }
 
@@ -63,13 +63,13 @@ impl Core {
             return Ok(None);
         };
         if !ours && !task.is_final() && self.lock().live.contains_key(&id) {
-            self.change(|state| state.absorb(id, Found::Elsewhere(asked), now()));
+            self.change(|state| state.reconcile(id, StoredTask::Remote(asked), now()));
         }
         Ok(Some(task))
     }
 
     /// The task as it is stored, with its events after `seq`.
-    pub(crate) async fn find(&self, id: TaskId, seq: u64) -> Result<Found, Error> {
+    pub(crate) async fn find(&self, id: TaskId, seq: u64) -> Result<StoredTask, Error> {
         let asked = Instant::now();
         let stored = match self.store.task(id, Scope::default()).await {
             // Nobody can go on with it, however often it is read.
@@ -79,39 +79,41 @@ impl Core {
             }
             stored => stored?,
         };
-        let Some(Stored { task, ours, .. }) = stored else { return Ok(Found::Gone) };
+        let Some(Stored { task, ours, .. }) = stored else { return Ok(StoredTask::Gone) };
         // What has ended belongs to nobody, and we are the ones who know its worker.
         if !ours && !task.is_final() {
-            return Ok(Found::Elsewhere(asked));
+            return Ok(StoredTask::Remote(asked));
         }
         let news = usize::try_from(task.seq.saturating_sub(seq)).unwrap_or(usize::MAX);
         let stored = self.store.events(id, seq, news).await?;
         let damaged = |e: prost::DecodeError| Error::Store { detail: e.to_string() };
         let events = stored.into_iter().map(|event| Event::decode(event.body));
         let events = events.collect::<Result<_, _>>().map_err(damaged)?;
-        Ok(Found::Here(Box::new(Step { task, events, is_ours: ours })))
+        Ok(StoredTask::Here(Box::new(RemoteStep { task, events, is_ours: ours })))
     }
 }
 
 impl State {
-    pub(crate) fn absorb(&mut self, id: TaskId, found: Found, now: Millis) {
+    pub(crate) fn reconcile(&mut self, id: TaskId, found: StoredTask, now: Millis) {
         let Some(live) = self.live.get(&id) else { return };
         match found {
-            Found::Elsewhere(asked) if live.came > asked => {}
-            Found::Elsewhere(_) => self.let_go(id),
+            StoredTask::Remote(asked) if live.owned_since > asked => {}
+            StoredTask::Remote(_) => self.release_ownership(id),
             // What we have on its way to the store is refused there, and looks again itself.
-            Found::Here(step) if !live.is_confirmed() || step.task.version <= live.task.version => {
-            }
-            Found::Here(step) if live.published + step.events.len() as u64 == step.task.seq => {
-                self.take_step(*step, now);
+            StoredTask::Here(step)
+                if !live.is_confirmed() || step.task.version <= live.task.version => {}
+            StoredTask::Here(step)
+                if live.published + step.events.len() as u64 == step.task.seq =>
+            {
+                self.apply_remote_events(*step, now);
             }
             // It went on while we read: there is a notice of that, too.
-            Found::Here(_) => {}
-            Found::Gone if live.published > 0 => {
-                self.let_go(id);
+            StoredTask::Here(_) => {}
+            StoredTask::Gone if live.published > 0 => {
+                self.release_ownership(id);
                 self.end_children(id, now);
             }
-            Found::Gone => {}
+            StoredTask::Gone => {}
         }
     }
 
@@ -120,12 +122,13 @@ impl State {
     pub(crate) fn take_riders(&mut self, id: TaskId, refused: u64) -> Vec<Waiter> {
         let waiters = match self.live.get_mut(&id) {
             Some(live) => &mut live.waiters,
-            None => match self.followed.get_mut(&id) {
+            None => match self.remote_watches.get_mut(&id) {
                 Some(followed) => followed.waiters_mut(),
                 None => return Vec::new(),
             },
         };
-        let riders: Vec<_> = waiters.extract_if(.., |waiter| waiter.rode >= refused).collect();
+        let riders: Vec<_> =
+            waiters.extract_if(.., |waiter| waiter.depends_on_seq >= refused).collect();
         for call in riders.iter().filter_map(|waiter| waiter.call) {
             self.calls.remove(&call);
         }
@@ -134,23 +137,23 @@ impl State {
 
     /// A step of ours was refused: the task is as it was found. Gives back who waited for what
     /// will never be.
-    pub(crate) fn step_back(&mut self, id: TaskId, found: Found, now: Millis) -> Vec<Waiter> {
+    pub(crate) fn rollback(&mut self, id: TaskId, found: StoredTask, now: Millis) -> Vec<Waiter> {
         let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
         let step = match found {
-            Found::Elsewhere(_) => {
-                self.let_go(id);
+            StoredTask::Remote(_) => {
+                self.release_ownership(id);
                 return Vec::new();
             }
-            Found::Gone => {
+            StoredTask::Gone => {
                 let waiters = std::mem::take(&mut live.waiters);
                 waiters.iter().filter_map(|w| w.call).for_each(|call| {
                     self.calls.remove(&call);
                 });
-                self.let_go(id);
+                self.release_ownership(id);
                 self.end_children(id, now);
                 return waiters;
             }
-            Found::Here(step) => *step,
+            StoredTask::Here(step) => *step,
         };
         let task = &step.task;
         // Back to what is confirmed, from where the steps of others can be taken.
@@ -168,7 +171,7 @@ impl State {
             if !assigned && let Ok(worker) = old.parse::<WorkerId>() {
                 self.finish_on(worker, id);
             }
-            self.take_step(step, now);
+            self.apply_remote_events(step, now);
             return Vec::new();
         }
         let waiters = std::mem::take(&mut live.waiters);
@@ -192,12 +195,12 @@ impl State {
     }
 
     /// Another coordinator has it now. Whoever waits for it here goes on to wait.
-    pub(crate) fn let_go(&mut self, id: TaskId) {
+    pub(crate) fn release_ownership(&mut self, id: TaskId) {
         let Some(live) = self.live.remove(&id) else { return };
         let (agent, runner) = (live.task.agent.clone(), live.task.runner().to_owned());
-        let abandoned = self.timers.at(Due::Abandoned(id));
+        let abandoned = self.timers.at(Timer::Abandoned(id));
         self.forget_time(id);
-        abandoned.into_iter().for_each(|at| self.timers.set(Due::Abandoned(id), at));
+        abandoned.into_iter().for_each(|at| self.timers.set(Timer::Abandoned(id), at));
         self.leave_queues(id, &agent);
         if is_waiting(live.task.state) {
             self.count_waiting(&agent, -1);
@@ -211,20 +214,20 @@ impl State {
         }
         if let Some(agent) = self.registry.agents.get_mut(&runner) {
             let rules = &agent.policy.breaker;
-            agent.breaker.heard(id, Said::Nothing, rules, Instant::now());
+            agent.breaker.record(id, HealthSignal::Nothing, rules, Instant::now());
         }
         self.registry.meters.moved.add(1);
-        self.follow_on(id, *live);
+        self.convert_to_remote_watch(id, *live);
     }
 
     /// Somebody else took these steps of a task of ours.
-    fn take_step(&mut self, step: Step, now: Millis) {
-        let Step { task, events, is_ours } = step;
+    fn apply_remote_events(&mut self, step: RemoteStep, now: Millis) {
+        let RemoteStep { task, events, is_ours } = step;
         let id = task.id;
         // Who had it when it was stopped, and knows its worker, sees to that.
         if is_ours && task.state == TaskState::Canceled {
-            self.note_unstopped(id);
-            self.leave_stops(now);
+            self.note_undelivered_cancel(id);
+            self.enqueue_deferred_cancels(now);
         }
         let Some(live) = self.live.get_mut(&id) else { return };
         let (was_waiting, attempt) = (is_waiting(live.task.state), live.task.attempt);

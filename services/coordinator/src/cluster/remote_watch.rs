@@ -2,7 +2,7 @@
 //! them is read from the store, when a notice says that there is something or a look finds it; it
 //! is passed on like the steps of our own, in order and once.
 
-use crate::engine::remote_watch::Followed;
+use crate::engine::remote_watch::RemoteWatch;
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::Ordering},
@@ -22,7 +22,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::{
     engine::{
-        active_task::{Done, Live, Seen, Until, Waiter, message_response, task_response},
+        active_task::{ActiveTask, Done, Seen, Until, Waiter, message_response, task_response},
         core::{Core, State},
         effect::Effect,
         store_outage::split,
@@ -41,71 +41,72 @@ impl State {
     /// Confirmed events of a task that is not ours, from `after` on at the latest.
     pub(crate) fn follow(&mut self, id: TaskId, after: u64) -> mpsc::Receiver<Seen> {
         let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
-        let followed = self.followed.entry(id).or_insert_with(|| Followed::new(after));
+        let followed = self.remote_watches.entry(id).or_insert_with(|| RemoteWatch::new(after));
         followed.watchers.retain(|w| !w.is_closed());
         followed.watchers.push(watcher);
-        self.stirred.insert(id);
+        self.remote_dirty.insert(id);
         events
     }
 
     /// Answers when the task has ended or asks, wherever it is. It did neither when it was read.
-    pub(crate) fn wait_elsewhere(&mut self, task: &Task, waiter: Waiter) {
+    pub(crate) fn wait_for_remote_task(&mut self, task: &Task, waiter: Waiter) {
         let (id, seq) = (task.id, task.seq);
-        let waiter = Waiter { knows: seq, ..waiter };
+        let waiter = Waiter { min_seq: seq, ..waiter };
         match self.live.get_mut(&id) {
             Some(live) => {
                 live.waiters.push(waiter);
                 self.answer_settled(id);
             }
             None => {
-                let followed = self.followed.entry(id).or_insert_with(|| Followed::new(seq));
+                let followed =
+                    self.remote_watches.entry(id).or_insert_with(|| RemoteWatch::new(seq));
                 followed.waiters.push(waiter);
                 followed.context_id.clone_from(&task.context_id);
-                self.stirred.insert(id);
+                self.remote_dirty.insert(id);
             }
         }
     }
 
     /// A task of ours is another's now: whoever waits for it goes on to wait. Those who watch read
     /// on from the store by themselves.
-    pub(crate) fn follow_on(&mut self, id: TaskId, live: Live) {
-        let Live { task, waiters, may_vanish, key, published, .. } = live;
+    pub(crate) fn convert_to_remote_watch(&mut self, id: TaskId, live: ActiveTask) {
+        let ActiveTask { task, waiters, may_reply_without_task, key, published, .. } = live;
         if waiters.is_empty() {
             return;
         }
-        let followed = self.followed.entry(id).or_insert_with(|| Followed::new(published));
+        let followed = self.remote_watches.entry(id).or_insert_with(|| RemoteWatch::new(published));
         followed.waiters.extend(waiters);
         followed.confirmed = followed.confirmed.max(published);
-        followed.may_vanish = may_vanish;
+        followed.may_reply_without_task = may_reply_without_task;
         followed.key = key;
         followed.context_id = task.context_id;
-        self.stirred.insert(id);
+        self.remote_dirty.insert(id);
     }
 
     /// A step that we took while a task was ours turned out to be durable after it had moved.
-    pub(crate) fn confirm_elsewhere(&mut self, id: TaskId, last: u64) {
-        if let Some(followed) = self.followed.get_mut(&id) {
+    pub(crate) fn confirm_remote(&mut self, id: TaskId, last: u64) {
+        if let Some(followed) = self.remote_watches.get_mut(&id) {
             followed.confirmed = followed.confirmed.max(last);
-            self.stirred.insert(id);
+            self.remote_dirty.insert(id);
         }
     }
 
     /// A task that was followed is ours now.
-    pub(crate) fn take_followers(&mut self, id: TaskId) {
-        let Some(followed) = self.followed.remove(&id) else { return };
+    pub(crate) fn take_remote_watch(&mut self, id: TaskId) {
+        let Some(followed) = self.remote_watches.remove(&id) else { return };
         let Some(live) = self.live.get_mut(&id) else { return };
         live.waiters.extend(followed.waiters);
-        live.may_vanish = followed.may_vanish && live.task.reported == 0;
-        live.key = followed.key.filter(|_| live.may_vanish);
+        live.may_reply_without_task = followed.may_reply_without_task && live.task.reported == 0;
+        live.key = followed.key.filter(|_| live.may_reply_without_task);
         // The watchers come back to it by themselves, as their channel is gone.
         self.answer_settled(id);
     }
 
     /// False: nobody follows it any more, and it is forgotten.
-    fn still_matters(&mut self, id: &TaskId) -> bool {
-        let matters = self.followed.get(id).is_some_and(Followed::matters);
+    fn is_still_watched(&mut self, id: &TaskId) -> bool {
+        let matters = self.remote_watches.get(id).is_some_and(RemoteWatch::matters);
         if !matters {
-            self.followed.remove(id);
+            self.remote_watches.remove(id);
         }
         matters
     }
@@ -117,7 +118,7 @@ impl State {
         let (settled, seq) = (is_waiting(live.task.state), live.task.seq);
         let waiters = std::mem::take(&mut live.waiters);
         let done = |waiter: &Waiter| {
-            waiter.knows <= seq && (settled || begun && waiter.until == Until::FirstReport)
+            waiter.min_seq <= seq && (settled || begun && waiter.until == Until::FirstReport)
         };
         let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(done);
         live.waiters = later;
@@ -125,37 +126,40 @@ impl State {
             waiter.call.map(|call| self.calls.remove(&call));
             let Some(live) = self.live.get(&id) else { return };
             let task = task_response(live.task.to_a2a(waiter.history, true));
-            self.after_steps_of(id, Effect::Reply(Box::new(waiter), Box::new(task)));
+            self.after_writes_of(id, Effect::Reply(Box::new(waiter), Box::new(task)));
         }
     }
 
     /// Does anybody here still want to hear of this task, wherever it is?
     pub(crate) fn is_followed_here(&self, id: TaskId) -> bool {
         let live = self.live.get(&id).is_some_and(|live| live.is_followed());
-        live || self.followed.get(&id).is_some_and(Followed::is_followed)
+        live || self.remote_watches.get(&id).is_some_and(RemoteWatch::is_followed)
     }
 
     /// Is there anything to do about others?
-    pub(crate) fn stirs(&self) -> bool {
-        self.is_shared && (!self.stirred.is_empty() || !self.forsaken.is_empty() || self.is_hungry)
+    pub(crate) fn has_cluster_work(&self) -> bool {
+        self.is_shared
+            && (!self.remote_dirty.is_empty()
+                || !self.remote_to_cancel.is_empty()
+                || self.has_spare_capacity)
     }
 
     /// Everything of these that is followed here is looked at.
-    pub(crate) fn stir(&mut self, ids: &[TaskId]) {
-        let known = ids.iter().filter(|id| self.followed.contains_key(id));
-        self.stirred.extend(known.copied());
+    pub(crate) fn mark_remote_dirty(&mut self, ids: &[TaskId]) {
+        let known = ids.iter().filter(|id| self.remote_watches.contains_key(id));
+        self.remote_dirty.extend(known.copied());
     }
 }
 
 impl Core {
     /// Passes on what has become of the tasks that were stirred.
-    pub(crate) async fn catch_up_all(self: &Arc<Self>) {
+    pub(crate) async fn refresh_remote_watches(self: &Arc<Self>) {
         let (watched, awaited) = {
             let mut state = self.lock();
-            let mut ids = std::mem::take(&mut state.stirred);
-            ids.retain(|id| state.still_matters(id));
+            let mut ids = std::mem::take(&mut state.remote_dirty);
+            ids.retain(|id| state.is_still_watched(id));
             let ids = ids.into_iter();
-            let is_watched = |id: &TaskId| !state.followed[id].watchers.is_empty();
+            let is_watched = |id: &TaskId| !state.remote_watches[id].watchers.is_empty();
             ids.partition::<Vec<_>, _>(is_watched)
         };
         // Those who only wait need not hear of every step.
@@ -192,7 +196,7 @@ impl Core {
             let settled = is_final(row.state) || is_waiting(row.state);
             let first = |waiter: &Waiter| waiter.until == Until::FirstReport;
             let waits_for_first =
-                || state.followed.get(id).is_some_and(|f| f.waiters.iter().any(first));
+                || state.remote_watches.get(id).is_some_and(|f| f.waiters.iter().any(first));
             settled || row.reported > 0 && waits_for_first()
         };
         Ok(ids.into_iter().filter(is_settled).collect())
@@ -202,9 +206,9 @@ impl Core {
         loop {
             let seq = {
                 let mut state = self.lock();
-                let Some(followed) = state.followed.get(&id) else { return Ok(()) };
+                let Some(followed) = state.remote_watches.get(&id) else { return Ok(()) };
                 if !followed.matters() {
-                    state.followed.remove(&id);
+                    state.remote_watches.remove(&id);
                     return Ok(());
                 }
                 followed.seq
@@ -212,7 +216,7 @@ impl Core {
             let stored = self.store.events(id, seq, PAGE).await?;
             if stored.is_empty() && self.store.rows(vec![id]).await?.is_empty() {
                 // Those who watch look for it themselves, and find that out.
-                if let Some(followed) = self.lock().followed.get_mut(&id) {
+                if let Some(followed) = self.lock().remote_watches.get_mut(&id) {
                     followed.watchers.clear();
                 }
                 return self.answer_followed(id).await;
@@ -225,7 +229,7 @@ impl Core {
             }
             let has_waiters = {
                 let mut state = self.lock();
-                let Some(followed) = state.followed.get_mut(&id) else { return Ok(()) };
+                let Some(followed) = state.remote_watches.get_mut(&id) else { return Ok(()) };
                 events.iter().for_each(|(seq, event)| followed.publish(*seq, event));
                 let ended = |event: &Arc<Event>| matches!(event.body, Some(event::Body::Ended(_)));
                 if events.iter().any(|(_, event)| ended(event)) {
@@ -255,7 +259,7 @@ impl Core {
             return Ok(());
         }
         let waiters = self.take_waiters(id, |waiter| match waiter.until {
-            _ if waiter.knows > task.seq => false,
+            _ if waiter.min_seq > task.seq => false,
             Until::Settled => settled,
             Until::FirstReport => begun,
         });
@@ -267,15 +271,15 @@ impl Core {
 
     fn take_waiters(&self, id: TaskId, over: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
         let mut state = self.lock();
-        let Some(followed) = state.followed.get_mut(&id) else { return Vec::new() };
+        let Some(followed) = state.remote_watches.get_mut(&id) else { return Vec::new() };
         let waiters = std::mem::take(&mut followed.waiters);
         let confirmed = followed.confirmed;
-        let over = |waiter: &Waiter| waiter.rode <= confirmed && over(waiter);
+        let over = |waiter: &Waiter| waiter.depends_on_seq <= confirmed && over(waiter);
         let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(over);
         followed.waiters = later;
-        followed.may_vanish &= over.is_empty();
+        followed.may_reply_without_task &= over.is_empty();
         if !followed.matters() {
-            state.followed.remove(&id);
+            state.remote_watches.remove(&id);
         }
         for waiter in &over {
             waiter.call.map(|call| state.calls.remove(&call));
@@ -286,15 +290,21 @@ impl Core {
     /// The agent answered with a bare message, where it was taken for the end of a task, since who
     /// waits is here. Then the task never was, as nobody was told of one.
     async fn answer_with_message(self: &Arc<Self>, task: &Task) -> bool {
-        let may_vanish = {
+        let may_reply_without_task = {
             let state = self.lock();
-            state.followed.get(&task.id).is_some_and(|followed| followed.may_vanish)
+            state
+                .remote_watches
+                .get(&task.id)
+                .is_some_and(|followed| followed.may_reply_without_task)
         };
-        let Some(message) = task.bare_message().filter(|_| may_vanish) else { return false };
+        let Some(message) = task.bare_message().filter(|_| may_reply_without_task) else {
+            return false;
+        };
         let (done, erased) = tokio::sync::oneshot::channel();
         let done: Done = Box::new(move |answer| drop(done.send(answer)));
         self.change(|state| {
-            let key = state.followed.get_mut(&task.id).and_then(|followed| followed.key.take());
+            let key =
+                state.remote_watches.get_mut(&task.id).and_then(|followed| followed.key.take());
             let key = key.map(|mut key| {
                 key.reply = Some(message.encode_to_vec().into());
                 key
@@ -312,14 +322,14 @@ impl Core {
     }
 
     /// What a leaving coordinator tells those who still wait: where the answer is to be had.
-    pub(crate) fn send_waiters_away(&self) {
+    pub(crate) fn redirect_waiters(&self) {
         let (live, followed) = {
             let mut state = self.lock();
             let live = state.live.iter_mut();
             let live: Vec<_> = live
                 .map(|(id, live)| (*id, live.published, std::mem::take(&mut live.waiters)))
                 .collect();
-            let followed = state.followed.drain();
+            let followed = state.remote_watches.drain();
             let followed: Vec<_> =
                 followed.map(|(id, followed)| (id, followed.confirmed, followed.waiters)).collect();
             state.calls.clear();
@@ -327,7 +337,7 @@ impl Core {
         };
         for (id, confirmed, waiters) in live.into_iter().chain(followed) {
             for waiter in waiters {
-                let stored = waiter.rode <= confirmed;
+                let stored = waiter.depends_on_seq <= confirmed;
                 (waiter.done)(Err(match stored {
                     true => moved(id),
                     false => Error::unanswered().into(),
@@ -342,9 +352,9 @@ impl Core {
     }
 
     /// Others may hold on to a task because nobody follows it any more where it was begun.
-    pub(crate) fn say_followed(&self, id: TaskId) {
+    pub(crate) fn notify_watched(&self, id: TaskId) {
         if let Some(cluster) = self.store.cluster() {
-            cluster.tell(Notice::Followed(id));
+            cluster.tell(Notice::RemoteWatch(id));
         }
     }
 }

@@ -51,10 +51,10 @@ impl Core {
             }
             Err(_) => return Err(Error::Busy(task.id)),
         };
-        match self.step_elsewhere(&mut task, body, None).await? {
+        match self.write_by_version(&mut task, body, None).await? {
             true => {
                 let id = task.id;
-                self.change(|state| state.kin_ended(id, now()));
+                self.change(|state| state.on_remote_relative_ended(id, now()));
                 // Should it have come here meanwhile: nobody else tells us of our own step.
                 self.look_again(id).await?;
                 Ok(Some(task.into_a2a(None)))
@@ -84,10 +84,10 @@ impl Core {
                 answer_of(&state, &task, request.clone(), caller, streams)?
             };
             let extras = with(&task);
-            if self.step_elsewhere(&mut task, body, extras).await? {
+            if self.write_by_version(&mut task, body, extras).await? {
                 // As above.
                 self.look_again(task.id).await?;
-                return Ok(Answered::Elsewhere(task.id));
+                return Ok(Answered::Remote(task.id));
             }
             let not_found = || Error::TaskNotFound(task.id.to_string());
             task = self.read(task.id, Scope::default()).await?.ok_or_else(not_found)?;
@@ -96,7 +96,7 @@ impl Core {
     }
 
     /// Takes one step, by version. False: somebody else was faster.
-    async fn step_elsewhere(
+    async fn write_by_version(
         self: &Arc<Self>,
         task: &mut Task,
         body: event::Body,
@@ -109,7 +109,7 @@ impl Core {
         let events = (first..).zip(&events).map(|(seq, event)| encode(seq, event)).collect();
         let extras = with.iter().flat_map(|extras| &extras.pushes);
         let pushes = extras.map(|row| row.key.clone()).collect();
-        let write = Write::Foreign { from, row: Row::from(&*task), events, with };
+        let write = Write::CompareAndSwap { from, row: Row::from(&*task), events, with };
         let (done, written) = oneshot::channel();
         let done: Done = Box::new(move |answer| drop(done.send(answer)));
         let id = task.id;
@@ -133,7 +133,7 @@ impl Core {
 /// What became of an answer.
 pub(crate) enum Answered {
     /// It is stored; its owner goes on with it.
-    Elsewhere(TaskId),
+    Remote(TaskId),
     /// The task is ours by now.
     Here(Box<Task>),
 }

@@ -22,10 +22,10 @@ use crate::{
     telemetry::{metrics::AgentMeters, spans::Open},
 };
 
-pub(crate) struct Live {
+pub(crate) struct ActiveTask {
     pub(crate) task: Task,
     /// When it became ours.
-    pub(crate) came: Instant,
+    pub(crate) owned_since: Instant,
     /// The last event the store has confirmed.
     pub(crate) published: u64,
     /// The last report of the current attempt the store has confirmed.
@@ -33,11 +33,11 @@ pub(crate) struct Live {
     /// The assignment of the current attempt was put on the worker's stream.
     pub(crate) assigned: bool,
     /// The answer may still turn out to be a bare message: nobody was told of a task.
-    pub(crate) may_vanish: bool,
+    pub(crate) may_reply_without_task: bool,
     /// Under which it was sent, for as long as it may vanish: the key keeps the message then.
     pub(crate) key: Option<Box<KeyRow>>,
     /// How many of the answers the current attempt was told.
-    pub(crate) told: usize,
+    pub(crate) answers_sent: usize,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
     /// Since when it waits for a slot.
@@ -64,9 +64,9 @@ pub(crate) struct Waiter {
     pub(crate) history: Option<i32>,
     /// The last event of the step that its caller asked for: should that be refused, it waits for
     /// what will never be. 0: it asked for none.
-    pub(crate) rode: u64,
+    pub(crate) depends_on_seq: u64,
     /// The last event that was there when it began to wait: what is older is no answer to it.
-    pub(crate) knows: u64,
+    pub(crate) min_seq: u64,
     /// The caller is an attempt of a task: it waits as long as the store takes.
     pub(crate) patient: bool,
     /// The task is cancelled so long after the caller gave up; `None`: it goes on.
@@ -95,17 +95,17 @@ pub(crate) enum Until {
     Settled,
 }
 
-impl Live {
+impl ActiveTask {
     pub(crate) fn new(task: Task, meters: Arc<AgentMeters>) -> Self {
         Self {
-            came: Instant::now(),
+            owned_since: Instant::now(),
             published: task.seq,
             acked: task.reported,
             assigned: !task.worker.is_empty(),
-            told: task.answers_known,
+            answers_sent: task.answers_known,
             open: Open::recalled(&task),
             task,
-            may_vanish: false,
+            may_reply_without_task: false,
             key: None,
             watchers: Vec::new(),
             waiters: Vec::new(),

@@ -12,7 +12,11 @@ use crate::{
     engine::core::State,
     error::Error,
     policy::capabilities,
-    task::{Task, answers::{self, NoAnswer}, nesting, trace_segment},
+    task::{
+        Task,
+        answers::{self, NoAnswer},
+        nesting, trace_segment,
+    },
 };
 
 /// What a message to a task comes to: the answer to what it asks.

@@ -12,7 +12,7 @@ use crate::{
     clock::now,
     engine::{
         active_task::Waiter,
-        commit_queue::{Followup, Queue},
+        commit_queue::{CommitQueue, PostCommit},
         core::{Closed, Core, State},
         effect::Effect,
         store_outage,
@@ -35,8 +35,8 @@ impl Core {
                 self.recover_from(lapsed, Vec::new()).await;
                 continue;
             }
-            let Queue { writes, mut followups } = self.take_batch();
-            if followups.is_empty() {
+            let CommitQueue { writes, mut post_commits } = self.take_batch();
+            if post_commits.is_empty() {
                 self.lock().publish(std::mem::take(&mut confirmed));
                 if self.rest() {
                     self.work.notified().await;
@@ -47,36 +47,36 @@ impl Core {
             let answer = (expected > 0).then(|| self.store.commit(writes));
             self.lock().publish(std::mem::take(&mut confirmed));
             let written = match answer {
-                Some(answer) => self.patiently(&mut clock, answer, &mut followups).await,
+                Some(answer) => self.patiently(&mut clock, answer, &mut post_commits).await,
                 None => Ok(Written::new()),
             };
             let Ok(written) = written else {
                 // Whoever should have answered is gone for good: to read the store again would only
                 // open the door to more that nobody writes.
                 tracing::error!("the store's writer is gone");
-                return self.forget(&gone(), followups);
+                return self.forget(&gone(), post_commits);
             };
             if expected > 0 {
                 self.meters.commits.record(since.elapsed());
                 self.meters.batches.record_size(expected);
             }
             if let Some(error) = failure_of(&written, expected) {
-                self.recover_from(error, followups).await;
+                self.recover_from(error, post_commits).await;
                 continue;
             }
             let (mut written, mut refused) = (written.into_iter(), HashSet::new());
-            for followup in followups {
-                let is_so = !followup.about.is_some_and(|id| refused.contains(&id));
-                match followup.wrote {
-                    true if written.next() == Some(Ok(())) => confirmed.push(followup),
+            for post_commit in post_commits {
+                let is_so = !post_commit.depends_on_task.is_some_and(|id| refused.contains(&id));
+                match post_commit.wrote {
+                    true if written.next() == Some(Ok(())) => confirmed.push(post_commit),
                     true => {
                         // In order: what others did comes after what was confirmed before it.
                         self.lock().publish(std::mem::take(&mut confirmed));
-                        refused.extend(followup.task.as_ref().map(|task| task.0));
-                        self.abandon(followup).await;
+                        refused.extend(post_commit.task.as_ref().map(|task| task.0));
+                        self.abandon(post_commit).await;
                     }
-                    false if is_so => confirmed.push(followup),
-                    false => answer_all(followup.effects, Vec::new(), &raced()),
+                    false if is_so => confirmed.push(post_commit),
+                    false => answer_all(post_commit.effects, Vec::new(), &raced()),
                 }
             }
         }
@@ -84,7 +84,7 @@ impl Core {
 
     /// Somebody else moved this task first: our step never was. Only who asked for it is told, and
     /// the task is read again; whoever waits for the task goes on to wait, wherever it is now.
-    async fn abandon(self: &Arc<Self>, refused: Followup) {
+    async fn abandon(self: &Arc<Self>, refused: PostCommit) {
         self.meters.conflicts.add(1);
         let failure = raced();
         answer_all(refused.effects, Vec::new(), &failure);
@@ -102,10 +102,10 @@ impl Core {
         let (withdrawn, lost) = self.change(|state| {
             let withdrawn = state.queue.withdraw(id);
             let mut lost = state.take_riders(id, first);
-            lost.extend(state.step_back(id, found, now()));
+            lost.extend(state.rollback(id, found, now()));
             (withdrawn, lost)
         });
-        let effects = withdrawn.into_iter().flat_map(|followup| followup.effects).collect();
+        let effects = withdrawn.into_iter().flat_map(|post_commit| post_commit.effects).collect();
         answer_all(effects, lost, &failure);
     }
 
@@ -113,20 +113,23 @@ impl Core {
     fn rest(&self) -> bool {
         let mut state = self.lock();
         state.busy = false;
-        state.queue.followups.is_empty()
+        state.queue.post_commits.is_empty()
     }
 
-    fn take_batch(&self) -> Queue {
+    fn take_batch(&self) -> CommitQueue {
         let batch = {
             let mut state = self.lock();
             state.busy = true;
             let queue = &mut state.queue;
             let count = queue.fitting();
-            let bound = queue.followups[count..].iter().take_while(|f| f.bound).count();
-            let count = count + bound;
-            let followups: Vec<_> = queue.followups.drain(..count).collect();
-            let writes = followups.iter().filter(|f| f.wrote).count();
-            Queue { writes: queue.writes.drain(..writes).collect(), followups }
+            let same_transaction_as_previous = queue.post_commits[count..]
+                .iter()
+                .take_while(|f| f.same_transaction_as_previous)
+                .count();
+            let count = count + same_transaction_as_previous;
+            let post_commits: Vec<_> = queue.post_commits.drain(..count).collect();
+            let writes = post_commits.iter().filter(|f| f.wrote).count();
+            CommitQueue { writes: queue.writes.drain(..writes).collect(), post_commits }
         };
         self.room.notify_waiters();
         batch
@@ -134,7 +137,7 @@ impl Core {
 
     /// The store did not take a batch. Memory is ahead of it and cannot be trusted: everybody who
     /// waits is told that nobody knows, and the store is read again as after a restart.
-    async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<Followup>) {
+    async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<PostCommit>) {
         tracing::error!(%error, "the store failed; reading it again");
         self.forget(&error, lost);
         // Whatever became of the lease, the next one is new.
@@ -150,7 +153,7 @@ impl Core {
 
     /// Throws memory away, refuses new calls, and answers those who wait: with their task if it is
     /// known to be stored, else that the outcome is unknown.
-    fn forget(&self, error: &WriteError, lost: Vec<Followup>) {
+    fn forget(&self, error: &WriteError, lost: Vec<PostCommit>) {
         self.meters.store_failures.add(1);
         let failure = Failure::from(Error::StoreSilent { detail: error.to_string() });
         let mut lost_waiters = Vec::new();
@@ -164,25 +167,26 @@ impl Core {
             state.closed = old.closed.or(Some(Closed::StoreFailed));
             state.feed = old.feed;
             state.feed.lose();
-            state.followed = std::mem::take(&mut old.followed);
-            state.coming = std::mem::take(&mut old.coming);
+            state.remote_watches = std::mem::take(&mut old.remote_watches);
+            state.early_disconnects = std::mem::take(&mut old.early_disconnects);
             if state.is_shared {
                 // They are stored, so what becomes of them can be followed, whoever has them then.
                 let stored: Vec<_> = old.live.extract_if(|_, live| live.published > 0).collect();
                 for (id, mut live) in stored {
                     // Nobody knows of their steps.
-                    let unknown = |waiter: &mut Waiter| waiter.rode > live.published;
+                    let unknown = |waiter: &mut Waiter| waiter.depends_on_seq > live.published;
                     lost_waiters.extend(live.waiters.extract_if(.., unknown));
-                    state.follow_on(id, *live);
+                    state.convert_to_remote_watch(id, *live);
                 }
             }
-            let known = old.calls.into_iter().filter(|(_, id)| state.followed.contains_key(id));
+            let known =
+                old.calls.into_iter().filter(|(_, id)| state.remote_watches.contains_key(id));
             state.calls = known.collect();
             (old.queue, old.live)
         };
-        let effects = lost.into_iter().chain(queue.followups).flat_map(|f| f.effects).collect();
+        let effects = lost.into_iter().chain(queue.post_commits).flat_map(|f| f.effects).collect();
         for live in live.values_mut() {
-            let (answered, unknown) = live.take_impatient();
+            let (answered, unknown) = live.take_timed_out_waiters();
             live.answers(answered).for_each(|(done, answer)| done(answer));
             lost_waiters.extend(unknown);
         }
@@ -214,7 +218,7 @@ impl Core {
         for _ in 0..200 {
             let idle = {
                 let state = self.lock();
-                state.queue.followups.is_empty() && !state.busy
+                state.queue.post_commits.is_empty() && !state.busy
             };
             if idle {
                 break;

@@ -20,19 +20,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
-    calls::{attempt_token::Tokens, caller::CallKey, idempotency::Claims},
+    calls::{attempt_token::Tokens, caller::CallKey, idempotency::KeyClaims},
     engine::{
-        active_task::{Done, Live, Waiter, task_response},
+        active_task::{ActiveTask, Done, Waiter, task_response},
         change_feed::{Changed, Feed},
-        commit_queue::{Followup, Queue},
-        remote_watch::Followed,
-        task_tree::Families,
-        timeouts::Due,
+        commit_queue::{CommitQueue, PostCommit},
+        remote_watch::RemoteWatch,
+        task_tree::TaskTree,
+        timeouts::Timer,
         timers::Timers,
         workers::registry::{Registry, Worker},
     },
     error::Error,
-    store::{Extras, Row, Store, Write, activity_cache::Pulse, encode},
+    store::{Extras, Row, Store, Write, activity_cache::ActivityCache, encode},
     task::{Millis, is_waiting},
     telemetry::metrics::{AgentMeters, Meters},
     webhooks::{courier::Courier, deliveries::Deliveries},
@@ -42,11 +42,11 @@ pub(crate) struct Core {
     state: Mutex<State>,
     pub(crate) store: Box<dyn Store>,
     pub(crate) config: Arc<Config>,
-    pub(crate) claims: Claims,
+    pub(crate) claims: KeyClaims,
     pub(crate) courier: Courier,
     /// To operators who watch.
     pub(crate) changed: Changed,
-    pub(crate) pulse: Pulse,
+    pub(crate) pulse: ActivityCache,
     pub(crate) meters: Arc<Meters>,
     /// There is something to write.
     pub(crate) work: Notify,
@@ -55,7 +55,7 @@ pub(crate) struct Core {
     /// Something falls due earlier than anything did before.
     pub(crate) sooner: Notify,
     /// Something of another coordinator's is wanted here.
-    pub(crate) stirred: Notify,
+    pub(crate) remote_dirty: Notify,
     /// It leaves: gateways are to make new calls elsewhere.
     pub(crate) farewell: CancellationToken,
     /// It takes nothing more.
@@ -65,32 +65,32 @@ pub(crate) struct Core {
 }
 
 pub(crate) struct State {
-    pub(crate) live: HashMap<TaskId, Box<Live>>,
+    pub(crate) live: HashMap<TaskId, Box<ActiveTask>>,
     pub(crate) registry: Registry,
-    pub(crate) families: Families,
+    pub(crate) task_tree: TaskTree,
     pub(crate) tokens: Tokens,
     /// Which task each waiting call of a link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
     /// Calls that take their task along, until it is known which that is.
-    pub(crate) coming: HashSet<CallKey>,
+    pub(crate) early_disconnects: HashSet<CallKey>,
     pub(crate) deliveries: Deliveries,
     pub(crate) feed: Feed,
-    pub(crate) timers: Timers<Due>,
+    pub(crate) timers: Timers<Timer>,
     /// Tasks of other coordinators that somebody here follows or waits for…
-    pub(crate) followed: HashMap<TaskId, Followed>,
+    pub(crate) remote_watches: HashMap<TaskId, RemoteWatch>,
     /// …those that something may have happened to…
-    pub(crate) stirred: HashSet<TaskId>,
+    pub(crate) remote_dirty: HashSet<TaskId>,
     /// …and those that are to be stopped, as nobody follows them any more.
-    pub(crate) forsaken: Vec<TaskId>,
+    pub(crate) remote_to_cancel: Vec<TaskId>,
     /// Tasks that somebody has begun to follow at another coordinator, and when.
-    pub(crate) wanted: HashMap<TaskId, Instant>,
+    pub(crate) watched_by_peers: HashMap<TaskId, Instant>,
     /// A worker here has room, and tasks wait elsewhere.
-    pub(crate) is_hungry: bool,
+    pub(crate) has_spare_capacity: bool,
     /// Other coordinators may have tasks in the same store.
     pub(crate) is_shared: bool,
     /// Tasks that were just ended without a worker to tell; see `stops`.
-    pub(crate) unstopped: Vec<TaskId>,
-    pub(crate) queue: Queue,
+    pub(crate) undelivered_cancels: Vec<TaskId>,
+    pub(crate) queue: CommitQueue,
     /// A batch is with the store, or confirmed and not yet shown.
     pub(crate) busy: bool,
     /// No call is taken: the store failed and is being read again, or the service is leaving.
@@ -118,21 +118,21 @@ impl State {
         Self {
             live: HashMap::new(),
             registry: Registry::new(config, meters),
-            families: Families::default(),
+            task_tree: TaskTree::default(),
             tokens,
             calls: HashMap::new(),
-            coming: HashSet::new(),
+            early_disconnects: HashSet::new(),
             deliveries: Deliveries::default(),
             feed: Feed::default(),
             timers: Timers::default(),
-            followed: HashMap::new(),
-            stirred: HashSet::new(),
-            forsaken: Vec::new(),
-            wanted: HashMap::new(),
-            is_hungry: false,
+            remote_watches: HashMap::new(),
+            remote_dirty: HashSet::new(),
+            remote_to_cancel: Vec::new(),
+            watched_by_peers: HashMap::new(),
+            has_spare_capacity: false,
             is_shared,
-            unstopped: Vec::new(),
-            queue: Queue::default(),
+            undelivered_cancels: Vec::new(),
+            queue: CommitQueue::default(),
             busy: false,
             closed: None,
             is_away: false,
@@ -201,11 +201,11 @@ impl State {
             from => Write::Advance { from, row, events: stored, with },
         };
         self.queue.writes.push(write);
-        self.queue.followups.push(Followup {
+        self.queue.post_commits.push(PostCommit {
             wrote: true,
-            bound: false,
+            same_transaction_as_previous: false,
             task: Some((id, first, events)),
-            about: None,
+            depends_on_task: None,
             effects: then,
         });
         self.watch_time(id);
@@ -213,34 +213,40 @@ impl State {
 
     pub(crate) fn commit_write(&mut self, write: Write, then: Vec<Effect>) {
         self.queue.writes.push(write);
-        self.queue.followups.push(Followup {
+        self.queue.post_commits.push(PostCommit {
             wrote: true,
-            bound: false,
+            same_transaction_as_previous: false,
             task: None,
-            about: None,
+            depends_on_task: None,
             effects: then,
         });
     }
 
     /// What follows once everything queued before it is durable.
     pub(crate) fn after_commit(&mut self, then: Effect) {
-        self.follow_up(None, then);
+        self.queue_post_commit(None, then);
     }
 
     /// The same for what tells of a task: should a step of it be refused that was queued before,
     /// whoever waits is told that, and nobody else anything.
-    pub(crate) fn after_steps_of(&mut self, id: TaskId, then: Effect) {
-        self.follow_up(Some(id), then);
+    pub(crate) fn after_writes_of(&mut self, id: TaskId, then: Effect) {
+        self.queue_post_commit(Some(id), then);
     }
 
-    fn follow_up(&mut self, about: Option<TaskId>, then: Effect) {
-        let (wrote, bound, effects) = (false, false, vec![then]);
-        self.queue.followups.push(Followup { wrote, bound, task: None, about, effects });
+    fn queue_post_commit(&mut self, depends_on_task: Option<TaskId>, then: Effect) {
+        let (wrote, same_transaction_as_previous, effects) = (false, false, vec![then]);
+        self.queue.post_commits.push(PostCommit {
+            wrote,
+            same_transaction_as_previous,
+            task: None,
+            depends_on_task,
+            effects,
+        });
     }
 
     /// A client went away. Puts the waiter of its call away; `None`: it was answered already.
     pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<Waiter> {
-        self.coming.remove(&call);
+        self.early_disconnects.remove(&call);
         let (id, waiter) = self.take_waiter(call)?;
         if let Some(grace) = waiter.cancel_after {
             self.abandon_after(id, grace);
@@ -252,7 +258,7 @@ impl State {
         let id = self.calls.remove(&call)?;
         let waiters = match self.live.get_mut(&id) {
             Some(live) => &mut live.waiters,
-            None => self.followed.get_mut(&id)?.waiters_mut(),
+            None => self.remote_watches.get_mut(&id)?.waiters_mut(),
         };
         let at = waiters.iter().position(|w| w.call == Some(call))?;
         Some((id, waiters.swap_remove(at)))
@@ -262,16 +268,16 @@ impl State {
     pub(crate) fn end_patience(&mut self, call: CallKey) -> Option<(TaskId, Done)> {
         let (id, waiter) = self.take_waiter(call)?;
         if let Some(live) = self.live.get_mut(&id) {
-            live.may_vanish = false;
-        } else if let Some(followed) = self.followed.get_mut(&id) {
-            followed.may_vanish = false;
+            live.may_reply_without_task = false;
+        } else if let Some(followed) = self.remote_watches.get_mut(&id) {
+            followed.may_reply_without_task = false;
         }
         Some((id, waiter.done))
     }
 
     /// Nobody listens on this link any more.
     pub(crate) fn forget_link(&mut self, link: u64) {
-        let calls = self.calls.keys().chain(&self.coming);
+        let calls = self.calls.keys().chain(&self.early_disconnects);
         let calls: Vec<_> = calls.filter(|call| call.0 == link).copied().collect();
         for call in calls {
             drop(self.forget_call(call));
@@ -279,13 +285,13 @@ impl State {
     }
 
     /// Shows the world what the store has confirmed.
-    pub(crate) fn publish(&mut self, confirmed: Vec<Followup>) {
+    pub(crate) fn publish(&mut self, confirmed: Vec<PostCommit>) {
         let mut acks: HashMap<WorkerId, Vec<Ack>> = HashMap::new();
-        for followup in confirmed {
-            if let Some((id, first, events)) = followup.task {
+        for post_commit in confirmed {
+            if let Some((id, first, events)) = post_commit.task {
                 self.publish_task(id, first, events);
             }
-            for effect in followup.effects {
+            for effect in post_commit.effects {
                 self.perform(effect, &mut acks);
             }
         }
@@ -300,7 +306,7 @@ impl State {
     pub(crate) fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
         self.feed.note_step(id, &events);
         let Some(live) = self.live.get_mut(&id) else {
-            return self.confirm_elsewhere(id, (first + events.len() as u64).saturating_sub(1));
+            return self.confirm_remote(id, (first + events.len() as u64).saturating_sub(1));
         };
         if !events.is_empty() {
             live.meters.happened(&live.task, &events);
@@ -318,7 +324,7 @@ impl State {
         } else if is_waiting(live.task.state) {
             let seq = live.task.seq;
             let waiters: Vec<_> =
-                live.waiters.extract_if(.., |waiter| waiter.knows <= seq).collect();
+                live.waiters.extract_if(.., |waiter| waiter.min_seq <= seq).collect();
             let answer = |history| task_response(live.task.to_a2a(history, true));
             for waiter in waiters {
                 waiter.call.map(|call| self.calls.remove(&call));
@@ -336,7 +342,7 @@ impl State {
         }
     }
 
-    pub(crate) fn drop_calls(&mut self, live: &Live) {
+    pub(crate) fn drop_calls(&mut self, live: &ActiveTask) {
         for call in live.waiters.iter().filter_map(|w| w.call) {
             self.calls.remove(&call);
         }
@@ -392,15 +398,15 @@ impl Core {
             state: Mutex::new(state),
             store,
             config,
-            claims: Claims::default(),
+            claims: KeyClaims::default(),
             courier,
             changed: Changed::new(limits::WATCH_BATCHES_MAX),
-            pulse: Pulse::default(),
+            pulse: ActivityCache::default(),
             meters,
             work,
             room,
             sooner,
-            stirred: Notify::new(),
+            remote_dirty: Notify::new(),
             farewell: CancellationToken::new(),
             left: AtomicBool::new(false),
             lapsed: AtomicBool::new(false),
@@ -424,13 +430,13 @@ impl Core {
         let mut state = self.lock();
         let done = work(&mut state);
         let sooner = state.timers.take_sooner();
-        let stirs = state.stirs();
+        let has_cluster_work = state.has_cluster_work();
         drop(state);
         if sooner {
             self.sooner.notify_one();
         }
-        if stirs {
-            self.stirred.notify_one();
+        if has_cluster_work {
+            self.remote_dirty.notify_one();
         }
         done
     }

@@ -12,7 +12,7 @@ use prost_types::{Struct, Value, value::Kind};
 
 use crate::{
     engine::{core::State, dispatch::NewTask},
-    policy::retry::Rules,
+    policy::retry::RetryRules,
     task::{Millis, Task},
 };
 
@@ -28,13 +28,13 @@ pub(crate) fn is_stop(task: &Task) -> bool {
 }
 
 /// A stop is tried for as long as it has time, ever more slowly.
-pub(crate) fn rules(usual: Rules) -> Rules {
-    Rules { retries: u32::MAX, cap: limits::DEFERRED_CANCEL_BACKOFF_MAX, ..usual }
+pub(crate) fn rules(usual: RetryRules) -> RetryRules {
+    RetryRules { retries: u32::MAX, cap: limits::DEFERRED_CANCEL_BACKOFF_MAX, ..usual }
 }
 
 impl State {
     /// A task is about to be ended from outside. If no worker can be told, its stop is left over.
-    pub(crate) fn note_unstopped(&mut self, id: TaskId) {
+    pub(crate) fn note_undelivered_cancel(&mut self, id: TaskId) {
         let Some(live) = self.live.get(&id) else { return };
         let task = &live.task;
         let worker = task.worker.parse::<WorkerId>().ok();
@@ -43,13 +43,13 @@ impl State {
         let delivers = delivers.is_some_and(|agent| agent.offer.delivers_stops);
         let is_told = worker.is_some_and(|worker| worker.is_attached());
         if delivers && !is_told && task.checkpoint.is_some() && !is_stop(task) {
-            self.unstopped.push(id);
+            self.undelivered_cancels.push(id);
         }
     }
 
     /// Queued behind the ends that they belong to, and written with them.
-    pub(crate) fn leave_stops(&mut self, now: Millis) {
-        for id in std::mem::take(&mut self.unstopped) {
+    pub(crate) fn enqueue_deferred_cancels(&mut self, now: Millis) {
+        for id in std::mem::take(&mut self.undelivered_cancels) {
             let Some(live) = self.live.get(&id) else { continue };
             let agent = live.task.runner().to_owned();
             let trace = live.task.run_trace();

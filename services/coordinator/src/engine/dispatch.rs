@@ -16,14 +16,14 @@ use faultline_proto::{
 use tokio::time::Instant;
 
 use crate::{
-    calls::{attempt_token::Tokens, idempotency::Claim},
+    calls::{attempt_token::Tokens, idempotency::KeyClaim},
     clock::now,
     engine::{
-        active_task::Live, core::State, effect::Effect, failover::worker_to_avoid,
+        active_task::ActiveTask, core::State, effect::Effect, failover::worker_to_avoid,
         workers::registry::Agent,
     },
     error::Error,
-    policy::circuit_breaker::{Circuit, Said},
+    policy::circuit_breaker::{Circuit, HealthSignal},
     store::{Extras, PushKey, Write},
     task::{Millis, Task, is_waiting},
     telemetry::spans::Open,
@@ -54,7 +54,7 @@ pub(crate) struct Decided {
     /// What becomes durable with it.
     pub(crate) with: Option<Box<Extras>>,
     /// Let go once that is so.
-    pub(crate) claim: Option<Claim>,
+    pub(crate) claim: Option<KeyClaim>,
 }
 
 impl Decided {
@@ -91,10 +91,10 @@ impl State {
         &mut self,
         decided: Decided,
         now: Millis,
-        then: impl FnOnce(&mut Live, &mut Vec<Effect>),
+        then: impl FnOnce(&mut ActiveTask, &mut Vec<Effect>),
     ) {
         let Decided { step, with, claim } = decided;
-        let then = |live: &mut Live, effects: &mut Vec<Effect>| {
+        let then = |live: &mut ActiveTask, effects: &mut Vec<Effect>| {
             effects.extend(claim.map(|claim| Effect::Run(Box::new(move || drop(claim)))));
             then(live, effects);
         };
@@ -131,7 +131,7 @@ impl State {
         new: NewTask,
         with: Option<Box<Extras>>,
         now: Millis,
-        then: impl FnOnce(&mut Live, &mut Vec<Effect>),
+        then: impl FnOnce(&mut ActiveTask, &mut Vec<Effect>),
     ) {
         let NewTask { id, agent, context_id, may_message, .. } = new;
         let submitted = Submitted {
@@ -147,11 +147,11 @@ impl State {
         let taken_over = new
             .checkpoint
             .map(|state| task.apply_now(event::Body::Checkpointed(Checkpointed { state }), now));
-        let mut live = Live::new(task, self.meters_of(&agent));
+        let mut live = ActiveTask::new(task, self.meters_of(&agent));
         // Not even its first event is with the store yet.
         live.published = 0;
         live.open = Open::begun();
-        live.may_vanish = may_message;
+        live.may_reply_without_task = may_message;
         let key = with.as_ref().filter(|_| may_message).and_then(|with| with.key.clone());
         live.key = key.map(Box::new);
         let mut effects = Vec::new();
@@ -189,7 +189,7 @@ impl State {
 
     /// Lets other coordinators have a task that waits here for a worker, if there are any.
     pub(crate) fn announce(&mut self, id: TaskId, agent: &str) {
-        if self.is_shared && !self.registry.elsewhere.is_empty() {
+        if self.is_shared && !self.registry.peer_load.is_empty() {
             self.commit_write(Write::Queue { id, agent: agent.to_owned() }, Vec::new());
         }
     }
@@ -220,7 +220,7 @@ impl State {
         let mut events = vec![live.task.apply_now(body, now)];
         events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
         live.acked = 0;
-        live.told = live.task.answers.len();
+        live.answers_sent = live.task.answers.len();
         live.assigned = false;
         let queued = live.queued.take();
         let assign = assign_message(live, &self.tokens);
@@ -247,7 +247,7 @@ impl State {
                 continue;
             }
             let Some((id, agent)) = self.registry.next_for(worker_id) else {
-                self.is_hungry |= self.is_shared && self.registry.could_help(worker_id);
+                self.has_spare_capacity |= self.is_shared && self.registry.could_help(worker_id);
                 return;
             };
             self.assign(id, worker_id, &agent, now);
@@ -282,7 +282,7 @@ impl State {
                     agent.queue.push_front(id, &live.task.principal, Instant::now());
                     // Should it have been let through to see: whoever is next may be.
                     let rules = &agent.policy.breaker;
-                    agent.breaker.heard(id, Said::Nothing, rules, Instant::now());
+                    agent.breaker.record(id, HealthSignal::Nothing, rules, Instant::now());
                 }
                 self.announce(id, &agent);
             }
@@ -293,12 +293,12 @@ impl State {
     /// is queued is durable.
     pub(crate) fn send_answers(&mut self, id: TaskId, worker: WorkerId) {
         let Some(live) = self.live.get_mut(&id) else { return };
-        let new = live.task.answers.iter().skip(live.told);
+        let new = live.task.answers.iter().skip(live.answers_sent);
         let new: Vec<_> = new.map(|given| answer_message(&live.task, given)).collect();
-        live.told = live.task.answers.len();
+        live.answers_sent = live.task.answers.len();
         for answer in new {
             let body = Some(to_worker::Body::Answer(answer));
-            self.after_steps_of(id, Effect::Tell(worker, Box::new(ToWorker { body })));
+            self.after_writes_of(id, Effect::Tell(worker, Box::new(ToWorker { body })));
         }
     }
 
@@ -309,7 +309,7 @@ impl State {
         body: event::Body,
         with: Option<Box<Extras>>,
         now: Millis,
-        then: impl FnOnce(&mut Live, &mut Vec<Effect>),
+        then: impl FnOnce(&mut ActiveTask, &mut Vec<Effect>),
     ) {
         let Some(live) = self.live.get_mut(&id) else { return };
         if let event::Body::Answered(answer) = &body {
@@ -381,7 +381,7 @@ impl State {
         initiator: &str,
         now: Millis,
     ) {
-        self.note_unstopped(id);
+        self.note_undelivered_cancel(id);
         let Some(live) = self.live.get_mut(&id) else { return };
         let (mut effects, mut told) = (Vec::new(), None);
         let (agent, waited) = (live.task.agent.clone(), is_waiting(live.task.state));
@@ -410,7 +410,7 @@ impl State {
     }
 }
 
-pub(crate) fn assign_message(live: &Live, tokens: &Tokens) -> Assign {
+pub(crate) fn assign_message(live: &ActiveTask, tokens: &Tokens) -> Assign {
     let task = &live.task;
     let trace = task.attempt_trace();
     Assign {

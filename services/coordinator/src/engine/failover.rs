@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::{
     engine::{core::State, deferred_cancel, workers::registry::Registry},
     policy::{
-        circuit_breaker::{Said, cannot_serve, said_by},
+        circuit_breaker::{HealthSignal, cannot_serve, said_by},
         retry::{self, Situation},
     },
     task::{Millis, Task, is_waiting},
@@ -125,7 +125,7 @@ impl Registry {
     }
 
     /// Says which of those who are to stand in for each other cannot. Once for each offer.
-    pub(crate) fn warn_of_strangers(&self, changed: &str) {
+    pub(crate) fn warn_failover_without_common_skill(&self, changed: &str) {
         for (name, agent) in &self.agents {
             for other in &agent.policy.failover {
                 let Some(stand_in) = self.agents.get(other) else { continue };
@@ -181,7 +181,7 @@ impl State {
         }
         let lets_through =
             agent.breaker.lets_through(Some(task.id), &agent.policy.breaker, Instant::now());
-        lets_through && (self.registry.has_worker(&agent.offer.name) || self.is_young())
+        lets_through && (self.registry.has_worker(&agent.offer.name) || self.in_startup_grace())
     }
 
     /// Keeps queues moving that no worker's word moves: circuits let somebody through again, a
@@ -242,17 +242,17 @@ impl State {
         self.note(&agent, id, said, now);
     }
 
-    pub(crate) fn note(&mut self, name: &str, id: TaskId, said: Said, now: Millis) {
+    pub(crate) fn note(&mut self, name: &str, id: TaskId, said: HealthSignal, now: Millis) {
         let Some(agent) = self.registry.agents.get_mut(name) else { return };
-        if said == Said::Serves {
+        if said == HealthSignal::Serves {
             agent.retry_budget.succeeded(&agent.policy.budget);
         }
-        if !agent.breaker.heard(id, said, &agent.policy.breaker, Instant::now()) {
+        if !agent.breaker.record(id, said, &agent.policy.breaker, Instant::now()) {
             return;
         }
-        agent.meters.circuit(said == Said::CannotServe);
+        agent.meters.circuit(said == HealthSignal::CannotServe);
         match said {
-            Said::CannotServe => {
+            HealthSignal::CannotServe => {
                 let failures = agent.breaker.failures();
                 tracing::warn!(agent = name, failures, "the circuit is open");
             }

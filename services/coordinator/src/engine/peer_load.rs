@@ -10,12 +10,12 @@ use faultline_proto::{
 };
 
 #[derive(Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct PeerLoad {
     presences: Vec<Presence>,
     loads: BTreeMap<String, Sum>,
     attached: HashSet<WorkerId>,
     /// Agents for which tasks wait at others: word of it came, and nobody has found otherwise yet.
-    wanting: BTreeSet<String>,
+    agents_with_backlog: BTreeSet<String>,
 }
 
 /// What an agent has to do at all of them.
@@ -28,7 +28,7 @@ struct Sum {
     demand: u64,
 }
 
-impl Elsewhere {
+impl PeerLoad {
     pub(crate) fn new(presences: Vec<Presence>) -> Self {
         let mut loads = BTreeMap::<String, Sum>::new();
         for load in presences.iter().flat_map(|presence| &presence.agents) {
@@ -44,14 +44,14 @@ impl Elsewhere {
         let attached = workers.filter(|worker| worker.attached);
         let attached = attached.filter_map(|worker| worker.id.parse().ok()).collect();
         let queued = loads.iter().filter(|(_, sum)| sum.queued > 0);
-        let wanting = queued.map(|(name, _)| name.clone()).collect();
-        Self { presences, loads, attached, wanting }
+        let agents_with_backlog = queued.map(|(name, _)| name.clone()).collect();
+        Self { presences, loads, attached, agents_with_backlog }
     }
 
     /// The same a beat later. What was heard in between is newer than what they said at theirs.
     pub(crate) fn followed_by(&mut self, mut next: Self) {
         if !next.is_empty() {
-            next.wanting.append(&mut self.wanting);
+            next.agents_with_backlog.append(&mut self.agents_with_backlog);
         }
         *self = next;
     }
@@ -112,16 +112,16 @@ impl Elsewhere {
 
     /// Tasks wait there for workers of this agent.
     pub(crate) fn want(&mut self, agents: Vec<String>) {
-        self.wanting.extend(agents);
+        self.agents_with_backlog.extend(agents);
     }
 
     pub(crate) fn wants(&self, agent: &str) -> bool {
-        self.wanting.contains(agent)
+        self.agents_with_backlog.contains(agent)
     }
 
     /// There are no more to be had.
-    pub(crate) fn sated(&mut self, agent: &str) {
-        self.wanting.remove(agent);
+    pub(crate) fn clear_backlog(&mut self, agent: &str) {
+        self.agents_with_backlog.remove(agent);
     }
 }
 
@@ -131,15 +131,15 @@ mod tests {
 
     #[test]
     fn what_was_heard_since_their_last_beat_is_not_forgotten_with_it() {
-        let mut elsewhere = Elsewhere::new(vec![Presence::default()]);
+        let mut elsewhere = PeerLoad::new(vec![Presence::default()]);
         elsewhere.want(vec!["a".to_owned()]);
-        elsewhere.followed_by(Elsewhere::new(vec![Presence::default()]));
+        elsewhere.followed_by(PeerLoad::new(vec![Presence::default()]));
         assert!(elsewhere.wants("a"), "they may have said theirs before it waited");
-        elsewhere.sated("a");
-        elsewhere.followed_by(Elsewhere::new(vec![Presence::default()]));
+        elsewhere.clear_backlog("a");
+        elsewhere.followed_by(PeerLoad::new(vec![Presence::default()]));
         assert!(!elsewhere.wants("a"));
         elsewhere.want(vec!["a".to_owned()]);
-        elsewhere.followed_by(Elsewhere::default());
+        elsewhere.followed_by(PeerLoad::default());
         assert!(!elsewhere.wants("a"), "there is nobody left");
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Who here wants to hear of a task that is elsewhere.
-pub(crate) struct Followed {
+pub(crate) struct RemoteWatch {
     /// The last event that was passed on.
     pub(crate) seq: u64,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
@@ -23,17 +23,25 @@ pub(crate) struct Followed {
     /// for what is still on its way there is not answered yet, and perhaps refused.
     pub(crate) confirmed: u64,
     /// Nobody was told of a task, so that the answer may turn out to be a bare message.
-    pub(crate) may_vanish: bool,
+    pub(crate) may_reply_without_task: bool,
     pub(crate) key: Option<Box<KeyRow>>,
     /// Set where there are waiters.
     pub(crate) context_id: String,
 }
 
-impl Followed {
+impl RemoteWatch {
     pub(crate) fn new(seq: u64) -> Self {
         let (watchers, waiters) = (Vec::new(), Vec::new());
         let context_id = String::new();
-        Self { seq, watchers, waiters, confirmed: 0, may_vanish: false, key: None, context_id }
+        Self {
+            seq,
+            watchers,
+            waiters,
+            confirmed: 0,
+            may_reply_without_task: false,
+            key: None,
+            context_id,
+        }
     }
 
     /// Somebody still listens or waits.
@@ -47,7 +55,7 @@ impl Followed {
     }
 
     /// Like [`Live::take_impatient`].
-    pub(crate) fn take_impatient(&mut self) -> (Vec<Waiter>, Vec<Waiter>) {
+    pub(crate) fn take_timed_out_waiters(&mut self) -> (Vec<Waiter>, Vec<Waiter>) {
         // A followed task is stored, but a step from when it was ours may not be.
         split(&mut self.waiters, self.confirmed.max(1))
     }

@@ -12,13 +12,13 @@ use prost::Message as _;
 
 use crate::{
     engine::{
-        active_task::{Live, message_response, task_response},
+        active_task::{ActiveTask, message_response, task_response},
         core::State,
         effect::Effect,
     },
-    policy::circuit_breaker::Said,
+    policy::circuit_breaker::HealthSignal,
     store::{KeyRow, Write},
-    task::{Millis, Refused, is_waiting, report::Verdict},
+    task::{Millis, Refused, is_waiting, report::ReportOutcome},
 };
 
 impl State {
@@ -46,7 +46,7 @@ impl State {
         let (from, was_waiting) = (live.task.version, is_waiting(live.task.state));
         let reported_before = live.task.reported;
         // Only while somebody waits who was told of no task.
-        let may_message = live.may_vanish && !live.waiters.is_empty();
+        let may_message = live.may_reply_without_task && !live.waiters.is_empty();
         let mut events = Vec::new();
         let mut late = Vec::new();
         let mut vanished = None;
@@ -59,7 +59,7 @@ impl State {
             }
             let brief = Brief::of(&report);
             match live.task.decide_report(report) {
-                Ok(Verdict::Events(bodies)) => {
+                Ok(ReportOutcome::Events(bodies)) => {
                     live.task.reported = number;
                     highest = number;
                     agent_ended |= brief.is_last;
@@ -68,12 +68,12 @@ impl State {
                         events.push(live.task.apply_now(body, now));
                     }
                 }
-                Ok(Verdict::BareMessage(message)) => {
+                Ok(ReportOutcome::BareMessage(message)) => {
                     vanished = Some(message);
                     highest = number;
                     break;
                 }
-                Ok(Verdict::Rejected(message)) => {
+                Ok(ReportOutcome::Rejected(message)) => {
                     live.task.reported = number;
                     highest = number;
                     agent_ended = true;
@@ -81,7 +81,7 @@ impl State {
                     let body = live.task.reject(*message, failure);
                     events.push(live.task.apply_now(body, now));
                 }
-                Ok(Verdict::Failed(failure)) => {
+                Ok(ReportOutcome::Failed(failure)) => {
                     live.task.reported = number;
                     highest = number;
                     agent_ended = true;
@@ -89,7 +89,7 @@ impl State {
                         events.push(live.task.apply_now(body, now));
                     }
                 }
-                Ok(Verdict::TooLarge) => {
+                Ok(ReportOutcome::TooLarge) => {
                     live.task.reported = number;
                     highest = number;
                     let failure = Failure::new(&reason::TASK_TOO_LARGE);
@@ -124,7 +124,7 @@ impl State {
             self.finish_on(worker, id);
         } else {
             let reported = reported_before;
-            let before = Before { version: from, was_waiting, reported, agent_ended, asked };
+            let before = StateBefore { version: from, was_waiting, reported, agent_ended, asked };
             if live.task.is_final() && !agent_ended {
                 let cancel = ToWorker { body: Some(to_worker::Body::Cancel(fenced(live))) };
                 effects.push(Effect::Tell(worker, Box::new(cancel)));
@@ -149,7 +149,7 @@ impl State {
         effects.extend(live.open.vanish(&live.task, version).map(Effect::from));
         self.drop_calls(&live);
         self.forget_time(id);
-        self.note(live.task.runner(), id, Said::Serves, now);
+        self.note(live.task.runner(), id, HealthSignal::Serves, now);
         live.meters.ended(TaskState::Completed, live.task.created, now);
         let mut key = live.key.take();
         if let Some(key) = &mut key {
@@ -167,22 +167,22 @@ impl State {
         &mut self,
         worker: WorkerId,
         id: TaskId,
-        before: Before,
+        before: StateBefore,
         events: Vec<Event>,
         mut effects: Vec<Effect>,
         now: Millis,
     ) {
         let Some(live) = self.live.get_mut(&id) else { return };
         if live.task.reported == before.reported && events.is_empty() {
-            effects.into_iter().for_each(|effect| self.after_steps_of(id, effect));
+            effects.into_iter().for_each(|effect| self.after_writes_of(id, effect));
             return;
         }
         live.task.version += 1;
-        let (over, homeless) = (live.task.is_final(), live.task.worker.is_empty());
+        let (over, unassigned) = (live.task.is_final(), live.task.worker.is_empty());
         let needs_worker = live.task.needs_worker();
         let (waiting, agent) = (is_waiting(live.task.state), live.task.agent.clone());
         let runner = live.task.runner().to_owned();
-        live.may_vanish = false;
+        live.may_reply_without_task = false;
         live.key = None;
         // As it is in this very step, which is durable when they hear of it.
         let first = if over { Vec::new() } else { live.take_first_waiters() };
@@ -197,7 +197,7 @@ impl State {
             self.note_end(id, now);
         } else if waiting && !before.was_waiting {
             // Whoever asks is there.
-            self.note(&runner, id, Said::Serves, now);
+            self.note(&runner, id, HealthSignal::Serves, now);
         }
         if before.agent_ended {
             // The slot of an agent that was ended by us stays taken until it has stopped.
@@ -215,7 +215,7 @@ impl State {
             worker.take_back_question(id);
         }
         self.count_waiting(&agent, i32::from(waiting) - i32::from(before.was_waiting));
-        if homeless && needs_worker {
+        if unassigned && needs_worker {
             self.place_in_time(id, now);
         }
     }
@@ -236,7 +236,7 @@ impl State {
             told.into_iter().for_each(|at| self.registry.meters.stops.record(at.elapsed()));
             self.finish_on(worker, id);
         }
-        match report.is_obedient {
+        match report.acknowledges_stop {
             true => self.after_commit(Effect::Ack(worker, ack)),
             false => {
                 tracing::info!(task.id = %id, attempt = ack.attempt, "a late report was dropped");
@@ -248,7 +248,7 @@ impl State {
 }
 
 /// A task as it was before a run of reports.
-struct Before {
+struct StateBefore {
     version: u64,
     was_waiting: bool,
     reported: u32,
@@ -258,13 +258,13 @@ struct Before {
     asked: bool,
 }
 
-fn fenced(live: &Live) -> Cancel {
+fn fenced(live: &ActiveTask) -> Cancel {
     let (task_id, attempt) = (live.task.id.to_string(), live.task.attempt);
     Cancel { task_id, attempt, initiator: "fenced".to_owned() }
 }
 
 /// As the agent tells it, or in the words of its message alone.
-fn rejected(live: &Live, message: &Message) -> Failure {
+fn rejected(live: &ActiveTask, message: &Message) -> Failure {
     if let Some(told) = message.metadata.as_ref().and_then(Failure::from_metadata) {
         return live.task.complete_failure(told, "worker");
     }
@@ -295,25 +295,25 @@ struct Brief {
     /// Nothing of the attempt follows.
     is_last: bool,
     /// The worker did what it was told, so there is nothing to count.
-    is_obedient: bool,
+    acknowledges_stop: bool,
     asks: bool,
 }
 
 impl Brief {
     fn of(report: &Report) -> Self {
         use report::Body;
-        let is_obedient = matches!(report.body, Some(Body::Stopped(_) | Body::Released(_)));
+        let acknowledges_stop = matches!(report.body, Some(Body::Stopped(_) | Body::Released(_)));
         let is_result = matches!(
             report.body,
             Some(Body::Completed(_) | Body::Failed(_) | Body::Rejected(_) | Body::Message(_))
         );
-        let is_last = is_obedient || is_result;
+        let is_last = acknowledges_stop || is_result;
         let asks = matches!(report.body, Some(Body::Ask(_)));
-        Self { attempt: report.attempt, number: report.number, is_last, is_obedient, asks }
+        Self { attempt: report.attempt, number: report.number, is_last, acknowledges_stop, asks }
     }
 }
 
-fn fail_now(live: &mut Live, failure: Failure, now: Millis, events: &mut Vec<Event>) {
+fn fail_now(live: &mut ActiveTask, failure: Failure, now: Millis, events: &mut Vec<Event>) {
     let failure = failure.with_plane(v1::Plane::Execution);
     let failure = live.task.complete_failure(failure, "coordinator");
     if let Ok(body) = live.task.decide_fail(failure) {

@@ -20,8 +20,8 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use crate::{
     engine::{
-        active_task::{Done, Live, Waiter, task_response},
-        commit_queue::Followup,
+        active_task::{ActiveTask, Done, Waiter, task_response},
+        commit_queue::PostCommit,
         core::{Core, State},
         effect::Effect,
     },
@@ -58,7 +58,7 @@ impl Core {
         &self,
         clock: &mut Interval,
         store: impl Future<Output = T>,
-        under_way: &mut [Followup],
+        under_way: &mut [PostCommit],
     ) -> T {
         let (mut store, mut ticks) = (pin!(store), 0);
         loop {
@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// Answers everybody who waits for the store, and refuses new calls until it answers again.
-    pub(crate) fn answer_without_store(&self, under_way: &mut [Followup]) {
+    pub(crate) fn answer_without_store(&self, under_way: &mut [PostCommit]) {
         let answered = {
             let mut state = self.lock();
             state.is_away = true;
@@ -115,14 +115,15 @@ pub(crate) async fn write_in_time<T>(
 }
 
 impl State {
-    fn take_answered(&mut self, under_way: &mut [Followup]) -> Vec<Answered> {
+    fn take_answered(&mut self, under_way: &mut [PostCommit]) -> Vec<Answered> {
         let mut all = Vec::new();
-        for followup in under_way.iter_mut().chain(&mut self.queue.followups) {
+        for post_commit in under_way.iter_mut().chain(&mut self.queue.post_commits) {
             let live = |id: Option<TaskId>| id.and_then(|id| self.live.get(&id));
             // A reply about a stored task can return its last confirmed state.
-            let read = live(followup.about).filter(|live| live.published > 0);
-            let changed = live(followup.task.as_ref().map(|task| task.0).or(followup.about));
-            for effect in followup.effects.extract_if(.., |effect| is_answer(effect)) {
+            let read = live(post_commit.depends_on_task).filter(|live| live.published > 0);
+            let changed =
+                live(post_commit.task.as_ref().map(|task| task.0).or(post_commit.depends_on_task));
+            for effect in post_commit.effects.extract_if(.., |effect| is_answer(effect)) {
                 let (done, stored, history) = match effect {
                     Effect::Answer(done, _) => (done, read, Some(0)),
                     Effect::Reply(waiter, _) => {
@@ -137,17 +138,17 @@ impl State {
         }
         let mut calls = Vec::new();
         for live in self.live.values_mut() {
-            let (stored, others) = live.take_impatient();
+            let (stored, others) = live.take_timed_out_waiters();
             calls.extend(stored.iter().chain(&others).filter_map(|waiter| waiter.call));
             // A caller was told of the task, so it has to stay.
-            live.may_vanish &= stored.is_empty();
+            live.may_reply_without_task &= stored.is_empty();
             all.extend(live.answers(stored));
             all.extend(others.into_iter().map(refused));
         }
-        for (id, followed) in &mut self.followed {
-            let (stored, others) = followed.take_impatient();
+        for (id, followed) in &mut self.remote_watches {
+            let (stored, others) = followed.take_timed_out_waiters();
             calls.extend(stored.iter().chain(&others).filter_map(|waiter| waiter.call));
-            followed.may_vanish &= stored.is_empty();
+            followed.may_reply_without_task &= stored.is_empty();
             let answer = || Ok(task_response(marked(working(*id, &followed.context_id))));
             all.extend(stored.into_iter().map(|waiter| (waiter.done, answer())));
             all.extend(others.into_iter().map(refused));
@@ -171,14 +172,14 @@ fn is_answer(effect: &Effect) -> bool {
 impl Waiter {
     /// Whether the step that its caller asked for is among the first `confirmed` events.
     fn is_stored(&self, confirmed: u64) -> bool {
-        confirmed > 0 && self.rode <= confirmed
+        confirmed > 0 && self.depends_on_seq <= confirmed
     }
 }
 
-impl Live {
+impl ActiveTask {
     /// Takes out the waiters that are answered without the store: those whose step is stored, and
     /// those of whose step nothing is known.
-    pub(crate) fn take_impatient(&mut self) -> (Vec<Waiter>, Vec<Waiter>) {
+    pub(crate) fn take_timed_out_waiters(&mut self) -> (Vec<Waiter>, Vec<Waiter>) {
         split(&mut self.waiters, self.published)
     }
 

@@ -7,7 +7,7 @@ use faultline_chassis::limits;
 use faultline_proto::{id::TaskId, v1::Parent};
 
 use crate::{
-    calls::caller::Calling,
+    calls::caller::CallingAttempt,
     engine::core::State,
     error::Error,
     task::{Millis, a2a_view::cancelled},
@@ -15,10 +15,10 @@ use crate::{
 
 /// Parents and children that live.
 #[derive(Default)]
-pub(crate) struct Families(HashMap<TaskId, Kin>);
+pub(crate) struct TaskTree(HashMap<TaskId, Node>);
 
 #[derive(Default)]
-struct Kin {
+struct Node {
     parent: Option<TaskId>,
     children: Vec<Child>,
     /// Children, their children and so on.
@@ -33,7 +33,7 @@ struct Child {
     detached: bool,
 }
 
-impl Families {
+impl TaskTree {
     /// The child lives. Whatever is below it comes with it.
     fn join(&mut self, parent: TaskId, id: TaskId, detached: bool) {
         let child = self.0.entry(id).or_default();
@@ -105,7 +105,7 @@ impl Families {
     fn forget_empty(&mut self, id: TaskId) {
         let mut at = Some(id);
         while let Some(id) = at {
-            let empty = |kin: &&Kin| kin.descendants == 0 && (kin.is_gone || kin.parent.is_none());
+            let empty = |kin: &&Node| kin.descendants == 0 && (kin.is_gone || kin.parent.is_none());
             let Some(parent) = self.0.get(&id).filter(empty).map(|kin| kin.parent) else { return };
             self.0.remove(&id);
             at = parent;
@@ -125,7 +125,7 @@ impl Families {
 
 impl State {
     /// May this attempt call others? Asked in the same breath as what it does then.
-    pub(crate) fn check_current(&self, calling: &Calling) -> Result<(), Error> {
+    pub(crate) fn check_current(&self, calling: &CallingAttempt) -> Result<(), Error> {
         match self.live.get(&calling.task) {
             Some(live) if live.task.is_current(calling.attempt) => Ok(()),
             _ => Err(self.not_current()),
@@ -135,22 +135,22 @@ impl State {
     /// Of an attempt that is not current here: where others may have it, it is to ask again, and
     /// `Core::believe_in_time` tells.
     pub(crate) fn not_current(&self) -> Error {
-        if self.is_shared { Error::Elsewhere } else { Error::AttemptOver }
+        if self.is_shared { Error::NotOwner } else { Error::AttemptOver }
     }
 
     /// There are others, who may have what we do not.
     pub(crate) fn may_be_elsewhere(&self) -> bool {
-        self.is_shared && !self.registry.elsewhere.is_empty()
+        self.is_shared && !self.registry.peer_load.is_empty()
     }
 
     /// The parentage of a new child, if there may be one more.
-    pub(crate) fn parentage(&self, calling: &Calling) -> Result<Parent, Error> {
+    pub(crate) fn parentage(&self, calling: &CallingAttempt) -> Result<Parent, Error> {
         let Some(live) = self.live.get(&calling.task) else { return Err(Error::AttemptOver) };
         let depth = live.task.depth() + 1;
         if depth > limits::DELEGATION_DEPTH_MAX {
             return Err(Error::TooDeep);
         }
-        if self.families.below_root(calling.task) >= limits::DESCENDANTS_MAX {
+        if self.task_tree.below_root(calling.task) >= limits::DESCENDANTS_MAX {
             return Err(Error::TooManyDescendants);
         }
         Ok(Parent {
@@ -169,13 +169,13 @@ impl State {
         let lives = |id: &TaskId| self.live.get(id).is_some_and(|live| !live.task.is_final());
         let parent = parent.task_id.parse::<TaskId>().ok();
         match parent.filter(lives) {
-            Some(parent) => self.families.join(parent, id, detached),
+            Some(parent) => self.task_tree.join(parent, id, detached),
             // It may live elsewhere; should it have ended, that is found out soon.
             None if self.is_shared => {
-                parent.into_iter().for_each(|parent| self.families.join(parent, id, detached));
+                parent.into_iter().for_each(|parent| self.task_tree.join(parent, id, detached));
             }
             None if detached => {
-                parent.into_iter().for_each(|parent| self.families.join_gone(parent, id));
+                parent.into_iter().for_each(|parent| self.task_tree.join_gone(parent, id));
             }
             // It should have ended with its parent.
             None => {
@@ -186,18 +186,18 @@ impl State {
     }
 
     /// Is it a relative of ours that another coordinator has?
-    pub(crate) fn is_kin_elsewhere(&self, id: &TaskId) -> bool {
-        self.families.lives(id) && !self.live.contains_key(id)
+    pub(crate) fn is_remote_relative(&self, id: &TaskId) -> bool {
+        self.task_tree.lives(id) && !self.live.contains_key(id)
     }
 
     pub(crate) fn kin_elsewhere(&self) -> Vec<TaskId> {
-        let all = self.families.0.keys().filter(|id| self.is_kin_elsewhere(id));
+        let all = self.task_tree.0.keys().filter(|id| self.is_remote_relative(id));
         all.copied().collect()
     }
 
     /// A relative that another coordinator had has ended.
-    pub(crate) fn kin_ended(&mut self, id: TaskId, now: Millis) {
-        if self.is_kin_elsewhere(&id) {
+    pub(crate) fn on_remote_relative_ended(&mut self, id: TaskId, now: Millis) {
+        if self.is_remote_relative(&id) {
             self.end_children(id, now);
         }
     }
@@ -211,14 +211,14 @@ impl State {
     /// A task has just ended, as the last thing that was queued: whatever ends with it is queued
     /// behind it and written in the same commit.
     pub(crate) fn end_children(&mut self, id: TaskId, now: Millis) {
-        let mut ending = VecDeque::from(self.families.leave(id));
+        let mut ending = VecDeque::from(self.task_tree.leave(id));
         while let Some(id) = ending.pop_front() {
             if self.cancel_child(id, now) {
                 self.queue.bind_last();
             }
-            ending.extend(self.families.leave(id));
+            ending.extend(self.task_tree.leave(id));
         }
-        self.leave_stops(now);
+        self.enqueue_deferred_cancels(now);
     }
 
     /// False: it has ended already.

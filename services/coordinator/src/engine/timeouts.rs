@@ -33,7 +33,7 @@ const FAR: Duration = Duration::from_secs(24 * 60 * 60);
 const AT_ONCE: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Due {
+pub(crate) enum Timer {
     /// The task has used up its time.
     Deadline(TaskId),
     /// The task has paused after a failed attempt.
@@ -58,7 +58,7 @@ impl Core {
                 }
             };
             tokio::select! {
-                () = due => self.change(|state| state.do_what_is_due(Instant::now(), now())),
+                () = due => self.change(|state| state.fire_due_timers(Instant::now(), now())),
                 () = self.sooner.notified() => {}
             }
         }
@@ -88,7 +88,7 @@ impl Core {
 }
 
 impl State {
-    pub(crate) fn do_what_is_due(&mut self, at: Instant, now: Millis) {
+    pub(crate) fn fire_due_timers(&mut self, at: Instant, now: Millis) {
         for _ in 0..AT_ONCE {
             let Some(due) = self.timers.pop(at) else { return };
             // Memory is not to be trusted, or no longer ours: whoever reads the store sets anew.
@@ -96,11 +96,11 @@ impl State {
                 continue;
             }
             match due {
-                Due::Deadline(id) => self.run_out(id, now),
-                Due::Pause(id) => self.place(id, now),
-                Due::Question(id) => self.expire_questions(id, now),
-                Due::Abandoned(id) => self.give_up(id, now),
-                Due::Stopped(worker, id, attempt) => self.note_orphan(worker, id, attempt),
+                Timer::Deadline(id) => self.run_out(id, now),
+                Timer::Pause(id) => self.place(id, now),
+                Timer::Question(id) => self.expire_questions(id, now),
+                Timer::Abandoned(id) => self.give_up(id, now),
+                Timer::Stopped(worker, id, attempt) => self.note_orphan(worker, id, attempt),
             }
         }
     }
@@ -112,14 +112,14 @@ impl State {
             self.forget_time(id);
             return;
         }
-        let (budget, due) = (live.task.budget, Due::Deadline(id));
+        let (budget, due) = (live.task.budget, Timer::Deadline(id));
         if let Some(at) = live.task.retry_at {
             let pause = until(at, now()).min(limits::RETRY_BACKOFF_MAX);
-            self.timers.set(Due::Pause(id), Instant::now() + pause);
+            self.timers.set(Timer::Pause(id), Instant::now() + pause);
         }
         match live.task.next_expiry() {
-            Some(at) => self.timers.set(Due::Question(id), Instant::now() + until(at, now())),
-            None => self.timers.clear(Due::Question(id)),
+            Some(at) => self.timers.set(Timer::Question(id), Instant::now() + until(at, now())),
+            None => self.timers.clear(Timer::Question(id)),
         }
         if budget.limit().is_none() {
             return;
@@ -137,7 +137,9 @@ impl State {
 
     /// A task leaves memory, or has ended.
     pub(crate) fn forget_time(&mut self, id: TaskId) {
-        for due in [Due::Deadline(id), Due::Pause(id), Due::Question(id), Due::Abandoned(id)] {
+        for due in
+            [Timer::Deadline(id), Timer::Pause(id), Timer::Question(id), Timer::Abandoned(id)]
+        {
             self.timers.clear(due);
         }
     }
@@ -180,14 +182,18 @@ impl State {
     /// The client of a call that wanted this task went away before it was answered.
     pub(crate) fn abandon_after(&mut self, id: TaskId, grace: Duration) {
         // Its caller came back elsewhere before we noticed that it had gone.
-        if self.wanted.get(&id).is_some_and(|since| since.elapsed() < limits::PEER_WATCH_TTL) {
+        if self
+            .watched_by_peers
+            .get(&id)
+            .is_some_and(|since| since.elapsed() < limits::PEER_WATCH_TTL)
+        {
             return;
         }
-        let known = self.live.contains_key(&id) || self.followed.contains_key(&id);
+        let known = self.live.contains_key(&id) || self.remote_watches.contains_key(&id);
         if self.closed.is_some() || !known && !self.may_be_elsewhere() {
             return;
         }
-        let (due, at) = (Due::Abandoned(id), Instant::now() + grace);
+        let (due, at) = (Timer::Abandoned(id), Instant::now() + grace);
         // Of several that went away each has its time to come back.
         let at = self.timers.at(due).map_or(at, |known| known.max(at));
         self.timers.set(due, at);
@@ -196,18 +202,19 @@ impl State {
     /// What this call is for is known now. True: its client went away before that.
     pub(crate) fn has_left(&mut self, caller: &Caller) -> bool {
         let announced = caller.call.filter(|_| caller.cancel_after.is_some());
-        announced.is_some_and(|call| !self.coming.remove(&call))
+        announced.is_some_and(|call| !self.early_disconnects.remove(&call))
     }
 
     /// Somebody follows it at another coordinator: its caller came back there.
     pub(crate) fn is_wanted_elsewhere(&mut self, id: TaskId) {
-        self.timers.clear(Due::Abandoned(id));
+        self.timers.clear(Timer::Abandoned(id));
         let now = Instant::now();
-        if self.wanted.len() >= limits::PEER_WATCHES_MAX {
-            self.wanted.retain(|_, since| now.duration_since(*since) < limits::PEER_WATCH_TTL);
+        if self.watched_by_peers.len() >= limits::PEER_WATCHES_MAX {
+            self.watched_by_peers
+                .retain(|_, since| now.duration_since(*since) < limits::PEER_WATCH_TTL);
         }
-        if self.wanted.len() < limits::PEER_WATCHES_MAX {
-            self.wanted.insert(id, now);
+        if self.watched_by_peers.len() < limits::PEER_WATCHES_MAX {
+            self.watched_by_peers.insert(id, now);
         }
     }
 
@@ -217,7 +224,7 @@ impl State {
         }
         let Some(live) = self.live.get(&id) else {
             if self.is_shared {
-                self.forsaken.push(id);
+                self.remote_to_cancel.push(id);
             }
             return;
         };
@@ -235,7 +242,7 @@ impl State {
             worker.stop(id);
         }
         let at = Instant::now() + limits::ORPHANED_AFTER;
-        self.timers.set(Due::Stopped(worker, id, attempt), at);
+        self.timers.set(Timer::Stopped(worker, id, attempt), at);
     }
 
     fn note_orphan(&mut self, worker_id: WorkerId, id: TaskId, attempt: u32) {
@@ -270,7 +277,7 @@ impl Tie {
     }
 
     /// The call was answered.
-    pub(crate) fn untie(mut self) {
+    pub(crate) fn disarm(mut self) {
         self.core = None;
     }
 }

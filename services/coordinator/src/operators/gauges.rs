@@ -125,7 +125,7 @@ fn look(core: &Weak<Core>, seen: &mut Observed) -> bool {
             seen.gauge(&CIRCUIT, label, circuit);
         }
     }
-    seen.gauge(&COORDINATORS, [], (1 + state.registry.elsewhere.count()) as f64);
+    seen.gauge(&COORDINATORS, [], (1 + state.registry.peer_load.count()) as f64);
     seen.gauge(&OFFERED, [], offered.into());
     seen.gauge(&ORPHANS, [], orphans.into());
     seen.gauge(&STORE_QUEUE, [], state.queue.writes.len() as f64);

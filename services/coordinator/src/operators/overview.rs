@@ -30,7 +30,7 @@ impl Core {
         let state = self.lock();
         let workers = &state.registry.workers;
         let is_here = |id: &WorkerId| workers.get(id).is_some_and(|worker| worker.is_attached());
-        agents.iter_mut().for_each(|agent| state.registry.elsewhere.add_to(agent, is_here));
+        agents.iter_mut().for_each(|agent| state.registry.peer_load.add_to(agent, is_here));
         Ok(AgentsResponse { agents })
     }
 
@@ -64,7 +64,7 @@ impl Core {
     pub(crate) fn workers(&self) -> WorkersResponse {
         let mut workers = self.workers_here();
         let state = self.lock();
-        let elsewhere = state.registry.elsewhere.workers().cloned();
+        let elsewhere = state.registry.peer_load.workers().cloned();
         workers.extend(elsewhere);
         drop(state);
         // One that has just moved may be told of twice: attached counts.

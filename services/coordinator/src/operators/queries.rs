@@ -81,7 +81,7 @@ impl Core {
     ) -> Result<ActivityResponse, Error> {
         caller.check_operates()?;
         let over = buckets(request.from.as_ref(), request.bucket_ms, now())?;
-        let agents = self.pulse_over(over).await?;
+        let agents = self.cached_activity(over).await?;
         let (from, bucket_ms) = (Some(timestamp(over.from)), over.width as u32);
         Ok(ActivityResponse { from, bucket_ms, agents })
     }
@@ -176,7 +176,7 @@ fn shown(stored: StoredEvent, caller: &Caller) -> Result<NumberedEvent, Error> {
 }
 
 impl Core {
-    pub(crate) async fn pulse_over(&self, over: Buckets) -> Result<Vec<AgentActivity>, Error> {
+    async fn cached_activity(&self, over: Buckets) -> Result<Vec<AgentActivity>, Error> {
         let known = self.pulse.known(over);
         let rest = known.as_ref().map_or(over, |known| over.after(&known.over));
         let fresh = Counted { over: rest, agents: self.store.activity(rest).await? };

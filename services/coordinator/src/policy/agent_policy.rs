@@ -21,11 +21,11 @@ const LEASE_MS_MIN: u64 = 500;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     /// For tasks of callers.
-    pub(crate) retry: retry::Rules,
+    pub(crate) retry: retry::RetryRules,
     /// For tasks that another agent gave it.
     pub(crate) delegated_retries: u32,
     pub(crate) budget: retry::Allowance,
-    pub(crate) breaker: circuit_breaker::Rules,
+    pub(crate) breaker: circuit_breaker::BreakerRules,
     /// How long a task may be active.
     pub(crate) timeout: Option<Duration>,
     /// Tasks that may wait for a slot.
@@ -48,7 +48,7 @@ impl Policy {
         let retries = own.and_then(|p| p.retries).or(offer.retries).unwrap_or(config.retries);
         let delegated = own.and_then(|p| p.delegated_retries);
         Self {
-            retry: retry::Rules {
+            retry: retry::RetryRules {
                 retries,
                 base: Duration::from_millis(base),
                 cap: Duration::from_millis(cap),
@@ -62,7 +62,7 @@ impl Policy {
             timeout: Some(own.and_then(|p| p.timeout_ms).unwrap_or(offer.timeout_ms))
                 .filter(|ms| *ms > 0)
                 .map(Duration::from_millis),
-            breaker: circuit_breaker::Rules { failures, open: Duration::from_millis(open) },
+            breaker: circuit_breaker::BreakerRules { failures, open: Duration::from_millis(open) },
             queue_max: own.and_then(|p| p.queue_max).unwrap_or(config.queue_max),
             slots_max: own.and_then(|p| p.slots_max),
             losses_max: losses_max(config, offer),
@@ -70,9 +70,9 @@ impl Policy {
         }
     }
 
-    pub(crate) fn retry_rules(&self, delegated: bool) -> retry::Rules {
+    pub(crate) fn retry_rules(&self, delegated: bool) -> retry::RetryRules {
         let retries = if delegated { self.delegated_retries } else { self.retry.retries };
-        retry::Rules { retries, ..self.retry }
+        retry::RetryRules { retries, ..self.retry }
     }
 }
 
@@ -206,9 +206,9 @@ mod tests {
     fn the_defaults_are_three_retries_and_one_below_another_agent() {
         let policy = Policy::of(&Config::default(), &offer("a"));
         let (base, cap) = (Duration::from_secs(1), Duration::from_secs(30));
-        assert_eq!(policy.retry_rules(false), retry::Rules { retries: 3, base, cap });
-        assert_eq!(policy.retry_rules(true), retry::Rules { retries: 1, base, cap });
-        assert_eq!(policy.breaker, circuit_breaker::Rules { failures: 3, open: cap });
+        assert_eq!(policy.retry_rules(false), retry::RetryRules { retries: 3, base, cap });
+        assert_eq!(policy.retry_rules(true), retry::RetryRules { retries: 1, base, cap });
+        assert_eq!(policy.breaker, circuit_breaker::BreakerRules { failures: 3, open: cap });
         let never = AgentOffer { retries: Some(0), ..offer("a") };
         assert_eq!(Policy::of(&Config::default(), &never).retry_rules(true).retries, 0);
     }

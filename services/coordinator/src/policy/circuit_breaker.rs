@@ -20,7 +20,7 @@ use crate::task::{
 
 /// When it opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rules {
+pub(crate) struct BreakerRules {
     /// Tasks in a row; 0: never.
     pub(crate) failures: u32,
     pub(crate) open: Duration,
@@ -51,7 +51,7 @@ pub(crate) enum Circuit {
 
 /// What the end of a task says about its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum HealthSignal {
     /// It answered, if only with an error of its trade.
     Serves,
     CannotServe,
@@ -83,7 +83,12 @@ impl Breaker {
     /// May one more task go to the agent? The probe itself may again, when its attempt was lost.
     /// A probe that neither ends nor fails in the time that the circuit is open for hangs, and
     /// another is let through.
-    pub(crate) fn lets_through(&self, task: Option<TaskId>, rules: &Rules, now: Instant) -> bool {
+    pub(crate) fn lets_through(
+        &self,
+        task: Option<TaskId>,
+        rules: &BreakerRules,
+        now: Instant,
+    ) -> bool {
         let Some(opened) = &self.opened else { return true };
         match opened.probe {
             _ if now < opened.until => false,
@@ -107,14 +112,20 @@ impl Breaker {
     }
 
     /// True: the circuit has opened or closed with this.
-    pub(crate) fn heard(&mut self, task: TaskId, said: Said, rules: &Rules, now: Instant) -> bool {
+    pub(crate) fn record(
+        &mut self,
+        task: TaskId,
+        signal: HealthSignal,
+        rules: &BreakerRules,
+        now: Instant,
+    ) -> bool {
         let probed = |opened: &Opened| opened.probe.is_some_and(|(probe, _)| probe == task);
-        match said {
-            Said::Serves => {
+        match signal {
+            HealthSignal::Serves => {
                 self.failures = 0;
                 self.opened.take().is_some()
             }
-            Said::CannotServe => {
+            HealthSignal::CannotServe => {
                 self.failures = self.failures.saturating_add(1);
                 self.last_failure = Some(now);
                 let opens = match &self.opened {
@@ -127,7 +138,7 @@ impl Breaker {
                 }
                 opens
             }
-            Said::Nothing => {
+            HealthSignal::Nothing => {
                 if let Some(opened) = self.opened.as_mut().filter(|opened| probed(opened)) {
                     opened.probe = None;
                 }
@@ -159,18 +170,18 @@ pub(crate) fn cannot_serve(failure: &Failure) -> bool {
 /// time by itself or the operator. Less than that was its caller's wish, and says nothing: else
 /// one hasty caller could have the agent left alone for everybody. Nor does time that ran out in a
 /// queue.
-pub(crate) fn said_by(task: &Task, own_time: Option<Duration>) -> Said {
+pub(crate) fn said_by(task: &Task, own_time: Option<Duration>) -> HealthSignal {
     let hasty = || own_time.is_none_or(|own| task.budget.limit().is_some_and(|l| l < own));
     let queued = || task.attempts.last().is_none_or(|last| last.outcome() != Outcome::Ended);
     match (task.state, &task.failure) {
-        (TaskState::Canceled, _) => Said::Nothing,
+        (TaskState::Canceled, _) => HealthSignal::Nothing,
         (TaskState::Failed, Some(f))
             if f.row() == &reason::TASK_TIMEOUT && (hasty() || queued()) =>
         {
-            Said::Nothing
+            HealthSignal::Nothing
         }
-        (TaskState::Failed, Some(failure)) if cannot_serve(failure) => Said::CannotServe,
-        _ => Said::Serves,
+        (TaskState::Failed, Some(failure)) if cannot_serve(failure) => HealthSignal::CannotServe,
+        _ => HealthSignal::Serves,
     }
 }
 

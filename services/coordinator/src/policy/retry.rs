@@ -19,7 +19,7 @@ const JITTER: f64 = 0.2;
 
 /// How often and how soon.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Rules {
+pub(crate) struct RetryRules {
     pub(crate) retries: u32,
     /// The first pause; each later one is twice as long.
     pub(crate) base: Duration,
@@ -84,7 +84,7 @@ impl From<No> for NotRetried {
 /// The pause before the next attempt, or why there is none.
 pub(crate) fn pause(
     failure: &Failure,
-    rules: &Rules,
+    rules: &RetryRules,
     situation: &Situation,
 ) -> Result<Duration, No> {
     let spent_elsewhere = failure.retries_spent > 0;
@@ -135,7 +135,7 @@ fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
     }
 }
 
-fn backoff(rules: &Rules, situation: &Situation) -> Duration {
+fn backoff(rules: &RetryRules, situation: &Situation) -> Duration {
     let factor = 2u32.saturating_pow(situation.retries);
     let pause = rules.base.saturating_mul(factor).min(rules.cap);
     pause.mul_f64(1.0 + JITTER * (2.0 * situation.chance - 1.0)).min(rules.cap)

@@ -48,7 +48,7 @@ impl Core {
         self.write_push(|state| {
             if let Some(live) = state.live.get_mut(&task.id) {
                 // Whoever asks for its statuses was told of it, so it must stay.
-                live.may_vanish = false;
+                live.may_reply_without_task = false;
             }
             PushWrite::Set(row)
         })

@@ -100,7 +100,7 @@ impl Link for LinkService {
                     call = incoming.message() => call,
                     () = farewell.cancelled(), if !told => {
                         told = true;
-                        line.say_goodbye();
+                        line.announce_leaving();
                         continue;
                     }
                     () = line.replies.closed() => break,
@@ -277,7 +277,7 @@ impl Line {
         }
     }
 
-    fn open_stream<S: Source>(
+    fn open_stream<S: FrameSource>(
         self: &Arc<Self>,
         id: u64,
         measured: Measured,
@@ -313,7 +313,7 @@ impl Line {
     async fn pump(
         &self,
         id: u64,
-        mut source: impl Source,
+        mut source: impl FrameSource,
         reader: &Reader,
         extensions: Extensions,
         span: &mut Span,
@@ -360,7 +360,7 @@ impl Line {
     }
 
     /// New calls are to be made elsewhere.
-    fn say_goodbye(&self) {
+    fn announce_leaving(&self) {
         let body = Some(reply::Body::Moved(Moved::default()));
         if self.replies.try_send(Reply { id: GOODBYE, body, extensions: Vec::new() }).is_err() {
             self.cut.cancel();
@@ -414,18 +414,18 @@ impl Line {
 }
 
 /// What a stream is read from.
-trait Source: Send + 'static {
+trait FrameSource: Send + 'static {
     /// The next frame; `None`: that was all.
     fn next(&mut self) -> impl Future<Output = Result<Option<Frame>, Error>> + Send;
 }
 
-impl Source for Subscription {
+impl FrameSource for Subscription {
     async fn next(&mut self) -> Result<Option<Frame>, Error> {
         Subscription::next(self).await
     }
 }
 
-impl Source for Watching {
+impl FrameSource for Watching {
     async fn next(&mut self) -> Result<Option<Frame>, Error> {
         let changed = Watching::next(self).await;
         Ok(changed.map(|changed| Frame { changed: Some(changed), ..Frame::default() }))

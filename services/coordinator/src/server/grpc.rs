@@ -38,7 +38,7 @@ use tokio::{sync::oneshot, time::Instant};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
 use crate::{
-    api::{delegation::Claimed, subscription::Subscription},
+    api::{delegation::AttemptCredentials, subscription::Subscription},
     calls::{
         caller::{CallKey, Caller},
         roles,
@@ -69,12 +69,12 @@ const WAY_BACK: Duration = Duration::from_millis(20);
 const SHORTEST: Duration = Duration::from_millis(1);
 
 #[derive(Clone)]
-pub(crate) struct Doors {
+pub(crate) struct A2aEndpoint {
     core: Arc<Core>,
     calls: Arc<AtomicU64>,
 }
 
-impl Doors {
+impl A2aEndpoint {
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self { core, calls: Arc::default() }
     }
@@ -84,7 +84,7 @@ impl Doors {
         let identity = roles::identity(request.extensions())?;
         let binding = identity.role().map(|_| identity.binding());
         match claimed(request.metadata(), binding) {
-            Some(claimed) => Ok(self.core.believe_in_time(caller, claimed).await?),
+            Some(claimed) => Ok(self.core.authenticate_attempt_with_store(caller, claimed).await?),
             None => {
                 roles::check_may_name_principals(&identity)?;
                 roles::check_principal(&caller.principal)?;
@@ -128,9 +128,9 @@ fn text<'a>(metadata: &'a MetadataMap, name: &str) -> &'a str {
 }
 
 /// What a call says of the attempt that makes it; `None`: no agent makes it.
-fn claimed(metadata: &MetadataMap, binding: Option<Binding>) -> Option<Claimed> {
+fn claimed(metadata: &MetadataMap, binding: Option<Binding>) -> Option<AttemptCredentials> {
     metadata.get(TASK)?;
-    Some(Claimed {
+    Some(AttemptCredentials {
         token: text(metadata, TASK).to_owned(),
         key: text(metadata, KEY).to_owned(),
         detached: text(metadata, DETACHED) == "true",
@@ -242,7 +242,7 @@ fn frames(span: Span, subscription: Result<Subscription, Error>) -> Result<Frame
 }
 
 #[tonic::async_trait]
-impl A2aService for Doors {
+impl A2aService for A2aEndpoint {
     type SendStreamingMessageStream = Frames;
     type SubscribeToTaskStream = Frames;
 

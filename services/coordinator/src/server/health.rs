@@ -31,7 +31,7 @@ use tonic_health::pb::{
 
 use crate::{
     engine::core::{Closed, Core},
-    server::{gateway_link::LinkService, grpc::Doors, keda::Scaler, worker_hub::HubService},
+    server::{gateway_link::LinkService, grpc::A2aEndpoint, keda::Scaler, worker_hub::HubService},
 };
 
 /// What there is to ask for. They all need the store, so they are as the whole is.
@@ -39,8 +39,8 @@ const SERVICES: [&str; 6] = [
     "",
     LinkServer::<LinkService>::NAME,
     HubServer::<HubService>::NAME,
-    A2aServiceServer::<Doors>::NAME,
-    MeshServer::<Doors>::NAME,
+    A2aServiceServer::<A2aEndpoint>::NAME,
+    MeshServer::<A2aEndpoint>::NAME,
     ExternalScalerServer::<Scaler>::NAME,
 ];
 

@@ -207,7 +207,7 @@ impl State {
         worker.name = hello.name;
         worker.slots = hello.slots;
         worker.draining = false;
-        worker.sent_away = false;
+        worker.evicted = false;
         worker.agents = hello.agents.iter().map(|a| a.name.clone()).collect();
         worker.link = Presence::Attached { session, outbox };
         for offer in &hello.agents {
@@ -267,7 +267,7 @@ impl State {
                     match live.task.reported {
                         _ if held || !live.assigned => {}
                         0 => {
-                            live.told = live.task.answers.len();
+                            live.answers_sent = live.task.answers.len();
                             again.push(to_worker::Body::Assign(assign_message(live, &self.tokens)))
                         }
                         _ => forgotten.push(task),
@@ -277,7 +277,7 @@ impl State {
                     let told = held && live.task.answers.len() > live.task.answers_known;
                     let answered = told && computing;
                     if told {
-                        live.told = live.task.answers_known;
+                        live.answers_sent = live.task.answers_known;
                     }
                     if let Some(worker) = self.registry.workers.get_mut(&id) {
                         worker.start(task, live.task.runner(), attempt, computing && !answered);
@@ -327,7 +327,7 @@ impl State {
     }
 
     /// We leave: every worker should look for our successor and keep its work.
-    pub(crate) fn say_goodbye(&mut self) {
+    pub(crate) fn announce_leaving(&mut self) {
         let ids: Vec<_> = self.registry.workers.keys().copied().collect();
         for id in ids {
             self.tell(id, ToWorker { body: Some(to_worker::Body::Drain(Drain {})) });

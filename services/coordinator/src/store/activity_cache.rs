@@ -17,7 +17,7 @@ const SETTLED_AFTER_MS: Millis = 10_000;
 
 /// What was counted, for each width of buckets that was asked for lately.
 #[derive(Default)]
-pub(crate) struct Pulse(Mutex<VecDeque<Counted>>);
+pub(crate) struct ActivityCache(Mutex<VecDeque<Counted>>);
 
 /// All that happened in these buckets.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub(crate) struct Counted {
     pub(crate) agents: Vec<AgentActivity>,
 }
 
-impl Pulse {
+impl ActivityCache {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Counted>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -428,6 +428,7 @@ suite! {
     tasks_are_walked_by_age
     a_worker_id_stays_bound_to_its_first_credential
     of_two_credentials_that_introduce_one_id_one_wins
+    credential_binds_a_limited_number_of_worker_ids
     a_key_of_another_task_refuses_the_step
     a_child_needs_a_parent_that_lives
 }

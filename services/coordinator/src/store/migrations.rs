@@ -104,4 +104,8 @@ pub(crate) const STEPS: &[&str] = &[
     ALTER TABLE agents ADD COLUMN offered_ms INTEGER NOT NULL DEFAULT 0;
     UPDATE agents SET offered_ms = CAST(strftime('%s', 'now') AS INTEGER) * 1000;
 ",
+    "
+    -- How many worker ids a credential has bound, and which of them are stale.
+    CREATE INDEX workers_by_binding ON workers (binding, seen_ms);
+",
 ];

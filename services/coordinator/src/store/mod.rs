@@ -135,7 +135,7 @@ pub(crate) enum Write {
     /// From exactly this version to the row's.
     Advance { from: u64, row: Row, events: Vec<StoredEvent>, with: Option<Box<Extras>> },
     /// The same for a task that another coordinator may have: the version alone decides.
-    Foreign { from: u64, row: Row, events: Vec<StoredEvent>, with: Option<Box<Extras>> },
+    CompareAndSwap { from: u64, row: Row, events: Vec<StoredEvent>, with: Option<Box<Extras>> },
     /// It waits for a worker of this agent, and any coordinator that has one may claim it. Its next
     /// step takes it out again. Never refused.
     Queue { id: TaskId, agent: String },
@@ -166,7 +166,9 @@ impl Write {
         match self {
             Self::Insert { events, .. }
             | Self::Advance { events, .. }
-            | Self::Foreign { events, .. } => events.iter().map(|event| event.body.len()).sum(),
+            | Self::CompareAndSwap { events, .. } => {
+                events.iter().map(|event| event.body.len()).sum()
+            }
             Self::Erase { key, .. } => {
                 key.as_ref().and_then(|key| key.reply.as_ref()).map_or(0, Bytes::len)
             }
@@ -283,6 +285,14 @@ impl Scope {
             && self.agent.as_ref().is_none_or(|a| *a == row.agent)
             && (self.agents.is_empty() || self.agents.contains(&row.agent))
     }
+}
+
+/// The worker ids that one credential may bind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BindingQuota {
+    pub(crate) max: usize,
+    /// Bindings of ids that were last seen before this give way to new ones.
+    pub(crate) stale_before: Millis,
 }
 
 /// Which tasks, and from where on.
@@ -431,8 +441,15 @@ pub(crate) trait Store: Send + Sync + 'static {
     fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>>;
 
     /// Binds a worker's id to a credential unless it is bound already, for all coordinators on this
-    /// store. The binding in force, once it is durable.
-    fn introduce(&self, worker: WorkerId, to: Binding, at: Millis) -> Reading<'_, Binding>;
+    /// store. The binding in force, once it is durable; `None`: the id is new and the credential has
+    /// used up its quota.
+    fn introduce(
+        &self,
+        worker: WorkerId,
+        to: Binding,
+        at: Millis,
+        quota: BindingQuota,
+    ) -> Reading<'_, Option<Binding>>;
 
     /// Keeps the bindings of these workers, and forgets those of workers that no coordinator has
     /// kept since `before`.

@@ -49,7 +49,7 @@ pub(crate) use self::address::without_password;
 pub use self::temp_database::Database;
 use self::{address::Address, read::unavailable, write::Order};
 use super::{
-    Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Notice, Page, PushKey, PushRow,
+    Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Notice, Page, PushKey, PushRow,
     ReadError, Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent,
     Story, Wanted, Write, Written,
 };
@@ -369,8 +369,14 @@ impl Store for Postgres {
         self.read(move |c| async move { to_read(push::take(c, me, true).await) }.boxed())
     }
 
-    fn introduce(&self, worker: WorkerId, to: Binding, at: Millis) -> Reading<'_, Binding> {
-        self.read(move |c| workers::introduce(c, worker, to, at).map(to_read).boxed())
+    fn introduce(
+        &self,
+        worker: WorkerId,
+        to: Binding,
+        at: Millis,
+        quota: BindingQuota,
+    ) -> Reading<'_, Option<Binding>> {
+        self.read(move |c| workers::introduce(c, worker, to, at, quota).map(to_read).boxed())
     }
 
     fn keep_introduced(&self, known: Vec<WorkerId>, at: Millis, before: Millis) -> Reading<'_, ()> {

@@ -23,7 +23,7 @@ const BATCH: usize = 2000;
 
 /// A task that has ended.
 #[derive(Clone, Debug)]
-pub struct Past {
+pub struct SeedTask {
     pub agent: String,
     pub principal: String,
     pub context: String,
@@ -35,7 +35,7 @@ pub struct Past {
 }
 
 /// What `echo` has just done.
-impl Default for Past {
+impl Default for SeedTask {
     fn default() -> Self {
         Self {
             agent: "echo".to_owned(),
@@ -49,9 +49,9 @@ impl Default for Past {
 }
 
 /// Adds finished tasks to a store that nobody else has open. Their ids, in the same order.
-pub async fn fill(
+pub async fn seed(
     store: &str,
-    past: impl IntoIterator<Item = Past>,
+    past: impl IntoIterator<Item = SeedTask>,
 ) -> Result<Vec<TaskId>, StartError> {
     let config = Config { store: store.to_owned(), ..Config::default() };
     let store = super::open(&config).await?;
@@ -76,7 +76,7 @@ pub async fn fill(
     Ok(ids)
 }
 
-pub(crate) fn finished(past: Past) -> Write {
+pub(crate) fn finished(past: SeedTask) -> Write {
     let parts = vec![Part { content: Some(Content::Text("hello".to_owned())), ..Part::default() }];
     let message = Message {
         message_id: "m1".to_owned(),

@@ -33,7 +33,7 @@ use self::{
     write::{Batch, write_loop},
 };
 use super::{
-    Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
+    Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
     Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story,
     Wanted, Write, Written, migrations::STEPS,
 };
@@ -307,8 +307,14 @@ impl Store for Sqlite {
         self.read(push::unfinished)
     }
 
-    fn introduce(&self, worker: WorkerId, to: Binding, at: Millis) -> Reading<'_, Binding> {
-        self.write(move |c| workers::introduce(c, worker, to, at))
+    fn introduce(
+        &self,
+        worker: WorkerId,
+        to: Binding,
+        at: Millis,
+        quota: BindingQuota,
+    ) -> Reading<'_, Option<Binding>> {
+        self.write(move |c| workers::introduce(c, worker, to, at, quota))
     }
 
     fn keep_introduced(

@@ -27,7 +27,8 @@ use faultline_proto::{
 use prost_types::Timestamp;
 
 use crate::task::{
-    artifacts::Artifacts, frame::Ids, time_budget::Budget, tolerated::Tolerated, trace_segment::Run,
+    artifacts::Artifacts, frame::Ids, time_budget::Budget, tolerated::Tolerated,
+    trace_segment::TraceSegment,
 };
 
 /// Whose tasks are those of a caller that nobody has named: a mesh without tokens has only this
@@ -78,7 +79,7 @@ pub(crate) struct Task {
     pub(crate) budget: Budget,
     pub(crate) status_at: Millis,
     /// What it does since somebody last called or answered.
-    pub(crate) run: Run,
+    pub(crate) run: TraceSegment,
     pub(crate) status_message: Option<Message>,
     pub(crate) failure: Option<Failure>,
     /// Why the attempt that ended it was the last.
@@ -160,7 +161,7 @@ impl Task {
             created,
             budget: Budget::default(),
             status_at: created,
-            run: Run { began: created, first: 1, ..Run::default() },
+            run: TraceSegment { began: created, first: 1, ..TraceSegment::default() },
             status_message: None,
             failure: None,
             not_retried: NotRetried::Unspecified,

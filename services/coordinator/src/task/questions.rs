@@ -5,16 +5,19 @@ use faultline_chassis::limits;
 use faultline_proto::v1::{Asked, Interrupt, QuestionWithdrawn, event};
 use prost::Message;
 
-use crate::task::{Millis, Refused, Task, is_waiting, millis, report::Verdict};
+use crate::task::{Millis, Refused, Task, is_waiting, millis, report::ReportOutcome};
 
 impl Task {
     /// A worker asks. What an earlier attempt asked is not asked again, and what was answered
     /// meanwhile is on its way to the worker.
-    pub(crate) fn judge_question(&self, mut interrupt: Interrupt) -> Result<Verdict, Refused> {
+    pub(crate) fn judge_question(
+        &self,
+        mut interrupt: Interrupt,
+    ) -> Result<ReportOutcome, Refused> {
         let key = &interrupt.key;
         let open = self.pending.iter().any(|question| question.key == *key);
         if open || self.answers.iter().any(|answer| answer.key == *key) {
-            return Ok(Verdict::Events(Vec::new()));
+            return Ok(ReportOutcome::Events(Vec::new()));
         }
         // A question that was handed up names who asked it first.
         if interrupt.agent.is_empty() {
@@ -26,7 +29,7 @@ impl Task {
         }
         interrupt.path.insert(0, own);
         if self.message_bytes() + interrupt.encoded_len() > limits::TASK_MESSAGE_BYTES_MAX {
-            return Ok(Verdict::TooLarge);
+            return Ok(ReportOutcome::TooLarge);
         }
         let mut open = self.pending.clone();
         open.push(interrupt.clone());
@@ -37,14 +40,14 @@ impl Task {
         if open.len() > 1 && bytes > limits::OPEN_QUESTIONS_BYTES_MAX {
             return Err(Refused::Nonsense("its open questions are too large together"));
         }
-        Ok(Verdict::Events(vec![asked(interrupt, false, open)]))
+        Ok(ReportOutcome::Events(vec![asked(interrupt, false, open)]))
     }
 
     /// A worker takes a question back. If it was answered just now, there is nothing to take back.
-    pub(crate) fn judge_withdrawal(&self, key: String) -> Verdict {
+    pub(crate) fn judge_withdrawal(&self, key: String) -> ReportOutcome {
         let open = self.pending.iter().any(|question| question.key == key);
         let withdrawn = open.then(|| event::Body::Withdrawn(QuestionWithdrawn { key }));
-        Verdict::Events(withdrawn.into_iter().collect())
+        ReportOutcome::Events(withdrawn.into_iter().collect())
     }
 
     /// What ends a step after which the task seems to work although somebody is still asked.

@@ -13,7 +13,7 @@ use crate::task::{
 
 /// What a report does to its task.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum ReportOutcome {
     /// These happen, in this order.
     Events(Vec<event::Body>),
     /// The whole answer is this message; the task never was.
@@ -28,7 +28,7 @@ pub(crate) enum Verdict {
 
 impl Task {
     /// What a worker says.
-    pub(crate) fn decide_report(&self, report: Report) -> Result<Verdict, Refused> {
+    pub(crate) fn decide_report(&self, report: Report) -> Result<ReportOutcome, Refused> {
         if self.is_final() || report.attempt != self.attempt || self.worker.is_empty() {
             return Err(Refused::Fenced);
         }
@@ -47,11 +47,11 @@ impl Task {
         self.judge(body)
     }
 
-    fn judge(&self, body: report::Body) -> Result<Verdict, Refused> {
+    fn judge(&self, body: report::Body) -> Result<ReportOutcome, Refused> {
         use report::Body;
-        let one = |body| Ok(Verdict::Events(vec![body]));
+        let one = |body| Ok(ReportOutcome::Events(vec![body]));
         match body {
-            Body::Started(_) => Ok(Verdict::Events(Vec::new())),
+            Body::Started(_) => Ok(ReportOutcome::Events(Vec::new())),
             Body::Artifact(_)
             | Body::Status(_)
             | Body::Checkpoint(_)
@@ -59,7 +59,7 @@ impl Task {
             | Body::Ask(_)
                 if self.seq >= limits::TASK_EVENTS_MAX =>
             {
-                Ok(Verdict::TooLarge)
+                Ok(ReportOutcome::TooLarge)
             }
             Body::Status(message) => {
                 one(event::Body::Status(StatusChanged { message: Some(self.signed(message)) }))
@@ -79,11 +79,11 @@ impl Task {
                         write.append = append;
                         one(event::Body::Artifact(write))
                     }
-                    Err(TooLarge) => Ok(Verdict::TooLarge),
+                    Err(TooLarge) => Ok(ReportOutcome::TooLarge),
                 }
             }
             Body::Checkpoint(state) if state.len() > limits::CHECKPOINT_BYTES_MAX => {
-                Ok(Verdict::TooLarge)
+                Ok(ReportOutcome::TooLarge)
             }
             Body::Checkpoint(state) => one(event::Body::Checkpointed(Checkpointed { state })),
             Body::Ask(interrupt) => self.judge_question(interrupt),
@@ -93,11 +93,11 @@ impl Task {
             }
             Body::Failed(record) => {
                 let failure = self.complete_failure(Failure::from_record(record), "worker");
-                Ok(Verdict::Failed(Box::new(failure)))
+                Ok(ReportOutcome::Failed(Box::new(failure)))
             }
-            Body::Rejected(message) => Ok(Verdict::Rejected(Box::new(self.signed(message)))),
+            Body::Rejected(message) => Ok(ReportOutcome::Rejected(Box::new(self.signed(message)))),
             Body::Message(message) if self.reported == 0 && self.attempts.len() == 1 => {
-                Ok(Verdict::BareMessage(Box::new(message)))
+                Ok(ReportOutcome::BareMessage(Box::new(message)))
             }
             // Too late for a bare message: the task exists, so the message is its last status.
             Body::Message(message) => {
@@ -107,7 +107,7 @@ impl Task {
                 let failure = self.complete_failure(Failure::from_record(record), "worker");
                 one(event::Body::Tolerated(tolerated::recoverable(failure)))
             }
-            Body::Released(_) => Ok(Verdict::Events(self.decide_release())),
+            Body::Released(_) => Ok(ReportOutcome::Events(self.decide_release())),
             // Told to stop, its task would have ended before this.
             Body::Stopped(_) => {
                 let failure = cancelled("agent", "the agent stopped by itself", None);

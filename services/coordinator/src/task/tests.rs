@@ -8,7 +8,7 @@ use faultline_proto::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::task::{frame::text_message, report::Verdict};
+use crate::task::{frame::text_message, report::ReportOutcome};
 use faultline_proto::v1::interrupt;
 
 const NOW: Millis = 1_700_000_000_000;
@@ -51,23 +51,23 @@ fn take(task: &mut Task, body: report::Body) -> bool {
     let report = report(task, body);
     let number = report.number;
     match task.decide_report(report) {
-        Ok(Verdict::Events(bodies)) => {
+        Ok(ReportOutcome::Events(bodies)) => {
             task.reported = number;
             bodies.into_iter().for_each(|body| act(task, body));
             show_again(task);
             true
         }
-        Ok(Verdict::Rejected(message)) => {
+        Ok(ReportOutcome::Rejected(message)) => {
             let body = task.reject(*message, Failure::new(&reason::TASK_REJECTED));
             act(task, body);
             true
         }
-        Ok(Verdict::Failed(failure)) => {
+        Ok(ReportOutcome::Failed(failure)) => {
             let body = task.decide_fail(*failure).unwrap();
             act(task, body);
             true
         }
-        Ok(Verdict::BareMessage(_) | Verdict::TooLarge) | Err(_) => false,
+        Ok(ReportOutcome::BareMessage(_) | ReportOutcome::TooLarge) | Err(_) => false,
     }
 }
 
@@ -263,7 +263,7 @@ fn a_bare_message_is_one_only_as_the_very_first_report() {
     let task = working();
     let message = report::Body::Message(text_message("hi".into()));
     let verdict = task.decide_report(report(&task, message.clone()));
-    assert!(matches!(verdict, Ok(Verdict::BareMessage(_))));
+    assert!(matches!(verdict, Ok(ReportOutcome::BareMessage(_))));
     let mut later = working();
     take(&mut later, report::Body::Started(Started {}));
     assert!(take(&mut later, message));
@@ -274,7 +274,7 @@ fn a_bare_message_is_one_only_as_the_very_first_report() {
 fn a_failed_task_shows_its_failure_whole_in_task_and_frame() {
     let mut task = working();
     let body = match task.decide_report(report(&task, failed())).unwrap() {
-        Verdict::Failed(failure) => task.decide_fail(*failure).unwrap(),
+        ReportOutcome::Failed(failure) => task.decide_fail(*failure).unwrap(),
         other => panic!("{other:?}"),
     };
     let event = task.apply_now(body, NOW);
@@ -294,7 +294,8 @@ fn a_tolerated_failure_is_shown_and_ends_nothing() {
     take(&mut task, chunk("a", "x", true));
     let failure = Failure::new(&reason::RATE_LIMITED).because("slow down").into_record();
     let tolerated = report::Body::Tolerated(failure);
-    let Ok(Verdict::Events(bodies)) = task.decide_report(report(&task, tolerated.clone())) else {
+    let Ok(ReportOutcome::Events(bodies)) = task.decide_report(report(&task, tolerated.clone()))
+    else {
         panic!("it is taken");
     };
     let [event::Body::Tolerated(stored)] = bodies.as_slice() else { panic!("{bodies:?}") };
@@ -427,7 +428,7 @@ proptest! {
                         _ => report::Body::Stopped(Stopped {}),
                     };
                     match task.decide_report(report(&task, body)) {
-                        Ok(Verdict::Events(bodies)) => { task.reported += 1; bodies }
+                        Ok(ReportOutcome::Events(bodies)) => { task.reported += 1; bodies }
                         _ => Vec::new(),
                     }
                 }

@@ -8,7 +8,7 @@ use faultline_proto::v1::event;
 use crate::task::{Millis, Task};
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Run {
+pub(crate) struct TraceSegment {
     /// From 0.
     pub(crate) number: u32,
     pub(crate) began: Millis,
@@ -18,18 +18,18 @@ pub(crate) struct Run {
     /// The attempt that it began with.
     pub(crate) first: u32,
     /// The one that it continues.
-    pub(crate) before: Option<Box<Before>>,
+    pub(crate) before: Option<Box<PreviousSegment>>,
 }
 
 /// What is known of the run before.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Before {
+pub(crate) struct PreviousSegment {
     pub(crate) traceparent: String,
     /// The last attempt that worked in it.
     pub(crate) attempt: u32,
 }
 
-impl Run {
+impl TraceSegment {
     /// The trace that it belongs to; its span there is a child of this.
     pub(crate) fn parent(&self) -> TraceContext {
         TraceContext::read(&self.traceparent, &self.tracestate)
@@ -45,10 +45,10 @@ impl Task {
             "" => (old.traceparent.clone(), old.tracestate),
             _ => (traceparent.to_owned(), tracestate.to_owned()),
         };
-        let before = Before { traceparent: old.traceparent, attempt: self.attempt };
+        let before = PreviousSegment { traceparent: old.traceparent, attempt: self.attempt };
         let before = Some(Box::new(before));
         let number = old.number + 1;
-        self.run = Run { number, began: at, traceparent, tracestate, first, before };
+        self.run = TraceSegment { number, began: at, traceparent, tracestate, first, before };
     }
 
     /// The span of its current run, or the last.

@@ -233,8 +233,8 @@ impl Meters {
         let calls = Calls::of(metrics);
         let taken = metrics.counter(&TAKEN);
         // There from the beginning, so that the first of each is seen as one.
-        for how in [Came::Claimed, Came::Adopted, Came::TakenOver] {
-            taken.with([how.word()]);
+        for how in [Acquired::Claimed, Acquired::Adopted, Acquired::TakenOver] {
+            taken.with([how.label()]);
         }
         Arc::new(Self {
             send: calls.method(a2a!("SendMessage")),
@@ -271,8 +271,8 @@ impl Meters {
     }
 
     /// Tasks became this coordinator's.
-    pub(crate) fn taken(&self, how: Came, count: usize) {
-        self.taken.at([how.word()], |counter| counter.add(count as u64));
+    pub(crate) fn taken(&self, how: Acquired, count: usize) {
+        self.taken.at([how.label()], |counter| counter.add(count as u64));
     }
 
     /// The label of an agent: its name, as long as there are not too many.
@@ -440,19 +440,19 @@ fn between(from: Millis, to: Millis) -> Duration {
 
 /// How a task came to be ours.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Came {
+pub(crate) enum Acquired {
     Claimed,
     Adopted,
     TakenOver,
 }
 
-impl Came {
+impl Acquired {
     /// As it is counted.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
-            Came::Claimed => "claimed",
-            Came::Adopted => "adopted",
-            Came::TakenOver => "taken_over",
+            Acquired::Claimed => "claimed",
+            Acquired::Adopted => "adopted",
+            Acquired::TakenOver => "taken_over",
         }
     }
 }

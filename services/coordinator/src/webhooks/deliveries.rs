@@ -9,11 +9,11 @@ use crate::store::PushKey;
 /// Who delivers at the moment. Whoever is taken out stops, and has no word any more in what is
 /// stored, so a configuration that was replaced or deleted is not touched by its old delivery.
 #[derive(Default)]
-pub(crate) struct Deliveries(HashMap<PushKey, Running>);
+pub(crate) struct Deliveries(HashMap<PushKey, RunningDelivery>);
 
-struct Running(CancellationToken);
+struct RunningDelivery(CancellationToken);
 
-impl Drop for Running {
+impl Drop for RunningDelivery {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -23,7 +23,7 @@ impl Deliveries {
     /// A place for a new delivery, instead of the one before.
     pub(crate) fn enter(&mut self, key: PushKey) -> CancellationToken {
         let stop = CancellationToken::new();
-        self.0.insert(key, Running(stop.clone()));
+        self.0.insert(key, RunningDelivery(stop.clone()));
         stop
     }
 

@@ -9,7 +9,7 @@ use crate::{
     AgentPolicy,
     store::{
         postgres::testing::Database,
-        seed::{Past, finished},
+        seed::{SeedTask, finished},
     },
     testing::{Bench, offer},
 };
@@ -34,7 +34,7 @@ fn keeps_an_hour() -> Config {
 
 async fn put(bench: &Bench, agent: &str, hours: u64) {
     let ago = Duration::from_secs(hours * 3600);
-    bench.write(finished(Past { agent: agent.to_owned(), ago, ..Past::default() })).await;
+    bench.write(finished(SeedTask { agent: agent.to_owned(), ago, ..SeedTask::default() })).await;
 }
 
 /// How many this coordinator says it has forgotten.
@@ -79,7 +79,7 @@ async fn ended_tasks_are_kept_as_long_as_the_operator_says_on_postgres() {
 async fn many_go_step_by_step(database: Option<&Database>) {
     let bench = bench(database, keeps_an_hour()).await;
     for _ in 0..AT_ONCE + 1 {
-        let past = Past { ago: Duration::from_secs(7200), ..Past::default() };
+        let past = SeedTask { ago: Duration::from_secs(7200), ..SeedTask::default() };
         bench.core.change(|state| state.commit_write(finished(past), Vec::new()));
     }
     bench.core.flushed().await;

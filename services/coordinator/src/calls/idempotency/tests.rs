@@ -42,7 +42,7 @@ fn metadata_that_is_only_of_the_call_is_none_at_all() {
 
 #[tokio::test]
 async fn a_key_is_held_by_one_and_passed_on() {
-    let claims = Claims::default();
+    let claims = KeyClaims::default();
     let first = claims.claim(name("k"), [1; 32]).await.unwrap();
     let other = claims.claim(name("other"), [2; 32]).await;
     assert!(other.is_ok(), "another key is another's");

@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     Config,
     api::send::Options,
-    cluster::reconcile::Found,
+    cluster::reconcile::StoredTask,
     engine::{active_task::Until, core::Closed},
     store::postgres::testing::Database,
     testing::{
@@ -144,13 +144,13 @@ async fn what_has_come_since_the_store_was_asked_is_not_let_go_of() {
     let mut pair = Pair::start().await;
     let before = Instant::now();
     let assign = pair.here.root("a").await;
-    let absorb = |asked| {
-        let found = Found::Elsewhere(asked);
-        pair.here.core.change(|state| state.absorb(id(&assign), found, now()));
+    let reconcile = |asked| {
+        let found = StoredTask::Remote(asked);
+        pair.here.core.change(|state| state.reconcile(id(&assign), found, now()));
         pair.here.lives(&assign)
     };
-    assert!(absorb(before), "it was not ours then, and is now");
-    assert!(!absorb(Instant::now() + SOON));
+    assert!(reconcile(before), "it was not ours then, and is now");
+    assert!(!reconcile(Instant::now() + SOON));
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn who_waits_is_not_answered_with_what_was_so_before() {
         let options = Options { immediately: false, history: None };
         let waiter = pair.here.core.waiter(Until::Settled, options, &ann, done);
         state.remember(old, now());
-        state.wait_elsewhere(&stored, waiter);
+        state.wait_for_remote_task(&stored, waiter);
     });
     pair.here.core.flushed().await;
     assert!(ended.try_recv().is_err(), "it asks no more, whatever is remembered");
@@ -242,7 +242,7 @@ async fn an_attempt_is_over_when_the_store_says_so_and_not_before() {
     let assign = pair.here.root("a").await;
     let believed = async |bench: &Bench| {
         let claimed = claimed(&assign, "k");
-        let believed = bench.core.believe_in_time(principal("ann"), claimed).await;
+        let believed = bench.core.authenticate_attempt_with_store(principal("ann"), claimed).await;
         Failure::from(believed.err().unwrap()).reason.clone()
     };
     pair.here.hold_writes().await;

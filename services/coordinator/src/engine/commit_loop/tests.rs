@@ -404,12 +404,12 @@ async fn a_child_that_lost_a_race_is_nobodys() {
     let (mut messages, _) = bench.attach(Vec::new()).await;
     let _running = bench.send();
     let parent = assignment(&mut messages).await;
-    let caller = bench.core.believe(principal("ann"), claimed(&parent, "k")).unwrap();
+    let caller = bench.core.authenticate_attempt(principal("ann"), claimed(&parent, "k")).unwrap();
     bench.is_beaten.store(true, SeqCst);
     let failure = timeout(SOON, bench.send_as(caller.clone())).await.unwrap().unwrap().unwrap_err();
     assert_eq!(failure.reason, "ABORTED");
     bench.core.flushed().await;
-    assert!(bench.core.lock().families.is_empty());
+    assert!(bench.core.lock().task_tree.is_empty());
     let _again = bench.send_as(caller);
     let child = assignment(&mut messages).await;
     assert_ne!(child.task_id, parent.task_id, "its key is free");
@@ -446,7 +446,7 @@ async fn what_belongs_together_is_not_cut_in_two() {
         }
     });
     let batch = core.take_batch();
-    let sizes = (batch.writes.len(), batch.followups.len());
+    let sizes = (batch.writes.len(), batch.post_commits.len());
     assert_eq!(sizes, (limits::STORE_BATCH_MAX + 2, limits::STORE_BATCH_MAX + 2));
     assert_eq!(core.take_batch().writes.len(), 1);
 }

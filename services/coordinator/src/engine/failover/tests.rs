@@ -38,7 +38,7 @@ impl Bench {
     /// Lets so much time pass for those who wait to be tried again.
     fn pass(&self, secs: u64) {
         let until = Instant::now() + Duration::from_secs(secs);
-        self.core.change(|state| state.do_what_is_due(until, now()));
+        self.core.change(|state| state.fire_due_timers(until, now()));
     }
 
     fn serve_queues(&self) {
@@ -412,14 +412,14 @@ async fn an_open_circuit_is_gone_around_without_a_word_to_the_caller() {
     // A failure that nobody can take over opens it.
     for name in ["b", "c"] {
         bench.core.change(|state| {
-            state.note(name, TaskId::new(), Said::CannotServe, now());
+            state.note(name, TaskId::new(), HealthSignal::CannotServe, now());
         });
     }
     bench.fail_whole("a", &reason::UNAVAILABLE).await;
     assert!(!bench.health("a").healthy);
     let refused = refusal_of(bench.send(request("a", "hi"), &principal("ann"))).await;
     assert_eq!(refused.reason, "CIRCUIT_OPEN", "nobody is there to stand in");
-    bench.core.change(|state| state.note("c", TaskId::new(), Said::Serves, now()));
+    bench.core.change(|state| state.note("c", TaskId::new(), HealthSignal::Serves, now()));
     let answer = bench.send(request("a", "hi"), &principal("ann"));
     let assign = bench.assigned().await;
     assert_eq!(assign.agent, "c");

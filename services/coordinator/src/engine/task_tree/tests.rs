@@ -69,7 +69,7 @@ async fn only_the_current_attempt_of_a_live_task_may_call() {
     let parent = bench.root("a").await;
     let before = bench.calling(&parent, "k");
     let refused = |bench: &Bench, assign: &Assign| {
-        let refused = bench.core.believe(principal("ann"), claimed(assign, "k"));
+        let refused = bench.core.authenticate_attempt(principal("ann"), claimed(assign, "k"));
         assert_eq!(Failure::from(refused.unwrap_err()).reason, "PERMISSION_DENIED");
     };
     let (said, signature) = parent.token.rsplit_once('.').unwrap();
@@ -154,7 +154,7 @@ async fn the_same_key_finds_a_bare_message() {
     let first = soon(first).await.unwrap().unwrap();
     let again = soon(bench.send(request("b", "x"), &caller)).await.unwrap().unwrap();
     assert_eq!((first, bench.count().await), (again, 1));
-    assert!(bench.core.lock().families.is_empty());
+    assert!(bench.core.lock().task_tree.is_empty());
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn a_cancel_reaches_everything_below_in_one_commit() {
         core.cancel(cancel, &principal("ann")).await
     });
     let bound =
-        || -> Vec<bool> { bench.core.lock().queue.followups.iter().map(|f| f.bound).collect() };
+        || -> Vec<bool> { bench.core.lock().queue.post_commits.iter().map(|f| f.bound).collect() };
     while bound().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -248,10 +248,10 @@ async fn a_cancel_reaches_everything_below_in_one_commit() {
     let user = (parent.task_id.clone(), "user".to_owned());
     assert_eq!(told, [user, parents(&running), parents(&asks), parents(&below)]);
     assert_eq!(bench.core.lock().registry.agents["b"].waiting, 0);
-    let left = bench.core.lock().families.below_root(apart.parse().unwrap());
+    let left = bench.core.lock().task_tree.below_root(apart.parse().unwrap());
     assert_eq!(left, 1, "only the one that goes on counts");
     bench.cancel(&apart).await;
-    assert!(bench.core.lock().families.is_empty());
+    assert!(bench.core.lock().task_tree.is_empty());
 }
 
 #[tokio::test]
@@ -280,7 +280,7 @@ async fn children_end_with_their_parent_however_it_ends() {
         let task = bench.cancel(&stays.task_id).await;
         assert_eq!(task.status.unwrap().state(), TaskState::Canceled);
         assert_eq!(state(&bench, &below.task_id).await, TaskState::Canceled);
-        assert!(bench.core.lock().families.is_empty());
+        assert!(bench.core.lock().task_tree.is_empty());
     }
 }
 
@@ -324,8 +324,8 @@ async fn families_are_known_again_after_a_restart() {
     let below = bench.child(&middle, "k", "c").await;
     let bench = bench.restart(Vec::new()).await;
     let root = parent.task_id.parse().unwrap();
-    assert_eq!(bench.core.lock().families.below_root(middle.task_id.parse().unwrap()), 2);
-    assert_eq!(bench.core.lock().families.below_root(root), 2);
+    assert_eq!(bench.core.lock().task_tree.below_root(middle.task_id.parse().unwrap()), 2);
+    assert_eq!(bench.core.lock().task_tree.below_root(root), 2);
     bench.cancel(&parent.task_id).await;
     for task in [middle, below] {
         assert_eq!(state(&bench, &task.task_id).await, TaskState::Canceled);
@@ -369,7 +369,7 @@ async fn whoever_is_detached_still_counts_when_its_parent_has_ended() {
     let other = bench.child_of(&apart[1], "c").await;
     bench.child(&one, "k", "c").await;
     let below =
-        |bench: &Bench, id: &str| bench.core.lock().families.below_root(id.parse().unwrap());
+        |bench: &Bench, id: &str| bench.core.lock().task_tree.below_root(id.parse().unwrap());
     assert_eq!(below(&bench, &other.task_id), 4);
     bench.complete(&middle, 1);
     assert_eq!(state(&bench, &middle.task_id).await, TaskState::Completed);
@@ -383,7 +383,7 @@ async fn whoever_is_detached_still_counts_when_its_parent_has_ended() {
     let bench = bench.restart(vec![offer("c")]).await;
     assert_eq!(below(&bench, &other.task_id), 1, "also after a restart");
     bench.cancel(&other.task_id).await;
-    assert!(bench.core.lock().families.is_empty());
+    assert!(bench.core.lock().task_tree.is_empty());
 }
 
 #[tokio::test]
@@ -397,7 +397,7 @@ async fn so_many_tasks_live_below_one_root_and_no_more() {
         drop(bench.send(at_once(request("c", "x")), &caller));
         tokio::task::yield_now().await;
     }
-    while bench.core.lock().families.below_root(middle.task_id.parse().unwrap())
+    while bench.core.lock().task_tree.below_root(middle.task_id.parse().unwrap())
         < limits::DESCENDANTS_MAX
     {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -407,7 +407,7 @@ async fn so_many_tasks_live_below_one_root_and_no_more() {
         assert_eq!(refused.await.reason, "RESOURCE_EXHAUSTED");
     }
     bench.complete(&middle, 1);
-    let left = bench.core.lock().families.below_root(parent.task_id.parse().unwrap());
+    let left = bench.core.lock().task_tree.below_root(parent.task_id.parse().unwrap());
     assert_eq!(left, limits::DESCENDANTS_MAX / 2 - 1, "it took its own with it");
     let more = at_once(request("c", "x"));
     task_of(bench.send(more, &bench.calling(&parent, "x"))).await;

@@ -98,7 +98,7 @@ async fn a_task_that_runs_out_fails_and_its_agent_is_told_to_stop() {
     assert_eq!(failure.retry_after(), Some(RETRY_AFTER));
     let cancel = timed.cancel_told().await;
     assert_eq!((cancel.initiator.as_str(), &cancel.task_id), ("deadline", &task.id));
-    assert_eq!(timed.core.lock().timers.at(Due::Deadline(task.id.parse().unwrap())), None);
+    assert_eq!(timed.core.lock().timers.at(Timer::Deadline(task.id.parse().unwrap())), None);
 }
 
 #[tokio::test]
@@ -249,7 +249,7 @@ async fn a_task_whose_caller_left_is_cancelled_if_that_was_wished() {
         let assign = timed.bench.assigned().await;
         drop(timed.core.touch(|state| state.forget_call(caller.call.unwrap())));
         if caller.cancel_after.is_none() {
-            let due = Due::Abandoned(assign.task_id.parse().unwrap());
+            let due = Timer::Abandoned(assign.task_id.parse().unwrap());
             assert_eq!(timed.core.lock().timers.at(due), None);
             assert_eq!(timed.stored(&assign.task_id).await.state, TaskState::Working);
             continue;
@@ -274,7 +274,7 @@ async fn a_caller_may_leave_before_it_is_known_what_it_wants() {
     assert_eq!(timed.ended(&assign.task_id).await.state, TaskState::Canceled);
     let refused = timed.send(answering(request("a", "x"), "nobody"), &leaving(2, ms(0)));
     assert_eq!(refusal_of(refused).await.row(), &reason::TASK_NOT_FOUND);
-    assert!(timed.core.lock().coming.is_empty());
+    assert!(timed.core.lock().early_disconnects.is_empty());
 }
 
 #[tokio::test]
@@ -291,7 +291,7 @@ async fn a_stream_that_is_let_go_takes_its_task_along_and_one_that_ends_does_not
     timed.report(&assign, 1, ask());
     while soon(stream.next()).await.unwrap().is_some() {}
     drop(stream);
-    let due = Due::Abandoned(assign.task_id.parse().unwrap());
+    let due = Timer::Abandoned(assign.task_id.parse().unwrap());
     assert_eq!(timed.core.lock().timers.at(due), None, "a question is an answer");
 }
 
@@ -306,7 +306,7 @@ async fn whoever_follows_within_the_grace_saves_the_task() {
     let id = assign.task_id.clone();
     let subscribe = SubscribeToTaskRequest { id, ..SubscribeToTaskRequest::default() };
     let stream = timed.core.subscribe(&subscribe, None, &principal("ann")).await.unwrap();
-    let due = Due::Abandoned(assign.task_id.parse().unwrap());
+    let due = Timer::Abandoned(assign.task_id.parse().unwrap());
     soon(async {
         while timed.core.lock().timers.at(due).is_some() {
             tokio::time::sleep(ms(5)).await;
@@ -324,7 +324,7 @@ async fn an_agent_that_does_not_stop_is_an_orphan_until_it_does() {
     let id: TaskId = assign.task_id.parse().unwrap();
     bench.cancel(&assign.task_id).await;
     let (worker, attempt) = (bench.worker, assign.attempt);
-    let due = Due::Stopped(worker, id, attempt);
+    let due = Timer::Stopped(worker, id, attempt);
     assert!(bench.core.lock().timers.at(due).is_some());
     let orphans = || bench.core.workers().workers[0].orphans;
     assert_eq!(orphans(), 0);

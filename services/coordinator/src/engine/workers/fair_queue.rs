@@ -10,7 +10,7 @@ use tokio::time::Instant;
 const GONE_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct FairQueue {
     waiting: HashMap<TaskId, Waiting>,
     /// Whose turn it is, the next first. Everybody who has a line is in it once.
     turns: VecDeque<String>,
@@ -33,7 +33,7 @@ struct Place {
     ticket: u64,
 }
 
-impl Queue {
+impl FairQueue {
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -125,13 +125,13 @@ mod tests {
         (0..n).map(|_| TaskId::new()).collect()
     }
 
-    fn drain(queue: &mut Queue) -> Vec<TaskId> {
+    fn drain(queue: &mut FairQueue) -> Vec<TaskId> {
         std::iter::from_fn(|| queue.pop()).collect()
     }
 
     #[test]
     fn a_principal_with_thousands_of_tasks_delays_nobody() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FairQueue::default(), Instant::now());
         let (many, few) = (tasks(10_000), tasks(3));
         many.iter().for_each(|task| queue.push_back(*task, "many", now));
         few.iter().for_each(|task| queue.push_back(*task, "few", now));
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn whoever_had_a_place_comes_before_its_own_kind_only() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FairQueue::default(), Instant::now());
         let ids = tasks(4);
         queue.push_back(ids[0], "ann", now);
         queue.push_back(ids[1], "bob", now);
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn who_leaves_is_not_met_again_until_it_comes_back() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FairQueue::default(), Instant::now());
         let ids = tasks(3);
         ids.iter().for_each(|task| queue.push_back(*task, "ann", now));
         queue.remove(ids[0]);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn those_who_come_and_go_leave_nothing_behind() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FairQueue::default(), Instant::now());
         for n in 0..10_000 {
             let task = TaskId::new();
             queue.push_back(task, &format!("p{}", n % 100), now);

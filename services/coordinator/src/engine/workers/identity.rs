@@ -62,7 +62,7 @@ impl State {
             Some(bound) if bound == binding => Ok(()),
             Some(_) => Err(Error::AttemptOver),
             // Since this start it has not attached: it is to call again when it has.
-            None => Err(Error::Elsewhere),
+            None => Err(Error::NotOwner),
         }
     }
 }

@@ -90,7 +90,7 @@ impl Core {
     ) -> Result<RemoveAgentResponse, Error> {
         caller.check_operates()?;
         let name = request.name;
-        self.meet(&name).await?;
+        self.load_unknown_agent(&name).await?;
         let gone = Tally::default();
         let (done, removed) = oneshot::channel();
         self.change(|state| {
@@ -171,7 +171,7 @@ impl State {
         let Some(known) = self.registry.agents.get(name) else {
             return Err(Error::AgentNotFound(agent()));
         };
-        let workers = known.workers.len() + self.registry.elsewhere.workers_of(name) as usize;
+        let workers = known.workers.len() + self.registry.peer_load.workers_of(name) as usize;
         if workers > 0 {
             let s = if workers == 1 { "" } else { "s" };
             let what = format!(
@@ -192,7 +192,7 @@ impl State {
         let old = registry.agents.iter().filter(|(name, agent)| {
             agent.workers.is_empty()
                 && agent.offered < before
-                && registry.elsewhere.workers_of(name) == 0
+                && registry.peer_load.workers_of(name) == 0
         });
         let mut old: Vec<_> = old.map(|(name, _)| name.clone()).collect();
         if !old.is_empty() {

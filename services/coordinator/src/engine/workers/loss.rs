@@ -13,7 +13,7 @@ use faultline_proto::{
 use crate::{
     Config,
     engine::{
-        active_task::Live,
+        active_task::ActiveTask,
         core::State,
         deferred_cancel::is_stop,
         workers::registry::{Presence, Worker},
@@ -43,7 +43,7 @@ impl State {
         };
         let Ok(bodies) = bodies else { return };
         if bodies.iter().any(|body| matches!(body, event::Body::Ended(_))) {
-            self.note_unstopped(id);
+            self.note_undelivered_cancel(id);
         }
         let Some(live) = self.live.get_mut(&id) else { return };
         let from = live.task.version;
@@ -93,7 +93,7 @@ impl State {
         let needs_worker = task.needs_worker();
         let worker = task.worker.parse::<WorkerId>().ok();
         let meters = self.meters_of(&agent);
-        self.live.insert(id, Box::new(Live::new(task, meters)));
+        self.live.insert(id, Box::new(ActiveTask::new(task, meters)));
         self.watch_time(id);
         if waiting {
             self.count_waiting(&agent, 1);
@@ -111,11 +111,11 @@ impl State {
             }
             None => {}
         }
-        self.take_followers(id);
+        self.take_remote_watch(id);
     }
 
     /// Has it just read the store, so that workers may still be on their way?
-    pub(crate) fn is_young(&self) -> bool {
+    pub(crate) fn in_startup_grace(&self) -> bool {
         self.since.elapsed() < self.registry.reattach_grace()
     }
 
@@ -131,7 +131,7 @@ impl State {
     /// Fails what has waited too long for an agent that nobody offers any more. Whoever has just
     /// read the store knows of no worker yet, and gives them time to come back.
     pub(crate) fn give_up_waiting(&mut self, config: &Config, now: Millis) {
-        if self.is_young() {
+        if self.in_startup_grace() {
             return;
         }
         let patience = Duration::from_millis(config.wait_for_worker_ms);

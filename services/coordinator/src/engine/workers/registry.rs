@@ -17,7 +17,7 @@ use tokio::{sync::mpsc, time::Instant};
 use crate::{
     Config,
     clock::now,
-    engine::{peer_load::Elsewhere, workers::fair_queue::Queue},
+    engine::{peer_load::PeerLoad, workers::fair_queue::FairQueue},
     policy::{agent_policy::Policy, circuit_breaker::Breaker, retry::RetryBudget},
     store::Remembered,
     task::Millis,
@@ -30,9 +30,9 @@ pub(crate) struct Registry {
     pub(crate) agents: BTreeMap<String, Agent>,
     pub(crate) workers: HashMap<WorkerId, Worker>,
     /// What other coordinators have.
-    pub(crate) elsewhere: Elsewhere,
+    pub(crate) peer_load: PeerLoad,
     /// Workers that were sent to them.
-    pub(crate) sent: HashMap<WorkerId, Sent>,
+    pub(crate) evictions: HashMap<WorkerId, Evicted>,
 }
 
 pub(crate) struct Agent {
@@ -44,7 +44,7 @@ pub(crate) struct Agent {
     /// Attached workers that offer it. The choice rotates.
     pub(crate) workers: VecDeque<WorkerId>,
     /// Tasks that wait for a slot.
-    pub(crate) queue: Queue,
+    pub(crate) queue: FairQueue,
     pub(crate) policy: Policy,
     pub(crate) breaker: Breaker,
     pub(crate) retry_budget: RetryBudget,
@@ -60,12 +60,12 @@ pub(crate) struct Worker {
     pub(crate) since: Millis,
     pub(crate) draining: bool,
     /// Was sent to another coordinator, and goes when it knows one.
-    pub(crate) sent_away: bool,
+    pub(crate) evicted: bool,
     pub(crate) link: Presence,
     /// The credential that introduced it; `None`: it has not attached since this start.
     pub(crate) binding: Option<Binding>,
     /// What it runs, whether it computes or waits.
-    running: HashMap<TaskId, Running>,
+    running: HashMap<TaskId, RunningAttempt>,
     /// How many of them compute…
     used: u32,
     /// …by agent.
@@ -76,7 +76,7 @@ pub(crate) struct Worker {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Running {
+pub(crate) struct RunningAttempt {
     agent: Arc<str>,
     pub(crate) attempt: u32,
     /// Holds a slot.
@@ -110,7 +110,7 @@ impl Worker {
             slots: 0,
             since,
             draining: false,
-            sent_away: false,
+            evicted: false,
             link: Presence::Gone { since: Instant::now() },
             binding: None,
             running: HashMap::new(),
@@ -124,7 +124,7 @@ impl Worker {
         self.used
     }
 
-    pub(crate) fn running(&self) -> impl Iterator<Item = (TaskId, Running)> {
+    pub(crate) fn running(&self) -> impl Iterator<Item = (TaskId, RunningAttempt)> {
         self.running.iter().map(|(id, running)| (*id, running.clone()))
     }
 
@@ -160,7 +160,7 @@ impl Worker {
     pub(crate) fn start(&mut self, task: TaskId, agent: &str, attempt: u32, computing: bool) {
         self.finish(task);
         let agent = Arc::from(agent);
-        let running = Running {
+        let running = RunningAttempt {
             agent,
             attempt,
             computing: false,
@@ -304,7 +304,7 @@ impl Agent {
         Self {
             retry_budget: RetryBudget::full(&policy.budget),
             breaker: Breaker::default(),
-            queue: Queue::default(),
+            queue: FairQueue::default(),
             workers: VecDeque::new(),
             waiting: 0,
             meters,
@@ -318,8 +318,14 @@ impl Agent {
 
 impl Registry {
     pub(crate) fn new(config: Arc<Config>, meters: Arc<Meters>) -> Self {
-        let (agents, workers, sent) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { config, meters, agents, workers, elsewhere: Elsewhere::default(), sent }
+        Self {
+            config,
+            meters,
+            agents: BTreeMap::new(),
+            workers: HashMap::new(),
+            peer_load: PeerLoad::default(),
+            evictions: HashMap::new(),
+        }
     }
 
     /// Of an agent's card.
@@ -343,7 +349,7 @@ impl Registry {
                 self.agents.insert(name.clone(), Agent::new(offer, policy, at, meters));
             }
         }
-        self.warn_of_strangers(&name);
+        self.warn_failover_without_common_skill(&name);
         true
     }
 
@@ -369,7 +375,7 @@ impl Registry {
     /// Does anybody offer this agent, here or elsewhere?
     pub(crate) fn has_worker(&self, agent: &str) -> bool {
         let here = self.agents.get(agent).is_some_and(|agent| !agent.workers.is_empty());
-        here || self.elsewhere.workers_of(agent) > 0
+        here || self.peer_load.workers_of(agent) > 0
     }
 
     /// How many more tasks of this agent the workers here could take, if none wait here.
@@ -388,7 +394,7 @@ impl Registry {
     /// Has this worker room for tasks that wait at other coordinators?
     pub(crate) fn could_help(&self, id: WorkerId) -> bool {
         let worker = self.workers.get(&id).filter(|worker| worker.has_room());
-        worker.is_some_and(|w| w.agents.iter().any(|agent| self.elsewhere.wants(agent)))
+        worker.is_some_and(|w| w.agents.iter().any(|agent| self.peer_load.wants(agent)))
     }
 
     /// May one more task of this agent compute?
@@ -397,7 +403,7 @@ impl Registry {
         let slots_max = agent.policy.slots_max;
         agent.breaker.lets_through(task, &agent.policy.breaker, Instant::now())
             && slots_max
-                .is_none_or(|max| self.computing(name) + self.elsewhere.computing(name) < max)
+                .is_none_or(|max| self.computing(name) + self.peer_load.computing(name) < max)
     }
 
     /// A worker with a free slot for this agent, in turn. The one to avoid is the last resort.
@@ -460,7 +466,7 @@ impl Registry {
 }
 
 /// When a worker was sent away, and for how long it is not sent again.
-pub(crate) struct Sent {
+pub(crate) struct Evicted {
     pub(crate) at: Instant,
     pub(crate) pause: Duration,
 }

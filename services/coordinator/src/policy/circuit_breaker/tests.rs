@@ -4,7 +4,7 @@ use faultline_proto::v1::{Attempt, Origin};
 
 use super::*;
 
-const RULES: Rules = Rules { failures: 3, open: Duration::from_secs(30) };
+const RULES: BreakerRules = BreakerRules { failures: 3, open: Duration::from_secs(30) };
 
 struct Clocked {
     breaker: Breaker,
@@ -20,13 +20,13 @@ impl Clocked {
         self.now += Duration::from_secs(secs);
     }
 
-    fn heard(&mut self, task: TaskId, said: Said) -> bool {
-        self.breaker.heard(task, said, &RULES, self.now)
+    fn record(&mut self, task: TaskId, signal: HealthSignal) -> bool {
+        self.breaker.record(task, signal, &RULES, self.now)
     }
 
     fn fail(&mut self, times: usize) {
         for _ in 0..times {
-            self.heard(TaskId::new(), Said::CannotServe);
+            self.record(TaskId::new(), HealthSignal::CannotServe);
         }
     }
 
@@ -44,7 +44,7 @@ fn three_failures_in_a_row_open_it_for_thirty_seconds() {
     let mut at = Clocked::new();
     at.fail(2);
     assert_eq!((at.circuit(), at.lets_through(TaskId::new())), (Circuit::Closed, true));
-    assert!(at.heard(TaskId::new(), Said::CannotServe));
+    assert!(at.record(TaskId::new(), HealthSignal::CannotServe));
     assert_eq!(at.circuit(), Circuit::Open(Duration::from_secs(30)));
     at.pass(29);
     assert_eq!(at.circuit(), Circuit::Open(Duration::from_secs(1)));
@@ -57,14 +57,14 @@ fn three_failures_in_a_row_open_it_for_thirty_seconds() {
 fn a_success_in_between_starts_the_count_again() {
     let mut at = Clocked::new();
     at.fail(2);
-    assert!(!at.heard(TaskId::new(), Said::Serves));
+    assert!(!at.record(TaskId::new(), HealthSignal::Serves));
     at.fail(2);
     assert_eq!((at.circuit(), at.breaker.failures()), (Circuit::Closed, 2));
 }
 
 #[test]
 fn one_probe_decides() {
-    for (said, closes) in [(Said::Serves, true), (Said::CannotServe, false)] {
+    for (signal, closes) in [(HealthSignal::Serves, true), (HealthSignal::CannotServe, false)] {
         let mut at = Clocked::new();
         at.fail(3);
         at.pass(30);
@@ -72,7 +72,7 @@ fn one_probe_decides() {
         at.breaker.started(probe, at.now);
         assert!(at.lets_through(probe), "its next attempt too");
         assert!(!at.lets_through(other));
-        at.heard(probe, said);
+        at.record(probe, signal);
         assert_eq!(at.circuit() == Circuit::Closed, closes);
         assert_eq!(at.lets_through(other), closes);
     }
@@ -83,7 +83,7 @@ fn after_a_success_the_next_failure_does_not_open_it() {
     let mut at = Clocked::new();
     at.fail(3);
     at.pass(30);
-    at.heard(TaskId::new(), Said::Serves);
+    at.record(TaskId::new(), HealthSignal::Serves);
     at.fail(1);
     assert_eq!((at.circuit(), at.breaker.failures()), (Circuit::Closed, 1));
 }
@@ -108,9 +108,9 @@ fn a_probe_that_was_cancelled_or_hangs_makes_room_for_another() {
     at.pass(30);
     let probe = TaskId::new();
     at.breaker.started(probe, at.now);
-    at.heard(TaskId::new(), Said::Nothing);
+    at.record(TaskId::new(), HealthSignal::Nothing);
     assert!(!at.lets_through(TaskId::new()), "somebody else's cancel");
-    at.heard(probe, Said::Nothing);
+    at.record(probe, HealthSignal::Nothing);
     assert!(at.lets_through(TaskId::new()));
     at.breaker.started(probe, at.now);
     at.pass(29);
@@ -129,9 +129,14 @@ fn a_new_worker_is_reason_to_look_at_once() {
 
 #[test]
 fn without_a_number_it_never_opens() {
-    let never = Rules { failures: 0, ..RULES };
+    let never = BreakerRules { failures: 0, ..RULES };
     let (mut breaker, now) = (Breaker::default(), Instant::now());
-    assert!((0..100).all(|_| !breaker.heard(TaskId::new(), Said::CannotServe, &never, now)));
+    assert!((0..100).all(|_| !breaker.record(
+        TaskId::new(),
+        HealthSignal::CannotServe,
+        &never,
+        now
+    )));
     assert!(breaker.is_closed());
 }
 
@@ -183,13 +188,17 @@ fn a_stranger_that_cannot_serve_counts_for_whoever_speaks_for_him() {
 fn time_that_ran_out_in_a_queue_says_nothing_of_the_agent() {
     let failure = Failure::new(&reason::TASK_TIMEOUT).born_at(Origin::default());
     let attempt = |outcome: Outcome| Attempt { outcome: outcome as i32, ..Attempt::default() };
-    let said = |attempts: Vec<Attempt>| {
+    let signal = |attempts: Vec<Attempt>| {
         let mut task = Task::blank(TaskId::new(), "a".into(), "c".into(), 0);
         (task.state, task.failure) = (TaskState::Failed, Some(failure.clone()));
         task.attempts = attempts;
         said_by(&task, Some(Duration::from_secs(1)))
     };
-    assert_eq!(said(vec![]), Said::Nothing, "nobody had it");
-    assert_eq!(said(vec![attempt(Outcome::Released)]), Said::Nothing, "it was handed back");
-    assert_eq!(said(vec![attempt(Outcome::Ended)]), Said::CannotServe, "it was at it");
+    assert_eq!(signal(vec![]), HealthSignal::Nothing, "nobody had it");
+    assert_eq!(
+        signal(vec![attempt(Outcome::Released)]),
+        HealthSignal::Nothing,
+        "it was handed back"
+    );
+    assert_eq!(signal(vec![attempt(Outcome::Ended)]), HealthSignal::CannotServe, "it was at it");
 }

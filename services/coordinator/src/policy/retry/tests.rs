@@ -7,8 +7,8 @@ use faultline_proto::{
 
 use super::*;
 
-const RULES: Rules =
-    Rules { retries: 3, base: Duration::from_secs(1), cap: Duration::from_secs(30) };
+const RULES: RetryRules =
+    RetryRules { retries: 3, base: Duration::from_secs(1), cap: Duration::from_secs(30) };
 const FRESH: Situation = Situation { retries: 0, idempotent: false, remaining: None, chance: 0.5 };
 
 fn born(reason: &'static Reason) -> Failure {
@@ -150,7 +150,7 @@ fn a_fan_out_that_got_too_little_is_its_branches_failure() {
 
 #[test]
 fn pauses_double_up_to_the_cap_and_then_it_is_over() {
-    let rules = Rules { retries: 7, ..RULES };
+    let rules = RetryRules { retries: 7, ..RULES };
     let pauses = (0..8).map(|retries| {
         let situation = Situation { retries, ..FRESH };
         pause(&born(&reason::UNAVAILABLE), &rules, &situation).map(|pause| pause.as_secs())
@@ -172,7 +172,7 @@ fn chance_moves_a_pause_by_a_fifth_but_not_one_that_was_asked_for() {
 
 #[test]
 fn no_pause_is_longer_than_the_cap_whatever_chance_says() {
-    let rules = Rules { retries: 40, ..RULES };
+    let rules = RetryRules { retries: 40, ..RULES };
     for retries in 0..40 {
         for chance in [0.0, 0.5, 1.0] {
             let situation = Situation { retries, chance, ..FRESH };

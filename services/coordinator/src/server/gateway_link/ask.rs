@@ -46,7 +46,7 @@ pub(super) async fn ask(
             reply::Body::Inspect(Box::new(core.operator_answer(request, caller).await?))
         }
         Body::Agents(request) => {
-            core.meet(&request.name).await?;
+            core.load_unknown_agent(&request.name).await?;
             reply::Body::Agents(core.agents(&request)?)
         }
         Body::RemoveAgent(request) => {

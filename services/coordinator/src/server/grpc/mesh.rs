@@ -13,7 +13,7 @@ use faultline_proto::v1::{
 use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
 
-use super::{Doors, asked, unseen};
+use super::{A2aEndpoint, asked, unseen};
 use crate::calls::caller::Caller;
 
 type Changes = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
@@ -24,7 +24,7 @@ fn opened<T>(request: Request<T>) -> (Caller, T) {
 }
 
 #[tonic::async_trait]
-impl Mesh for Doors {
+impl Mesh for A2aEndpoint {
     type WatchStream = Changes;
 
     async fn agents(

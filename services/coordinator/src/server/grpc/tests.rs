@@ -20,7 +20,7 @@ fn waiters(bench: &Bench) -> (usize, usize) {
 #[tokio::test]
 async fn a_caller_whose_time_ends_is_told_which_task_goes_on() {
     let mut bench = Bench::start(vec![offer("a")]).await;
-    let doors = Doors::new(Arc::clone(&bench.core));
+    let doors = A2aEndpoint::new(Arc::clone(&bench.core));
     let refused = soon(doors.send_message(asked_within("100m"))).await.unwrap_err();
     let failure = Failure::from(refused);
     assert_eq!(failure.row(), &reason::DEADLINE_EXCEEDED);
@@ -32,7 +32,7 @@ async fn a_caller_whose_time_ends_is_told_which_task_goes_on() {
 #[tokio::test]
 async fn a_caller_that_goes_away_is_not_waited_for() {
     let mut bench = Bench::start(vec![offer("a")]).await;
-    let doors = Doors::new(Arc::clone(&bench.core));
+    let doors = A2aEndpoint::new(Arc::clone(&bench.core));
     let call = doors.send_message(known(request("a", "hi")));
     tokio::select! {
         answer = call => panic!("nobody works on it: {answer:?}"),
@@ -44,7 +44,7 @@ async fn a_caller_that_goes_away_is_not_waited_for() {
 #[tokio::test]
 async fn an_agent_calls_as_its_task() {
     let mut bench = Bench::start(vec![offer("a"), offer("b")]).await;
-    let doors = Doors::new(Arc::clone(&bench.core));
+    let doors = A2aEndpoint::new(Arc::clone(&bench.core));
     let parent = bench.root("a").await;
     let call = |token: &str| {
         let mut call = known(at_once(request("b", "do this")));

@@ -17,7 +17,7 @@ use tonic_prost::ProstCodec;
 
 use super::*;
 use crate::{
-    server::{gateway_link::LinkService, grpc::Doors},
+    server::{gateway_link::LinkService, grpc::A2aEndpoint},
     testing::{Bench, at_once, known, offer, request, soon},
 };
 
@@ -49,7 +49,7 @@ where
 #[tokio::test]
 async fn a_unary_request_that_is_not_protobuf_is_an_invalid_argument() {
     let bench = Bench::start(Vec::new()).await;
-    let doors = Doors::new(Arc::clone(&bench.core));
+    let doors = A2aEndpoint::new(Arc::clone(&bench.core));
     let routes =
         Routes::new(A2aServiceServer::new(doors.clone())).add_service(MeshServer::new(doors));
     let router = server::refuse_undecodable(routes.prepare().into_axum_router());
@@ -92,7 +92,7 @@ async fn callers_cannot_have_the_name_of_a_principal_of_the_mesh() {
         let Some(reply::Body::Failure(failure)) = answer.body else { panic!("{answer:?}") };
         assert_eq!(failure.reason, reason::PERMISSION_DENIED.name);
     }
-    let doors = Doors::new(Arc::clone(&bench.core));
+    let doors = A2aEndpoint::new(Arc::clone(&bench.core));
     let mut call = known(at_once(request("a", "hi")));
     call.metadata_mut().insert("faultline-principal", "faultline.dev/x".parse().unwrap());
     let refused = soon(doors.send_message(call)).await.unwrap_err();

@@ -31,7 +31,7 @@ impl Needs {
                 Write::Insert { row, .. } if !all => drop(fresh.insert(row.id)),
                 Write::Insert { row: Row { id, .. }, .. }
                 | Write::Advance { row: Row { id, .. }, .. }
-                | Write::Foreign { row: Row { id, .. }, .. }
+                | Write::CompareAndSwap { row: Row { id, .. }, .. }
                 | Write::Queue { id, .. }
                 | Write::Erase { id, .. }
                 | Write::CountLate { id } => needs.task(*id, &fresh),
@@ -67,9 +67,9 @@ impl Needs {
 
 fn key_of(write: &Write) -> Option<&KeyRow> {
     match write {
-        Write::Insert { with, .. } | Write::Advance { with, .. } | Write::Foreign { with, .. } => {
-            with.as_deref()?.key.as_ref()
-        }
+        Write::Insert { with, .. }
+        | Write::Advance { with, .. }
+        | Write::CompareAndSwap { with, .. } => with.as_deref()?.key.as_ref(),
         Write::Erase { key, .. } => key.as_deref(),
         _ => None,
     }
@@ -187,7 +187,7 @@ impl Planner {
             Write::Advance { from, row, events, with } => {
                 self.advance(from, Some(self.me), row, events, with)
             }
-            Write::Foreign { from, row, events, with } => {
+            Write::CompareAndSwap { from, row, events, with } => {
                 self.advance(from, None, row, events, with)
             }
             Write::Queue { id, agent } => {

@@ -14,7 +14,7 @@ pub(super) const ALIVE: &str = "state IN (1, 2, 6, 8)";
 /// Failed, cancelled and rejected.
 pub(super) const UNWELL: &str = "state IN (4, 5, 7)";
 
-pub(super) const STEPS: &[&str] = &[FIRST, WORKERS, OFFERED];
+pub(super) const STEPS: &[&str] = &[FIRST, WORKERS, OFFERED, WORKERS_BY_BINDING];
 
 /// Which credential introduced a worker's id.
 const WORKERS: &str = "
@@ -29,6 +29,11 @@ const WORKERS: &str = "
 const OFFERED: &str = "
     ALTER TABLE agents ADD COLUMN offered_ms BIGINT NOT NULL
         DEFAULT (extract(epoch FROM now()) * 1000)::bigint;
+";
+
+/// How many worker ids a credential has bound, and which of them are stale.
+const WORKERS_BY_BINDING: &str = "
+    CREATE INDEX workers_by_binding ON workers (binding, seen_ms);
 ";
 
 const FIRST: &str = "

@@ -53,7 +53,8 @@ fn apply(tx: &Transaction<'_>, lease: i64, write: Write) -> rusqlite::Result<boo
         }
         // There are no others.
         Write::Queue { .. } => Ok(true),
-        Write::Advance { from, row, events, with } | Write::Foreign { from, row, events, with } => {
+        Write::Advance { from, row, events, with }
+        | Write::CompareAndSwap { from, row, events, with } => {
             let fits = is_free(tx, with.as_deref(), row.id)?;
             let applied = fits && advance(tx, lease, from, &row)?;
             append(tx, applied, row.id, events)?;

@@ -291,10 +291,10 @@ async fn a_question_expires_by_our_clock_also_after_a_restart() {
     let soon_over = Interrupt { expires_at: Some(timestamp(now() + 60_000)), ..question("one") };
     ask(&bench, &assign, 1, vec![soon_over, question("two")]);
     let mut bench = bench.restart(Vec::new()).await;
-    bench.core.change(|state| state.do_what_is_due(Instant::now(), now()));
+    bench.core.change(|state| state.fire_due_timers(Instant::now(), now()));
     assert_eq!(open(&stored(&bench, &id).await), ["one", "two"], "not yet");
     let later = Instant::now() + Duration::from_secs(61);
-    bench.core.change(|state| state.do_what_is_due(later, now() + 61_000));
+    bench.core.change(|state| state.fire_due_timers(later, now() + 61_000));
     let task = stored(&bench, &id).await;
     assert_eq!((open(&task), task.state), (vec!["two"], TaskState::InputRequired));
     assert_eq!((task.answers[0].action(), &task.answers[0].message), (AnswerAction::Expire, &None));

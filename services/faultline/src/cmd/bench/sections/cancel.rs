@@ -151,7 +151,8 @@ async fn attach(
 ) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
     let mut workers = Vec::new();
     for n in 0..WORKERS {
-        let (coordinator, name) = (coordinator.to_owned(), Some(format!("w-{n}")));
+        let coordinator = coordinator.to_owned();
+        let name = Some(format!("w-{n}"));
         let mesh = MeshConfig { token: Some(TOKEN.clone()), ..MeshConfig::default() };
         let service = watch.worker(Config { coordinator, name, mesh, ..Config::default() }).bind();
         let service = service.await.context("a worker cannot start")?;
@@ -175,7 +176,8 @@ async fn cancel(chain: &Chain, watch: &Watch) -> anyhow::Result<Round> {
     let id = sent["result"]["task"]["id"].as_str().with_context(|| format!("no task: {sent}"))?;
     until("all run", async || Ok((watch.begun.load(SeqCst) == TASKS).then_some(()))).await?;
 
-    let (start, busy) = (Instant::now(), chain.cpu());
+    let start = Instant::now();
+    let busy = chain.cpu();
     let canceled = call(mesh, &request("/", "CancelTask", &json!({ "id": id }))).await?;
     let answered = start.elapsed();
     ensure!(canceled["error"].is_null(), "the cancel was refused: {canceled}");
@@ -228,10 +230,12 @@ async fn seen(mesh: SocketAddr) -> anyhow::Result<(usize, usize)> {
 
 fn report(rounds: &[Round]) -> Report {
     let worst = |of: fn(&Round) -> Duration| rounds.iter().map(of).max().unwrap_or_default();
-    let (stored, told) = (worst(|round| round.stored), worst(|round| round.told));
+    let stored = worst(|round| round.stored);
+    let told = worst(|round| round.told);
     let left: usize = rounds.iter().map(|round| round.left).sum();
     let holds = |yes| if yes { "holds" } else { "DOES NOT HOLD" };
-    let (soon, quiet) = (human(STORED_MAX), QUIET_AFTER.as_secs());
+    let soon = human(STORED_MAX);
+    let quiet = QUIET_AFTER.as_secs();
     let mut text = format!(
         "A root with {} live descendants on {WORKERS} workers is canceled, {ROUNDS} times\n",
         TASKS - 1

@@ -118,7 +118,9 @@ impl Side {
             chain.first_answer(&request).await?;
         }
         let fleet = Fleet::open(chain.address, concurrency, request).await?;
-        let (zero, tally, busy) = (Some(Duration::ZERO), Tally::default(), Busy::default());
+        let zero = Some(Duration::ZERO);
+        let tally = Tally::default();
+        let busy = Busy::default();
         Ok(Self { chain, database, fleet, tally, mesh: zero, server: zero, busy })
     }
 

@@ -45,8 +45,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let mut answers = Vec::new();
     for shape in args.shapes() {
         let request = request(shape);
-        let (of_mesh, of_bare) =
-            (mesh.first_answer(&request).await?, bare.first_answer(&request).await?);
+        let of_mesh = mesh.first_answer(&request).await?;
+        let of_bare = bare.first_answer(&request).await?;
         answers.push((shape, of_mesh, of_bare));
         for concurrency in args.concurrency(&CONCURRENCY) {
             progress(&format!("{} × {concurrency}", shape.name()));
@@ -75,7 +75,9 @@ fn text(disk: Fsync, points: &[Point], answers: &[Answers]) -> String {
             0 => format!("{bytes} bytes"),
             frames => format!("{frames} frames, {bytes} bytes"),
         };
-        let (method, mesh, bare) = (shape.method(), describe(of_mesh), describe(of_bare));
+        let method = shape.method();
+        let mesh = describe(of_mesh);
+        let bare = describe(of_bare);
         let _ = writeln!(out, "{method}: the mesh answers {mesh}, the bare chain {bare}");
     }
     let head =
@@ -90,7 +92,8 @@ fn text(disk: Fsync, points: &[Point], answers: &[Answers]) -> String {
     }
     let _ = writeln!(out, "\n{}", table(&rows));
     out.push_str("CPU: user and system of the three servers, ms per 1000 requests\n");
-    let (p50, p99) = (human(disk.p50), human(disk.p99));
+    let p50 = human(disk.p50);
+    let p99 = human(disk.p99);
     let _ = writeln!(out, "fsync of the disk (4 KiB append): p50 {p50}, p99 {p99}");
     for point in points.iter().filter(|p| p.concurrency == 1) {
         let (bound, holds) = latency_check(point, disk);
@@ -107,7 +110,8 @@ fn text(disk: Fsync, points: &[Point], answers: &[Answers]) -> String {
     for point in points {
         for (side, figures) in [("mesh", &point.mesh), ("bare", &point.bare)] {
             if let Some(error) = &figures.first_failure {
-                let (shape, n) = (point.shape.name(), point.concurrency);
+                let shape = point.shape.name();
+                let n = point.concurrency;
                 let _ = writeln!(out, "{shape} × {n}, {side}: {} failed: {error}", figures.failed);
             }
         }

@@ -36,12 +36,15 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let head =
         ["conc", "well rps", "p50", "p99", "CPU", "failed rps", "p50", "p99", "CPU", "CPU ratio"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let (mut points, mut failures, mut failed) = (Vec::new(), String::new(), 0);
+    let mut points = Vec::new();
+    let mut failures = String::new();
+    let mut failed = 0;
     let mut worst: Option<f64> = None;
     for concurrency in args.concurrency(&CONCURRENCY) {
         progress(&format!("failing × {concurrency}"));
         let open = |request: &Arc<[u8]>| Fleet::open(mesh.address, concurrency, request.clone());
-        let (ups, downs) = (open(&well).await?, open(&badly).await?.expecting(FAILED));
+        let ups = open(&well).await?;
+        let downs = open(&badly).await?.expecting(FAILED);
         let [ups, downs] = in_turns([(&mesh, ups), (&mesh, downs)], args.seconds).await?;
         let costs = ups.cpu_ms_per_1000.zip(downs.cpu_ms_per_1000);
         let ratio = costs.map(|(up, down)| down / up.max(1e-9));

@@ -68,7 +68,8 @@ struct Point {
 pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report> {
     faultline_chassis::descriptors::raise_limit();
     let scratch = Scratch::new("idle")?;
-    let (watched, mut points) = (args.seconds * WATCHED, Vec::new());
+    let watched = args.seconds * WATCHED;
+    let mut points = Vec::new();
     let store = format!("sqlite:{}", scratch.path().join("db").display());
     let (before, after) = rest(scratch.path(), &store, options.workers, watched).await?;
     points.push(Point { store: "SQLite", before, after });
@@ -105,7 +106,8 @@ async fn rest(
 
 async fn watch(process: &Process, watched: Duration) -> anyhow::Result<Rest> {
     sleep(SETTLE).await;
-    let (start, before) = (Instant::now(), process.cpu().context("no /proc to read CPU from")?);
+    let start = Instant::now();
+    let before = process.cpu().context("no /proc to read CPU from")?;
     sleep(watched).await;
     let used = process.cpu().context("the coordinator is gone")?.saturating_sub(before);
     let memory = process.memory().context("no /proc to read memory from")?;

@@ -27,13 +27,15 @@ const ROUND: Duration = Duration::from_millis(20);
 pub(crate) fn run() -> Report {
     progress("ProtoJSON");
     let task = sample_task();
-    let (text, bytes) = (to_vec(&task), task.encode_to_vec());
+    let text = to_vec(&task);
+    let bytes = task.encode_to_vec();
     let out = time(|| to_vec(black_box(&task)));
     let read = time(|| from_slice::<Task>(black_box(&text)).ok());
     let encode = time(|| black_box(&task).encode_to_vec());
     let decode = time(|| Task::decode(black_box(&bytes[..])).ok());
     let value = time(|| serde_json::from_slice::<Value>(black_box(&text)).ok());
-    let (out_ok, in_ok) = (out <= OUT_MAX, read <= IN_MAX);
+    let out_ok = out <= OUT_MAX;
+    let in_ok = read <= IN_MAX;
     let rows = [
         ("ProtoJSON out", out, check(OUT_MAX, out_ok)),
         ("ProtoJSON in", read, check(IN_MAX, in_ok)),

@@ -85,7 +85,8 @@ async fn restarts(dir: &Path) -> anyhow::Result<Vec<Restart>> {
         }
         // Under way when it dies, so that there is something to recover.
         let caught = tokio::spawn({
-            let (address, request) = (mesh.address, request.clone());
+            let address = mesh.address;
+            let request = request.clone();
             async move { ask(address, &request).await }
         });
         tokio::task::yield_now().await;
@@ -122,7 +123,8 @@ fn report(empty: u64, full: u64, filled: Duration, restarts: &[Restart]) -> Repo
         human(filled)
     );
     for restart in restarts {
-        let (ready, served) = (human(restart.ready), human(restart.served));
+        let ready = human(restart.ready);
+        let served = human(restart.served);
         let _ = writeln!(text, "  serves after {ready}, the gateway answers after {served}");
     }
     let mut served: Vec<_> = restarts.iter().map(|r| r.served).collect();

@@ -95,7 +95,8 @@ pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report
     let scratch = Scratch::new("stored")?;
     let disk = fsync(scratch.path())?;
     let concurrency = *args.concurrency(&[1]).first().context("no concurrency")?;
-    let (mut points, mut filled) = (Vec::new(), Vec::new());
+    let mut points = Vec::new();
+    let mut filled = Vec::new();
     let stores = [("SQLite", None)].into_iter();
     let stores = stores.chain(options.postgres.as_deref().map(|url| ("PostgreSQL", Some(url))));
     for (store, server) in stores {
@@ -191,7 +192,8 @@ fn past(count: usize) -> impl Iterator<Item = SeedTask> {
 
 /// Reads the list as a caller would, up to its middle, and sees that no page lacks anything.
 async fn middle(chain: &Chain, ours: usize) -> anyhow::Result<String> {
-    let (mut token, pages) = (String::new(), (ours / 2).div_ceil(PAGE));
+    let mut token = String::new();
+    let pages = (ours / 2).div_ceil(PAGE);
     for page in 0..pages {
         if page % 100 == 0 {
             progress(&format!("reading a list, page {page} of {pages}"));
@@ -213,10 +215,12 @@ fn report(
     filled: &[(&'static str, Duration)],
     points: &[Point],
 ) -> Report {
-    let (few, many) = (format!("{small}: rps"), format!("{large}: rps"));
+    let few = format!("{small}: rps");
+    let many = format!("{large}: rps");
     let head = ["", "", &few, "p50", "p99", &many, "p50", "p99", "p50 ratio", "p99 ratio"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let (mut verdicts, mut failures) = (String::new(), String::new());
+    let mut verdicts = String::new();
+    let mut failures = String::new();
     for point in points {
         let (p50, p99) = point.ratios();
         let mut row = vec![point.store.to_owned(), point.call.to_owned()];

@@ -137,7 +137,8 @@ fn events(body: &[u8]) -> anyhow::Result<Vec<String>> {
 fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> Report {
     // The chain is coordinator, worker, gateway; a worker has nothing to do with subscribers.
     let grown = |at: usize| after[at].saturating_sub(before[at]) / STREAMS as u64;
-    let (coordinator, gateway) = (grown(0), grown(2));
+    let coordinator = grown(0);
+    let gateway = grown(2);
     let idle = coordinator + gateway;
     let per_second = seen.events as f64 / elapsed.as_secs_f64().max(1e-9);
     let kib = |bytes: u64| round(bytes as f64 / 1024.0, 1);

@@ -42,8 +42,11 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let head =
         ["", "conc", "off rps", "p50", "p99", "CPU", "on rps", "p50", "p99", "CPU", "on/off"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let (mut points, mut failures, mut failed) = (Vec::new(), String::new(), 0);
-    let (mut kept, mut worst) = (Vec::new(), f64::INFINITY);
+    let mut points = Vec::new();
+    let mut failures = String::new();
+    let mut failed = 0;
+    let mut kept = Vec::new();
+    let mut worst = f64::INFINITY;
     for shape in args.shapes() {
         let request = request(shape);
         off.first_answer(&request).await?;
