@@ -41,9 +41,10 @@ fn gated(id: &str) -> Vec<(&'static str, Value, &'static str)> {
 
 async fn refused(endpoint: &A2aEndpoint, operation: &str, params: Value) -> Refusal {
     let streams = matches!(operation, "SendStreamingMessage" | "SubscribeToTask");
-    let outcome = match streams {
-        true => endpoint.stream(operation, params).await.map(|_| Value::Null),
-        false => endpoint.call(operation, params).await,
+    let outcome = if streams {
+        endpoint.stream(operation, params).await.map(|_| Value::Null)
+    } else {
+        endpoint.call(operation, params).await
     };
     outcome.expect_err(operation)
 }

@@ -56,18 +56,15 @@ async fn send_and_leave(
     streams: bool,
 ) -> String {
     let (params, context) = said(script, policy);
-    match streams {
-        true => {
-            let mut events = endpoint.stream("SendStreamingMessage", params).await.unwrap();
-            events.next().await.unwrap().expect("a first event");
-            reaches(endpoint, &context, WORKING).await;
-        }
-        false => {
-            let sending = endpoint.call("SendMessage", params);
-            tokio::select! {
-                sent = sending => panic!("it should still be at work: {sent:?}"),
-                _ = reaches(endpoint, &context, WORKING) => {}
-            }
+    if streams {
+        let mut events = endpoint.stream("SendStreamingMessage", params).await.unwrap();
+        events.next().await.unwrap().expect("a first event");
+        reaches(endpoint, &context, WORKING).await;
+    } else {
+        let sending = endpoint.call("SendMessage", params);
+        tokio::select! {
+            sent = sending => panic!("it should still be at work: {sent:?}"),
+            _ = reaches(endpoint, &context, WORKING) => {}
         }
     }
     context

@@ -95,7 +95,8 @@ struct Failing;
 
 fn failure(row: &'static Reason) -> Failure {
     let mut record = Failure::new(row).because("as told").into_record();
-    (record.id, record.trace_id) = (ID.to_owned(), TRACE.to_owned());
+    record.id = ID.to_owned();
+    record.trace_id = TRACE.to_owned();
     record.span_id = "00f067aa0ba902b7".to_owned();
     record.time = None;
     record.origin = Some(Origin { service: "coordinator".to_owned(), ..Origin::default() });
@@ -124,9 +125,10 @@ impl Link for Failing {
                     None => (named.as_str(), false),
                 };
                 let failure = failure(reason::named(named).expect("the id is a reason"));
-                let failure = match later {
-                    true => failure.with_retry_after(std::time::Duration::from_secs(7)),
-                    false => failure,
+                let failure = if later {
+                    failure.with_retry_after(std::time::Duration::from_secs(7))
+                } else {
+                    failure
                 };
                 let body = reply::Body::Failure(Box::new(failure.into_record()));
                 let reply = Reply { id, body: Some(body), ..Reply::default() };

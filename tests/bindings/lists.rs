@@ -26,7 +26,8 @@ fn ids(list: &Value) -> Vec<&str> {
 
 async fn a_list_shows_what_was_asked_for(binding: Binding) {
     let up = start(binding).await;
-    let (echo, script) = (up.agent("echo"), up.agent("script"));
+    let echo = up.agent("echo");
+    let script = up.agent("script");
     let empty = up.endpoint.call("ListTasks", json!({})).await.unwrap();
     if binding != Binding::Grpc {
         let exactly = json!({"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0});
@@ -65,7 +66,8 @@ async fn pages_survive_what_happens_between_them(binding: Binding) {
     for n in 0..7 {
         old.insert(send(&echo, &n.to_string(), "pages").await);
     }
-    let (mut seen, mut token) = (Vec::new(), String::new());
+    let mut seen = Vec::new();
+    let mut token = String::new();
     loop {
         let params = json!({"pageSize": 2, "pageToken": token, "contextId": "pages"});
         let page = up.endpoint.call("ListTasks", params).await.unwrap();

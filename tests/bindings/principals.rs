@@ -69,9 +69,10 @@ fn on_task(id: &str) -> Vec<(&'static str, Value)> {
 
 async fn refused(endpoint: &A2aEndpoint, operation: &str, params: Value) -> Refusal {
     let streams = matches!(operation, "SendStreamingMessage" | "SubscribeToTask");
-    let outcome = match streams {
-        true => endpoint.stream(operation, params).await.map(|_| Value::Null),
-        false => endpoint.call(operation, params).await,
+    let outcome = if streams {
+        endpoint.stream(operation, params).await.map(|_| Value::Null)
+    } else {
+        endpoint.call(operation, params).await
     };
     outcome.expect_err(operation)
 }
@@ -93,7 +94,8 @@ fn said(refusal: &Refusal, id: &str) -> String {
 
 async fn what_is_not_yours_is_not_there(binding: Binding) {
     let up = start_with(binding, tokens).await;
-    let (alice, bob) = (up.agent("script").bearer(ALICE), up.agent("script").bearer(BOB));
+    let alice = up.agent("script").bearer(ALICE);
+    let bob = up.agent("script").bearer(BOB);
     let mut params = message("ask \"who?\"; chunk $answer");
     params["message"]["contextId"] = "journey".into();
     let asked = alice.call("SendMessage", params).await.unwrap();
@@ -219,7 +221,8 @@ async fn what_is_not_yours_is_not_there_by_the_doors_of_0_3_either() {
     };
     for (theirs, nowhere) in old_rest(&id).into_iter().zip(old_rest(NOWHERE)) {
         let what = format!("{} {}", theirs.0, theirs.1);
-        let (theirs, nothing) = (ask(theirs).await, ask(nowhere).await);
+        let theirs = ask(theirs).await;
+        let nothing = ask(nowhere).await;
         assert_eq!(
             (theirs.status.as_u16(), &theirs.json()["code"]),
             (404, &json!(-32001)),
@@ -272,10 +275,12 @@ async fn a_token_without_agents_may_not_use_the_agent_for_drills(binding: Bindin
 
 async fn a_token_opens_what_it_was_made_for(binding: Binding) {
     let up = start_with(binding, tokens).await;
-    let (alice, reader) = (up.endpoint.bearer(ALICE), up.endpoint.bearer(READER));
+    let alice = up.endpoint.bearer(ALICE);
+    let reader = up.endpoint.bearer(READER);
     let echoed = alice.agent("echo").call("SendMessage", message("x")).await.unwrap();
     let scripted = alice.agent("script").call("SendMessage", message("chunk x")).await.unwrap();
-    let (echoed, scripted) = (&echoed["task"], &scripted["task"]);
+    let echoed = &echoed["task"];
+    let scripted = &scripted["task"];
     // The same principal by another token, which reads, and reads echo only.
     let read = reader.call("GetTask", json!({"id": echoed["id"]})).await.unwrap();
     assert_eq!(&read, echoed);

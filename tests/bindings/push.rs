@@ -70,7 +70,8 @@ async fn configs_come_in_pages(binding: Binding) {
         let config = json!({"taskId": id, "id": format!("c{n}"), "url": HOOK});
         up.endpoint.call("CreateTaskPushNotificationConfig", config).await.unwrap();
     }
-    let (mut seen, mut token) = (Vec::new(), String::new());
+    let mut seen = Vec::new();
+    let mut token = String::new();
     loop {
         let params = json!({"taskId": id, "pageSize": 2, "pageToken": token});
         let page = up.endpoint.call("ListTaskPushNotificationConfigs", params).await.unwrap();

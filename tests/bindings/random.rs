@@ -95,7 +95,8 @@ async fn try_all(way: Way) {
     let mesh = Mesh::start(in_process(dir.path())).await.expect("the store is read again");
     let after = listed(&Rpc::at(mesh.gateway_addr())).await;
     let ids = |tasks: &[Value]| tasks.iter().map(|t| task::id(t).to_owned()).collect::<Vec<_>>();
-    let (mut was, mut is) = (ids(&before), ids(&after));
+    let mut was = ids(&before);
+    let mut is = ids(&after);
     was.sort();
     is.sort();
     assert_eq!(was, is, "no task came or went");
@@ -104,7 +105,8 @@ async fn try_all(way: Way) {
 
 /// Every task, page by page.
 async fn listed(rpc: &Rpc) -> Vec<Value> {
-    let (mut tasks, mut token) = (Vec::new(), String::new());
+    let mut tasks = Vec::new();
+    let mut token = String::new();
     loop {
         let params = json!({"pageSize": 100, "pageToken": token});
         let page = rpc.call("ListTasks", params).await.expect("a list");

@@ -16,14 +16,12 @@ struct Refunds;
 impl Agent for Refunds {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let answer = cx.ask(Question::approval("Pay back 5000 EUR?")).await?;
-        match (answer.approved(), cx.text() == "reject") {
-            (true, _) => {
-                Err(Error::new(&reason::FAILED_PRECONDITION).because("the account is empty"))
-            }
-            (false, true) => Err(Error::rejected("A human said no")),
-            (false, false) => {
-                Err(Error::new(&reason::FAILED_PRECONDITION).because("not without approval"))
-            }
+        if answer.approved() {
+            Err(Error::new(&reason::FAILED_PRECONDITION).because("the account is empty"))
+        } else if cx.text() == "reject" {
+            Err(Error::rejected("A human said no"))
+        } else {
+            Err(Error::new(&reason::FAILED_PRECONDITION).because("not without approval"))
         }
     }
 }

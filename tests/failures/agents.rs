@@ -41,9 +41,10 @@ impl Agent for Greedy {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let many = cx.text() == "many";
         for n in 0..2000 {
-            match many {
-                true => cx.artifact(format!("a{n}"), "x").await?,
-                false => cx.append("large", "x".repeat(1024 * 1024)).await?,
+            if many {
+                cx.artifact(format!("a{n}"), "x").await?
+            } else {
+                cx.append("large", "x".repeat(1024 * 1024)).await?
             }
         }
         Ok(())

@@ -74,7 +74,8 @@ async fn a_port_that_opens_late_is_reached() {
         let mut request = vec![0; 64 * 1024];
         let read = socket.read(&mut request).await.expect("it is a request");
         let body = json!({"jsonrpc": "2.0", "id": 1, "result": {"task": task("COMPLETED")}});
-        let (body, kind) = (body.to_string(), "content-type: application/json");
+        let body = body.to_string();
+        let kind = "content-type: application/json";
         let head = format!("HTTP/1.1 200 OK\r\n{kind}\r\ncontent-length: {}\r\n\r\n", body.len());
         socket.write_all((head + &body).as_bytes()).await.expect("it listens");
         String::from_utf8_lossy(&request[..read]).into_owned()

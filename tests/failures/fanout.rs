@@ -70,7 +70,8 @@ async fn two_of_three_are_enough_when_two_are_asked_for() {
     assert_eq!(tolerated[0]["businessCode"], "CLOSED");
     assert_eq!(tolerated[0]["origin"]["agent"], "down");
     let hops: Vec<_> = tolerated[0]["causes"].as_array().unwrap().iter().collect();
-    let (outer, root) = (hops[0], hops[1]);
+    let outer = hops[0];
+    let root = hops[1];
     assert_eq!((&outer["agent"], &root["agent"]), (&json!("script"), &json!("down")));
     assert_eq!(root["publicMessage"], "closed for today");
     assert!(failure(&task).is_null() && task["metadata"]["error_code"].is_null(), "{task}");

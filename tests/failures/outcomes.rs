@@ -76,12 +76,11 @@ impl Agent for Looping {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let mut argument = cx.text().into_owned();
         loop {
-            let called = match self.local {
-                true => send_mail(&argument),
-                false => {
-                    let outcome = cx.delegate("mail", argument.as_str()).outcome().strict().await;
-                    outcome.map(|outcome| outcome.text)
-                }
+            let called = if self.local {
+                send_mail(&argument)
+            } else {
+                let outcome = cx.delegate("mail", argument.as_str()).outcome().strict().await;
+                outcome.map(|outcome| outcome.text)
             };
             match called {
                 Ok(text) => return cx.artifact("loop", text).await,

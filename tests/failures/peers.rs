@@ -172,15 +172,17 @@ async fn a_stream_that_is_lost_for_good_is_no_success() {
 #[tokio::test]
 async fn a_failed_task_without_a_word_is_failed_all_the_same() {
     for streams in [false, true] {
-        let reply = match streams {
-            true => Reply::stream([json!({"task": task("FAILED")})]),
-            false => Reply::task(task("FAILED")),
+        let reply = if streams {
+            Reply::stream([json!({"task": task("FAILED")})])
+        } else {
+            Reply::task(task("FAILED"))
         };
         let peer = Peer::start([reply]).await.unwrap();
         let client = client(&peer).await;
-        let answer = match streams {
-            true => client.run(text("x")).await,
-            false => client.send(text("x")).await.and_then(|answer| answer.ok()),
+        let answer = if streams {
+            client.run(text("x")).await
+        } else {
+            client.send(text("x")).await.and_then(|answer| answer.ok())
         };
         let Err(Error::Ended(ended)) = answer else { panic!("{answer:?}") };
         assert_eq!(ended.how, Ending::Failed);

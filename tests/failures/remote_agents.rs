@@ -58,7 +58,8 @@ async fn dropping() -> Peer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_answer_and_a_lost_connection_are_wrapped_alike() {
-    let (books, ships) = (refusing().await, dropping().await);
+    let books = refusing().await;
+    let ships = dropping().await;
     let dir = tempfile::tempdir().unwrap();
     let (_mesh, rpc) = with(dir.path(), &[("books", &books), ("ships", &ships)]).await;
     for (agent, reason, retryable, text) in [
@@ -116,9 +117,10 @@ async fn a_token_in_a_file_is_read_again_when_it_is_refused() {
     let done = json!({"id": "t", "contextId": "c", "status": {"state": COMPLETED}});
     let peer = Peer::answering(move |request, _| {
         let token = format!("Bearer {}", wants.lock().expect("nobody panics with it"));
-        match request.header("authorization") == Some(&token) {
-            true => Reply::stream([json!({"task": done.clone()})]),
-            false => Reply::json(401, json!({})),
+        if request.header("authorization") == Some(&token) {
+            Reply::stream([json!({"task": done.clone()})])
+        } else {
+            Reply::json(401, json!({}))
         }
     })
     .await
@@ -127,7 +129,8 @@ async fn a_token_in_a_file_is_read_again_when_it_is_refused() {
     let token = dir.path().join("token");
     std::fs::write(&token, "first\n").unwrap();
     let mut config = in_process(dir.path());
-    let (card, token_file) = (peer.url(), Some(token.clone()));
+    let card = peer.url();
+    let token_file = Some(token.clone());
     let remote = Remote { card, token_file, ..Remote::default() };
     config.remote.insert("books".to_owned(), remote);
     let mesh = Mesh::start(config).await.unwrap();

@@ -39,7 +39,8 @@ async fn idempotency_key_does_not_allow_a_rerun() {
     let mut config = in_process(dir.path());
     config.coordinator.retry_base_ms = 20;
     let mut mesh = Mesh::start(config).await.unwrap();
-    let (pays, declared) = (Pays::default(), Pays::default());
+    let pays = Pays::default();
+    let declared = Pays::default();
     let offers = [
         Offer::new("pays", pays.clone()),
         Offer::new("pays-declared", declared.clone()).idempotent(),

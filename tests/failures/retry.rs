@@ -320,7 +320,8 @@ async fn a_principal_with_many_tasks_does_not_starve_another() {
         let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
         rpc.header("authorization", format!("Bearer {token}"))
     };
-    let (many, few) = (rpc("many-token"), rpc("few-token"));
+    let many = rpc("many-token");
+    let few = rpc("few-token");
     let _calls = send_many(&many, "sleep 200ms", 60);
     until("all have come", SOON, async || {
         let listed = many.call("ListTasks", json!({"pageSize": 1})).await.unwrap();
@@ -353,7 +354,8 @@ async fn a_delegation_to_an_agent_that_is_full_waits_as_long_as_it_is_told_once(
     let dir = tempfile::tempdir().unwrap();
     let mut config = quick(dir.path());
     let policy = config.coordinator.agents.entry("busy".to_owned()).or_default();
-    (policy.slots_max, policy.queue_max) = (Some(1), Some(1));
+    policy.slots_max = Some(1);
+    policy.queue_max = Some(1);
     let mut mesh = Mesh::start(config).await.unwrap();
     attach(&mut mesh, 8, vec![Offer::new("busy", Busy)]).await;
     let rpc = Rpc::at(mesh.gateway_addr());

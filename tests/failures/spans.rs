@@ -170,7 +170,8 @@ async fn what_an_agent_records_lies_below_its_attempt() {
     };
     let attempt = named("attempt instrumented", "server");
     let looked = named("look up", "client");
-    let (query, charge) = (named("query", "internal"), named("charge", "internal"));
+    let query = named("query", "internal");
+    let charge = named("charge", "internal");
     assert_eq!(
         [&looked.parent, &query.parent, &charge.parent],
         [&attempt.id, &looked.id, &attempt.id],

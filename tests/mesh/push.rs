@@ -70,7 +70,8 @@ fn field(error: &Value) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_status_is_sent_in_order_and_as_configured() {
-    let (up, webhook) = (start().await, Webhook::start().await);
+    let up = start().await;
+    let webhook = Webhook::start().await;
     let script = "say one; chunk x; sleep 20ms; ask \"and?\"; say $answer";
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let traced = up.script.header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"));
@@ -111,7 +112,8 @@ async fn a_webhook_that_fails_is_tried_again_until_it_takes_each() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_and_a_webhook_are_told_the_same() {
-    let (up, webhook) = (start().await, Webhook::start().await);
+    let up = start().await;
+    let webhook = Webhook::start().await;
     let params = notifying("say one; chunk x; fail ABORTED", json!({"url": webhook.url()}));
     let stream = up.script.stream("SendStreamingMessage", params).await.expect("it streams");
     let frames = stream.all().await.into_iter().map(|frame| frame.body["statusUpdate"].clone());
@@ -122,7 +124,8 @@ async fn a_stream_and_a_webhook_are_told_the_same() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_to_be_notified_of_a_task_is_given_one() {
-    let (up, webhook) = (start().await, Webhook::start().await);
+    let up = start().await;
+    let webhook = Webhook::start().await;
     let bare = up.script.call("SendMessage", message("message hello")).await.expect("it is taken");
     assert_eq!(task::text(&bare["message"]), "hello");
     let id = send(&up.script, "message hello", json!({"url": webhook.url()})).await;
@@ -230,7 +233,8 @@ async fn a_coordinator_that_dies_owes_nothing_when_it_is_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_that_hangs_delays_neither_the_task_nor_another_webhook() {
-    let (hanging, working) = (Webhook::answering(|_| None).await, Webhook::start().await);
+    let hanging = Webhook::answering(|_| None).await;
+    let working = Webhook::start().await;
     let up = start().await;
     let id = send(&up.script, "ask \"go on?\"; say one", json!({"url": hanging.url()})).await;
     create(&up.script, &id, json!({"url": working.url()})).await.expect("a second one is taken");
@@ -263,7 +267,8 @@ async fn what_is_not_on_the_public_internet_is_refused_unless_allowed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_configuration_is_sent_nothing_and_may_be_deleted_again() {
-    let (deleted, kept) = (Webhook::start().await, Webhook::start().await);
+    let deleted = Webhook::start().await;
+    let kept = Webhook::start().await;
     let up = start().await;
     let id = send(&up.script, "ask \"go on?\"; say one", json!({"url": deleted.url()})).await;
     until("the task asks", SOON, async || {
@@ -292,7 +297,8 @@ async fn a_deleted_configuration_is_sent_nothing_and_may_be_deleted_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn configurations_read_back_and_are_paged_replaced_and_bounded() {
-    let (old, new) = (Webhook::start().await, Webhook::start().await);
+    let old = Webhook::start().await;
+    let new = Webhook::start().await;
     let up = start().await;
     let id =
         send(&up.script, "ask \"go on?\"; say one", json!({"url": old.url(), "id": "c00"})).await;
@@ -311,7 +317,8 @@ async fn configurations_read_back_and_are_paged_replaced_and_bounded() {
     }
     let full = create(&up.script, &id, json!({"url": old.url()})).await;
     assert_eq!(full.expect_err("sixteen are enough")["code"], -32602);
-    let (mut ids, mut token) = (Vec::new(), String::new());
+    let mut ids = Vec::new();
+    let mut token = String::new();
     loop {
         let page = json!({"taskId": id, "pageSize": 5, "pageToken": token});
         let page = up.script.call("ListTaskPushNotificationConfigs", page).await.expect("a page");

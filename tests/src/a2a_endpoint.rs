@@ -347,10 +347,7 @@ fn query(params: &Map<String, Value>) -> String {
             other => format!("{key}={}", escaped(&other.to_string())),
         })
         .collect();
-    match pairs.is_empty() {
-        true => String::new(),
-        false => format!("?{}", pairs.join("&")),
-    }
+    if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
 }
 
 fn escaped(text: &str) -> String {

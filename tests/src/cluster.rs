@@ -141,8 +141,9 @@ impl Cluster {
             (_, None) => Some(Database::shared()),
             (_, Some(server)) => Some(Database::on(server.url())),
         };
-        let (mut coordinator_proxies, mut store_proxies, mut starting) =
-            (Vec::new(), Vec::new(), Vec::new());
+        let mut coordinator_proxies = Vec::new();
+        let mut store_proxies = Vec::new();
+        let mut starting = Vec::new();
         for n in 0..plan.coordinators {
             let hub = free_address();
             coordinator_proxies.push(CuttableProxy::to(hub).await);
@@ -160,19 +161,26 @@ impl Cluster {
         // All at once, as a cluster starts them.
         let coordinators = join_all(starting).await;
         let addresses: Vec<_> = (0..plan.gateways).map(|_| free_address()).collect();
-        let known = |n: usize| match plan.one_coordinator_each {
-            true => std::slice::from_ref(&coordinator_proxies[n % coordinator_proxies.len()]),
-            false => coordinator_proxies.as_slice(),
+        let known = |n: usize| {
+            if plan.one_coordinator_each {
+                std::slice::from_ref(&coordinator_proxies[n % coordinator_proxies.len()])
+            } else {
+                coordinator_proxies.as_slice()
+            }
         };
-        let (mut gateways, mut gateway_proxies) = (Vec::new(), Vec::new());
+        let mut gateways = Vec::new();
+        let mut gateway_proxies = Vec::new();
         for (n, address) in addresses.iter().enumerate() {
-            let (name, own) = (format!("gateway-{n}"), own(known(n)).await);
+            let name = format!("gateway-{n}");
+            let own = own(known(n)).await;
             gateways.push(gateway(path, &name, *address, &urls(&own), &plan.env).await);
             gateway_proxies.push(own);
         }
-        let (mut workers, mut worker_proxies) = (Vec::new(), Vec::new());
+        let mut workers = Vec::new();
+        let mut worker_proxies = Vec::new();
         for (n, agents) in plan.workers.iter().enumerate() {
-            let (name, own) = (format!("worker-{n}"), own(known(n)).await);
+            let name = format!("worker-{n}");
+            let own = own(known(n)).await;
             workers.push(worker(path, &name, &urls(&own), agents, plan.slots, &plan.env).await);
             worker_proxies.push(own);
         }
@@ -221,7 +229,8 @@ impl Cluster {
     }
 
     async fn add_worker_by(&mut self, own: Vec<CuttableProxy>, agents: &str, slots: u32) {
-        let (name, hubs) = (format!("worker-{}", self.workers.len()), urls(&own));
+        let name = format!("worker-{}", self.workers.len());
+        let hubs = urls(&own);
         self.workers.push(worker(self.dir.path(), &name, &hubs, agents, slots, &self.env).await);
         self.worker_proxies.push(own);
     }
@@ -263,7 +272,8 @@ async fn coordinator(
     store: String,
     env: &Environment,
 ) -> Process {
-    let (name, listen) = (format!("coordinator-{number}"), listen.to_string());
+    let name = format!("coordinator-{number}");
+    let listen = listen.to_string();
     let args = ["coordinator", "--listen", &listen, "--store", &store];
     Process::start_with(dir, &name, &args, env).await
 }

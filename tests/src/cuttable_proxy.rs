@@ -86,7 +86,8 @@ async fn carry(near: TcpStream, target: SocketAddr, mut condition: watch::Receiv
         // A target that is away looks like a connection that closes at once.
         let far = TcpStream::connect(target).await.ok()?;
         let _ = (near.set_nodelay(true), far.set_nodelay(true));
-        let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+        let (near_in, near_out) = near.into_split();
+        let (far_in, far_out) = far.into_split();
         let there = pump(near_in, far_out, condition.clone());
         let back = pump(far_in, near_out, condition);
         tokio::try_join!(there, back).ok()

@@ -165,7 +165,8 @@ impl Server {
     /// In order, or as a crash; either way it is back where it was, and has answered.
     pub async fn restart(&self, crash: bool) {
         let mode = if crash { "immediate" } else { "fast" };
-        let (dir, was) = (self.dir.path().to_owned(), self.url.clone());
+        let dir = self.dir.path().to_owned();
+        let was = self.url.clone();
         let restarted = tokio::task::spawn_blocking(move || {
             let url = script(&["restart".as_ref(), dir.as_ref(), mode.as_ref()]);
             assert_eq!(url, was, "it is found again");
@@ -213,7 +214,8 @@ mod tests {
     #[tokio::test]
     async fn a_database_is_fresh_outlives_a_crash_of_its_server_and_is_gone_when_it_is_dropped() {
         let server = Server::start();
-        let (one, other) = (Database::on(server.url()), Database::on(server.url()));
+        let one = Database::on(server.url());
+        let other = Database::on(server.url());
         one.ask("CREATE TABLE kept (it int); INSERT INTO kept VALUES (7)");
         assert_eq!(other.ask("SELECT count(*) FROM pg_tables WHERE tablename = 'kept'"), "0");
         server.restart(true).await;

@@ -61,13 +61,15 @@ impl Process {
         // Tests make workers die, hang and panic; a test of the default says otherwise.
         env.entry("FAULTLINE_WORKER__DRILLS".to_owned()).or_insert("true".to_owned());
         let (child, ready) = spawned(spawn(&program, dir, name, &args, &env).await);
-        let (name, dir) = (name.to_owned(), dir.to_owned());
+        let name = name.to_owned();
+        let dir = dir.to_owned();
         Self { name, program, args, env, dir, child, ready }
     }
 
     /// A whole mesh in one process, on free ports, with the store of `dir`.
     pub async fn up(dir: &Path) -> Self {
-        let (any, mut env) = ("127.0.0.1:0", Environment::new());
+        let any = "127.0.0.1:0";
+        let mut env = Environment::new();
         let mut args = vec!["up", "--listen", any, "--hub", any];
         match Store::default() {
             Store::Sqlite => args.extend(["--data", "data"]),
@@ -102,7 +104,8 @@ impl Process {
     pub async fn try_restart(&mut self) -> Result<(), String> {
         let (child, ready) =
             spawn(&self.program, &self.dir, &self.name, &self.args, &self.env).await?;
-        (self.child, self.ready) = (child, ready);
+        self.child = child;
+        self.ready = ready;
         Ok(())
     }
 

@@ -46,7 +46,8 @@ async fn carry(near: TcpStream, target: SocketAddr, heard: Arc<Mutex<Vec<u8>>>) 
     // A target that is away looks like a connection that closes at once.
     let Ok(far) = TcpStream::connect(target).await else { return };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
-    let ((mut client, answers), (mut server, requests)) = (near.into_split(), far.into_split());
+    let (mut client, answers) = near.into_split();
+    let (mut server, requests) = far.into_split();
     let mut requests = requests;
     let asked = async {
         let _ = copy(&mut client, &mut requests).await;

@@ -49,7 +49,8 @@ impl Rpc {
 
     /// One that does not even say which version it speaks.
     pub fn bare(address: SocketAddr) -> Self {
-        let (path, headers) = ("/".to_owned(), Vec::new());
+        let path = "/".to_owned();
+        let headers = Vec::new();
         Self { address, path, headers, patience: PATIENCE, receive_bytes: None }
     }
 
@@ -297,7 +298,9 @@ impl Frames {
         open: fn(Value) -> Outcome,
     ) -> Self {
         let (head, body) = response.into_parts();
-        let (buffer, searched, headers) = (Vec::new(), 0, head.headers);
+        let buffer = Vec::new();
+        let searched = 0;
+        let headers = head.headers;
         Self { body, buffer, searched, patience, open, headers, _connection: connection }
     }
 

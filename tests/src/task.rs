@@ -77,7 +77,8 @@ impl Fold {
         } else if let Some(update) = body.get("statusUpdate") {
             self.enter(state(update));
         } else if let Some(update) = body.get("artifactUpdate") {
-            let (id, text) = (artifact_id(&update["artifact"]), text(&update["artifact"]));
+            let id = artifact_id(&update["artifact"]);
+            let text = text(&update["artifact"]);
             match update["append"].as_bool() {
                 Some(true) => self.artifacts.entry(id).or_default().push_str(&text),
                 _ => drop(self.artifacts.insert(id, text)),

@@ -83,7 +83,8 @@ async fn serve(
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (received, answers) = (Arc::clone(&received), Arc::clone(&answers));
+        let received = Arc::clone(&received);
+        let answers = Arc::clone(&answers);
         let take =
             service_fn(move |request| take(request, Arc::clone(&received), Arc::clone(&answers)));
         connections.spawn(async move {

@@ -103,7 +103,8 @@ pub(super) async fn call(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: &
 async fn stream(
     opened: Result<tonic::Response<tonic::Streaming<Vec<u8>>>, Status>,
 ) -> Result<(), Status> {
-    let (mut events, mut count) = (opened?.into_inner(), 0);
+    let mut events = opened?.into_inner();
+    let mut count = 0;
     while let Some(event) = events.message().await? {
         let event = a2a::StreamResponse::decode(event.as_slice()).expect("an event");
         assert!(event.payload.is_some(), "an event says something");

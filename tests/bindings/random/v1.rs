@@ -54,7 +54,8 @@ pub(super) async fn post(
 /// Whether a well-formed answer is a result.
 pub(super) fn is_rpc_answer(answer: &Value, said: &str) -> bool {
     assert_eq!(answer["jsonrpc"], "2.0", "{said}: {answer}");
-    let (result, error) = (answer.get("result"), answer.get("error"));
+    let result = answer.get("result");
+    let error = answer.get("error");
     assert!(result.is_some() != error.is_some(), "{said}: {answer}");
     if let Some(error) = error {
         assert!(error["code"].is_i64() && error["message"].is_string(), "{said}: {answer}");
@@ -73,7 +74,8 @@ pub(super) fn events(reply: &Reply, said: &str) -> Option<Vec<(bool, Value)>> {
     let whole = text.strip_suffix("\n\n").unwrap_or_else(|| panic!("{said}: cut off: {text}"));
     let mut events = Vec::new();
     for event in whole.split("\n\n").filter(|event| *event != ":") {
-        let (mut data, mut is_error) = (None, false);
+        let mut data = None;
+        let mut is_error = false;
         for line in event.lines() {
             match line.split_once(": ") {
                 Some(("id", number)) => drop(number.parse::<u64>().expect("a number")),
@@ -117,7 +119,8 @@ pub(super) async fn rest(rng: &mut StdRng, rpc: &Rpc, operation: &str, mut param
         assert!(*is_error || ends(last), "{said}: {last}");
         return !is_error;
     }
-    let (answer, status) = (reply.json(), reply.status);
+    let answer = reply.json();
+    let status = reply.status;
     if answer["jsonrpc"] == "2.0" {
         // A path that was broken down to the one of JSON-RPC is answered as such.
         assert!(answer["error"]["code"].is_i64(), "{said}: {answer}");
@@ -175,9 +178,10 @@ pub(super) async fn send(
         break_bytes(rng, &mut body);
     }
     let methods = [Method::GET, Method::POST, Method::DELETE, Method::PUT, Method::PATCH];
-    let method = match rng.random_ratio(1, 10) {
-        true => methods.choose(rng).expect("there is one").clone(),
-        false => method,
+    let method = if rng.random_ratio(1, 10) {
+        methods.choose(rng).expect("there is one").clone()
+    } else {
+        method
     };
     let path = if path.starts_with('/') { path } else { format!("/{path}") };
     let body = if method == Method::GET { Bytes::new() } else { body.into() };

@@ -35,7 +35,9 @@ impl Guarded {
         // The server's user may not be ours, and has to read what is its.
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(files.path(), mode).expect("it is ours");
-        let (ca, other, key) = (authority(), authority(), KeyPair::generate().expect("a key"));
+        let ca = authority();
+        let other = authority();
+        let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
         let cert = params.signed_by(&key, &ca).expect("it is signed");
         let server = Server::start();
@@ -66,7 +68,8 @@ impl Guarded {
     }
 
     fn url(&self, host: &str, query: &str) -> String {
-        let (port, name) = (self.database.address().port(), self.database.name());
+        let port = self.database.address().port();
+        let name = self.database.name();
         format!("postgres://{USER}:{PASSWORD}@{host}:{port}/{name}?{query}")
     }
 

@@ -43,13 +43,15 @@ struct Load<'a> {
 
 impl<'a> Load<'a> {
     fn on(cluster: &'a Cluster) -> Self {
-        let (refused, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let refused = AtomicUsize::new(0);
+        let done = AtomicUsize::new(0);
         Self { cluster, stop: AtomicBool::new(false), refused, done }
     }
 
     /// Until it is told to stop, each time at another gateway.
     async fn client(&self, name: usize) -> Vec<String> {
-        let (mut tasks, mut tries) = (Vec::new(), name);
+        let mut tasks = Vec::new();
+        let mut tries = name;
         while !self.stop.load(SeqCst) {
             let text = format!("{name}.{}", tasks.len());
             let params = message(&format!("chunk \"{text}\"; sleep 50ms; chunk \"!\""));
@@ -148,7 +150,8 @@ async fn an_outage_longer_than_every_lease_is_a_longer_pause_and_nothing_else() 
     load.during(async |server| {
         load.goes_on(20).await;
         server.stop();
-        let (refused, done) = (load.refused.load(SeqCst), load.done.load(SeqCst));
+        let refused = load.refused.load(SeqCst);
+        let done = load.done.load(SeqCst);
         // Long enough for every lease to end, and for whoever holds one to know.
         sleep(3 * LEASE).await;
         assert!(load.refused.load(SeqCst) > refused + CLIENTS, "callers are answered meanwhile");
@@ -179,9 +182,10 @@ fn is_unknown(error: &Value, has_key: bool) -> bool {
     if said.contains("this call changed nothing") {
         return false;
     }
-    let remedy = match has_key {
-        true => "repeat it with the same Idempotency-Key",
-        false => "look for the task before you repeat the call",
+    let remedy = if has_key {
+        "repeat it with the same Idempotency-Key"
+    } else {
+        "look for the task before you repeat the call"
     };
     assert!(said.contains("it is unknown whether") && said.contains(remedy), "{error}");
     assert_eq!(error["data"][0]["metadata"]["retryable"], has_key.to_string(), "{error}");
@@ -191,10 +195,7 @@ fn is_unknown(error: &Value, has_key: bool) -> bool {
 /// Takes the database away from all coordinators.
 fn take_away(cluster: &Cluster, is_silent: bool) {
     for wire in &cluster.store_proxies {
-        match is_silent {
-            true => wire.stall(),
-            false => wire.sever(),
-        }
+        if is_silent { wire.stall() } else { wire.sever() }
     }
 }
 
@@ -209,7 +210,8 @@ async fn check_answers_without_database(is_silent: bool) {
     let key_of = |n: usize| n.is_multiple_of(2).then(|| format!("before-{n}"));
     let params: Vec<_> = (0..SENDS).map(|_| message("sleep 1s; chunk done")).collect();
     let sends = params.iter().enumerate().map(|(n, params)| {
-        let (rpc, params) = (rpc(key_of(n).as_deref()), params.clone());
+        let rpc = rpc(key_of(n).as_deref());
+        let params = params.clone();
         tokio::spawn(async move { (rpc.call("SendMessage", params).await, Instant::now()) })
     });
     let sends: Vec<_> = sends.collect();

@@ -90,7 +90,8 @@ async fn attach(cluster: &Cluster, coordinator: usize, offer: Offer) -> AbortOnD
 async fn what_is_sent_to_one_replica_is_read_and_listed_and_inspected_at_any() {
     let cluster = start(&["echo,script"]).await;
     for (here, there) in PAIRS {
-        let (here, there) = (cluster.rpc_at(here), cluster.rpc_at(there));
+        let here = cluster.rpc_at(here);
+        let there = cluster.rpc_at(there);
         let sent = here.agent("script").send("chunk a; sleep 10ms; chunk b").await;
         assert_eq!(task::state(&sent), COMPLETED, "{sent}");
         let id = task::id(&sent);
@@ -106,7 +107,8 @@ async fn what_is_sent_to_one_replica_is_read_and_listed_and_inspected_at_any() {
 async fn what_is_asked_at_one_replica_is_answered_at_another() {
     let cluster = start(&["echo,script"]).await;
     for (here, there) in PAIRS {
-        let (here, there) = (cluster.rpc_at(here).agent("script"), cluster.rpc_at(there));
+        let here = cluster.rpc_at(here).agent("script");
+        let there = cluster.rpc_at(there);
         let asks = here.send("chunk \"hello \"; ask \"who?\"; chunk $answer").await;
         assert_eq!(task::state(&asks), INPUT_REQUIRED, "{asks}");
         let id = task::id(&asks);
@@ -125,7 +127,8 @@ async fn what_is_asked_at_one_replica_is_answered_at_another() {
 async fn what_runs_at_one_replica_is_stopped_at_another() {
     let cluster = start(&["echo,script"]).await;
     for (here, there) in PAIRS {
-        let (here, there) = (cluster.rpc_at(here).agent("script"), cluster.rpc_at(there));
+        let here = cluster.rpc_at(here).agent("script");
+        let there = cluster.rpc_at(there);
         let mut stream = here.stream("SendStreamingMessage", message("say on; sleep 60s")).await;
         let stream = stream.as_mut().expect("it is taken");
         let first = stream.next().await.unwrap().expect("the task");
@@ -222,9 +225,11 @@ async fn a_send_that_is_repeated_at_another_replica_is_the_same_task() {
     assert!(other.is_err(), "a key belongs to one body, wherever it is used: {other:?}");
     // At once, and at all of them.
     for round in 0..10 {
-        let (key, params) = (format!("at once {round}"), message("sleep 50ms; chunk once"));
+        let key = format!("at once {round}");
+        let params = message("sleep 50ms; chunk once");
         let calls = (0..9).map(|n| {
-            let (rpc, params) = (keyed(n % REPLICAS, &key), params.clone());
+            let rpc = keyed(n % REPLICAS, &key);
+            let params = params.clone();
             async move { rpc.call("SendMessage", params).await }
         });
         let ids: Vec<_> = join_all(calls)
@@ -283,7 +288,8 @@ async fn who_stops_a_parent_stops_its_children_at_other_replicas() {
     let _worker = attach(&cluster, 1, Offer::new("elsewhere", elsewhere)).await;
     let script = "delegate script { delegate elsewhere { wait } }";
     let sent = cluster.rpc_at(0).agent("script").send_immediately(script).await;
-    let (rpc, id) = (cluster.rpc_at(2), task::id(&sent));
+    let rpc = cluster.rpc_at(2);
+    let id = task::id(&sent);
     let line = until("the child of the child runs", SOON, async || {
         let child = rpc.inspect(id).await["children"][0]["taskId"].as_str()?.to_owned();
         let last = rpc.inspect(&child).await["children"][0]["taskId"].as_str()?.to_owned();
@@ -334,7 +340,8 @@ async fn what_no_notice_tells_is_found_all_the_same() {
     let cluster = plan.start().await;
     known(&cluster, "script").await;
     // The worker is at the first, and nobody tells anybody anything.
-    let (here, there) = (cluster.rpc_at(0).agent("script"), cluster.rpc_at(1).agent("script"));
+    let here = cluster.rpc_at(0).agent("script");
+    let there = cluster.rpc_at(1).agent("script");
     let sent = there.send("chunk a; sleep 10ms; chunk b").await;
     assert_eq!(task::artifacts(&sent)["output"], "ab", "what waits is claimed: {sent}");
 

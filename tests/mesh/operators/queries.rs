@@ -123,7 +123,8 @@ async fn pages_hold_everything_once_while_tasks_come_in() {
         }
     };
     let paging = async {
-        let (mut seen, mut token) = (Vec::new(), String::new());
+        let mut seen = Vec::new();
+        let mut token = String::new();
         loop {
             let page = json!({"pageSize": 7, "pageToken": token});
             let page = up.rpc.mesh("Tasks", page).await;

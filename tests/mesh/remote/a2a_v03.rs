@@ -184,23 +184,22 @@ async fn task_of_0_3_whose_stream_broke_is_asked_for() {
     for transport in TRANSPORTS {
         let is_rpc = transport == "JSONRPC";
         let script = move |request: &Request, _: usize| {
-            let part = |text: &str| match is_rpc {
-                true => json!({"kind": "text", "text": text}),
-                false => json!({"text": text}),
+            let part = |text: &str| {
+                if is_rpc { json!({"kind": "text", "text": text}) } else { json!({"text": text}) }
             };
             let artifact = |parts: &[Value]| json!({"artifactId": "a", "parts": parts});
             let working = if is_rpc { "working" } else { "TASK_STATE_WORKING" };
             let done = if is_rpc { "completed" } else { "TASK_STATE_COMPLETED" };
-            let (method, verb) = (request.method(), &*request.verb);
+            let method = request.method();
+            let verb = &*request.verb;
             if method == "message/stream" || request.path == "/v1/message:stream" {
                 let task = json!({"kind": "task", "id": "t", "contextId": "c",
                     "status": {"state": working}, "artifacts": [artifact(&[part("one ")])]});
-                return match is_rpc {
-                    true => Reply::stream([task]).without_end(),
-                    false => {
-                        let text = format!("data: {}\n\n", json!({ "task": task }));
-                        Reply::bytes(200, "text/event-stream", text)
-                    }
+                return if is_rpc {
+                    Reply::stream([task]).without_end()
+                } else {
+                    let text = format!("data: {}\n\n", json!({ "task": task }));
+                    Reply::bytes(200, "text/event-stream", text)
                 };
             }
             assert!(method == "tasks/get" || (verb, &*request.path) == ("GET", "/v1/tasks/t"));
@@ -217,9 +216,10 @@ async fn task_of_0_3_whose_stream_broke_is_asked_for() {
         assert_eq!(sent.header("content-type"), Some("application/json"));
         assert_eq!(sent.header("a2a-version"), Some("0.3"));
         let body = sent.json();
-        let (message, parts) = match is_rpc {
-            true => (&body["params"]["message"], json!([{"kind": "text", "text": "x"}])),
-            false => (&body["message"], json!([{"text": "x"}])),
+        let (message, parts) = if is_rpc {
+            (&body["params"]["message"], json!([{"kind": "text", "text": "x"}]))
+        } else {
+            (&body["message"], json!([{"text": "x"}]))
         };
         assert_eq!(message[if is_rpc { "parts" } else { "content" }], parts, "{body}");
         assert_eq!(message["role"], if is_rpc { "user" } else { "ROLE_USER" }, "{body}");

@@ -272,13 +272,15 @@ async fn an_agent_that_is_away_fails_its_tasks_and_not_its_worker() {
 async fn what_may_pass_is_tried_with_another_task_there_unless_it_was_tried_there() {
     for (retries_there, tries_here) in [(0, 3), (1, 1)] {
         let there = start_with(|config| {
-            (config.coordinator.retries, config.coordinator.retry_base_ms) = (retries_there, 20);
+            config.coordinator.retries = retries_there;
+            config.coordinator.retry_base_ms = 20;
             config.coordinator.breaker_failures = 0;
         })
         .await;
         let remote = script_of(&there, Binding::JsonRpc);
         let here = start_with(|config| {
-            (config.coordinator.retries, config.coordinator.retry_base_ms) = (2, 20);
+            config.coordinator.retries = 2;
+            config.coordinator.retry_base_ms = 20;
             config.remote.insert("elsewhere".to_owned(), remote);
         })
         .await;

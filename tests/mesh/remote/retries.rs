@@ -20,7 +20,8 @@ use crate::{Running, start_with};
 async fn mesh_with(peer: &Peer, change: impl FnOnce(&mut faultline::Config)) -> (Running, Rpc) {
     let remote = Remote { card: peer.url(), ..Remote::default() };
     let up = start_with(|config| {
-        (config.coordinator.retries, config.coordinator.retry_base_ms) = (2, 20);
+        config.coordinator.retries = 2;
+        config.coordinator.retry_base_ms = 20;
         config.remote.insert("billing".to_owned(), remote);
         change(config);
     })

@@ -347,7 +347,8 @@ async fn card_of_a_remote_leads_to_no_internal_address_unless_its_origin_is_allo
 async fn of_two_silent_agents_only_the_one_with_little_patience_fails() {
     let stranger = Stranger::start(Manner::Silent).await;
     let up = start_with(|config| {
-        let (mut tight, patient) = (stranger.remote(), stranger.remote());
+        let mut tight = stranger.remote();
+        let patient = stranger.remote();
         tight.timeouts.read_ms = 300;
         config.remote.insert("tight".to_owned(), tight);
         config.remote.insert("patient".to_owned(), patient);

@@ -42,7 +42,8 @@ fn send() -> Vec<u8> {
         parts: vec![part],
         ..Message::default()
     };
-    let (tenant, message) = ("script".into(), Some(message));
+    let tenant = "script".into();
+    let message = Some(message);
     framed(&SendMessageRequest { tenant, message, ..SendMessageRequest::default() })
 }
 
@@ -98,10 +99,12 @@ async fn web_page_can_neither_start_a_task_nor_answer_a_question_at_the_coordina
         }
         let request = request.body(Full::new(Bytes::copy_from_slice(body))).unwrap();
         let answer = client.request(request).await.unwrap();
-        let (status, headers) = (answer.status(), answer.headers().clone());
+        let status = answer.status();
+        let headers = answer.headers().clone();
         (status, headers, answer.into_body().collect().await.unwrap())
     };
-    let (grpc, origin) = (("content-type", "application/grpc"), ("origin", "http://evil.example"));
+    let grpc = ("content-type", "application/grpc");
+    let origin = ("origin", "http://evil.example");
     for (path, body) in &calls {
         for (headers, status) in [
             (&[grpc, origin][..], StatusCode::FORBIDDEN),

@@ -121,7 +121,8 @@ impl Played {
 
     /// Waits until a report is acknowledged, and so was taken or dropped.
     async fn report(&mut self, assign: &Assign, number: u32, body: report::Body) {
-        let (task_id, attempt) = (assign.task_id.clone(), assign.attempt);
+        let task_id = assign.task_id.clone();
+        let attempt = assign.attempt;
         let report = Report { task_id: task_id.clone(), attempt, number, body: Some(body) };
         let body = Some(from_worker::Body::Reports(Reports { reports: vec![report] }));
         self.say.send(FromWorker { body }).await.expect("it is read");
@@ -154,7 +155,8 @@ fn methods() -> Vec<String> {
     ];
     let mut methods = Vec::new();
     for contract in contracts {
-        let (mut package, mut service) = ("", "");
+        let mut package = "";
+        let mut service = "";
         for line in contract.lines() {
             let line = line.trim();
             let word = |start| {
@@ -193,15 +195,14 @@ async fn code(
         .expect("it is answered")
         .expect("by a port that is open");
     let head = answer.headers().clone();
-    let trailers = match head.contains_key("grpc-status") {
-        true => head,
-        false => {
-            let body = timeout(SOON, answer.into_body().collect())
-                .await
-                .expect("it ends")
-                .expect("with trailers");
-            body.trailers().cloned().unwrap_or_default()
-        }
+    let trailers = if head.contains_key("grpc-status") {
+        head
+    } else {
+        let body = timeout(SOON, answer.into_body().collect())
+            .await
+            .expect("it ends")
+            .expect("with trailers");
+        body.trailers().cloned().unwrap_or_default()
     };
     let text = |name| {
         trailers.get(name).map_or("", |value| value.to_str().expect("it is text")).to_owned()
@@ -221,7 +222,8 @@ async fn victim(up: &Running) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_workers_credential_calls_no_method_but_its_own() {
     let up = start_with(credentials).await;
-    let (hub, task) = (up.mesh.hub_addr(), victim(&up).await);
+    let hub = up.mesh.hub_addr();
+    let task = victim(&up).await;
     let forged = format!("v1.{task}.1.{}", "00".repeat(32));
     for path in methods() {
         let own = path == "/faultline.v1.Hub/Attach";
@@ -230,9 +232,10 @@ async fn one_workers_credential_calls_no_method_but_its_own() {
             let as_attempt = [as_tenant[0], ("faultline-task", forged.as_str())];
             for said in [&as_tenant[..], &as_attempt] {
                 let (code, text) = code(hub, Some(REFUNDS.0), &path, said).await;
-                match own {
-                    true => assert_eq!(code, Code::InvalidArgument, "an empty hello: {text}"),
-                    false => assert_eq!(code, Code::PermissionDenied, "{path} {said:?}: {text}"),
+                if own {
+                    assert_eq!(code, Code::InvalidArgument, "an empty hello: {text}")
+                } else {
+                    assert_eq!(code, Code::PermissionDenied, "{path} {said:?}: {text}")
                 }
                 assert!(!text.contains(WEBHOOK_SECRET), "{path}: {text}");
             }
@@ -308,7 +311,8 @@ async fn worker_id_cannot_be_taken_over_with_another_credential() {
     let mut config = in_process(dir.path());
     credentials(&mut config);
     let mesh = Mesh::start(config.clone()).await.unwrap();
-    let (hub, rpc) = (mesh.hub_addr(), Rpc::at(mesh.gateway_addr()).agent("billing"));
+    let hub = mesh.hub_addr();
+    let rpc = Rpc::at(mesh.gateway_addr()).agent("billing");
     let id = WorkerId::new();
     let mut owner = attach(hub, BILLING, id, vec![offer("billing", "")]).await.ok().unwrap();
     let sent = rpc.send_immediately("pay").await;
@@ -369,14 +373,16 @@ fn delegation(token: &str) -> Request<SendMessageRequest> {
 #[tokio::test(flavor = "multi_thread")]
 async fn token_of_an_attempt_works_for_its_own_worker_and_its_own_children_only() {
     let up = start_with(credentials).await;
-    let (hub, victim) = (up.mesh.hub_addr(), victim(&up).await);
+    let hub = up.mesh.hub_addr();
+    let victim = victim(&up).await;
     let mut billing =
         attach(hub, BILLING, WorkerId::new(), vec![offer("billing", "")]).await.ok().unwrap();
     let mut refunds =
         attach(hub, REFUNDS, WorkerId::new(), vec![offer("refunds", "")]).await.ok().unwrap();
     up.rpc.agent("billing").send_immediately("pay").await;
     up.rpc.agent("refunds").send_immediately("pay").await;
-    let (theirs, own) = (billing.assigned().await, refunds.assigned().await);
+    let theirs = billing.assigned().await;
+    let own = refunds.assigned().await;
 
     let mut a2a = A2aServiceClient::new(channel(hub, REFUNDS));
     let stolen = a2a.send_message(delegation(&theirs.token)).await.unwrap_err();

@@ -99,7 +99,8 @@ async fn bodies_of_strangers_stay_within_the_memory_of_the_chart() {
     let stop = Arc::new(AtomicBool::new(false));
     let rpc = cluster.rpc().agent("echo").within(SOON);
     let behaved = tokio::spawn(behave(rpc, Arc::clone(&stop)));
-    let (gateway, hub) = (cluster.addresses[0], cluster.coordinator_proxies[0].address);
+    let gateway = cluster.addresses[0];
+    let hub = cluster.coordinator_proxies[0].address;
     let grpc = "application/grpc";
     // 768 MiB each, if anybody kept them.
     flood(gateway, CHECK, grpc, 6 * MIB as usize).await;
@@ -188,7 +189,8 @@ fn check_memory(cluster: &Cluster) {
     for (role, process) in
         [("gateway", &cluster.gateways[0]), ("coordinator", &cluster.coordinators[0])]
     {
-        let (peak, limit) = (peak(process), chart_limit(role));
+        let peak = peak(process);
+        let limit = chart_limit(role);
         eprintln!("{role}: at most {peak} MiB of {limit} MiB");
         assert!(peak < limit * 3 / 4, "{role}: {peak} MiB of {limit} MiB");
     }
@@ -217,7 +219,8 @@ async fn read_nothing(port: SocketAddr, path: &'static str, window: u32) -> impl
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_strangers_do_not_read_stay_within_the_memory_of_the_chart() {
     let cluster = Plan::default().workers(&["echo"]).start().await;
-    let (gateway, hub) = (cluster.addresses[0], cluster.coordinator_proxies[0].address);
+    let gateway = cluster.addresses[0];
+    let hub = cluster.coordinator_proxies[0].address;
     let card = "/agents/echo/.well-known/agent-card.json";
     let _kept = [
         read_nothing(gateway, card, 0).await,
@@ -313,7 +316,8 @@ async fn coordinator_refuses_calls_above_the_limit_alone_and_keeps_the_link() {
         String::from_utf8_lossy(&numbers.body).contains("OVERLOADED").then_some(())
     })
     .await;
-    let (mut answered, mut refused) = (vec![0; most as usize + 1], 0);
+    let mut answered = vec![0; most as usize + 1];
+    let mut refused = 0;
     for _ in 0..most {
         let reply = timeout(SOON, replies.message()).await.expect("in time");
         let reply = reply.expect("the link is not cut").expect("the link is not closed");
@@ -338,7 +342,8 @@ async fn coordinator_refuses_calls_above_the_limit_alone_and_keeps_the_link() {
         ..SendMessageRequest::default()
     };
     let id = most + 1;
-    let (sent, left) = (asked(id, call::Body::Send(send)), call::Body::Drop(Dropped {}));
+    let sent = asked(id, call::Body::Send(send));
+    let left = call::Body::Drop(Dropped {});
     calls.send(sent).await.unwrap();
     calls.send(Call { id, caller: None, body: Some(left) }).await.unwrap();
     let confirmed = timeout(SOON, replies.message()).await.expect("in time").unwrap().unwrap();

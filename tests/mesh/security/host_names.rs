@@ -40,7 +40,8 @@ async fn call(address: std::net::SocketAddr, authority: &str, path: &str) -> Hea
 #[tokio::test(flavor = "multi_thread")]
 async fn coordinator_on_loopback_refuses_a_foreign_authority_also_with_the_token() {
     let up = start_with(|config| config.mesh.token = Some(Secret::new(TOKEN).unwrap())).await;
-    let (address, agents) = (up.mesh.hub_addr(), "/faultline.v1.Mesh/Agents");
+    let address = up.mesh.hub_addr();
+    let agents = "/faultline.v1.Mesh/Agents";
     for name in ["evil.example:8081", "127.0.0.1.evil.example"] {
         for path in
             [agents, "/lf.a2a.v1.A2AService/ListTasks", "/externalscaler.ExternalScaler/IsActive"]
@@ -63,7 +64,8 @@ async fn coordinator_answers_to_the_hosts_that_are_configured() {
         config.mesh.token = Some(Secret::new(TOKEN).unwrap());
         config.coordinator.hosts = vec!["coordinator.agents.svc".to_owned()];
     });
-    let (up, agents) = (up.await, "/faultline.v1.Mesh/Agents");
+    let up = up.await;
+    let agents = "/faultline.v1.Mesh/Agents";
     for (name, code) in [("coordinator.agents.svc:8081", "0"), ("evil.example", "7")] {
         let answer = call(up.mesh.hub_addr(), name, agents).await;
         assert_eq!(answer["grpc-status"], code, "{name}: {answer:?}");
@@ -72,7 +74,8 @@ async fn coordinator_answers_to_the_hosts_that_are_configured() {
 
 #[tokio::test]
 async fn admin_port_on_loopback_tells_no_foreign_page_its_metrics() {
-    let (metrics, probes) = (Metrics::default(), Probes::default());
+    let metrics = Metrics::default();
+    let probes = Probes::default();
     let admin = Admin::bind(([127, 0, 0, 1], 0).into(), metrics, probes).await.unwrap();
     let address = admin.addr();
     tokio::spawn(admin.serve());

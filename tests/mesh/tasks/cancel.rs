@@ -63,9 +63,10 @@ impl Agent for Deaf {
         cx.status("deaf now").await?;
         cx.settled().await?;
         while self.held.strong_count() > 0 {
-            match self.blocks {
-                true => std::thread::sleep(Duration::from_millis(10)),
-                false => tokio::time::sleep(Duration::from_millis(10)).await,
+            if self.blocks {
+                std::thread::sleep(Duration::from_millis(10))
+            } else {
+                tokio::time::sleep(Duration::from_millis(10)).await
             }
         }
         cx.artifact("late", "but done").await

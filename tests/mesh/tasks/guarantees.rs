@@ -33,7 +33,8 @@ impl Agent for Odd {
                 cx.artifact("out", "without you").await
             }
             "asks twice at once" => {
-                let (left, right) = (Question::input("left?").key("l"), Question::input("right?"));
+                let left = Question::input("left?").key("l");
+                let right = Question::input("right?");
                 let (left, right) = tokio::join!(cx.ask(left), cx.ask(right.key("r")));
                 cx.artifact("out", format!("{} {}", left?.text(), right?.text())).await
             }

@@ -22,7 +22,8 @@ async fn a_burst_of_500_is_served_to_the_last() {
     // Fewer slots than tasks, so that most of them stand in line.
     let up = start_with(|config| config.worker.slots = 16).await;
     let sends = (0..500).map(|n| {
-        let (rpc, script) = (up.rpc.clone(), up.script.clone());
+        let rpc = up.rpc.clone();
+        let script = up.script.clone();
         tokio::spawn(async move {
             let text = format!("task {n}");
             match n % 2 {
@@ -67,7 +68,8 @@ async fn readers_who_sleep_or_lag_read_each_event_once_and_hold_nobody_up() {
     // What the one who keeps up has seen: the others go by it.
     let seen = AtomicU64::new(0);
     let awake = async {
-        let (mut frames, mut read) = (subscribe(up.rpc.clone()).await, Vec::new());
+        let mut frames = subscribe(up.rpc.clone()).await;
+        let mut read = Vec::new();
         while let Some(frame) = frames.next().await.unwrap() {
             seen.store(frame.id.expect("a number"), Relaxed);
             read.push(frame);
@@ -76,7 +78,8 @@ async fn readers_who_sleep_or_lag_read_each_event_once_and_hold_nobody_up() {
         read
     };
     let lagging = async {
-        let (mut frames, mut read) = (subscribe(up.rpc.with_small_buffer()).await, Vec::new());
+        let mut frames = subscribe(up.rpc.with_small_buffer()).await;
+        let mut read = Vec::new();
         while let Some(frame) = frames.next().await.unwrap() {
             read.push(frame);
             // Behind by more than is kept for it, then quicker than what comes, and so on.

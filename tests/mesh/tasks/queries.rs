@@ -84,7 +84,8 @@ async fn pages_cover_every_task_once_also_while_more_come_in() {
     for n in 0..23 {
         made.insert(task::id(&up.rpc.send(&n.to_string()).await).to_owned());
     }
-    let (mut seen, mut token) = (Vec::new(), String::new());
+    let mut seen = Vec::new();
+    let mut token = String::new();
     loop {
         let page = list(&up, json!({"pageSize": 5, "pageToken": token})).await;
         assert_eq!(page["pageSize"], 5);

@@ -26,7 +26,8 @@ async fn a_stream_begins_with_the_task_and_ends_with_its_final_status() {
     let up = start().await;
     let script = "say a; chunk 1; sleep 10ms; chunk 2; artifact note text; data {\"x\":1}; say b";
     let frames = stream(&up.script, script).await;
-    let (first, last) = (&frames[0], &frames[frames.len() - 1]);
+    let first = &frames[0];
+    let last = &frames[frames.len() - 1];
     assert_eq!(first.id, Some(1));
     let id = task::id(&first.body["task"]);
     assert_eq!(task::state(&last.body["statusUpdate"]), COMPLETED);
@@ -82,9 +83,11 @@ async fn readers_who_come_and_go_while_events_pour_in_see_each_once() {
     let task = up.script.send_immediately(&script).await;
     let id = task::id(&task);
     let readers = (0..16).map(|reader| {
-        let (rpc, id) = (up.rpc.clone(), id.to_owned());
+        let rpc = up.rpc.clone();
+        let id = id.to_owned();
         tokio::spawn(async move {
-            let (mut seen, mut last): (Vec<Frame>, u64) = (Vec::new(), 0);
+            let mut seen: Vec<Frame> = Vec::new();
+            let mut last: u64 = 0;
             while !seen.last().is_some_and(is_last) {
                 let rpc = rpc.header("last-event-id", last);
                 let mut frames = rpc.stream("SubscribeToTask", json!({"id": id})).await.unwrap();
