@@ -7,7 +7,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use faultline_proto::{a2a::SendMessageRequest, id::TaskId};
+use faultline_proto::{
+    a2a::{SendMessageConfiguration, SendMessageRequest},
+    id::TaskId,
+};
 use prost::Message;
 use prost_types::Struct;
 use ring::digest::{SHA256, digest};
@@ -95,6 +98,7 @@ pub(crate) fn digest_of(request: &SendMessageRequest) -> Digest {
     // The agent is part of the key's name, under whichever address it was called.
     request.tenant.clear();
     strip(&mut request.metadata);
+    request.configuration = request.configuration.take().and_then(without_delivery);
     if let Some(message) = &mut request.message {
         strip(&mut message.metadata);
     }
@@ -102,6 +106,18 @@ pub(crate) fn digest_of(request: &SendMessageRequest) -> Digest {
     let mut digest = Digest::default();
     digest.copy_from_slice(hash.as_ref());
     digest
+}
+
+/// The configuration without the fields that say how the answer is delivered. The accepted media
+/// types stay, because the work of the agent depends on them, and so does the webhook, which a
+/// repeat does not register.
+fn without_delivery(configuration: SendMessageConfiguration) -> Option<SendMessageConfiguration> {
+    let rest = SendMessageConfiguration {
+        return_immediately: false,
+        history_length: None,
+        ..configuration
+    };
+    Some(rest).filter(|rest| *rest != SendMessageConfiguration::default())
 }
 
 fn strip(metadata: &mut Option<Struct>) {

@@ -40,6 +40,29 @@ fn metadata_that_is_only_of_the_call_is_none_at_all() {
     assert_eq!(digest_of(&bare), digest_of(&traced));
 }
 
+#[test]
+fn repeat_may_ask_for_another_delivery_but_not_for_another_output() {
+    let with = |configuration| SendMessageRequest {
+        configuration: Some(configuration),
+        ..request("x", &[])
+    };
+    let first = digest_of(&request("x", &[]));
+    let plain = SendMessageConfiguration::default;
+    let immediate = SendMessageConfiguration { return_immediately: true, ..plain() };
+    let short = SendMessageConfiguration { history_length: Some(1), ..plain() };
+    for delivery in [plain(), immediate, short] {
+        assert_eq!(first, digest_of(&with(delivery)));
+    }
+    let modes = vec!["image/png".to_owned()];
+    let webhook = a2a::TaskPushNotificationConfig { url: "u".into(), ..Default::default() };
+    let image = SendMessageConfiguration { accepted_output_modes: modes, ..plain() };
+    let pushed =
+        SendMessageConfiguration { task_push_notification_config: Some(webhook), ..plain() };
+    for other in [image, pushed] {
+        assert_ne!(first, digest_of(&with(other)));
+    }
+}
+
 #[tokio::test]
 async fn a_key_is_held_by_one_and_passed_on() {
     let claims = KeyClaims::default();
