@@ -31,44 +31,12 @@
 //! The crate knows the coordinator only by its protocol, and keeps nothing: a task survives the
 //! loss of its worker, because everything that was reported is with the coordinator.
 
-mod agent;
-mod answer;
-mod child;
-mod content;
-mod context;
-mod delegation;
-mod error;
-mod fanout;
-mod outcome;
-mod question;
-mod raise;
-mod typed;
-mod way;
-
-mod attempt;
-mod clock;
-mod run;
-mod slot;
-
-mod attach;
-mod desk;
-mod meters;
-mod outbox;
-mod service;
-
-mod program;
-mod settings;
-
 pub mod agents;
+mod attempt;
+mod process;
+mod runtime;
+mod sdk;
 
-pub use agent::{Agent, Offer, OnWorkerLost, Skill};
-pub use answer::{Action, Answer};
-pub use child::Child;
-pub use content::Content;
-pub use context::Context;
-pub use delegation::{Delegated, Delegation};
-pub use error::{Error, ServiceError};
-pub use fanout::{Branch, Fanned, Fanout, TooFew};
 pub use faultline_chassis::{
     Drain, MeshConfig as Mesh, Metrics, Secret, config::Error as ConfigError, process::Log,
 };
@@ -78,12 +46,25 @@ pub use faultline_proto::{
     reason::{self, Reason},
     v1::{Disposition, Interrupt, Severity},
 };
-pub use outcome::{Ending, Outcome, OutcomeCall};
-pub use program::{SetupError, main, try_main};
-pub use question::Question;
-pub use service::{Config, Readiness, Service, Worker};
-pub use settings::Settings;
-pub use typed::{AgentError, Code, MarkRecoverable, TypedResult};
+
+pub use process::{
+    program::{SetupError, main, try_main},
+    settings::Settings,
+};
+pub use runtime::service::{Config, Readiness, Service, Worker};
+pub use sdk::{
+    agent::{Agent, Offer, OnWorkerLost, Skill},
+    answer::{Action, Answer},
+    child::Child,
+    content::Content,
+    context::Context,
+    delegation::{Delegated, Delegation},
+    error::{Error, ServiceError},
+    fanout::{Branch, Fanned, Fanout, TooFew},
+    outcome::{Ending, Outcome, OutcomeCall},
+    question::Question,
+    typed::{AgentError, Code, MarkRecoverable, TypedResult},
+};
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use super::hub::{Mesh, Task, Wire, soon, user_message};
 use crate::{
-    Agent, Content, Context, Error, Offer, Question, agents, desk::Desk, outbox::Outgoings, reason,
+    Agent, Content, Context, Error, Offer, Question, agents, attempt::outbox::Outgoings, reason,
+    runtime::attempts::Desk,
 };
 
 /// An agent made of a function, for tests that need no more.
@@ -197,7 +198,7 @@ async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() 
         "w".into(),
         1,
         vec![agents::script::offer(true)],
-        crate::way::Way::new(nowhere),
+        crate::attempt::coordinator_channel::Way::new(nowhere),
         &Metrics::default(),
     );
     let mut outgoings = desk.outbox.open(desk.hello());

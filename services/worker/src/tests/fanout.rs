@@ -10,10 +10,10 @@ use faultline_proto::{
     v1::{Origin, Severity, report::Body, to_worker},
 };
 
-use super::{
+use crate::tests::{
     agents::{failed, start},
     delegation::{child, completed, end, record},
-    door::Sent,
+    endpoint::Sent,
     hub::{Mesh, Task, Wire, soon},
 };
 use crate::{Content, Context, Error, Fanout};
@@ -65,7 +65,7 @@ fn made(bodies: &[Body]) -> (String, Vec<&str>) {
             }
             Body::Artifact(chunk) => {
                 let parts = &chunk.artifact.as_ref().unwrap().parts;
-                return (crate::content::text_parts(parts).collect(), tolerated);
+                return (crate::sdk::content::text_parts(parts).collect(), tolerated);
             }
             other => panic!("{other:?}"),
         }

@@ -25,7 +25,7 @@ use tokio::{
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
-use super::door::{Door, Sent};
+use crate::tests::endpoint::{Door, Sent};
 use crate::{Config, Offer, Service, ServiceError, Worker};
 use faultline_chassis::Drain;
 

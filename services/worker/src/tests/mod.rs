@@ -3,7 +3,7 @@
 mod agents;
 mod asking;
 mod delegation;
-mod door;
+mod endpoint;
 mod fanout;
 mod hub;
 mod life;

@@ -15,7 +15,7 @@ use super::{
     delegation::{CHILD, asking, child, completed, end, record},
     hub::{Mesh, Task, Wire, soon},
 };
-use crate::{Content, Context, Error, content::text_of};
+use crate::{Content, Context, Error, sdk::content::text_of};
 
 /// Says what became of the other, as a tool would tell its model.
 async fn tells(cx: Context) -> Result<(), Error> {

@@ -158,7 +158,7 @@ async fn what_fails_in_a_try_is_caught_and_nothing_else() {
                   else { say $failure }; say end";
     let said = |bodies: &[Body]| {
         let texts = bodies.iter().filter_map(|body| match body {
-            Body::Status(message) => Some(crate::content::text_of(message).into_owned()),
+            Body::Status(message) => Some(crate::sdk::content::text_of(message).into_owned()),
             _ => None,
         });
         texts.collect::<Vec<_>>()

@@ -9,7 +9,7 @@ use super::{
     agents::start,
     hub::{Task, user_message},
 };
-use crate::content::text_parts;
+use crate::sdk::content::text_parts;
 
 #[tokio::test]
 async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {

@@ -323,5 +323,4 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
-#[path = "parse_tests.rs"]
 mod tests;

@@ -1,0 +1,185 @@
+//! One call of a client: its headers, its span and its place, and how often it is made.
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use faultline_chassis::{TraceContext, telemetry::ClientSpan};
+use faultline_proto::{
+    a2a::{GetTaskRequest, SendMessageRequest, SubscribeToTaskRequest, Task},
+    json::ProtoJson,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+use crate::{
+    Client,
+    api::client::ROLE,
+    api::error::Error,
+    protocol::operation::{self, Operation, Request},
+    transport::{
+        binding::{self, Transport},
+        events::Events,
+        http::{Exchange, Form},
+        retry::Fault,
+    },
+};
+
+/// Repeated as the policy says.
+impl Client {
+    pub(crate) async fn call<Q, A>(&self, operation: Operation<Q>) -> Result<A, Error>
+    where
+        Q: Request,
+        A: binding::Answer,
+    {
+        // However often it is made, it is one call.
+        let tries = self.tries();
+        let call = || self.call_once(&operation, &tries);
+        let keyed = operation.idempotency_key.is_some();
+        Ok(self.retry.run(operation.repeatable, keyed, call).await?)
+    }
+
+    pub(crate) async fn stream<Q: Request>(
+        &self,
+        operation: Operation<Q>,
+    ) -> Result<Events, Error> {
+        let tries = self.tries();
+        let call = || self.stream_once(&operation, &tries);
+        let keyed = operation.idempotency_key.is_some();
+        Ok(self.retry.run(operation.repeatable, keyed, call).await?)
+    }
+}
+
+/// Made once; twice where a token has expired.
+impl Client {
+    async fn call_once<Q, A>(&self, operation: &Operation<Q>, tries: &Tries) -> Result<A, Fault>
+    where
+        Q: Request,
+        A: binding::Answer,
+    {
+        let call = || async {
+            let _permit = self.pool.enter().await?;
+            let mut calling = tries.next(self, operation);
+            let headers = self.headers(operation, calling.context()).await?;
+            let answer = self.transport.call(operation.clone(), &self.tenant, headers).await;
+            calling.ended(answer.as_ref().map(|_| None).map_err(|fault| &fault.failure));
+            answer
+        };
+        self.bearer.run(call).await
+    }
+
+    async fn stream_once<Q: Request>(
+        &self,
+        operation: &Operation<Q>,
+        tries: &Tries,
+    ) -> Result<Events, Fault> {
+        let call = || async {
+            let permit = self.pool.enter().await?;
+            let mut calling = tries.next(self, operation);
+            let headers = self.headers(operation, calling.context()).await?;
+            match self.transport.stream(operation.clone(), &self.tenant, headers).await {
+                Ok(events) => Ok(events.holding(permit, calling)),
+                Err(fault) => {
+                    calling.ended(Err(&fault.failure));
+                    Err(fault)
+                }
+            }
+        };
+        self.bearer.run(call).await
+    }
+
+    pub(crate) async fn task_once(&self, id: &str) -> Result<Task, Fault> {
+        let request = GetTaskRequest { id: id.to_owned(), ..Default::default() };
+        self.call_once(&operation::get_task(request), &self.tries()).await
+    }
+
+    pub(crate) async fn subscribe_once(
+        &self,
+        id: &str,
+        after: Option<u64>,
+    ) -> Result<Events, Fault> {
+        let operation = operation::subscribe(subscription(id), after);
+        self.stream_once(&operation, &self.tries()).await
+    }
+
+    pub(crate) async fn send_streaming_once(
+        &self,
+        request: SendMessageRequest,
+    ) -> Result<Events, Fault> {
+        self.stream_once(&operation::send_streaming(request), &self.tries()).await
+    }
+
+    /// A call that is no A2A, so it goes by the general name of JSON.
+    pub(crate) async fn post<A: ProtoJson>(&self, url: String, body: Bytes) -> Result<A, Error> {
+        let call = || async {
+            let mut headers = self.traced(&self.parent().child());
+            self.bearer.put(&mut headers).await?;
+            let (url, body) = (url.clone(), Some(body.clone()));
+            let exchange =
+                Exchange { verb: Method::POST, url, headers, body, form: Form::Enveloped };
+            let _permit = self.pool.enter().await?;
+            self.http.call(exchange).await?.read(Form::Bare, false)
+        };
+        Ok(self.bearer.run(call).await.map_err(|fault| fault.failure)?)
+    }
+
+    fn parent(&self) -> TraceContext {
+        self.trace.clone().unwrap_or_else(TraceContext::begin)
+    }
+
+    fn tries(&self) -> Tries {
+        Tries { parent: self.parent(), last: Mutex::default() }
+    }
+
+    fn traced(&self, trace: &TraceContext) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        trace.inject(&mut headers);
+        headers
+    }
+
+    async fn headers<Q>(
+        &self,
+        operation: &Operation<Q>,
+        trace: &TraceContext,
+    ) -> Result<HeaderMap, Fault> {
+        let mut headers = self.traced(trace);
+        put(&mut headers, "idempotency-key", operation.idempotency_key.as_deref());
+        let after = operation.after.map(|seq| seq.to_string());
+        put(&mut headers, "last-event-id", after.as_deref());
+        self.bearer.put(&mut headers).await?;
+        Ok(headers)
+    }
+}
+
+/// The calls of one operation so far: all in one trace, and each knows the one that it repeats.
+struct Tries {
+    parent: TraceContext,
+    last: Mutex<Option<TraceContext>>,
+}
+
+impl Tries {
+    /// The span of the next one.
+    fn next<Q>(&self, client: &Client, operation: &Operation<Q>) -> ClientSpan {
+        let (parent, name) = (&self.parent, operation.name);
+        let calling = match &client.transport {
+            Transport::Grpc(_) => ClientSpan::begin(ROLE, name, parent),
+            Transport::JsonRpc { .. } => ClientSpan::http(ROLE, "POST", name, parent),
+            Transport::HttpJson { .. } => {
+                ClientSpan::http(ROLE, operation.verb.as_str(), name, parent)
+            }
+        };
+        let (host, port) = &*client.peer;
+        let calling = calling.to(host, *port);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.replace(calling.context().clone());
+        calling.retry_of(before.as_ref())
+    }
+}
+
+fn put(headers: &mut HeaderMap, name: &'static str, value: Option<&str>) {
+    if let Some(value) = value.and_then(|v| HeaderValue::from_str(v).ok()) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}
+
+pub(crate) fn subscription(id: &str) -> SubscribeToTaskRequest {
+    SubscribeToTaskRequest { id: id.to_owned(), ..SubscribeToTaskRequest::default() }
+}

@@ -1,0 +1,456 @@
+//! A stream that outlives its connection. When one breaks the next goes on after the last event
+//! that was told: by its number where the server gives numbers, else by comparing its snapshot with
+//! what was told. When streams bring nothing any more, the task is asked for how it stands.
+
+use std::{collections::VecDeque, time::Duration};
+
+use faultline_proto::{
+    Failure,
+    a2a::{Message, SendMessageRequest, StreamResponse, Task, TaskState, stream_response::Payload},
+    reason,
+};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    Answer, Client, Draft, TraceContext,
+    api::{error::Error, task_view::View},
+    protocol::{
+        task_outcome::{is_final, is_waiting},
+        wire_error,
+    },
+    transport::{
+        events::{Event, Events},
+        retry::{Fault, backoff},
+    },
+};
+
+/// The longest pause that a server may ask a follower for. Whoever is asked for a longer one is
+/// told so instead: to come early would only be refused again.
+const TOLD_MAX: Duration = Duration::from_secs(60);
+
+/// How a follower goes on when its stream breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reconnect {
+    /// Subscriptions in a row that bring nothing new before streams are given up.
+    pub max: u32,
+    /// Before the first of them; twice as long before each further one.
+    pub backoff: Duration,
+    /// The longest pause that is not asked for by the server.
+    pub backoff_max: Duration,
+    /// After that, how often the task is asked for how it stands. None: not at all.
+    pub poll: Option<Duration>,
+    /// How long nobody may answer these questions either, before the follower gives up.
+    pub patience: Duration,
+}
+
+impl Default for Reconnect {
+    fn default() -> Self {
+        Self {
+            max: 3,
+            backoff: Duration::from_millis(500),
+            backoff_max: Duration::from_secs(10),
+            poll: Some(Duration::from_secs(1)),
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The events of one task, each once, whatever happens to the connection.
+#[derive(Debug)]
+pub struct Follow {
+    client: Client,
+    /// What starts the task, while it is not known to have started and may be sent again.
+    resend: Option<SendMessageRequest>,
+    /// The message that answers a question: until the task has it, its question is the old one.
+    answer: Option<String>,
+    source: Source,
+    /// What was read and not yet handed out.
+    ready: VecDeque<Event>,
+    view: View,
+    message: Option<Message>,
+    /// The number of the last event, zero when it had none.
+    last: u64,
+    /// Subscriptions since something new was told.
+    attempts: u32,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Nothing was asked yet.
+    Unopened,
+    Live {
+        events: Events,
+        /// Its first event may be a snapshot of what was told already.
+        is_fresh: bool,
+    },
+    Broken {
+        resume_at: Instant,
+    },
+    Polled {
+        next_at: Instant,
+        /// When somebody last answered.
+        answered: Instant,
+    },
+    Ended,
+}
+
+impl Follow {
+    fn new(mut client: Client, source: Source, view: View) -> Self {
+        // One trace, however often it is taken up again.
+        client.trace.get_or_insert_with(TraceContext::root);
+        Self {
+            client,
+            resend: None,
+            answer: None,
+            source,
+            ready: VecDeque::new(),
+            view,
+            message: None,
+            last: 0,
+            attempts: 0,
+        }
+    }
+
+    /// What a send brings.
+    pub(crate) async fn sent(client: Client, request: SendMessageRequest) -> Result<Self, Error> {
+        let message = request.message.as_ref();
+        let answer = message.filter(|m| !m.task_id.is_empty()).map(|m| m.message_id.clone());
+        let mut follow = Self::new(client, Source::Ended, View::default());
+        follow.answer = answer;
+        let keyed = crate::protocol::draft::idempotency_key(&request).map(|_| request.clone());
+        follow.send(request).await?;
+        follow.resend = keyed.filter(|_| follow.client.streams());
+        Ok(follow)
+    }
+
+    /// Answers the question of the task that is followed, and goes on with what comes of it. What
+    /// was told before is not told again.
+    pub async fn answer(&mut self, draft: impl Into<Draft>) -> Result<(), Error> {
+        let mut request = SendMessageRequest::from(draft.into());
+        let message = request.message.get_or_insert_default();
+        self.task_id().clone_into(&mut message.task_id);
+        self.answer = Some(message.message_id.clone());
+        self.send(request).await
+    }
+
+    async fn send(&mut self, mut request: SendMessageRequest) -> Result<(), Error> {
+        if self.client.streams() {
+            let events = self.client.send_streaming(request).await?;
+            // A new task has nothing that was told already.
+            let is_fresh = !self.view.is_empty();
+            self.source = Source::Live { events, is_fresh };
+            return Ok(());
+        }
+        request.configuration.get_or_insert_default().return_immediately = true;
+        match self.client.send(request).await? {
+            Answer::Task(task) => {
+                self.source = self.poll_from_now();
+                self.take_snapshot(task, 0);
+            }
+            Answer::Message(message) => {
+                let payload = Some(Payload::Message(message));
+                self.tell(Event { seq: 0, response: StreamResponse { payload } });
+            }
+        }
+        Ok(())
+    }
+
+    /// A task that exists, from where it stands or from after one of its events.
+    pub(crate) fn task(client: Client, id: &str, after: Option<u64>) -> Self {
+        let mut follow = Self::new(client, Source::Unopened, View::of(id));
+        // Zero stands for the beginning, which is what a subscription without a number gives.
+        follow.last = after.unwrap_or(0);
+        follow
+    }
+
+    /// Goes on through another client of the same agent, without the headers of the one that sent.
+    pub fn through(mut self, client: Client) -> Self {
+        self.client = client;
+        self
+    }
+
+    /// Of the task that is followed; empty until its first event, and for a bare message.
+    pub fn task_id(&self) -> &str {
+        &self.view.task().id
+    }
+
+    /// The task as far as its events told, artifacts put together.
+    pub fn task_so_far(&self) -> &Task {
+        self.view.task()
+    }
+
+    /// The number of the last event: where another follower would go on.
+    pub fn last_seq(&self) -> u64 {
+        self.last
+    }
+
+    /// The next event; none after the last. An error ends it: either the server refuses, or it
+    /// stayed away too long. May be dropped and called again without losing anything.
+    pub async fn next(&mut self) -> Option<Result<Event, Error>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                let Err(broken) = check(&event.response) else { return Some(Ok(event)) };
+                // Such a task would never end.
+                self.ready.clear();
+                self.source = Source::Ended;
+                return Some(Err(broken.into()));
+            }
+            if matches!(self.source, Source::Ended) {
+                return None;
+            }
+            if let Err(error) = self.advance().await {
+                self.source = Source::Ended;
+                return Some(Err(error));
+            }
+        }
+    }
+
+    /// To the end of the task, or to its first question: the answer, or how it ended otherwise.
+    pub async fn finish(self) -> Result<Answer, Error> {
+        self.drive(false).await
+    }
+
+    /// The same, where questions are answered by somebody else.
+    pub(crate) async fn finish_through_questions(self) -> Result<Answer, Error> {
+        self.drive(true).await
+    }
+
+    async fn drive(mut self, through_questions: bool) -> Result<Answer, Error> {
+        while let Some(event) = self.next().await {
+            event?;
+            if self.asks() && !through_questions {
+                break;
+            }
+        }
+        if let Some(message) = self.message {
+            return Ok(Answer::Message(message));
+        }
+        let told = self.view.into_task();
+        if self.client.ended(&told).is_none() {
+            return Ok(Answer::Task(told));
+        }
+        // The whole story, with what was said before anybody listened.
+        let whole = self.client.task(&told.id).await.unwrap_or_else(|_| told.clone());
+        let ended = self.client.ended(&whole).or_else(|| self.client.ended(&told));
+        ended.map_or(Ok(Answer::Task(whole)), |ended| Err(ended.into()))
+    }
+
+    /// One step towards the next event.
+    async fn advance(&mut self) -> Result<(), Error> {
+        match &mut self.source {
+            Source::Ended => Ok(()),
+            Source::Unopened => self.open().await,
+            Source::Live { events, is_fresh } => {
+                let next = events.next().await;
+                // Only now: whoever drops this future is to find everything as it was.
+                let is_fresh = std::mem::take(is_fresh);
+                match next {
+                    Some(Ok(event)) => {
+                        self.take(event, is_fresh);
+                        Ok(())
+                    }
+                    Some(Err(failure)) => self.broke(Fault::lost(failure)),
+                    // The server may end a stream where the task waits for its caller.
+                    None if self.waits() => {
+                        self.source = Source::Ended;
+                        Ok(())
+                    }
+                    None => self.broke(Fault::lost(wire_error::lost(
+                        "the stream ended before its task did",
+                    ))),
+                }
+            }
+            Source::Broken { resume_at } => {
+                sleep_until(*resume_at).await;
+                self.resume().await
+            }
+            Source::Polled { next_at, .. } => {
+                sleep_until(*next_at).await;
+                self.poll().await
+            }
+        }
+    }
+
+    async fn open(&mut self) -> Result<(), Error> {
+        if !self.client.transport.subscribes() {
+            self.source = self.poll_from_now();
+            return Ok(());
+        }
+        match self.client.subscribe(self.task_id(), self.after()).await {
+            Ok(events) => self.source = Source::Live { events, is_fresh: true },
+            Err(Error::Call(failure)) if failure.row() == &reason::UNSUPPORTED_OPERATION => {
+                self.source = self.poll_from_now();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn resume(&mut self) -> Result<(), Error> {
+        let opened = match (&self.resend, self.task_id()) {
+            (Some(request), "") => self.client.send_streaming_once(request.clone()).await,
+            (_, id) => self.client.subscribe_once(id, self.after()).await,
+        };
+        match opened {
+            Ok(events) => {
+                self.source = Source::Live { events, is_fresh: true };
+                Ok(())
+            }
+            Err(fault) => self.broke(fault),
+        }
+    }
+
+    /// Decides how to go on, or that there is no going on.
+    fn broke(&mut self, fault: Fault) -> Result<(), Error> {
+        let failure = fault.failure.clone();
+        let unknown = self.task_id().is_empty();
+        // The task has ended meanwhile, or the server gives no second stream: either way, ask.
+        if failure.row() == &reason::UNSUPPORTED_OPERATION && !unknown {
+            self.source = self.poll_from_now();
+            return Ok(());
+        }
+        if !fault.passes(true) || (unknown && self.resend.is_none()) {
+            return Err(failure.into());
+        }
+        let policy = self.client.reconnect;
+        let told = failure.retry_after().unwrap_or_default();
+        if told > TOLD_MAX {
+            return Err(if unknown { failure.into() } else { self.lost(failure) });
+        }
+        let subscribes = unknown || self.client.transport.subscribes();
+        if self.attempts < policy.max && subscribes {
+            let pause = backoff(policy.backoff, policy.backoff_max, self.attempts);
+            self.attempts += 1;
+            self.source = Source::Broken { resume_at: Instant::now() + pause.max(told) };
+            return Ok(());
+        }
+        if unknown {
+            // The send has a key, or it would not have been repeated.
+            return Err(failure.with_repeat_by_key().into());
+        }
+        if policy.poll.is_none() {
+            return Err(self.lost(failure));
+        }
+        let now = Instant::now();
+        self.source = Source::Polled { next_at: now + told, answered: now };
+        Ok(())
+    }
+
+    async fn poll(&mut self) -> Result<(), Error> {
+        let Source::Polled { answered, .. } = self.source else { return Ok(()) };
+        let policy = self.client.reconnect;
+        let next_at = |now: Instant| now + policy.poll.unwrap_or(Duration::from_secs(1));
+        match self.client.task_once(self.task_id()).await {
+            Ok(task) => {
+                let now = Instant::now();
+                self.source = Source::Polled { next_at: next_at(now), answered: now };
+                self.take_snapshot(task, 0);
+                // As a stream would end here.
+                if self.view.state() == TaskState::InputRequired && self.waits() {
+                    self.source = Source::Ended;
+                }
+                Ok(())
+            }
+            Err(fault) if !fault.passes(true) => Err(fault.failure.into()),
+            Err(fault) => {
+                let told = fault.failure.retry_after().unwrap_or_default();
+                if answered.elapsed() >= policy.patience || told > TOLD_MAX {
+                    return Err(self.lost(fault.failure));
+                }
+                let now = Instant::now();
+                let next_at = next_at(now).max(now + told);
+                self.source = Source::Polled { next_at, answered };
+                Ok(())
+            }
+        }
+    }
+
+    fn poll_from_now(&self) -> Source {
+        let now = Instant::now();
+        Source::Polled { next_at: now, answered: now }
+    }
+
+    fn lost(&self, last: Failure) -> Error {
+        Error::Reconnect { task_id: self.task_id().to_owned(), attempts: self.attempts, last }
+    }
+
+    fn after(&self) -> Option<u64> {
+        Some(self.last).filter(|seq| *seq > 0)
+    }
+
+    /// The task waits for somebody, and not for the answer that is on its way.
+    fn waits(&self) -> bool {
+        is_waiting(self.view.state()) && self.answer.is_none()
+    }
+
+    /// Everything was told, and the task waits for somebody: see [`Follow::answer`].
+    pub fn asks(&self) -> bool {
+        self.ready.is_empty() && self.waits()
+    }
+
+    fn take(&mut self, event: Event, is_fresh: bool) {
+        if let Some(Payload::Task(task)) = event.response.payload {
+            // A numbered server that was told where to go on sends none.
+            if is_fresh || event.seq == 0 || event.seq > self.last {
+                self.take_snapshot(task, event.seq);
+            }
+            return;
+        }
+        let is_old = match event.seq {
+            0 => self.view.repeats(&event.response),
+            seq => seq <= self.last,
+        };
+        if !is_old {
+            self.tell(event);
+        }
+    }
+
+    fn take_snapshot(&mut self, task: Task, seq: u64) {
+        let told = match self.view.is_empty() {
+            true => vec![StreamResponse { payload: Some(Payload::Task(task)) }],
+            false => self.view.news(&task),
+        };
+        for response in told {
+            self.tell(Event { seq, response });
+        }
+        self.last = seq.max(self.last);
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.view.apply(&event.response);
+        self.attempts = 0;
+        self.last = event.seq.max(self.last);
+        match &event.response.payload {
+            Some(Payload::Message(message)) => self.message = Some(message.clone()),
+            // Only a task that shows the answer in its history, or moves on, has taken it.
+            Some(Payload::Task(task)) => {
+                let taken = |id: &String| task.history.iter().any(|m| m.message_id == *id);
+                self.answer = self.answer.take().filter(|id| !taken(id));
+            }
+            Some(Payload::StatusUpdate(_)) => self.answer = None,
+            Some(Payload::ArtifactUpdate(_)) | None => {}
+        }
+        let is_last = event.is_last() || is_final(self.view.state());
+        self.ready.push_back(event);
+        if is_last {
+            self.source = Source::Ended;
+        }
+    }
+}
+
+/// An event has one of four contents, a task has an id, and a status has a state.
+fn check(response: &StreamResponse) -> Result<(), Failure> {
+    let status = match &response.payload {
+        None => return Err(wire_error::nonsense("the server sent an event without any content")),
+        Some(Payload::Task(task)) if task.id.is_empty() => {
+            return Err(wire_error::nonsense("the server's task has no id"));
+        }
+        Some(Payload::Task(task)) => task.status.as_ref(),
+        Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
+        Some(Payload::ArtifactUpdate(_) | Payload::Message(_)) => return Ok(()),
+    };
+    match status.is_none_or(|status| status.state() == TaskState::Unspecified) {
+        true => Err(wire_error::nonsense("the server's task is in no state that A2A knows")),
+        false => Ok(()),
+    }
+}

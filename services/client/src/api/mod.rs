@@ -1,0 +1,12 @@
+//! The public API: the builder, the client with its operations, answers and errors, and streams
+//! that outlive their connection.
+//!
+//! May use: protocol and transport.
+
+pub(crate) mod answer;
+pub(crate) mod builder;
+pub(crate) mod calls;
+pub(crate) mod client;
+pub(crate) mod error;
+pub(crate) mod follow;
+pub(crate) mod task_view;

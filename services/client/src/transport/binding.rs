@@ -1,0 +1,154 @@
+//! The three bindings behind one door: an operation goes in, its answer or its events come out.
+
+use bytes::Bytes;
+use faultline_proto::json::{self, ProtoJson};
+use http::{HeaderMap, Method};
+use uuid::Uuid;
+
+use crate::{
+    protocol::operation::{Operation, Request, segment},
+    transport::{
+        a2a_v03,
+        events::Events,
+        grpc::Grpc,
+        http::{Exchange, Form, Http},
+        retry::Fault,
+    },
+};
+
+/// What an operation is answered with, on every binding.
+pub(crate) trait Answer: ProtoJson + prost::Message + Default + 'static {}
+
+impl<A: ProtoJson + prost::Message + Default + 'static> Answer for A {}
+
+/// Where operations go and what they travel on.
+#[derive(Clone, Debug)]
+pub(crate) enum Transport {
+    /// Everything is posted to one URL.
+    JsonRpc {
+        http: Http,
+        url: String,
+        /// It speaks A2A 0.3.
+        old: bool,
+    },
+    /// Each operation has a verb and a route below the URL.
+    HttpJson {
+        http: Http,
+        url: String,
+        old: bool,
+    },
+    Grpc(Grpc),
+}
+
+impl Transport {
+    /// For whoever the request names, or else the `tenant`.
+    pub(crate) async fn call<Q: Request, A: Answer>(
+        &self,
+        mut operation: Operation<Q>,
+        tenant: &str,
+        headers: HeaderMap,
+    ) -> Result<A, Fault> {
+        address(&mut operation.request, tenant);
+        let mute = operation.mute;
+        let (http, exchange) = match self {
+            Transport::JsonRpc { http, url, old } => (http, rpc(url, &operation, headers, *old)?),
+            Transport::HttpJson { http, url, old } => (http, rest(url, operation, headers, *old)?),
+            Transport::Grpc(grpc) => return grpc.call(operation, headers).await,
+        };
+        let form = exchange.form;
+        http.call(exchange).await?.read(form, mute)
+    }
+
+    pub(crate) async fn stream<Q: Request>(
+        &self,
+        mut operation: Operation<Q>,
+        tenant: &str,
+        headers: HeaderMap,
+    ) -> Result<Events, Fault> {
+        address(&mut operation.request, tenant);
+        match self {
+            Transport::JsonRpc { http, url, old } => {
+                http.stream(rpc(url, &operation, headers, *old)?).await
+            }
+            Transport::HttpJson { http, url, old } => {
+                http.stream(rest(url, operation, headers, *old)?).await
+            }
+            Transport::Grpc(grpc) => grpc.stream(operation, headers).await,
+        }
+    }
+
+    /// A subscription starts with the task as it stands. In 0.3 it does not: what happened before
+    /// it would be lost.
+    pub(crate) fn subscribes(&self) -> bool {
+        !matches!(self, Self::JsonRpc { old: true, .. } | Self::HttpJson { old: true, .. })
+    }
+}
+
+fn rpc<Q: Request>(
+    url: &str,
+    operation: &Operation<Q>,
+    headers: HeaderMap,
+    old: bool,
+) -> Result<Exchange, Fault> {
+    match old {
+        true => a2a_v03::enveloped(url, operation, headers),
+        false => Ok(enveloped(url, operation, headers)),
+    }
+}
+
+fn rest<Q: Request>(
+    url: &str,
+    operation: Operation<Q>,
+    headers: HeaderMap,
+    old: bool,
+) -> Result<Exchange, Fault> {
+    match old {
+        true => a2a_v03::bare(url, &operation, headers),
+        false => Ok(bare(url, operation, headers)),
+    }
+}
+
+fn address(request: &mut impl Request, tenant: &str) {
+    if request.tenant().is_empty() {
+        tenant.clone_into(request.tenant());
+    }
+}
+
+fn enveloped<Q: Request>(url: &str, operation: &Operation<Q>, headers: HeaderMap) -> Exchange {
+    let body = envelope(operation.name, |body| json::write(&operation.request, body));
+    let (verb, form) = (Method::POST, Form::Enveloped);
+    Exchange { verb, url: url.to_owned(), headers, body: Some(body), form }
+}
+
+/// A call by JSON-RPC.
+pub(crate) fn envelope(method: &str, params: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+    // One exchange carries one call: only whoever reads logs needs the id to tell calls apart.
+    let mut body =
+        format!(r#"{{"jsonrpc":"2.0","id":"{}","method":""#, Uuid::now_v7()).into_bytes();
+    body.extend_from_slice(method.as_bytes());
+    body.extend_from_slice(br#"","params":"#);
+    params(&mut body);
+    body.push(b'}');
+    body.into()
+}
+
+fn bare<Q: Request>(url: &str, operation: Operation<Q>, headers: HeaderMap) -> Exchange {
+    let Operation { mut request, verb, path, query, .. } = operation;
+    let tenant = std::mem::take(request.tenant());
+    let mut url = url.to_owned();
+    if !tenant.is_empty() {
+        url.push('/');
+        url.push_str(&segment(&tenant));
+    }
+    url.push_str(&path);
+    push_query(&mut url, &query);
+    let body = (verb == Method::POST).then(|| Bytes::from(json::to_vec(&request)));
+    Exchange { verb, url, headers, body, form: Form::Bare }
+}
+
+pub(crate) fn push_query(url: &mut String, query: &[(&'static str, String)]) {
+    for (place, (name, value)) in query.iter().enumerate() {
+        url.push(if place == 0 { '?' } else { '&' });
+        url.push_str(&format!("{name}={}", segment(value)));
+    }
+}

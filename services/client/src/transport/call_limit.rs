@@ -1,0 +1,29 @@
+//! How many calls of one client may be under way. A peer that hangs takes the places of its own
+//! client and of nobody else.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::transport::{retry::Fault, timeouts::Layer};
+
+/// Shared by all clones of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    calls: Arc<Semaphore>,
+    patience: Option<Duration>,
+}
+
+impl Pool {
+    pub(crate) fn new(calls: usize, patience: Option<Duration>) -> Self {
+        let calls = Semaphore::new(calls.min(Semaphore::MAX_PERMITS));
+        Self { calls: Arc::new(calls), patience }
+    }
+
+    /// Waits for a place; it is given back when the permit is dropped.
+    pub(crate) async fn enter(&self) -> Result<OwnedSemaphorePermit, Fault> {
+        let place = Arc::clone(&self.calls).acquire_owned();
+        let place = Layer::Pool.bound(self.patience, place).await?;
+        Ok(place.expect("nobody closes it"))
+    }
+}

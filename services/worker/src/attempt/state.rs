@@ -1,0 +1,451 @@
+//! One attempt at one task, as the worker keeps it: what was assigned, the reports that are not
+//! yet acknowledged, the answers that came, its slot, and whether it was told to stop. It knows
+//! neither the agent's code nor the connection.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use faultline_chassis::limits;
+use faultline_proto::{
+    a2a,
+    id::TaskId,
+    v1::{self, report::Body},
+};
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::{sync::Notify, time::Instant};
+
+pub(crate) use self::questions::Given;
+use self::span::Tracing;
+use crate::{
+    Error,
+    attempt::{
+        clock::Clock,
+        coordinator_channel::Way,
+        metrics::AgentMeters,
+        outbox::Outbox,
+        slot::{Slot, Told},
+    },
+    sdk::agent::Hosted,
+};
+
+mod questions;
+mod span;
+
+/// How many bytes of reports may wait for acknowledgement before the agent has to.
+const BYTES_AHEAD_MAX: usize = 2 * limits::MESSAGE_BYTES_MAX;
+
+/// An attempt's name within the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) task_id: TaskId,
+    pub(crate) attempt: u32,
+}
+
+impl Key {
+    /// `None` if the mesh could not have made the id.
+    pub(crate) fn read(task_id: &str, attempt: u32) -> Option<Self> {
+        Some(Self { task_id: task_id.parse().ok()?, attempt })
+    }
+}
+
+/// A checkpoint as it is stored: the agent's bytes and how far the counters were.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Saved {
+    #[prost(uint32, tag = "1")]
+    asks: u32,
+    #[prost(bytes = "bytes", tag = "2")]
+    bytes: Bytes,
+    #[prost(uint32, tag = "3")]
+    delegations: u32,
+}
+
+pub(crate) struct Attempt {
+    pub(crate) key: Key,
+    pub(crate) hosted: Arc<Hosted>,
+    pub(crate) context_id: String,
+    pub(crate) message: a2a::Message,
+    pub(crate) restored: Restored,
+    /// What calls to other agents say about who calls, and where they go.
+    pub(crate) token: String,
+    pub(crate) way: Arc<Way>,
+    pub(crate) meters: Arc<AgentMeters>,
+    /// The task's id as text, for every report.
+    task_id: String,
+    outbox: Arc<Outbox>,
+    tracing: Mutex<Tracing>,
+    state: Mutex<State>,
+    /// Something in `state` changed that somebody may wait for.
+    changed: Notify,
+}
+
+/// What an earlier attempt left behind.
+pub(crate) enum Restored {
+    Nothing,
+    Checkpoint(Bytes),
+    /// Not written by this library.
+    Unreadable,
+}
+
+#[derive(Default)]
+struct State {
+    /// The connection that knows this attempt; reports go to no other.
+    epoch: u64,
+    /// The number of the last report made.
+    made: u32,
+    /// The number of the last report handed to the connection of `epoch`.
+    handed: u32,
+    /// The newest reports, up to number `made`.
+    unacked: VecDeque<Bytes>,
+    unacked_bytes: usize,
+    /// The agent is being polled: what it reports goes out together when it next waits.
+    corked: bool,
+    ended: bool,
+    cancelled: bool,
+    /// Drop the agent at once, whatever it does.
+    dropped: Option<Dropped>,
+    answers: HashMap<String, Given>,
+    asks: u32,
+    delegations: u32,
+    /// The questions that are open, by key, and how many wait for the answer.
+    asking: HashMap<String, u32>,
+    slot: Slot,
+    clock: Clock,
+    reply: Option<a2a::Message>,
+}
+
+/// Why an agent is dropped without being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// The worker leaves; the task is handed back.
+    Released,
+    /// The task is no longer this worker's; nobody wants to hear of it.
+    Forgotten,
+}
+
+/// How the attempt stands with those who may stop it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Orders {
+    pub(crate) cancelled: bool,
+    pub(crate) dropped: Option<Dropped>,
+}
+
+impl State {
+    /// Nothing more can be reported. After the end too: a clone of the context may live on.
+    fn told_to_stop(&self) -> bool {
+        self.cancelled || self.dropped.is_some() || self.ended
+    }
+
+    fn has_room(&self) -> bool {
+        self.unacked.len() < limits::UNACKED_REPORTS_MAX && self.unacked_bytes < BYTES_AHEAD_MAX
+    }
+
+    /// The number of the last acknowledged report.
+    fn acked(&self) -> u32 {
+        self.made - self.unacked.len() as u32
+    }
+
+    fn ack(&mut self, number: u32) {
+        while self.acked() < number
+            && let Some(report) = self.unacked.pop_front()
+        {
+            self.unacked_bytes -= report.len();
+        }
+    }
+}
+
+/// Another agent that is awaited. Meanwhile the attempt holds no slot.
+pub(crate) struct Waiting<'a>(&'a Attempt);
+
+impl Waiting<'_> {
+    /// Returns when the agent may compute again.
+    pub(crate) async fn over(self) -> Result<(), Error> {
+        let attempt = self.0;
+        drop(self);
+        attempt.until_it_may(|_| true).await
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        let told = state.slot.wait_over();
+        self.0.tell(&state, told);
+    }
+}
+
+impl Attempt {
+    pub(crate) fn new(
+        key: Key,
+        assign: v1::Assign,
+        hosted: Arc<Hosted>,
+        outbox: Arc<Outbox>,
+        way: Arc<Way>,
+        meters: Arc<AgentMeters>,
+    ) -> Self {
+        let (saved, restored) = match assign.checkpoint.map(Saved::decode) {
+            None => (Saved::default(), Restored::Nothing),
+            Some(Ok(saved)) => {
+                let bytes = saved.bytes.clone();
+                (saved, Restored::Checkpoint(bytes))
+            }
+            Some(Err(_)) => (Saved::default(), Restored::Unreadable),
+        };
+        let answers = assign.answers.into_iter();
+        let state = State {
+            epoch: outbox.epoch(),
+            answers: answers.map(|a| (a.key.clone(), a.into())).collect(),
+            asks: saved.asks,
+            delegations: saved.delegations,
+            clock: Clock::new(assign.remaining_ms, Instant::now()),
+            ..State::default()
+        };
+        Self {
+            key,
+            hosted,
+            context_id: assign.context_id,
+            message: assign.message.unwrap_or_default(),
+            tracing: Mutex::new(Tracing::new(&assign.traceparent, &assign.tracestate)),
+            restored,
+            token: assign.token,
+            way,
+            meters,
+            task_id: assign.task_id,
+            outbox,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(crate) fn task_id(&self) -> &str {
+        &self.task_id
+    }
+
+    // The agent's side.
+
+    /// Makes a report once the attempt is not too far ahead of its acknowledgements.
+    pub(crate) async fn report(&self, body: Body) -> Result<(), Error> {
+        let mut body = Some(body);
+        self.until_it_may(|state| {
+            let may = state.has_room();
+            if may {
+                self.say(state, body.take());
+            }
+            may
+        })
+        .await
+    }
+
+    /// Makes a report that leaves as soon as it may.
+    fn say(&self, state: &mut State, body: Option<Body>) {
+        self.make(state, body);
+        // From a task that the agent spawned, perhaps, which nobody uncorks.
+        if !state.corked {
+            self.hand_over(state);
+        }
+    }
+
+    /// Waits until the agent may compute and `ready` agrees, or the agent has to stop.
+    async fn until_it_may(&self, mut ready: impl FnMut(&mut State) -> bool) -> Result<(), Error> {
+        let done = self.until(|state| match state.told_to_stop() {
+            true => Some(Err(Error::stopped())),
+            false => (state.slot.may_go_on() && ready(state)).then_some(Ok(())),
+        });
+        done.await
+    }
+
+    fn make(&self, state: &mut State, body: Option<Body>) {
+        state.made += 1;
+        let task_id = self.task_id.clone();
+        let report = v1::Report { task_id, attempt: self.key.attempt, number: state.made, body };
+        let bytes = Bytes::from(report.encode_to_vec());
+        state.unacked_bytes += bytes.len();
+        state.unacked.push_back(bytes);
+    }
+
+    /// A checkpoint that carries the counters with it.
+    pub(crate) fn envelope(&self, bytes: Bytes) -> Bytes {
+        let state = self.state.lock();
+        let (asks, delegations) = (state.asks, state.delegations);
+        drop(state);
+        Saved { asks, bytes, delegations }.encode_to_vec().into()
+    }
+
+    /// The key of a delegation, or a fan-out, that was given none: its ordinal in the task.
+    pub(crate) fn next_delegation(&self, kind: &str) -> String {
+        let mut state = self.state.lock();
+        state.delegations += 1;
+        format!("{kind}-{}", state.delegations)
+    }
+
+    /// The agent waits for another one from now on.
+    pub(crate) fn wait_for_another(&self) -> Waiting<'_> {
+        let mut state = self.state.lock();
+        let told = state.slot.wait();
+        self.tell(&state, told);
+        drop(state);
+        // What waits for a slot need not any longer.
+        self.changed.notify_waiters();
+        Waiting(self)
+    }
+
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        self.state.lock().clock.left(Instant::now())
+    }
+
+    pub(crate) fn set_reply(&self, message: a2a::Message) {
+        self.state.lock().reply = Some(message);
+    }
+
+    /// What the agent wants to say at the end, and whether that would be the first that anybody
+    /// hears of the task, from this attempt or an earlier one.
+    pub(crate) fn take_reply(&self) -> (Option<a2a::Message>, bool) {
+        let mut state = self.state.lock();
+        let unheard = state.made == 0 && state.answers.is_empty();
+        (state.reply.take(), unheard && matches!(self.restored, Restored::Nothing))
+    }
+
+    pub(crate) fn told_to_stop(&self) -> bool {
+        self.state.lock().told_to_stop()
+    }
+
+    pub(crate) async fn stopping(&self) {
+        self.until(|state| state.told_to_stop().then_some(())).await;
+    }
+
+    /// Everything reported so far is durable.
+    pub(crate) async fn settled(&self) -> Result<(), Error> {
+        let made = self.state.lock().made;
+        let settled = self.until(|state| match state.told_to_stop() {
+            true => Some(Err(Error::stopped())),
+            false => (state.acked() >= made).then_some(Ok(())),
+        });
+        settled.await
+    }
+
+    // The runner's side.
+
+    pub(crate) fn orders(&self) -> Orders {
+        let state = self.state.lock();
+        Orders { cancelled: state.cancelled, dropped: state.dropped }
+    }
+
+    pub(crate) async fn cancelled(&self) {
+        self.until(|state| state.cancelled.then_some(())).await;
+    }
+
+    pub(crate) async fn dropped(&self) {
+        self.until(|state| state.dropped.map(|_| ())).await;
+    }
+
+    /// Keeps reports back until [`uncork`](Self::uncork): they will leave in one message.
+    pub(crate) fn cork(&self) {
+        self.state.lock().corked = true;
+    }
+
+    pub(crate) fn uncork(&self) {
+        let mut state = self.state.lock();
+        state.corked = false;
+        self.hand_over(&mut state);
+    }
+
+    /// The one final report, with everything that was kept back. It finds room always, and nothing
+    /// comes after it. `None`: nobody wants to hear the end.
+    pub(crate) fn end(&self, body: Option<Body>) {
+        let mut state = self.state.lock();
+        state.ended = true;
+        if body.is_some() {
+            self.make(&mut state, body);
+            self.hand_over(&mut state);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Hands what was made since the last time to the connection. The lock on `state` keeps the
+    /// order: two calls cannot swap their reports.
+    fn hand_over(&self, state: &mut State) {
+        let new = (state.made - state.handed) as usize;
+        if new == 0 {
+            return;
+        }
+        let reports = state.unacked.iter().skip(state.unacked.len() - new).cloned();
+        if self.outbox.push(state.epoch, reports) {
+            state.handed = state.made;
+        }
+    }
+
+    /// Says how the slot stands, if there is something to say. Lost with a broken connection, and
+    /// said again on the next.
+    fn tell(&self, state: &State, told: Told) {
+        if let Some(released) = told
+            && !state.told_to_stop()
+        {
+            let task_id = self.task_id.clone();
+            let slot = v1::Slot { task_id, attempt: self.key.attempt, released };
+            self.outbox.tell(state.epoch, slot);
+        }
+    }
+
+    // The coordinator's side.
+
+    /// What a new connection learns of it first.
+    pub(crate) fn held(&self) -> v1::Held {
+        let waits = !self.state.lock().slot.is_held();
+        v1::Held { task_id: self.task_id.clone(), attempt: self.key.attempt, waits }
+    }
+
+    /// Forgets what is durable. `true`: the attempt is over and all of it is.
+    pub(crate) fn ack(&self, number: u32) -> bool {
+        let mut state = self.state.lock();
+        state.ack(number);
+        let over = state.ended && state.unacked.is_empty();
+        drop(state);
+        self.changed.notify_waiters();
+        over
+    }
+
+    /// Goes on with the connection of `epoch`, which has everything up to `acked`. `true`: the
+    /// attempt is over and all of it is durable.
+    pub(crate) fn resume(&self, epoch: u64, acked: u32) -> bool {
+        let mut state = self.state.lock();
+        state.ack(acked);
+        state.epoch = epoch;
+        state.handed = state.acked();
+        self.tell(&state, state.slot.again());
+        self.hand_over(&mut state);
+        drop(state);
+        self.ack(acked)
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.state.lock().cancelled = true;
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn drop_agent(&self, why: Dropped) {
+        self.state.lock().dropped = Some(why);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.state.lock().slot.given();
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until `ready` finds what it looks for; asked again after every change.
+    async fn until<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            // Made before looking, so that no change falls between the look and the wait.
+            let changed = self.changed.notified();
+            if let Some(found) = ready(&mut self.state.lock()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+}

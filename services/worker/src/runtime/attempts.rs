@@ -1,0 +1,274 @@
+//! Everything the worker holds: the agents it offers and the attempts that are not yet over. What
+//! the coordinator says arrives here; the desk outlives every connection.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use faultline_chassis::{Metrics, telemetry};
+use faultline_proto::{
+    id::WorkerId,
+    reason,
+    v1::{self, to_worker::Body},
+};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{
+    Agent, Context, Error,
+    attempt::{
+        coordinator_channel::Way,
+        metrics::{AgentMeters, Meters},
+        outbox::Outbox,
+        state::{Attempt, Dropped, Key},
+    },
+    runtime::run,
+    sdk::agent::{Hosted, Offer},
+};
+
+pub(crate) struct Desk {
+    id: WorkerId,
+    name: String,
+    slots: u32,
+    offers: Vec<v1::AgentOffer>,
+    hosted: HashMap<String, (Arc<Hosted>, Arc<AgentMeters>)>,
+    pub(crate) outbox: Arc<Outbox>,
+    /// For what agents ask of other agents.
+    pub(crate) way: Arc<Way>,
+    state: Mutex<State>,
+    changed: Notify,
+    meters: Arc<Meters>,
+    /// The same as in `state`, for those outside.
+    attached: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct State {
+    held: HashMap<Key, Arc<Attempt>>,
+    /// There is a connection, and the coordinator welcomed it.
+    attached: bool,
+    /// Too late for anything new.
+    closed: bool,
+    /// Heartbeats that were answered.
+    beats: u64,
+}
+
+impl Desk {
+    pub(crate) fn new(
+        name: String,
+        slots: u32,
+        offers: Vec<Offer>,
+        way: Way,
+        metrics: &Metrics,
+    ) -> Self {
+        let attached = Arc::default();
+        let meters = Meters::new(metrics, &attached, slots);
+        let split = offers.into_iter().map(|offer| offer.split(&name));
+        let (offers, hosted): (Vec<_>, Vec<_>) = split.unzip();
+        Self {
+            id: WorkerId::new(),
+            slots,
+            offers,
+            hosted: hosted.into_iter().map(|h| (h.name.clone(), metered(&meters, h))).collect(),
+            name,
+            outbox: Arc::default(),
+            way: Arc::new(way),
+            state: Mutex::default(),
+            changed: Notify::new(),
+            meters,
+            attached,
+        }
+    }
+
+    /// Whether a coordinator has welcomed it, to be asked at any time.
+    pub(crate) fn attached(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.attached)
+    }
+
+    pub(crate) fn hello(&self) -> v1::Hello {
+        let state = self.state.lock();
+        let held = state.held.values().map(|attempt| attempt.held()).collect();
+        v1::Hello {
+            worker_id: self.id.to_string(),
+            name: self.name.clone(),
+            agents: self.offers.clone(),
+            slots: self.slots,
+            held,
+        }
+    }
+
+    /// Sorts what is held by what the coordinator made of it. What it does not mention at all is
+    /// as lost as what it wants forgotten: nobody would ever acknowledge its reports.
+    pub(crate) fn welcome(&self, epoch: u64, welcome: &v1::Welcome) {
+        let resumed = welcome.resume.iter();
+        let resumed = resumed.filter_map(|a| Some((Key::read(&a.task_id, a.attempt)?, a.number)));
+        let resumed: HashMap<Key, u32> = resumed.collect();
+        let mut state = self.state.lock();
+        state.attached = true;
+        self.attached.store(true, Ordering::Relaxed);
+        state.held.retain(|key, attempt| match resumed.get(key) {
+            Some(acked) => !attempt.resume(epoch, *acked),
+            None => {
+                tracing::info!(task.id = %key.task_id, key.attempt, "no longer ours");
+                attempt.drop_agent(Dropped::Forgotten);
+                false
+            }
+        });
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// The connection has ended.
+    pub(crate) fn parted(&self) {
+        self.outbox.close();
+        self.attached.store(false, Ordering::Relaxed);
+        self.state.lock().attached = false;
+        self.changed.notify_waiters();
+    }
+
+    /// What the coordinator says after the welcome.
+    pub(crate) fn take(&self, message: v1::ToWorker) {
+        match message.body {
+            Some(Body::Assign(assign)) => self.assign(assign),
+            Some(Body::Acks(acks)) => self.acks(&acks),
+            Some(Body::Cancel(cancel)) => {
+                if let Some(attempt) = self.find(&cancel.task_id, cancel.attempt) {
+                    tracing::debug!(
+                        task.id = %cancel.task_id,
+                        initiator = %cancel.initiator,
+                        "cancelled"
+                    );
+                    attempt.cancel();
+                }
+            }
+            Some(Body::Answer(answer)) => {
+                if let Some(attempt) = self.find(&answer.task_id, answer.attempt) {
+                    attempt.take_answer(answer);
+                }
+            }
+            Some(Body::Heartbeat(_)) => {
+                self.state.lock().beats += 1;
+                self.changed.notify_waiters();
+            }
+            Some(Body::GoOn(go_on)) => {
+                if let Some(attempt) = self.find(&go_on.task_id, go_on.attempt) {
+                    attempt.go_on();
+                }
+            }
+            // Where to attach is the connection's business. The rest is a second
+            // welcome, or something that only a newer coordinator says.
+            Some(Body::Drain(_) | Body::Welcome(_)) | None => {}
+        }
+    }
+
+    fn assign(&self, assign: v1::Assign) {
+        let Some(key) = Key::read(&assign.task_id, assign.attempt) else {
+            tracing::error!(task.id = %assign.task_id, "assigned a task with an impossible id");
+            return;
+        };
+        let hosted = self.hosted.get(&assign.agent).cloned();
+        let (hosted, meters) =
+            hosted.unwrap_or_else(|| metered(&self.meters, unknown(&assign.agent, &self.name)));
+        let (outbox, way) = (Arc::clone(&self.outbox), Arc::clone(&self.way));
+        let attempt = Attempt::new(key, assign, hosted, outbox, way, meters);
+        let attempt = Arc::new(attempt);
+        {
+            let mut state = self.state.lock();
+            if state.held.contains_key(&key) {
+                return;
+            }
+            if state.closed {
+                attempt.drop_agent(Dropped::Released);
+            }
+            state.held.insert(key, Arc::clone(&attempt));
+        }
+        attempt.begin_span();
+        let work: Arc<dyn telemetry::LogContext> = Arc::clone(&attempt) as _;
+        tokio::spawn(telemetry::with_log_context(work, run::run(attempt)));
+    }
+
+    fn acks(&self, acks: &v1::Acks) {
+        let mut state = self.state.lock();
+        for ack in &acks.acks {
+            let key = Key::read(&ack.task_id, ack.attempt);
+            let over = key.filter(|k| state.held.get(k).is_some_and(|a| a.ack(ack.number)));
+            if let Some(key) = over {
+                state.held.remove(&key);
+            }
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    fn find(&self, task_id: &str, attempt: u32) -> Option<Arc<Attempt>> {
+        let key = Key::read(task_id, attempt)?;
+        self.state.lock().held.get(&key).map(Arc::clone)
+    }
+
+    // Leaving.
+
+    /// Waits until the coordinator has certainly read what was said before, if there is one: it
+    /// answers heartbeats in order. The first answer may belong to an earlier heartbeat, the second
+    /// cannot.
+    pub(crate) async fn fence(&self) {
+        for _ in 0..2 {
+            let beats = self.state.lock().beats;
+            self.outbox.heartbeat();
+            self.until(|state| state.beats > beats || !state.attached).await;
+        }
+    }
+
+    /// Waits until nothing is held.
+    pub(crate) async fn idle(&self) {
+        self.until(|state| state.held.is_empty()).await;
+    }
+
+    /// Hands back what only waits for people: it can wait without us.
+    pub(crate) fn release_asking(&self) {
+        for attempt in self.state.lock().held.values().filter(|a| a.is_asking()) {
+            attempt.drop_agent(Dropped::Released);
+        }
+    }
+
+    /// Drops every agent that still runs and hands its task back.
+    pub(crate) fn release(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        for attempt in state.held.values() {
+            attempt.drop_agent(Dropped::Released);
+        }
+    }
+
+    async fn until(&self, mut ready: impl FnMut(&State) -> bool) {
+        loop {
+            // Made before looking, so that no change falls between the look and the wait.
+            let changed = self.changed.notified();
+            if ready(&self.state.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+fn metered(meters: &Arc<Meters>, hosted: Hosted) -> (Arc<Hosted>, Arc<AgentMeters>) {
+    let meters = AgentMeters::new(meters, &hosted.name);
+    (Arc::new(hosted), Arc::new(meters))
+}
+
+/// Stands in for an agent that was never offered.
+fn unknown(name: &str, worker: &str) -> Hosted {
+    struct Unknown;
+
+    impl Agent for Unknown {
+        async fn run(&self, _: &Context) -> Result<(), Error> {
+            Err(Error::new(&reason::AGENT_NOT_FOUND).because("this worker has no such agent"))
+        }
+    }
+
+    Offer::new(name, Unknown).split(worker).1
+}

@@ -1,0 +1,9 @@
+//! The running worker: its configuration and life, the connection to a coordinator, the table of
+//! the attempts that it holds, and the task that runs the code of an agent.
+//!
+//! May use: attempt, sdk and agents.
+
+pub(crate) mod attach;
+pub(crate) mod attempts;
+pub(crate) mod run;
+pub(crate) mod service;

@@ -1,0 +1,490 @@
+//! The agent: the one trait a user implements, and the offer that tells the mesh about it.
+
+use std::time::Duration;
+
+use faultline_proto::{
+    a2a,
+    v1::{self, agent_offer},
+};
+use futures::future::BoxFuture;
+
+use crate::{
+    Context, Error,
+    sdk::typed::{AgentError, Policy},
+};
+
+/// The A2A extension under which callers find the whole failure of a task.
+const FAILURE_EXTENSION: &str = "https://faultline.dev/a2a/ext/failure/v1";
+const TEXT: &str = "text/plain";
+
+/// Something that works on tasks. One value serves all tasks of its worker, many at a time.
+///
+/// ```
+/// use faultline_worker::{Agent, Context, Error};
+///
+/// struct Shout;
+///
+/// impl Agent for Shout {
+///     async fn run(&self, cx: &Context) -> Result<(), Error> {
+///         cx.artifact("shout", cx.text().to_uppercase()).await
+///     }
+/// }
+/// ```
+pub trait Agent: Send + Sync + 'static {
+    /// Works on one task. `Ok` completes it; see [`Error`] for the ways to fail. A panic fails the
+    /// task and nothing else.
+    fn run(&self, cx: &Context) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// The same without its type.
+pub(crate) trait Erased: Send + Sync {
+    fn run<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+impl<A: Agent> Erased for A {
+    fn run<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(Agent::run(self, cx))
+    }
+}
+
+/// An agent as a running worker has it.
+pub(crate) struct Hosted {
+    pub(crate) name: String,
+    /// The worker's own name, for the origin of failures.
+    pub(crate) worker: String,
+    pub(crate) may_answer_with_message: bool,
+    pub(crate) policy: Policy,
+    pub(crate) agent: Box<dyn Erased>,
+}
+
+/// What becomes of a task whose worker is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnWorkerLost {
+    /// Another worker tries, from the last checkpoint.
+    #[default]
+    Retry,
+    /// The task fails: trying twice would do harm.
+    Fail,
+}
+
+/// An agent with its name, its card and how the mesh should treat it.
+///
+/// ```
+/// # use faultline_worker::{Agent, Context, Error};
+/// # struct Booking;
+/// # impl Agent for Booking {
+/// #     async fn run(&self, _: &Context) -> Result<(), Error> { Ok(()) }
+/// # }
+/// use faultline_worker::{Offer, OnWorkerLost, Skill};
+///
+/// let offer = Offer::new("booking", Booking)
+///     .description("Books trains")
+///     .skill(Skill::new("book", "Book a train", "Finds a connection and buys it").tag("travel"))
+///     .on_worker_lost(OnWorkerLost::Fail);
+/// ```
+pub struct Offer {
+    name: String,
+    card: a2a::AgentCard,
+    /// What only the extended card lists; without any there is none.
+    extended_skills: Vec<a2a::AgentSkill>,
+    may_answer_with_message: bool,
+    on_worker_lost: OnWorkerLost,
+    max_attempts: u32,
+    policy: Policy,
+    timeout: Duration,
+    idempotent: bool,
+    delivers_stops: bool,
+    drill: bool,
+    retries: Option<u32>,
+    agent: Box<dyn Erased>,
+}
+
+impl Offer {
+    /// Offers `agent` as `name`, which is part of its address: `[a-z][a-z0-9-]{0,62}`.
+    pub fn new(name: impl Into<String>, agent: impl Agent) -> Self {
+        let name = name.into();
+        let capabilities = a2a::AgentCapabilities {
+            streaming: Some(true),
+            push_notifications: Some(true),
+            ..a2a::AgentCapabilities::default()
+        };
+        let card = a2a::AgentCard {
+            name: name.clone(),
+            description: format!("The agent {name}"),
+            version: "1.0.0".to_owned(),
+            capabilities: Some(capabilities),
+            default_input_modes: vec![TEXT.to_owned()],
+            default_output_modes: vec![TEXT.to_owned()],
+            ..a2a::AgentCard::default()
+        };
+        let offer = Self {
+            name,
+            card,
+            extended_skills: Vec::new(),
+            may_answer_with_message: false,
+            on_worker_lost: OnWorkerLost::default(),
+            max_attempts: 0,
+            policy: Policy::default(),
+            timeout: Duration::ZERO,
+            idempotent: false,
+            delivers_stops: false,
+            drill: false,
+            retries: None,
+            agent: Box::new(agent),
+        };
+        let extension = "Failed tasks carry their whole failure in the metadata";
+        offer.extension(FAILURE_EXTENSION, extension, false)
+    }
+
+    /// What the agent is for, in a sentence.
+    pub fn description(mut self, text: impl Into<String>) -> Self {
+        self.card.description = text.into();
+        self
+    }
+
+    /// The version of the agent, `1.0.0` unless said.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.card.version = version.into();
+        self
+    }
+
+    /// One thing the agent can do. Without any, the agent's description becomes its one skill.
+    pub fn skill(mut self, skill: Skill) -> Self {
+        self.card.skills.push(skill.0);
+        self
+    }
+
+    /// One thing the agent can do that only callers with credentials are told of. It gives the
+    /// agent an extended card: all the public one says, and these skills.
+    pub fn extended_skill(mut self, skill: Skill) -> Self {
+        self.extended_skills.push(skill.0);
+        self
+    }
+
+    /// Whether callers may follow a task as it goes. They may unless said.
+    pub fn streaming(mut self, offered: bool) -> Self {
+        self.capabilities().streaming = Some(offered);
+        self
+    }
+
+    /// Whether callers may have the news of a task pushed to them. They may unless said.
+    pub fn push_notifications(mut self, offered: bool) -> Self {
+        self.capabilities().push_notifications = Some(offered);
+        self
+    }
+
+    /// An extension of A2A that the agent speaks. A caller that does not declare one that is
+    /// required is refused.
+    pub fn extension(
+        mut self,
+        uri: impl Into<String>,
+        description: impl Into<String>,
+        required: bool,
+    ) -> Self {
+        let (uri, description) = (uri.into(), description.into());
+        let extension = a2a::AgentExtension { uri, description, required, params: None };
+        self.capabilities().extensions.push(extension);
+        self
+    }
+
+    /// Who runs the agent, and where to read about them.
+    pub fn provider(mut self, organization: impl Into<String>, url: impl Into<String>) -> Self {
+        let (organization, url) = (organization.into(), url.into());
+        self.card.provider = Some(a2a::AgentProvider { organization, url });
+        self
+    }
+
+    /// Where to read about the agent.
+    pub fn documentation(mut self, url: impl Into<String>) -> Self {
+        self.card.documentation_url = Some(url.into());
+        self
+    }
+
+    /// A picture of the agent.
+    pub fn icon(mut self, url: impl Into<String>) -> Self {
+        self.card.icon_url = Some(url.into());
+        self
+    }
+
+    /// All media types that the agent reads, instead of `text/plain`. A message with a part of
+    /// another type is refused; `image/*` and `*/*` stand for many.
+    pub fn input_modes(mut self, types: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.card.default_input_modes = types.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// All media types that the agent writes, instead of `text/plain`.
+    pub fn output_modes(mut self, types: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.card.default_output_modes = types.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// One more media type that the agent reads, besides `text/plain`.
+    pub fn reads(mut self, media_type: impl Into<String>) -> Self {
+        self.card.default_input_modes.push(media_type.into());
+        self
+    }
+
+    /// One more media type that the agent writes, besides `text/plain`.
+    pub fn writes(mut self, media_type: impl Into<String>) -> Self {
+        self.card.default_output_modes.push(media_type.into());
+        self
+    }
+
+    /// Changes anything else of the card. Its interfaces are the gateway's to fill in.
+    pub fn card(mut self, change: impl FnOnce(&mut a2a::AgentCard)) -> Self {
+        change(&mut self.card);
+        self
+    }
+
+    /// The agent may answer with a bare message and no task ([`Context::reply`]). Callers then
+    /// hear nothing before the agent's first report, so it should report soon, if only with
+    /// [`Context::start`].
+    pub fn may_answer_with_message(mut self) -> Self {
+        self.may_answer_with_message = true;
+        self
+    }
+
+    /// The agent's work is idempotent: an attempt that failed with an unknown outcome is run again
+    /// too. Nothing else allows that; a caller's `Idempotency-Key` is about the submission only.
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// Work of its tasks goes on elsewhere when its worker dies. When such a task is stopped and no
+    /// worker is there to be told, the next one is given a task that
+    /// [says so](Context::delivers_stop) and has the checkpoint of the stopped one.
+    pub fn delivers_stops(mut self) -> Self {
+        self.delivers_stops = true;
+        self
+    }
+
+    /// The agent injects faults when it is told to. A caller with a token may use it only if the
+    /// token's `agents` name it.
+    pub fn drill(mut self) -> Self {
+        self.drill = true;
+        self
+    }
+
+    /// How often a failed attempt is tried again. Without this the coordinator's default counts.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.retries = Some(retries);
+        self
+    }
+
+    pub fn on_worker_lost(mut self, policy: OnWorkerLost) -> Self {
+        self.on_worker_lost = policy;
+        self
+    }
+
+    /// How often a task may be tried in all, the first time included. Without this the
+    /// coordinator's default counts.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Errors of this type speak for themselves, also when they came by `?` and wherever they stand
+    /// among the sources of another.
+    pub fn recognise<E: AgentError + 'static>(mut self) -> Self {
+        self.policy.recognise::<E>();
+        self
+    }
+
+    /// Puts errors of other people's types into words before callers see them: what `by` makes of
+    /// one is told, and the error itself stays in the log. `None`: it is masked as ever. Asked only
+    /// about errors that nobody typed.
+    ///
+    /// ```
+    /// # use faultline_worker::{Agent, Context, Error, Offer, reason};
+    /// # struct Cache;
+    /// # impl Agent for Cache {
+    /// #     async fn run(&self, _: &Context) -> Result<(), Error> { Ok(()) }
+    /// # }
+    /// let offer = Offer::new("cache", Cache).normalise(|error| {
+    ///     let io = error.downcast_ref::<std::io::Error>()?;
+    ///     let missing = io.kind() == std::io::ErrorKind::NotFound;
+    ///     missing.then(|| Error::new(&reason::NOT_FOUND).code("CACHE_MISS"))
+    /// });
+    /// ```
+    pub fn normalise(
+        mut self,
+        by: impl Fn(&(dyn std::error::Error + 'static)) -> Option<Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.policy.normalise(Box::new(by));
+        self
+    }
+
+    /// How long a task may be active: in the queue, at work, and waiting for other agents, but not
+    /// for people. It fails then, and its agent is told to stop. Without this it may take as long
+    /// as it takes, unless its caller or the operator says otherwise.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.timeout = time;
+        self
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&mut self) -> &mut a2a::AgentCapabilities {
+        self.card.capabilities.get_or_insert_default()
+    }
+
+    /// The half for the coordinator and the half that stays.
+    pub(crate) fn split(mut self, worker: &str) -> (v1::AgentOffer, Hosted) {
+        if self.card.skills.is_empty() {
+            let skill = Skill::new(&self.name, &self.name, &self.card.description);
+            self.card.skills.push(skill.0);
+        }
+        let extended_card = match self.extended_skills.is_empty() {
+            true => None,
+            false => {
+                self.capabilities().extended_agent_card = Some(true);
+                let mut card = self.card.clone();
+                card.skills.append(&mut self.extended_skills);
+                Some(card)
+            }
+        };
+        let on_worker_lost = match self.on_worker_lost {
+            OnWorkerLost::Retry => agent_offer::OnWorkerLost::Retry,
+            OnWorkerLost::Fail => agent_offer::OnWorkerLost::Fail,
+        };
+        let hosted = Hosted {
+            name: self.name.clone(),
+            worker: worker.to_owned(),
+            may_answer_with_message: self.may_answer_with_message,
+            policy: self.policy,
+            agent: self.agent,
+        };
+        let offer = v1::AgentOffer {
+            name: self.name,
+            card: Some(self.card),
+            may_answer_with_message: self.may_answer_with_message,
+            on_worker_lost: on_worker_lost as i32,
+            max_attempts: self.max_attempts,
+            idempotent: self.idempotent,
+            delivers_stops: self.delivers_stops,
+            drill: self.drill,
+            retries: self.retries,
+            extended_card,
+            timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
+        };
+        (offer, hosted)
+    }
+}
+
+/// One thing an agent can do, as its card lists it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Skill(a2a::AgentSkill);
+
+impl Skill {
+    pub fn new(
+        id: impl Into<String>,
+        name: impl Into<String>,
+        description: impl Into<String>,
+    ) -> Self {
+        Self(a2a::AgentSkill {
+            id: id.into(),
+            name: name.into(),
+            description: description.into(),
+            ..a2a::AgentSkill::default()
+        })
+    }
+
+    /// A keyword to be found by.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.0.tags.push(tag.into());
+        self
+    }
+
+    /// A message that the skill understands.
+    pub fn example(mut self, text: impl Into<String>) -> Self {
+        self.0.examples.push(text.into());
+        self
+    }
+
+    /// A media type the skill reads; without any, those of the agent.
+    pub fn reads(mut self, media_type: impl Into<String>) -> Self {
+        self.0.input_modes.push(media_type.into());
+        self
+    }
+
+    /// A media type the skill writes; without any, those of the agent.
+    pub fn writes(mut self, media_type: impl Into<String>) -> Self {
+        self.0.output_modes.push(media_type.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Agent for Nothing {
+        async fn run(&self, _: &Context) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_bare_offer_has_a_card_that_a2a_takes() {
+        let (offer, _) = Offer::new("nothing", Nothing).split("w");
+        let card = offer.card.unwrap();
+        assert_eq!((card.name.as_str(), card.version.as_str()), ("nothing", "1.0.0"));
+        assert!(!card.description.is_empty());
+        assert_eq!(card.default_input_modes, ["text/plain"]);
+        let capabilities = card.capabilities.unwrap();
+        assert_eq!(capabilities.streaming, Some(true));
+        assert_eq!(capabilities.push_notifications, Some(true));
+        assert_eq!(capabilities.extended_agent_card, None);
+        assert_eq!(capabilities.extensions[0].uri, FAILURE_EXTENSION);
+        let skill = &card.skills[0];
+        assert!(!skill.id.is_empty() && !skill.name.is_empty() && !skill.description.is_empty());
+        assert!(card.supported_interfaces.is_empty(), "the gateway's to fill in");
+        assert_eq!(offer.extended_card, None);
+    }
+
+    #[test]
+    fn a_card_says_what_its_offer_said() {
+        let (offer, _) = Offer::new("nothing", Nothing)
+            .streaming(false)
+            .push_notifications(false)
+            .extension("urn:x", "An extension", true)
+            .provider("Acme", "https://acme.example")
+            .documentation("https://acme.example/docs")
+            .icon("https://acme.example/icon.png")
+            .input_modes(["image/*"])
+            .output_modes(["text/plain", "image/png"])
+            .split("w");
+        let card = offer.card.unwrap();
+        let capabilities = card.capabilities.unwrap();
+        assert_eq!(capabilities.streaming, Some(false));
+        assert_eq!(capabilities.push_notifications, Some(false));
+        let extension = &capabilities.extensions[1];
+        assert_eq!((extension.uri.as_str(), extension.required), ("urn:x", true));
+        assert_eq!(card.provider.unwrap().organization, "Acme");
+        assert_eq!(card.documentation_url.unwrap(), "https://acme.example/docs");
+        assert_eq!(card.icon_url.unwrap(), "https://acme.example/icon.png");
+        assert_eq!(card.default_input_modes, ["image/*"]);
+        assert_eq!(card.default_output_modes, ["text/plain", "image/png"]);
+    }
+
+    #[test]
+    fn an_extended_card_is_the_public_one_with_more_skills() {
+        let (offer, _) = Offer::new("nothing", Nothing)
+            .extended_skill(Skill::new("secret", "Secret", "Only for some").reads("text/html"))
+            .description("Does nothing")
+            .split("w");
+        let (card, mut extended) = (offer.card.unwrap(), offer.extended_card.unwrap());
+        assert_eq!(card.capabilities.as_ref().unwrap().extended_agent_card, Some(true));
+        let ids: Vec<_> = extended.skills.iter().map(|s| s.id.as_str()).collect();
+        assert_eq!(ids, ["nothing", "secret"]);
+        assert_eq!(extended.skills[1].input_modes, ["text/html"]);
+        extended.skills.pop();
+        assert_eq!(extended, card);
+    }
+}

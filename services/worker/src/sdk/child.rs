@@ -1,0 +1,99 @@
+//! Work for another agent that was started and is not awaited yet.
+
+use faultline_proto::{a2a, reason};
+
+use crate::{
+    Answer, Delegated, Error,
+    sdk::delegation::{Call, PAUSE_MAX, PAUSE_MIN, answered, is_passing},
+};
+
+/// A child that runs beside its parent, made by [`Delegation::start`](crate::Delegation::start).
+/// Dropping this leaves it running: it ends with its parent, unless it is detached.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use faultline_worker::{Context, Error};
+/// # async fn run(cx: &Context) -> Result<(), Error> {
+/// let draft = cx.delegate("writer", cx.text()).start().await?;
+/// cx.status(format!("task {} writes a draft", draft.id())).await?;
+/// cx.sleep(Duration::from_secs(1)).await?;
+/// cx.reply(draft.wait().await?.text()).await
+/// # }
+/// ```
+pub struct Child<'a> {
+    call: Call<'a>,
+    task: a2a::Task,
+}
+
+impl<'a> Child<'a> {
+    pub(crate) async fn start(call: Call<'a>) -> Result<Self, Error> {
+        let (mut pause, mut retried) = (PAUSE_MIN, false);
+        loop {
+            match call.cx.unless_cancelled(call.send(call.message.clone(), true)).await? {
+                Ok(task) => return Ok(Self { call, task }),
+                Err(failure) if is_passing(&failure) => call.cx.sleep(pause).await?,
+                Err(failure) => {
+                    call.cx.unless_cancelled(call.wait_after(failure, retried)).await??;
+                    retried = true;
+                    continue;
+                }
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Empty if the agent answered with a bare message.
+    pub fn id(&self) -> &str {
+        &self.task.id
+    }
+
+    /// Waits for its end, like awaiting the [`Delegation`](crate::Delegation) itself: what it asks
+    /// rises, and its failure comes back as the error.
+    pub async fn wait(self) -> Result<Delegated, Error> {
+        match self.is_bare() {
+            true => Ok(Delegated(self.task)),
+            false => self.call.wait().await,
+        }
+    }
+
+    /// The task as it stands.
+    pub async fn task(&self) -> Result<a2a::Task, Error> {
+        if self.is_bare() {
+            return Ok(self.task.clone());
+        }
+        let (tenant, id) = (self.call.agent.clone(), self.task.id.clone());
+        let request = a2a::GetTaskRequest { tenant, id, history_length: Some(0) };
+        let (mut client, mut calling) = (self.call.client(), self.call.calling("GetTask"));
+        let request = self.call.request(request, calling.context());
+        let got = self.call.cx.unless_cancelled(client.get_task(request)).await?;
+        Ok(answered(&mut calling, got)?)
+    }
+
+    /// Answers its question `key`, or the oldest if that is empty. Fails with UNSUPPORTED_OPERATION
+    /// if it does not ask, and with INVALID_PARAMS if the answer does not fit.
+    pub async fn answer(&self, key: &str, answer: Answer) -> Result<(), Error> {
+        let message = answer.into_message_for(&self.task.id, key);
+        let sent = self.call.cx.unless_cancelled(self.call.send(message, true));
+        sent.await?.map(drop).map_err(Error::from)
+    }
+
+    /// Cancels it and all below it. One that has ended already is as good as cancelled.
+    pub async fn cancel(&self) -> Result<(), Error> {
+        if self.is_bare() {
+            return Ok(());
+        }
+        let (tenant, id) = (self.call.agent.clone(), self.task.id.clone());
+        let request = a2a::CancelTaskRequest { tenant, id, ..a2a::CancelTaskRequest::default() };
+        let (mut client, mut calling) = (self.call.client(), self.call.calling("CancelTask"));
+        let request = self.call.request(request, calling.context());
+        let done = self.call.cx.unless_cancelled(client.cancel_task(request)).await?;
+        match answered(&mut calling, done) {
+            Err(failure) if failure.row() != &reason::TASK_NOT_CANCELABLE => Err(failure.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_bare(&self) -> bool {
+        self.task.id.is_empty()
+    }
+}

@@ -1,0 +1,236 @@
+//! Giving work to several agents at once and going on as soon as enough of them have done it. Each
+//! branch is a delegation under a key of its own, so a later attempt joins the same children.
+
+use faultline_chassis::limits;
+use faultline_proto::Failure;
+use futures::{
+    StreamExt,
+    future::{BoxFuture, join_all},
+    stream::FuturesUnordered,
+};
+
+use crate::{Content, Context, Delegated, Delegation, Error, reason, sdk::delegation::Call};
+
+/// Work for several agents, made by [`Context::fanout`]. Awaiting it sends it to all of them and
+/// returns as soon as enough have done it, or when all have ended.
+///
+/// - Enough results, though some failed: the failures come back beside the results, and the task
+///   keeps them as [tolerated](Context::tolerate). Whoever is still at it then is cancelled.
+/// - Too few: the error is MIN_RESULTS_NOT_MET, which names what became of every branch, and
+///   [has the results](TooFew) that there are. What some did is of use even if not enough did it,
+///   so none is cancelled because others failed.
+///
+/// ```
+/// # use faultline_worker::{Context, Error};
+/// # async fn run(cx: &Context) -> Result<(), Error> {
+/// let quotes = cx.fanout("Bern–Basel").to("sbb").to("flix").to("uber").at_least(2).await?;
+/// for quote in &quotes.results {
+///     cx.artifact(&quote.agent, quote.made.text()).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is sent until it is awaited"]
+pub struct Fanout<'a> {
+    cx: &'a Context,
+    content: Content,
+    branches: Vec<(String, Option<Content>)>,
+    key: Option<String>,
+    /// How many results it needs; `None`: all.
+    required: Option<usize>,
+}
+
+/// What came of a fan-out that got enough.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fanned {
+    /// In the order of the branches.
+    pub results: Vec<Branch>,
+    /// The agents that failed, likewise. Those that were cancelled are not among them.
+    pub failures: Vec<(String, Failure)>,
+    /// Some failed.
+    pub degraded: bool,
+}
+
+/// Why a fan-out did not get enough, and what it got. `?` makes it the [`Error`] alone.
+#[derive(Debug)]
+pub struct TooFew {
+    /// MIN_RESULTS_NOT_MET; anything else if it never got so far.
+    pub error: Error,
+    /// In the order of the branches.
+    pub results: Vec<Branch>,
+    /// The agents that failed, likewise.
+    pub failures: Vec<(String, Failure)>,
+}
+
+impl From<Error> for TooFew {
+    fn from(error: Error) -> Self {
+        Self { error, results: Vec::new(), failures: Vec::new() }
+    }
+}
+
+impl From<TooFew> for Error {
+    fn from(few: TooFew) -> Self {
+        few.error
+    }
+}
+
+/// One agent's result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Branch {
+    pub agent: String,
+    pub made: Delegated,
+}
+
+impl<'a> Fanout<'a> {
+    pub(crate) fn new(cx: &'a Context, content: Content) -> Self {
+        Self { cx, content, branches: Vec::new(), key: None, required: None }
+    }
+
+    /// One more agent. The same one may be asked twice.
+    pub fn to(mut self, agent: impl Into<String>) -> Self {
+        self.branches.push((agent.into(), None));
+        self
+    }
+
+    /// One more agent, with work of its own.
+    pub fn to_with(mut self, agent: impl Into<String>, content: impl Into<Content>) -> Self {
+        self.branches.push((agent.into(), Some(content.into())));
+        self
+    }
+
+    /// Names the fan-out within its task, as [`Delegation::key`] names a delegation. Its branches
+    /// are `key/0`, `key/1` and so on.
+    pub fn key(self, key: impl Into<String>) -> Self {
+        Self { key: Some(key.into()), ..self }
+    }
+
+    /// So many results are enough.
+    pub fn at_least(self, results: usize) -> Self {
+        Self { required: Some(results), ..self }
+    }
+
+    /// The first result is enough.
+    pub fn first(self) -> Self {
+        self.at_least(1)
+    }
+
+    /// Every agent has to do it, which is so unless said otherwise.
+    pub fn all(self) -> Self {
+        Self { required: None, ..self }
+    }
+
+    async fn run(self, key: String) -> Result<Fanned, TooFew> {
+        let Self { cx, content, branches, required, .. } = self;
+        let required = required.unwrap_or(branches.len());
+        check(branches.len(), required)?;
+        let agents: Vec<String> = branches.iter().map(|(agent, _)| agent.clone()).collect();
+        let branches = branches.into_iter().enumerate().map(|(at, (agent, own))| {
+            let content = own.unwrap_or_else(|| content.clone());
+            Call::new(Delegation::new(cx, agent, content), format!("{key}/{at}"))
+        });
+        let calls = branches.collect::<Result<Vec<_>, Error>>()?;
+        let waiting = cx.attempt_state().wait_for_another();
+        let ended = cx.unless_cancelled(race(&calls, required)).await??;
+        waiting.over().await?;
+        for call in &calls {
+            call.tell_superseded().await?;
+        }
+        ended.into_result(agents, required, cx).await
+    }
+}
+
+impl<'a> IntoFuture for Fanout<'a> {
+    type Output = Result<Fanned, TooFew>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(mut self) -> Self::IntoFuture {
+        let given = self.key.take();
+        let key = given.unwrap_or_else(|| self.cx.attempt_state().next_delegation("fanout"));
+        Box::pin(self.run(key))
+    }
+}
+
+fn check(asked: usize, required: usize) -> Result<(), Error> {
+    let most = limits::FANOUT_BRANCHES_MAX;
+    let text = match () {
+        () if asked > most => format!("a fan-out asks at most {most} agents, not {asked}"),
+        () if required > asked => {
+            format!("a fan-out to {asked} agents cannot have {required} results")
+        }
+        () if required == 0 => "a fan-out needs at least one agent and one result".to_owned(),
+        () => return Ok(()),
+    };
+    Err(Error::new(&reason::INVALID_ARGUMENT).because(text))
+}
+
+/// What each branch came to; `None`: nobody waited for it.
+struct Ended(Vec<Option<Result<Delegated, Failure>>>);
+
+/// Follows all until enough have done it, and cancels those that are still at it then.
+async fn race(calls: &[Call<'_>], required: usize) -> Result<Ended, Error> {
+    let following = calls.iter().enumerate();
+    let mut following: FuturesUnordered<_> =
+        following
+            .map(|(at, call)| async move {
+                (at, call.follow().await.and_then(|child| call.result(child)))
+            })
+            .collect();
+    let mut ended: Vec<Option<_>> = calls.iter().map(|_| None).collect();
+    let mut succeeded = 0;
+    while succeeded < required
+        && let Some((at, result)) = following.next().await
+    {
+        ended[at] = match result {
+            Ok(made) => {
+                succeeded += 1;
+                Some(Ok(made))
+            }
+            // A loser that an earlier attempt of this task has cancelled.
+            Err(error) if is_loser(&error) => None,
+            // Only a stop has no record, and it is this task's own.
+            Err(error) => Some(Err(error.failure().cloned().ok_or(error)?)),
+        };
+    }
+    drop(following);
+    let open = calls.iter().zip(&ended).filter(|(_, ended)| ended.is_none());
+    join_all(open.map(|(call, _)| call.cancel())).await;
+    Ok(Ended(ended))
+}
+
+fn is_loser(error: &Error) -> bool {
+    let cancel = error.failure().and_then(|failure| failure.cancel.as_ref());
+    cancel.is_some_and(|cancel| cancel.initiator == "parent")
+}
+
+impl Ended {
+    async fn into_result(
+        self,
+        agents: Vec<String>,
+        required: usize,
+        cx: &Context,
+    ) -> Result<Fanned, TooFew> {
+        let asked = agents.len();
+        let (mut results, mut failures) = (Vec::new(), Vec::new());
+        for (agent, ended) in agents.into_iter().zip(self.0) {
+            match ended {
+                Some(Ok(made)) => results.push(Branch { agent, made }),
+                Some(Err(failure)) => failures.push((agent, failure)),
+                None => {}
+            }
+        }
+        let (succeeded, failed) = (results.len(), failures.len());
+        cx.attempt_state().meters.all.fanned(asked, required, succeeded, failed);
+        if results.len() < required {
+            let branches: Vec<_> = failures.iter().map(|(agent, f)| f.to_branch(agent)).collect();
+            let failure = Failure::too_few(required, asked, results.len(), &branches);
+            let retryable = failures.iter().all(|(_, failure)| failure.may_retry());
+            let error = failure.with_retryable(retryable).into();
+            return Err(TooFew { error, results, failures });
+        }
+        for (_, failure) in &failures {
+            cx.tolerate(failure.clone()).await?;
+        }
+        let degraded = !failures.is_empty();
+        Ok(Fanned { results, failures, degraded })
+    }
+}

@@ -1,0 +1,239 @@
+//! What a child asks, its parent asks as its own, so that the whole chain waits and any of it may
+//! be answered. Whichever answer comes first counts; what the child asks no longer is taken back.
+
+use std::{future::poll_fn, sync::Arc, task::Poll};
+
+use faultline_proto::{
+    Failure,
+    a2a::{self, TaskState, stream_response},
+    json, reason,
+    v1::{Interrupt, interrupt::Kind},
+};
+use futures::{FutureExt, future::BoxFuture};
+use prost_types::{Struct, Value, value};
+
+use crate::{
+    Answer, Error,
+    sdk::{
+        content::text_of,
+        delegation::{Call, PAUSE_MAX, PAUSE_MIN, is_passing},
+    },
+};
+
+/// Where a waiting task shows its question, and all of them if there are several.
+const INTERRUPT: &str = "faultline.dev/interrupt";
+const INTERRUPTS: &str = "faultline.dev/interrupts";
+
+/// What an agent does itself about the questions of its child.
+pub(crate) type Hook<'a> =
+    Arc<dyn Fn(Interrupt) -> BoxFuture<'a, Option<Answer>> + Send + Sync + 'a>;
+
+/// The questions of one child, asked by its parent.
+pub(crate) struct Raised<'c, 'a> {
+    call: &'c Call<'a>,
+    open: Vec<Asked<'c>>,
+    /// The last answer that was sent down, and what the child said to it.
+    last: Option<Sent>,
+    /// Questions that the agent itself could not answer: they rise.
+    beyond: Vec<String>,
+}
+
+struct Asked<'c> {
+    key: String,
+    answer: BoxFuture<'c, Result<(Answer, Source), Error>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Hook,
+    Caller,
+}
+
+struct Sent {
+    key: String,
+    source: Source,
+    refusal: Option<Failure>,
+}
+
+impl<'c, 'a> Raised<'c, 'a> {
+    pub(crate) fn new(call: &'c Call<'a>) -> Self {
+        Self { call, open: Vec::new(), last: None, beyond: Vec::new() }
+    }
+
+    /// The message that answers a question of the waiting child. `None`: what it asks has changed.
+    pub(crate) async fn next_answer(
+        &mut self,
+        child: &a2a::Task,
+    ) -> Result<Option<a2a::Message>, Error> {
+        let questions = questions_of(child);
+        self.learn(&questions)?;
+        self.take_back(&questions);
+        for question in &questions {
+            if !self.open.iter().any(|asked| asked.key == question.key) {
+                let asked = self.ask(question.clone());
+                self.open.push(asked);
+            }
+        }
+        let call = self.call;
+        tokio::select! {
+            biased;
+            (key, answer) = self.answered() => {
+                let (answer, source) = answer?;
+                let message = answer.into_message_for(&child.id, &key);
+                self.last = Some(Sent { key, source, refusal: None });
+                Ok(Some(message))
+            }
+            () = moved_on(call, child, &questions) => {
+                // A task shows that it works for a moment between two questions.
+                if let Ok(child) = call.send(call.message.clone(), true).await {
+                    self.take_back(&questions_of(&child));
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whatever the child asks no longer.
+    fn take_back(&mut self, questions: &[Interrupt]) {
+        self.open.retain(|asked| questions.iter().any(|q| q.key == asked.key));
+    }
+
+    /// The question that was answered last, if its answer came from above.
+    pub(crate) fn last_key(&self) -> Option<String> {
+        let last = self.last.as_ref().filter(|last| last.source == Source::Caller);
+        last.map(|last| last.key.clone())
+    }
+
+    /// The child did not take the last answer.
+    pub(crate) fn refused(&mut self, failure: Failure) {
+        if let Some(last) = &mut self.last {
+            last.refusal = Some(failure);
+        }
+    }
+
+    /// An answer that was refused while its question stays open would be refused for ever.
+    fn learn(&mut self, questions: &[Interrupt]) -> Result<(), Error> {
+        let Some(Sent { key, source, refusal: Some(failure) }) = self.last.take() else {
+            return Ok(());
+        };
+        if questions.iter().any(|question| question.key == key) {
+            match source {
+                Source::Hook => {
+                    tracing::debug!(question = key, reason = %failure, "the answer does not fit");
+                    self.beyond.push(key);
+                }
+                Source::Caller => return Err(failure.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&self, question: Interrupt) -> Asked<'c> {
+        let call = self.call;
+        let hook = call.hook.clone().filter(|_| !self.beyond.contains(&question.key));
+        let key = question.key.clone();
+        let answer = async move {
+            if let Some(hook) = hook
+                && let Some(answer) = hook(question.clone()).await
+            {
+                return Ok((answer, Source::Hook));
+            }
+            let key = format!("{}/{}", call.key, question.key);
+            match call.cx.ask_as(Interrupt { key, ..question }).await {
+                // The child's own clock decides, and then it asks no longer.
+                Err(error) if is_timeout(&error) => std::future::pending().await,
+                answer => answer.map(|answer| (answer, Source::Caller)),
+            }
+        };
+        Asked { key, answer: answer.boxed() }
+    }
+
+    /// The first that is answered.
+    async fn answered(&mut self) -> (String, Result<(Answer, Source), Error>) {
+        poll_fn(|task| {
+            for at in 0..self.open.len() {
+                if let Poll::Ready(answer) = self.open[at].answer.poll_unpin(task) {
+                    return Poll::Ready((self.open.swap_remove(at).key, answer));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+fn is_timeout(error: &Error) -> bool {
+    error.failure().is_some_and(|failure| failure.row() == &reason::INPUT_TIMEOUT)
+}
+
+/// Returns when the child asks something else than these. It may be answered or cancelled by
+/// others: it is a task like any other.
+async fn moved_on(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        match watch(call, child, questions).await {
+            Ok(()) => return,
+            Err(failure) if !is_passing(&failure) => return,
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> Result<(), Failure> {
+    let (tenant, id) = (call.agent.clone(), child.id.clone());
+    let request = a2a::SubscribeToTaskRequest { tenant, id };
+    // No span of its own: it lasts as long as somebody thinks.
+    let request = call.request(request, &call.cx.trace());
+    let answer = call.client().subscribe_to_task(request).await?;
+    let mut frames = answer.into_inner();
+    while let Some(frame) = frames.message().await? {
+        let now = match &frame.payload {
+            Some(stream_response::Payload::Task(task)) => questions_of(task),
+            Some(stream_response::Payload::StatusUpdate(update)) => {
+                read_all(update.status.as_ref(), update.metadata.as_ref())
+            }
+            _ => continue,
+        };
+        if !now.iter().map(|q| &q.key).eq(questions.iter().map(|q| &q.key)) {
+            return Ok(());
+        }
+    }
+    Err(Failure::new(&reason::UNAVAILABLE))
+}
+
+pub(crate) fn questions_of(task: &a2a::Task) -> Vec<Interrupt> {
+    read_all(task.status.as_ref(), task.metadata.as_ref())
+}
+
+/// What a task asks, oldest first; nothing unless it waits. A question that came without a record
+/// is read from its words.
+fn read_all(status: Option<&a2a::TaskStatus>, metadata: Option<&Struct>) -> Vec<Interrupt> {
+    let waits = |s: &&a2a::TaskStatus| {
+        matches!(s.state(), TaskState::InputRequired | TaskState::AuthRequired)
+    };
+    let Some(status) = status.filter(waits) else { return Vec::new() };
+    let listed = metadata.and_then(|m| m.fields.get(INTERRUPTS)?.kind.as_ref());
+    if let Some(value::Kind::ListValue(list)) = listed {
+        return list.values.iter().filter_map(read).collect();
+    }
+    let message = status.message.clone().unwrap_or_default();
+    let shown = message.metadata.as_ref().and_then(|m| read(m.fields.get(INTERRUPT)?));
+    vec![shown.unwrap_or_else(|| {
+        let auth = status.state() == TaskState::AuthRequired;
+        Interrupt {
+            kind: if auth { Kind::AuthUrl } else { Kind::Input } as i32,
+            prompt: text_of(&message).into_owned(),
+            requested_at: status.timestamp,
+            key: message.message_id,
+            ..Interrupt::default()
+        }
+    })]
+}
+
+fn read(value: &Value) -> Option<Interrupt> {
+    match value.kind.as_ref()? {
+        value::Kind::StructValue(record) => json::from_struct(record).ok(),
+        _ => None,
+    }
+}
