@@ -1,40 +1,42 @@
-//! What every service is bolted to. It knows gRPC, HTTP and time, and nothing of tasks or agents.
+//! The parts that every service is built from: dialling, serving, graceful shutdown, telemetry,
+//! metrics and limits. This crate knows gRPC, HTTP and time, and nothing of tasks or agents.
+//!
+//! Folders, lowest first; a folder uses only those before it and the files beside this one:
+//! `grpc`, `net` < `auth` < `client` < `telemetry`, `metrics` < `server` < `process`. The public
+//! paths are flat: `faultline_chassis::tls` is `net/tls.rs`.
 
-pub mod limits;
-
-pub mod client;
-pub mod credential;
-pub mod dial;
-pub mod members;
-pub mod network;
-pub mod secret;
-pub mod server;
-pub mod tls;
-pub mod token_file;
-
-pub mod deadline;
+pub mod config;
 pub mod drain;
 pub mod error_chain;
-pub mod trace;
+pub mod limits;
 
-pub mod admin;
-pub mod config;
-pub mod descriptors;
-pub mod exit;
+mod auth;
+pub mod client;
+mod grpc;
 pub mod metrics;
+mod net;
 pub mod process;
+pub mod server;
 pub mod telemetry;
 
-mod body;
-mod write_stall;
-
-pub use client::MeshConfig;
-pub use deadline::Timeouts;
+pub use auth::{
+    credential,
+    mesh_config::MeshConfig,
+    secret::{self, Secret},
+    token_file,
+};
+pub use client::members::{self, Members};
 pub use drain::Drain;
-pub use exit::Exit;
-pub use members::Members;
+pub use grpc::deadline::{self, Timeouts};
 pub use metrics::Metrics;
-pub use network::Network;
-pub use secret::Secret;
-pub use trace::TraceContext;
-pub use write_stall::Stalled;
+pub use net::{
+    dial,
+    network::{self, Network},
+    tls,
+    write_stall::Stalled,
+};
+pub use process::{
+    admin, descriptors,
+    exit::{self, Exit},
+};
+pub use telemetry::trace::{self, TraceContext};

@@ -29,9 +29,11 @@ use super::{Metrics, otlp};
 use crate::{
     client::{CannotDial, Channel, Dial},
     config::Environment,
-    dial::Connector,
     error_chain,
-    tls::{self, Trust},
+    net::{
+        dial::Connector,
+        tls::{self, Trust},
+    },
 };
 
 /// What we say we are.

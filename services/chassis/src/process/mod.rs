@@ -2,6 +2,9 @@
 //! admin port with metrics and probes, and the exit code. The roles of the binary and workers that
 //! users write run in it alike.
 
+pub mod admin;
+pub mod descriptors;
+pub mod exit;
 mod log;
 mod signals;
 
@@ -17,12 +20,18 @@ use tokio_util::task::AbortOnDropHandle;
 pub use log::Log;
 pub use signals::Signals;
 
-use crate::{
-    Drain, Exit, Metrics,
+use self::{
     admin::{Admin, Probes},
+    exit::Exit,
+};
+use crate::{
     config::Environment,
-    descriptors, limits,
-    metrics::export::{self, Exporting},
+    drain::Drain,
+    limits,
+    metrics::{
+        Metrics,
+        export::{self, Exporting},
+    },
     server::BindError,
     telemetry::{self, Telemetry},
 };

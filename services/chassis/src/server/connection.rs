@@ -18,7 +18,7 @@ use super::{
     quota::{Address, QuotaPermit, Resource, too_many},
     streams,
 };
-use crate::{limits, write_stall::Warning};
+use crate::{limits, net::write_stall::Warning};
 
 /// One connection, as its requests see it.
 #[derive(Debug)]

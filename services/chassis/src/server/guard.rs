@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use crate::{
+use crate::grpc::{
     body::{self, GuardedBody, Side},
     deadline::parse_grpc_timeout,
 };

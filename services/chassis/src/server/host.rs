@@ -14,7 +14,7 @@ use futures::future::{Either, Ready, ready};
 use http::{HeaderMap, Request, Response, Uri, header::HOST, uri::Authority};
 use tower::{Layer, Service};
 
-use crate::body;
+use crate::grpc::body;
 
 /// Health checks come by whichever address a balancer knows, and learn nothing else.
 const HEALTH: &str = "/grpc.health.v1.Health/";

@@ -3,8 +3,8 @@
 //! every gRPC service stands behind.
 
 mod address;
+mod authenticate;
 mod connection;
-mod credential;
 mod grpc_only;
 mod guard;
 mod head;
@@ -43,14 +43,16 @@ use self::{connection::Connection, quota::QuotaTable, streams::Streams};
 use crate::{
     drain::Drain,
     limits,
-    network::{Network, Socket, Wire},
-    tls,
-    write_stall::Impatient,
+    net::{
+        network::{Network, Socket, Wire},
+        tls,
+        write_stall::Impatient,
+    },
 };
 
 pub use address::{BadCidr, Cidr};
+pub use authenticate::{Authorize, CredentialGuard, CredentialLayer};
 pub use connection::{Client, ReservedBytes, acquire, client};
-pub use credential::{Authorize, CredentialGuard, CredentialLayer};
 pub use grpc_only::{GrpcOnly, GrpcOnlyLayer};
 pub use guard::{Guard, GuardLayer};
 pub use host::{BadHost, HostGuard, HostLayer, Hosts};

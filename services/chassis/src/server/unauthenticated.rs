@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tower::{Layer, Service};
 
 use super::{QuotaPermit, Resource, acquire};
-use crate::{body, limits};
+use crate::{grpc::body, limits};
 
 /// Paths that need no credential, and the bytes that a request to each may have.
 #[derive(Clone, Debug)]

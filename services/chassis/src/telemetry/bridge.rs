@@ -21,13 +21,13 @@ use opentelemetry_sdk::{
 use tracing::{Metadata, Subscriber};
 use tracing_subscriber::{Layer, filter, registry::LookupSpan};
 
+use super::TraceContext;
 use super::{
     Span, export_queue,
     log::{LogContext, in_work},
     span::field,
     wire::{self, Value},
 };
-use crate::TraceContext;
 
 /// What is below us records much, and nothing that an agent means.
 const NOT_AGENTS: [&str; 9] =

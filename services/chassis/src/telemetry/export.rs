@@ -26,9 +26,11 @@ use super::{
     wire,
 };
 use crate::{
-    dial::Connector,
     error_chain, limits,
-    tls::{self, Trust},
+    net::{
+        dial::Connector,
+        tls::{self, Trust},
+    },
 };
 
 /// Between two attempts to reach a collector that is away.

@@ -23,8 +23,8 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
+use super::TraceContext;
 use super::{bridge, export_queue, wire};
-use crate::TraceContext;
 
 /// What code works on while it runs.
 pub trait LogContext: Send + Sync {

@@ -12,11 +12,12 @@ mod export;
 mod export_queue;
 mod log;
 mod panic_hook;
-pub(crate) mod sampler;
+mod sampler;
 mod semconv;
 mod settings;
 mod span;
 mod span_guard;
+pub mod trace;
 mod wire;
 
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
@@ -26,12 +27,13 @@ use self::{
     export_queue::{ExportQueue, Tracing},
     settings::{BadEndpoint, Settings},
 };
-use crate::{TraceContext, config::Environment, tls};
+use crate::{config::Environment, net::tls};
 
 pub use log::{LogContext, with_log_context};
 pub use semconv::{Outcome, RPC_STATUS, is_server_error};
 pub use span::{Finished, Span, SpanKind, link};
 pub use span_guard::{ClientSpan, SharedSpan};
+pub use trace::TraceContext;
 pub use wire::Value;
 
 /// How the process logs, and what it exports.

@@ -4,11 +4,11 @@
 
 use std::fmt;
 
+use super::TraceContext;
 use super::{
     export_queue::{self, ExportQueue},
     wire::{self, Value},
 };
-use crate::TraceContext;
 
 /// Which side of a call it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

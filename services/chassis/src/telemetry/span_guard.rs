@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use faultline_proto::{Failure, a2a, v1};
 
+use super::TraceContext;
 use super::{Span, SpanKind, child_context, link};
-use crate::TraceContext;
 
 /// One span in several hands. It ends with the last. One that is not recorded is nothing.
 #[derive(Clone, Debug, Default)]

@@ -9,56 +9,15 @@ use std::{
     sync::Arc,
 };
 
-use futures::{FutureExt, future::BoxFuture};
 use tokio::{
-    net::lookup_host,
     sync::{Notify, watch},
     time::{sleep, timeout},
 };
 
-use crate::{
-    client::{CannotDial, Channel, MeshConfig},
-    dial, limits,
-};
+use super::{CannotDial, Channel};
+use crate::{auth::mesh_config::MeshConfig, limits, net::dial};
 
-/// Names to addresses, by other means than the system's. Cheap to clone.
-#[derive(Clone)]
-pub struct Resolver(Arc<Look>);
-
-type Look = dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
-
-impl Resolver {
-    /// Answers as `look` does.
-    pub fn new<F, A>(look: F) -> Self
-    where
-        F: Fn(&str, u16) -> A + Send + Sync + 'static,
-        A: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
-    {
-        Self(Arc::new(move |name, port| look(name, port).boxed()))
-    }
-
-    fn system() -> Self {
-        Self::new(|name, port| {
-            let name = name.to_owned();
-            async move { Ok(lookup_host((name, port)).await?.collect()) }
-        })
-    }
-}
-
-impl fmt::Debug for Resolver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Resolver")
-    }
-}
-
-/// Two are equal when they are one.
-impl PartialEq for Resolver {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Resolver {}
+pub use crate::net::resolver::Resolver;
 
 /// One coordinator: the address it was configured by, and where that led.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -186,7 +145,7 @@ impl Members {
     }
 
     async fn ask(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {
-        let asked = (self.0.names.0)(&target.host, target.port);
+        let asked = self.0.names.resolve(&target.host, target.port);
         timeout(limits::CONNECT_TIMEOUT, asked).await?
     }
 

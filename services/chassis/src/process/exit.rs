@@ -6,7 +6,7 @@ use std::{error::Error, fmt, io, iter::successors, process::ExitCode};
 use faultline_proto::{Failure, reason::Reason};
 use tonic::Code;
 
-use crate::{config, tls, token_file};
+use crate::{auth::token_file, config, net::tls};
 
 /// A code of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

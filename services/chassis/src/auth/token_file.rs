@@ -10,7 +10,7 @@ use std::{
     process,
 };
 
-use crate::secret::Secret;
+use crate::auth::secret::Secret;
 
 /// The data directory when none is named, below the working directory.
 pub const DATA: &str = ".faultline";

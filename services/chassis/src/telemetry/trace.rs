@@ -7,7 +7,8 @@ use std::{fmt, str::FromStr, sync::Arc};
 use http::HeaderMap;
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
-use crate::{limits, telemetry::sampler};
+use super::sampler;
+use crate::limits;
 
 /// The header and metadata key.
 pub const TRACEPARENT: &str = "traceparent";

@@ -13,7 +13,7 @@ use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
-use crate::{client::MeshConfig, secret::Secret, token_file};
+use crate::auth::{mesh_config::MeshConfig, secret::Secret, token_file};
 
 /// Explains how a mesh with one token gets a credential for each role.
 pub const MIGRATION_PAGE: &str = "docs/migrating-credentials.md";
@@ -309,5 +309,4 @@ fn unhex(text: &str) -> Option<Digest> {
 }
 
 #[cfg(test)]
-#[path = "credential_tests.rs"]
 mod tests;

@@ -13,8 +13,8 @@ use http::{Request, Response, request::Parts};
 use tower::{Layer, Service};
 
 use crate::{
-    body,
-    credential::{Credentials, Identity},
+    auth::credential::{Credentials, Identity},
+    grpc::body,
 };
 
 /// Probes have no token; they learn only whether the coordinator serves.

@@ -1,7 +1,7 @@
 //! Loading of credentials: accepted, refused, generated.
 
 use super::*;
-use crate::network::Network;
+use crate::net::network::Network;
 
 /// `printf %s secret | sha256sum`, and of `other`.
 const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";

@@ -20,7 +20,6 @@ use http::{
     HeaderValue, Request, Response, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE},
 };
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tonic::{
     body::Body,
@@ -29,51 +28,20 @@ use tonic::{
 use tower::Service;
 
 use crate::{
-    body::{self, GuardedBody, Side},
-    credential::Credential,
-    deadline::{Timeouts, format_grpc_timeout},
-    dial::{self, Connector},
+    auth::{mesh_config::MeshConfig, secret::Secret, token_file},
     error_chain::causes,
+    grpc::{
+        body::{self, GuardedBody, Side},
+        deadline::{Timeouts, format_grpc_timeout},
+    },
     limits,
-    members::Resolver,
-    network::Network,
-    secret::Secret,
-    tls::{self, Trust},
-    token_file,
-    write_stall::Stalled,
+    net::{
+        dial::{self, Connector},
+        network::Network,
+        tls::{self, Trust},
+        write_stall::Stalled,
+    },
 };
-
-/// `[mesh]`: what every member of one mesh knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MeshConfig {
-    /// Presented to the coordinator. At a coordinator on loopback: accepted as every role. Default:
-    /// the one in `token_file`.
-    #[serde(skip_serializing)]
-    pub token: Option<Secret>,
-    /// A file of mode 0600 with the token. Default: `mesh.token` in the data directory, for
-    /// coordinators on this machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_file: Option<PathBuf>,
-    /// At the coordinator: the tokens it accepts, each with its role. Default: none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub credential: Vec<Credential>,
-    /// PEM: the CA that issued the coordinator's certificate. Default: those the system trusts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ca: Option<PathBuf>,
-    /// The data directory, where a generated token is kept. Default: `.faultline`.
-    #[serde(skip)]
-    pub data: Option<PathBuf>,
-    /// Every role, for the parts of a mesh that runs in one process. It never leaves the process.
-    #[serde(skip)]
-    pub in_process_token: Option<Secret>,
-    /// Where they meet, when it is inside one process. Default: the machine's network.
-    #[serde(skip)]
-    pub network: Option<Network>,
-    /// Who knows the names of coordinators. Default: the system.
-    #[serde(skip)]
-    pub resolver: Option<Resolver>,
-}
 
 impl MeshConfig {
     /// How a member dials the coordinator at `address`.

@@ -33,9 +33,11 @@ use tower::Service;
 use crate::{
     error_chain::causes,
     limits,
-    network::{Network, Wire},
-    tls::{self, Trust},
-    write_stall::Impatient,
+    net::{
+        network::{Network, Wire},
+        tls::{self, Trust},
+        write_stall::Impatient,
+    },
 };
 
 /// Idle time after which the system asks whether the peer's machine still lives.

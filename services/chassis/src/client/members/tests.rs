@@ -3,7 +3,7 @@
 use std::{sync::Mutex, time::Duration};
 
 use super::*;
-use crate::network::Network;
+use crate::net::network::Network;
 
 /// Names that lead where the test says.
 fn names(led: &Arc<Mutex<io::Result<Vec<SocketAddr>>>>) -> MeshConfig {
