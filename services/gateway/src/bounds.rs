@@ -29,7 +29,8 @@ impl Config {
         }
         let budget = self.body_budget_mib.saturating_mul(MIB);
         if budget < BODY_BUDGET_BYTES_MIN {
-            let (key, value) = ("body_budget_mib", self.body_budget_mib as u64);
+            let key = "body_budget_mib";
+            let value = self.body_budget_mib as u64;
             let what =
                 "a quarter of it is for one connection and must hold one body: say 48 or more";
             return Err(Error::Setting { key, value, what });

@@ -90,7 +90,8 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
         response = server::charge_until_read(response);
     }
     span.with(|span| answered_with(span, &route, response.status()));
-    let (verb, status) = (verb(&context.head.method), response.status());
+    let verb = verb(&context.head.method);
+    let status = response.status();
     context.record.record_response(verb, &route, status, since.elapsed());
     response
 }
@@ -118,7 +119,8 @@ fn span(
             }
         },
         _ => {
-            let (verb, template) = (verb(&head.method), route.template());
+            let verb = verb(&head.method);
+            let template = route.template();
             Span::begin(SpanKind::Server, parent, format_args!("{verb} {template}"))
         }
     };
@@ -205,12 +207,12 @@ fn not_allowed(context: &RequestContext, route: &Route<'_>) -> Response<Body> {
 }
 
 fn health(gateway: &Gateway) -> Response<Body> {
-    let (status, text) = match gateway.pool.is_up() {
-        _ if gateway.drain.is_signalled() => {
-            (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"leaving"}"#)
-        }
-        true => (StatusCode::OK, r#"{"status":"ok"}"#),
-        false => (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"no coordinator"}"#),
+    let (status, text) = if gateway.drain.is_signalled() {
+        (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"leaving"}"#)
+    } else if gateway.pool.is_up() {
+        (StatusCode::OK, r#"{"status":"ok"}"#)
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"no coordinator"}"#)
     };
     let mut response = json_answer(text.into());
     *response.status_mut() = status;

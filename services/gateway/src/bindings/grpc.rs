@@ -63,9 +63,10 @@ pub(crate) async fn handle(
     body: &mut Body,
 ) -> HttpResponse<Body> {
     let report = context.reporter();
-    let read = match is_health {
-        true => body::read_health(body).await,
-        false => body::read(&context.head, body).await,
+    let read = if is_health {
+        body::read_health(body).await
+    } else {
+        body::read(&context.head, body).await
     };
     let body = match read {
         Ok(body) => body,

@@ -95,7 +95,9 @@ impl CardCache {
     /// Begins a call whose answer is cache, whoever still waits for it.
     fn fetch(&self, pool: &Pool, name: Option<&str>) -> Result<SharedFetch, Failure> {
         let taken = server::acquire(Resource::CardFetch)?;
-        let (cache, pool, name) = (self.clone(), pool.clone(), name.map(str::to_owned));
+        let cache = self.clone();
+        let pool = pool.clone();
+        let name = name.map(str::to_owned);
         let fetching = tokio::spawn(async move {
             let asked = timeout(limits::CARD_FETCH_TIMEOUT, ask(&pool, name.as_deref())).await;
             let found = asked.unwrap_or_else(|_| Err(link::unreachable()));
@@ -136,7 +138,8 @@ fn make_room(entries: &mut HashMap<String, Entry>) {
 }
 
 async fn ask(pool: &Pool, name: Option<&str>) -> Result<CachedAgent, Failure> {
-    let (asked, only_default) = (name.unwrap_or_default().to_owned(), name.is_none());
+    let asked = name.unwrap_or_default().to_owned();
+    let only_default = name.is_none();
     let request = AgentsRequest { name: asked, only_default };
     let answer = pool.call(Caller::default(), call::Body::Agents(request)).await?;
     let agents = match answer.body {

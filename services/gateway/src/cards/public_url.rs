@@ -18,9 +18,10 @@ impl PublicUrl {
     pub(crate) fn new(url: Option<String>, bound: SocketAddr, tls: bool) -> Result<Self, String> {
         let scheme = if tls { "https" } else { "http" };
         let Some(url) = url else {
-            return Ok(match bound.ip().is_unspecified() {
-                true => PublicUrl::FromHostHeader { scheme, bound },
-                false => PublicUrl::Fixed(format!("{scheme}://{bound}")),
+            return Ok(if bound.ip().is_unspecified() {
+                PublicUrl::FromHostHeader { scheme, bound }
+            } else {
+                PublicUrl::Fixed(format!("{scheme}://{bound}"))
             });
         };
         let parsed = url.parse::<Uri>().ok();

@@ -108,10 +108,7 @@ fn payloads(unsigned: &[u8]) -> Vec<Vec<u8>> {
     let card: Value = serde_json::from_slice(unsigned).expect("ProtoJSON is JSON");
     let specified = canonical_json::canonical(&card);
     let usual = canonical_json::canonical(&without_empty(card).unwrap_or_else(|| json!({})));
-    match usual == specified {
-        true => vec![usual],
-        false => vec![usual, specified],
-    }
+    if usual == specified { vec![usual] } else { vec![usual, specified] }
 }
 
 /// The value without anything in it that says nothing.
@@ -272,7 +269,8 @@ mod tests {
 
     #[test]
     fn a_key_that_cannot_sign_is_named() {
-        let (file, good) = (NamedTempFile::new().unwrap(), p256());
+        let file = NamedTempFile::new().unwrap();
+        let good = p256();
         let path = file.path();
         let refused = |key, id| Signer::load(key, id).err().unwrap().to_string();
         assert!(Signer::load(None, None).unwrap().is_none());

@@ -62,7 +62,8 @@ pub(crate) struct SharedLinkState {
 
 impl SharedLinkState {
     pub(crate) fn new(reader_stall: Duration, shares: CallShares) -> Self {
-        let (up_links, stalled) = (watch::Sender::new(0), AtomicU64::new(0));
+        let up_links = watch::Sender::new(0);
+        let stalled = AtomicU64::new(0);
         Self { up_links, changed: Notify::new(), stalled, reader_stall, shares }
     }
 }
@@ -281,9 +282,12 @@ impl LinkInner {
 
     fn set_up(&self, is_up: bool) {
         if self.is_up.swap(is_up, Ordering::AcqRel) != is_up {
-            self.all_links.up_links.send_modify(|up_links| match is_up {
-                true => *up_links += 1,
-                false => *up_links -= 1,
+            self.all_links.up_links.send_modify(|count| {
+                if is_up {
+                    *count += 1;
+                } else {
+                    *count -= 1;
+                }
             });
         }
         self.all_links.changed.notify_waiters();

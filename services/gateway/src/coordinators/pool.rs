@@ -142,7 +142,8 @@ impl Pool {
     }
 
     pub(crate) fn link_counts(&self) -> LinkCounts {
-        let (now, mut counts) = (Instant::now(), LinkCounts::default());
+        let now = Instant::now();
+        let mut counts = LinkCounts::default();
         for member in self.members().iter() {
             *match member.link.status(now) {
                 LinkStatus::Up => &mut counts.up,
@@ -156,23 +157,28 @@ impl Pool {
 
     /// A call with one answer. Dropped before its end, it tells the coordinator so.
     pub(crate) async fn call(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
-        let (again, left_undone) = (RetrySafety::of(&caller, &body), is_undone_when_moved(&body));
+        let again = RetrySafety::of(&caller, &body);
+        let left_undone = is_undone_when_moved(&body);
         let is_repeated = again.gateway_may_retry();
         let is_spared = is_repeated || left_undone && self.has_alternative();
         let mut spare = is_spared.then(|| (caller.clone(), body.clone()));
         let moving = TaskWait::of(&caller, &body);
         let mut next = (caller, body);
         let mut until = Instant::now() + CONNECT_WAIT;
-        let (mut was_cut, mut refused_by) = (None, None);
+        let mut was_cut = None;
+        let mut refused_by = None;
         loop {
             let unreached = |failure| was_cut.map_or(failure, |what| again.failure(what));
             let link = self.wait_for_link(until, refused_by.as_ref()).await.map_err(unreached)?;
             match link.call(next.0, next.1).await {
                 // Nothing was done: it came too late for that one.
                 Ok(Answer { body: reply::Body::Moved(moved), .. }) if moved.task_id.is_empty() => {
-                    next = spare.take().ok_or_else(|| match left_undone {
-                        true => unreached(link::unreachable()),
-                        false => again.failure(COORDINATOR_LEFT),
+                    next = spare.take().ok_or_else(|| {
+                        if left_undone {
+                            unreached(link::unreachable())
+                        } else {
+                            again.failure(COORDINATOR_LEFT)
+                        }
                     })?;
                     refused_by = Some(link);
                 }
@@ -291,7 +297,8 @@ impl Pool {
     fn choose(&self, but: Option<&Link>) -> Option<Link> {
         let now = Instant::now();
         let members = self.members();
-        let (mut fit, mut ejected) = (Vec::new(), Vec::new());
+        let mut fit = Vec::new();
+        let mut ejected = Vec::new();
         for member in members.iter() {
             match member.link.status(now) {
                 LinkStatus::Up => fit.push(&member.link),

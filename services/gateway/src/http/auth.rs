@@ -94,12 +94,12 @@ fn usual_scopes() -> Vec<Scope> {
 /// A list that is written down but empty would mean all agents, which nobody expects of it.
 fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let agents = Vec::<String>::deserialize(deserializer)?;
-    match agents.is_empty() {
-        true => Err(de::Error::custom(
+    if agents.is_empty() {
+        return Err(de::Error::custom(
             "agents is empty: name some, or leave it out for all but those for drills",
-        )),
-        false => Ok(agents),
+        ));
     }
+    Ok(agents)
 }
 
 /// An entry that cannot be meant.
@@ -170,9 +170,8 @@ impl Authenticator {
         })?;
         let sent = digest(&SHA256, token);
         // Every entry is compared, and each in the same time: how long it took says nothing.
-        let matching = |found, (known, principal)| match bool::from(sent.as_ref().ct_eq(known)) {
-            true => Some(principal),
-            false => found,
+        let matching = |found, (known, principal)| {
+            if bool::from(sent.as_ref().ct_eq(known)) { Some(principal) } else { found }
         };
         let known = self.tokens.iter().map(|(digest, principal)| (&digest[..], principal));
         known.fold(None, matching).cloned().ok_or_else(|| {
@@ -241,14 +240,16 @@ impl Principal {
         // The same agent twice says nothing more, and all of them travel with every call.
         let mut seen = HashSet::new();
         let agents = token.agents.iter().filter(|name| seen.insert(*name)).cloned().collect();
-        let (name, scopes) = (token.principal.clone(), token.scopes.clone());
+        let name = token.principal.clone();
+        let scopes = token.scopes.clone();
         let without_drills = token.agents.is_empty();
         Self(Arc::new(Rights { name, agents, without_drills, scopes }))
     }
 
     fn local() -> Self {
         let scopes = vec![Scope::Send, Scope::Read, Scope::Operate];
-        let (name, agents) = (LOCAL.to_owned(), Vec::new());
+        let name = LOCAL.to_owned();
+        let agents = Vec::new();
         Self(Arc::new(Rights { name, agents, without_drills: false, scopes }))
     }
 
@@ -261,7 +262,8 @@ impl Principal {
         if self.has(scope) {
             return Ok(());
         }
-        let (who, scope) = (&self.0.name, scope.name());
+        let who = &self.0.name;
+        let scope = scope.name();
         Err(Failure::new(&reason::INSUFFICIENT_SCOPE)
             .because(format!("this needs the scope '{scope}', and the token of '{who}' lacks it")))
     }
@@ -287,7 +289,8 @@ mod tests {
     const OTHER: &str = "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa";
 
     fn token(sha256: &str, principal: &str) -> Token {
-        let (sha256, principal) = (sha256.to_owned(), principal.to_owned());
+        let sha256 = sha256.to_owned();
+        let principal = principal.to_owned();
         Token { sha256, principal, agents: Vec::new(), scopes: usual_scopes() }
     }
 

@@ -108,7 +108,8 @@ async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Rejectio
         Some(reserved) => reserved,
         None => ReservedBytes::new(limits::WAITING_REQUEST_BYTES).map_err(no_room)?,
     };
-    let (mut all, mut next_piece) = (Vec::new(), Some(first));
+    let mut all = Vec::new();
+    let mut next_piece = Some(first);
     while let Some(piece) = next_piece {
         let needed = all.len() + piece.len();
         if needed > most {

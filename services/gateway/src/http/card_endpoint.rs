@@ -50,10 +50,8 @@ pub(crate) fn extended_card(
     kind: HeaderValue,
 ) -> Response<Body> {
     let cards = &context.gateway.cards;
-    let vary = match cards.public.depends_on_host() {
-        true => "authorization, host",
-        false => "authorization",
-    };
+    let depends_on_host = cards.public.depends_on_host();
+    let vary = if depends_on_host { "authorization, host" } else { "authorization" };
     let vary = Some(HeaderValue::from_static(vary));
     let policy = CachePolicy { control: PRIVATE, vary, last_modified: None };
     conditional::respond(&context.head, tagged(cards.printed(card.clone())), kind, policy)

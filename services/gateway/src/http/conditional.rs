@@ -51,9 +51,10 @@ pub(crate) fn respond(
     kind: HeaderValue,
     policy: CachePolicy,
 ) -> Response<Body> {
-    let mut response = match is_current(&request.headers, &tag, policy.last_modified) {
-        true => unchanged(),
-        false => whole(body, kind, request.method == Method::HEAD),
+    let mut response = if is_current(&request.headers, &tag, policy.last_modified) {
+        not_modified()
+    } else {
+        whole(body, kind, request.method == Method::HEAD)
     };
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::from_str(&tag) {
@@ -70,7 +71,7 @@ pub(crate) fn respond(
     response
 }
 
-fn unchanged() -> Response<Body> {
+fn not_modified() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
     response
@@ -145,7 +146,8 @@ mod tests {
         let date = first.headers()[LAST_MODIFIED].to_str().unwrap().to_owned();
         let earlier = httpdate::fmt_http_date(changed() - Duration::from_secs(1));
         let later = httpdate::fmt_http_date(changed() + Duration::from_secs(1));
-        let (weak, among) = (format!("W/{tag}"), format!("\"x\", W/\"y,z\" ,{tag}"));
+        let weak = format!("W/{tag}");
+        let among = format!("\"x\", W/\"y,z\" ,{tag}");
         for (headers, status) in [
             (vec![(IF_NONE_MATCH, &*tag)], 304),
             (vec![(IF_NONE_MATCH, &*weak)], 304),
@@ -172,7 +174,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_head_is_all_but_the_body() {
-        let (get, head) = (ask(Method::GET, &[]), ask(Method::HEAD, &[]));
+        let get = ask(Method::GET, &[]);
+        let head = ask(Method::HEAD, &[]);
         assert_eq!(get.headers(), head.headers());
         assert_eq!(head.headers()[CONTENT_LENGTH], "2");
         assert_eq!(get.into_body().collect().await.unwrap().to_bytes(), "{}");

@@ -114,7 +114,8 @@ impl RequestContext {
     }
 
     pub(crate) fn reporter(&self) -> Reporter {
-        let (span, trace) = (self.span.clone(), self.trace.clone());
+        let span = self.span.clone();
+        let trace = self.trace.clone();
         let record = Arc::clone(&self.record);
         Reporter { span, trace, table: self.gateway.error_table, record }
     }

@@ -27,19 +27,18 @@ impl Gateway {
             return Ok(());
         }
         let checked = self.hosts.check(&head.uri, &head.headers);
-        let checked = checked.and_then(|()| match self.authenticator.requires_token() {
-            // A bearer token is nothing that a browser adds by itself.
-            true => Ok(()),
-            false => self.check_origin(head),
-        });
+        // A bearer token is nothing that a browser adds by itself.
+        let requires_token = self.authenticator.requires_token();
+        let checked =
+            checked.and_then(|()| if requires_token { Ok(()) } else { self.check_origin(head) });
         checked.map_err(|failure| Rejection::new(StatusCode::FORBIDDEN, failure))?;
-        match self.authenticator.requires_token() || !is_simple(head, route) {
-            true => Ok(()),
-            false => Err(body::wrong_type(
+        if !requires_token && is_simple(head, route) {
+            return Err(body::wrong_type(
                 "say Content-Type: application/json, also without a body: a request that changes \
                  a task must be none that a browser sends for any web page",
-            )),
+            ));
         }
+        Ok(())
     }
 
     /// Refuses a request of a page that this gateway did not serve.
@@ -48,13 +47,13 @@ impl Gateway {
             let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
             origin.is_some_and(|(_, page)| is_same(page, head) || self.hosts.contains(page))
         };
-        match head.headers.get_all(ORIGIN).iter().all(is_own) {
-            true => Ok(()),
-            false => Err(Failure::new(&reason::PERMISSION_DENIED).because(
-                "this gateway has no tokens and takes no requests of foreign web pages: configure \
-                 [[auth.token]], or list the page's host in `hosts` of [gateway]",
-            )),
+        if head.headers.get_all(ORIGIN).iter().all(is_own) {
+            return Ok(());
         }
+        Err(Failure::new(&reason::PERMISSION_DENIED).because(
+            "this gateway has no tokens and takes no requests of foreign web pages: configure \
+             [[auth.token]], or list the page's host in `hosts` of [gateway]",
+        ))
     }
 }
 

@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn the_answer_has_the_name_of_the_question() {
-        let (new, old) = (headers(&[(HEADER, "urn:a")]), headers(&[(OLD_HEADER, "urn:a")]));
+        let new = headers(&[(HEADER, "urn:a")]);
+        let old = headers(&[(OLD_HEADER, "urn:a")]);
         let both = headers(&[(OLD_HEADER, "urn:b"), (HEADER, "urn:a")]);
         for (request, name, said) in
             [(new, HEADER, "urn:a"), (old, OLD_HEADER, "urn:a"), (both, HEADER, "urn:a, urn:b")]

@@ -39,7 +39,8 @@ pub(crate) struct HttpMetrics {
 
 impl HttpMetrics {
     pub(crate) fn new(metrics: &Metrics) -> Arc<Self> {
-        let (requests, failures) = (metrics.histogram(&REQUESTS), Failures::of(metrics));
+        let requests = metrics.histogram(&REQUESTS);
+        let failures = Failures::of(metrics);
         Arc::new(Self { requests, often: Default::default(), failures })
     }
 
@@ -98,7 +99,8 @@ impl RequestRecord {
         status: StatusCode,
         took: Duration,
     ) {
-        let (operation, error) = (self.operation.get().copied(), self.error.get().copied());
+        let operation = self.operation.get().copied();
+        let error = self.error.get().copied();
         let well = error.is_none() && status == StatusCode::OK && method == "POST";
         let often = operation.filter(|_| well).and_then(|o| self.http_metrics.often(route, o));
         if let Some(histogram) = often {

@@ -42,10 +42,7 @@ pub(crate) fn require_v1(
 
 /// Refuses 0.3 where it is switched off.
 pub(crate) fn require_v03_served(context: &RequestContext) -> Result<(), Failure> {
-    match context.serves_v03() {
-        true => Ok(()),
-        false => Err(not_supported(context, "0.3")),
-    }
+    if context.serves_v03() { Ok(()) } else { Err(not_supported(context, "0.3")) }
 }
 
 fn requested(context: &RequestContext) -> Cow<'_, str> {

@@ -67,10 +67,8 @@ pub(crate) enum Resource<'a> {
 impl<'a> Route<'a> {
     pub(crate) fn parse(path: &'a str, headers: &HeaderMap) -> Self {
         match path {
-            _ if is_grpc(headers) => match path.starts_with(HEALTH) {
-                true => Route::GrpcHealth,
-                false => Route::Grpc,
-            },
+            _ if is_grpc(headers) && path.starts_with(HEALTH) => Route::GrpcHealth,
+            _ if is_grpc(headers) => Route::Grpc,
             "/" => Route::Rpc(None),
             "/healthz" => Route::Health,
             "/metrics" => Route::Metrics,

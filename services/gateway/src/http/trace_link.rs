@@ -13,10 +13,8 @@ impl TraceLink {
     pub(crate) fn new(template: String) -> Result<Self, String> {
         let made = template.replace(PLACE, "0").parse::<Uri>().ok();
         let web = made.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
-        match template.contains(PLACE) && web.is_some_and(|url| url.host().is_some()) {
-            true => Ok(Self(template)),
-            false => Err(template),
-        }
+        let is_link = template.contains(PLACE) && web.is_some_and(|url| url.host().is_some());
+        if is_link { Ok(Self(template)) } else { Err(template) }
     }
 
     /// What is no id of a trace gets no link.

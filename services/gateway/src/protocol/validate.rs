@@ -267,10 +267,10 @@ pub(crate) fn idempotency_key(field: &str, key: &str) -> Result<(), Failure> {
 
 /// What nests too deep is not even parsed: readers of ours and others stop there, some by crashing.
 pub(crate) fn depth(json: &[u8]) -> Result<(), Failure> {
-    match nests_too_deep(json) {
-        true => Err(not_json(&format!("nested deeper than {NESTING_MAX} levels"))),
-        false => Ok(()),
+    if nests_too_deep(json) {
+        return Err(not_json(&format!("nested deeper than {NESTING_MAX} levels")));
     }
+    Ok(())
 }
 
 /// Counted before anything is parsed, as fields that are skipped are not counted by the parser.
@@ -280,7 +280,9 @@ fn nests_too_deep(body: &[u8]) -> bool {
     if body.iter().filter(|byte| opens(byte)).count() <= NESTING_MAX {
         return false;
     }
-    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    let mut depth = 0_usize;
+    let mut in_text = false;
+    let mut escaped = false;
     for byte in body {
         match byte {
             _ if escaped => escaped = false,

@@ -13,7 +13,9 @@ impl Version {
             let digits = !number.is_empty() && number.len() < 4;
             number.parse::<u16>().ok().filter(|_| digits && !number.starts_with('+'))
         });
-        let (major, minor, patch) = (numbers.next(), numbers.next(), numbers.next());
+        let major = numbers.next();
+        let minor = numbers.next();
+        let patch = numbers.next();
         let well_formed = minor != Some(None) && patch != Some(None) && numbers.next().is_none();
         match (major.flatten(), minor.flatten()) {
             _ if said.is_empty() => Some(Version::V03),

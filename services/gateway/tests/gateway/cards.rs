@@ -209,7 +209,8 @@ async fn a_card_says_that_callers_need_a_token_and_needs_none_itself() {
 
 /// A key as a file, and its public half.
 fn key() -> (NamedTempFile, Vec<u8>) {
-    let (algorithm, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+    let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+    let random = SystemRandom::new();
     let der = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
     let pair = EcdsaKeyPair::from_pkcs8(algorithm, der.as_ref(), &random).unwrap();
     let text = base64::engine::general_purpose::STANDARD.encode(&der);
@@ -262,7 +263,9 @@ async fn replicas_of_a_gateway_tag_a_signed_card_alike() {
     };
     let (one, other, new) = tokio::join!(replica("k-1"), replica("k-1"), replica("k-2"));
     let card = async |mesh: &Mesh| mesh.client().await.ask("GET", CARD, &[], "").await;
-    let (one, twin, new) = (card(&one).await, card(&other).await, card(&new).await);
+    let one = card(&one).await;
+    let twin = card(&other).await;
+    let new = card(&new).await;
     let signature = |card: &Answer| card.body["signatures"][0]["signature"].clone();
     assert_ne!(signature(&one), signature(&twin), "no two signatures are alike");
     assert_eq!(one.headers["etag"], twin.headers["etag"]);
@@ -285,7 +288,8 @@ async fn an_extended_card_is_complete_and_for_its_caller_only() {
     let mesh = Mesh::start_with(|config| config.auth = auth()).await;
     let mut client = mesh.client().await;
     let version = ("a2a-version", "1.0");
-    let (path, public) = ("/agents/plan/extendedAgentCard", format!("http://{}", mesh.address));
+    let path = "/agents/plan/extendedAgentCard";
+    let public = format!("http://{}", mesh.address);
     let card = client.ask("GET", path, &[version, BEARER], "").await;
     assert_eq!(card.status, StatusCode::OK, "{card:?}");
     assert_eq!(card.body["supportedInterfaces"][0]["url"], format!("{public}/agents/plan"));
@@ -312,7 +316,8 @@ async fn what_cannot_be_on_a_card_stops_the_start() {
     });
     assert!(key.await.to_string().contains("/no/such.pem"));
     let token = refused(|c| {
-        let (sha256, principal) = ("secret".to_owned(), "acme".to_owned());
+        let sha256 = "secret".to_owned();
+        let principal = "acme".to_owned();
         c.auth.token = vec![Token { sha256, principal, agents: Vec::new(), scopes: Vec::new() }];
     });
     let token = token.await.to_string();

@@ -197,12 +197,15 @@ impl Events {
             self.unread.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
         }
         let (event, rest) = self.unread.split_once("\n\n").unwrap();
-        let (event, rest) = (event.to_owned(), rest.to_owned());
+        let event = event.to_owned();
+        let rest = rest.to_owned();
         self.unread = rest;
         if event.starts_with(':') {
             return Some(Event::Comment);
         }
-        let (mut id, mut data, mut is_failure) = (None, Value::Null, false);
+        let mut id = None;
+        let mut data = Value::Null;
+        let mut is_failure = false;
         for line in event.lines() {
             match line.split_once(": ").unwrap() {
                 ("id", number) => id = Some(number.parse().unwrap()),

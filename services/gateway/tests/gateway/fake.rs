@@ -69,7 +69,8 @@ impl Fake {
 
     pub(crate) async fn start_at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
-        let (address, part) = (listener.local_addr().unwrap(), Part::default());
+        let address = listener.local_addr().unwrap();
+        let part = Part::default();
         let link = LinkServer::new(part.clone())
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
@@ -176,7 +177,8 @@ impl Link for Part {
         let ended = cut.clone();
         self.senders.lock().unwrap().push(sender.clone());
         let part = self.clone();
-        let (streams, active) = (HashMap::new(), HashMap::new());
+        let streams = HashMap::new();
+        let active = HashMap::new();
         let mut session = Session { part, sender, streams, active };
         let mut calls = request.into_inner();
         tokio::spawn(async move {
@@ -242,7 +244,8 @@ impl Session {
             }
             call::Body::Subscribe(subscribe) => {
                 let after = subscribe.after.unwrap_or(0);
-                let (next, last) = (after + 1, after + 3);
+                let next = after + 1;
+                let last = after + 3;
                 self.streams.insert(id, Events { next, last, credit: CREDIT, bytes: 0 });
             }
             call::Body::Wait(wait) if wait.task_id == "hang" => {}
@@ -265,7 +268,8 @@ impl Session {
                 self.reply(id, failure(Failure::new(&reason::TASK_NOT_FOUND)));
             }
             call::Body::Inspect(request) => {
-                let (task, trace_id) = (Some(task(&request.task_id)), "4bf9".repeat(8));
+                let task = Some(task(&request.task_id));
+                let trace_id = "4bf9".repeat(8);
                 let inspect = InspectResponse { task, trace_id, ..InspectResponse::default() };
                 self.reply(id, reply::Body::Inspect(Box::new(inspect)));
             }
@@ -321,7 +325,8 @@ impl Session {
             call::Body::ListPush(request) => {
                 let mut configs = ListTaskPushNotificationConfigsResponse::default();
                 if request.task_id == "pushed" {
-                    let (id, task_id) = ("p-1".to_owned(), request.task_id);
+                    let id = "p-1".to_owned();
+                    let task_id = request.task_id;
                     let first = TaskPushNotificationConfig { id, task_id, ..Default::default() };
                     configs.configs.push(first);
                 }
@@ -395,7 +400,8 @@ impl Session {
                 self.streams.insert(id, Events { next: 1, last, credit: CREDIT, bytes: 0 });
             }
             ["count", n, bytes] => {
-                let (last, bytes) = (n.parse().unwrap(), bytes.parse().unwrap());
+                let last = n.parse().unwrap();
+                let bytes = bytes.parse().unwrap();
                 self.streams.insert(id, Events { next: 1, last, credit: CREDIT, bytes });
             }
             other => panic!("{other:?}"),
@@ -410,9 +416,10 @@ impl Session {
             events.next += 1;
             events.credit -= 1;
         }
-        match events.next > events.last {
-            true => self.reply(id, reply::Body::End(End {})),
-            false => drop(self.streams.insert(id, events)),
+        if events.next > events.last {
+            self.reply(id, reply::Body::End(End {}));
+        } else {
+            self.streams.insert(id, events);
         }
     }
 }

@@ -65,7 +65,8 @@ fn field(status: &Status) -> String {
 async fn every_method_answers() {
     let mesh = Mesh::start().await;
     let mut client = grpc(&mesh);
-    let (id, task_id) = ("p-1".to_owned(), "t-1".to_owned());
+    let id = "p-1".to_owned();
+    let task_id = "t-1".to_owned();
     let request = SendMessageRequest { tenant: "plan".to_owned(), ..say("x") };
     let sent = client.send_message(v1(request)).await.unwrap().into_inner();
     match sent.payload {

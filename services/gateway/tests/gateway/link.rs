@@ -28,7 +28,8 @@ const STREAM: &str = "SendStreamingMessage";
 #[tokio::test]
 async fn a_broken_link_fails_the_calls_on_it_and_comes_back() {
     let mesh = Mesh::start().await;
-    let (mut one, mut other) = (mesh.client().await, mesh.client().await);
+    let mut one = mesh.client().await;
+    let mut other = mesh.client().await;
     let mut events = one.events(&[], STREAM, message("open")).await;
     assert_eq!(events.next_data().await.0, Some(1));
     let hanging = tokio::spawn(async move { other.rpc("SendMessage", message("hang")).await });
@@ -54,7 +55,8 @@ async fn what_is_safe_to_repeat_is_told_so_when_the_link_breaks() {
     let mut watcher = mesh.client().await;
     let mut events = watcher.events(&[], "SubscribeToTask", json!({"id": "open"})).await;
     assert_eq!(events.next_data().await.0, Some(1));
-    let (mut reader, mut sender) = (mesh.client().await, mesh.client().await);
+    let mut reader = mesh.client().await;
+    let mut sender = mesh.client().await;
     let reading = tokio::spawn(async move { reader.rpc("GetTask", json!({"id": "hang"})).await });
     let key = [("idempotency-key", "k-1")];
     let sending = request("SendMessage", message("hang"));
@@ -192,7 +194,8 @@ async fn a_storm_of_killed_clients_disturbs_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_leaves_says_goodbye_on_open_streams() {
     let mesh = Mesh::start().await;
-    let (mut one, mut other) = (mesh.client().await, mesh.client().await);
+    let mut one = mesh.client().await;
+    let mut other = mesh.client().await;
     let mut events = one.events(&[], STREAM, message("open")).await;
     assert_eq!(events.next_data().await.0, Some(1));
     let hanging = tokio::spawn(async move { other.rpc("SendMessage", message("hang")).await });

@@ -42,7 +42,8 @@ impl Pair {
             Config { listen: ([127, 0, 0, 1], 0).into(), coordinator, ..Config::default() };
         change(&mut config);
         let service = config.bind().await.unwrap();
-        let (address, drain) = (service.addr(), Drain::new());
+        let address = service.addr();
+        let drain = Drain::new();
         tokio::spawn(service.run(drain.clone()));
         for fake in &fakes {
             fake.until_connected().await;
@@ -425,8 +426,8 @@ async fn members_of_a_name_come_and_go() {
     let service = config.bind().await.unwrap();
     let address = service.addr();
     tokio::spawn(service.run(Drain::new()));
-    let (mut client, mut watcher) =
-        (Client::connect(address).await, Client::connect(address).await);
+    let mut client = Client::connect(address).await;
+    let mut watcher = Client::connect(address).await;
     client.until_healthy().await;
     let mut events = watcher.events(&[], STREAM, message("open")).await;
     assert_eq!(events.next_data().await.0, Some(1));

@@ -67,7 +67,8 @@ impl Mesh {
         };
         change(&mut config);
         let service = config.bind().await.unwrap();
-        let (address, drain) = (service.addr(), Drain::new());
+        let address = service.addr();
+        let drain = Drain::new();
         let running = tokio::spawn({
             let drain = drain.clone();
             async move { service.run(drain).await.unwrap() }

@@ -180,9 +180,10 @@ async fn data_may_nest_so_deep_and_no_deeper() {
             params["message"]["metadata"] = json!({});
             *params.pointer_mut(pointer).unwrap() = make(levels);
             let answer = client.rpc("SendMessage", params).await;
-            match levels <= limits::DATA_DEPTH_MAX {
-                true => assert!(answer.body["result"].is_object(), "{answer:?}"),
-                false => assert_eq!((answer.code(), answer.fields()), (-32602, vec![field])),
+            if levels <= limits::DATA_DEPTH_MAX {
+                assert!(answer.body["result"].is_object(), "{answer:?}");
+            } else {
+                assert_eq!((answer.code(), answer.fields()), (-32602, vec![field]));
             }
         }
     }

@@ -124,7 +124,8 @@ async fn foreign_host_is_refused_on_every_route_of_every_binding() {
     assert_eq!(status, StatusCode::OK);
     assert!(!headers.contains_key("grpc-status"), "{headers:?}");
     for asked in every_route() {
-        let (path, host) = (asked.1, format!("localhost:{}", mesh.address.port()));
+        let path = asked.1;
+        let host = format!("localhost:{}", mesh.address.port());
         let answer = ask(&mesh, Version::HTTP_11, Some(&host), asked).await;
         assert!(!is_refused(path, &answer), "{path}: {answer:?}");
     }

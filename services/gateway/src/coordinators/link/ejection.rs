@@ -42,7 +42,8 @@ mod tests {
 
     #[test]
     fn a_row_of_failures_ejects_for_longer_each_time_and_a_success_resets() {
-        let (mut health, mut now) = (OutlierState::default(), Instant::now());
+        let mut health = OutlierState::default();
+        let mut now = Instant::now();
         let row = |health: &mut OutlierState, now: Instant| {
             for _ in 1..limits::EJECT_AFTER {
                 health.on_failure(now);

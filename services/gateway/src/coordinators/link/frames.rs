@@ -135,12 +135,10 @@ impl CallGuard {
         // Once its last reply is here the coordinator has forgotten the call.
         let is_known = state.pending.get(&self.id).is_some_and(PendingCall::is_stream);
         let body = Some(call::Body::Credit(frames));
-        let sender = match is_known {
-            true => state.enqueue(Call { id: self.id, caller: None, body }),
-            false => None,
-        };
+        let writer =
+            if is_known { state.enqueue(Call { id: self.id, caller: None, body }) } else { None };
         drop(state);
-        wake(sender);
+        wake(writer);
     }
 
     fn cancel(&mut self) {

@@ -109,7 +109,8 @@ async fn calls_under_way_are_counted_and_a_free_place_is_used() {
 
 #[tokio::test]
 async fn caller_that_leaves_its_calls_has_no_more_of_them_than_its_share() {
-    let (most, names) = (8, ["acme", "beta"]);
+    let most = 8;
+    let names = ["acme", "beta"];
     let shares = CallShares::new(names.into_iter(), most);
     let link = Link::connected(&Arc::new(SharedLinkState::new(limits::READER_STALL, shares)));
     let call = |principal: &str| {

@@ -62,8 +62,8 @@ impl FrameStream {
                 "{most} streams are open at this gateway, and more may not be"
             ))
         })?;
-        let (peer, resume) =
-            (Peer::here(), ResumeState::new(&caller, &body, links.has_alternative()));
+        let peer = Peer::here();
+        let resume = ResumeState::new(&caller, &body, links.has_alternative());
         let mut next = (caller, body);
         let frames = loop {
             match links.wait_for_link(until, None).await?.stream(next.0, next.1, &peer) {
@@ -218,7 +218,9 @@ impl FrameStream {
             self.links.0.given_up.fetch_add(1, Ordering::Relaxed);
             return Err(failure);
         };
-        let (links, peer, until) = (self.links.clone(), self.peer.clone(), self.backoff.deadline());
+        let links = self.links.clone();
+        let peer = self.peer.clone();
+        let until = self.backoff.deadline();
         let resuming = async move {
             links.pause(pause).await.map_err(|()| CallError::Interrupted(GATEWAY_LEAVES))?;
             // Nobody there in time is how it ends; the call itself says how it may be resumed.

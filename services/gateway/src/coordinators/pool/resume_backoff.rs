@@ -59,7 +59,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn tries_become_rarer_end_at_the_bound_and_begin_anew_after_a_long_calm() {
         let bound = Duration::from_secs(10);
-        let (mut backoff, start) = (ResumeBackoff::new(bound), Instant::now());
+        let mut backoff = ResumeBackoff::new(bound);
+        let start = Instant::now();
         assert_eq!(backoff.next_pause(), Some(Duration::ZERO));
         let mut tries = 1;
         while let Some(pause) = backoff.next_pause() {

@@ -142,7 +142,8 @@ impl ResumeState {
         let may_send =
             std::mem::take(&mut self.is_undone) || self.retry_safety == RetrySafety::WithKey;
         let subscribe = |tenant: &str, after| {
-            let (tenant, id) = (tenant.to_owned(), self.task_id.clone());
+            let tenant = tenant.to_owned();
+            let id = self.task_id.clone();
             let request = Some(SubscribeToTaskRequest { tenant, id });
             call::Body::Subscribe(Subscribe { request, after })
         };
@@ -177,11 +178,11 @@ impl ResumeState {
 
     /// It does not.
     pub(super) fn failure(&self, what: &str) -> Failure {
-        match self.is_handed_over() {
-            _ if self.is_undone => link::unreachable(),
-            true => self.retry_safety.failure(what).with_task(&self.task_id, ""),
-            false => self.retry_safety.failure(what),
+        if self.is_undone {
+            return link::unreachable();
         }
+        let failure = self.retry_safety.failure(what);
+        if self.is_handed_over() { failure.with_task(&self.task_id, "") } else { failure }
     }
 }
 

@@ -387,7 +387,8 @@ fn push_configs_are_listed_bare_in_json_and_named_on_rest() {
         assert_eq!(rpc_answer(method, push_new("t")), rpc);
         assert_eq!(rest_answer(method, push_new("t")), rest);
     }
-    let (list, delete) = ("ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig");
+    let list = "ListTaskPushNotificationConfigs";
+    let delete = "DeleteTaskPushNotificationConfig";
     assert_eq!(rpc_answer(list, json!({"configs": [push_new("t")]})), json!([rpc]));
     assert_eq!(rpc_answer(list, json!({})), json!([]));
     let page = json!({"configs": [push_new("t")], "nextPageToken": "n"});
