@@ -110,12 +110,26 @@ pub const PUSH_ANSWER_BYTES_MAX: usize = 16 * 1024;
 
 /// One gRPC message: a whole task with all it may hold, and room for its envelope.
 pub const GRPC_BYTES_MAX: usize = 80 * 1024 * 1024;
+/// One message of a worker: a hello with all cards that a mesh may have and the attempts that the
+/// worker holds. A batch of reports has `MESSAGE_BYTES_MAX`.
+pub const HUB_MESSAGE_BYTES_MAX: usize = OFFERS_BYTES_MAX + MESSAGE_BYTES_MAX;
+/// One call of a gateway or an agent: a message at its limit, with metadata and what is said of the
+/// caller.
+pub const CALL_BYTES_MAX: usize = BODY_BYTES_MAX;
 /// Response headers and trailers; a failure's details take 6 KiB of it as base64.
 pub const HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
 /// Flow-control window of a stream that carries many calls: one large task must not stop it.
 pub const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 /// Window of a whole connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// The same of a coordinator's port, where what a peer has sent unread is in memory.
+pub const MESH_STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+pub const MESH_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// Windows of all connections of a coordinator's port, and of those of one address. A connection
+/// above that has the smallest window that HTTP/2 allows: it is slower with large messages.
+pub const MESH_WINDOWS_BYTES: usize = 128 * 1024 * 1024;
+pub const MESH_WINDOWS_PER_ADDRESS_BYTES: usize = MESH_WINDOWS_BYTES / 2;
+pub const WINDOW_BYTES_MIN: u32 = 65_535;
 /// Streams that peers reset before they were served. h2 closes the connection above 20, which a
 /// burst of impatient clients of one gateway reaches.
 pub const PENDING_RESETS_MAX: usize = 4096;
@@ -157,6 +171,11 @@ pub const UNACKED_REPORTS_MAX: usize = 64;
 pub const REPORTS_PER_MESSAGE_MAX: usize = 256;
 /// Agents that one worker offers.
 pub const WORKER_AGENTS_MAX: usize = 256;
+/// Attempts that one worker holds: those that compute, and those that wait for others or for a
+/// person. A worker that has so many is given no more.
+pub const HELD_MAX: usize = 16_384;
+/// Worker ids that one credential may have introduced. A worker process introduces one.
+pub const WORKER_IDS_PER_CREDENTIAL_MAX: usize = 10_000;
 /// The name of a worker, for people.
 pub const WORKER_NAME_BYTES_MAX: usize = 256;
 /// An agent's card, and its extended card, each encoded. They are kept in memory by every
@@ -190,6 +209,11 @@ pub const MESH_CONNECTIONS_PER_ADDRESS_MAX: usize = CONNECTIONS_MAX / 2;
 pub const BODY_BUDGET_BYTES: usize = 64 * 1024 * 1024;
 /// The least that can be configured: one connection must have room for one whole body.
 pub const BODY_BUDGET_BYTES_MIN: usize = 48 * 1024 * 1024;
+/// Bytes of gRPC messages at a coordinator that have not arrived whole, of all members of the mesh
+/// together, of one address and of one connection, which must have room for one whole message.
+pub const MESSAGE_BUDGET_BYTES: usize = 128 * 1024 * 1024;
+pub const MESSAGE_BUDGET_PER_ADDRESS_BYTES: usize = MESSAGE_BUDGET_BYTES / 2;
+pub const MESSAGE_BUDGET_PER_CONNECTION_BYTES: usize = MESSAGE_BUDGET_BYTES / 4;
 /// The body of a health check: a service's name.
 pub const HEALTH_BYTES_MAX: usize = 512;
 /// Watches of health in all, and of one address.
@@ -328,6 +352,12 @@ pub const RETRY_BACKOFF_MAX: Duration = Duration::from_secs(60 * 60);
 pub const READER_STALL: Duration = Duration::from_secs(60);
 /// How long one that was let go for that may then take to come back and hear of it.
 pub const READER_RETURN_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a worker id stays bound to its credential after a coordinator last knew the worker.
+pub const WORKER_ID_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// The same where its credential has introduced as many as it may, and introduces another.
+pub const WORKER_ID_STALE: Duration = Duration::from_secs(60 * 60);
+/// Between two renewals of the bindings of the workers that a coordinator knows.
+pub const WORKER_ID_RENEWAL: Duration = Duration::from_secs(10 * 60);
 /// Between two heartbeats of a worker; three missed ones are a dead worker.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long a worker without a stream keeps its tasks. More than it takes to find out that an

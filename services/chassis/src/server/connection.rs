@@ -56,6 +56,16 @@ impl Connection {
         })
     }
 
+    /// The flow-control windows of a stream and of the connection, as configured while the quotas
+    /// have room for them. What a peer sends is in memory before anybody reads it.
+    pub(super) fn windows(&self, configured: (u32, u32)) -> ((u32, u32), Option<QuotaPermit>) {
+        let bytes = usize::try_from(configured.1).unwrap_or(usize::MAX);
+        match self.address.try_acquire(Resource::WindowBytes, bytes) {
+            Some(permit) => (configured, Some(permit)),
+            None => ((limits::WINDOW_BYTES_MIN, limits::WINDOW_BYTES_MIN), None),
+        }
+    }
+
     /// Counts a stream as open until the guard is dropped.
     pub(super) fn stream(self: &Arc<Self>) -> Result<OpenStream, Failure> {
         let taken = self.address.acquire(Resource::Stream, 1)?;
@@ -159,6 +169,12 @@ impl Client {
     pub fn acquire(&self, kind: Resource) -> Result<QuotaPermit, Failure> {
         self.0.address.acquire(kind, 1)
     }
+
+    /// Reserves no bytes yet.
+    pub(super) fn reserve(&self, kind: Resource) -> Result<ReservedBytes, Failure> {
+        let taken = self.0.address.acquire(kind, 0)?;
+        Ok(ReservedBytes(Some(Room { taken, connection: Arc::clone(&self.0) })))
+    }
 }
 
 /// Takes one of a kind for the request that is being answered here. Nothing is counted outside of
@@ -180,9 +196,8 @@ struct Room {
 impl ReservedBytes {
     /// Reserves room for the request that is being answered here.
     pub fn new(bytes: usize) -> Result<Self, Failure> {
-        let Some(Client(connection)) = client() else { return Ok(Self(None)) };
-        let taken = connection.address.acquire(Resource::BufferedBytes, 0)?;
-        let mut reserved = Self(Some(Room { taken, connection }));
+        let Some(client) = client() else { return Ok(Self(None)) };
+        let mut reserved = client.reserve(Resource::BufferedBytes)?;
         reserved.grow(bytes)?;
         Ok(reserved)
     }
@@ -191,11 +206,28 @@ impl ReservedBytes {
         let Some(room) = &mut self.0 else { return Ok(()) };
         let limit = room.connection.buffered_max;
         if room.connection.buffered.load(Relaxed).saturating_add(bytes) > limit {
-            return Err(too_many(Resource::BufferedBytes, limit));
+            return Err(too_many(room.taken.kind(), limit));
         }
         room.taken.grow(bytes)?;
         room.connection.buffered.fetch_add(bytes, Relaxed);
         Ok(())
+    }
+
+    /// Reserves so many bytes in place of those that are reserved.
+    pub(super) fn resize(&mut self, bytes: usize) -> Result<(), Failure> {
+        let Some(room) = &mut self.0 else { return Ok(()) };
+        let now = room.taken.amount();
+        if bytes >= now {
+            return self.grow(bytes - now);
+        }
+        room.taken.shrink(now - bytes);
+        room.connection.buffered.fetch_sub(now - bytes, Relaxed);
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn amount(&self) -> usize {
+        self.0.as_ref().map_or(0, |room| room.taken.amount())
     }
 
     /// Keeps the room for as long as the bytes are kept.

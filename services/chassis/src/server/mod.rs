@@ -10,6 +10,7 @@ mod guard;
 mod head;
 mod host;
 mod measure;
+mod message_budget;
 mod preface_timeout;
 mod quota;
 mod streams;
@@ -57,6 +58,7 @@ pub use grpc_only::{GrpcOnly, GrpcOnlyLayer};
 pub use guard::{Guard, GuardLayer};
 pub use host::{BadHost, HostGuard, HostLayer, Hosts};
 pub use measure::{Measure, MeasureLayer};
+pub use message_budget::{MessageBudget, MessageBudgetLayer};
 pub use quota::{QuotaPermit, Quotas, Resource};
 pub use streams::{peer_stall, stream_reset};
 pub use unauthenticated::{UnauthenticatedGuard, UnauthenticatedLayer};
@@ -81,7 +83,8 @@ pub struct Bounds {
     pub connection_bytes: usize,
     /// An HTTP/2 connection without an open stream is closed after so long.
     pub idle: Option<Duration>,
-    /// Flow-control windows of a stream and of a connection: what a peer may send unread.
+    /// Flow-control windows of a stream and of a connection: what a peer may send unread. A
+    /// connection for whose window the quotas have no room gets the smallest.
     pub windows: (u32, u32),
     /// Streams that may be reset before the connection is closed: by the peer before they are
     /// served, and by us because of its errors.
@@ -252,7 +255,8 @@ impl Port {
         // hyper closes an idle HTTP/1 connection itself.
         let is_http2 = stream.is_http2();
         let idle = self.bounds.idle.filter(|_| is_http2);
-        let builder = builder(Streams(Arc::clone(&connection)), &self.bounds);
+        let (windows, _window_permit) = connection.windows(self.bounds.windows);
+        let builder = builder(Streams(Arc::clone(&connection)), &self.bounds, windows);
         let stream = Impatient::new(stream, Some(limits::READER_RETURN_TIMEOUT))
             .warning(self.reader_stall, connection.warning.clone());
         let driven = async {
@@ -325,7 +329,11 @@ async fn open(stream: Wire, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
     preface_timeout::read_preface(stream).await
 }
 
-fn builder(streams: Streams, bounds: &Bounds) -> auto::Builder<Streams> {
+fn builder(
+    streams: Streams,
+    bounds: &Bounds,
+    windows: (u32, u32),
+) -> auto::Builder<Streams> {
     let mut builder = auto::Builder::new(streams);
     builder
         .http1()
@@ -337,8 +345,8 @@ fn builder(streams: Streams, bounds: &Bounds) -> auto::Builder<Streams> {
         .timer(TokioTimer::new())
         .keep_alive_interval(limits::PING_INTERVAL)
         .keep_alive_timeout(limits::PING_TIMEOUT)
-        .initial_stream_window_size(bounds.windows.0)
-        .initial_connection_window_size(bounds.windows.1)
+        .initial_stream_window_size(windows.0)
+        .initial_connection_window_size(windows.1)
         .max_header_list_size(limits::REQUEST_HEADER_LIST_BYTES_MAX)
         .max_pending_accept_reset_streams(bounds.resets.0)
         .max_local_error_reset_streams(bounds.resets.1)

@@ -38,10 +38,14 @@ pub enum Resource {
     Stream,
     /// Bytes of answers to strangers that wait to be read.
     UnreadBytes,
+    /// Bytes of gRPC messages of members of the mesh that have not arrived whole.
+    MessageBytes,
+    /// Bytes of the flow-control windows of connections.
+    WindowBytes,
 }
 
 impl Resource {
-    const COUNT: usize = 9;
+    const COUNT: usize = 11;
 
     fn name(self) -> &'static str {
         match self {
@@ -54,6 +58,8 @@ impl Resource {
             Resource::CardFetch => "agent cards being fetched",
             Resource::Stream => "streams",
             Resource::UnreadBytes => "bytes of unread answers",
+            Resource::MessageBytes => "bytes of unfinished messages",
+            Resource::WindowBytes => "bytes of flow-control windows",
         }
     }
 }
@@ -158,19 +164,35 @@ impl Address {
         Ok(QuotaPermit { address: Arc::clone(self), kind, n })
     }
 
+    /// The same for a resource that a client can do without: its lack is no refusal and is not
+    /// logged.
+    pub(super) fn try_acquire(self: &Arc<Self>, kind: Resource, n: usize) -> Option<QuotaPermit> {
+        self.try_add(kind, n).ok()?;
+        Some(QuotaPermit { address: Arc::clone(self), kind, n })
+    }
+
     fn add(&self, kind: Resource, n: usize) -> Result<(), Failure> {
+        self.try_add(kind, n).map_err(|exceeded| match exceeded {
+            Exceeded::Total => full(kind),
+            Exceeded::Address(limit) => {
+                if !self.was_told.swap(true, Relaxed) {
+                    let (address, what) = (self.ip.map(|ip| ip.to_string()), kind.name());
+                    tracing::warn!(address, limit, "an address reached its limit of {what}");
+                }
+                too_many(kind, limit)
+            }
+        })
+    }
+
+    fn try_add(&self, kind: Resource, n: usize) -> Result<(), Exceeded> {
         let (at, limits) = (kind as usize, &self.quotas.limits);
         let each = if self.ip.is_some() { limits.each[at] } else { usize::MAX };
         if !raise(&self.held[at], n, each) {
-            if !self.was_told.swap(true, Relaxed) {
-                let (address, what) = (self.ip.map(|ip| ip.to_string()), kind.name());
-                tracing::warn!(address, limit = each, "an address reached its limit of {what}");
-            }
-            return Err(too_many(kind, each));
+            return Err(Exceeded::Address(each));
         }
         if !raise(&self.quotas.total[at], n, limits.total[at]) {
             self.held[at].fetch_sub(n, Relaxed);
-            return Err(full(kind));
+            return Err(Exceeded::Total);
         }
         Ok(())
     }
@@ -179,6 +201,12 @@ impl Address {
         self.held[kind as usize].fetch_sub(n, Relaxed);
         self.quotas.total[kind as usize].fetch_sub(n, Relaxed);
     }
+}
+
+/// The quota that has no room: that of the address, which is this large, or that of all together.
+enum Exceeded {
+    Address(usize),
+    Total,
 }
 
 /// Adds without ever being above the limit.
@@ -223,6 +251,16 @@ impl QuotaPermit {
         self.address.add(self.kind, n)?;
         self.n += n;
         Ok(())
+    }
+
+    pub(super) fn shrink(&mut self, n: usize) {
+        let n = n.min(self.n);
+        self.address.give_back(self.kind, n);
+        self.n -= n;
+    }
+
+    pub(super) fn kind(&self) -> Resource {
+        self.kind
     }
 }
 
