@@ -247,10 +247,10 @@ async fn extensions_in_force_are_named_in_the_answer(binding: Binding) {
     let known = "https://faultline.dev/a2a/ext/failure/v1";
     let declared = format!("https://example.org/unknown/v1, {known}");
     let endpoint = up.agent("echo").header("a2a-extensions", declared);
-    let answer = endpoint.ask("SendMessage", message("x")).await.unwrap();
+    let answer = endpoint.exchange("SendMessage", message("x")).await.unwrap();
     assert_eq!(answer.headers["a2a-extensions"], known, "{answer:?}");
     let events = endpoint.stream("SendStreamingMessage", message("x")).await.unwrap();
     assert_eq!(events.headers()["a2a-extensions"], known);
-    let plain = up.agent("echo").ask("SendMessage", message("x")).await.unwrap();
+    let plain = up.agent("echo").exchange("SendMessage", message("x")).await.unwrap();
     assert!(!plain.headers.contains_key("a2a-extensions"), "nobody asked: {plain:?}");
 }

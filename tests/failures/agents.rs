@@ -16,7 +16,7 @@ use serde_json::json;
 async fn a_panic_fails_its_task_and_the_worker_lives() {
     let mut cluster = Plan::default().start().await;
     let rpc = cluster.rpc().agent("script");
-    let before = cluster.workers[0].id();
+    let before = cluster.workers[0].pid();
     for round in 0..3 {
         let task = rpc.send("chunk some; panic").await;
         assert_eq!(task::state(&task), FAILED);
@@ -31,7 +31,7 @@ async fn a_panic_fails_its_task_and_the_worker_lives() {
     }
     assert_eq!(task::state(&rpc.send("chunk well").await), COMPLETED);
     assert!(cluster.workers[0].exit_within(std::time::Duration::ZERO).await.is_none());
-    assert_eq!(cluster.workers[0].id(), before);
+    assert_eq!(cluster.workers[0].pid(), before);
 }
 
 /// Writes more than a task may hold: one artifact that is too large, or too many of them.

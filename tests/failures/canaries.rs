@@ -92,7 +92,7 @@ async fn ask_everything(endpoint: &A2aEndpoint, id: &str) -> Vec<String> {
         ("ListTaskPushNotificationConfigs", json!({"taskId": id})),
         ("GetExtendedAgentCard", json!({})),
     ] {
-        said.push(format!("{:?}", endpoint.ask(operation, params).await));
+        said.push(format!("{:?}", endpoint.exchange(operation, params).await));
     }
     said.push(match endpoint.stream("SubscribeToTask", json!({"id": id})).await {
         Ok(events) => format!("{:?}", events.all().await),
@@ -124,7 +124,7 @@ fn shown(task: &Value) -> &Value {
 
 #[tokio::test]
 async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
-    let log = Log::keep();
+    let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     config.mesh.token = Some(Secret::new("canary-of-the-mesh").unwrap());
@@ -143,7 +143,7 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
             let mut params = message(way);
             let push = json!({"url": webhook.url().replace("canary", "q")});
             params["configuration"] = json!({"taskPushNotificationConfig": push});
-            let answer = endpoint.ask("SendMessage", params).await.unwrap();
+            let answer = endpoint.exchange("SendMessage", params).await.unwrap();
             said.push(format!("{answer:?}"));
             let failure = shown(&answer.body["task"]);
             assert_eq!(failure["reason"], *reason, "{way}: {failure}");
@@ -202,7 +202,7 @@ fn break_store(dir: &Path) {
 
 #[tokio::test]
 async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
-    let log = Log::keep();
+    let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("canary");
     let mesh = Mesh::start(Config::local(&data).on_free_ports()).await.unwrap();
@@ -214,9 +214,9 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
     for binding in Binding::ALL {
         let endpoint = A2aEndpoint::new(binding, proxy.address).agent("echo");
         let refusals = [
-            endpoint.ask("GetTask", json!({"id": task::id(&sent)})).await.map(drop),
-            endpoint.ask("ListTasks", json!({})).await.map(drop),
-            endpoint.ask("SendMessage", message("after")).await.map(drop),
+            endpoint.exchange("GetTask", json!({"id": task::id(&sent)})).await.map(drop),
+            endpoint.exchange("ListTasks", json!({})).await.map(drop),
+            endpoint.exchange("SendMessage", message("after")).await.map(drop),
             endpoint.stream("SendStreamingMessage", message("after")).await.map(drop),
         ];
         assert!(refusals[0].is_err() && refusals[1].is_err(), "{binding:?} reads what is broken");
@@ -241,7 +241,7 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
 
 #[tokio::test]
 async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() {
-    let log = Log::keep();
+    let log = Log::capture();
     let mut config = Config::default().gateway;
     config.listen.set_port(0);
     config.coordinator = "http://canary.invalid:4711".to_owned();
@@ -252,7 +252,7 @@ async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() 
     let running = tokio::spawn(gateway.run(drain.clone()));
     for binding in Binding::ALL {
         let endpoint = A2aEndpoint::new(binding, proxy.address).agent("echo");
-        let refusal = endpoint.ask("SendMessage", message("x")).await.unwrap_err();
+        let refusal = endpoint.exchange("SendMessage", message("x")).await.unwrap_err();
         assert_eq!(refusal.status.as_deref().unwrap_or("UNAVAILABLE"), "UNAVAILABLE");
         let text = format!("{refusal:?}").to_lowercase();
         // With its colon: ids and times may contain the digits by chance.
@@ -277,7 +277,7 @@ async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() 
 
 #[tokio::test]
 async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
-    let log = Log::keep();
+    let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     // `printf canary-token | sha256sum`.
@@ -290,11 +290,11 @@ async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
     for binding in Binding::ALL {
         let endpoint = A2aEndpoint::new(binding, proxy.address).agent("script");
         let known = endpoint.bearer("canary-token");
-        let sent = known.ask("SendMessage", message("fail INTERNAL")).await.unwrap();
+        let sent = known.exchange("SendMessage", message("fail INTERNAL")).await.unwrap();
         said.push(format!("{sent:?}"));
         for wrong in ["canary-of-a-stranger", "canary token", ""] {
             let refused =
-                endpoint.bearer(wrong).ask("SendMessage", message("x")).await.unwrap_err();
+                endpoint.bearer(wrong).exchange("SendMessage", message("x")).await.unwrap_err();
             assert_eq!(refused.reason().1, "UNAUTHENTICATED_CALLER", "{refused:?}");
             said.push(format!("{refused:?}"));
         }

@@ -63,7 +63,7 @@ async fn a_peer_that_fails_is_called_again_after_growing_pauses_and_it_is_one_ca
 
 #[tokio::test]
 async fn a_port_that_opens_late_is_reached() {
-    let log = Log::keep();
+    let log = Log::capture();
     let address = free_address();
     let client = Client::new(&format!("http://{address}")).unwrap();
     let opens = async {
@@ -88,7 +88,7 @@ async fn a_port_that_opens_late_is_reached() {
 
 #[tokio::test]
 async fn a_port_that_never_opens_is_told_with_what_was_tried() {
-    let log = Log::keep();
+    let log = Log::capture();
     let client = Client::new(&format!("http://{}", free_address())).unwrap();
     let error = client.send(text("hello")).await.unwrap_err();
     let failure = error.failure().expect("the call failed");
@@ -100,7 +100,7 @@ async fn a_port_that_never_opens_is_told_with_what_was_tried() {
 
 #[tokio::test]
 async fn what_the_wire_did_and_what_the_peer_said_are_counted_apart_and_allowed_together() {
-    let log = Log::keep();
+    let log = Log::capture();
     let busy = json!({"code": -31008, "message": "slow down", "data": [
         {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMITED",
          "domain": "faultline.dev"},

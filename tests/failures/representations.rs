@@ -37,7 +37,7 @@ async fn with_agent(dir: &std::path::Path, offer: Offer) -> Mesh {
 
 #[tokio::test]
 async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding() {
-    let log = Log::keep();
+    let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let mesh = with_agent(dir.path(), Offer::new("broke", Broke)).await;
     let rpc = Rpc::at(mesh.gateway_addr());
@@ -70,7 +70,7 @@ async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding(
 
 #[tokio::test]
 async fn every_refusal_is_logged_once_under_its_id_and_its_trace() {
-    let log = Log::keep();
+    let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
     for binding in Binding::ALL {

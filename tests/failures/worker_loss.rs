@@ -129,7 +129,7 @@ async fn a_dead_worker_costs_one_retry_and_no_text() {
     let id = task::id(&frames[0].body["task"]).to_owned();
     let holder = rpc.inspect(&id).await["attempts"][0]["worker"].clone();
     let pid = holder.as_str().unwrap().rsplit('-').next().unwrap().to_owned();
-    let at = cluster.workers.iter().position(|w| w.id().to_string() == pid);
+    let at = cluster.workers.iter().position(|w| w.pid().to_string() == pid);
     cluster.workers[at.expect("a worker is named by its process")].kill().await;
     frames.extend(stream.all().await);
     let fold = Fold::of(&frames);

@@ -85,7 +85,7 @@ async fn every_status_is_sent_in_order_and_as_configured() {
     // What follows an answer belongs to the trace of whoever answered.
     traced.call("SendMessage", answer(&id, "two")).await.expect("the answer is taken");
     took_the_end(&webhook).await;
-    assert_eq!(webhook.taken(), statuses(&up.script, &id).await);
+    assert_eq!(webhook.accepted(), statuses(&up.script, &id).await);
     let expected = [WORKING, WORKING, INPUT_REQUIRED, WORKING, WORKING, COMPLETED];
     assert_eq!(webhook.states(), expected);
     for notification in webhook.received() {
@@ -105,7 +105,7 @@ async fn a_webhook_that_fails_is_tried_again_until_it_takes_each() {
     let up = start().await;
     let id = send(&up.script, "say one; say two", json!({"url": webhook.url()})).await;
     took_the_end(&webhook).await;
-    assert_eq!(webhook.taken(), statuses(&up.script, &id).await);
+    assert_eq!(webhook.accepted(), statuses(&up.script, &id).await);
     let bodies: Vec<_> = webhook.received().into_iter().map(|n| n.body).collect();
     assert!(bodies[..4].iter().all(|body| *body == bodies[0]), "none overtakes: {bodies:?}");
 }
@@ -119,7 +119,7 @@ async fn a_stream_and_a_webhook_are_told_the_same() {
     let frames = stream.all().await.into_iter().map(|frame| frame.body["statusUpdate"].clone());
     took_the_end(&webhook).await;
     let streamed: Vec<_> = frames.filter(|update| !update.is_null()).collect();
-    assert_eq!(webhook.taken(), streamed);
+    assert_eq!(webhook.accepted(), streamed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,7 +131,7 @@ async fn whoever_is_to_be_notified_of_a_task_is_given_one() {
     let id = send(&up.script, "message hello", json!({"url": webhook.url()})).await;
     took_the_end(&webhook).await;
     assert_eq!(webhook.states(), [WORKING, COMPLETED]);
-    assert_eq!(webhook.taken(), statuses(&up.script, &id).await);
+    assert_eq!(webhook.accepted(), statuses(&up.script, &id).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,7 +153,7 @@ async fn a_webhook_that_fails_for_too_long_is_given_up_and_the_log_says_so() {
     create(&rpc, &id, json!({"url": other.url()})).await.expect("another one is taken");
     rpc.call("SendMessage", answer(&id, "yes")).await.expect("the answer is taken");
     took_the_end(&other).await;
-    assert_eq!(failing.taken(), [] as [Value; 0]);
+    assert_eq!(failing.accepted(), [] as [Value; 0]);
     assert!(failing.received().len() > 1, "it was tried more than once");
     let log = cluster.coordinators[0].log();
     assert_eq!(log.matches(given_up).count(), 1, "{log}");
@@ -175,7 +175,7 @@ async fn a_coordinator_leaves_without_waiting_for_webhooks() {
     is_up.store(true, SeqCst);
     cluster.coordinators[0].restart().await;
     took_the_end(&webhook).await;
-    assert_eq!(webhook.taken(), statuses(&rpc, &id).await, "the next one takes over");
+    assert_eq!(webhook.accepted(), statuses(&rpc, &id).await, "the next one takes over");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,7 +224,7 @@ async fn a_coordinator_that_dies_owes_nothing_when_it_is_back() {
     })
     .await;
     took_the_end(&webhook).await;
-    let mut taken = webhook.taken();
+    let mut taken = webhook.accepted();
     taken.dedup();
     assert_eq!(taken, statuses(&rpc, &id).await, "all, in order, some perhaps twice in a row");
     let log = cluster.coordinators[0].log();

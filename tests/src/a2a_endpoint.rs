@@ -1,6 +1,6 @@
-//! One client for the three bindings of A2A: the same call by JSON-RPC, by REST or by gRPC, and
-//! what came back in one shape, so that one test tries them all. Parameters and results are the
-//! JSON of the contract's messages whatever the wire carries.
+//! One client for the three bindings of A2A: the same call by JSON-RPC, REST or gRPC, with the
+//! answer in one shape, so that one test covers all three. Parameters and results are the JSON form
+//! of the proto messages on every binding.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ impl Binding {
     pub const ALL: [Binding; 3] = [Binding::JsonRpc, Binding::Rest, Binding::Grpc];
 }
 
-/// A way into the mesh: a binding, an address, and what every call carries.
+/// An A2A endpoint of a mesh: a binding, an address, an agent, and the headers of every call.
 #[derive(Clone, Debug)]
 pub struct A2aEndpoint {
     pub binding: Binding,
@@ -46,28 +46,28 @@ pub struct A2aEndpoint {
     headers: Vec<(&'static str, String)>,
 }
 
-/// A refusal as a client of this binding sees it; what the binding does not have is `None`.
+/// An error answer as a client of this binding sees it. Fields that the binding lacks are `None`.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub http: Option<u16>,
     pub jsonrpc: Option<i64>,
-    /// The name of the gRPC code, which REST shows too.
+    /// Name of the gRPC code, on gRPC and REST.
     pub status: Option<String>,
     pub message: String,
-    /// As JSON with their `@type`, in their order.
+    /// Details as JSON with their `@type`, in order.
     pub details: Vec<Value>,
-    /// Boxed: a result should not be as large as its error.
+    /// Boxed to keep `Result` small.
     pub headers: Box<HeaderMap>,
 }
 
 impl Refusal {
-    /// The detail of a type, by the end of its name.
+    /// The detail whose type name ends with `kind`.
     pub fn detail(&self, kind: &str) -> Option<&Value> {
         let named = |d: &&Value| d["@type"].as_str().is_some_and(|t| t.ends_with(kind));
         self.details.iter().find(named)
     }
 
-    /// Domain and reason of the first detail, which must be the ErrorInfo.
+    /// Domain and reason of the first detail, which must be an ErrorInfo.
     pub fn reason(&self) -> (&str, &str) {
         let first = self.details.first().unwrap_or_else(|| panic!("no details: {self:?}"));
         let kind = first["@type"].as_str().unwrap_or_default();
@@ -76,7 +76,7 @@ impl Refusal {
         (text("domain"), text("reason"))
     }
 
-    /// The fields that are wrong.
+    /// The fields of the BadRequest detail.
     pub fn fields(&self) -> Vec<&str> {
         let bad = self.detail("BadRequest").map(|d| &d["fieldViolations"]);
         let all = bad.and_then(Value::as_array).into_iter().flatten();
@@ -84,14 +84,14 @@ impl Refusal {
     }
 }
 
-/// An answer, and the headers or metadata that came with it.
+/// An answer with its headers or metadata.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub body: Value,
     pub headers: HeaderMap,
 }
 
-/// The events of a stream, whatever carries them.
+/// The events of a stream, by SSE or gRPC.
 pub enum Events {
     Sse(Frames),
     Grpc { events: Streaming<StreamResponse>, headers: HeaderMap },
@@ -105,7 +105,7 @@ impl Events {
         }
     }
 
-    /// The next event; nothing at the end. A failure in the middle is told, never a bare cut.
+    /// The next event; `None` at the end. A stream that ends without a final error panics.
     pub async fn next(&mut self) -> Result<Option<Value>, Refusal> {
         match self {
             Events::Sse(frames) => match frames.next().await {
@@ -120,10 +120,10 @@ impl Events {
         }
     }
 
-    /// Everything to the end.
+    /// All events to the end.
     pub async fn all(mut self) -> Vec<Value> {
         let mut all = Vec::new();
-        while let Some(event) = self.next().await.expect("the stream ends in order") {
+        while let Some(event) = self.next().await.expect("the stream ends without an error") {
             all.push(event);
         }
         all
@@ -136,12 +136,12 @@ impl A2aEndpoint {
         Self { binding, address, agent: None, headers }
     }
 
-    /// One agent's own address: a path, or the tenant where there are no paths.
+    /// The endpoint of one agent: a path, or the tenant on gRPC.
     pub fn agent(&self, name: &str) -> Self {
         Self { agent: Some(name.to_owned()), ..self.clone() }
     }
 
-    /// Sets a header or the metadata of that name; an empty value takes it out.
+    /// Sets the header or metadata of that name; an empty value removes it.
     pub fn header(&self, name: &'static str, value: impl ToString) -> Self {
         let mut with = self.clone();
         with.headers.retain(|(known, _)| *known != name);
@@ -156,18 +156,18 @@ impl A2aEndpoint {
         self.header("authorization", format!("Bearer {token}"))
     }
 
-    /// One operation by its name in the contract.
+    /// Calls an operation by its name in the proto.
     pub async fn call(&self, operation: &str, params: Value) -> Result<Value, Refusal> {
-        self.ask(operation, params).await.map(|answer| answer.body)
+        self.exchange(operation, params).await.map(|answer| answer.body)
     }
 
-    /// The same with the headers of the answer.
-    pub async fn ask(&self, operation: &str, params: Value) -> Result<Answer, Refusal> {
+    /// Calls an operation; the answer includes its headers.
+    pub async fn exchange(&self, operation: &str, params: Value) -> Result<Answer, Refusal> {
         match self.binding {
             Binding::JsonRpc => {
                 let reply = self.rpc().post(crate::rpc::envelope(operation, params)).await;
                 let mut body = reply.json();
-                // Who is not let in is not always read either.
+                // A request without valid credentials may be refused before its body is read.
                 let unread = reply.status == StatusCode::UNAUTHORIZED && body["id"].is_null();
                 assert!(unread || body["id"] == 7, "the id comes back: {body}");
                 match body.get("error") {
@@ -197,7 +197,10 @@ impl A2aEndpoint {
                 let opened = self.rpc().bare_stream(self.rest(operation, params)).await;
                 match opened.expect("the gateway answers") {
                     Ok(frames) => Ok(Events::Sse(frames)),
-                    Err(reply) => Err(rest_answer(reply).expect_err("it is no stream")),
+                    Err(reply) => {
+                        Err(rest_answer(reply)
+                            .expect_err("an answer that is not a stream is an error"))
+                    }
                 }
             }
             Binding::Grpc => self.grpc_stream(operation, params).await,
@@ -242,14 +245,14 @@ impl A2aEndpoint {
         request.body(Full::new(body.into())).expect("a request can be built")
     }
 
-    /// What a gRPC client sends: the message with the agent as its tenant, and the metadata.
+    /// A gRPC request: the message with the agent as its tenant, and the metadata.
     fn message<M: ProtoJson>(&self, mut params: Value) -> Result<tonic::Request<M>, Refusal> {
         if let Some(agent) = &self.agent
             && params["tenant"].as_str().unwrap_or_default().is_empty()
         {
             params["tenant"] = agent.clone().into();
         }
-        let message = json::from_str(&params.to_string()).expect("what is sent can be said");
+        let message = json::from_str(&params.to_string()).expect("the parameters fit the proto");
         let mut request = tonic::Request::new(message);
         for (name, value) in &self.headers {
             let value = MetadataValue::try_from(value).expect("metadata is text");
@@ -292,7 +295,7 @@ impl A2aEndpoint {
                     Err(status) => Err(grpc_refusal(&status)),
                 }
             }
-            other => panic!("{other} is no operation with one answer"),
+            other => panic!("{other} is not a unary operation"),
         }
     }
 
@@ -301,14 +304,14 @@ impl A2aEndpoint {
         let opened = match operation {
             "SendStreamingMessage" => client.send_streaming_message(self.message(params)?).await,
             "SubscribeToTask" => client.subscribe_to_task(self.message(params)?).await,
-            other => panic!("{other} is no operation with many answers"),
+            other => panic!("{other} is not a streaming operation"),
         };
         let (metadata, events, _) = opened.map_err(|status| grpc_refusal(&status))?.into_parts();
         Ok(Events::Grpc { events, headers: metadata.into_headers() })
     }
 }
 
-/// Verb and path of an operation; what the path holds is taken out of the parameters.
+/// Method and path of an operation. Parameters that are in the path are removed from `params`.
 fn route(operation: &str, params: &mut Map<String, Value>) -> (Method, String) {
     let mut take = |key: &str| match params.remove(key) {
         Some(Value::String(text)) => escaped(&text),
@@ -333,7 +336,7 @@ fn route(operation: &str, params: &mut Map<String, Value>) -> (Method, String) {
                 "DeleteTaskPushNotificationConfig" => {
                     (Method::DELETE, format!("{configs}/{}", take("id")))
                 }
-                other => panic!("{other} is no operation"),
+                other => panic!("{other} is not an operation"),
             }
         }
     }
@@ -366,7 +369,7 @@ fn rest_answer(reply: Reply) -> Result<Answer, Refusal> {
     Err(refusal_in(&body["error"], Some(status), reply.headers))
 }
 
-/// An error object of JSON-RPC, with `data`, or of REST, with `status` and `details`.
+/// The error object of JSON-RPC, with `data`, or of REST, with `status` and `details`.
 fn refusal_in(error: &Value, http: Option<u16>, headers: HeaderMap) -> Refusal {
     let status = error["status"].as_str().map(str::to_owned);
     let details = error["data"].as_array().or(error["details"].as_array());
@@ -410,7 +413,7 @@ fn grpc_refusal(status: &Status) -> Refusal {
     }
 }
 
-/// A detail as JSON.
+/// Converts a detail to JSON.
 fn detail(any: &prost_types::Any) -> Value {
     let bytes = any.value.as_slice();
     let mut detail = match any.type_url.rsplit('/').next().unwrap_or_default() {
@@ -433,7 +436,7 @@ fn detail(any: &prost_types::Any) -> Value {
         }
         "faultline.v1.Advice" => value(&v1::Advice::decode(bytes).expect("an Advice")),
         "faultline.v1.Failure" => value(&v1::Failure::decode(bytes).expect("a Failure")),
-        other => panic!("a detail nobody knows: {other}"),
+        other => panic!("unknown detail: {other}"),
     };
     detail["@type"] = any.type_url.clone().into();
     detail

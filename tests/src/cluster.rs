@@ -1,7 +1,8 @@
-//! A mesh as several processes, each of which may die: coordinators, gateways and workers, on
-//! addresses that are fixed from the start so that whatever is started again is found again. There
-//! is a wire before each coordinator, and one of its own from each gateway and each worker to that:
-//! the first hides a coordinator from everybody, the second from one alone.
+//! A mesh of several processes that tests kill and restart: coordinators, gateways and workers, on
+//! fixed addresses, so that a restarted process is reachable under its old address. A
+//! [`CuttableProxy`] stands before each coordinator, and each gateway and worker has a proxy of its
+//! own in front of that one: the first cuts a coordinator off from all others, the second from one
+//! process.
 
 use std::{
     collections::BTreeSet,
@@ -26,21 +27,21 @@ use crate::{
     wait::SOON,
 };
 
-/// What to start.
+/// The processes of a cluster. Built by a test, consumed by [`Cluster`] at the start.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The agents of each worker, with commas between them.
+    /// The agents of each worker, separated by commas.
     pub workers: Vec<&'static str>,
     pub slots: u32,
     pub gateways: usize,
-    /// Several need a store that they can share.
+    /// More than one needs a PostgreSQL store.
     pub coordinators: usize,
     pub store: Store,
-    /// Every gateway and every worker knows one coordinator only, by turns; otherwise all know all.
+    /// Each gateway and worker knows one coordinator only, round robin; otherwise all of them.
     pub one_coordinator_each: bool,
-    /// Keys of `[coordinator]` in the configuration file.
+    /// Lines of `[coordinator]` in the configuration file.
     pub coordinator: String,
-    /// Of every process.
+    /// Environment of every process.
     pub env: Environment,
 }
 
@@ -60,12 +61,12 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// So many coordinators on one PostgreSQL.
+    /// This number of coordinators on one PostgreSQL database.
     pub fn replicas(coordinators: usize) -> Self {
         Self { coordinators, store: Store::Postgres, ..Self::default() }
     }
 
-    /// One more key of `[coordinator]`.
+    /// Adds a line to `[coordinator]`.
     pub fn with(mut self, line: &str) -> Self {
         self.coordinator.push_str(line);
         self.coordinator.push('\n');
@@ -103,34 +104,37 @@ impl Plan {
     }
 }
 
-/// Everything runs until it is dropped.
+/// Running processes, owned by one test; the drop kills them.
 #[derive(Debug)]
 pub struct Cluster {
     pub coordinators: Vec<Process>,
     pub gateways: Vec<Process>,
     pub workers: Vec<Process>,
-    /// Of the gateways.
+    /// Listening addresses of the gateways.
     pub addresses: Vec<SocketAddr>,
-    /// Between each coordinator and everybody who calls it.
+    /// One before each coordinator: every call to it passes here.
     pub coordinator_proxies: Vec<CuttableProxy>,
-    /// Of each gateway its own, one to each coordinator that it knows.
+    /// For each gateway, one to each coordinator that it knows.
     pub gateway_proxies: Vec<Vec<CuttableProxy>>,
-    /// Of each worker.
+    /// For each worker, one to each coordinator that it knows.
     pub worker_proxies: Vec<Vec<CuttableProxy>>,
-    /// Between each coordinator and its database, if that is PostgreSQL.
+    /// One between each coordinator and its PostgreSQL database.
     pub store_proxies: Vec<CuttableProxy>,
     env: Environment,
-    /// After the processes: they go first.
+    /// Declared after the processes, which are dropped first.
     pub database: Option<Database>,
-    /// Where the plan asked for one of its own.
+    /// Present with [`Store::OwnPostgres`].
     pub server: Option<Server>,
-    /// Last, so that processes are gone before their files are.
+    /// Declared last, so that files are deleted after the processes.
     pub dir: TempDir,
 }
 
 impl Cluster {
     async fn start(plan: Plan) -> Self {
-        assert!(plan.coordinators == 1 || plan.store != Store::Sqlite, "a file has one owner");
+        assert!(
+            plan.coordinators == 1 || plan.store != Store::Sqlite,
+            "a SQLite file serves one coordinator"
+        );
         let dir = tempfile::tempdir().expect("there is room for a temporary directory");
         let config = format!("[mesh]\ntoken = \"{TOKEN}\"\n[coordinator]\n{}", plan.coordinator);
         std::fs::write(dir.path().join("faultline.toml"), config).expect("a file can be written");
@@ -150,15 +154,15 @@ impl Cluster {
             let store = match &database {
                 None => format!("sqlite:{}", path.join("tasks.db").display()),
                 Some(database) => {
-                    let wire = CuttableProxy::to(database.address()).await;
-                    let store = database.url_via(wire.address);
-                    store_proxies.push(wire);
+                    let proxy = CuttableProxy::to(database.address()).await;
+                    let store = database.url_via(proxy.address);
+                    store_proxies.push(proxy);
                     store
                 }
             };
             starting.push(coordinator(path, n, hub, store, &plan.env));
         }
-        // All at once, as a cluster starts them.
+        // In parallel, as a cluster starts them.
         let coordinators = join_all(starting).await;
         let addresses: Vec<_> = (0..plan.gateways).map(|_| free_address()).collect();
         let known = |n: usize| {
@@ -172,7 +176,7 @@ impl Cluster {
         let mut gateway_proxies = Vec::new();
         for (n, address) in addresses.iter().enumerate() {
             let name = format!("gateway-{n}");
-            let own = own(known(n)).await;
+            let own = proxies_to(known(n)).await;
             gateways.push(gateway(path, &name, *address, &urls(&own), &plan.env).await);
             gateway_proxies.push(own);
         }
@@ -180,14 +184,14 @@ impl Cluster {
         let mut worker_proxies = Vec::new();
         for (n, agents) in plan.workers.iter().enumerate() {
             let name = format!("worker-{n}");
-            let own = own(known(n)).await;
+            let own = proxies_to(known(n)).await;
             workers.push(worker(path, &name, &urls(&own), agents, plan.slots, &plan.env).await);
             worker_proxies.push(own);
         }
         if plan.coordinators > 1 {
             let agents = plan.workers.iter().flat_map(|agents| agents.split(','));
             let agents: BTreeSet<&str> = agents.collect();
-            join_all(coordinator_proxies.iter().map(|wire| until_known(wire, &agents))).await;
+            join_all(coordinator_proxies.iter().map(|proxy| until_known(proxy, &agents))).await;
         }
         let env = plan.env;
         Self {
@@ -206,29 +210,29 @@ impl Cluster {
         }
     }
 
-    /// A client of the first gateway.
+    /// JSON-RPC client of the first gateway.
     pub fn rpc(&self) -> Rpc {
         self.rpc_at(0)
     }
 
-    /// A client of this gateway.
+    /// JSON-RPC client of this gateway.
     pub fn rpc_at(&self, gateway: usize) -> Rpc {
         Rpc::at(self.addresses[gateway])
     }
 
-    /// One more worker, which knows all coordinators.
+    /// Starts one more worker, which knows all coordinators.
     pub async fn add_worker(&mut self, agents: &str, slots: u32) {
-        let own = own(&self.coordinator_proxies).await;
-        self.add_worker_by(own, agents, slots).await;
+        let own = proxies_to(&self.coordinator_proxies).await;
+        self.add_worker_behind(own, agents, slots).await;
     }
 
-    /// One more worker, which knows only this coordinator.
+    /// Starts one more worker, which knows only this coordinator.
     pub async fn add_worker_of(&mut self, coordinator: usize, agents: &str, slots: u32) {
-        let own = own(&self.coordinator_proxies[coordinator..=coordinator]).await;
-        self.add_worker_by(own, agents, slots).await;
+        let own = proxies_to(&self.coordinator_proxies[coordinator..=coordinator]).await;
+        self.add_worker_behind(own, agents, slots).await;
     }
 
-    async fn add_worker_by(&mut self, own: Vec<CuttableProxy>, agents: &str, slots: u32) {
+    async fn add_worker_behind(&mut self, own: Vec<CuttableProxy>, agents: &str, slots: u32) {
         let name = format!("worker-{}", self.workers.len());
         let hubs = urls(&own);
         self.workers.push(worker(self.dir.path(), &name, &hubs, agents, slots, &self.env).await);
@@ -236,15 +240,15 @@ impl Cluster {
     }
 }
 
-/// To the coordinators behind these, for one alone.
-async fn own(coordinator_proxies: &[CuttableProxy]) -> Vec<CuttableProxy> {
-    join_all(coordinator_proxies.iter().map(|wire| CuttableProxy::to(wire.address))).await
+/// A private proxy in front of each of these, for one gateway or worker.
+async fn proxies_to(proxies: &[CuttableProxy]) -> Vec<CuttableProxy> {
+    join_all(proxies.iter().map(|proxy| CuttableProxy::to(proxy.address))).await
 }
 
-/// Waits until a coordinator knows these agents, wherever their workers are attached.
-async fn until_known(wire: &CuttableProxy, agents: &BTreeSet<&str>) {
+/// Waits until a coordinator knows these agents, including those of workers at its peers.
+async fn until_known(proxy: &CuttableProxy, agents: &BTreeSet<&str>) {
     let token = Secret::new(TOKEN).ok();
-    let channel = Channel::lazy(&Dial { address: url(wire), token, ..Dial::default() });
+    let channel = Channel::lazy(&Dial { address: url(proxy), token, ..Dial::default() });
     let mesh = MeshClient::new(channel.expect("it is a URL"));
     until("every coordinator knows every agent", SOON, || {
         let mut mesh = mesh.clone();
@@ -257,12 +261,12 @@ async fn until_known(wire: &CuttableProxy, agents: &BTreeSet<&str>) {
     .await;
 }
 
-fn url(wire: &CuttableProxy) -> String {
-    format!("http://{}", wire.address)
+fn url(proxy: &CuttableProxy) -> String {
+    format!("http://{}", proxy.address)
 }
 
-fn urls(coordinator_proxies: &[CuttableProxy]) -> String {
-    coordinator_proxies.iter().map(url).collect::<Vec<_>>().join(",")
+fn urls(proxies: &[CuttableProxy]) -> String {
+    proxies.iter().map(url).collect::<Vec<_>>().join(",")
 }
 
 async fn coordinator(
@@ -303,8 +307,8 @@ async fn worker(
     Process::start_with(dir, name, &args, env).await
 }
 
-/// One that stays free while its owner is being restarted: below the range from which the system
-/// takes the ports of outgoing connections.
+/// An address that stays free while its process restarts: its port is below the ephemeral range,
+/// from which the system takes the ports of outgoing connections.
 pub fn free_address() -> SocketAddr {
     for _ in 0..1000 {
         let address =

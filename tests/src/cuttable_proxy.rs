@@ -1,4 +1,5 @@
-//! A wire between two processes that can be cut while both of them live, and stay cut.
+//! TCP proxy between two live processes that can reset connections, refuse them, or stall them:
+//! network partitions for tests.
 
 use std::{io, net::SocketAddr};
 
@@ -14,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Whoever connects to `address` talks to the target, as far as the wire lets them.
+/// Forwards connections at `address` to the target. Stops accepting when dropped.
 #[derive(Debug)]
 pub struct CuttableProxy {
     pub address: SocketAddr,
@@ -24,7 +25,7 @@ pub struct CuttableProxy {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Condition {
-    /// How often everything under way was lost.
+    /// Number of cuts so far; an increase closes every open connection.
     cuts: u64,
     passes: Passes,
 }
@@ -33,9 +34,9 @@ struct Condition {
 enum Passes {
     #[default]
     All,
-    /// Connections are closed as soon as they are there.
+    /// New connections are closed at once.
     NoConnection,
-    /// Nothing is closed, and nothing arrives.
+    /// Connections stay open and carry no bytes.
     NoByte,
 }
 
@@ -53,19 +54,20 @@ impl CuttableProxy {
         Self { address, condition, _accepting: AbortOnDropHandle::new(accepting) }
     }
 
-    /// Everything under way on it is lost; a new connection works at once.
+    /// Closes every open connection; a new connection works at once.
     pub fn cut(&self) {
         self.condition.send_modify(|now| now.cuts += 1);
     }
 
-    /// Everything under way on it is lost, and there are no new connections until it is healed.
+    /// Closes every open connection and refuses new connections until [`heal`](Self::heal).
     pub fn sever(&self) {
         self.condition.send_modify(|now| {
             *now = Condition { cuts: now.cuts + 1, passes: Passes::NoConnection };
         });
     }
 
-    /// Nothing passes until it is healed, and nobody is told: what is sent meanwhile arrives then.
+    /// Holds all bytes back until [`heal`](Self::heal), without closing a connection; bytes sent
+    /// meanwhile arrive then.
     pub fn stall(&self) {
         self.condition.send_modify(|now| now.passes = Passes::NoByte);
     }
@@ -83,14 +85,14 @@ async fn carry(near: TcpStream, target: SocketAddr, mut condition: watch::Receiv
         if now == Passes::NoConnection {
             return None;
         }
-        // A target that is away looks like a connection that closes at once.
+        // An unreachable target looks like a connection that closes at once.
         let far = TcpStream::connect(target).await.ok()?;
         let _ = (near.set_nodelay(true), far.set_nodelay(true));
         let (near_in, near_out) = near.into_split();
         let (far_in, far_out) = far.into_split();
-        let there = pump(near_in, far_out, condition.clone());
-        let back = pump(far_in, near_out, condition);
-        tokio::try_join!(there, back).ok()
+        let requests = pump(near_in, far_out, condition.clone());
+        let answers = pump(far_in, near_out, condition);
+        tokio::try_join!(requests, answers).ok()
     };
     tokio::select! {
         _ = carried => {}
@@ -98,7 +100,7 @@ async fn carry(near: TcpStream, target: SocketAddr, mut condition: watch::Receiv
     }
 }
 
-/// Ends when one side has said all it had to say; fails when a side breaks.
+/// Copies bytes until end of file; fails when either side breaks.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -107,7 +109,7 @@ async fn pump(
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let read = from.read(&mut buffer).await;
-        // The end of a connection is a message like any other.
+        // A stalled proxy holds back the end of file as well.
         let _ = condition.wait_for(|now| now.passes != Passes::NoByte).await;
         match read? {
             0 => return to.shutdown().await,
@@ -127,7 +129,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(10);
     const A_MOMENT: Duration = Duration::from_millis(100);
 
-    /// Says back what it is told.
+    /// An echo server.
     async fn echo() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -142,38 +144,38 @@ mod tests {
         address
     }
 
-    async fn say(stream: &mut TcpStream) -> io::Result<u8> {
+    async fn echo_byte(stream: &mut TcpStream) -> io::Result<u8> {
         stream.write_u8(7).await?;
         stream.read_u8().await
     }
 
     #[tokio::test]
-    async fn a_wire_that_is_cut_works_again_at_once_and_one_that_is_severed_when_it_is_healed() {
-        let wire = CuttableProxy::to(echo().await).await;
-        let mut first = TcpStream::connect(wire.address).await.unwrap();
-        assert_eq!(say(&mut first).await.unwrap(), 7);
-        wire.cut();
-        assert!(timeout(SOON, say(&mut first)).await.unwrap().is_err());
-        let mut second = TcpStream::connect(wire.address).await.unwrap();
-        assert_eq!(say(&mut second).await.unwrap(), 7);
-        wire.sever();
-        assert!(timeout(SOON, say(&mut second)).await.unwrap().is_err());
-        let mut third = TcpStream::connect(wire.address).await.unwrap();
-        assert!(timeout(SOON, say(&mut third)).await.unwrap().is_err());
-        wire.heal();
-        let mut fourth = TcpStream::connect(wire.address).await.unwrap();
-        assert_eq!(say(&mut fourth).await.unwrap(), 7);
+    async fn cut_proxy_accepts_new_connections_and_severed_proxy_only_after_heal() {
+        let proxy = CuttableProxy::to(echo().await).await;
+        let mut first = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(echo_byte(&mut first).await.unwrap(), 7);
+        proxy.cut();
+        assert!(timeout(SOON, echo_byte(&mut first)).await.unwrap().is_err());
+        let mut second = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(echo_byte(&mut second).await.unwrap(), 7);
+        proxy.sever();
+        assert!(timeout(SOON, echo_byte(&mut second)).await.unwrap().is_err());
+        let mut third = TcpStream::connect(proxy.address).await.unwrap();
+        assert!(timeout(SOON, echo_byte(&mut third)).await.unwrap().is_err());
+        proxy.heal();
+        let mut fourth = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(echo_byte(&mut fourth).await.unwrap(), 7);
     }
 
     #[tokio::test]
-    async fn a_wire_that_is_stalled_is_silent_and_loses_nothing() {
-        let wire = CuttableProxy::to(echo().await).await;
-        let mut stream = TcpStream::connect(wire.address).await.unwrap();
-        assert_eq!(say(&mut stream).await.unwrap(), 7);
-        wire.stall();
+    async fn stalled_proxy_delivers_all_bytes_after_heal() {
+        let proxy = CuttableProxy::to(echo().await).await;
+        let mut stream = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(echo_byte(&mut stream).await.unwrap(), 7);
+        proxy.stall();
         stream.write_u8(8).await.unwrap();
         assert!(timeout(A_MOMENT, stream.read_u8()).await.is_err());
-        wire.heal();
+        proxy.heal();
         assert_eq!(timeout(SOON, stream.read_u8()).await.unwrap().unwrap(), 8);
     }
 }

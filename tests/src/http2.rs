@@ -1,5 +1,5 @@
-//! HTTP/2 clients on addresses of their own: all of 127.0.0.0/8 is this machine, so one test can be
-//! many clients. They say what a test wants, also what no real client would.
+//! HTTP/2 clients with chosen source addresses: all of 127.0.0.0/8 is this machine, so one test can
+//! act as many clients. They can send requests that no real client sends.
 
 use std::{
     convert::Infallible,
@@ -19,7 +19,7 @@ use tokio::{net::TcpSocket, task::JoinHandle};
 
 pub type Body = BoxBody<Bytes, Infallible>;
 
-/// One connection. Dropped, it is cut.
+/// One connection. The drop closes it.
 pub struct Connection {
     pub sender: SendRequest<Body>,
     driven: JoinHandle<()>,
@@ -38,12 +38,12 @@ impl Connection {
         Self::with_window(from, to, None).await
     }
 
-    /// The same with so much room for the answer of each stream; `None`: as much as is usual.
+    /// [`open`](Self::open) with a flow-control window per stream; `None` is the default size.
     pub async fn with_window(from: u8, to: SocketAddr, window: Option<u32>) -> hyper::Result<Self> {
         let socket = TcpSocket::new_v4().expect("there are sockets");
         let source = SocketAddr::from((Ipv4Addr::new(127, 0, 0, from), 0));
         socket.bind(source).expect("all of 127.0.0.0/8 is this machine");
-        let stream = socket.connect(to).await.expect("somebody listens");
+        let stream = socket.connect(to).await.expect("the port listens");
         let mut builder = Builder::new(TokioExecutor::new());
         builder.initial_stream_window_size(window);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
@@ -64,7 +64,7 @@ impl Connection {
             .expect("a request")
     }
 
-    /// Asks for something by gRPC.
+    /// Sends a gRPC call.
     pub async fn grpc(&mut self, path: &str, message: &[u8]) -> hyper::Result<Response<Incoming>> {
         let request = self.request(path, "application/grpc", framed(message));
         self.sender.ready().await?;
@@ -72,27 +72,27 @@ impl Connection {
     }
 }
 
-/// One message as gRPC frames it.
+/// One message with its gRPC frame.
 pub fn framed(message: &[u8]) -> Body {
     let length = u32::try_from(message.len()).expect("a small message").to_be_bytes();
     let framed = [&[0], &length[..], message].concat();
     Full::new(Bytes::from(framed)).boxed()
 }
 
-/// So many bytes of zeros, then nothing: the body does not end.
+/// A body of `bytes` zeros that never ends.
 pub fn endless(bytes: usize) -> Body {
-    const PIECE: usize = 16 * 1024;
-    let pieces = stream::iter(std::iter::repeat_n(Bytes::from_static(&[0; PIECE]), bytes / PIECE));
-    let frames = pieces.map(|piece| Ok(Frame::data(piece))).chain(stream::pending());
+    const CHUNK: usize = 16 * 1024;
+    let chunks = stream::iter(std::iter::repeat_n(Bytes::from_static(&[0; CHUNK]), bytes / CHUNK));
+    let frames = chunks.map(|chunk| Ok(Frame::data(chunk))).chain(stream::pending());
     BodyExt::boxed(StreamBody::new(frames))
 }
 
-/// The gRPC status of an answer that is over, wherever it stands.
+/// The gRPC status of an ended answer, from its headers or trailers.
 pub async fn grpc_status(answer: Response<Incoming>) -> String {
     let code = |headers: &HeaderMap| Some(headers.get("grpc-status")?.to_str().ok()?.to_owned());
     if let Some(code) = code(answer.headers()) {
         return code;
     }
-    let whole = answer.into_body().collect().await.expect("an answer that ends");
-    whole.trailers().and_then(code).expect("gRPC has a status")
+    let whole = answer.into_body().collect().await.expect("the answer ends");
+    whole.trailers().and_then(code).expect("a gRPC answer has a status")
 }

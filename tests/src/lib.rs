@@ -1,9 +1,10 @@
-//! The harness: meshes in one process and in many, clients that hide nothing, and waits that end.
-//! It reads answers as JSON and not through the mesh's own types, so that it sees what a stranger
-//! would see.
+//! Test harness: meshes in one process or in several, protocol clients without retries, proxies,
+//! fake servers and bounded waits. Answers are read as plain JSON, not through the types of the
+//! mesh, so that the tests see the wire format.
 //!
 //! A mesh of processes needs no binary built beforehand: every test target has a test called
-//! `role`, and a process of the mesh is that very test executable, told by a variable to be a role.
+//! `role`, and each process is the test executable itself, started with a variable that turns that
+//! test into `faultline`.
 
 pub mod a2a_endpoint;
 pub mod cluster;
@@ -33,28 +34,28 @@ pub use wait::until;
 
 use std::path::Path;
 
-/// Gives a test target the test that its own processes run as. Call it at the root of the target.
+/// Defines the test `role`, which the processes of a test target run. Use at the crate root.
 #[macro_export]
 macro_rules! role {
     () => {
-        /// Nothing in a test run; a process of the mesh when the harness started it as one.
+        /// Does nothing in a test run; runs `faultline` when the harness starts the executable.
         #[test]
         fn role() {
-            $crate::program::play_role();
+            $crate::program::run_role();
         }
     };
 }
 
-/// The token of meshes that consist of several processes.
+/// Token of a mesh that consists of several processes.
 pub const TOKEN: &str = "of-the-tests";
 
-/// The section `[mesh]` of members that a test starts beside such a mesh.
+/// The section `[mesh]` for a worker that a test starts in addition to such a mesh.
 pub fn mesh_config() -> faultline_chassis::MeshConfig {
     let token = faultline_chassis::Secret::new(TOKEN).ok();
     faultline_chassis::MeshConfig { token, ..Default::default() }
 }
 
-/// A mesh in this process, with the store of `dir` and the agents echo and script.
+/// A mesh in this process, with the store of `dir` and the agents `echo` and `script`.
 pub fn in_process(dir: &Path) -> faultline::Config {
     let mut config = faultline::Config::local(dir).on_free_ports();
     config.coordinator.store = postgres::store_in(dir);
@@ -62,11 +63,11 @@ pub fn in_process(dir: &Path) -> faultline::Config {
     config
 }
 
-/// A mesh in this process without sockets and, so far, without agents.
+/// A mesh in this process without sockets; the test adds its agents.
 pub fn without_sockets() -> faultline::testing::Builder {
     let builder = faultline::testing::Mesh::builder();
     match Store::default() {
         Store::Sqlite => builder,
-        _ => builder.store(postgres::Database::shared().keep()),
+        _ => builder.store(postgres::Database::shared().keep_for_thread()),
     }
 }

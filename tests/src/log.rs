@@ -1,5 +1,5 @@
-//! The log of what runs on this thread, line by line as JSON. A mesh on a runtime of one thread
-//! says all it says there.
+//! Captures the log of the current thread, line by line as JSON. A mesh on a current-thread runtime
+//! logs everything there.
 
 use std::{
     io::{self, Write},
@@ -10,7 +10,7 @@ use serde_json::Value;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Keeps the log until it is dropped.
+/// Captures log lines from its creation until its drop.
 pub struct Log {
     text: Text,
     _guard: DefaultGuard,
@@ -20,8 +20,8 @@ pub struct Log {
 struct Text(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Everything of ours from debug on that is logged on this thread from now.
-    pub fn keep() -> Self {
+    /// Captures the lines of faultline crates at DEBUG and above on this thread.
+    pub fn capture() -> Self {
         let text = Text::default();
         let subscriber = tracing_subscriber::fmt()
             .json()
@@ -34,7 +34,7 @@ impl Log {
 
     pub fn lines(&self) -> Vec<Value> {
         let bytes = self.text.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let text = String::from_utf8(bytes).expect("a log is text");
+        let text = String::from_utf8(bytes).expect("a log is UTF-8");
         text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
     }
 

@@ -1,5 +1,5 @@
-//! A collector, as an operator would run one: it takes OTLP by gRPC and by HTTP, reads it with the
-//! messages that OpenTelemetry generates, and keeps it. Spans are shown flat, as tests ask of them.
+//! OTLP collector for tests: accepts gRPC and HTTP, decodes with the messages that OpenTelemetry
+//! generates, and stores the spans as flat records.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ use crate::wait::SOON;
 
 type Attributes = BTreeMap<String, String>;
 
-/// One span, with everything as text.
+/// One received span, with every value as text. Built here when a span arrives; immutable then.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpanRecord {
     pub name: String,
@@ -55,41 +55,41 @@ pub struct SpanRecord {
     pub end: u64,
     pub attributes: Attributes,
     pub events: Vec<(String, Attributes)>,
-    /// Trace, span, and why.
+    /// Trace, span, and the attribute `faultline.link.type`.
     pub links: Vec<(String, String, String)>,
-    /// The description; none: it is no error.
+    /// Description of an error status; `None` without one.
     pub error: Option<String>,
-    /// Of the process.
+    /// Resource attributes of the process.
     pub resource: Attributes,
 }
 
 impl SpanRecord {
-    /// An attribute; empty if there is none.
+    /// The value of an attribute; empty without one.
     pub fn get(&self, key: &str) -> &str {
         self.attributes.get(key).map_or("", String::as_str)
     }
 
-    /// The names of its events, in order.
+    /// Names of the events, in order.
     pub fn event_names(&self) -> Vec<&str> {
         self.events.iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// One attribute of its events of this name.
+    /// The values of one attribute over all events of this name.
     pub fn event_attributes(&self, event: &str, key: &str) -> Vec<&str> {
         let events = self.events.iter().filter(|(name, _)| name == event);
-        events.map(|(_, about)| about.get(key).map_or("", String::as_str)).collect()
+        events.map(|(_, attributes)| attributes.get(key).map_or("", String::as_str)).collect()
     }
 
-    /// Which span it is linked to for this reason.
-    pub fn linked_span(&self, why: &str) -> Option<&str> {
-        let link = self.links.iter().find(|(_, _, kind)| kind == why)?;
+    /// The span that a link of this type points to.
+    pub fn linked_span(&self, link_type: &str) -> Option<&str> {
+        let link = self.links.iter().find(|(_, _, kind)| kind == link_type)?;
         Some(&link.1)
     }
 
     fn of(span: Span, resource: &Attributes) -> Self {
         let status = span.status.clone().unwrap_or_default();
         let is_error = status.code() == StatusCode::Error;
-        let why = |link: &span::Link| {
+        let link_type = |link: &span::Link| {
             attributes(&link.attributes).get("faultline.link.type").cloned().unwrap_or_default()
         };
         Self {
@@ -115,7 +115,7 @@ impl SpanRecord {
             links: span
                 .links
                 .iter()
-                .map(|link| (hex(&link.trace_id), hex(&link.span_id), why(link)))
+                .map(|link| (hex(&link.trace_id), hex(&link.span_id), link_type(link)))
                 .collect(),
             error: is_error.then_some(status.message),
             resource: resource.clone(),
@@ -123,12 +123,12 @@ impl SpanRecord {
     }
 }
 
-/// Each key once, as OTLP wants it.
+/// The attributes as a map. OTLP allows each key once.
 fn attributes(list: &[KeyValue]) -> Attributes {
     let mut all = Attributes::new();
     for KeyValue { key, value, .. } in list {
         let text = value.as_ref().map(text).unwrap_or_default();
-        assert!(all.insert(key.clone(), text).is_none(), "{key} is said twice: {list:?}");
+        assert!(all.insert(key.clone(), text).is_none(), "{key} occurs twice: {list:?}");
     }
     all
 }
@@ -147,13 +147,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The spans in what a process collected in memory.
+/// Decodes the spans that a process collected in memory.
 pub fn read_memory(scope: &[u8]) -> Vec<SpanRecord> {
     let spans = ScopeSpans::decode(scope).expect("it is OTLP").spans;
     spans.into_iter().map(|span| SpanRecord::of(span, &Attributes::new())).collect()
 }
 
-/// The spans of one trace as a tree, a line each: what is below is indented, in order of time.
+/// The spans of one trace as an indented tree, ordered by start time.
 pub fn tree(spans: &[SpanRecord]) -> String {
     fn put(spans: &[SpanRecord], span: &SpanRecord, depth: usize, out: &mut String) {
         let mark = if span.error.is_some() { " ✗" } else { "" };
@@ -174,18 +174,18 @@ pub fn tree(spans: &[SpanRecord]) -> String {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Received {
     spans: Mutex<Vec<SpanRecord>>,
     logs: Mutex<Vec<LogRecord>>,
-    /// Of requests.
+    /// Headers of each export request.
     headers: Mutex<Vec<HeaderMap>>,
 }
 
-/// Listens until it is dropped.
+/// A running collector. Listens until its drop.
 pub struct Collector {
     grpc: SocketAddr,
     http: SocketAddr,
-    kept: Arc<Kept>,
+    received: Arc<Received>,
     _servers: [AbortOnDropHandle<()>; 2],
 }
 
@@ -194,21 +194,21 @@ impl Collector {
         Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await
     }
 
-    /// With gRPC at that address.
+    /// [`start`](Self::start) with gRPC at this address.
     pub async fn start_at(address: SocketAddr) -> Self {
-        let kept = Arc::new(Kept::default());
+        let received = Arc::new(Received::default());
         let listener = TcpListener::bind(address).await.expect("the port is free");
         let grpc = listener.local_addr().expect("a listener has an address");
         let services = Server::builder()
-            .add_service(TraceServiceServer::new(Service(Arc::clone(&kept))))
-            .add_service(LogsServiceServer::new(Service(Arc::clone(&kept))));
+            .add_service(TraceServiceServer::new(Service(Arc::clone(&received))))
+            .add_service(LogsServiceServer::new(Service(Arc::clone(&received))));
         let serving = services.serve_with_incoming(TcpIncoming::from(listener));
         let serving = tokio::spawn(async move { serving.await.expect("the collector serves") });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
         let http = listener.local_addr().expect("a listener has an address");
-        let posting = tokio::spawn(serve_http(listener, Arc::clone(&kept)));
+        let posting = tokio::spawn(serve_http(listener, Arc::clone(&received)));
         let _servers = [AbortOnDropHandle::new(serving), AbortOnDropHandle::new(posting)];
-        Self { grpc, http, kept, _servers }
+        Self { grpc, http, received, _servers }
     }
 
     pub fn grpc(&self) -> String {
@@ -219,69 +219,69 @@ impl Collector {
         format!("http://{}", self.http)
     }
 
-    /// Every span of a trace so far, in the order they began.
+    /// The spans of a trace so far, ordered by start time.
     pub fn spans(&self, trace: &str) -> Vec<SpanRecord> {
-        let mut spans = lock(&self.kept.spans).clone();
+        let mut spans = lock(&self.received.spans).clone();
         spans.retain(|span| span.trace == trace);
         spans.sort_by_key(|span| span.start);
         spans
     }
 
-    /// The same once there are so many.
+    /// Waits until a trace has `count` spans.
     pub async fn until(&self, trace: &str, count: usize) -> Vec<SpanRecord> {
         self.until_spans(trace, &format!("{count} spans"), |spans| spans.len() >= count).await
     }
 
-    /// The same once they are as they should be.
+    /// Waits until the spans of a trace satisfy a condition.
     pub async fn until_spans(
         &self,
         trace: &str,
         what: &str,
-        is_so: impl Fn(&[SpanRecord]) -> bool,
+        is_complete: impl Fn(&[SpanRecord]) -> bool,
     ) -> Vec<SpanRecord> {
         let end = Instant::now() + SOON;
         loop {
             let spans = self.spans(trace);
-            if is_so(&spans) {
+            if is_complete(&spans) {
                 return spans;
             }
-            assert!(Instant::now() < end, "waited in vain for {what}, got:\n{}", tree(&spans));
+            assert!(Instant::now() < end, "no {what} in time, got:\n{}", tree(&spans));
             sleep(Duration::from_millis(20)).await;
         }
     }
 
     pub fn all(&self) -> Vec<SpanRecord> {
-        lock(&self.kept.spans).clone()
+        lock(&self.received.spans).clone()
     }
 
     pub fn logs(&self) -> Vec<LogRecord> {
-        lock(&self.kept.logs).clone()
+        lock(&self.received.logs).clone()
     }
 
     pub fn headers(&self) -> Vec<HeaderMap> {
-        lock(&self.kept.headers).clone()
+        lock(&self.received.headers).clone()
     }
 }
 
-fn lock<T>(kept: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(received: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    received.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Kept {
-    fn take(&self, headers: HeaderMap, request: ExportTraceServiceRequest) {
+impl Received {
+    fn add(&self, headers: HeaderMap, request: ExportTraceServiceRequest) {
         lock(&self.headers).push(headers);
         let mut spans = lock(&self.spans);
-        for of_process in request.resource_spans {
-            let resource = of_process.resource.unwrap_or_default();
+        for process in request.resource_spans {
+            let resource = process.resource.unwrap_or_default();
             let resource = attributes(&resource.attributes);
-            let scopes = of_process.scope_spans.into_iter();
+            let scopes = process.scope_spans.into_iter();
             spans
                 .extend(scopes.flat_map(|scope| scope.spans).map(|s| SpanRecord::of(s, &resource)));
         }
     }
 }
 
-struct Service(Arc<Kept>);
+struct Service(Arc<Received>);
 
 #[tonic::async_trait]
 impl TraceService for Service {
@@ -290,7 +290,7 @@ impl TraceService for Service {
         request: tonic::Request<ExportTraceServiceRequest>,
     ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
         let headers = request.metadata().clone().into_headers();
-        self.0.take(headers, request.into_inner());
+        self.0.add(headers, request.into_inner());
         Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
     }
 }
@@ -307,21 +307,21 @@ impl LogsService for Service {
     }
 }
 
-async fn serve_http(listener: TcpListener, kept: Arc<Kept>) {
+async fn serve_http(listener: TcpListener, received: Arc<Received>) {
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let kept = Arc::clone(&kept);
-        let take = service_fn(move |request| take_http(request, Arc::clone(&kept)));
+        let received = Arc::clone(&received);
+        let service = service_fn(move |request| receive_http(request, Arc::clone(&received)));
         connections.spawn(async move {
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), take).await;
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-async fn take_http(
+async fn receive_http(
     request: Request<Incoming>,
-    kept: Arc<Kept>,
+    received: Arc<Received>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
@@ -330,7 +330,7 @@ async fn take_http(
     let mut response = Response::new(Full::default());
     match read {
         Ok(request) if is_otlp && head.uri.path() == "/v1/traces" => {
-            kept.take(head.headers, request);
+            received.add(head.headers, request);
         }
         _ => *response.status_mut() = http::StatusCode::BAD_REQUEST,
     }

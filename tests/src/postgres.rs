@@ -1,5 +1,5 @@
-//! PostgreSQL for tests: databases of their own on the server that `tests/run` has started, and
-//! servers of their own for tests that restart them. What is in a database it does not know.
+//! PostgreSQL for tests: a fresh database per mesh on the shared server that `tests/run` starts,
+//! and private servers for tests that restart the server. Knows nothing of the schema.
 
 use std::{
     cell::RefCell,
@@ -13,25 +13,25 @@ use std::{
 
 use tempfile::TempDir;
 
-/// Where the server is that tests share.
+/// Variable with the URL of the shared server.
 const SERVER: &str = "FAULTLINE_TEST_POSTGRES";
-/// What meshes keep their tasks in that did not ask for something else.
+/// Variable with the default store of a mesh.
 const STORE: &str = "FAULTLINE_TEST_STORE";
-/// In the directory of a mesh: the URL of the database that goes with it.
+/// File in the directory of a mesh with the URL of its database.
 const NOTE: &str = "database";
 
-/// Where a mesh keeps its tasks.
+/// The kind of store that a mesh uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     /// A file in the directory of the mesh.
     Sqlite,
     /// A fresh database on the server that all tests share.
     Postgres,
-    /// A fresh database on a server that is only there for this mesh, and so may be restarted.
+    /// A fresh database on a private server, which the test may restart.
     OwnPostgres,
 }
 
-/// What whoever runs the tests says: SQLite, unless `FAULTLINE_TEST_STORE=postgres`.
+/// SQLite, or PostgreSQL with `FAULTLINE_TEST_STORE=postgres`.
 impl Default for Store {
     fn default() -> Self {
         match env::var(STORE).as_deref() {
@@ -42,7 +42,7 @@ impl Default for Store {
     }
 }
 
-/// The store of a mesh that has this directory: the same one for as long as the test runs.
+/// The store of the mesh in this directory: the same one for the whole test.
 pub fn store_in(dir: &Path) -> String {
     if Store::default() == Store::Sqlite {
         return format!("sqlite:{}", dir.join("faultline.db").display());
@@ -51,12 +51,12 @@ pub fn store_in(dir: &Path) -> String {
     if let Ok(url) = fs::read_to_string(&note) {
         return url;
     }
-    let url = Database::shared().keep();
+    let url = Database::shared().keep_for_thread();
     fs::write(note, &url).expect("a file can be written");
     url
 }
 
-/// An empty database. Dropped, it is gone soon, whoever is still connected to it.
+/// An empty database of one test. The drop deletes it, despite open connections.
 #[derive(Debug)]
 pub struct Database {
     server: String,
@@ -65,7 +65,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// On the server that tests share.
+    /// Creates a database on the shared server.
     pub fn shared() -> Self {
         let server = env::var(SERVER).unwrap_or_else(|_| {
             panic!(
@@ -76,7 +76,7 @@ impl Database {
         Self::on(&server)
     }
 
-    /// On this one.
+    /// Creates a database on this server.
     pub fn on(server: &str) -> Self {
         let name = format!("faultline_test_{:032x}", rand::random::<u128>());
         psql(server, &format!("CREATE DATABASE {name}")).unwrap_or_else(|e| panic!("{e}"));
@@ -93,8 +93,8 @@ impl Database {
         &self.name
     }
 
-    /// For whoever can hold on to nothing but the URL: it goes when the thread of the test does.
-    pub fn keep(self) -> String {
+    /// Keeps the database until the thread of the test ends, and returns its URL.
+    pub fn keep_for_thread(self) -> String {
         thread_local! {
             static KEPT: RefCell<Vec<Database>> = const { RefCell::new(Vec::new()) };
         }
@@ -103,46 +103,46 @@ impl Database {
         url
     }
 
-    /// Where it listens itself.
+    /// Address of the server.
     pub fn address(&self) -> SocketAddr {
         let (_, rest) = self.url.split_once('@').expect("it names a user");
         let (address, _) = rest.split_once('/').expect("it names a database");
         address.parse().expect("it names an address")
     }
 
-    /// How it is reached by way of another address.
+    /// The URL with another address, such as that of a proxy.
     pub fn url_via(&self, address: SocketAddr) -> String {
         self.url.replace(&self.address().to_string(), &address.to_string())
     }
 
-    /// What a statement prints, without ornaments.
-    pub fn ask(&self, sql: &str) -> String {
+    /// Runs a statement and returns its plain output.
+    pub fn query(&self, sql: &str) -> String {
         psql(&self.url, sql).unwrap_or_else(|e| panic!("{e}"))
     }
 }
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // Nobody waits for it: the server writes all it has to disk first. One that is gone has
-        // taken the database along.
+        // In the background, because the server flushes to disk first. A stopped server has
+        // deleted its databases.
         let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        let mut command = asking(&self.server, &drop);
+        let mut command = psql_command(&self.server, &drop);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let _ = command.spawn();
     }
 }
 
 fn psql(url: &str, sql: &str) -> Result<String, String> {
-    run(&mut asking(url, sql)).map_err(|e| format!("'{sql}': {e}"))
+    run(&mut psql_command(url, sql)).map_err(|e| format!("'{sql}': {e}"))
 }
 
-fn asking(url: &str, sql: &str) -> Command {
+fn psql_command(url: &str, sql: &str) -> Command {
     let mut command = Command::new("psql");
     command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", sql, url]);
     command
 }
 
-/// A server that belongs to one test. Dropped, it is gone with all it kept.
+/// A private server of one test. The drop stops it and deletes its data.
 #[derive(Debug)]
 pub struct Server {
     url: String,
@@ -151,7 +151,7 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
-        // Its user may not be ours, and must get there.
+        // The server may run as another user, which must reach its directory.
         let dir = tempfile::Builder::new().prefix("faultline-postgres-").tempdir_in("/tmp");
         let dir = dir.expect("there is room for a temporary directory");
         let url = script(&["start".as_ref(), dir.path().as_ref()]);
@@ -162,26 +162,26 @@ impl Server {
         &self.url
     }
 
-    /// In order, or as a crash; either way it is back where it was, and has answered.
+    /// Restarts the server after a shutdown or a crash, and waits until it answers on its old URL.
     pub async fn restart(&self, crash: bool) {
         let mode = if crash { "immediate" } else { "fast" };
         let dir = self.dir.path().to_owned();
         let was = self.url.clone();
         let restarted = tokio::task::spawn_blocking(move || {
             let url = script(&["restart".as_ref(), dir.as_ref(), mode.as_ref()]);
-            assert_eq!(url, was, "it is found again");
+            assert_eq!(url, was, "the URL stays");
         });
-        restarted.await.expect("it can be restarted");
+        restarted.await.expect("the server restarts");
     }
 
     pub fn stop(&self) {
         script(&["stop".as_ref(), self.dir.path().as_ref()]);
     }
 
-    /// After `stop`.
+    /// Starts the server after [`stop`](Self::stop).
     pub fn start_again(&self) {
         let url = script(&["start".as_ref(), self.dir.path().as_ref()]);
-        assert_eq!(url, self.url, "it is found again");
+        assert_eq!(url, self.url, "the URL stays");
     }
 }
 
@@ -212,21 +212,22 @@ mod tests {
     use crate::{until, wait::SOON};
 
     #[tokio::test]
-    async fn a_database_is_fresh_outlives_a_crash_of_its_server_and_is_gone_when_it_is_dropped() {
+    async fn database_is_fresh_survives_a_server_crash_and_is_deleted_on_drop() {
         let server = Server::start();
-        let one = Database::on(server.url());
-        let other = Database::on(server.url());
-        one.ask("CREATE TABLE kept (it int); INSERT INTO kept VALUES (7)");
-        assert_eq!(other.ask("SELECT count(*) FROM pg_tables WHERE tablename = 'kept'"), "0");
+        let first = Database::on(server.url());
+        let second = Database::on(server.url());
+        first.query("CREATE TABLE kept (n int); INSERT INTO kept VALUES (7)");
+        assert_eq!(second.query("SELECT count(*) FROM pg_tables WHERE tablename = 'kept'"), "0");
         server.restart(true).await;
-        assert_eq!(one.ask("SELECT it FROM kept"), "7");
+        assert_eq!(first.query("SELECT n FROM kept"), "7");
         server.stop();
-        assert!(psql(one.url(), "SELECT 1").is_err());
+        assert!(psql(first.url(), "SELECT 1").is_err());
         server.start_again();
-        assert_eq!(one.ask("SELECT it FROM kept"), "7");
+        assert_eq!(first.query("SELECT n FROM kept"), "7");
         let count = "SELECT count(*) FROM pg_database WHERE datname LIKE 'faultline_test_%'";
-        assert_eq!(other.ask(count), "2");
-        drop(one);
-        until("it is gone", SOON, async || (other.ask(count) == "1").then_some(())).await;
+        assert_eq!(second.query(count), "2");
+        drop(first);
+        until("the database is deleted", SOON, async || (second.query(count) == "1").then_some(()))
+            .await;
     }
 }

@@ -1,4 +1,4 @@
-//! One process of the mesh, which can be killed and started again as it was.
+//! One process of the mesh, with `kill -9`, restart, signals and its log.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,12 +20,12 @@ use crate::{
     postgres::{Store, store_in},
 };
 
-/// How long a process may take until it serves. A gateway waits for its coordinator meanwhile.
-const START: Duration = Duration::from_secs(30);
-/// How much of a log is shown when a test fails.
+/// Bound for the start of a process. A gateway waits for its coordinator meanwhile.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Size of the log tail that a failed test prints.
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// Killed when dropped; its log is shown if the test fails.
+/// A child process of one test. Killed when dropped; a failed test prints its log.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -38,17 +38,17 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `faultline ARGS` in `dir` and waits until it says that it is ready.
+    /// Starts `faultline ARGS` in `dir` and waits for its ready line.
     pub async fn start(dir: &Path, name: &str, args: &[&str]) -> Self {
         Self::start_with(dir, name, args, &Environment::new()).await
     }
 
-    /// The same with an environment.
+    /// [`start`](Self::start) with an environment.
     pub async fn start_with(dir: &Path, name: &str, args: &[&str], env: &Environment) -> Self {
         Self::start_program(Program::Faultline, dir, name, args, env).await
     }
 
-    /// Starts a program in `dir` and waits until it says that it is ready.
+    /// Starts a program in `dir` and waits for its ready line.
     pub async fn start_program(
         program: Program,
         dir: &Path,
@@ -58,9 +58,9 @@ impl Process {
     ) -> Self {
         let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
         let mut env = env.clone();
-        // Tests make workers die, hang and panic; a test of the default says otherwise.
+        // Scripts of tests abort, hang and panic; a test of the default sets it to false.
         env.entry("FAULTLINE_WORKER__DRILLS".to_owned()).or_insert("true".to_owned());
-        let (child, ready) = spawned(spawn(&program, dir, name, &args, &env).await);
+        let (child, ready) = expect_started(spawn(&program, dir, name, &args, &env).await);
         let name = name.to_owned();
         let dir = dir.to_owned();
         Self { name, program, args, env, dir, child, ready }
@@ -81,26 +81,27 @@ impl Process {
         Self::start_with(dir, "up", &args, &env).await
     }
 
-    /// What it said when it was ready, after the word itself: its address, if it has one.
+    /// The rest of the ready line: the address of the process, if it has one.
     pub fn ready(&self) -> &str {
         &self.ready
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id().expect("asked only while it runs")
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("a running process has an id")
     }
 
-    /// `kill -9`. Returns when it is gone.
+    /// `kill -9`. Returns when the process has ended.
     pub async fn kill(&mut self) {
         self.child.kill().await.expect("a child can be killed");
     }
 
-    /// Starts it again, with the same arguments and so on the same address.
+    /// Starts the process again with the same arguments, and so on the same address.
     pub async fn restart(&mut self) {
-        spawned(self.try_restart().await);
+        expect_started(self.try_restart().await);
     }
 
-    /// The same, where what it needs may be away: then it says why it could not be started.
+    /// [`restart`](Self::restart), with an error if the process does not start, such as without its
+    /// database.
     pub async fn try_restart(&mut self) -> Result<(), String> {
         let (child, ready) =
             spawn(&self.program, &self.dir, &self.name, &self.args, &self.env).await?;
@@ -113,34 +114,34 @@ impl Process {
         &self.name
     }
 
-    /// Asks it to leave.
+    /// Sends SIGTERM, which starts a drain.
     pub async fn terminate(&self) {
         self.signal("TERM").await;
     }
 
-    /// It does nothing any more, and nobody is told: as when its machine has no time for it.
+    /// Sends SIGSTOP: the process stalls, and its connections stay open.
     pub async fn pause(&self) {
         self.signal("STOP").await;
     }
 
-    /// It goes on as if nothing had been.
+    /// Sends SIGCONT after [`pause`](Self::pause).
     pub async fn resume(&self) {
         self.signal("CONT").await;
     }
 
     async fn signal(&self, name: &str) {
-        // A shell can always send signals; no crate for one system call.
-        let command = format!("kill -{name} {}", self.id());
+        // The shell sends the signal: no crate for one system call.
+        let command = format!("kill -{name} {}", self.pid());
         let sent = Command::new("sh").args(["-c", &command]).status().await;
-        assert!(sent.is_ok_and(|s| s.success()), "{} takes a signal", self.name);
+        assert!(sent.is_ok_and(|s| s.success()), "no signal to {}", self.name);
     }
 
-    /// How it ends, whenever that is.
+    /// Waits without a bound for the exit status.
     pub async fn wait(&mut self) -> ExitStatus {
         self.child.wait().await.expect("a child can be awaited")
     }
 
-    /// How it ended, or nothing if it still runs after that time.
+    /// The exit status, or `None` if the process still runs after that time.
     pub async fn exit_within(&mut self, within: Duration) -> Option<ExitStatus> {
         timeout(within, self.wait()).await.ok()
     }
@@ -169,7 +170,7 @@ fn log_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.log"))
 }
 
-fn spawned<T>(result: Result<T, String>) -> T {
+fn expect_started<T>(result: Result<T, String>) -> T {
     result.unwrap_or_else(|why| panic!("{why}"))
 }
 
@@ -181,7 +182,8 @@ async fn spawn(
     env: &Environment,
 ) -> Result<(Child, String), String> {
     let log = log_path(dir, name);
-    let log = OpenOptions::new().create(true).append(true).open(log).expect("a log can be kept");
+    let log =
+        OpenOptions::new().create(true).append(true).open(log).expect("a log file can be opened");
     let mut child = program
         .command(args, env)
         .current_dir(dir)
@@ -195,16 +197,16 @@ async fn spawn(
     let mut lines = BufReader::new(stdout).lines();
     let ready = async {
         while let Ok(Some(line)) = lines.next_line().await {
-            // The test runner may have begun the line.
+            // The test runner may have printed the beginning of the line.
             if let Some(at) = line.find("ready") {
                 return Some(line[at + "ready".len()..].trim().to_owned());
             }
         }
         None
     };
-    match timeout(START, ready).await {
+    match timeout(START_TIMEOUT, ready).await {
         Ok(Some(ready)) => Ok((child, ready)),
         Ok(None) => Err(format!("{name} ended before it was ready")),
-        Err(_) => Err(format!("{name} was not ready within {START:?}")),
+        Err(_) => Err(format!("{name} was not ready within {START_TIMEOUT:?}")),
     }
 }

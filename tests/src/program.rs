@@ -1,6 +1,5 @@
-//! The program of a process of the mesh: `faultline`, which is this test executable itself and so
-//! is what was just compiled, or a worker that a user wrote, which is an example of the worker
-//! crate.
+//! The executable of a mesh process: `faultline`, run by the test executable itself, or a
+//! user-written worker, built from an example of the worker crate.
 
 use std::{env, ffi::OsString, path::PathBuf};
 
@@ -8,26 +7,26 @@ use faultline_chassis::config::Environment;
 use serde_json::Value;
 use tokio::process::Command;
 
-/// The command line of a role, as a JSON array.
+/// Variable with the command line of a role, as a JSON array.
 const ARGS: &str = "FAULTLINE_TEST_ARGS";
-/// Its environment, as a JSON object.
+/// Variable with the environment of a role, as a JSON object.
 const ENV: &str = "FAULTLINE_TEST_ENV";
-/// How the variables begin that a build for tests reads from its own environment.
-const BREAKS: &str = "FAULTLINE_CHAOS_";
+/// Prefix of the fault-injection variables, which a test build reads from the real environment.
+const FAULT_PREFIX: &str = "FAULTLINE_CHAOS_";
 
 #[derive(Clone, Debug)]
 pub enum Program {
     Faultline,
-    /// An executable of its own.
+    /// A separate executable.
     At(PathBuf),
 }
 
 impl Program {
-    /// An example of the worker crate, built as the workspace is.
+    /// Builds an example of the worker crate in the profile of the workspace.
     pub async fn example(name: &str) -> Self {
         let mut cargo = Command::new(env!("CARGO"));
-        // Of the package under test. The build scripts of dependencies would run again because of
-        // them, and again in the next build without them.
+        // These variables belong to the package under test. Build scripts of dependencies would
+        // rerun because of them, and again in the next build without them.
         for (variable, _) in env::vars_os() {
             let name = variable.to_string_lossy();
             if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.starts_with(prefix)) {
@@ -41,18 +40,18 @@ impl Program {
             .output()
             .await
             .expect("cargo runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "the example {name} is not built: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "the example {name} is not built: {errors}");
         let built = String::from_utf8(output.stdout).expect("cargo writes text");
         let built = built.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let mut paths = built
-            .filter(|about| about["target"]["name"] == name)
-            .filter_map(|about| about["executable"].as_str().map(PathBuf::from));
+            .filter(|artifact| artifact["target"]["name"] == name)
+            .filter_map(|artifact| artifact["executable"].as_str().map(PathBuf::from));
         Self::At(paths.next().expect("cargo names the executable"))
     }
 
-    /// With these arguments, and only what the harness says in its environment: a developer's own
-    /// settings must not change a test.
+    /// The command with these arguments. Only `env` configures the process: the `FAULTLINE_` and
+    /// `OTEL_` variables of the developer are removed.
     pub fn command(&self, args: &[String], env: &Environment) -> Command {
         let path = match self {
             Self::Faultline => env::current_exe().expect("a test knows its executable"),
@@ -71,10 +70,10 @@ impl Program {
         }
         let args: Vec<_> =
             ["faultline"].into_iter().chain(args.iter().map(String::as_str)).collect();
-        // These are no part of the configuration: they break the product on purpose.
-        let broken = env.iter().filter(|(name, _)| name.starts_with(BREAKS));
+        // Fault injection is not part of the configuration.
+        let faults = env.iter().filter(|(name, _)| name.starts_with(FAULT_PREFIX));
         command
-            .envs(broken)
+            .envs(faults)
             .args(["role", "--exact", "--nocapture", "--test-threads=1"])
             .env(ARGS, serde_json::to_string(&args).expect("strings are JSON"))
             .env(ENV, serde_json::to_string(env).expect("strings are JSON"));
@@ -82,11 +81,11 @@ impl Program {
     }
 }
 
-/// Becomes what the harness asked for, if it did.
-pub fn play_role() {
+/// Runs `faultline` and exits, if the harness started this process with a role.
+pub fn run_role() {
     let Ok(args) = env::var(ARGS) else { return };
     let args: Vec<String> = serde_json::from_str(&args).expect("the harness writes JSON");
-    // Only what the harness says counts: a developer's own settings must not change a test.
+    // The environment of the developer must not change a test.
     let env: Environment = env::var(ENV).map_or_else(
         |_| Environment::new(),
         |env| serde_json::from_str(&env).expect("the harness writes JSON"),

@@ -1,5 +1,5 @@
-//! A JSON-RPC client that hides nothing: one connection a call, no retry, answers as plain JSON,
-//! streams as they came with the number of each event.
+//! JSON-RPC client for tests: one connection per call, no retry, answers as plain JSON, streams
+//! with the number of each event.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -9,22 +9,22 @@ use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::{net::TcpSocket, time::timeout};
+use tokio::{net::TcpSocket, time};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Longer than anything a test waits for on purpose.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than every intended wait of a test.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct Rpc {
     address: SocketAddr,
     path: String,
     headers: Vec<(&'static str, String)>,
-    patience: Duration,
+    timeout: Duration,
     receive_bytes: Option<u32>,
 }
 
-/// An answer as it came.
+/// An HTTP answer.
 #[derive(Debug)]
 pub struct Reply {
     pub status: StatusCode,
@@ -35,11 +35,11 @@ pub struct Reply {
 impl Reply {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
-            .unwrap_or_else(|e| panic!("every body is JSON, not {:?}: {e}", self.body))
+            .unwrap_or_else(|e| panic!("a body is JSON, not {:?}: {e}", self.body))
     }
 }
 
-/// What a call came to: its result, or the error object.
+/// The result of a call, or its error object.
 pub type Outcome = Result<Value, Value>;
 
 impl Rpc {
@@ -47,11 +47,11 @@ impl Rpc {
         Self::bare(address).header("a2a-version", "1.0")
     }
 
-    /// One that does not even say which version it speaks.
+    /// A client that sends no A2A version.
     pub fn bare(address: SocketAddr) -> Self {
         let path = "/".to_owned();
         let headers = Vec::new();
-        Self { address, path, headers, patience: PATIENCE, receive_bytes: None }
+        Self { address, path, headers, timeout: TIMEOUT, receive_bytes: None }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -72,16 +72,16 @@ impl Rpc {
         with
     }
 
-    pub fn within(&self, patience: Duration) -> Self {
-        Self { patience, ..self.clone() }
+    pub fn within(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
     }
 
-    /// The system keeps next to nothing for this client, so the server feels when it does not read.
+    /// With a small receive buffer, so that an unread answer causes backpressure at the server.
     pub fn with_small_buffer(&self) -> Self {
         Self { receive_bytes: Some(4096), ..self.clone() }
     }
 
-    // What may go wrong on the way.
+    // Calls that may fail on the connection.
 
     pub async fn request(&self, request: Request<Full<Bytes>>) -> io::Result<Reply> {
         let whole = async {
@@ -90,7 +90,7 @@ impl Rpc {
             let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
             Ok(Reply { status: head.status, headers: head.headers, body })
         };
-        timeout(self.patience, whole).await?
+        time::timeout(self.timeout, whole).await?
     }
 
     pub async fn try_post(&self, body: impl Into<Bytes>) -> io::Result<Reply> {
@@ -107,31 +107,31 @@ impl Rpc {
         params: Value,
     ) -> io::Result<Result<Frames, Value>> {
         let opened = self.open(self.build(envelope(method, params).into()));
-        let (response, connection) = timeout(self.patience, opened).await??;
+        let (response, connection) = time::timeout(self.timeout, opened).await??;
         if is_stream(&response) {
-            return Ok(Ok(Frames::of(response, connection, self.patience, outcome)));
+            return Ok(Ok(Frames::of(response, connection, self.timeout, outcome)));
         }
         let body = response.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
         let answer = serde_json::from_slice(&body).map_err(io::Error::other)?;
-        Ok(Err(outcome(answer).expect_err("a stream that is none is an error")))
+        Ok(Err(outcome(answer).expect_err("an answer that is not a stream is an error")))
     }
 
-    /// The events of an answer that has no envelope around each of them, or the answer that is no
-    /// stream.
+    /// Opens a stream whose events have no JSON-RPC envelope; an answer that is not a stream is the
+    /// error.
     pub async fn bare_stream(
         &self,
         request: Request<Full<Bytes>>,
     ) -> io::Result<Result<Frames, Reply>> {
-        let (response, connection) = timeout(self.patience, self.open(request)).await??;
+        let (response, connection) = time::timeout(self.timeout, self.open(request)).await??;
         if is_stream(&response) {
-            return Ok(Ok(Frames::of(response, connection, self.patience, bare)));
+            return Ok(Ok(Frames::of(response, connection, self.timeout, bare)));
         }
         let (head, body) = response.into_parts();
         let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
         Ok(Err(Reply { status: head.status, headers: head.headers, body }))
     }
 
-    // What must not.
+    // Calls that must reach the gateway.
 
     pub async fn post(&self, body: impl Into<Bytes>) -> Reply {
         self.try_post(body).await.expect("the gateway answers")
@@ -154,13 +154,13 @@ impl Rpc {
         self.try_stream(method, params).await.expect("the gateway answers")
     }
 
-    /// Sends a text and gives the task that it became.
+    /// Sends a text, waits, and returns the task.
     pub async fn send(&self, text: &str) -> Value {
         let sent = self.call("SendMessage", message(text)).await;
         sent.unwrap_or_else(|e| panic!("'{text}' is refused: {e}"))["task"].clone()
     }
 
-    /// Sends a text and gives the task as soon as there is one.
+    /// Sends a text and returns its task at once.
     pub async fn send_immediately(&self, text: &str) -> Value {
         let mut params = message(text);
         params["configuration"] = json!({"returnImmediately": true});
@@ -170,10 +170,10 @@ impl Rpc {
 
     pub async fn task(&self, id: &str) -> Value {
         let found = self.call("GetTask", json!({"id": id})).await;
-        found.unwrap_or_else(|e| panic!("task {id} is not there: {e}"))
+        found.unwrap_or_else(|e| panic!("task {id} is not found: {e}"))
     }
 
-    /// One method of the operators' view.
+    /// Calls a method of the operator API.
     pub async fn mesh(&self, method: &str, request: Value) -> Value {
         let reply = self.path(&format!("/mesh/{method}")).post(request.to_string()).await;
         assert_eq!(reply.status, 200, "{method}: {:?}", reply.body);
@@ -184,14 +184,14 @@ impl Rpc {
         self.mesh("Inspect", json!({"taskId": id})).await
     }
 
-    /// What changes, for operators.
+    /// Opens a watch of the operator API.
     pub async fn watch(&self, request: Value) -> Result<Frames, Reply> {
         let watch = self.path("/mesh/Watch");
         let opened = watch.bare_stream(watch.build(request.to_string().into())).await;
         opened.expect("the gateway answers")
     }
 
-    // The wire.
+    // HTTP.
 
     fn build(&self, body: Bytes) -> Request<Full<Bytes>> {
         let mut request = Request::post(&self.path)
@@ -216,7 +216,7 @@ impl Rpc {
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(io::Error::other)?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-            // What becomes of the connection is seen by whoever reads from it.
+            // The reader of the answer sees an error of the connection.
             let _ = connection.await;
         }));
         let response = sender.send_request(request).await.map_err(io::Error::other)?;
@@ -254,37 +254,37 @@ pub fn message(text: &str) -> Value {
     json!({"message": {"messageId": id, "role": "ROLE_USER", "parts": [{"text": text}]}})
 }
 
-/// The same, as an answer to a task that waits.
+/// [`message`] as an answer to a waiting task.
 pub fn answer(task_id: &str, text: &str) -> Value {
     let mut params = message(text);
     params["message"]["taskId"] = task_id.into();
     params
 }
 
-/// One event of a stream: its number, and what it says.
+/// One event of a stream: its number and its body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
     pub id: Option<u64>,
     pub body: Value,
 }
 
-/// How a stream ended that should have gone on.
+/// The end of a stream before its final event.
 #[derive(Clone, Debug)]
 pub enum Broken {
-    /// Without a word.
+    /// The connection ended without an error event.
     Cut(String),
-    /// With an error as its last event.
+    /// The last event is an error.
     Error(Value),
 }
 
-/// The events of one connection, in the order they came.
+/// Reads the events of one connection, in order. The drop closes the connection.
 pub struct Frames {
     body: Incoming,
     buffer: Vec<u8>,
-    /// So much of the buffer has no end of an event in it.
+    /// Length of the buffer prefix that holds no end of an event.
     searched: usize,
-    patience: Duration,
-    /// Takes the envelope off an event.
+    timeout: Duration,
+    /// Removes the envelope of an event.
     open: fn(Value) -> Outcome,
     pub headers: HeaderMap,
     _connection: AbortOnDropHandle<()>,
@@ -294,17 +294,17 @@ impl Frames {
     fn of(
         response: Response<Incoming>,
         connection: AbortOnDropHandle<()>,
-        patience: Duration,
+        timeout: Duration,
         open: fn(Value) -> Outcome,
     ) -> Self {
         let (head, body) = response.into_parts();
         let buffer = Vec::new();
         let searched = 0;
         let headers = head.headers;
-        Self { body, buffer, searched, patience, open, headers, _connection: connection }
+        Self { body, buffer, searched, timeout, open, headers, _connection: connection }
     }
 
-    /// The next event; nothing when the server has ended the stream.
+    /// The next event; `None` when the server has ended the stream.
     pub async fn next(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
             let rest = &self.buffer[self.searched..];
@@ -317,7 +317,7 @@ impl Frames {
                 }
             }
             self.searched = self.buffer.len().saturating_sub(1);
-            match timeout(self.patience, self.body.frame()).await {
+            match time::timeout(self.timeout, self.body.frame()).await {
                 Err(_) => return Err(Broken::Cut("silence".to_owned())),
                 Ok(Some(Err(error))) => return Err(Broken::Cut(error.to_string())),
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
@@ -329,17 +329,17 @@ impl Frames {
         }
     }
 
-    /// Everything to the end.
+    /// All events to the end.
     pub async fn all(mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
-        while let Some(frame) = self.next().await.expect("the stream ends in order") {
+        while let Some(frame) = self.next().await.expect("the stream ends without an error") {
             frames.push(frame);
         }
         frames
     }
 }
 
-/// One event; nothing for a comment, which only keeps the connection alive.
+/// Parses one event; `None` for a comment, which only keeps the connection alive.
 fn read(event: &[u8], open: fn(Value) -> Outcome) -> Result<Option<Frame>, Broken> {
     let text = std::str::from_utf8(event).expect("a stream is UTF-8");
     let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);

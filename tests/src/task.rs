@@ -1,4 +1,4 @@
-//! Reading tasks and frames as JSON, and folding the frames of a stream into the task they tell of.
+//! Reads tasks and stream frames as JSON, and folds the frames of a stream into the task.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ pub fn is_final(state: &str) -> bool {
 }
 
 pub fn id(task: &Value) -> &str {
-    task["id"].as_str().unwrap_or_else(|| panic!("no task: {task}"))
+    task["id"].as_str().unwrap_or_else(|| panic!("not a task: {task}"))
 }
 
 pub fn state(task: &Value) -> &str {
-    task["status"]["state"].as_str().unwrap_or_else(|| panic!("no state: {task}"))
+    task["status"]["state"].as_str().unwrap_or_else(|| panic!("a task without a state: {task}"))
 }
 
-/// A stored failure as callers are told it: without the worker that it happened on.
+/// A stored failure in its public form: without the worker of its origin.
 pub fn public(failure: &Value) -> Value {
     let mut failure = failure.clone();
     if let Some(origin) = failure["origin"].as_object_mut() {
@@ -52,12 +52,12 @@ fn artifact_id(artifact: &Value) -> String {
     artifact["artifactId"].as_str().expect("an artifact has an id").to_owned()
 }
 
-/// What a reader of a stream knows of the task.
+/// The task as a fold of the frames of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fold {
     pub id: String,
     pub artifacts: BTreeMap<String, String>,
-    /// Every state that was shown, without repeats in a row.
+    /// Every state of the stream, without consecutive repeats.
     pub states: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ impl Fold {
                 _ => drop(self.artifacts.insert(id, text)),
             }
         } else {
-            panic!("no frame of a task: {body}");
+            panic!("not a frame of a task: {body}");
         }
     }
 
@@ -94,7 +94,7 @@ impl Fold {
         }
     }
 
-    /// The final states that were shown: one at most.
+    /// The final states of the stream: one at most.
     pub fn finals(&self) -> Vec<&str> {
         self.states.iter().map(String::as_str).filter(|s| is_final(s)).collect()
     }

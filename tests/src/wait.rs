@@ -1,25 +1,25 @@
-//! Waiting for something to be so: looked at again and again, and never for ever.
+//! Bounded waits: a condition is polled until it holds or the test fails.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What most things may take on a busy machine.
+/// Bound for most waits, chosen for a busy machine.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Looks until there is something to see, and gives it. Fails the test after `within`.
-pub async fn until<T, F>(what: &str, within: Duration, mut look: impl FnMut() -> F) -> T
+/// Polls until the closure returns a value, and returns it. Fails the test after `within`.
+pub async fn until<T, F>(what: &str, within: Duration, mut poll: impl FnMut() -> F) -> T
 where
     F: Future<Output = Option<T>>,
 {
     let end = Instant::now() + within;
     loop {
-        if let Some(seen) = look().await {
-            return seen;
+        if let Some(value) = poll().await {
+            return value;
         }
         assert!(Instant::now() < end, "waited {within:?} in vain until {what}");
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

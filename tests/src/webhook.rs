@@ -1,5 +1,4 @@
-//! A webhook, as a client would run one to be notified: it keeps everything it is sent and answers
-//! as it is told.
+//! Webhook server for tests: records every push notification and answers with scripted statuses.
 
 use std::{
     convert::Infallible,
@@ -16,27 +15,27 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-/// One request as it came.
+/// One received request.
 #[derive(Clone, Debug)]
 pub struct Notification {
     pub headers: HeaderMap,
     pub body: Value,
-    /// What it was answered with; nothing: never.
+    /// The status of the answer; `None` without an answer.
     pub status: Option<u16>,
 }
 
-/// Listens until it is dropped.
+/// A running webhook. Listens until its drop.
 pub struct Webhook {
     address: SocketAddr,
     received: Arc<Mutex<Vec<Notification>>>,
     _server: AbortOnDropHandle<()>,
 }
 
-/// The status to answer the request of this number with, counted from 0; nothing: keep it waiting.
+/// The status for the request of this number, from 0; `None` leaves the request without an answer.
 type Answers = dyn Fn(usize) -> Option<u16> + Send + Sync;
 
 impl Webhook {
-    /// One that takes everything.
+    /// A webhook that accepts every notification.
     pub async fn start() -> Self {
         Self::answering(|_| Some(200)).await
     }
@@ -57,16 +56,16 @@ impl Webhook {
         lock(&self.received).clone()
     }
 
-    /// The statuses it took, in the order they came.
-    pub fn taken(&self) -> Vec<Value> {
-        let taken = self.received().into_iter().filter(|n| n.status == Some(200));
-        taken.map(|n| n.body["statusUpdate"].clone()).collect()
+    /// Accepted status updates, in order.
+    pub fn accepted(&self) -> Vec<Value> {
+        let accepted = self.received().into_iter().filter(|n| n.status == Some(200));
+        accepted.map(|n| n.body["statusUpdate"].clone()).collect()
     }
 
-    /// The states it took, in the order they came.
+    /// States of the accepted updates, in order.
     pub fn states(&self) -> Vec<String> {
         let state = |update: Value| update["status"]["state"].as_str().map(str::to_owned);
-        self.taken().into_iter().filter_map(state).collect()
+        self.accepted().into_iter().filter_map(state).collect()
     }
 }
 
@@ -85,15 +84,16 @@ async fn serve(
         let Ok((stream, _)) = listener.accept().await else { continue };
         let received = Arc::clone(&received);
         let answers = Arc::clone(&answers);
-        let take =
-            service_fn(move |request| take(request, Arc::clone(&received), Arc::clone(&answers)));
+        let service = service_fn(move |request| {
+            receive(request, Arc::clone(&received), Arc::clone(&answers))
+        });
         connections.spawn(async move {
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), take).await;
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-async fn take(
+async fn receive(
     request: Request<Incoming>,
     received: Arc<Mutex<Vec<Notification>>>,
     answers: Arc<Answers>,

@@ -54,12 +54,13 @@ impl Guarded {
         }
         let from = files.path().display();
         let install = "install -m 600 server.crt server.key pg_hba.conf";
-        database
-            .ask(&format!("COPY (SELECT) TO PROGRAM 'to=$PWD && cd {from} && {install} \"$to\"'"));
-        database.ask(&format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
-        database.ask(&format!("ALTER DATABASE {} OWNER TO {USER}", database.name()));
-        database.ask("ALTER SYSTEM SET ssl = on");
-        database.ask("SELECT pg_reload_conf()");
+        database.query(&format!(
+            "COPY (SELECT) TO PROGRAM 'to=$PWD && cd {from} && {install} \"$to\"'"
+        ));
+        database.query(&format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
+        database.query(&format!("ALTER DATABASE {} OWNER TO {USER}", database.name()));
+        database.query("ALTER SYSTEM SET ssl = on");
+        database.query("SELECT pg_reload_conf()");
         Self { database, _server: server, files }
     }
 
@@ -105,7 +106,7 @@ async fn a_store_that_proves_who_it_is_is_used_over_tls_alone() {
             running.rpc.call("SendMessage", faultline_tests::rpc::answer(task::id(&sent), "yes"));
         let done = done.await.expect("it is asked")["task"].clone();
         assert_eq!(task::state(&done), COMPLETED, "{done}");
-        let connections = guarded.database.ask(
+        let connections = guarded.database.query(
             "SELECT bool_and(ssl) AND count(*) >= 3 FROM pg_stat_ssl \
              JOIN pg_stat_activity USING (pid) WHERE usename = 'mesh'",
         );

@@ -209,7 +209,7 @@ async fn a_webhook_is_told_all_although_the_coordinator_that_took_it_died() {
     let frames = all.unwrap().all().await;
     let updates = frames.into_iter().map(|frame| frame.body["statusUpdate"].clone());
     let statuses: Vec<_> = updates.filter(|update| !update.is_null()).collect();
-    let mut taken = webhook.taken();
+    let mut taken = webhook.accepted();
     taken.dedup();
     assert_eq!(taken, statuses, "all, in order, some perhaps twice in a row");
 }

@@ -54,7 +54,8 @@ fn chart_limit(role: &str) -> u64 {
 
 /// The most memory that a process ever had, in MiB.
 fn peak(process: &Process) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it lives");
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid()));
+    let status = status.expect("the process runs");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux says so");
     let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("a number");
     kib * 1024 / MIB
