@@ -84,14 +84,17 @@ async fn without_numbers_a_snapshot_tells_only_what_was_missed() {
     let said = format!(r#"{{"statusUpdate":{{"taskId":"t-1","status":{status}}}}}"#);
     let artifact = r#"{"artifactId":"a","parts":[{"text":"one "},{"text":"two three "}]}"#;
     let whole = format!(r#"{{"task":{{"id":"t-1","status":{status},"artifacts":[{artifact}]}}}}"#);
-    let (one, two, four) = (chunk("one ", false), chunk("two ", true), chunk("four", true));
+    let one = chunk("one ", false);
+    let two = chunk("two ", true);
+    let four = chunk("four", true);
     let server = Server::start([
         stream(&[(0, TASK), (0, &said), (0, &one), (0, &two)], false),
         stream(&[(0, &whole), (0, &said), (0, &four), (0, DONE)], true),
     ])
     .await;
     let mut follow = client(&server, FAST).follow(text("hi")).await.unwrap();
-    let (mut shown, mut said) = (String::new(), 0);
+    let mut shown = String::new();
+    let mut said = 0;
     while let Some(event) = follow.next().await {
         let event = event.unwrap();
         shown.push_str(&event.text());

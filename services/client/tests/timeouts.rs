@@ -129,9 +129,10 @@ async fn drip(mut socket: TcpStream) {
     let mut request = vec![0; 64 * 1024];
     let read = socket.read(&mut request).await.unwrap_or(0);
     let streams = String::from_utf8_lossy(&request[..read]).contains("SendStreamingMessage");
-    let head = match streams {
-        true => "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",
-        false => "HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n",
+    let head = if streams {
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    } else {
+        "HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n"
     };
     let drop: &[u8] = if streams { b":\n\n" } else { b" " };
     let mut sent = socket.write_all(head.as_bytes()).await;
@@ -205,9 +206,10 @@ async fn a_task_may_take_longer_than_any_call() {
             true => result(TASK),
             // Every stream falls silent after its first event, if it has one at all.
             false => {
-                let event = match request.contains("SendStreamingMessage") {
-                    true => format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{working}}}"),
-                    false => ":".to_owned(),
+                let event = if request.contains("SendStreamingMessage") {
+                    format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{working}}}")
+                } else {
+                    ":".to_owned()
                 };
                 format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{event}\n\n")
             }

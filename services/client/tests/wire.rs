@@ -222,7 +222,8 @@ async fn a_send_whose_fate_is_unknown_is_repeated_with_a_key_only() {
             let body = request.split("\r\n\r\n").nth(1).unwrap_or_default();
             serde_json::from_str(body).expect("what is sent is JSON")
         };
-        let (first, last) = (body(&seen[0]), body(&seen[calls - 1]));
+        let first = body(&seen[0]);
+        let last = body(&seen[calls - 1]);
         assert_eq!(first["params"], last["params"], "the same message");
         assert_eq!(first["id"] == last["id"], calls == 1, "each call has an id of its own");
     }

@@ -33,12 +33,11 @@ impl Answer {
             Answer::Task(task) => task,
         };
         let said = || task.status.as_ref().and_then(|s| s.message.as_ref()).map(text_of);
-        match task.artifacts.is_empty() {
-            true => said().unwrap_or_default(),
-            false => {
-                let texts = task.artifacts.iter().map(|a| text_of_parts(&a.parts).concat());
-                texts.collect::<Vec<_>>().join("\n")
-            }
+        if task.artifacts.is_empty() {
+            said().unwrap_or_default()
+        } else {
+            let texts = task.artifacts.iter().map(|a| text_of_parts(&a.parts).concat());
+            texts.collect::<Vec<_>>().join("\n")
         }
     }
 

@@ -67,10 +67,7 @@ pub struct Builder {
 
 impl Builder {
     pub(crate) fn new(url: &str) -> Self {
-        let url = match url.contains("://") {
-            true => url.to_owned(),
-            false => format!("http://{url}"),
-        };
+        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         Self {
             url: url.trim_end_matches('/').to_owned(),
             binding: None,
@@ -237,11 +234,13 @@ impl Builder {
     /// Reads the agent's card and chooses how to call it. The URL is that of the card, of the
     /// agent or of a server: unless it ends in `.json`, the card is well known below it.
     pub async fn connect(self) -> Result<Client, Error> {
-        let (http, url) = (self.http(false)?, card::card_url(&self.url));
+        let http = self.http(false)?;
+        let url = card::card_url(&self.url);
         let read = || async {
             let mut headers = self.headers.clone();
             self.bearer.put(&mut headers).await?;
-            let (url, form) = (url.clone(), Form::Bare);
+            let url = url.clone();
+            let form = Form::Bare;
             let exchange = Exchange { verb: Method::GET, url, headers, body: None, form };
             http.call(exchange).await?.accepted()
         };
@@ -273,7 +272,8 @@ impl Builder {
     fn reach(&self) -> Reach {
         let in_headers = self.headers.values().any(HeaderValue::is_sensitive);
         let has_credentials = in_headers || self.bearer.is_some();
-        let (card, allowed) = (self.url.clone(), self.allowed.clone());
+        let card = self.url.clone();
+        let allowed = self.allowed.clone();
         // A network of our own has no other addresses.
         let public_only = self.public_only && self.network.is_none();
         Reach { card, allowed, has_credentials, public_only }
@@ -288,7 +288,8 @@ impl Builder {
         let bound = self.timeouts.connect.unwrap_or(limits::CONNECT_TIMEOUT);
         match timeout(bound, checking).await {
             Ok(Err(BadTarget::Forbidden(_))) => {
-                let (card, called) = (origin(&self.url), origin(&interface.url));
+                let card = origin(&self.url);
+                let called = origin(&interface.url);
                 let problem = CardProblem::NotPublic { card, called };
                 Err(Error::InvalidCard { url: card::card_url(&self.url), problem })
             }
@@ -317,7 +318,8 @@ impl Builder {
     ) -> Result<Client, Error> {
         let public_only = card.is_some() && self.reach().is_beyond(&interface.url);
         let http = self.http(public_only)?;
-        let (ca, network) = (self.ca.clone(), self.network.clone());
+        let ca = self.ca.clone();
+        let network = self.network.clone();
         let peer = Arc::new(peer(&interface.url));
         let old = interface.version == card::OLD;
         let transport = match interface.binding {

@@ -112,7 +112,8 @@ impl Client {
         let call = || async {
             let mut headers = self.traced(&self.parent().child());
             self.bearer.put(&mut headers).await?;
-            let (url, body) = (url.clone(), Some(body.clone()));
+            let url = url.clone();
+            let body = Some(body.clone());
             let exchange =
                 Exchange { verb: Method::POST, url, headers, body, form: Form::Enveloped };
             let _permit = self.pool.enter().await?;
@@ -158,7 +159,8 @@ struct Tries {
 impl Tries {
     /// The span of the next one.
     fn next<Q>(&self, client: &Client, operation: &Operation<Q>) -> ClientSpan {
-        let (parent, name) = (&self.parent, operation.name);
+        let parent = &self.parent;
+        let name = operation.name;
         let calling = match &client.transport {
             Transport::Grpc(_) => ClientSpan::begin(ROLE, name, parent),
             Transport::JsonRpc { .. } => ClientSpan::http(ROLE, "POST", name, parent),

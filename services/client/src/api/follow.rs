@@ -406,9 +406,10 @@ impl Follow {
     }
 
     fn take_snapshot(&mut self, task: Task, seq: u64) {
-        let told = match self.view.is_empty() {
-            true => vec![StreamResponse { payload: Some(Payload::Task(task)) }],
-            false => self.view.news(&task),
+        let told = if self.view.is_empty() {
+            vec![StreamResponse { payload: Some(Payload::Task(task)) }]
+        } else {
+            self.view.news(&task)
         };
         for response in told {
             self.tell(Event { seq, response });
@@ -449,8 +450,9 @@ fn check(response: &StreamResponse) -> Result<(), Failure> {
         Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
         Some(Payload::ArtifactUpdate(_) | Payload::Message(_)) => return Ok(()),
     };
-    match status.is_none_or(|status| status.state() == TaskState::Unspecified) {
-        true => Err(wire_error::nonsense("the server's task is in no state that A2A knows")),
-        false => Ok(()),
+    if status.is_none_or(|status| status.state() == TaskState::Unspecified) {
+        Err(wire_error::nonsense("the server's task is in no state that A2A knows"))
+    } else {
+        Ok(())
     }
 }

@@ -153,7 +153,8 @@ fn grown(old: &Artifact, new: &Artifact) -> Option<(Artifact, bool)> {
         return if rest.is_empty() { None } else { added(rest.to_vec()) };
     }
     // A server may keep the chunks of a text as one part.
-    let (before, after) = (text(&old.parts), text(&new.parts));
+    let before = text(&old.parts);
+    let after = text(&new.parts);
     match before.zip(after) {
         Some((before, after)) if before == after => None,
         Some((before, after)) if after.starts_with(&before) => {

@@ -143,9 +143,10 @@ pub(crate) fn read(json: &[u8]) -> Result<AgentCard, CardProblem> {
 /// Where the card lies: the URL itself if it is that of a JSON file, or else well known below it.
 pub(crate) fn card_url(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or_default();
-    match path.ends_with(".json") {
-        true => url.to_owned(),
-        false => format!("{}{WELL_KNOWN}", path.trim_end_matches('/')),
+    if path.ends_with(".json") {
+        url.to_owned()
+    } else {
+        format!("{}{WELL_KNOWN}", path.trim_end_matches('/'))
     }
 }
 
@@ -164,12 +165,12 @@ pub(crate) struct Reach {
 
 impl Reach {
     fn allows(&self, url: &str) -> Result<(), CardProblem> {
-        match !self.has_credentials || self.is_named(url) {
-            true => Ok(()),
-            false => {
-                let (card, called) = (origin(&self.card), origin(url));
-                Err(CardProblem::OtherOrigin { card, called })
-            }
+        if !self.has_credentials || self.is_named(url) {
+            Ok(())
+        } else {
+            let card = origin(&self.card);
+            let called = origin(url);
+            Err(CardProblem::OtherOrigin { card, called })
         }
     }
 
@@ -260,7 +261,8 @@ fn version(binding: Binding, interface: &AgentInterface) -> Option<String> {
         text => text,
     };
     let mut numbers = text.split('.');
-    let (major, minor) = (numbers.next()?, numbers.next().unwrap_or("0"));
+    let major = numbers.next()?;
+    let minor = numbers.next().unwrap_or("0");
     let version = format!("{major}.{minor}");
     let is_old = version == OLD && binding != Binding::Grpc;
     (is_old || major == MAJOR && minor.parse::<u16>().is_ok()).then_some(version)

@@ -115,7 +115,8 @@ fn causes(row: &Reason, message: &str, data: &Map<String, Value>) -> Vec<Cause> 
         return Vec::new();
     }
     let mut chain = vec![cause(current, row, message, data)];
-    let (mut around, nothing) = (data, Map::new());
+    let mut around = data;
+    let nothing = Map::new();
     while let Some(error) = below.filter(|_| chain.len() < CAUSES_MAX) {
         let inner = error.get("data").and_then(Value::as_object).unwrap_or(&nothing);
         let code = error.get("code").and_then(Value::as_i64).unwrap_or_default();

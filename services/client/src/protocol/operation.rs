@@ -179,7 +179,8 @@ pub(crate) fn delete_push(
 }
 
 pub(crate) fn extended_card() -> Operation<GetExtendedAgentCardRequest> {
-    let (path, request) = ("/extendedAgentCard".to_owned(), GetExtendedAgentCardRequest::default());
+    let path = "/extendedAgentCard".to_owned();
+    let request = GetExtendedAgentCardRequest::default();
     Operation::new("GetExtendedAgentCard", Method::GET, path, request)
 }
 

@@ -66,10 +66,7 @@ impl Parser {
     }
 
     fn check(&self, more: usize) -> Result<(), TooLarge> {
-        match self.frame.data.len() + more <= self.bytes_max {
-            true => Ok(()),
-            false => Err(TooLarge),
-        }
+        if self.frame.data.len() + more <= self.bytes_max { Ok(()) } else { Err(TooLarge) }
     }
 
     fn end_line(&mut self) -> Result<(), TooLarge> {

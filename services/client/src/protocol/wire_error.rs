@@ -235,10 +235,7 @@ pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Failure {
         _ => ("", true),
     };
     let failure = transport(&format!("the server cannot be reached{why}"), error);
-    match passes {
-        true => failure,
-        false => failure.with_retryable(false),
-    }
+    if passes { failure } else { failure.with_retryable(false) }
 }
 
 fn is_refused(error: &(dyn StdError + 'static)) -> bool {

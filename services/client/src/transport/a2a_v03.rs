@@ -61,7 +61,8 @@ pub(crate) fn enveloped<Q: Request>(
 ) -> Result<Exchange, Fault> {
     let (method, params, form) = translated(operation, Dialect::Rpc)?;
     let body = envelope(method, |body| body.extend_from_slice(params.to_string().as_bytes()));
-    let (verb, headers) = (Method::POST, renamed(headers));
+    let verb = Method::POST;
+    let headers = renamed(headers);
     Ok(Exchange { verb, url: url.to_owned(), headers, body: Some(body), form })
 }
 

@@ -90,9 +90,10 @@ fn rpc<Q: Request>(
     headers: HeaderMap,
     old: bool,
 ) -> Result<Exchange, Fault> {
-    match old {
-        true => a2a_v03::enveloped(url, operation, headers),
-        false => Ok(enveloped(url, operation, headers)),
+    if old {
+        a2a_v03::enveloped(url, operation, headers)
+    } else {
+        Ok(enveloped(url, operation, headers))
     }
 }
 
@@ -102,10 +103,7 @@ fn rest<Q: Request>(
     headers: HeaderMap,
     old: bool,
 ) -> Result<Exchange, Fault> {
-    match old {
-        true => a2a_v03::bare(url, &operation, headers),
-        false => Ok(bare(url, operation, headers)),
-    }
+    if old { a2a_v03::bare(url, &operation, headers) } else { Ok(bare(url, operation, headers)) }
 }
 
 fn address(request: &mut impl Request, tenant: &str) {
@@ -116,7 +114,8 @@ fn address(request: &mut impl Request, tenant: &str) {
 
 fn enveloped<Q: Request>(url: &str, operation: &Operation<Q>, headers: HeaderMap) -> Exchange {
     let body = envelope(operation.name, |body| json::write(&operation.request, body));
-    let (verb, form) = (Method::POST, Form::Enveloped);
+    let verb = Method::POST;
+    let form = Form::Enveloped;
     Exchange { verb, url: url.to_owned(), headers, body: Some(body), form }
 }
 

@@ -221,10 +221,7 @@ impl Answered {
 
     /// The body as it is, unless it comes with a refusal.
     pub(crate) fn accepted(self) -> Result<Bytes, Fault> {
-        match self.status.is_success() {
-            true => Ok(self.body),
-            false => Err(self.bare_fault()),
-        }
+        if self.status.is_success() { Ok(self.body) } else { Err(self.bare_fault()) }
     }
 
     /// A status and nothing that A2A would say: whoever answered may not even be the agent.

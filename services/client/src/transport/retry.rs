@@ -153,12 +153,15 @@ impl Attempts {
         if Instant::now() + pause > self.until {
             return None;
         }
-        match fault.of_the_wire {
-            true => self.wire += 1,
-            false => self.call += 1,
+        if fault.of_the_wire {
+            self.wire += 1
+        } else {
+            self.call += 1
         }
-        let (reason, after_ms) = (fault.failure.reason.as_str(), pause.as_millis() as u64);
-        let (wire_retries, call_retries) = (self.wire, self.call);
+        let reason = fault.failure.reason.as_str();
+        let after_ms = pause.as_millis() as u64;
+        let wire_retries = self.wire;
+        let call_retries = self.call;
         tracing::debug!(reason, after_ms, wire_retries, call_retries, "a call is made again");
         Some(pause)
     }
@@ -217,7 +220,8 @@ mod tests {
 
     #[test]
     fn no_pause_is_longer_than_it_may_be() {
-        let (first, max) = (Duration::from_secs(1), Duration::from_secs(30));
+        let first = Duration::from_secs(1);
+        let max = Duration::from_secs(30);
         for attempt in 0..100 {
             let pause = backoff(first, max, attempt);
             assert!(pause <= max, "attempt {attempt}: {pause:?}");

@@ -21,16 +21,12 @@ use tokio::{sync::Notify, time::Instant};
 
 pub(crate) use self::questions::Given;
 use self::span::Tracing;
-use crate::{
-    Error,
-    attempt::{
-        clock::Clock,
-        coordinator_channel::Way,
-        metrics::AgentMeters,
-        outbox::Outbox,
-        slot::{Slot, Told},
-    },
-    sdk::agent::Hosted,
+use crate::attempt::{
+    clock::Clock,
+    coordinator_channel::Way,
+    metrics::AgentMeters,
+    outbox::Outbox,
+    slot::{Slot, Told},
 };
 
 mod questions;
@@ -53,6 +49,22 @@ impl Key {
     }
 }
 
+/// The names of an agent and of its worker.
+pub(crate) struct Names {
+    pub(crate) agent: String,
+    /// For the origin of failures.
+    pub(crate) worker: String,
+}
+
+/// The reasons for which an attempt takes no report and no question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The agent has to stop.
+    Stopped,
+    /// `limits::OPEN_QUESTIONS_MAX` questions are open.
+    TooManyQuestions,
+}
+
 /// A checkpoint as it is stored: the agent's bytes and how far the counters were.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Saved {
@@ -66,7 +78,7 @@ struct Saved {
 
 pub(crate) struct Attempt {
     pub(crate) key: Key,
-    pub(crate) hosted: Arc<Hosted>,
+    pub(crate) names: Arc<Names>,
     pub(crate) context_id: String,
     pub(crate) message: a2a::Message,
     pub(crate) restored: Restored,
@@ -163,7 +175,7 @@ pub(crate) struct Waiting<'a>(&'a Attempt);
 
 impl Waiting<'_> {
     /// Returns when the agent may compute again.
-    pub(crate) async fn over(self) -> Result<(), Error> {
+    pub(crate) async fn over(self) -> Result<(), Refused> {
         let attempt = self.0;
         drop(self);
         attempt.until_it_may(|_| true).await
@@ -182,7 +194,7 @@ impl Attempt {
     pub(crate) fn new(
         key: Key,
         assign: v1::Assign,
-        hosted: Arc<Hosted>,
+        names: Arc<Names>,
         outbox: Arc<Outbox>,
         way: Arc<Way>,
         meters: Arc<AgentMeters>,
@@ -206,7 +218,7 @@ impl Attempt {
         };
         Self {
             key,
-            hosted,
+            names,
             context_id: assign.context_id,
             message: assign.message.unwrap_or_default(),
             tracing: Mutex::new(Tracing::new(&assign.traceparent, &assign.tracestate)),
@@ -228,7 +240,7 @@ impl Attempt {
     // The agent's side.
 
     /// Makes a report once the attempt is not too far ahead of its acknowledgements.
-    pub(crate) async fn report(&self, body: Body) -> Result<(), Error> {
+    pub(crate) async fn report(&self, body: Body) -> Result<(), Refused> {
         let mut body = Some(body);
         self.until_it_may(|state| {
             let may = state.has_room();
@@ -250,10 +262,13 @@ impl Attempt {
     }
 
     /// Waits until the agent may compute and `ready` agrees, or the agent has to stop.
-    async fn until_it_may(&self, mut ready: impl FnMut(&mut State) -> bool) -> Result<(), Error> {
-        let done = self.until(|state| match state.told_to_stop() {
-            true => Some(Err(Error::stopped())),
-            false => (state.slot.may_go_on() && ready(state)).then_some(Ok(())),
+    async fn until_it_may(&self, mut ready: impl FnMut(&mut State) -> bool) -> Result<(), Refused> {
+        let done = self.until(|state| {
+            if state.told_to_stop() {
+                Some(Err(Refused::Stopped))
+            } else {
+                (state.slot.may_go_on() && ready(state)).then_some(Ok(()))
+            }
         });
         done.await
     }
@@ -270,7 +285,8 @@ impl Attempt {
     /// A checkpoint that carries the counters with it.
     pub(crate) fn envelope(&self, bytes: Bytes) -> Bytes {
         let state = self.state.lock();
-        let (asks, delegations) = (state.asks, state.delegations);
+        let asks = state.asks;
+        let delegations = state.delegations;
         drop(state);
         Saved { asks, bytes, delegations }.encode_to_vec().into()
     }
@@ -318,11 +334,14 @@ impl Attempt {
     }
 
     /// Everything reported so far is durable.
-    pub(crate) async fn settled(&self) -> Result<(), Error> {
+    pub(crate) async fn settled(&self) -> Result<(), Refused> {
         let made = self.state.lock().made;
-        let settled = self.until(|state| match state.told_to_stop() {
-            true => Some(Err(Error::stopped())),
-            false => (state.acked() >= made).then_some(Ok(())),
+        let settled = self.until(|state| {
+            if state.told_to_stop() {
+                Some(Err(Refused::Stopped))
+            } else {
+                (state.acked() >= made).then_some(Ok(()))
+            }
         });
         settled.await
     }

@@ -121,7 +121,8 @@ impl Settings {
             Ok(started) => started,
             Err(error) => return failed(&error, Exit::of_start(&error)),
         };
-        let (drain, probes) = (started.drain(), started.probes());
+        let drain = started.drain();
+        let probes = started.probes();
         let work = async {
             let worker = build(Worker::new(config)).await.map_err(Failed::Setup)?;
             worker.serve(drain, probes).await.map_err(Failed::Service)
@@ -152,7 +153,8 @@ enum Arguments {
 }
 
 fn arguments(args: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
-    let (mut args, mut file) = (args, None);
+    let mut args = args;
+    let mut file = None;
     while let Some(argument) = args.next() {
         let text = argument.to_string_lossy();
         let value = match text.split_once('=') {

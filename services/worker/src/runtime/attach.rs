@@ -153,7 +153,8 @@ async fn follow(
 ) -> Failure {
     let mut beats = interval_at(Instant::now() + heartbeat, heartbeat);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut silent, mut sent_away) = (0, false);
+    let mut silent = 0;
+    let mut sent_away = false;
     tokio::pin!(parting);
     loop {
         tokio::select! {

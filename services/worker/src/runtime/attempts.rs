@@ -73,7 +73,10 @@ impl Desk {
             id: WorkerId::new(),
             slots,
             offers,
-            hosted: hosted.into_iter().map(|h| (h.name.clone(), metered(&meters, h))).collect(),
+            hosted: hosted
+                .into_iter()
+                .map(|h| (h.names.agent.clone(), metered(&meters, h)))
+                .collect(),
             name,
             outbox: Arc::default(),
             way: Arc::new(way),
@@ -173,8 +176,10 @@ impl Desk {
         let hosted = self.hosted.get(&assign.agent).cloned();
         let (hosted, meters) =
             hosted.unwrap_or_else(|| metered(&self.meters, unknown(&assign.agent, &self.name)));
-        let (outbox, way) = (Arc::clone(&self.outbox), Arc::clone(&self.way));
-        let attempt = Attempt::new(key, assign, hosted, outbox, way, meters);
+        let outbox = Arc::clone(&self.outbox);
+        let way = Arc::clone(&self.way);
+        let names = Arc::clone(&hosted.names);
+        let attempt = Attempt::new(key, assign, names, outbox, way, meters);
         let attempt = Arc::new(attempt);
         {
             let mut state = self.state.lock();
@@ -188,7 +193,7 @@ impl Desk {
         }
         attempt.begin_span();
         let work: Arc<dyn telemetry::LogContext> = Arc::clone(&attempt) as _;
-        tokio::spawn(telemetry::with_log_context(work, run::run(attempt)));
+        tokio::spawn(telemetry::with_log_context(work, run::run(attempt, hosted)));
     }
 
     fn acks(&self, acks: &v1::Acks) {
@@ -256,7 +261,7 @@ impl Desk {
 }
 
 fn metered(meters: &Arc<Meters>, hosted: Hosted) -> (Arc<Hosted>, Arc<AgentMeters>) {
-    let meters = AgentMeters::new(meters, &hosted.name);
+    let meters = AgentMeters::new(meters, &hosted.names.agent);
     (Arc::new(hosted), Arc::new(meters))
 }
 

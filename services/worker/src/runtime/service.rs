@@ -147,7 +147,8 @@ impl Worker {
         let way = Way::new(members.first());
         let desk = Desk::new(name, config.slots, offers, way, &config.metrics);
         let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
-        let (admin, metrics) = (config.admin, config.metrics);
+        let admin = config.admin;
+        let metrics = config.metrics;
         Ok(Service { desk, members, admin, metrics, patience })
     }
 
@@ -222,7 +223,8 @@ impl Service {
     /// The same until the process is asked to end by SIGTERM or Ctrl-C, with the admin port of the
     /// configuration. Logs and OTLP are the program's own business; [`main`](crate::main) has them.
     pub async fn run_until_signalled(mut self) -> Result<(), ServiceError> {
-        let (drain, probes) = (Drain::new(), Probes::default());
+        let drain = Drain::new();
+        let probes = Probes::default();
         let mut signals = Signals::new().map_err(ServiceError::Signals)?;
         let readiness = self.readiness();
         probes.mark_started(move || readiness.look());

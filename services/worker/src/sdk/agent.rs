@@ -1,6 +1,6 @@
 //! The agent: the one trait a user implements, and the offer that tells the mesh about it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use faultline_proto::{
     a2a,
@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 
 use crate::{
     Context, Error,
+    attempt::state::Names,
     sdk::typed::{AgentError, Policy},
 };
 
@@ -49,9 +50,7 @@ impl<A: Agent> Erased for A {
 
 /// An agent as a running worker has it.
 pub(crate) struct Hosted {
-    pub(crate) name: String,
-    /// The worker's own name, for the origin of failures.
-    pub(crate) worker: String,
+    pub(crate) names: Arc<Names>,
     pub(crate) may_answer_with_message: bool,
     pub(crate) policy: Policy,
     pub(crate) agent: Box<dyn Erased>,
@@ -181,7 +180,8 @@ impl Offer {
         description: impl Into<String>,
         required: bool,
     ) -> Self {
-        let (uri, description) = (uri.into(), description.into());
+        let uri = uri.into();
+        let description = description.into();
         let extension = a2a::AgentExtension { uri, description, required, params: None };
         self.capabilities().extensions.push(extension);
         self
@@ -189,7 +189,8 @@ impl Offer {
 
     /// Who runs the agent, and where to read about them.
     pub fn provider(mut self, organization: impl Into<String>, url: impl Into<String>) -> Self {
-        let (organization, url) = (organization.into(), url.into());
+        let organization = organization.into();
+        let url = url.into();
         self.card.provider = Some(a2a::AgentProvider { organization, url });
         self
     }
@@ -338,22 +339,20 @@ impl Offer {
             let skill = Skill::new(&self.name, &self.name, &self.card.description);
             self.card.skills.push(skill.0);
         }
-        let extended_card = match self.extended_skills.is_empty() {
-            true => None,
-            false => {
-                self.capabilities().extended_agent_card = Some(true);
-                let mut card = self.card.clone();
-                card.skills.append(&mut self.extended_skills);
-                Some(card)
-            }
+        let extended_card = if self.extended_skills.is_empty() {
+            None
+        } else {
+            self.capabilities().extended_agent_card = Some(true);
+            let mut card = self.card.clone();
+            card.skills.append(&mut self.extended_skills);
+            Some(card)
         };
         let on_worker_lost = match self.on_worker_lost {
             OnWorkerLost::Retry => agent_offer::OnWorkerLost::Retry,
             OnWorkerLost::Fail => agent_offer::OnWorkerLost::Fail,
         };
         let hosted = Hosted {
-            name: self.name.clone(),
-            worker: worker.to_owned(),
+            names: Arc::new(Names { agent: self.name.clone(), worker: worker.to_owned() }),
             may_answer_with_message: self.may_answer_with_message,
             policy: self.policy,
             agent: self.agent,
@@ -479,7 +478,8 @@ mod tests {
             .extended_skill(Skill::new("secret", "Secret", "Only for some").reads("text/html"))
             .description("Does nothing")
             .split("w");
-        let (card, mut extended) = (offer.card.unwrap(), offer.extended_card.unwrap());
+        let card = offer.card.unwrap();
+        let mut extended = offer.extended_card.unwrap();
         assert_eq!(card.capabilities.as_ref().unwrap().extended_agent_card, Some(true));
         let ids: Vec<_> = extended.skills.iter().map(|s| s.id.as_str()).collect();
         assert_eq!(ids, ["nothing", "secret"]);

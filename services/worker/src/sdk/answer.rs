@@ -145,8 +145,8 @@ impl Answer {
             Action::Dismissed => AnswerAction::Dismiss,
         };
         let record = answer::record(key, action);
-        let (mut parts, mut metadata) =
-            (self.message.parts, self.message.metadata.unwrap_or_default());
+        let mut parts = self.message.parts;
+        let mut metadata = self.message.metadata.unwrap_or_default();
         // A message has to say something; a bare no says just that.
         if parts.is_empty() {
             parts.push(answer::fields_part(record.clone()));

@@ -27,7 +27,8 @@ pub struct Child<'a> {
 
 impl<'a> Child<'a> {
     pub(crate) async fn start(call: Call<'a>) -> Result<Self, Error> {
-        let (mut pause, mut retried) = (PAUSE_MIN, false);
+        let mut pause = PAUSE_MIN;
+        let mut retried = false;
         loop {
             match call.cx.unless_cancelled(call.send(call.message.clone(), true)).await? {
                 Ok(task) => return Ok(Self { call, task }),
@@ -50,10 +51,7 @@ impl<'a> Child<'a> {
     /// Waits for its end, like awaiting the [`Delegation`](crate::Delegation) itself: what it asks
     /// rises, and its failure comes back as the error.
     pub async fn wait(self) -> Result<Delegated, Error> {
-        match self.is_bare() {
-            true => Ok(Delegated(self.task)),
-            false => self.call.wait().await,
-        }
+        if self.is_bare() { Ok(Delegated(self.task)) } else { self.call.wait().await }
     }
 
     /// The task as it stands.
@@ -61,9 +59,11 @@ impl<'a> Child<'a> {
         if self.is_bare() {
             return Ok(self.task.clone());
         }
-        let (tenant, id) = (self.call.agent.clone(), self.task.id.clone());
+        let tenant = self.call.agent.clone();
+        let id = self.task.id.clone();
         let request = a2a::GetTaskRequest { tenant, id, history_length: Some(0) };
-        let (mut client, mut calling) = (self.call.client(), self.call.calling("GetTask"));
+        let mut client = self.call.client();
+        let mut calling = self.call.calling("GetTask");
         let request = self.call.request(request, calling.context());
         let got = self.call.cx.unless_cancelled(client.get_task(request)).await?;
         Ok(answered(&mut calling, got)?)
@@ -82,9 +82,11 @@ impl<'a> Child<'a> {
         if self.is_bare() {
             return Ok(());
         }
-        let (tenant, id) = (self.call.agent.clone(), self.task.id.clone());
+        let tenant = self.call.agent.clone();
+        let id = self.task.id.clone();
         let request = a2a::CancelTaskRequest { tenant, id, ..a2a::CancelTaskRequest::default() };
-        let (mut client, mut calling) = (self.call.client(), self.call.calling("CancelTask"));
+        let mut client = self.call.client();
+        let mut calling = self.call.calling("CancelTask");
         let request = self.call.request(request, calling.context());
         let done = self.call.cx.unless_cancelled(client.cancel_task(request)).await?;
         match answered(&mut calling, done) {

@@ -25,7 +25,8 @@ impl Content {
         media_type: impl Into<String>,
         bytes: impl Into<Vec<u8>>,
     ) -> Self {
-        let (filename, media_type) = (name.into(), media_type.into());
+        let filename = name.into();
+        let media_type = media_type.into();
         Part { filename, media_type, ..part(Kind::Raw(bytes.into())) }.into()
     }
 

@@ -14,8 +14,11 @@ use prost::Message as _;
 use crate::{
     Answer, Content, Delegation, Error, Fanout, Question,
     attempt::state::{Attempt, Restored},
-    runtime::run::{self, attempt_message},
-    sdk::content::{self, check_message, check_object_depth, check_size, text_of},
+    sdk::{
+        agent::Hosted,
+        content::{self, check_message, check_object_depth, check_size, text_of},
+        failure_record::{self, attempt_message},
+    },
 };
 
 /// Tells that a task only stops what another has started.
@@ -31,11 +34,16 @@ const STOP_KEY: &str = "faultline.dev/stop";
 #[derive(Clone)]
 pub struct Context {
     attempt: Arc<Attempt>,
+    hosted: Arc<Hosted>,
 }
 
 impl Context {
-    pub(crate) fn new(attempt: Arc<Attempt>) -> Self {
-        Self { attempt }
+    pub(crate) fn new(attempt: Arc<Attempt>, hosted: Arc<Hosted>) -> Self {
+        Self { attempt, hosted }
+    }
+
+    pub(crate) fn hosted(&self) -> &Hosted {
+        &self.hosted
     }
 
     pub(crate) fn attempt_state(&self) -> &Attempt {
@@ -92,7 +100,7 @@ impl Context {
     /// Says that the agent works on it. Only agents that may answer with a bare message need to:
     /// callers hear nothing of the task until its first report.
     pub async fn start(&self) -> Result<(), Error> {
-        self.attempt.report(Body::Started(v1::Started {})).await
+        Ok(self.attempt.report(Body::Started(v1::Started {})).await?)
     }
 
     /// Whether this task is only here to stop what another one, whose checkpoint it has, started
@@ -105,7 +113,7 @@ impl Context {
     /// Tells people what the agent is doing. For results use artifacts.
     pub async fn status(&self, content: impl Into<Content>) -> Result<(), Error> {
         let message = self.message_of(content.into())?;
-        self.attempt.report(Body::Status(message)).await
+        Ok(self.attempt.report(Body::Status(message)).await?)
     }
 
     /// An answer to this question was taken here when another one counted already.
@@ -113,7 +121,7 @@ impl Context {
         let text = format!("another answer to '{question}' came first, and counts");
         let mut message = self.message_of(text.into())?;
         message.metadata = Some(answer::superseded(question));
-        self.attempt.report(Body::Status(message)).await
+        Ok(self.attempt.report(Body::Status(message)).await?)
     }
 
     /// Adds a whole artifact, or replaces the one of the same name.
@@ -153,7 +161,7 @@ impl Context {
     ) -> Result<(), Error> {
         content::check_artifact(&artifact)?;
         let chunk = v1::ArtifactChunk { artifact: Some(artifact), append, last_chunk };
-        self.attempt.report(Body::Artifact(chunk)).await
+        Ok(self.attempt.report(Body::Artifact(chunk)).await?)
     }
 
     /// Gives the answer in words. It is sent when the agent returns `Ok`: as a bare message
@@ -167,7 +175,7 @@ impl Context {
 
     /// Waits until everything reported so far is stored, for a step that must not come before.
     pub async fn settled(&self) -> Result<(), Error> {
-        self.attempt.settled().await
+        Ok(self.attempt.settled().await?)
     }
 
     // Surviving.
@@ -178,7 +186,7 @@ impl Context {
     pub async fn checkpoint(&self, bytes: impl Into<Bytes>) -> Result<(), Error> {
         let saved = self.attempt.envelope(bytes.into());
         check_size("the checkpoint", saved.len(), limits::CHECKPOINT_BYTES_MAX)?;
-        self.attempt.report(Body::Checkpoint(saved)).await
+        Ok(self.attempt.report(Body::Checkpoint(saved)).await?)
     }
 
     /// The last checkpoint of an earlier attempt.
@@ -203,7 +211,7 @@ impl Context {
     pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, Error> {
         let mut question = question.into();
         let key = question.key.take().unwrap_or_else(|| self.attempt.next_ask());
-        self.ask_as(question.into_interrupt(key, &self.attempt.hosted.name)?).await
+        self.ask_as(question.into_interrupt(key, &self.attempt.names.agent)?).await
     }
 
     /// Asks just this, whoever asked it first.
@@ -269,8 +277,8 @@ impl Context {
     /// # }
     /// ```
     pub async fn tolerate(&self, error: impl Into<Error>) -> Result<(), Error> {
-        let tolerated = run::tolerated(&self.attempt, error.into())?;
-        self.attempt.report(tolerated).await
+        let tolerated = failure_record::tolerated(self, error.into())?;
+        Ok(self.attempt.report(tolerated).await?)
     }
 
     // Stopping.
@@ -299,10 +307,7 @@ impl Context {
     }
 
     fn go_on(&self) -> Result<(), Error> {
-        match self.is_cancelled() {
-            true => Err(Error::stopped()),
-            false => Ok(()),
-        }
+        if self.is_cancelled() { Err(Error::stopped()) } else { Ok(()) }
     }
 
     fn message_of(&self, content: Content) -> Result<a2a::Message, Error> {
@@ -320,6 +325,6 @@ impl Context {
     ) -> Result<(), Error> {
         let artifact = Some(content::artifact(name, content)?);
         let chunk = v1::ArtifactChunk { artifact, append, last_chunk };
-        self.attempt.report(Body::Artifact(chunk)).await
+        Ok(self.attempt.report(Body::Artifact(chunk)).await?)
     }
 }

@@ -77,7 +77,8 @@ pub struct Delegation<'a> {
 
 impl<'a> Delegation<'a> {
     pub(crate) fn new(cx: &'a Context, agent: String, content: Content) -> Self {
-        let (task_id, question) = (String::new(), String::new());
+        let task_id = String::new();
+        let question = String::new();
         Self { cx, agent, content, key: None, task_id, question, detached: false, hook: None }
     }
 
@@ -183,9 +184,10 @@ impl Delegated {
         let artifacts = self.0.artifacts.iter();
         let artifacts = artifacts.map(|a| text_parts(&a.parts).collect::<String>());
         let written: Vec<_> = artifacts.filter(|text| !text.is_empty()).collect();
-        match written.is_empty() {
-            true => self.message().map(text_of).unwrap_or_default().into_owned(),
-            false => written.join("\n"),
+        if written.is_empty() {
+            self.message().map(text_of).unwrap_or_default().into_owned()
+        } else {
+            written.join("\n")
         }
     }
 }
@@ -257,7 +259,8 @@ impl<'a> Call<'a> {
     pub(crate) async fn follow(&self) -> Result<a2a::Task, Error> {
         let mut pause = PAUSE_MIN;
         let mut raised = Raised::new(self);
-        let (mut answer, mut retried) = (None, false);
+        let mut answer = None;
+        let mut retried = false;
         loop {
             // Without an answer to give the first message goes again, which finds the child.
             let answers = answer.is_some();
@@ -348,7 +351,8 @@ impl<'a> Call<'a> {
                 let child = self.send(self.message.clone(), true).await?;
                 id = child.id;
             }
-            let (tenant, id) = (self.agent.clone(), id.clone());
+            let tenant = self.agent.clone();
+            let id = id.clone();
             let request = a2a::CancelTaskRequest { tenant, id, ..Default::default() };
             let mut calling = self.calling("CancelTask");
             let request = self.request(request, calling.context());

@@ -3,7 +3,7 @@
 
 use std::{error::Error as StdError, fmt, io, time::Duration};
 
-use faultline_chassis::{client::CannotDial, server::BindError};
+use faultline_chassis::{client::CannotDial, limits, server::BindError};
 use faultline_proto::{
     Failure,
     id::BadAgentName,
@@ -11,7 +11,10 @@ use faultline_proto::{
     v1::{Disposition, Severity},
 };
 
-use crate::sdk::typed::{AgentError, MarkRecoverable, Policy, failure_of, sources};
+use crate::{
+    attempt::state::Refused,
+    sdk::typed::{AgentError, MarkRecoverable, Policy, failure_of, sources},
+};
 
 /// How an agent fails.
 ///
@@ -203,6 +206,18 @@ impl Error {
     }
 }
 
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Stopped => Self::stopped(),
+            Refused::TooManyQuestions => {
+                let text = format!("{} questions are open already", limits::OPEN_QUESTIONS_MAX);
+                Self::new(&reason::RESOURCE_EXHAUSTED).because(text)
+            }
+        }
+    }
+}
+
 /// The masking conversion. A [`Failure`] that comes through, from a call to another agent, keeps
 /// everything it has, also behind other errors.
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
@@ -215,9 +230,10 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
         let is_theirs = theirs.is_some();
         let failure = theirs.unwrap_or_else(|| Failure::new(&reason::UNKNOWN));
         let failure = failure.privately(chain(&*source));
-        let failure = match sources(&*source).any(|e| e.is::<MarkRecoverable>()) {
-            true => failure.with_severity(Severity::Recoverable),
-            false => failure,
+        let failure = if sources(&*source).any(|e| e.is::<MarkRecoverable>()) {
+            failure.with_severity(Severity::Recoverable)
+        } else {
+            failure
         };
         Self(Kind::Failed(Failed { failure, source: (!is_theirs).then_some(source) }))
     }

@@ -131,7 +131,7 @@ impl<'a> Fanout<'a> {
         let calls = branches.collect::<Result<Vec<_>, Error>>()?;
         let waiting = cx.attempt_state().wait_for_another();
         let ended = cx.unless_cancelled(race(&calls, required)).await??;
-        waiting.over().await?;
+        waiting.over().await.map_err(Error::from)?;
         for call in &calls {
             call.tell_superseded().await?;
         }
@@ -210,7 +210,8 @@ impl Ended {
         cx: &Context,
     ) -> Result<Fanned, TooFew> {
         let asked = agents.len();
-        let (mut results, mut failures) = (Vec::new(), Vec::new());
+        let mut results = Vec::new();
+        let mut failures = Vec::new();
         for (agent, ended) in agents.into_iter().zip(self.0) {
             match ended {
                 Some(Ok(made)) => results.push(Branch { agent, made }),
@@ -218,7 +219,8 @@ impl Ended {
                 None => {}
             }
         }
-        let (succeeded, failed) = (results.len(), failures.len());
+        let succeeded = results.len();
+        let failed = failures.len();
         cx.attempt_state().meters.all.fanned(asked, required, succeeded, failed);
         if results.len() < required {
             let branches: Vec<_> = failures.iter().map(|(agent, f)| f.to_branch(agent)).collect();

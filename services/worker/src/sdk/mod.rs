@@ -10,6 +10,7 @@ pub(crate) mod content;
 pub(crate) mod context;
 pub(crate) mod delegation;
 pub(crate) mod error;
+pub(crate) mod failure_record;
 pub(crate) mod fanout;
 pub(crate) mod outcome;
 pub(crate) mod question;

@@ -155,13 +155,15 @@ impl Outcome {
 
     /// The call itself failed: there may be no task.
     fn refused(failure: Failure) -> Self {
-        let (text, task_id) = (failure.public_message.clone(), failure.task_id.clone());
+        let text = failure.public_message.clone();
+        let task_id = failure.task_id.clone();
         let question = String::new();
         Self { state: Ending::Failed, text, task_id, question, failure: Some(failure) }
     }
 
     fn timed_out(task_id: String) -> Self {
-        let (text, question) = (String::new(), String::new());
+        let text = String::new();
+        let question = String::new();
         Self { state: Ending::TimedOut, text, task_id, question, failure: None }
     }
 

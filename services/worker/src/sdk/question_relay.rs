@@ -181,7 +181,8 @@ async fn moved_on(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) {
 }
 
 async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> Result<(), Failure> {
-    let (tenant, id) = (call.agent.clone(), child.id.clone());
+    let tenant = call.agent.clone();
+    let id = child.id.clone();
     let request = a2a::SubscribeToTaskRequest { tenant, id };
     // No span of its own: it lasts as long as somebody thinks.
     let request = call.request(request, &call.cx.trace());

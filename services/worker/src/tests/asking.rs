@@ -19,8 +19,11 @@ use super::{
 use crate::{Action, Answer, Content, Question, reason};
 
 async fn answer(wire: &Wire, task: &Task, key: &str, message: a2a::Message, action: AnswerAction) {
-    let (task_id, attempt, key) = (task.id.to_string(), task.attempt, key.to_owned());
-    let (message, action) = (Some(message), action as i32);
+    let task_id = task.id.to_string();
+    let attempt = task.attempt;
+    let key = key.to_owned();
+    let message = Some(message);
+    let action = action as i32;
     let answer = v1::Answer { task_id, attempt, key, message, action, ..v1::Answer::default() };
     wire.say(to_worker::Body::Answer(answer)).await;
 }
@@ -183,7 +186,8 @@ async fn a_question_that_expired_is_an_error_that_may_be_caught() {
     let task = wire.assign("under-test", "").await;
     let reports = wire.reports().await;
     let Some(Body::Ask(asked)) = &reports[0].body else { panic!("{reports:?}") };
-    let (from, to) = (asked.requested_at.unwrap(), asked.expires_at.unwrap());
+    let from = asked.requested_at.unwrap();
+    let to = asked.expires_at.unwrap();
     assert_eq!(to.seconds - from.seconds, 60);
     answer(&wire, &task, "ask-1", a2a::Message::default(), AnswerAction::Expire).await;
     assert_eq!(said(&mut wire).await, ["ask ask-2"]);
@@ -209,7 +213,8 @@ async fn a_question_that_nobody_could_answer_is_not_asked() {
     })
     .await;
     let task = wire.assign("under-test", "").await;
-    let (mut asked, mut withdrawn) = (0, 0);
+    let mut asked = 0;
+    let mut withdrawn = 0;
     let bodies = wire.until_final(&task).await;
     for body in &bodies {
         asked += usize::from(matches!(body, Body::Ask(_)));

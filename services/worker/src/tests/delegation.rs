@@ -126,7 +126,8 @@ async fn the_slot_comes_back_with_the_last_of_several() {
     .await;
     let task = wire.assign("under-test", "").await;
     assert!(wire.slot(&task).await);
-    let (first, second) = (mesh.hub.sent().await, mesh.hub.sent().await);
+    let first = mesh.hub.sent().await;
+    let second = mesh.hub.sent().await;
     let (a, b) = match first.said("faultline-key") {
         Some("a") => (first, second),
         _ => (second, first),

@@ -117,7 +117,8 @@ async fn the_first_result_cancels_the_others() {
     // The losers' tasks are found by their keys, without waiting for them.
     for _ in 0..2 {
         let again = mesh.hub.sent().await;
-        let (agent, key) = (again.request.tenant.clone(), again.said("faultline-key").unwrap());
+        let agent = again.request.tenant.clone();
+        let key = again.said("faultline-key").unwrap();
         assert_eq!(key, if agent == "a" { "fanout-1/0" } else { "fanout-1/2" });
         assert!(again.request.configuration.as_ref().unwrap().return_immediately);
         again.answer(Ok(running(&format!("task-{agent}"))));

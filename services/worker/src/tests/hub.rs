@@ -226,7 +226,8 @@ impl Wire {
     }
 
     pub(super) async fn go_on(&self, task: &Task) {
-        let (task_id, attempt) = (task.id.to_string(), task.attempt);
+        let task_id = task.id.to_string();
+        let attempt = task.attempt;
         self.say(to_worker::Body::GoOn(v1::GoOn { task_id, attempt })).await;
     }
 

@@ -108,7 +108,8 @@ impl Agent for Watched {
 
 #[tokio::test]
 async fn what_the_coordinator_wants_forgotten_is_dropped_without_a_word() {
-    let (begun, dropped) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let begun = Arc::new(Semaphore::new(0));
+    let dropped = Arc::new(Semaphore::new(0));
     let offer = Offer::new("watched", Watched(Arc::clone(&begun), Arc::clone(&dropped)));
     let (mut mesh, wire) = Mesh::start(vec![offer]).await;
     let task = wire.assign("watched", "").await;

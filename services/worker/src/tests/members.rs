@@ -27,7 +27,8 @@ impl Drop for Pair {
 }
 
 async fn start(offers: Vec<Offer>) -> (Pair, Wire) {
-    let (mut one, mut other) = (Hub::start().await, Hub::start().await);
+    let mut one = Hub::start().await;
+    let mut other = Hub::start().await;
     let coordinators = format!("{},{}", one.address, other.address);
     let (_drain, worker) = start_worker_at(coordinators, offers, |_| {}).await;
     tokio::select! {
@@ -46,7 +47,8 @@ async fn a_worker_whose_coordinator_breaks_goes_to_another_with_its_work_at_once
     let (mut pair, mut wire) = start(vec![]).await;
     let task = wire.assign("script", "ask ready?; chunk done").await;
     assert!(matches!(wire.reports().await.last().unwrap().body, Some(Body::Ask(_))));
-    let (worker_id, broke) = (wire.hello.worker_id.clone(), Instant::now());
+    let worker_id = wire.hello.worker_id.clone();
+    let broke = Instant::now();
     drop(wire);
     let mut wire = pair.there.attached().await;
     assert!(broke.elapsed() < Duration::from_millis(50), "it paused: {:?}", broke.elapsed());

@@ -195,7 +195,8 @@ async fn a_successor_knows_that_it_is_inside_of_a_try() {
 async fn what_a_delegated_task_made_is_put_on_this_one_and_saved() {
     let (mut mesh, mut wire) = Mesh::start(vec![]).await;
     let task = wire.assign("script", "delegate other { chunk $answer; data {\"a\": 1} }").await;
-    let (mut bodies, mut released) = (Vec::new(), Vec::new());
+    let mut bodies = Vec::new();
+    let mut released = Vec::new();
     let sent = mesh.hub.sent().await;
     assert_eq!(sent.request.tenant, "other");
     assert_eq!(sent.message().parts, Content::from("chunk $answer; data {\"a\": 1}").0);

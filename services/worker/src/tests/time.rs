@@ -20,7 +20,9 @@ async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {
         cx.artifact("left", format!("{} {}", before.as_millis(), after.as_millis())).await
     })
     .await;
-    let (id, attempt, agent) = (TaskId::new(), 1, "under-test".to_owned());
+    let id = TaskId::new();
+    let attempt = 1;
+    let agent = "under-test".to_owned();
     let task = Task { id, attempt, agent, text: String::new() };
     let assign = v1::Assign { remaining_ms: Some(60_000), ..task.assign() };
     wire.say(to_worker::Body::Assign(assign)).await;

@@ -221,7 +221,8 @@ fn delegate(piece: &Piece<'_>, rest: &str) -> Result<Instruction, ScriptError> {
     let (agent, rest) = word(rest);
     match (check_agent_name(agent), block(rest)) {
         (Ok(()), Some((script, ""))) => {
-            let (agent, script) = (agent.to_owned(), script.trim().to_owned());
+            let agent = agent.to_owned();
+            let script = script.trim().to_owned();
             Ok(Instruction::Delegate { agent, script })
         }
         _ => Err(piece.expected("an agent and { its script } after 'delegate'")),

@@ -58,9 +58,10 @@ pub(super) async fn run(cx: &Context, script: &Script, drills: bool) -> Result<(
     }
     while let Some(instruction) = next(&place) {
         place.next += 1;
-        let stepped = match is_harmful(instruction) && !drills {
-            true => Err(no_drills(instruction)),
-            false => step(cx, instruction, &mut place).await,
+        let stepped = if is_harmful(instruction) && !drills {
+            Err(no_drills(instruction))
+        } else {
+            step(cx, instruction, &mut place).await
         };
         let save = match stepped {
             Ok(save) => save,
@@ -162,7 +163,8 @@ async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Res
 fn joined(fanned: &Fanned) -> Vec<(&str, Vec<a2a::Part>)> {
     let mut all: Vec<(&str, Vec<a2a::Part>)> = Vec::new();
     for artifact in fanned.results.iter().flat_map(|branch| branch.made.artifacts()) {
-        let (name, parts) = (artifact.artifact_id.as_str(), artifact.parts.iter().cloned());
+        let name = artifact.artifact_id.as_str();
+        let parts = artifact.parts.iter().cloned();
         match all.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => known.extend(parts),
             None => all.push((name, parts.collect())),

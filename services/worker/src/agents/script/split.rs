@@ -32,7 +32,8 @@ pub(super) fn pieces(source: &str, line: usize) -> Result<Vec<Piece<'_>>, Script
     let mut cutter = Cutter { source, at: 0, line, fresh: true };
     // The line of every brace that is open.
     let mut open: Vec<usize> = Vec::new();
-    let (mut start, mut first) = (0, None);
+    let mut start = 0;
+    let mut first = None;
     while let Some(c) = cutter.next() {
         let cut = matches!(c, ';' | '\n') && open.is_empty();
         if cut {

@@ -3,13 +3,12 @@
 
 use faultline_chassis::{TraceContext, limits};
 use faultline_proto::{
-    a2a, reason,
+    a2a,
     v1::{self, AnswerAction, Interrupt, report::Body},
 };
 use tokio::time::Instant;
 
-use super::Attempt;
-use crate::Error;
+use super::{Attempt, Refused};
 
 /// An answer as it came.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,7 +60,7 @@ impl Attempt {
     }
 
     /// Asks, unless this is asked or answered already, and waits for the answer.
-    pub(crate) async fn ask(&self, question: Interrupt) -> Result<Given, Error> {
+    pub(crate) async fn ask(&self, question: Interrupt) -> Result<Given, Refused> {
         let key = question.key.clone();
         let mut body = Some(Body::Ask(question));
         let mut crowded = false;
@@ -85,13 +84,15 @@ impl Attempt {
         })
         .await?;
         if crowded {
-            let text = format!("{} questions are open already", limits::OPEN_QUESTIONS_MAX);
-            return Err(Error::new(&reason::RESOURCE_EXHAUSTED).because(text));
+            return Err(Refused::TooManyQuestions);
         }
         let _asking = Asking { attempt: self, key: &key };
-        let answered = self.until(|state| match state.told_to_stop() {
-            true => Some(Err(Error::stopped())),
-            false => state.answers.get(&key).cloned().map(Ok),
+        let answered = self.until(|state| {
+            if state.told_to_stop() {
+                Some(Err(Refused::Stopped))
+            } else {
+                state.answers.get(&key).cloned().map(Ok)
+            }
         });
         answered.await
     }

@@ -38,12 +38,12 @@ impl Attempt {
     }
 
     fn span(&self, tracing: &Tracing) -> Span {
-        let name = format_args!("attempt {}", self.hosted.name);
+        let name = format_args!("attempt {}", self.names.agent);
         let mut span =
             Span::named(SpanKind::Server, tracing.own.clone(), &tracing.parent, None, name);
-        span.role("worker").agent(&self.hosted.name, &self.task_id, &self.context_id);
+        span.role("worker").agent(&self.names.agent, &self.task_id, &self.context_id);
         span.set("faultline.attempt", self.key.attempt);
-        span.set_non_empty("faultline.worker", &self.hosted.worker);
+        span.set_non_empty("faultline.worker", &self.names.worker);
         span
     }
 

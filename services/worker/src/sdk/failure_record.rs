@@ -1,0 +1,149 @@
+//! The failure record of an attempt: an error of the agent becomes a failure with its origin or one
+//! more hop, bounded to the size that the mesh accepts, and is logged once.
+
+use faultline_chassis::limits;
+use faultline_proto::{
+    Failure, a2a,
+    advice::REMOTE_SETUP,
+    disposition::FLOW_ERROR,
+    reason,
+    v1::{self, Origin, Plane, Severity, report::Body},
+};
+use prost::Message as _;
+
+use crate::{
+    Content, Context, Error,
+    attempt::state::Attempt,
+    sdk::error::{Kind, Rejected},
+};
+
+/// The longest text of a rejection; the rest is cut.
+const REJECTION_BYTES_MAX: usize = 64 * 1024;
+
+/// A message of the agent in its task.
+pub(crate) fn attempt_message(attempt: &Attempt, content: impl Into<Content>) -> a2a::Message {
+    a2a::Message {
+        message_id: uuid::Uuid::now_v7().to_string(),
+        context_id: attempt.context_id.clone(),
+        task_id: attempt.task_id().to_owned(),
+        role: a2a::Role::Agent as i32,
+        parts: content.into().0,
+        ..a2a::Message::default()
+    }
+}
+
+/// The message of a rejection. Its record, if it has one, is where every failure of a task is.
+pub(crate) fn rejection(
+    attempt: &Attempt,
+    Rejected { mut text, failure }: Rejected,
+) -> a2a::Message {
+    text.truncate(text.floor_char_boundary(REJECTION_BYTES_MAX));
+    let mut message = attempt_message(attempt, text);
+    if let Some(failure) = failure {
+        let said = failure.public_message.clone();
+        let failure = complete(attempt, failure, FLOW_ERROR).because(said);
+        let failure = Failure::from_record(bounded(failure));
+        message.metadata = Some(failure.to_metadata(a2a::TaskState::Rejected));
+    }
+    message
+}
+
+/// Completes the record, logs it and marks the span.
+pub(crate) fn failed(attempt: &Attempt, failure: Failure, error_type: &str) -> Body {
+    attempt.wake_span();
+    let failure = complete(attempt, failure, error_type);
+    attempt.span_failed(&failure);
+    Body::Failed(bounded(failure))
+}
+
+/// What failed although the agent goes on: its span has seen it, and is no error.
+pub(crate) fn tolerated(cx: &Context, error: Error) -> Result<Body, Error> {
+    let attempt = cx.attempt_state();
+    let failure = match error.normalised(&cx.hosted().policy).into_kind() {
+        Kind::Failed(told) => told.failure,
+        Kind::Rejected(Rejected { text, failure }) => {
+            failure.unwrap_or_else(|| Failure::new(&reason::TASK_REJECTED).because(text))
+        }
+        Kind::Stopped => return Err(Error::stopped()),
+    };
+    let failure = failure.with_severity(Severity::Recoverable);
+    let failure = complete(attempt, failure, FLOW_ERROR);
+    attempt.span_saw(&failure);
+    Ok(Body::Tolerated(bounded(failure)))
+}
+
+/// Gives a failure what only its attempt knows. One that came from another agent was logged there:
+/// this one only adds itself to the chain.
+fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
+    let names = &attempt.names;
+    let failure = failure.with_plane(Plane::Execution);
+    let (failure, service) = if is_of_setup(&failure) {
+        let record = v1::Failure { origin: None, ..failure.into_record() };
+        (Failure::from_record(record), REMOTE_SETUP)
+    } else {
+        (failure, "worker")
+    };
+    if failure.origin.is_some() {
+        let failure = failure.wrap(&names.agent, attempt.task_id(), &attempt.context_id);
+        let failure = failure.with_hop_span(attempt.trace().span_id());
+        tracing::debug!(failure.id = %failure.id, task.id = %attempt.key.task_id, "passed on");
+        failure
+    } else {
+        let origin = Origin {
+            agent: names.agent.clone(),
+            service: service.to_owned(),
+            worker: names.worker.clone(),
+        };
+        let trace = attempt.trace();
+        let failure = match failure.error_type.as_str() {
+            "" => failure.with_error_type(error_type),
+            _ => failure,
+        };
+        let failure = failure
+            .with_task(attempt.task_id(), &attempt.context_id)
+            .with_trace(trace.trace_id(), trace.span_id())
+            .born_at(origin);
+        log(attempt, &failure);
+        failure
+    }
+}
+
+/// The agent stands for a remote one, and says that its own configuration is wrong: a service
+/// without an agent and without a chain.
+fn is_of_setup(failure: &Failure) -> bool {
+    let named = |origin: &Origin| origin.service == REMOTE_SETUP && origin.agent.is_empty();
+    failure.origin.as_ref().is_some_and(named) && failure.causes.is_empty()
+}
+
+/// Read back as a peer would read it, which cuts what an agent made too long.
+fn bounded(failure: Failure) -> v1::Failure {
+    let mut record = Failure::from_record(failure.into_record()).into_record();
+    if record.encoded_len() > limits::MESSAGE_BYTES_MAX {
+        record.violations.clear();
+    }
+    record
+}
+
+/// The one line about it. What the caller was not told needs somebody to look; the rest is a
+/// business of agent and caller.
+fn log(attempt: &Attempt, failure: &Failure) {
+    macro_rules! line {
+        ($level:ident, $($detail:tt)*) => {
+            tracing::$level!(
+                failure.id = %failure.id,
+                task.id = %attempt.key.task_id,
+                trace.id = %failure.trace_id,
+                agent = %attempt.names.agent,
+                attempt = attempt.key.attempt,
+                reason = %failure.reason,
+                $($detail)*
+                "task failed: {}",
+                failure.public_message
+            )
+        };
+    }
+    match failure.private() {
+        Some(private) => line!(warn, detail = private.for_log(),),
+        None => line!(debug,),
+    }
+}
