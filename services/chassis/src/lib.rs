@@ -5,6 +5,7 @@
 //! `grpc`, `net` < `auth` < `client` < `telemetry`, `metrics` < `server` < `process`. The public
 //! paths are flat: `faultline_chassis::tls` is `net/tls.rs`.
 
+pub mod backoff;
 pub mod config;
 pub mod drain;
 pub mod error_chain;

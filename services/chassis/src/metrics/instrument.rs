@@ -3,11 +3,13 @@
 
 use std::{
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
+
+use parking_lot::RwLock;
 
 use super::set::{Kind, Point, Set, Value};
 use crate::limits;
@@ -267,7 +269,7 @@ impl<T: Cell, const N: usize> Series<T, N> {
     }
 
     pub(super) fn read(&self) -> Set {
-        let cells = self.cells.read().unwrap_or_else(PoisonError::into_inner);
+        let cells = self.cells.read();
         let scale = self.def.unit.scale();
         let points = cells.iter().map(|member| Point {
             labels: member.labels.iter().map(|label| label.to_string()).collect(),
@@ -286,7 +288,7 @@ impl<T: Cell, const N: usize> Family<T, N> {
 
     /// Does something with the member of these labels, which is made if there is none.
     pub fn at(&self, labels: [&str; N], work: impl FnOnce(&T)) {
-        let cells = self.0.cells.read().unwrap_or_else(PoisonError::into_inner);
+        let cells = self.0.cells.read();
         match find(&cells, labels) {
             Ok(at) => work(&cells[at].cell),
             Err(_) => {
@@ -298,7 +300,7 @@ impl<T: Cell, const N: usize> Family<T, N> {
 
     /// The same to keep.
     pub fn with(&self, labels: [&str; N]) -> T {
-        let cells = self.0.cells.read().unwrap_or_else(PoisonError::into_inner);
+        let cells = self.0.cells.read();
         match find(&cells, labels) {
             Ok(at) => cells[at].cell.clone(),
             Err(_) => {
@@ -309,7 +311,7 @@ impl<T: Cell, const N: usize> Family<T, N> {
     }
 
     fn made(&self, labels: [&str; N]) -> T {
-        let mut cells = self.0.cells.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cells = self.0.cells.write();
         let known = find(&cells, labels).is_ok();
         let labels = match cells.len() < limits::METRIC_SERIES_MAX || known {
             true => labels,

@@ -14,13 +14,9 @@ mod process;
 mod set;
 pub mod text;
 
-use std::{
-    any::Any,
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
-};
+use std::{any::Any, collections::BTreeMap, fmt, sync::Arc, time::SystemTime};
+
+use parking_lot::Mutex;
 
 pub use instrument::{
     CALL_BOUNDS, Cell, Counter, Def, Family, Gauge, GaugeGuard, Histogram, OTHER, SIZE_BOUNDS,
@@ -110,7 +106,7 @@ impl Metrics {
     }
 
     fn family<T: Cell, const N: usize>(&self, def: &Def<N>) -> Family<T, N> {
-        let mut families = self.0.families.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut families = self.0.families.lock();
         let known = families.entry(def.name).or_insert_with(|| Arc::new(Series::<T, N>::new(*def)));
         let known: Arc<dyn Any + Send + Sync> = Arc::clone(known) as _;
         Family::new(known.downcast().expect("a metric has one kind and one number of labels"))
@@ -118,7 +114,7 @@ impl Metrics {
 
     /// Asks `look` whenever somebody wants to know; when it says false it is not asked again.
     pub fn observe(&self, look: impl Fn(&mut Observed) -> bool + Send + Sync + 'static) {
-        let mut observers = self.0.observers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut observers = self.0.observers.lock();
         observers.push(Box::new(look));
     }
 
@@ -128,10 +124,10 @@ impl Metrics {
         process::observe(&mut seen);
         seen.gauge(&TARGET, [&self.0.service, env!("CARGO_PKG_VERSION")], 1.);
         {
-            let mut observers = self.0.observers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut observers = self.0.observers.lock();
             observers.retain(|look| look(&mut seen));
         }
-        let families = self.0.families.lock().unwrap_or_else(PoisonError::into_inner);
+        let families = self.0.families.lock();
         let families: Vec<_> = families.values().map(Arc::clone).collect();
         let mut sets = seen.0;
         sets.extend(families.iter().map(|family| family.collect()).map(|set| (set.name, set)));

@@ -2,13 +2,9 @@
 //! in one. Addresses mean the same, so nothing above knows which of the two it is on, but they are
 //! nobody else's: tests that run side by side cannot meet. Who makes none is on the machine's.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, io, net::SocketAddr, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{DuplexStream, duplex},
     net::{TcpListener, TcpStream},
@@ -77,7 +73,7 @@ impl Network {
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -9,13 +9,14 @@ use std::{
     mem,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, Sleep, sleep},
@@ -57,7 +58,7 @@ struct Signals {
 impl Warning {
     /// Cancelled at the next stall.
     pub(crate) fn token(&self) -> CancellationToken {
-        self.0.next_stall.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.next_stall.lock().clone()
     }
 
     /// Whether bytes wait at this moment for the peer to take them.
@@ -66,7 +67,7 @@ impl Warning {
     }
 
     fn give(&self) {
-        mem::take(&mut *self.0.next_stall.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
+        mem::take(&mut *self.0.next_stall.lock()).cancel();
     }
 
     fn set_blocked(&self, is_blocked: bool) {

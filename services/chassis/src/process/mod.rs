@@ -25,6 +25,7 @@ use self::{
     exit::Exit,
 };
 use crate::{
+    backoff::Backoff,
     config::Environment,
     drain::Drain,
     limits,
@@ -37,7 +38,10 @@ use crate::{
 };
 
 /// How long a service waits for another before the log says so.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WAIT_WARNING_AFTER: Duration = Duration::from_secs(2);
+/// The pauses between two looks at the other service.
+const POLL: Backoff =
+    Backoff::new(Duration::from_millis(10), Duration::from_millis(250)).without_jitter();
 /// How much longer than its drain a process may take before it is cut off.
 const DRAIN_SLACK: Duration = Duration::from_millis(500);
 
@@ -198,14 +202,13 @@ where
     F: Future<Output = bool>,
 {
     let looking = async {
-        let mut pause = Duration::from_millis(10);
+        let mut pauses = POLL.start();
         while !is_so().await {
-            sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(250));
+            sleep(pauses.next_pause()).await;
         }
     };
     let wondering = async {
-        sleep(PATIENCE).await;
+        sleep(WAIT_WARNING_AFTER).await;
         tracing::warn!("waiting for {what}");
         std::future::pending::<()>().await;
     };

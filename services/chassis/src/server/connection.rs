@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use faultline_proto::Failure;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -84,7 +85,7 @@ impl Connection {
     /// Charges an answer whose stream has ended while the peer took nothing. A peer without room
     /// for it loses its connection.
     fn charge_blocked(&self) {
-        let mut blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocked = self.blocked.lock();
         match self.address.acquire(Resource::UnreadBytes, limits::BLOCKED_ANSWER_BYTES) {
             Ok(taken) => blocked.push(taken),
             Err(_) => self.overrun.cancel(),
@@ -100,7 +101,7 @@ impl Connection {
                 return;
             }
             if !self.warning.is_blocked() {
-                self.blocked.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                self.blocked.lock().clear();
             }
             let next = self.period.load(Relaxed).wrapping_add(1);
             if self.unread[next % 2].load(Relaxed) > 0 {

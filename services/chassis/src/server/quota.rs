@@ -5,13 +5,14 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use faultline_proto::{Failure, reason};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::address::{Cidr, grouped};
 
@@ -137,8 +138,7 @@ impl QuotaTable {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<IpAddr, Weak<Address>>> {
-        // No code that can panic runs under the lock.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -26,6 +26,7 @@ use super::{
     wire,
 };
 use crate::{
+    backoff::Backoff,
     error_chain, limits,
     net::{
         dial::Connector,
@@ -36,6 +37,7 @@ use crate::{
 /// Between two attempts to reach a collector that is away.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+const BACKOFF: Backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
 /// What is read of an answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// What the names of attributes follow.
@@ -154,7 +156,7 @@ impl Courier {
     async fn insist(&mut self, batch: Batch) {
         let count = batch.count as u64;
         let body = self.wrap(&batch);
-        let mut pause = PAUSE_MIN;
+        let mut pauses = BACKOFF.start();
         loop {
             match self.post(body.clone()).await {
                 Answer::Taken => return self.tell_recovery(),
@@ -173,12 +175,11 @@ impl Courier {
                         return;
                     }
                     let asked = after.unwrap_or_default().min(PAUSE_MAX);
-                    let wait = pause.mul_f64(rand::random_range(0.5..1.0)).max(asked);
+                    let wait = pauses.next_pause().max(asked);
                     tokio::select! {
                         () = sleep(wait) => {}
                         () = self.closing(), if self.end.is_none() => {}
                     }
-                    pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
         }

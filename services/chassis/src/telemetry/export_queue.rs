@@ -1,11 +1,9 @@
 //! What waits to be exported: bounded, so that a collector that is slow or gone costs the oldest
 //! of it and never a task. Whoever puts something in copies bytes under a lock and goes on.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
-};
+use std::{collections::VecDeque, sync::OnceLock};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::wire;
@@ -102,7 +100,7 @@ impl ExportQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     pub(super) fn push(&self, record: &[u8]) {

@@ -1,9 +1,10 @@
 //! Two ways to hold a span: by several who do not know which of them is the last, and by a call
 //! that may be dropped before it is answered.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use faultline_proto::{Failure, a2a, v1};
+use parking_lot::Mutex;
 
 use super::TraceContext;
 use super::{Span, SpanKind, child_context, link};
@@ -22,7 +23,7 @@ impl SharedSpan {
     /// Says something of it, if anybody listens.
     pub fn with(&self, say: impl FnOnce(&mut Span)) {
         if let Some(span) = &self.0 {
-            say(&mut span.lock().unwrap_or_else(PoisonError::into_inner));
+            say(&mut span.lock());
         }
     }
 }
