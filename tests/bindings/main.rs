@@ -17,7 +17,7 @@ mod random;
 mod streams;
 mod versions;
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_tests::{A2aEndpoint, Binding, in_process};
 use faultline_worker::Worker;
 use tempfile::TempDir;
@@ -49,7 +49,7 @@ pub(crate) use on_every_binding;
 
 /// A mesh in this process and a door into it.
 struct Running {
-    mesh: Mesh,
+    mesh: LocalMesh,
     endpoint: A2aEndpoint,
     _dir: TempDir,
 }
@@ -70,7 +70,7 @@ async fn start_with(binding: Binding, change: impl FnOnce(&mut Config)) -> Runni
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mut config = in_process(dir.path());
     change(&mut config);
-    let mut mesh = Mesh::start(config).await.expect("a mesh starts");
+    let mut mesh = LocalMesh::start(config).await.expect("a mesh starts");
     let build = |config| agents::picky().into_iter().fold(Worker::new(config), Worker::offer);
     mesh.attach(faultline_worker::Config::default(), build).await.expect("a worker attaches");
     let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr());

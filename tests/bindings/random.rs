@@ -7,7 +7,7 @@ mod v1;
 
 use std::collections::BTreeSet;
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_tests::{Rpc, in_process, task};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ async fn try_all(way: Way) {
     eprintln!("again with FAULTLINE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
-    let mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+    let mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let rpc = Rpc::at(mesh.gateway_addr());
     let mut known = Known::default();
     let mut went_well = BTreeSet::new();
@@ -92,7 +92,7 @@ async fn try_all(way: Way) {
         assert_eq!(rpc.inspect(id).await["task"]["id"], id);
     }
     mesh.stop().await.expect("the mesh leaves in order");
-    let mesh = Mesh::start(in_process(dir.path())).await.expect("the store is read again");
+    let mesh = LocalMesh::start(in_process(dir.path())).await.expect("the store is read again");
     let after = listed(&Rpc::at(mesh.gateway_addr())).await;
     let ids = |tasks: &[Value]| tasks.iter().map(|t| task::id(t).to_owned()).collect::<Vec<_>>();
     let mut was = ids(&before);
@@ -262,7 +262,7 @@ async fn noise_is_answered_in_json() {
     eprintln!("again with FAULTLINE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
-    let mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+    let mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let rpc = Rpc::at(mesh.gateway_addr());
     let paths = ["/", "/agents/echo", "/message:send", "/message:stream", "/tasks/x:cancel"];
     for _ in 0..CASES {

@@ -9,7 +9,7 @@ use std::{
     sync::OnceLock,
 };
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_chassis::{
     Network,
     config::Environment,
@@ -471,7 +471,7 @@ async fn a_mesh_starts_from_what_its_pods_are_told() {
     config.gateway.listen.set_ip(POD);
     config.coordinator.listen.set_ip(POD);
     assert!(!config.gateway.insecure && !config.coordinator.insecure);
-    let mesh = Mesh::start(config.clone()).await.expect("a mesh starts");
+    let mesh = LocalMesh::start(config.clone()).await.expect("a mesh starts");
     let client = |token: Option<&str>| {
         let network = config.mesh.network.clone().expect("it was given one");
         let builder = Client::builder(&mesh.url()).network(network);

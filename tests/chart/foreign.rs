@@ -202,7 +202,7 @@ fn an_hpa_reads_what_was_scraped_from_its_own_release() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_coordinator_understands_the_trigger() {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
-    let mesh = faultline::Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+    let mesh = faultline::LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let dial = Dial { address: format!("http://{}", mesh.hub_addr()), ..Dial::default() };
     let mut scaler = ExternalScalerClient::new(Channel::lazy(&dial).expect("an address"));
     for size in &SIZES[1..3] {

@@ -3,7 +3,7 @@
 
 use std::process::Stdio;
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_proto::{
     a2a::{
         CancelTaskRequest, ListTasksRequest, Message as A2aMessage, Part, Role, SendMessageRequest,
@@ -21,7 +21,7 @@ use crate::{PATIENCE, agents, install};
 
 /// A mesh with one task, which asks for an approval.
 struct Asking {
-    mesh: Mesh,
+    mesh: LocalMesh,
     rpc: Rpc,
     task: String,
     _dir: tempfile::TempDir,
@@ -30,7 +30,7 @@ struct Asking {
 impl Asking {
     async fn start() -> Self {
         let dir = tempfile::tempdir().expect("there is room");
-        let mut mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+        let mut mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
         let build = |config| agents::offers().into_iter().fold(Worker::new(config), Worker::offer);
         mesh.attach(faultline_worker::Config::default(), build).await.expect("a worker attaches");
         let rpc = Rpc::at(mesh.gateway_addr());

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_gateway::{Scope, Token};
 use faultline_tests::in_process;
 use faultline_worker::Worker;
@@ -96,11 +96,11 @@ async fn install() -> PathBuf {
 /// Three meshes.
 struct Running {
     /// Agents that work, fail and ask, and ten thousand tasks that are over.
-    busy: Mesh,
+    busy: LocalMesh,
     /// One that knows its callers.
-    locked: Mesh,
+    locked: LocalMesh,
     /// One that nobody ever came to, where operators only look.
-    empty: Mesh,
+    empty: LocalMesh,
     _dirs: [TempDir; 3],
 }
 
@@ -113,7 +113,7 @@ impl Running {
         faultline_coordinator::seed(&past::store(dirs[0].path()), past::tasks())
             .await
             .expect("a store can be filled");
-        let mut busy = Mesh::start(config).await.expect("a mesh starts");
+        let mut busy = LocalMesh::start(config).await.expect("a mesh starts");
         for name in ["worker-eu-1", "worker-eu-2"] {
             let config = faultline_worker::Config {
                 name: Some(name.to_owned()),
@@ -133,12 +133,12 @@ impl Running {
             scopes: scopes.to_vec(),
         };
         config.auth.token = TOKENS.map(token).to_vec();
-        let locked = Mesh::start(config).await.expect("a mesh starts");
+        let locked = LocalMesh::start(config).await.expect("a mesh starts");
 
         let mut config = in_process(dirs[2].path());
         config.worker.agents.clear();
         config.gateway.operators_act = false;
-        let empty = Mesh::start(config).await.expect("a mesh starts");
+        let empty = LocalMesh::start(config).await.expect("a mesh starts");
         Self { busy, locked, empty, _dirs: dirs }
     }
 }

@@ -1,7 +1,7 @@
 //! The advice beside a failure, through a whole mesh: for callers with the task and with an error,
 //! for operators in their view, and never in contradiction to the retry that was or was not made.
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_tests::{
     Rpc, in_process,
     rpc::{answer, message},
@@ -26,9 +26,9 @@ impl Agent for Refunds {
     }
 }
 
-async fn start() -> (Mesh, Rpc, tempfile::TempDir) {
+async fn start() -> (LocalMesh, Rpc, tempfile::TempDir) {
     let dir = tempfile::tempdir().expect("there is room for files");
-    let mut mesh = Mesh::start(in_process(dir.path())).await.expect("the mesh starts");
+    let mut mesh = LocalMesh::start(in_process(dir.path())).await.expect("the mesh starts");
     let offer = Offer::new("refunds", Refunds);
     mesh.attach(Config::default(), |config| Worker::new(config).offer(offer))
         .await

@@ -1,7 +1,7 @@
 //! What agents do that they did not mean to: panic, write without end, get a script that cannot be
 //! read.
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_tests::{
     Plan, Rpc, in_process,
     rpc::message,
@@ -54,7 +54,7 @@ impl Agent for Greedy {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_never_stops_writing_is_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mut mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let offer = Offer::new("greedy", Greedy);
     mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr());
@@ -91,7 +91,7 @@ async fn an_agent_that_never_stops_writing_is_stopped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_that_cannot_be_read_names_its_line() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     for (script, line, part) in [
         ("say a\n\nslep 2s; say b", "line 3:", "slep 2s"),
@@ -115,7 +115,7 @@ async fn a_script_that_cannot_be_read_names_its_line() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejection_says_why_and_is_no_failed_task() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let (trace_id, header) = crate::trace();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script").header("traceparent", header);
     let task = rpc.send("say looking; reject not my kind of work").await;

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, io};
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_proto::{a2a, json, status};
 use faultline_tests::{
     Rpc, in_process,
@@ -87,9 +87,9 @@ impl Agent for Orders {
     }
 }
 
-async fn start() -> (Rpc, Mesh, TempDir) {
+async fn start() -> (Rpc, LocalMesh, TempDir) {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
-    let mut mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+    let mut mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let offer = Offer::new("orders", Orders).recognise::<Missing>().normalise(|error| {
         let sources = std::iter::successors(Some(error), |&error| error.source());
         let io = sources.filter_map(|e| e.downcast_ref::<io::Error>()).next()?;

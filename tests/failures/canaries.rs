@@ -4,7 +4,7 @@
 
 use std::{error, fmt, fs, io, path::Path};
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_chassis::{Drain, Secret};
 use faultline_tests::{
     A2aEndpoint, Binding, Rpc, in_process,
@@ -128,7 +128,7 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     config.mesh.token = Some(Secret::new("canary-of-the-mesh").unwrap());
-    let mut mesh = Mesh::start(config).await.unwrap();
+    let mut mesh = LocalMesh::start(config).await.unwrap();
     let leaky = Offer::new("leaky", Leaky);
     let build = |config| Worker::new(config).offer(leaky);
     mesh.attach(faultline_worker::Config::default(), build).await.unwrap();
@@ -205,7 +205,7 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
     let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("canary");
-    let mesh = Mesh::start(Config::local(&data).on_free_ports()).await.unwrap();
+    let mesh = LocalMesh::start(Config::local(&data).on_free_ports()).await.unwrap();
     let proxy = RecordingProxy::to(mesh.gateway_addr()).await;
     let rpc = Rpc::at(proxy.address);
     let sent = rpc.agent("echo").send("before").await;
@@ -284,7 +284,7 @@ async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
     let sha256 = "4b598de5faa6a2208f99f7b8a6b61378ac7d7a36d9524056e9be61c17c37667f";
     let token = json!({"token": [{"sha256": sha256, "principal": "acme", "agents": ["script"]}]});
     config.auth = serde_json::from_value(token).unwrap();
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     let proxy = RecordingProxy::to(mesh.gateway_addr()).await;
     let mut said = Vec::new();
     for binding in Binding::ALL {

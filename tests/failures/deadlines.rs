@@ -3,7 +3,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_tests::{
     Plan, Rpc, in_process,
     rpc::{answer, message},
@@ -41,7 +41,7 @@ impl Agent for Hop {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_innermost_hop_runs_out_first_and_the_chain_names_it() {
     let dir = tempfile::tempdir().unwrap();
-    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mut mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let hops = [("top", Some("middle")), ("middle", Some("bottom")), ("bottom", None)];
     let build = |config| {
         let offers = hops.map(|(name, next)| Offer::new(name, Hop(next)));
@@ -94,7 +94,7 @@ async fn a_task_in_a_queue_runs_out_too() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     config.worker.slots = 1;
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     let script = Rpc::at(mesh.gateway_addr()).agent("script");
     let first = script.send_immediately("sleep 60s").await;
     let second = script.header(TIMEOUT, 200).send("chunk x").await;
@@ -107,7 +107,7 @@ async fn a_task_in_a_queue_runs_out_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_human_may_take_longer_than_the_task() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let script = Rpc::at(mesh.gateway_addr()).agent("script");
     let asked = script.header(TIMEOUT, 1000).send("delegate script { ask \"well?\" }").await;
     assert_eq!(task::state(&asked), INPUT_REQUIRED);
@@ -167,7 +167,7 @@ impl Agent for Late {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_cannot_be_in_time_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
-    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mut mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let (told, hears) = oneshot::channel();
     let offer = Offer::new("late", Late(Mutex::new(Some(told)))).timeout(Duration::from_secs(1));
     mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
@@ -204,7 +204,7 @@ async fn time_goes_on_where_it_was_when_the_coordinator_comes_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn patience_ends_a_call_and_a_deadline_ends_a_task() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let script = Rpc::at(mesh.gateway_addr()).agent("script").header("prefer", "wait=1");
     let refused = script.call("SendMessage", message("sleep 1500ms; chunk x")).await.unwrap_err();
     assert_eq!(refused["code"], -31004, "{refused}");

@@ -1,7 +1,7 @@
 //! Work given to several agents at once: how many have to do it, what becomes of the rest, and what
 //! the task says when it had to go on with less.
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_tests::{
     Rpc, in_process,
     rpc::{answer, message},
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 struct Running {
     rpc: Rpc,
     script: Rpc,
-    _mesh: Mesh,
+    _mesh: LocalMesh,
     _dir: TempDir,
 }
 
@@ -35,7 +35,7 @@ async fn start() -> Running {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mut config = in_process(dir.path());
     config.worker.slots = 1;
-    let mut mesh = Mesh::start(config).await.expect("a mesh starts");
+    let mut mesh = LocalMesh::start(config).await.expect("a mesh starts");
     let down = Offer::new("down", Down);
     mesh.attach(Config::default(), |config| Worker::new(config).offer(down))
         .await

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use faultline::{Mesh, remote::Remote};
+use faultline::{LocalMesh, remote::Remote};
 use faultline_tests::{
     Rpc, in_process,
     rpc::answer,
@@ -23,18 +23,18 @@ use faultline_worker::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-async fn start(offers: Vec<Offer>) -> (Rpc, Mesh, TempDir) {
+async fn start(offers: Vec<Offer>) -> (Rpc, LocalMesh, TempDir) {
     start_beside(offers, &[]).await
 }
 
 /// With agents of another mesh besides, each under a name of ours and its own URL.
-async fn start_beside(offers: Vec<Offer>, remotes: &[(&str, String)]) -> (Rpc, Mesh, TempDir) {
+async fn start_beside(offers: Vec<Offer>, remotes: &[(&str, String)]) -> (Rpc, LocalMesh, TempDir) {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mut config = in_process(dir.path());
     for (name, card) in remotes.iter().cloned() {
         config.remote.insert(name.to_owned(), Remote { card, ..Remote::default() });
     }
-    let mut mesh = Mesh::start(config).await.expect("a mesh starts");
+    let mut mesh = LocalMesh::start(config).await.expect("a mesh starts");
     let offered = |config| offers.into_iter().fold(Worker::new(config), Worker::offer);
     mesh.attach(Config::default(), offered).await.expect("a worker attaches");
     (Rpc::at(mesh.gateway_addr()), mesh, dir)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use faultline::{
-    Mesh,
+    LocalMesh,
     remote::Remote,
     testing::{Peer, Reply},
 };
@@ -19,14 +19,14 @@ use faultline_tests::{
 use serde_json::{Value, json};
 
 /// A mesh whose remote agents are these peers, by name.
-async fn with(dir: &Path, peers: &[(&str, &Peer)]) -> (Mesh, Rpc) {
+async fn with(dir: &Path, peers: &[(&str, &Peer)]) -> (LocalMesh, Rpc) {
     let mut config = in_process(dir);
     config.coordinator.retry_base_ms = 20;
     for (name, peer) in peers {
         let remote = Remote { card: peer.url(), ..Remote::default() };
         config.remote.insert((*name).to_owned(), remote);
     }
-    let mesh = Mesh::start(config).await.expect("a mesh starts");
+    let mesh = LocalMesh::start(config).await.expect("a mesh starts");
     let rpc = Rpc::at(mesh.gateway_addr());
     (mesh, rpc)
 }
@@ -133,7 +133,7 @@ async fn a_token_in_a_file_is_read_again_when_it_is_refused() {
     let token_file = Some(token.clone());
     let remote = Remote { card, token_file, ..Remote::default() };
     config.remote.insert("books".to_owned(), remote);
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     let books = Rpc::at(mesh.gateway_addr()).agent("books");
     assert_eq!(task::state(&books.send("x").await), COMPLETED);
     *wanted.lock().unwrap() = "second";

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_client::{Client, Error as CallError, Reconnect, text};
 use faultline_tests::{
     A2aEndpoint, Binding, Broken, Plan, Rpc, in_process,
@@ -28,8 +28,8 @@ impl Agent for Broke {
     }
 }
 
-async fn with_agent(dir: &std::path::Path, offer: Offer) -> Mesh {
-    let mut mesh = Mesh::start(in_process(dir)).await.expect("a mesh starts");
+async fn with_agent(dir: &std::path::Path, offer: Offer) -> LocalMesh {
+    let mut mesh = LocalMesh::start(in_process(dir)).await.expect("a mesh starts");
     let build = |config| Worker::new(config).offer(offer);
     mesh.attach(Config::default(), build).await.expect("a worker attaches");
     mesh
@@ -72,7 +72,7 @@ async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding(
 async fn every_refusal_is_logged_once_under_its_id_and_its_trace() {
     let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     for binding in Binding::ALL {
         let (trace_id, header) = crate::trace();
         let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr()).header("traceparent", header);
@@ -94,7 +94,7 @@ async fn every_refusal_is_logged_once_under_its_id_and_its_trace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_task_has_its_form_in_either_version() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let script = "fail NOT_FOUND code=SKU_9 text=\"no such thing\"";
     let new = Rpc::at(mesh.gateway_addr()).agent("script").send(script).await;
     let status = &new["status"];
@@ -128,7 +128,7 @@ async fn what_was_known_of_a_failure_outlives_everybody_who_knew_it() {
     let inspected = rpc.inspect(task::id(&sent)).await;
     mesh.stop().await.unwrap();
     // No worker offers the agent any more.
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr());
     assert_eq!(rpc.task(task::id(&sent)).await, sent);
     let again = rpc.inspect(task::id(&sent)).await;
@@ -141,7 +141,7 @@ async fn what_was_known_of_a_failure_outlives_everybody_who_knew_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_said_in_the_agents_name_after_its_failure() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     let script = "say thinking; chunk \"half \"; chunk \"of it\"; fail INTERNAL text=\"broke\"";
     let stream = rpc.stream("SendStreamingMessage", message(script)).await.unwrap();
@@ -176,7 +176,7 @@ fn decide(error: &CallError) -> Decision {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_branches_on_fields_whatever_the_words_are() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let client = mesh.client().agent("script");
     for words in
         ["out of stock", "ausverkauft", "retryable=true NOT_FOUND", "品切れ", "{\"code\": 1}"]
@@ -198,7 +198,7 @@ async fn a_caller_branches_on_fields_whatever_the_words_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_ended_in_any_way_cannot_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     for binding in Binding::ALL {
         let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr()).agent("script");
         for (script, state) in [

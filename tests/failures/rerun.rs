@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_tests::{
     A2aEndpoint, Binding, in_process,
     rpc::message,
@@ -38,7 +38,7 @@ async fn idempotency_key_does_not_allow_a_rerun() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     config.coordinator.retry_base_ms = 20;
-    let mut mesh = Mesh::start(config).await.unwrap();
+    let mut mesh = LocalMesh::start(config).await.unwrap();
     let pays = Pays::default();
     let declared = Pays::default();
     let offers = [

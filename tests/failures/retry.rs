@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_gateway::{Auth, Scope, Token};
 use faultline_tests::{
     Plan, Rpc, in_process,
@@ -46,7 +46,7 @@ async fn health(rpc: &Rpc, agent: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flaky_agent_completes_and_its_failures_stay_with_their_attempts() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(quick(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(quick(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     let script = "chunk a; fail UNAVAILABLE times=2 code=E7 text=\"not now\"; chunk b";
     let stream = rpc.stream("SendStreamingMessage", message(script)).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_flaky_agent_completes_and_its_failures_stay_with_their_attempts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_failure_ends_the_task_and_says_what_was_spent() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(quick(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(quick(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     let task = rpc.send("fail UNAVAILABLE").await;
     assert_eq!(task::state(&task), FAILED);
@@ -91,7 +91,7 @@ async fn the_last_failure_ends_the_task_and_says_what_was_spent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delay_that_was_asked_for_is_kept_and_one_above_the_cap_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(quick(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(quick(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     let began = Instant::now();
     let task = rpc.send("fail RATE_LIMITED retry_after=700ms times=1; chunk done").await;
@@ -128,7 +128,7 @@ impl Agent for Counting {
     }
 }
 
-async fn attach(mesh: &mut Mesh, slots: u32, offers: Vec<Offer>) {
+async fn attach(mesh: &mut LocalMesh, slots: u32, offers: Vec<Offer>) {
     let config = Config { slots, ..Config::default() };
     let attached = mesh.attach(config, |config| {
         offers.into_iter().fold(Worker::new(config), |worker, offer| worker.offer(offer))
@@ -139,7 +139,7 @@ async fn attach(mesh: &mut Mesh, slots: u32, offers: Vec<Offer>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegated_task_is_tried_exactly_twice() {
     let dir = tempfile::tempdir().unwrap();
-    let mut mesh = Mesh::start(quick(dir.path())).await.unwrap();
+    let mut mesh = LocalMesh::start(quick(dir.path())).await.unwrap();
     let counting = Counting::default();
     attach(&mut mesh, 4, vec![Offer::new("counting", counting.clone())]).await;
     let rpc = Rpc::at(mesh.gateway_addr());
@@ -163,7 +163,7 @@ async fn a_circuit_opens_answers_at_once_lets_one_through_and_closes() {
     let mut config = quick(dir.path());
     config.coordinator.retries = 0;
     config.coordinator.breaker_open_ms = 1500;
-    let mut mesh = Mesh::start(config).await.unwrap();
+    let mut mesh = LocalMesh::start(config).await.unwrap();
     let counting = Counting::default();
     attach(&mut mesh, 4, vec![Offer::new("counting", counting.clone())]).await;
     let rpc = Rpc::at(mesh.gateway_addr()).agent("counting");
@@ -246,7 +246,7 @@ async fn another_agent_of_the_same_skill_stands_in() {
     config.coordinator.retries = 1;
     let policy = config.coordinator.agents.entry("first".to_owned()).or_default();
     policy.failover = vec!["stranger".to_owned(), "second".to_owned()];
-    let mut mesh = Mesh::start(config).await.unwrap();
+    let mut mesh = LocalMesh::start(config).await.unwrap();
     let skill = |id: &str| Skill::new(id, id, "For a test");
     let counting = Counting::default();
     let offers = vec![
@@ -295,7 +295,7 @@ async fn a_pause_outlives_the_coordinator() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_to_be_tried_again_is_working_and_can_be_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     let sent = rpc.send_immediately("fail UNAVAILABLE retry_after=20s").await;
     let id = task::id(&sent);
@@ -315,7 +315,7 @@ async fn a_principal_with_many_tasks_does_not_starve_another() {
     let mut config = in_process(dir.path());
     config.worker.slots = 1;
     config.auth = two_principals();
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     let rpc = |token: &str| {
         let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
         rpc.header("authorization", format!("Bearer {token}"))
@@ -356,7 +356,7 @@ async fn a_delegation_to_an_agent_that_is_full_waits_as_long_as_it_is_told_once(
     let policy = config.coordinator.agents.entry("busy".to_owned()).or_default();
     policy.slots_max = Some(1);
     policy.queue_max = Some(1);
-    let mut mesh = Mesh::start(config).await.unwrap();
+    let mut mesh = LocalMesh::start(config).await.unwrap();
     attach(&mut mesh, 8, vec![Offer::new("busy", Busy)]).await;
     let rpc = Rpc::at(mesh.gateway_addr());
     for text in ["600", "0"] {

@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_chassis::telemetry::{self, InMemory};
 use faultline_tests::{
     Rpc, in_process,
@@ -68,7 +68,7 @@ fn check_hops(chain: &[SpanRecord], method: &str) {
 async fn a_task_is_one_span_per_hop_in_the_clients_trace() {
     collected();
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     let (trace_id, header) = crate::trace();
     let task = rpc.header("traceparent", header).send("say working; chunk a").await;
@@ -86,7 +86,7 @@ async fn a_task_is_one_span_per_hop_in_the_clients_trace() {
 async fn a_failed_attempt_marks_its_span_and_no_innocent_one() {
     collected();
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let (trace_id, header) = crate::trace();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script").header("traceparent", header);
     let task = rpc.send("say a; fail DATA_LOSS text=\"the disk is gone\"").await;
@@ -116,7 +116,7 @@ async fn a_failed_attempt_marks_its_span_and_no_innocent_one() {
 async fn an_error_that_is_the_callers_does_not_mark_who_serves() {
     collected();
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let (trace_id, header) = crate::trace();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script").header("traceparent", header);
     let task = rpc.send("fail INVALID_ARGUMENT text=\"whole euros\"").await;
@@ -151,7 +151,7 @@ impl Agent for Instrumented {
 async fn what_an_agent_records_lies_below_its_attempt() {
     collected();
     let dir = tempfile::tempdir().unwrap();
-    let mut mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mut mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let build = |config| Worker::new(config).offer(Offer::new("instrumented", Instrumented));
     mesh.attach(Config::default(), build).await.unwrap();
     let (trace_id, header) = crate::trace();
@@ -191,7 +191,7 @@ async fn what_an_agent_records_lies_below_its_attempt() {
 async fn a_client_without_a_trace_is_given_one() {
     collected();
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     let task = rpc.send("fail INTERNAL").await;
     let failure = &task["metadata"]["faultline.dev/failure"];

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_gateway::{Scope, Token};
 use faultline_tests::{cluster::free_address, in_process};
 use faultline_worker::Worker;
@@ -135,7 +135,7 @@ async fn install() -> PathBuf {
 
 /// A mesh with the built-in agents and the strict ones, its three bindings on signed cards.
 struct Running {
-    mesh: Mesh,
+    mesh: LocalMesh,
     /// What its cards can be verified with, in PEM.
     public_key: String,
     _dir: TempDir,
@@ -172,7 +172,7 @@ impl Running {
         config.gateway.public_grpc = Some(config.gateway.listen.to_string());
         config.gateway.card_key = Some(file);
         config.gateway.card_key_id = Some("interop".to_owned());
-        let mut mesh = Mesh::start(config).await.expect("a mesh starts");
+        let mut mesh = LocalMesh::start(config).await.expect("a mesh starts");
         let build = |config| agents::offers().into_iter().fold(Worker::new(config), Worker::offer);
         mesh.attach(faultline_worker::Config::default(), build).await.expect("a worker attaches");
         Self { mesh, public_key: key.public_key_pem(), _dir: dir }

@@ -3,7 +3,7 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use faultline::{Mesh, remote::Remote};
+use faultline::{LocalMesh, remote::Remote};
 use faultline_tests::{
     Rpc,
     cluster::free_address,
@@ -30,7 +30,7 @@ struct Running {
     old: Rpc,
     /// A line for each task that the server was told to stop.
     stops: Lines<BufReader<ChildStdout>>,
-    _mesh: Mesh,
+    _mesh: LocalMesh,
     _dir: TempDir,
     _server: Child,
 }
@@ -55,7 +55,7 @@ impl Running {
         let mut config = in_process(dir.path());
         let remote = Remote { card: format!("http://{address}"), ..Remote::default() };
         config.remote.insert("old".to_owned(), remote);
-        let mesh = Mesh::start(config).await.expect("a mesh starts");
+        let mesh = LocalMesh::start(config).await.expect("a mesh starts");
         let old = Rpc::at(mesh.gateway_addr()).agent("old");
         Self { old, stops, _mesh: mesh, _dir: dir, _server: server }
     }

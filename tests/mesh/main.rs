@@ -12,7 +12,7 @@ mod security;
 mod tasks;
 mod testing_kit;
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_tests::{Rpc, in_process};
 use tempfile::TempDir;
 
@@ -20,7 +20,7 @@ faultline_tests::role!();
 
 /// A mesh in this process, a client of it, and the directory of its store.
 struct Running {
-    mesh: Mesh,
+    mesh: LocalMesh,
     rpc: Rpc,
     script: Rpc,
     _dir: TempDir,
@@ -34,7 +34,7 @@ async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mut config = in_process(dir.path());
     change(&mut config);
-    let mesh = Mesh::start(config).await.expect("a mesh starts");
+    let mesh = LocalMesh::start(config).await.expect("a mesh starts");
     let rpc = Rpc::at(mesh.gateway_addr());
     let script = rpc.agent("script");
     Running { mesh, rpc, script, _dir: dir }

@@ -28,7 +28,7 @@ impl Agent for Greeter {
     }
 }
 
-async fn mesh(name: &'static str) -> testing::Mesh {
+async fn mesh(name: &'static str) -> testing::TestMesh {
     let offer = Offer::new("greeter", Greeter(name));
     without_sockets().agent(offer).start().await.expect("a mesh starts")
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_chassis::client::Channel;
 use faultline_gateway::{Auth, Scope, Token};
 use faultline_proto::a2a::{
@@ -24,7 +24,7 @@ use tonic::Request;
 use crate::scrape::Scraped;
 
 pub(crate) struct Running {
-    pub(crate) mesh: Mesh,
+    pub(crate) mesh: LocalMesh,
     _dir: TempDir,
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn start() -> Running {
     config.coordinator.retry_base_ms = 20;
     config.coordinator.breaker_failures = 1;
     config.coordinator.push.pause_ms = 20;
-    Running { mesh: Mesh::start(config).await.unwrap(), _dir: dir }
+    Running { mesh: LocalMesh::start(config).await.unwrap(), _dir: dir }
 }
 
 /// What a mesh says to which everything has happened that there are numbers for.
@@ -45,7 +45,7 @@ pub(crate) async fn exercised() -> Scraped {
     Scraped::of(&Rpc::at(running.mesh.gateway_addr())).await
 }
 
-pub(crate) async fn exercise(mesh: &Mesh) {
+pub(crate) async fn exercise(mesh: &LocalMesh) {
     let rpc = Rpc::at(mesh.gateway_addr());
     let script = rpc.agent("script");
     assert_eq!(task::state(&rpc.agent("echo").send("hello").await), COMPLETED);
@@ -196,7 +196,7 @@ async fn send_as_stranger(mut client: A2aServiceClient<Channel>, n: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tasks_of_a_thousand_callers_add_no_series() {
     let dir = tempfile::tempdir().unwrap();
-    let mesh = Mesh::start(in_process(dir.path())).await.unwrap();
+    let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr());
     let channel = Channel::lazy(&mesh.hub_dial()).unwrap();
     let client = A2aServiceClient::new(channel);
@@ -245,7 +245,7 @@ async fn where_callers_are_known_numbers_are_for_operators() {
     let usual = vec![Scope::Send, Scope::Read];
     config.auth =
         Auth { token: vec![token(HUNTER2, usual), token(OPERATOR, vec![Scope::Operate])] };
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).path("/metrics");
     assert_eq!(rpc.get().await.status, 401);
     let status = async |token: &str| {

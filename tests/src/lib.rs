@@ -65,7 +65,7 @@ pub fn in_process(dir: &Path) -> faultline::Config {
 
 /// A mesh in this process without sockets; the test adds its agents.
 pub fn without_sockets() -> faultline::testing::Builder {
-    let builder = faultline::testing::Mesh::builder();
+    let builder = faultline::testing::TestMesh::builder();
     match Store::default() {
         Store::Sqlite => builder,
         _ => builder.store(postgres::Database::shared().keep_for_thread()),

@@ -39,16 +39,19 @@ pub(crate) fn of_error(error: &anyhow::Error) -> Exit {
     }
     let is_config =
         |e: &(dyn Error + 'static)| e.is::<config::Error>() || e.is::<telemetry::Error>();
-    let is_passing = |e: &(dyn Error + 'static)| {
-        e.downcast_ref().is_some_and(faultline_coordinator::Error::is_passing)
+    let is_transient = |e: &(dyn Error + 'static)| {
+        e.downcast_ref().is_some_and(faultline_coordinator::Error::is_transient)
     };
     let starts = error.is::<CannotStart>() || error.chain().any(|e| e.is::<process::Error>());
-    match starts {
-        // The database is away.
-        true if error.chain().any(is_passing) => Exit::UNAVAILABLE,
-        true => Exit::of_start(error.as_ref()),
-        false if error.chain().any(is_config) => Exit::CONFIG,
-        false => Exit::FAILED,
+    if starts && error.chain().any(is_transient) {
+        // The database is not reachable.
+        Exit::UNAVAILABLE
+    } else if starts {
+        Exit::of_start(error.as_ref())
+    } else if error.chain().any(is_config) {
+        Exit::CONFIG
+    } else {
+        Exit::FAILED
     }
 }
 
@@ -81,7 +84,8 @@ mod tests {
         assert_eq!(start(anyhow::anyhow!("no such agent")), Exit::CONFIG);
         let io = |kind| io::Error::from(kind);
         assert_eq!(start(io(io::ErrorKind::AddrInUse).into()), Exit::UNAVAILABLE);
-        let (path, source) = ("key.pem".into(), io(io::ErrorKind::NotFound));
+        let path = "key.pem".into();
+        let source = io(io::ErrorKind::NotFound);
         assert_eq!(start(tls::Error::Unreadable { path, source }.into()), Exit::CONFIG);
     }
 

@@ -4,7 +4,7 @@
 
 pub mod config;
 pub mod exit;
-pub mod mesh;
+pub mod local_mesh;
 pub mod output;
 pub mod remote;
 pub mod testing;
@@ -21,7 +21,7 @@ use faultline_chassis::config::Environment;
 
 pub use config::Config;
 pub use exit::Exit;
-pub use mesh::Mesh;
+pub use local_mesh::LocalMesh;
 
 /// A mesh for A2A agents, where failures, cancellation and questions cross every boundary whole.
 #[derive(Debug, Parser)]
@@ -60,7 +60,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, env: &Environment) -> Exit 
         if error.chain().any(broken_pipe) {
             return Exit::OK;
         }
-        eprintln!("{} {error:#}", output::paint::Paint::stderr().red("error:"));
+        eprintln!("{} {error:#}", output::style::Style::stderr().red("error:"));
         exit::of_error(&error)
     })
 }
@@ -141,7 +141,9 @@ mod tests {
 
     /// As a shell splits it, up to where the command ends.
     fn words(line: &str) -> Vec<String> {
-        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        let mut words = Vec::new();
+        let mut word = None::<String>;
+        let mut quote = None;
         for c in line.chars() {
             match quote {
                 Some(open) if c == open => quote = None,

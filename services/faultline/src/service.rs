@@ -10,7 +10,7 @@ use crate::exit::Exit;
 
 /// The port of operators.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Admin {
+pub(crate) struct AdminFlag {
     /// Where probes (/livez, /readyz, /startupz) and /metrics are served, to whoever reaches it;
     /// port 0 takes any free one [default: nowhere].
     #[arg(long, value_name = "ADDRESS")]
@@ -19,14 +19,14 @@ pub(crate) struct Admin {
 
 /// How many threads a role serves with.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Threads {
+pub(crate) struct ThreadsFlag {
     /// Threads that serve; above 1 the work is shared among them.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
 }
 
-impl Threads {
+impl ThreadsFlag {
     pub(crate) fn count(&self) -> usize {
         self.threads.into()
     }
@@ -34,23 +34,23 @@ impl Threads {
 
 /// The directory with the token of a mesh on one machine.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Data {
+pub(crate) struct DataFlag {
     /// The data directory of the mesh, with the generated token in mesh.token below it [default:
     /// .faultline].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
 
-impl Data {
+impl DataFlag {
     /// Lays the flag over what was configured.
-    pub(crate) fn over(self, mesh: &mut MeshConfig) {
+    pub(crate) fn apply(self, mesh: &mut MeshConfig) {
         mesh.data = self.data.or(mesh.data.take());
     }
 }
 
 /// The certificate of a listener.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Guard {
+pub(crate) struct TlsFlags {
     /// The certificate to serve with, a PEM file [default: no TLS].
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -59,9 +59,9 @@ pub(crate) struct Guard {
     tls_key: Option<PathBuf>,
 }
 
-impl Guard {
+impl TlsFlags {
     /// Lays the flags over what was configured.
-    pub(crate) fn over(self, tls: &mut Option<tls::Files>) {
+    pub(crate) fn apply(self, tls: &mut Option<tls::Files>) {
         if let (Some(cert), Some(key)) = (self.tls_cert, self.tls_key) {
             *tls = Some(tls::Files { cert, key });
         }

@@ -21,47 +21,47 @@ const DEPTH_MAX: usize = faultline_chassis::limits::DELEGATION_DEPTH_MAX as usiz
 
 /// One task, and what is known of those it delegated to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct TaskTree {
     pub(crate) task: InspectResponse,
-    pub(crate) below: Vec<Below>,
+    pub(crate) subtasks: Vec<Subtask>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Below {
-    Seen(Box<Tree>),
+pub(crate) enum Subtask {
+    Loaded(Box<TaskTree>),
     /// Not asked for, or not to be had.
-    Unseen(Child),
+    NotLoaded(Child),
 }
 
 /// A task that is still to be asked for: how little it matters, how deep it is, when it was found.
-type Place = Reverse<(u8, usize, usize, String)>;
+type QueueEntry = Reverse<(u8, usize, usize, String)>;
 
 /// Asks for the task and what is below it. Only the task itself must be there.
-pub(crate) async fn walk(client: &Client, task_id: &str) -> Result<Tree, Error> {
+pub(crate) async fn load(client: &Client, task_id: &str) -> Result<TaskTree, Error> {
     let root = inspect(client, task_id).await?;
-    let on_the_way = |id: &str| {
+    let on_failure_path = |id: &str| {
         root.failure.as_ref().is_some_and(|f| f.causes.iter().any(|cause| cause.task_id == id))
     };
     let mut found: HashMap<String, InspectResponse> = HashMap::new();
-    let mut ahead = BinaryHeap::new();
+    let mut queue = BinaryHeap::new();
     let mut count = 0;
-    let mut look = |task: &InspectResponse, depth: usize, ahead: &mut BinaryHeap<Place>| {
+    let mut look = |task: &InspectResponse, depth: usize, queue: &mut BinaryHeap<QueueEntry>| {
         for child in task.children.iter().filter(|_| depth <= DEPTH_MAX) {
             let rank = match child.state() {
-                _ if on_the_way(&child.task_id) => 0,
+                _ if on_failure_path(&child.task_id) => 0,
                 TaskState::Completed => 2,
                 _ => 1,
             };
             count += 1;
-            ahead.push(Reverse((rank, depth, count, child.task_id.clone())));
+            queue.push(Reverse((rank, depth, count, child.task_id.clone())));
         }
     };
-    look(&root, 1, &mut ahead);
-    while let Some(Reverse((_, depth, _, id))) = ahead.pop().filter(|_| found.len() + 1 < TASKS_MAX)
+    look(&root, 1, &mut queue);
+    while let Some(Reverse((_, depth, _, id))) = queue.pop().filter(|_| found.len() + 1 < TASKS_MAX)
     {
         // One that cannot be had costs itself only: it may be somebody else's, or gone.
         let Ok(mut task) = inspect(client, &id).await else { continue };
-        look(&task, depth + 1, &mut ahead);
+        look(&task, depth + 1, &mut queue);
         // A tree is about what happened; what a task said and made is `faultline get`'s.
         if let Some(task) = &mut task.task {
             task.artifacts.clear();
@@ -69,21 +69,21 @@ pub(crate) async fn walk(client: &Client, task_id: &str) -> Result<Tree, Error> 
         }
         found.insert(id, task);
     }
-    Ok(Tree::grow(root, &mut found))
+    Ok(TaskTree::assemble(root, &mut found))
 }
 
 async fn inspect(client: &Client, task_id: &str) -> Result<InspectResponse, Error> {
     client.mesh("Inspect", &InspectRequest { task_id: task_id.to_owned() }).await
 }
 
-impl Tree {
+impl TaskTree {
     /// Puts everybody below their parent.
-    fn grow(task: InspectResponse, found: &mut HashMap<String, InspectResponse>) -> Self {
-        let below = task.children.iter().map(|child| match found.remove(&child.task_id) {
-            Some(seen) => Below::Seen(Box::new(Self::grow(seen, found))),
-            None => Below::Unseen(child.clone()),
+    fn assemble(task: InspectResponse, found: &mut HashMap<String, InspectResponse>) -> Self {
+        let subtasks = task.children.iter().map(|child| match found.remove(&child.task_id) {
+            Some(seen) => Subtask::Loaded(Box::new(Self::assemble(seen, found))),
+            None => Subtask::NotLoaded(child.clone()),
         });
-        Self { below: below.collect(), task }
+        Self { subtasks: subtasks.collect(), task }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -96,25 +96,22 @@ impl Tree {
     }
 
     /// Those below that were asked for.
-    pub(crate) fn seen(&self) -> impl Iterator<Item = &Tree> {
-        self.below.iter().filter_map(|below| match below {
-            Below::Seen(tree) => Some(tree.as_ref()),
-            Below::Unseen(_) => None,
+    pub(crate) fn loaded(&self) -> impl Iterator<Item = &TaskTree> {
+        self.subtasks.iter().filter_map(|below| match below {
+            Subtask::Loaded(tree) => Some(tree.as_ref()),
+            Subtask::NotLoaded(_) => None,
         })
     }
 
     /// How many tasks are known only by name.
-    pub(crate) fn unseen(&self) -> usize {
-        let here = self.below.iter().filter(|b| matches!(b, Below::Unseen(_))).count();
-        here + self.seen().map(Tree::unseen).sum::<usize>()
+    pub(crate) fn count_not_loaded(&self) -> usize {
+        let here = self.subtasks.iter().filter(|b| matches!(b, Subtask::NotLoaded(_))).count();
+        here + self.loaded().map(TaskTree::count_not_loaded).sum::<usize>()
     }
 
     /// The task of this id, wherever it is.
-    pub(crate) fn find(&self, id: &str) -> Option<&Tree> {
-        match self.id() == id {
-            true => Some(self),
-            false => self.seen().find_map(|tree| tree.find(id)),
-        }
+    pub(crate) fn find(&self, id: &str) -> Option<&TaskTree> {
+        if self.id() == id { Some(self) } else { self.loaded().find_map(|tree| tree.find(id)) }
     }
 
     /// As `Inspect` answers, and in each child that was asked for what it answered for that one.
@@ -122,8 +119,8 @@ impl Tree {
         let text = json::to_string(&self.task);
         let mut whole: Value = serde_json::from_str(&text).expect("ProtoJSON is JSON");
         let children = whole.get_mut("children").and_then(Value::as_array_mut);
-        for (child, below) in children.into_iter().flatten().zip(&self.below) {
-            if let Below::Seen(tree) = below {
+        for (child, below) in children.into_iter().flatten().zip(&self.subtasks) {
+            if let Subtask::Loaded(tree) = below {
                 child["inspect"] = tree.to_json();
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_chassis::tls::Files;
 use faultline_client::{Answer, Binding, Client, Draft, Ending, Error, text, text_of};
 use faultline_proto::{
@@ -18,7 +18,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 
 struct Setup {
-    mesh: Mesh,
+    mesh: LocalMesh,
     _data: TempDir,
 }
 
@@ -27,7 +27,7 @@ impl Setup {
         let data = TempDir::new().expect("a directory can be made");
         let mut config = Config::local(data.path()).on_free_ports();
         config.coordinator.retries = 0;
-        let mesh = Mesh::start(config).await.expect("the mesh starts");
+        let mesh = LocalMesh::start(config).await.expect("the mesh starts");
         Self { mesh, _data: data }
     }
 
@@ -96,7 +96,9 @@ async fn whoever_follows_is_asked_and_the_same_task_goes_on_with_the_answer() {
         let script =
             "chunk \"to \"; ask \"Which city?\"; chunk $answer; ask \"When?\"; chunk \", $answer\"";
         let mut follow = client.follow(script).await.unwrap();
-        let (mut asked, mut shown, mut ids) = (Vec::new(), String::new(), Vec::new());
+        let mut asked = Vec::new();
+        let mut shown = String::new();
+        let mut ids = Vec::new();
         loop {
             while let Some(event) = follow.next().await {
                 shown.push_str(&event.unwrap().text());
@@ -225,7 +227,7 @@ async fn a_mesh_with_a_certificate_is_called_by_those_who_trust_it_on_each_bindi
     let (files, ca) = certificate(&data);
     let mut config = Config::local(data.path()).on_free_ports();
     config.gateway.tls = Some(files);
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     assert!(mesh.url().starts_with("https://"));
     for binding in Binding::ALL {
         let builder = || Client::builder(&mesh.url()).binding(binding);

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_client::{Answer, text};
 use faultline_proto::a2a::Task;
 use faultline_worker::{Agent, Context, Error, Offer, Worker, reason};
@@ -37,7 +37,7 @@ impl Agent for Hop {
 }
 
 struct Setup {
-    mesh: Mesh,
+    mesh: LocalMesh,
     _data: TempDir,
 }
 
@@ -46,7 +46,7 @@ impl Setup {
         let data = TempDir::new().expect("a directory can be made");
         let mut config = Config::local(data.path()).on_free_ports();
         config.gateway.trace_url = Some("https://traces.example/{trace_id}".to_owned());
-        let mut mesh = Mesh::start(config).await.expect("the mesh starts");
+        let mut mesh = LocalMesh::start(config).await.expect("the mesh starts");
         for (at, agent) in LINE.into_iter().enumerate() {
             let name = Some(format!("w-{}", at + 1));
             let config = faultline_worker::Config { name, ..Default::default() };

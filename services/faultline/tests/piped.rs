@@ -64,10 +64,7 @@ fn piped_output_equals_the_stored_artifact_after_a_worker_was_killed() {
     let any = "127.0.0.1:0";
     let (_coordinator, hub) =
         role(dir, &["coordinator", "--listen", any, "--store", "sqlite:mesh.db"]);
-    let hub = match hub.contains("://") {
-        true => hub,
-        false => format!("http://{hub}"),
-    };
+    let hub = if hub.contains("://") { hub } else { format!("http://{hub}") };
     let attach = ["worker", "--agents", "script", "--coordinator", &hub];
     let (worker, _) = role(dir, &attach);
     let (_gateway, url) = role(dir, &["gateway", "--listen", any, "--coordinator", &hub]);

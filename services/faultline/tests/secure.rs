@@ -175,7 +175,8 @@ async fn who_is_served_encrypted_is_told_to_come_so_again() {
 
 #[test]
 fn up_generates_a_token_that_only_processes_with_its_data_directory_have() {
-    let (dir, elsewhere) = (directory(), directory());
+    let dir = directory();
+    let elsewhere = directory();
     let args = ["up", "--listen", ANY, "--hub", ANY, "--data", "data"];
     let mut up = Running::start(faultline(dir.path(), None, &args));
     let url = up.ready();

@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_client::{Answer, failure_of, text};
 use faultline_proto::{
     a2a::{Task, TaskState},
@@ -14,7 +14,7 @@ use faultline_proto::{
 use faultline_worker::{Agent, Context, Error, Offer, Worker};
 use tempfile::TempDir;
 
-async fn send(mesh: &Mesh, agent: &str, words: &str) -> Task {
+async fn send(mesh: &LocalMesh, agent: &str, words: &str) -> Task {
     let sent = mesh.client().agent(agent).send(text(words)).await.expect("the call runs");
     match sent {
         Answer::Task(task) => task,
@@ -35,7 +35,7 @@ async fn a_mesh_starts_answers_and_leaves() {
     let data = TempDir::new().unwrap();
     let mut config = Config::local(data.path()).on_free_ports();
     config.coordinator.retries = 0;
-    let mut mesh = Mesh::start(config).await.unwrap();
+    let mut mesh = LocalMesh::start(config).await.unwrap();
     let echoed = send(&mesh, "echo", "hello").await;
     assert_eq!(echoed.status.unwrap().state(), TaskState::Completed);
     assert_eq!(echoed.artifacts.len(), 1);
@@ -56,10 +56,10 @@ async fn a_mesh_starts_answers_and_leaves() {
 async fn what_was_stored_is_there_after_a_restart() {
     let data = TempDir::new().unwrap();
     let config = Config::local(data.path()).on_free_ports();
-    let mesh = Mesh::start(config.clone()).await.unwrap();
+    let mesh = LocalMesh::start(config.clone()).await.unwrap();
     let before = send(&mesh, "echo", "hello").await;
     mesh.stop().await.unwrap();
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     let after = mesh.client().task(&before.id).await.unwrap();
     assert_eq!(after, before);
     mesh.stop().await.unwrap();

@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_client::{Client, text};
 use faultline_proto::{
     Failure,
@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 struct Setup {
-    mesh: Mesh,
+    mesh: LocalMesh,
     _data: TempDir,
 }
 
@@ -24,7 +24,7 @@ impl Setup {
     async fn start() -> Self {
         let data = TempDir::new().expect("a directory can be made");
         let config = Config::local(data.path()).on_free_ports();
-        let mesh = Mesh::start(config).await.expect("the mesh starts");
+        let mesh = LocalMesh::start(config).await.expect("the mesh starts");
         for (agent, words) in [
             ("echo", "hello"),
             ("script", "delegate script { fail INVALID_ARGUMENT text=\"no such card\" }"),
@@ -42,7 +42,8 @@ impl Setup {
         let ran = tokio::task::spawn_blocking(move || command.output()).await;
         let Output { status, stdout, stderr } = ran.expect("no panic").expect("the binary runs");
         let text = |bytes| String::from_utf8(bytes).expect("output is text");
-        let (out, err) = (text(stdout), text(stderr));
+        let out = text(stdout);
+        let err = text(stderr);
         assert!(status.success(), "{err}");
         (out, err)
     }
@@ -92,7 +93,8 @@ async fn a_terminal_shows_it_live_and_gets_its_screen_back() {
     for words in ["enter explain", "› INVALID_ARGUMENT", "not tried again", "q back"] {
         assert!(seen.contains(words), "{words}: {seen}");
     }
-    let (enter, leave) = (seen.find("\x1b[?1049h"), seen.rfind("\x1b[?1049l"));
+    let enter = seen.find("\x1b[?1049h");
+    let leave = seen.rfind("\x1b[?1049l");
     assert!(enter < leave && enter.is_some(), "{seen:?}");
 }
 

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_chassis::{
     Secret,
     client::{Channel, Dial},
@@ -310,7 +310,7 @@ async fn worker_id_cannot_be_taken_over_with_another_credential() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     credentials(&mut config);
-    let mesh = Mesh::start(config.clone()).await.unwrap();
+    let mesh = LocalMesh::start(config.clone()).await.unwrap();
     let hub = mesh.hub_addr();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("billing");
     let id = WorkerId::new();
@@ -344,7 +344,7 @@ async fn worker_id_cannot_be_taken_over_with_another_credential() {
     drop(owner);
     takes_over(hub).await;
     mesh.stop().await.unwrap();
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     takes_over(mesh.hub_addr()).await;
     attach(mesh.hub_addr(), BILLING, id, vec![offer("billing", "")]).await.expect("its own");
     mesh.stop().await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use faultline::Mesh;
+use faultline::LocalMesh;
 use faultline_tests::{
     in_process,
     rpc::{Rpc, answer, message},
@@ -48,8 +48,8 @@ impl Agent for Odd {
     }
 }
 
-async fn with_odd(dir: &tempfile::TempDir) -> (Mesh, Rpc) {
-    let mut mesh = Mesh::start(in_process(dir.path())).await.expect("a mesh starts");
+async fn with_odd(dir: &tempfile::TempDir) -> (LocalMesh, Rpc) {
+    let mut mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let offer = Offer::new("odd", Odd);
     let attached = mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await;
     attached.expect("the worker attaches");
@@ -62,7 +62,7 @@ async fn a_task_that_somebody_was_told_of_never_vanishes() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     config.worker.slots = 1;
-    let mesh = Mesh::start(config).await.unwrap();
+    let mesh = LocalMesh::start(config).await.unwrap();
     let script = Rpc::at(mesh.gateway_addr()).agent("script");
     let busy = script.send_immediately("sleep 1500ms").await;
     let impatient = script.header("prefer", "wait=1");

@@ -18,7 +18,7 @@ use faultline_proto::{
 
 use crate::{
     exit::Exit,
-    output::{chain, paint::Paint},
+    output::{failure_card, style::Style},
     service,
 };
 
@@ -79,7 +79,8 @@ const RETRY: Retry = Retry {
 };
 
 /// For a user whose gateway was not reached.
-const UNREACHED: &str = "start a mesh with `faultline up`, or name its gateway with --gateway URL";
+const UNREACHED_HINT: &str =
+    "start a mesh with `faultline up`, or name its gateway with --gateway URL";
 
 impl Connect {
     /// Runs `work` with a client whose calls are one trace.
@@ -90,7 +91,7 @@ impl Connect {
         service::runtime(1).context("no runtime")?.block_on(async {
             match self.client() {
                 Ok(client) => work(client).await,
-                Err(error) => self.refuse(error, "the call cannot be made"),
+                Err(error) => self.report_error(error, "the call cannot be made"),
             }
         })
     }
@@ -113,37 +114,36 @@ impl Connect {
     }
 
     /// Tells what went wrong on stderr; its exit code.
-    pub(crate) fn refuse(&self, error: Error, headline: &str) -> anyhow::Result<Exit> {
+    pub(crate) fn report_error(&self, error: Error, headline: &str) -> anyhow::Result<Exit> {
         let failure = Failure::from(error);
         // Nobody answered at all, so nobody but the user can do something.
         let unreached = failure.plane() == Plane::Transport && failure.origin.is_none();
-        self.refuse_hinting(&failure, headline, unreached.then_some(UNREACHED))
+        self.report_failure(&failure, headline, unreached.then_some(UNREACHED_HINT))
     }
 
     /// The same, with a hint about commands beside the advice.
-    pub(crate) fn refuse_hinting(
+    pub(crate) fn report_failure(
         &self,
         failure: &Failure,
         headline: &str,
         hint: Option<&str>,
     ) -> anyhow::Result<Exit> {
-        let mut text = match self.json {
-            true => {
-                let advice = advise(failure, Reader::Caller).to_record();
-                let (failure, advice) =
-                    (json::to_string(failure.record()), json::to_string(&advice));
-                let hint = hint.map(|hint| format!(",\"hint\":{}", serde_json::Value::from(hint)));
-                let hint = hint.unwrap_or_default();
-                format!("{{\"failure\":{failure},\"advice\":{advice}{hint}}}\n")
-            }
-            false => chain::render(failure, headline, Reader::Caller, Paint::stderr()),
+        let mut text = if self.json {
+            let advice = advise(failure, Reader::Caller).to_record();
+            let failure = json::to_string(failure.record());
+            let advice = json::to_string(&advice);
+            let hint = hint.map(|hint| format!(",\"hint\":{}", serde_json::Value::from(hint)));
+            let hint = hint.unwrap_or_default();
+            format!("{{\"failure\":{failure},\"advice\":{advice}{hint}}}\n")
+        } else {
+            failure_card::render(failure, headline, Reader::Caller, Style::stderr())
         };
         if let Some(hint) = hint.filter(|_| !self.json) {
-            text.push_str(&format!("  {}  {hint}\n", Paint::stderr().dim("hint ")));
+            text.push_str(&format!("  {}  {hint}\n", Style::stderr().dim("hint ")));
         }
         if failure.plane() == Plane::Transport && !self.json {
             let detail = failure.private().map_or("", |private| private.for_log());
-            let label = Paint::stderr().dim("at   ");
+            let label = Style::stderr().dim("at   ");
             text.push_str(&format!("  {label}  {} {detail}\n", self.gateway));
         }
         io::stderr().write_all(text.as_bytes())?;
@@ -154,12 +154,10 @@ impl Connect {
     pub(crate) fn print<M: ProtoJson>(
         &self,
         message: &M,
-        for_people: impl FnOnce(Paint) -> String,
+        for_people: impl FnOnce(Style) -> String,
     ) -> io::Result<()> {
-        let mut text = match self.json {
-            true => json::to_string(message),
-            false => for_people(Paint::stdout()),
-        };
+        let mut text =
+            if self.json { json::to_string(message) } else { for_people(Style::stdout()) };
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }

@@ -28,20 +28,20 @@ use tokio::{
 };
 
 use crate::{
-    client::{connect::Connect, form, reply},
+    client::{answer_message, connect::Connect, question_form},
     exit::{self, Exit},
     output::{
-        artifacts::Printer,
-        chain,
-        paint::Paint,
+        artifacts::ArtifactPrinter,
+        failure_card,
         progress::{self, Progress},
+        style::Style,
         task,
         text::{line, span},
     },
 };
 
 /// What is to be followed.
-pub(crate) struct Following<'a> {
+pub(crate) struct FollowOptions<'a> {
     /// The message that answers a question: until the task has it, its question is the old one.
     pub(crate) answer: Option<String>,
     /// What is said of a call that fails.
@@ -53,28 +53,28 @@ pub(crate) struct Following<'a> {
 pub(crate) async fn follow(
     connect: &Connect,
     client: &Client,
-    following: Following<'_>,
+    following: FollowOptions<'_>,
     open: impl Future<Output = Result<Follow, Error>>,
 ) -> anyhow::Result<Exit> {
     let mut followed = follow_once(connect, client, following, None, open).await?;
-    while let Some(Asks { task, question }) = followed.asks.take() {
+    while let Some(OpenQuestion { task, question }) = followed.open_question.take() {
         let key = question.key.clone();
         let parts = match read_answer(question).await? {
-            Typed::Answer(parts) => parts,
-            Typed::Nothing => {
-                print_held(client, task).await?;
+            TypedAnswer::Answer(parts) => parts,
+            TypedAnswer::Nothing => {
+                print_held_artifacts(client, task).await?;
                 break;
             }
-            Typed::Cancel => {
+            TypedAnswer::Cancel => {
                 let exit = cancel(connect, client, &task).await?;
-                print_held(client, task).await?;
+                print_held_artifacts(client, task).await?;
                 return Ok(exit);
             }
         };
-        let draft = reply::draft(&task, &key, AnswerAction::Accept, parts);
+        let draft = answer_message::draft(&task, &key, AnswerAction::Accept, parts);
         let headline = format!("answer to task {task} failed");
         let answer = Some(draft.message_id().to_owned());
-        let following = Following { answer, headline: &headline };
+        let following = FollowOptions { answer, headline: &headline };
         followed =
             follow_once(connect, client, following, Some(task), client.follow(draft)).await?;
     }
@@ -83,30 +83,30 @@ pub(crate) async fn follow(
 
 /// How long a pipe waits for the stored task. Without it nothing is printed: what the events told
 /// may have been undone.
-const STORED_WITHIN: Duration = Duration::from_secs(5);
+const STORED_TASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether artifacts are held back until they can no longer be taken back.
-fn holds_text() -> bool {
+fn holds_artifacts() -> bool {
     !io::stdout().is_terminal()
 }
 
 /// The task as it is stored, if it can be read soon.
-async fn stored(client: &Client, id: &str) -> Option<Task> {
-    tokio::time::timeout(STORED_WITHIN, client.task(id)).await.ok()?.ok()
+async fn read_stored_task(client: &Client, id: &str) -> Option<Task> {
+    tokio::time::timeout(STORED_TASK_TIMEOUT, client.task(id)).await.ok()?.ok()
 }
 
 /// Prints what was held back of a task whose question is left open, or that was cancelled.
-async fn print_held(client: &Client, id: String) -> anyhow::Result<()> {
-    let mut session = Session::new(false, None, Some(id))?;
+async fn print_held_artifacts(client: &Client, id: String) -> anyhow::Result<()> {
+    let mut session = FollowSession::new(false, None, Some(id))?;
     session.release(client).await?;
     Ok(session.close()?)
 }
 
 /// How long after the first Ctrl-C a second one cancels the task.
-const SECOND_THOUGHT: Duration = Duration::from_secs(2);
+const SECOND_INTERRUPT_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a person makes of a question.
-enum Typed {
+enum TypedAnswer {
     Answer(Vec<Part>),
     /// The task waits on: an empty line, Ctrl-D, or Ctrl-C once.
     Nothing,
@@ -114,21 +114,21 @@ enum Typed {
     Cancel,
 }
 
-async fn read_answer(question: Interrupt) -> anyhow::Result<Typed> {
+async fn read_answer(question: Interrupt) -> anyhow::Result<TypedAnswer> {
     let mut interrupts = signal(SignalKind::interrupt())?;
     let (typed, reading) = oneshot::channel();
     // A thread of its own: it may wait for a line for ever, and nobody waits for it.
     std::thread::spawn(move || {
-        let filled = form::fill(&question, &mut io::stdin().lock(), &mut io::stderr());
+        let filled = question_form::ask(&question, &mut io::stdin().lock(), &mut io::stderr());
         let _ = typed.send(filled);
     });
     tokio::select! {
-        filled = reading => Ok(filled??.map_or(Typed::Nothing, Typed::Answer)),
+        filled = reading => Ok(filled??.map_or(TypedAnswer::Nothing, TypedAnswer::Answer)),
         _ = interrupts.recv() => {
             eprintln!("\nNot answered. Ctrl-C once more cancels the task.");
-            match tokio::time::timeout(SECOND_THOUGHT, interrupts.recv()).await {
-                Ok(_) => Ok(Typed::Cancel),
-                Err(_) => Ok(Typed::Nothing),
+            match tokio::time::timeout(SECOND_INTERRUPT_WITHIN, interrupts.recv()).await {
+                Ok(_) => Ok(TypedAnswer::Cancel),
+                Err(_) => Ok(TypedAnswer::Nothing),
             }
         }
     }
@@ -141,7 +141,7 @@ async fn cancel(connect: &Connect, client: &Client, task: &str) -> anyhow::Resul
             eprintln!("{}", task::headline(task, state));
             Ok(Exit::INTERRUPTED)
         }
-        Err(error) => connect.refuse(error, &format!("cancel of task {task} failed")),
+        Err(error) => connect.report_error(error, &format!("cancel of task {task} failed")),
     }
 }
 
@@ -151,41 +151,41 @@ fn is_attended() -> bool {
 }
 
 /// How following ended.
-struct Followed {
+struct FollowOutcome {
     exit: Exit,
     /// What it asks, where somebody can answer.
-    asks: Option<Asks>,
+    open_question: Option<OpenQuestion>,
 }
 
-struct Asks {
+struct OpenQuestion {
     task: String,
     question: Interrupt,
 }
 
-impl From<Exit> for Followed {
+impl From<Exit> for FollowOutcome {
     fn from(exit: Exit) -> Self {
-        Self { exit, asks: None }
+        Self { exit, open_question: None }
     }
 }
 
 async fn follow_once(
     connect: &Connect,
     client: &Client,
-    following: Following<'_>,
+    following: FollowOptions<'_>,
     answered: Option<String>,
     open: impl Future<Output = Result<Follow, Error>>,
-) -> anyhow::Result<Followed> {
-    let Following { answer, headline } = following;
-    let mut session = Session::new(connect.json, answer, answered)?;
+) -> anyhow::Result<FollowOutcome> {
+    let FollowOptions { answer, headline } = following;
+    let mut session = FollowSession::new(connect.json, answer, answered)?;
     let mut events = match session.wait(open).await {
         Some(Ok(events)) => events,
         Some(Err(error)) => {
             session.release(client).await?;
-            return Ok(session.refused(connect, error, headline)?.into());
+            return Ok(session.end_with_error(connect, error, headline)?.into());
         }
         None => {
             session.release(client).await?;
-            return Ok(session.left()?.into());
+            return Ok(session.end_by_interrupt()?.into());
         }
     };
     while !session.is_over() {
@@ -193,12 +193,12 @@ async fn follow_once(
             Some(Some(Ok(event))) => session.show(&event.response)?,
             Some(Some(Err(error))) => {
                 session.release(client).await?;
-                return Ok(session.refused(connect, error, headline)?.into());
+                return Ok(session.end_with_error(connect, error, headline)?.into());
             }
             Some(None) => break,
             None => {
                 session.release(client).await?;
-                return Ok(session.left()?.into());
+                return Ok(session.end_by_interrupt()?.into());
             }
         }
     }
@@ -221,11 +221,11 @@ enum Released {
 }
 
 /// What was seen of the task, and where it is shown.
-struct Session {
+struct FollowSession {
     json: bool,
     /// Artifacts are printed when the task has ended or asks, not as they come.
     holds: bool,
-    printer: Printer<Stdout>,
+    printer: ArtifactPrinter<Stdout>,
     progress: Progress,
     ticks: Interval,
     interrupts: Signal,
@@ -240,12 +240,12 @@ struct Session {
     released: Released,
 }
 
-impl Session {
+impl FollowSession {
     fn new(json: bool, answer: Option<String>, answered: Option<String>) -> anyhow::Result<Self> {
         Ok(Self {
             json,
-            holds: !json && holds_text(),
-            printer: Printer::new(io::stdout()),
+            holds: !json && holds_artifacts(),
+            printer: ArtifactPrinter::new(io::stdout()),
             progress: Progress::start(json),
             ticks: interval_at(Instant::now() + progress::TICK, progress::TICK),
             interrupts: signal(SignalKind::interrupt())?,
@@ -335,22 +335,22 @@ impl Session {
     async fn release(&mut self, client: &Client) -> io::Result<()> {
         let Some(id) = self.task().map(str::to_owned).filter(|_| self.holds) else { return Ok(()) };
         self.holds = false;
-        self.released = match self.wait(stored(client, &id)).await {
+        self.released = match self.wait(read_stored_task(client, &id)).await {
             Some(Some(task)) => return self.print_artifacts(&task),
             Some(None) => Released::Unread,
             None => Released::Interrupted,
         };
         self.progress.clear();
         let id = line(&id);
-        self.tell(&format!(
-            "Its artifacts are not printed: the stored task was not read. Read it with: faultline \
+        self.print_to_stderr(&format!(
+            "Its artifacts are not printed: the read_stored_task task was not read. Read it with: faultline \
              get {id}\n"
         ))
     }
 
     fn print(
         &mut self,
-        print: impl FnOnce(&mut Printer<Stdout>) -> io::Result<()>,
+        print: impl FnOnce(&mut ArtifactPrinter<Stdout>) -> io::Result<()>,
     ) -> io::Result<()> {
         if self.json {
             return Ok(());
@@ -368,8 +368,9 @@ impl Session {
     }
 
     /// How it ended, told to whom it concerns.
-    fn conclude(mut self) -> anyhow::Result<Followed> {
-        let (state, paint) = (self.status.state(), Paint::stderr());
+    fn conclude(mut self) -> anyhow::Result<FollowOutcome> {
+        let state = self.status.state();
+        let style = Style::stderr();
         let failure = failure_of(&self.status, self.metadata.as_ref());
         // An agent that made nothing may still have said something: that is its answer.
         let is_whole = self.released == Released::All;
@@ -380,48 +381,53 @@ impl Session {
         self.close()?;
         if let Some(failure) = &failure {
             let headline = task::headline(&self.task_id, state);
-            self.tell(&chain::render(failure, &headline, Reader::Caller, paint))?;
+            self.print_to_stderr(&failure_card::render(failure, &headline, Reader::Caller, style))?;
             return Ok(Exit::of_failure(failure).into());
         }
-        let asks = self.is_asking();
+        let open_question = self.is_asking();
         if is_waiting(state) {
             let metadata = self.metadata.as_ref();
-            self.tell(&task::question(&self.task_id, &self.status, metadata, paint))?;
+            self.print_to_stderr(&task::question(&self.task_id, &self.status, metadata, style))?;
         } else if state == TaskState::Completed {
-            let took = paint.dim(format!("in {}", span(self.progress.elapsed())));
+            let took = style.dim(format!("in {}", span(self.progress.elapsed())));
             let text =
-                format!("{} task {} completed {took}", paint.green("✓"), line(&self.task_id));
-            self.progress.say(&text);
+                format!("{} task {} completed {took}", style.green("✓"), line(&self.task_id));
+            self.progress.print_last_line(&text);
         }
         let question = interrupt_of(&self.status, self.metadata.as_ref()).unwrap_or_default();
-        let asks = asks.then_some(Asks { task: self.task_id, question });
+        let open_question = open_question.then_some(OpenQuestion { task: self.task_id, question });
         let exit = match (self.released, exit::of_state(state)) {
             (Released::Interrupted, _) => Exit::INTERRUPTED,
             // A script must not take nothing for the output.
             (Released::Unread, Exit::OK) => Exit::UNAVAILABLE,
             (_, exit) => exit,
         };
-        Ok(Followed { exit, asks })
+        Ok(FollowOutcome { exit, open_question })
     }
 
-    fn refused(mut self, connect: &Connect, error: Error, headline: &str) -> anyhow::Result<Exit> {
+    fn end_with_error(
+        mut self,
+        connect: &Connect,
+        error: Error,
+        headline: &str,
+    ) -> anyhow::Result<Exit> {
         self.close()?;
         if self.task_id.is_empty() {
-            return connect.refuse(error, headline);
+            return connect.report_error(error, headline);
         }
         let id = line(&self.task_id);
         let headline = format!("task {id} is out of sight");
         let hint = format!("the task may go on: faultline watch {id}");
-        connect.refuse_hinting(&out_of_sight(error.into()), &headline, Some(&hint))
+        connect.report_failure(&as_unknown_outcome(error.into()), &headline, Some(&hint))
     }
 
     /// Ctrl-C ends the following, not the task.
-    fn left(mut self) -> anyhow::Result<Exit> {
+    fn end_by_interrupt(mut self) -> anyhow::Result<Exit> {
         self.close()?;
         if let Some(id) = self.task() {
             let id = line(id);
             let next = format!("  watch   faultline watch {id}\n  cancel  faultline cancel {id}\n");
-            self.tell(&format!("The task goes on.\n{next}"))?;
+            self.print_to_stderr(&format!("The task goes on.\n{next}"))?;
         }
         Ok(Exit::INTERRUPTED)
     }
@@ -432,20 +438,18 @@ impl Session {
     }
 
     /// To stderr, for people: a program has read the same in the events.
-    fn tell(&self, text: &str) -> io::Result<()> {
-        match self.json {
-            true => Ok(()),
-            false => io::stderr().write_all(text.as_bytes()),
-        }
+    fn print_to_stderr(&self, text: &str) -> io::Result<()> {
+        if self.json { Ok(()) } else { io::stderr().write_all(text.as_bytes()) }
     }
 }
 
 /// The failure of a stream whose task is known. To repeat the call would start the work a second
 /// time, so it is not one of those for which the advice is to send again.
-fn out_of_sight(failure: Failure) -> Failure {
-    match failure.may_retry() && failure.row() != &reason::RECONNECT_EXHAUSTED {
-        true => Failure::new(&reason::RECONNECT_EXHAUSTED).because(failure.public_message.clone()),
-        false => failure,
+fn as_unknown_outcome(failure: Failure) -> Failure {
+    if failure.may_retry() && failure.row() != &reason::RECONNECT_EXHAUSTED {
+        Failure::new(&reason::RECONNECT_EXHAUSTED).because(failure.public_message.clone())
+    } else {
+        failure
     }
 }
 
@@ -458,11 +462,11 @@ mod tests {
     #[test]
     fn advice_after_a_lost_stream_is_to_look_for_the_task() {
         for row in [&reason::UNAVAILABLE, &reason::OVERLOADED, &reason::RECONNECT_EXHAUSTED] {
-            let failure = out_of_sight(Failure::new(row));
+            let failure = as_unknown_outcome(Failure::new(row));
             let text = advise(&failure, Reader::Caller).text;
             assert!(text.contains("see whether the task goes on"), "{}: {text}", row.name);
         }
-        let gone = out_of_sight(Failure::new(&reason::TASK_NOT_FOUND));
+        let gone = as_unknown_outcome(Failure::new(&reason::TASK_NOT_FOUND));
         assert_eq!(gone.row(), &reason::TASK_NOT_FOUND);
     }
 }

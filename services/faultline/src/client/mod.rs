@@ -3,7 +3,7 @@
 //!
 //! May use: exit, task_tree, service and output.
 
+pub(crate) mod answer_message;
 pub(crate) mod connect;
 pub(crate) mod follow;
-mod form;
-pub(crate) mod reply;
+mod question_form;

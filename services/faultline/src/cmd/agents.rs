@@ -43,7 +43,7 @@ impl Args {
             let removed: RemoveAgentResponse = match client.mesh("RemoveAgent", &request).await {
                 Ok(removed) => removed,
                 Err(error) => {
-                    return connect.refuse(error, &format!("agent {name} was not removed"));
+                    return connect.report_error(error, &format!("agent {name} was not removed"));
                 }
             };
             connect.print(&removed, |_| format!("agent {name} removed"))?;

@@ -10,9 +10,9 @@ use prost_types::Struct;
 
 use crate::{
     client::{
+        answer_message,
         connect::{Connect, text_or_stdin},
-        follow::{Following, follow},
-        reply,
+        follow::{FollowOptions, follow},
     },
     exit::Exit,
 };
@@ -67,12 +67,12 @@ impl Args {
             (_, true) => AnswerAction::Dismiss,
             (false, false) => AnswerAction::Accept,
         };
-        let draft = reply::draft(&self.task, &self.question, action, parts);
+        let draft = answer_message::draft(&self.task, &self.question, action, parts);
         let headline = format!("answer to task {} failed", self.task);
         let connect = self.connect;
         connect.run(async |client| {
             let answer = Some(draft.message_id().to_owned());
-            let following = Following { answer, headline: &headline };
+            let following = FollowOptions { answer, headline: &headline };
             follow(&connect, &client, following, client.follow(draft)).await
         })
     }

@@ -25,7 +25,8 @@ impl Args {
             let task = match client.cancel(&self.task).await {
                 Ok(task) => task,
                 Err(error) => {
-                    return connect.refuse(error, &format!("cancel of task {} failed", self.task));
+                    return connect
+                        .report_error(error, &format!("cancel of task {} failed", self.task));
                 }
             };
             connect.print(&task, |_| {

@@ -27,13 +27,13 @@ const HEAD: &str = "\
 
 /// Where configuration is read from.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Source {
+pub(crate) struct ConfigSource {
     /// The configuration file [default: faultline.toml, if there is one].
     #[arg(long, value_name = "FILE", env = "FAULTLINE_CONFIG")]
     config: Option<PathBuf>,
 }
 
-impl Source {
+impl ConfigSource {
     pub(crate) fn load(&self, defaults: Config, env: &Environment) -> anyhow::Result<Config> {
         Ok(defaults.load(self.config.as_deref(), env)?)
     }
@@ -47,15 +47,16 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    source: Source,
+    source: ConfigSource,
 }
 
 impl Args {
     pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
         let config = self.source.load(Config::default(), env)?;
-        let text = match self.json {
-            true => serde_json::to_string_pretty(&config)? + "\n",
-            false => format!("{HEAD}\n{}", toml::to_string_pretty(&config)?),
+        let text = if self.json {
+            serde_json::to_string_pretty(&config)? + "\n"
+        } else {
+            format!("{HEAD}\n{}", toml::to_string_pretty(&config)?)
         };
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;

@@ -9,7 +9,7 @@ use faultline_chassis::{
 };
 
 use crate::{
-    cmd::config::Source,
+    cmd::config::ConfigSource,
     config::Config,
     exit::{CannotStart, Exit},
     service,
@@ -42,18 +42,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
-    admin: service::Admin,
+    admin: service::AdminFlag,
     #[command(flatten)]
-    guard: service::Guard,
+    tls_files: service::TlsFlags,
     /// Refused, with an explanation: the port always asks for a credential.
     #[arg(long, hide = true)]
     insecure: bool,
     #[command(flatten)]
-    data: service::Data,
+    data: service::DataFlag,
     #[command(flatten)]
-    threads: service::Threads,
+    threads: service::ThreadsFlag,
     #[command(flatten)]
-    source: Source,
+    source: ConfigSource,
 }
 
 impl Args {
@@ -61,9 +61,9 @@ impl Args {
         let config = self.source.load(Config::default(), env)?;
         let mut coordinator = config.coordinator;
         coordinator.listen = self.listen.unwrap_or(coordinator.listen);
-        self.guard.over(&mut coordinator.tls);
+        self.tls_files.apply(&mut coordinator.tls);
         coordinator.insecure |= self.insecure;
-        self.data.over(&mut coordinator.mesh);
+        self.data.apply(&mut coordinator.mesh);
         coordinator.store = self.store.unwrap_or(coordinator.store);
         let admin = self.admin.admin.or(coordinator.admin);
         let process = Process::new("faultline-coordinator", config.log, admin, env);

@@ -11,8 +11,8 @@ use faultline_proto::{id::TaskId, reason};
 use crate::{
     client::connect::Connect,
     exit::Exit,
-    output::{self, paint::Paint, task},
-    task_tree::{self, Tree},
+    output::{self, style::Style, task},
+    task_tree::{self, TaskTree},
 };
 
 const EXAMPLES: &str = "\
@@ -36,33 +36,38 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let json = self.connect.json;
         let Some(what) = &self.what else {
-            return print(&match json {
-                true => reason::TABLE.iter().map(|r| output::reason::json(r) + "\n").collect(),
-                false => output::reason::table(Paint::stdout()),
+            return print(&if json {
+                reason::TABLE.iter().map(|r| output::reason::json(r) + "\n").collect()
+            } else {
+                output::reason::table(Style::stdout())
             });
         };
         if let Some(row) = reason::named(what) {
-            return print(&match json {
-                true => output::reason::json(row) + "\n",
-                false => output::reason::card(row, Paint::stdout()),
+            return print(&if json {
+                output::reason::json(row) + "\n"
+            } else {
+                output::reason::card(row, Style::stdout())
             });
         }
         if what.parse::<TaskId>().is_err() {
             return Ok(unknown(what));
         }
-        self.connect.run(async |client| match task_tree::walk(&client, what).await {
+        self.connect.run(async |client| match task_tree::load(&client, what).await {
             Ok(found) if json => print(&format!("{}\n", found.to_json())),
-            Ok(found) => print(&told(&found, Paint::stdout())),
-            Err(error) => self.connect.refuse(error, &format!("explain of task {what} failed")),
+            Ok(found) => print(&render_explanation(&found, Style::stdout())),
+            Err(error) => {
+                self.connect.report_error(error, &format!("explain of task {what} failed"))
+            }
         })
     }
 }
 
 /// What a task that delegated came to depends on others; any other is told by itself.
-pub(crate) fn told(found: &Tree, paint: Paint) -> String {
-    match found.below.is_empty() {
-        true => task::history(&found.task, paint),
-        false => output::tree::render(found, &SystemTime::now().into(), paint),
+pub(crate) fn render_explanation(found: &TaskTree, style: Style) -> String {
+    if found.subtasks.is_empty() {
+        task::history(&found.task, style)
+    } else {
+        output::tree::render(found, &SystemTime::now().into(), style)
     }
 }
 

@@ -46,13 +46,17 @@ impl Args {
                 FailuresRequest { from, bucket_ms: since::bucket_ms(self.since, BUCKETS) };
             let found: FailuresResponse = match client.mesh("Failures", &request).await {
                 Ok(found) => found,
-                Err(error) => return connect.refuse(error, "failures cannot be told"),
+                Err(error) => return connect.report_error(error, "failures cannot be told"),
             };
             let for_people = stdout().is_terminal();
-            let (columns, now) = (terminal::size().0, SystemTime::now().into());
-            connect.print(&found, |paint| match found.failures.is_empty() {
-                true => String::new(),
-                false => failures::table(&found, for_people, columns, &now, paint),
+            let columns = terminal::size().0;
+            let now = SystemTime::now().into();
+            connect.print(&found, |style| {
+                if found.failures.is_empty() {
+                    String::new()
+                } else {
+                    failures::table(&found, for_people, columns, &now, style)
+                }
             })?;
             if found.failures.is_empty() && !connect.json {
                 eprintln!("nothing failed");

@@ -9,7 +9,7 @@ use faultline_chassis::{
 };
 
 use crate::{
-    cmd::config::Source,
+    cmd::config::ConfigSource,
     config::{Config, url},
     exit::{CannotStart, Exit},
     service,
@@ -42,18 +42,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     #[command(flatten)]
-    admin: service::Admin,
+    admin: service::AdminFlag,
     #[command(flatten)]
-    guard: service::Guard,
+    tls_files: service::TlsFlags,
     /// Serve other machines without asking anybody for a token.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    data: service::Data,
+    data: service::DataFlag,
     #[command(flatten)]
-    threads: service::Threads,
+    threads: service::ThreadsFlag,
     #[command(flatten)]
-    source: Source,
+    source: ConfigSource,
 }
 
 impl Args {
@@ -61,9 +61,9 @@ impl Args {
         let config = self.source.load(Config::default(), env)?;
         let mut gateway = config.gateway;
         gateway.listen = self.listen.unwrap_or(gateway.listen);
-        self.guard.over(&mut gateway.tls);
+        self.tls_files.apply(&mut gateway.tls);
         gateway.insecure |= self.insecure;
-        self.data.over(&mut gateway.mesh);
+        self.data.apply(&mut gateway.mesh);
         gateway.coordinator = self.coordinator.unwrap_or(gateway.coordinator);
         gateway.public_url = self.public_url.or(gateway.public_url);
         let admin = self.admin.admin.or(gateway.admin);
@@ -74,7 +74,8 @@ impl Args {
             let what = format!("the coordinator at {}", gateway.coordinator);
             let tls = gateway.tls.is_some();
             let service = gateway.bind().await.context(CannotStart("gateway"))?;
-            let (addr, readiness) = (service.addr(), service.readiness());
+            let addr = service.addr();
+            let readiness = service.readiness();
             let look = readiness.clone();
             probes.mark_started(move || look.look());
             let announce = async {

@@ -22,9 +22,10 @@ impl Args {
         let connect = self.connect;
         connect.run(async |client| {
             match client.task(&self.task).await {
-                Ok(task) => connect.print(&task, |paint| task::card(&task, paint))?,
+                Ok(task) => connect.print(&task, |style| task::card(&task, style))?,
                 Err(error) => {
-                    return connect.refuse(error, &format!("get of task {} failed", self.task));
+                    return connect
+                        .report_error(error, &format!("get of task {} failed", self.task));
                 }
             }
             Ok(Exit::OK)

@@ -84,12 +84,15 @@ impl Args {
             }
             let list = match self.pages(&client).await {
                 Ok(list) => list,
-                Err(error) => return connect.refuse(error, "list failed"),
+                Err(error) => return connect.report_error(error, "list failed"),
             };
             let for_people = stdout().is_terminal();
-            connect.print(&list, |paint| match list.tasks.is_empty() {
-                true => String::new(),
-                false => task::table(&list, for_people, paint),
+            connect.print(&list, |style| {
+                if list.tasks.is_empty() {
+                    String::new()
+                } else {
+                    task::table(&list, for_people, style)
+                }
             })?;
             if for_people && !connect.json {
                 eprintln!("{} of {} tasks", list.tasks.len(), list.total_size);
@@ -101,12 +104,15 @@ impl Args {
     async fn everybodys(&self, client: &Client) -> anyhow::Result<Exit> {
         let list = match self.view_pages(client).await {
             Ok(list) => list,
-            Err(error) => return self.connect.refuse(error, "list failed"),
+            Err(error) => return self.connect.report_error(error, "list failed"),
         };
         let for_people = stdout().is_terminal();
-        self.connect.print(&list, |paint| match list.tasks.is_empty() {
-            true => String::new(),
-            false => task::summaries(&list, for_people, paint),
+        self.connect.print(&list, |style| {
+            if list.tasks.is_empty() {
+                String::new()
+            } else {
+                task::summaries(&list, for_people, style)
+            }
         })?;
         Ok(Exit::OK)
     }

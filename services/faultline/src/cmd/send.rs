@@ -3,15 +3,16 @@
 use faultline_client::{Answer, Client, Draft, Error, text};
 use faultline_proto::{
     Failure,
-    a2a::SendMessageResponse,
+    a2a::{SendMessageRequest, SendMessageResponse},
     advice::{Reader, Verdict, advise},
     id::TaskId,
 };
+use ring::digest::{SHA256, digest};
 
 use crate::{
     client::{
         connect::{Connect, text_or_stdin},
-        follow::{Following, follow},
+        follow::{FollowOptions, follow},
     },
     exit::{self, Exit},
 };
@@ -59,18 +60,18 @@ impl Args {
         if let Some(context) = self.context {
             draft = draft.in_context(context);
         }
+        let draft = identified(draft, message_id(&self.agent, &key));
         let headline = format!("send to {} failed", self.agent);
         let connect = self.connect;
         connect.run(async |client| {
             let agent = client.agent(&self.agent);
-            match self.no_wait {
-                true => submit(&connect, agent, draft, &headline, &key).await,
-                false => {
-                    let following = Following { answer: None, headline: &headline };
-                    let open =
-                        async { agent.follow(draft).await.map_err(|error| with_key(error, &key)) };
-                    follow(&connect, &agent, following, open).await
-                }
+            if self.no_wait {
+                submit(&connect, agent, draft, &headline, &key).await
+            } else {
+                let following = FollowOptions { answer: None, headline: &headline };
+                let open =
+                    async { agent.follow(draft).await.map_err(|error| with_key(error, &key)) };
+                follow(&connect, &agent, following, open).await
             }
         })
     }
@@ -85,7 +86,7 @@ async fn submit(
 ) -> anyhow::Result<Exit> {
     let answer = match agent.send(draft.return_immediately()).await {
         Ok(answer) => answer,
-        Err(error) => return connect.refuse(with_key(error, key), headline),
+        Err(error) => return connect.report_error(with_key(error, key), headline),
     };
     let text = match &answer {
         Answer::Task(task) => task.id.clone(),
@@ -95,15 +96,31 @@ async fn submit(
     Ok(Exit::OK)
 }
 
-/// Names the key of a send whose outcome is unknown, because only that key repeats it safely.
+/// The id of the message of a send with this key: a UUID of version 8 (RFC 9562) from a SHA-256. A
+/// second run of the command sends the same message, because the mesh refuses a key that comes with
+/// another one.
+fn message_id(agent: &str, key: &str) -> String {
+    let hash = digest(&SHA256, format!("{agent}\n{key}").as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.as_ref()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+fn identified(draft: Draft, message_id: String) -> Draft {
+    let mut request = SendMessageRequest::from(draft);
+    if let Some(message) = &mut request.message {
+        message.message_id = message_id;
+    }
+    Draft::from(request)
+}
+
+/// Names the key of a send whose outcome is unknown, because only that key repeats it safely. A
+/// failure with a task id says that the task is stored: it is read and not sent again.
 fn with_key(error: Error, key: &str) -> Error {
     let Error::Call(failure) = error else { return error };
-    let is_unknown =
-        failure.repeat_with_key || advise(&failure, Reader::Caller).verdict == Verdict::Check;
-    Error::Call(match is_unknown {
-        true => named(failure, key),
-        false => failure,
-    })
+    let is_unknown = failure.task_id.is_empty()
+        && (failure.repeat_with_key || advise(&failure, Reader::Caller).verdict == Verdict::Check);
+    Error::Call(if is_unknown { named(failure, key) } else { failure })
 }
 
 fn named(failure: Failure, key: &str) -> Failure {
@@ -114,6 +131,8 @@ fn named(failure: Failure, key: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use faultline_proto::reason;
 
     use super::*;
@@ -135,5 +154,30 @@ mod tests {
         for row in [&reason::UNAVAILABLE, &reason::OVERLOADED, &reason::AGENT_NOT_FOUND] {
             assert!(!told(Failure::new(row)).public_message.contains("k-1"), "{}", row.name);
         }
+    }
+
+    #[test]
+    fn failure_of_a_stored_task_is_not_turned_into_a_repeat() {
+        let stored = Failure::new(&reason::STORE_UNAVAILABLE)
+            .with_retryable(false)
+            .with_retry_after(Duration::from_secs(2))
+            .with_task("0199a1b2", "c");
+        let told = told(stored);
+        assert!(!told.repeat_with_key && !told.public_message.contains("k-1"), "{told}");
+        let advice = advise(&told, Reader::Caller);
+        assert_eq!(advice.verdict, Verdict::Check);
+        assert!(advice.text.starts_with("the task is stored: read it later"), "{}", advice.text);
+    }
+
+    #[test]
+    fn message_id_follows_from_the_agent_and_the_key() {
+        let id = message_id("echo", "order-4711");
+        assert_eq!(id, message_id("echo", "order-4711"));
+        assert!(id.len() == 36 && &id[14..15] == "8", "{id}");
+        for (agent, key) in [("other", "order-4711"), ("echo", "order-4712")] {
+            assert_ne!(id, message_id(agent, key));
+        }
+        let draft = identified(text("x").idempotency_key("order-4711"), id.clone());
+        assert_eq!(draft.message_id(), id);
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     client::connect::Connect,
     cmd::{
-        explain::told,
+        explain::render_explanation,
         since,
         terminal::{self, Key, Terminal},
     },
@@ -28,22 +28,22 @@ use crate::{
     output::{
         failures,
         grid::cut,
-        paint::Paint,
+        style::Style,
         text::{folded, line, span},
-        top::{Around, Screen, Snapshot, frame},
+        top::{Screen, ScreenContext, Snapshot, frame},
     },
     task_tree,
 };
 
-const EVERY: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// A mesh that takes longer is told to be silent.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of what agents do, by the second; the second of now is one more.
-const ACTIVITY: Duration = Duration::from_secs(60);
+const ACTIVITY_WINDOW: Duration = Duration::from_secs(60);
 /// Parts of the line over time of each failure.
 const BUCKETS: u64 = 60;
-const FOOT: &str = "q quit   j/k select   enter explain the last task of a failure";
-const FOOT_OF_TEXT: &str = "q back   j/k scroll";
+const SCREEN_KEYS: &str = "q quit   j/k select   enter explain the last task of a failure";
+const PAGER_KEYS: &str = "q back   j/k scroll";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,16 +73,16 @@ impl Args {
         let live = stdout().is_terminal() && stdin().is_terminal() && !self.once;
         let connect = self.connect.clone();
         connect.run(async |client| {
-            let first = match look(&client, self.since).await {
+            let first = match fetch_snapshot(&client, self.since).await {
                 Ok(first) => first,
-                Err(error) => return connect.refuse(error, "top cannot look"),
+                Err(error) => return connect.report_error(error, "top cannot look"),
             };
             if connect.json {
                 return print(&format!("{}\n", to_json(&first)));
             }
             if !live {
                 let screen =
-                    Screen { columns: terminal::size().0, rows: None, paint: Paint::stdout() };
+                    Screen { columns: terminal::size().0, rows: None, style: Style::stdout() };
                 let lines =
                     frame(&first, &self.around("", &failures::round(self.since), None, ""), screen);
                 let text = lines.iter().map(|line| format!("{}\n", line.trim_end()));
@@ -98,28 +98,29 @@ impl Args {
         since: &'a str,
         selected: Option<usize>,
         trouble: &'a str,
-    ) -> Around<'a> {
-        Around { gateway: self.connect.gateway(), since, selected, foot, trouble }
+    ) -> ScreenContext<'a> {
+        ScreenContext { gateway: self.connect.gateway(), since, selected, foot, trouble }
     }
 
     async fn live(&self, client: Client, first: Snapshot) -> anyhow::Result<Exit> {
         let mut ended = signal(SignalKind::terminate()).context("no signals")?;
         let mut resized = signal(SignalKind::window_change()).context("no signals")?;
-        let mut tick = interval(EVERY);
+        let mut tick = interval(REFRESH_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (terminal, mut keys) = (Terminal::take().context("no terminal")?, terminal::keys());
-        let mut view = View { seen: first, selected: 0, text: None, silent: None };
-        let mut looking = None;
+        let terminal = Terminal::take().context("no terminal")?;
+        let mut keys = terminal::keys();
+        let mut view = TopView { seen: first, selected: 0, text: None, unanswered: None };
+        let mut pending = None;
         let since = failures::round(self.since);
         loop {
             terminal.show(&self.lines(&view, &since))?;
             tokio::select! {
-                _ = tick.tick(), if looking.is_none() => {
-                    looking = Some(look(&client, self.since).boxed_local());
+                _ = tick.tick(), if pending.is_none() => {
+                    pending = Some(fetch_snapshot(&client, self.since).boxed_local());
                 }
-                seen = answer(&mut looking) => {
-                    looking = None;
-                    view.take(seen);
+                seen = next_snapshot(&mut pending) => {
+                    pending = None;
+                    view.update(seen);
                 }
                 key = keys.recv() => match key {
                     None | Some(Key::Quit | Key::Back) if view.text.is_none() => break,
@@ -133,10 +134,10 @@ impl Args {
         Ok(Exit::OK)
     }
 
-    fn lines(&self, view: &View, since: &str) -> Vec<String> {
+    fn lines(&self, view: &TopView, since: &str) -> Vec<String> {
         let (columns, rows) = terminal::size();
-        let screen = Screen { columns, rows: Some(rows), paint: Paint::stdout() };
-        let trouble = match &view.silent {
+        let screen = Screen { columns, rows: Some(rows), style: Style::stdout() };
+        let trouble = match &view.unanswered {
             Some((at, why)) => format!("no news for {}: {why}", span(at.elapsed())),
             None => String::new(),
         };
@@ -144,22 +145,22 @@ impl Args {
             return text.lines(screen);
         }
         let selected = Some(view.selected);
-        frame(&view.seen, &self.around(FOOT, since, selected, &trouble), screen)
+        frame(&view.seen, &self.around(SCREEN_KEYS, since, selected, &trouble), screen)
     }
 }
 
 /// What is looked at.
-struct View {
+struct TopView {
     seen: Snapshot,
     selected: usize,
     /// In front of it.
-    text: Option<Text>,
+    text: Option<TextPager>,
     /// Since when nobody answers, and why.
-    silent: Option<(Instant, String)>,
+    unanswered: Option<(Instant, String)>,
 }
 
-impl View {
-    fn take(&mut self, seen: Result<Snapshot, Error>) {
+impl TopView {
+    fn update(&mut self, seen: Result<Snapshot, Error>) {
         match seen {
             Ok(seen) => {
                 // Whoever points at a failure goes on pointing at it, wherever it has moved.
@@ -171,11 +172,11 @@ impl View {
                 let all = 0..seen.failures.failures.len();
                 let moved = all.clone().find(|at| chosen.is_some() && kind(&seen, *at) == chosen);
                 self.selected = moved.unwrap_or(self.selected.min(all.end.saturating_sub(1)));
-                (self.seen, self.silent) = (seen, None);
+                (self.seen, self.unanswered) = (seen, None);
             }
             Err(error) => {
-                let since = self.silent.take().map_or_else(Instant::now, |(since, _)| since);
-                self.silent = Some((since, line(&Failure::from(error).public_message)));
+                let since = self.unanswered.take().map_or_else(Instant::now, |(since, _)| since);
+                self.unanswered = Some((since, line(&Failure::from(error).public_message)));
             }
         }
     }
@@ -190,7 +191,7 @@ impl View {
             (None, Key::Down) => self.selected = (self.selected + 1).min(last),
             (None, Key::Enter) => {
                 if let Some(count) = self.seen.failures.failures.get(self.selected) {
-                    self.text = Some(Text::explaining(&count.last_task_id, client).await);
+                    self.text = Some(TextPager::explaining(&count.last_task_id, client).await);
                 }
             }
             (None, Key::Quit | Key::Back) => {}
@@ -199,17 +200,17 @@ impl View {
 }
 
 /// Lines that may be more than the screen has.
-struct Text {
+struct TextPager {
     lines: Vec<String>,
     from: usize,
 }
 
-impl Text {
+impl TextPager {
     async fn explaining(task_id: &str, client: &Client) -> Self {
-        let text = match timeout(PATIENCE, task_tree::walk(client, task_id)).await {
-            Ok(Ok(found)) => told(&found, Paint::stdout()),
+        let text = match timeout(ANSWER_TIMEOUT, task_tree::load(client, task_id)).await {
+            Ok(Ok(found)) => render_explanation(&found, Style::stdout()),
             Ok(Err(error)) => format!("{}\n", Failure::from(error)),
-            Err(_) => "the mesh is silent\n".to_owned(),
+            Err(_) => "the mesh is unanswered\n".to_owned(),
         };
         Self { lines: text.lines().map(str::to_owned).collect(), from: 0 }
     }
@@ -220,25 +221,26 @@ impl Text {
         let from = self.from.min(all.len().saturating_sub(rows - 1));
         let mut lines: Vec<_> = all.into_iter().skip(from).take(rows - 1).collect();
         lines.resize(rows - 1, String::new());
-        lines.push(screen.paint.dim(cut(FOOT_OF_TEXT, screen.columns)));
+        lines.push(screen.style.dim(cut(PAGER_KEYS, screen.columns)));
         lines
     }
 }
 
 /// What came of the look that is under way; for ever if there is none.
-async fn answer<T>(looking: &mut Option<LocalBoxFuture<'_, T>>) -> T {
-    match looking {
-        Some(looking) => looking.await,
+async fn next_snapshot<T>(pending: &mut Option<LocalBoxFuture<'_, T>>) -> T {
+    match pending {
+        Some(pending) => pending.await,
         None => std::future::pending().await,
     }
 }
 
 /// Asks for everything at once.
-async fn look(client: &Client, since: Duration) -> Result<Snapshot, Error> {
-    let activity = ActivityRequest { from: Some(since::ago(ACTIVITY)), bucket_ms: 1000 };
+async fn fetch_snapshot(client: &Client, since: Duration) -> Result<Snapshot, Error> {
+    let activity = ActivityRequest { from: Some(since::ago(ACTIVITY_WINDOW)), bucket_ms: 1000 };
     let from = Some(since::ago(since));
     let failed = FailuresRequest { from, bucket_ms: since::bucket_ms(since, BUCKETS) };
-    let (agents, workers) = (AgentsRequest::default(), WorkersRequest::default());
+    let agents = AgentsRequest::default();
+    let workers = WorkersRequest::default();
     let all = async {
         tokio::try_join!(
             client.mesh("Agents", &agents),
@@ -247,10 +249,12 @@ async fn look(client: &Client, since: Duration) -> Result<Snapshot, Error> {
             client.mesh("Failures", &failed),
         )
     };
-    let (agents, workers, activity, failures) = timeout(PATIENCE, all).await.map_err(|_| {
-        let seconds = PATIENCE.as_secs();
-        Failure::new(&reason::DEADLINE_EXCEEDED).because(format!("no answer within {seconds} s"))
-    })??;
+    let (agents, workers, activity, failures) =
+        timeout(ANSWER_TIMEOUT, all).await.map_err(|_| {
+            let seconds = ANSWER_TIMEOUT.as_secs();
+            Failure::new(&reason::DEADLINE_EXCEEDED)
+                .because(format!("no answer within {seconds} s"))
+        })??;
     Ok(Snapshot { agents, workers, activity, failures, at: SystemTime::now().into() })
 }
 

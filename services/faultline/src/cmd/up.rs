@@ -16,11 +16,11 @@ use faultline_chassis::{
 };
 
 use crate::{
-    cmd::config::Source,
+    cmd::config::ConfigSource,
     config::{Config, store_in},
     exit::{CannotStart, Exit},
-    mesh::Mesh,
-    output::paint::Paint,
+    local_mesh::LocalMesh,
+    output::style::Style,
     service,
 };
 
@@ -31,7 +31,7 @@ Examples:
   FAULTLINE_AUTH__TOKEN='[{ sha256 = \"…\", principal = \"acme\" }]' \\
     faultline up --listen 0.0.0.0:8080
 
-A token is configured by its digest: printf %s TOKEN | sha256sum.
+A token is load_config by its digest: printf %s TOKEN | sha256sum.
 Prints `ready http://HOST:PORT` on stdout once it answers. Ctrl-C or SIGTERM lets running work
 finish, for 10 s at most; what has to be cut off then makes it end with 70. A second one stops
 at once.";
@@ -53,27 +53,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
-    admin: service::Admin,
+    admin: service::AdminFlag,
     /// Serve callers on other machines without asking anybody for a token. Workers and gateways
     /// always need one.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    source: Source,
+    source: ConfigSource,
 }
 
 impl Args {
     pub(crate) fn run(self, env: &Environment) -> anyhow::Result<Exit> {
-        let mut config = self.configured(env)?;
+        let mut config = self.load_config(env)?;
         let admin = self.admin.admin.or(config.gateway.admin);
         let process = Process::new("faultline", config.log.clone(), admin, env);
         config.metrics = process.metrics();
         service::serve(0, process, |drain, probes| run(config, drain, probes))
     }
 
-    fn configured(&self, env: &Environment) -> anyhow::Result<Config> {
+    fn load_config(&self, env: &Environment) -> anyhow::Result<Config> {
         let mut defaults = Config::local(Path::new(DATA));
-        let config = self.over(defaults.clone(), env)?;
+        let config = self.with_overrides(defaults.clone(), env)?;
         // Whoever reaches it from outside must not reach this network through its webhooks, and
         // where callers are told apart not everybody acts, unless the configuration says so. The
         // agent for drills is there only where everybody is on this machine and may do everything.
@@ -83,11 +83,11 @@ impl Args {
         if !is_open {
             defaults.worker.agents = Config::default().worker.agents;
         }
-        self.over(defaults, env)
+        self.with_overrides(defaults, env)
     }
 
     /// Everything that is configured, laid over `defaults`.
-    fn over(&self, defaults: Config, env: &Environment) -> anyhow::Result<Config> {
+    fn with_overrides(&self, defaults: Config, env: &Environment) -> anyhow::Result<Config> {
         let mut config = self.source.load(defaults, env)?;
         config.gateway.listen = self.listen.unwrap_or(config.gateway.listen);
         config.coordinator.listen = self.hub.unwrap_or(config.coordinator.listen);
@@ -104,15 +104,18 @@ async fn run(mut config: Config, drain: Drain, probes: Probes) -> anyhow::Result
     let store = faultline_coordinator::shown_store(&config.coordinator.store);
     let console = config.gateway.console;
     let has_script = config.worker.agents.iter().any(|name| name == "script");
-    let keys = keys(&config);
-    let hub = open_hub(&mut config).context(CannotStart("coordinator"))?;
+    let credential_hints = credential_hints(&config);
+    let hub = ensure_hub_credential(&mut config).context(CannotStart("coordinator"))?;
     let mut mesh = tokio::select! {
-        mesh = Mesh::start(config) => mesh?,
+        mesh = LocalMesh::start(config) => mesh?,
         () = drain.signalled() => return Ok(()),
     };
     probes.mark_started(mesh.readiness());
     process::print_ready_line(&format!("ready {}", mesh.url()))?;
-    eprint!("{}", welcome(&mesh, &hub, &store, (console, has_script), &keys, Paint::stderr()));
+    eprint!(
+        "{}",
+        welcome(&mesh, &hub, &store, (console, has_script), &credential_hints, Style::stderr())
+    );
     tokio::select! {
         error = mesh.failed() => return Err(error),
         () = drain.signalled() => {}
@@ -122,7 +125,7 @@ async fn run(mut config: Config, drain: Drain, probes: Probes) -> anyhow::Result
 
 /// Sees to it that workers and gateways beside this process need a credential, and says which. If
 /// none is configured, a token is generated in the data directory.
-fn open_hub(config: &mut Config) -> Result<String, credential::Error> {
+fn ensure_hub_credential(config: &mut Config) -> Result<String, credential::Error> {
     let mesh = &mut config.mesh;
     if !mesh.credential.is_empty() {
         return Ok("workers and gateways attach here with tokens of [[mesh.credential]]".to_owned());
@@ -136,8 +139,9 @@ fn open_hub(config: &mut Config) -> Result<String, credential::Error> {
 }
 
 /// What callers of a guarded mesh need: to be set first, and flags for curl.
-fn keys(config: &Config) -> (String, String) {
-    let (mut exports, mut flags) = (String::new(), String::new());
+fn credential_hints(config: &Config) -> (String, String) {
+    let mut exports = String::new();
+    let mut flags = String::new();
     if config.gateway.tls.is_some() {
         exports += "  export FAULTLINE_CA=…     # the file of the CA that issued its certificate\n";
         flags += " --cacert \"$FAULTLINE_CA\"";
@@ -151,28 +155,27 @@ fn keys(config: &Config) -> (String, String) {
 
 /// Where everything is, and what to try next.
 fn welcome(
-    mesh: &Mesh,
+    mesh: &LocalMesh,
     hub: &str,
     store: &str,
     (console, has_script): (bool, bool),
     (exports, curl_flags): &(String, String),
-    paint: Paint,
+    style: Style,
 ) -> String {
     let url = mesh.url();
     let flag = match url.as_str() {
         "http://127.0.0.1:8080" => String::new(),
         other => format!(" --gateway {other}"),
     };
-    let label = |text: &str| paint.dim(format!("{text:<8}"));
-    let console = match console {
-        true => format!("\n  {}  {url}/console", label("console")),
-        false => String::new(),
-    };
-    let script = match has_script {
-        true => format!(
+    let label = |text: &str| style.dim(format!("{text:<8}"));
+    let console =
+        if console { format!("\n  {}  {url}/console", label("console")) } else { String::new() };
+    let script = if has_script {
+        format!(
             "\n  faultline send{flag} script 'fail RATE_LIMITED text=\"slow down\" retry_after=2s'"
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
     let request = concat!(
         r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":"#,
@@ -207,7 +210,7 @@ mod tests {
         let command = Args::augment_args(clap::Command::new("up"));
         let matches = command.try_get_matches_from(["up"].iter().chain(flags)).unwrap();
         let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let config = Args::from_arg_matches(&matches).unwrap().configured(&env).unwrap();
+        let config = Args::from_arg_matches(&matches).unwrap().load_config(&env).unwrap();
         assert!(!config.worker.drills, "{flags:?}");
         config.worker.agents
     }

@@ -3,7 +3,7 @@
 use crate::{
     client::{
         connect::Connect,
-        follow::{Following, follow},
+        follow::{FollowOptions, follow},
     },
     exit::Exit,
 };
@@ -29,7 +29,7 @@ impl Args {
         let connect = self.connect;
         connect.run(async |client| {
             let events = client.follow_task(&self.task, None);
-            let following = Following { answer: None, headline: &headline };
+            let following = FollowOptions { answer: None, headline: &headline };
             follow(&connect, &client, following, async { Ok(events) }).await
         })
     }

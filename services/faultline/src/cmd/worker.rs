@@ -5,7 +5,7 @@ use faultline_chassis::{config::Environment, process::Process};
 use faultline_worker::Worker;
 
 use crate::{
-    cmd::config::Source,
+    cmd::config::ConfigSource,
     config::Config,
     exit::{CannotStart, Exit},
     remote, service,
@@ -38,13 +38,13 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
-    data: service::Data,
+    data: service::DataFlag,
     #[command(flatten)]
-    admin: service::Admin,
+    admin: service::AdminFlag,
     #[command(flatten)]
-    threads: service::Threads,
+    threads: service::ThreadsFlag,
     #[command(flatten)]
-    source: Source,
+    source: ConfigSource,
 }
 
 impl Args {
@@ -54,7 +54,7 @@ impl Args {
         worker.coordinator = self.coordinator.unwrap_or(worker.coordinator);
         worker.agents = self.agents.unwrap_or(worker.agents);
         worker.slots = self.slots.unwrap_or(worker.slots);
-        self.data.over(&mut worker.mesh);
+        self.data.apply(&mut worker.mesh);
         worker.name = self.name.or(worker.name);
         let admin = self.admin.admin.or(worker.admin);
         let process = Process::new("faultline-worker", config.log, admin, env);

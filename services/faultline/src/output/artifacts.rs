@@ -17,14 +17,14 @@ use faultline_proto::{
 const REPLACED: &str = "(the output above was replaced; it starts again)\n";
 
 /// Prints artifacts to `out`, each from its own line.
-pub(crate) struct Printer<W> {
+pub(crate) struct ArtifactPrinter<W> {
     out: W,
     printed: BTreeMap<String, String>,
     /// Whose text stands in the unfinished line, if there is one.
     open: Option<String>,
 }
 
-impl<W: Write> Printer<W> {
+impl<W: Write> ArtifactPrinter<W> {
     pub(crate) fn new(out: W) -> Self {
         Self { out, printed: BTreeMap::new(), open: None }
     }
@@ -43,21 +43,18 @@ impl<W: Write> Printer<W> {
         let text: String = artifact.parts.iter().map(part_text).collect();
         let id = &artifact.artifact_id;
         let printed = self.printed.entry(id.clone()).or_default();
-        let news = match append {
-            true => {
-                printed.push_str(&text);
-                text.as_str()
-            }
-            false => {
-                let told = std::mem::replace(printed, text.clone());
-                match text.strip_prefix(told.as_str()) {
-                    Some(news) => news,
-                    // It is shorter than before, or different: tell it whole on a line of its own.
-                    None => {
-                        self.finish()?;
-                        self.out.write_all(REPLACED.as_bytes())?;
-                        text.as_str()
-                    }
+        let news = if append {
+            printed.push_str(&text);
+            text.as_str()
+        } else {
+            let told = std::mem::replace(printed, text.clone());
+            match text.strip_prefix(told.as_str()) {
+                Some(news) => news,
+                // It is shorter than before, or different: tell it whole on a line of its own.
+                None => {
+                    self.finish()?;
+                    self.out.write_all(REPLACED.as_bytes())?;
+                    text.as_str()
                 }
             }
         };
@@ -117,7 +114,7 @@ mod tests {
     }
 
     fn print(chunks: &[(&str, &str, bool)]) -> String {
-        let mut printer = Printer::new(Vec::new());
+        let mut printer = ArtifactPrinter::new(Vec::new());
         for (id, text, append) in chunks {
             printer.artifact(&chunk(id, text), *append).unwrap();
         }

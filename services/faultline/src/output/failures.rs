@@ -6,9 +6,9 @@ use faultline_proto::v1::{FailureCount, FailuresResponse};
 use prost_types::Timestamp;
 
 use crate::output::{
-    grid::{Cell, Grid, Ink, cell, number},
-    paint::Paint,
-    spark::spark,
+    grid::{Cell, CellStyle, Grid, cell, number},
+    sparkline::sparkline,
+    style::Style,
     text::{between, instant, line, span},
 };
 
@@ -46,13 +46,13 @@ pub(crate) fn grid(
             Some(_) => "  ",
             None => "",
         };
-        let ink = if selected == Some(at) { Ink::Bold } else { Ink::Red };
+        let cell_style = if selected == Some(at) { CellStyle::Bold } else { CellStyle::Red };
         vec![
-            cell(format!("{mark}{}", line(&count.reason)), ink),
-            cell(line(&count.origin), Ink::Cyan),
-            number(count.failures, Ink::Plain),
-            number(count.tasks, Ink::Plain),
-            cell(ago(count.last.as_ref(), now), Ink::Plain),
+            cell(format!("{mark}{}", line(&count.reason)), cell_style),
+            cell(line(&count.origin), CellStyle::Cyan),
+            number(count.failures, CellStyle::Plain),
+            number(count.tasks, CellStyle::Plain),
+            cell(ago(count.last.as_ref(), now), CellStyle::Plain),
         ]
     };
     let rows = failures.iter().enumerate().map(row).collect();
@@ -60,7 +60,8 @@ pub(crate) fn grid(
     let mut grid = Grid::new(&[reason, "ORIGIN", "FAILURES", "TASKS", "LAST"], rows);
     let rest = columns.saturating_sub(grid.width() + 2).min(SPARK_MAX);
     if rest >= SPARK_MIN {
-        let sparks = failures.iter().map(|count| cell(spark(&count.buckets, rest), Ink::Red));
+        let sparks =
+            failures.iter().map(|count| cell(sparkline(&count.buckets, rest), CellStyle::Red));
         grid.push("OVER TIME", sparks);
     }
     grid
@@ -72,10 +73,10 @@ pub(crate) fn table(
     for_people: bool,
     columns: usize,
     now: &Timestamp,
-    paint: Paint,
+    style: Style,
 ) -> String {
     if for_people {
-        let lines = grid(&found.failures, None, columns, now).lines(columns, paint);
+        let lines = grid(&found.failures, None, columns, now).lines(columns, style);
         return lines.iter().map(|line| format!("{}\n", line.trim_end())).collect();
     }
     let bare = |count: &FailureCount| {
@@ -109,7 +110,7 @@ mod tests {
         )
         .unwrap();
         let now = Timestamp { seconds: 1_767_225_600 + 123, nanos: 0 };
-        let text = table(&found, true, 80, &now, Paint::plain());
+        let text = table(&found, true, 80, &now, Style::plain());
         assert_eq!(
             text,
             "\
@@ -118,7 +119,7 @@ RATE_LIMITED  bank           3     12  2m 3s  ·▂▅█
 INTERNAL      front          1      1  3s     ···█
 "
         );
-        let bare = table(&found, false, 80, &now, Paint::plain());
+        let bare = table(&found, false, 80, &now, Style::plain());
         let first = "RATE_LIMITED\tbank\t3\t12\t2026-01-01T00:00:00.000Z\tt-1\n";
         assert!(bare.starts_with(first), "{bare}");
     }

@@ -1,7 +1,7 @@
 //! Tables that fit a screen: columns line up, numbers to the right, and what does not fit is cut
 //! from the first column before anything is cut from the end.
 
-use crate::output::paint::Paint;
+use crate::output::style::Style;
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -9,7 +9,7 @@ const GAP: usize = 2;
 const NAME_MIN: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ink {
+pub(crate) enum CellStyle {
     Plain,
     Dim,
     Bold,
@@ -19,16 +19,16 @@ pub(crate) enum Ink {
     Cyan,
 }
 
-impl Ink {
-    pub(crate) fn on(self, text: &str, paint: Paint) -> String {
+impl CellStyle {
+    pub(crate) fn on(self, text: &str, style: Style) -> String {
         match self {
-            Ink::Plain => text.to_owned(),
-            Ink::Dim => paint.dim(text),
-            Ink::Bold => paint.bold(text),
-            Ink::Red => paint.red(text),
-            Ink::Green => paint.green(text),
-            Ink::Yellow => paint.yellow(text),
-            Ink::Cyan => paint.cyan(text),
+            CellStyle::Plain => text.to_owned(),
+            CellStyle::Dim => style.dim(text),
+            CellStyle::Bold => style.bold(text),
+            CellStyle::Red => style.red(text),
+            CellStyle::Green => style.green(text),
+            CellStyle::Yellow => style.yellow(text),
+            CellStyle::Cyan => style.cyan(text),
         }
     }
 }
@@ -36,19 +36,20 @@ impl Ink {
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
-    ink: Ink,
+    cell_style: CellStyle,
     is_number: bool,
 }
 
-pub(crate) fn cell(text: impl Into<String>, ink: Ink) -> Cell {
-    Cell { text: text.into(), ink, is_number: false }
+pub(crate) fn cell(text: impl Into<String>, cell_style: CellStyle) -> Cell {
+    Cell { text: text.into(), cell_style, is_number: false }
 }
 
 /// Nought is said softly.
-pub(crate) fn number(number: impl std::fmt::Display, ink: Ink) -> Cell {
+pub(crate) fn number(number: impl std::fmt::Display, cell_style: CellStyle) -> Cell {
     let text = number.to_string();
-    let ink = if text.trim_matches(['0', '.']).is_empty() { Ink::Dim } else { ink };
-    Cell { text, ink, is_number: true }
+    let cell_style =
+        if text.trim_matches(['0', '.']).is_empty() { CellStyle::Dim } else { cell_style };
+    Cell { text, cell_style, is_number: true }
 }
 
 /// A table without its lines.
@@ -81,7 +82,7 @@ impl Grid {
     }
 
     /// The head and a line for each row, none longer than `columns`.
-    pub(crate) fn lines(&self, columns: usize, paint: Paint) -> Vec<String> {
+    pub(crate) fn lines(&self, columns: usize, style: Style) -> Vec<String> {
         let mut widths = self.widths();
         let excess = self.width().saturating_sub(columns);
         if let Some(name) = widths.first_mut() {
@@ -91,22 +92,23 @@ impl Grid {
             |at: usize| self.rows.iter().any(|row| row.get(at).is_some_and(|c| c.is_number));
         let heads = self.heads.iter().enumerate().map(|(at, head)| Cell {
             text: (*head).to_owned(),
-            ink: Ink::Dim,
+            cell_style: CellStyle::Dim,
             is_number: is_number(at),
         });
         let heads: Vec<_> = heads.collect();
         let rows = std::iter::once(&heads).chain(&self.rows);
-        rows.map(|row| line(row, &widths, columns, paint)).collect()
+        rows.map(|row| line(row, &widths, columns, style)).collect()
     }
 }
 
-fn line(row: &[Cell], widths: &[usize], columns: usize, paint: Paint) -> String {
-    let (mut out, mut used) = (String::new(), 0);
+fn line(row: &[Cell], widths: &[usize], columns: usize, style: Style) -> String {
+    let mut out = String::new();
+    let mut used = 0;
     for (at, (cell, width)) in row.iter().zip(widths).enumerate() {
         let width = (*width).min(columns.saturating_sub(used));
         let text = cut(&cell.text, width);
         let pad = " ".repeat(width - text.chars().count());
-        let painted = cell.ink.on(&text, paint);
+        let painted = cell.cell_style.on(&text, style);
         match (cell.is_number, at + 1 == row.len()) {
             (true, _) => out.push_str(&format!("{pad}{painted}")),
             (false, true) => out.push_str(&painted),
@@ -138,7 +140,11 @@ mod tests {
 
     fn grid() -> Grid {
         let row = |name: &str, count: u32, word: &str| {
-            vec![cell(name, Ink::Cyan), number(count, Ink::Plain), cell(word, Ink::Plain)]
+            vec![
+                cell(name, CellStyle::Cyan),
+                number(count, CellStyle::Plain),
+                cell(word, CellStyle::Plain),
+            ]
         };
         let rows = vec![row("a-long-name-indeed", 7, "x"), row("b", 1234, "some words")];
         Grid::new(&["NAME", "N", "WORDS"], rows)
@@ -147,7 +153,7 @@ mod tests {
     #[test]
     fn columns_line_up_and_numbers_stand_right() {
         assert_eq!(
-            grid().lines(80, Paint::plain()),
+            grid().lines(80, Style::plain()),
             [
                 "NAME                   N  WORDS",
                 "a-long-name-indeed     7  x",
@@ -160,7 +166,7 @@ mod tests {
     #[test]
     fn what_is_too_wide_loses_the_end_of_its_names_first() {
         assert_eq!(
-            grid().lines(30, Paint::plain()),
+            grid().lines(30, Style::plain()),
             [
                 "NAME             N  WORDS",
                 "a-long-name…     7  x",
@@ -168,10 +174,10 @@ mod tests {
             ]
         );
         for columns in 0..40 {
-            for line in grid().lines(columns, Paint::plain()) {
+            for line in grid().lines(columns, Style::plain()) {
                 assert!(line.chars().count() <= columns, "{columns}: '{line}'");
             }
         }
-        assert_eq!(grid().lines(20, Paint::plain())[2], "b         1234  som…");
+        assert_eq!(grid().lines(20, Style::plain())[2], "b         1234  som…");
     }
 }

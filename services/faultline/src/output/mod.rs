@@ -3,18 +3,18 @@
 //!
 //! May use: exit and task_tree.
 
-pub mod chain;
-pub mod paint;
+pub mod failure_card;
+pub mod style;
 
-pub(crate) mod again;
 pub(crate) mod artifacts;
 pub(crate) mod failures;
 pub(crate) mod grid;
 pub(crate) mod progress;
 pub(crate) mod reason;
-mod spark;
+pub(crate) mod retry_text;
+mod sparkline;
 pub(crate) mod task;
 pub(crate) mod text;
 pub(crate) mod top;
 pub(crate) mod tree;
-mod twigs;
+mod tree_layout;

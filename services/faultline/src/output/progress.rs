@@ -8,7 +8,7 @@ use std::{
 use faultline_proto::{a2a::TaskState, failure::state_word};
 
 use crate::output::{
-    paint::Paint,
+    style::Style,
     text::{short, span},
 };
 
@@ -18,7 +18,7 @@ const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '�
 pub(crate) struct Progress {
     live: bool,
     shares_terminal: bool,
-    paint: Paint,
+    style: Style,
     started: Instant,
     frame: usize,
     state: &'static str,
@@ -31,7 +31,7 @@ impl Progress {
         Self {
             live: stderr().is_terminal() && !quiet,
             shares_terminal: stdout().is_terminal(),
-            paint: Paint::stderr(),
+            style: Style::stderr(),
             started: Instant::now(),
             frame: 0,
             state: "sending",
@@ -57,8 +57,8 @@ impl Progress {
             return;
         }
         self.frame = (self.frame + 1) % FRAMES.len();
-        let spinner = self.paint.cyan(FRAMES[self.frame]);
-        let elapsed = self.paint.dim(span(self.elapsed()));
+        let spinner = self.style.cyan(FRAMES[self.frame]);
+        let elapsed = self.style.dim(span(self.elapsed()));
         let text = format!("\r\x1b[K{spinner} {}  {elapsed}  {}", self.state, self.message);
         // A terminal that is gone is no reason to stop.
         let _ = stderr().write_all(text.as_bytes()).and_then(|()| stderr().flush());
@@ -73,7 +73,7 @@ impl Progress {
     }
 
     /// A last word that only a person at the terminal wants.
-    pub(crate) fn say(&mut self, text: &str) {
+    pub(crate) fn print_last_line(&mut self, text: &str) {
         self.clear();
         if self.live {
             eprintln!("{text}");

@@ -6,12 +6,12 @@ use serde_json::json;
 use crate::{
     exit::Exit,
     output::{
-        paint::Paint,
+        style::Style,
         text::{columns, wrapped},
     },
 };
 
-pub(crate) fn card(row: &Reason, paint: Paint) -> String {
+pub(crate) fn card(row: &Reason, style: Style) -> String {
     let facts = [
         ("domain", row.domain.to_owned()),
         ("gRPC", format!("{} ({})", reason::code_name(row.code), row.code as i32)),
@@ -25,17 +25,17 @@ pub(crate) fn card(row: &Reason, paint: Paint) -> String {
         .into_iter()
         .map(|(name, value)| {
             let name = format!("  {name}");
-            vec![(name.clone(), paint.dim(name)), (value.clone(), value)]
+            vec![(name.clone(), style.dim(name)), (value.clone(), value)]
         })
         .collect();
     let help = wrapped(row.help, "  ", 80);
-    format!("{}   {}\n\n{}\n{help}\n", paint.bold(row.name), row.title, columns(&rows))
+    format!("{}   {}\n\n{}\n{help}\n", style.bold(row.name), row.title, columns(&rows))
 }
 
 /// All of them, a line each.
-pub(crate) fn table(paint: Paint) -> String {
+pub(crate) fn table(style: Style) -> String {
     let head = ["REASON", "gRPC", "HTTP", "JSON-RPC", "RETRY", "ACTS"];
-    let mut rows = vec![head.map(|h| (h.to_owned(), paint.dim(h))).to_vec()];
+    let mut rows = vec![head.map(|h| (h.to_owned(), style.dim(h))).to_vec()];
     for row in reason::TABLE {
         let facts = [
             reason::code_name(row.code).to_owned(),
@@ -44,7 +44,7 @@ pub(crate) fn table(paint: Paint) -> String {
             if row.retry.may_retry() { "yes" } else { "no" }.to_owned(),
             row.actor.describe().to_owned(),
         ];
-        let name = (row.name.to_owned(), paint.bold(row.name));
+        let name = (row.name.to_owned(), style.bold(row.name));
         let facts = facts.into_iter().map(|fact| (fact.clone(), fact));
         rows.push(std::iter::once(name).chain(facts).collect());
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_reason_explains_itself() {
         assert_eq!(
-            card(&reason::RATE_LIMITED, Paint::plain()),
+            card(&reason::RATE_LIMITED, Style::plain()),
             "\
 RATE_LIMITED   rate limited
 
@@ -94,7 +94,7 @@ RATE_LIMITED   rate limited
     #[test]
     fn every_reason_fits_a_terminal() {
         for row in reason::TABLE {
-            let card = card(row, Paint::plain());
+            let card = card(row, Style::plain());
             assert!(card.lines().all(|l| l.chars().count() <= 80), "{card}");
             assert!(serde_json::from_str::<serde_json::Value>(&json(row)).is_ok());
         }

@@ -13,10 +13,9 @@ use faultline_proto::{
 use prost_types::{Struct, value::Kind};
 
 use crate::output::{
-    again,
     artifacts::part_text,
-    chain,
-    paint::Paint,
+    failure_card, retry_text,
+    style::Style,
     text::{between, columns, instant, line, short, span},
 };
 
@@ -30,20 +29,20 @@ fn plain(text: impl Into<String>) -> Cell {
     (text.clone(), text)
 }
 
-fn fact(rows: &mut Vec<Vec<Cell>>, paint: Paint, name: &str, value: Cell) {
+fn fact(rows: &mut Vec<Vec<Cell>>, style: Style, name: &str, value: Cell) {
     if !value.0.is_empty() {
-        rows.push(vec![(name.to_owned(), paint.dim(name)), value]);
+        rows.push(vec![(name.to_owned(), style.dim(name)), value]);
     }
 }
 
-fn state_cell(state: TaskState, paint: Paint) -> Cell {
+fn state_cell(state: TaskState, style: Style) -> Cell {
     let word = state_word(state);
     let painted = match state {
-        TaskState::Completed => paint.green(word),
-        TaskState::Failed | TaskState::Rejected => paint.red(word),
-        _ if is_waiting(state) => paint.yellow(word),
-        _ if is_final(state) => paint.dim(word),
-        _ => paint.cyan(word),
+        TaskState::Completed => style.green(word),
+        TaskState::Failed | TaskState::Rejected => style.red(word),
+        _ if is_waiting(state) => style.yellow(word),
+        _ if is_final(state) => style.dim(word),
+        _ => style.cyan(word),
     };
     (word.to_owned(), painted)
 }
@@ -61,49 +60,49 @@ pub(crate) fn headline(task_id: &str, state: TaskState) -> String {
 pub(crate) fn advice_of(inspect: &InspectResponse, failure: &Failure) -> String {
     match &inspect.advice {
         Some(record) => line(&advice::sentence(record)),
-        None => chain::advice(failure, Reader::Caller),
+        None => failure_card::advice(failure, Reader::Caller),
     }
 }
 
 /// The failure of a task with the advice on it.
-fn failure_card(task: &Task, failure: &Failure, advice: &str, paint: Paint) -> String {
+fn failure_card(task: &Task, failure: &Failure, advice: &str, style: Style) -> String {
     let headline = headline(&task.id, status_of(task).state());
-    chain::render_doing(failure, &headline, advice, paint)
+    failure_card::render_with_advice(failure, &headline, advice, style)
 }
 
 /// `faultline get`.
-pub(crate) fn card(task: &Task, paint: Paint) -> String {
+pub(crate) fn card(task: &Task, style: Style) -> String {
     let status = status_of(task);
     let mut rows = Vec::new();
-    fact(&mut rows, paint, "task", (task.id.clone(), paint.bold(line(&task.id))));
-    fact(&mut rows, paint, "state", state_cell(status.state(), paint));
+    fact(&mut rows, style, "task", (task.id.clone(), style.bold(line(&task.id))));
+    fact(&mut rows, style, "state", state_cell(status.state(), style));
     if let Some(time) = &status.timestamp {
-        fact(&mut rows, paint, "since", plain(instant(time)));
+        fact(&mut rows, style, "since", plain(instant(time)));
     }
-    fact(&mut rows, paint, "context", plain(line(&task.context_id)));
+    fact(&mut rows, style, "context", plain(line(&task.context_id)));
     let lacks = degraded(task);
-    fact(&mut rows, paint, "lacks", (lacks.clone(), paint.yellow(lacks)));
+    fact(&mut rows, style, "lacks", (lacks.clone(), style.yellow(lacks)));
     let failure = failure_of(&status, task.metadata.as_ref());
     let told_below = failure.is_some() || is_waiting(status.state());
     if let Some(message) = status.message.as_ref().filter(|_| !told_below) {
-        fact(&mut rows, paint, "says", plain(short(&text_of(message), 100)));
+        fact(&mut rows, style, "says", plain(short(&text_of(message), 100)));
     }
     let mut out = columns(&rows);
     for artifact in &task.artifacts {
         let name = if artifact.name.is_empty() { &artifact.artifact_id } else { &artifact.name };
         let text: String = artifact.parts.iter().map(part_text).collect();
-        out.push_str(&format!("\n{} {}\n", paint.dim("artifact"), line(name)));
+        out.push_str(&format!("\n{} {}\n", style.dim("artifact"), line(name)));
         out.push_str(text.trim_end_matches('\n'));
         out.push('\n');
     }
     if is_waiting(status.state()) {
         out.push('\n');
-        out.push_str(&question(&task.id, &status, task.metadata.as_ref(), paint));
+        out.push_str(&question(&task.id, &status, task.metadata.as_ref(), style));
     }
     if let Some(failure) = failure {
-        let advice = chain::advice(&failure, Reader::Caller);
+        let advice = failure_card::advice(&failure, Reader::Caller);
         out.push('\n');
-        out.push_str(&failure_card(task, &failure, &advice, paint));
+        out.push_str(&failure_card(task, &failure, &advice, style));
     }
     out
 }
@@ -125,19 +124,20 @@ fn degraded(task: &Task) -> String {
     let each = records.map(Failure::from_record);
     let each: Vec<_> =
         each.map(|f| format!("{}: {}", line(f.origin_agent()), line(&f.reason))).collect();
-    match each.is_empty() {
-        true => "something: it is degraded".to_owned(),
-        false => format!("{} (it is degraded)", each.join(", ")),
+    if each.is_empty() {
+        "something: it is degraded".to_owned()
+    } else {
+        format!("{} (it is degraded)", each.join(", "))
     }
 }
 
 /// `faultline list`: a table with a head for people, bare lines with tabs for programs. People get
 /// what fits a line of a terminal; programs get the context too.
-pub(crate) fn table(list: &ListTasksResponse, for_people: bool, paint: Paint) -> String {
+pub(crate) fn table(list: &ListTasksResponse, for_people: bool, style: Style) -> String {
     let mut rows = Vec::new();
     if for_people {
         let head = ["TASK", "STATE", "SINCE", "SAYS"];
-        rows.push(head.iter().map(|h| ((*h).to_owned(), paint.dim(h))).collect());
+        rows.push(head.iter().map(|h| ((*h).to_owned(), style.dim(h))).collect());
     }
     for task in &list.tasks {
         let status = status_of(task);
@@ -146,25 +146,22 @@ pub(crate) fn table(list: &ListTasksResponse, for_people: bool, paint: Paint) ->
             Some(failure) => format!("{}: {}", failure.reason, failure.public_message),
             None => status.message.as_ref().map(text_of).unwrap_or_default(),
         };
-        let mut row = vec![plain(line(&task.id)), state_cell(status.state(), paint), plain(since)];
+        let mut row = vec![plain(line(&task.id)), state_cell(status.state(), style), plain(since)];
         if !for_people {
             row.push(plain(line(&task.context_id)));
         }
         row.push(plain(short(&says, if for_people { 32 } else { 60 })));
         rows.push(row);
     }
-    match for_people {
-        true => columns(&rows),
-        false => rows.iter().map(|row| bare(row)).collect(),
-    }
+    if for_people { columns(&rows) } else { rows.iter().map(|row| bare(row)).collect() }
 }
 
 /// `faultline list --all`: the same of everybody's tasks.
-pub(crate) fn summaries(list: &TasksResponse, for_people: bool, paint: Paint) -> String {
+pub(crate) fn summaries(list: &TasksResponse, for_people: bool, style: Style) -> String {
     let mut rows = Vec::new();
     if for_people {
         let head = ["TASK", "STATE", "SINCE", "AGENT", "WHOSE", "REASON"];
-        rows.push(head.iter().map(|h| ((*h).to_owned(), paint.dim(h))).collect());
+        rows.push(head.iter().map(|h| ((*h).to_owned(), style.dim(h))).collect());
     }
     for task in &list.tasks {
         let since = task.changed.as_ref().map(instant).unwrap_or_default();
@@ -174,7 +171,7 @@ pub(crate) fn summaries(list: &TasksResponse, for_people: bool, paint: Paint) ->
         };
         let mut row = vec![
             plain(line(&task.task_id)),
-            state_cell(task.state(), paint),
+            state_cell(task.state(), style),
             plain(since),
             plain(line(&task.agent)),
             plain(line(&task.principal)),
@@ -185,10 +182,7 @@ pub(crate) fn summaries(list: &TasksResponse, for_people: bool, paint: Paint) ->
         }
         rows.push(row);
     }
-    match for_people {
-        true => columns(&rows),
-        false => rows.iter().map(|row| bare(row)).collect(),
-    }
+    if for_people { columns(&rows) } else { rows.iter().map(|row| bare(row)).collect() }
 }
 
 fn bare(row: &[Cell]) -> String {
@@ -200,15 +194,15 @@ pub(crate) fn question(
     task_id: &str,
     status: &TaskStatus,
     metadata: Option<&Struct>,
-    paint: Paint,
+    style: Style,
 ) -> String {
     let interrupt = interrupt_of(status, metadata).unwrap_or_default();
     let said = status.message.as_ref().map(text_of).unwrap_or_default();
     let prompt = if interrupt.prompt.is_empty() { said } else { interrupt.prompt.clone() };
-    let mark = paint.yellow("?");
-    let mut out = format!("{mark} task {} asks: {}\n", line(task_id), paint.bold(line(&prompt)));
+    let mark = style.yellow("?");
+    let mut out = format!("{mark} task {} asks: {}\n", line(task_id), style.bold(line(&prompt)));
     let mut tell = |label: &str, text: &str| {
-        out.push_str(&format!("  {}  {text}\n", paint.dim(format!("{label:<6}"))));
+        out.push_str(&format!("  {}  {text}\n", style.dim(format!("{label:<6}"))));
     };
     let choices = choices(&interrupt);
     if !choices.is_empty() {
@@ -269,77 +263,77 @@ fn choices(interrupt: &Interrupt) -> Vec<String> {
 }
 
 /// `faultline explain TASK`: what happened to it, attempt by attempt, and why it failed.
-pub(crate) fn history(inspect: &InspectResponse, paint: Paint) -> String {
+pub(crate) fn history(inspect: &InspectResponse, style: Style) -> String {
     let task = inspect.task.clone().unwrap_or_default();
     let status = status_of(&task);
     let mut rows = Vec::new();
-    fact(&mut rows, paint, "task", (task.id.clone(), paint.bold(line(&task.id))));
-    fact(&mut rows, paint, "agent", plain(line(&inspect.agent)));
+    fact(&mut rows, style, "task", (task.id.clone(), style.bold(line(&task.id))));
+    fact(&mut rows, style, "agent", plain(line(&inspect.agent)));
     if let Some(parent) = &inspect.parent {
-        fact(&mut rows, paint, "from", plain(format!("task {}", line(&parent.task_id))));
+        fact(&mut rows, style, "from", plain(format!("task {}", line(&parent.task_id))));
     }
-    let (word, painted) = state_cell(status.state(), paint);
+    let (word, painted) = state_cell(status.state(), style);
     let after = match (&inspect.created, &status.timestamp) {
         (Some(created), Some(since)) => between(created, since)
             .map(|time| format!("  {} after it was sent", span(time)))
             .unwrap_or_default(),
         _ => String::new(),
     };
-    fact(&mut rows, paint, "state", (format!("{word}{after}"), format!("{painted}{after}")));
+    fact(&mut rows, style, "state", (format!("{word}{after}"), format!("{painted}{after}")));
     let sent = inspect.created.as_ref().map(instant).unwrap_or_default();
-    fact(&mut rows, paint, "sent", plain(sent));
-    fact(&mut rows, paint, "context", plain(line(&task.context_id)));
-    fact(&mut rows, paint, "trace", plain(line(&inspect.trace_id)));
-    fact(&mut rows, paint, "link", plain(line(&inspect.trace_url)));
+    fact(&mut rows, style, "sent", plain(sent));
+    fact(&mut rows, style, "context", plain(line(&task.context_id)));
+    fact(&mut rows, style, "trace", plain(line(&inspect.trace_id)));
+    fact(&mut rows, style, "link", plain(line(&inspect.trace_url)));
     if inspect.late_reports > 0 {
         let word = if inspect.late_reports == 1 { "report" } else { "reports" };
         let late = format!("{} {word} after the end, dropped", inspect.late_reports);
-        fact(&mut rows, paint, "late", plain(late));
+        fact(&mut rows, style, "late", plain(late));
     }
     let mut out = columns(&rows);
     if !inspect.attempts.is_empty() {
         out.push('\n');
-        out.push_str(&columns(&attempts(&inspect.attempts, paint)));
+        out.push_str(&columns(&attempts(&inspect.attempts, style)));
     }
-    if let Some(why) = again::why_not(inspect) {
-        out.push_str(&format!("{} {why}\n", paint.dim("not tried again:")));
+    if let Some(why) = retry_text::not_retried_text(inspect) {
+        out.push_str(&format!("{} {why}\n", style.dim("not tried again:")));
     }
     if is_waiting(status.state()) {
         out.push('\n');
-        out.push_str(&question(&task.id, &status, task.metadata.as_ref(), paint));
+        out.push_str(&question(&task.id, &status, task.metadata.as_ref(), style));
     }
     let whole = inspect.failure.clone().map(Failure::from_record);
     if let Some(failure) = whole.or_else(|| failure_of(&status, task.metadata.as_ref())) {
         let advice = advice_of(inspect, &failure);
         out.push('\n');
-        out.push_str(&failure_card(&task, &failure, &advice, paint));
+        out.push_str(&failure_card(&task, &failure, &advice, style));
     }
     out
 }
 
-fn attempts(attempts: &[Attempt], paint: Paint) -> Vec<Vec<Cell>> {
+fn attempts(attempts: &[Attempt], style: Style) -> Vec<Vec<Cell>> {
     let row = |attempt: &Attempt| {
         let started = attempt.started.as_ref().map(instant).unwrap_or_default();
         let (word, painted) = match attempt.outcome() {
             Outcome::Unspecified => ("", String::new()),
-            Outcome::Running => ("running", paint.cyan("running")),
+            Outcome::Running => ("running", style.cyan("running")),
             Outcome::Ended => ("ended", "ended".to_owned()),
-            Outcome::WorkerLost => ("worker lost", paint.red("worker lost")),
-            Outcome::Failed => ("failed", paint.red("failed")),
-            Outcome::Released => ("handed back", paint.yellow("handed back")),
+            Outcome::WorkerLost => ("worker lost", style.red("worker lost")),
+            Outcome::Failed => ("failed", style.red("failed")),
+            Outcome::Released => ("handed back", style.yellow("handed back")),
         };
         let name = format!("attempt {}", attempt.number);
         let mut row = vec![
-            (name.clone(), paint.dim(name)),
+            (name.clone(), style.dim(name)),
             plain(format!("worker {}", line(&attempt.worker))),
             plain(started),
-            plain(again::took(attempt).unwrap_or_default()),
+            plain(retry_text::duration_text(attempt).unwrap_or_default()),
             (word.to_owned(), painted),
         ];
         let why = attempt.failure.as_ref().map(|failure| {
             short(&format!("{}: {}", failure.reason, failure.public_message), WHY_CHARS_MAX)
         });
-        let why = why.unwrap_or_default() + &again::then(attempt, attempts);
+        let why = why.unwrap_or_default() + &retry_text::next_attempt_text(attempt, attempts);
         if !why.is_empty() {
             row.push(plain(why.trim_start_matches(", ")));
         }

@@ -56,7 +56,10 @@ pub(crate) fn wrapped(text: &str, indent: &str, columns: usize) -> String {
 /// A line that may have colours, in pieces that fit, between words if it can. Colours go on from
 /// piece to piece.
 pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
-    let (mut pieces, mut piece, mut used, mut in_colour) = (Vec::new(), String::new(), 0, false);
+    let mut pieces = Vec::new();
+    let mut piece = String::new();
+    let mut used = 0;
+    let mut in_colour = false;
     // After the last space of the piece: its bytes, and how many characters came before it.
     let mut space = None;
     for char in line.chars() {

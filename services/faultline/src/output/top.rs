@@ -9,9 +9,9 @@ use prost_types::Timestamp;
 
 use crate::output::{
     failures::{self, SPARK_MIN, ago},
-    grid::{Cell, Grid, Ink, cell, cut, number},
-    paint::Paint,
-    spark::spark,
+    grid::{Cell, CellStyle, Grid, cell, cut, number},
+    sparkline::sparkline,
+    style::Style,
     text::line,
 };
 
@@ -38,12 +38,12 @@ pub(crate) struct Screen {
     pub(crate) columns: usize,
     /// `None`: as many as it takes.
     pub(crate) rows: Option<usize>,
-    pub(crate) paint: Paint,
+    pub(crate) style: Style,
 }
 
 /// What stands around the tables.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Around<'a> {
+pub(crate) struct ScreenContext<'a> {
     pub(crate) gateway: &'a str,
     /// How far back failures are counted.
     pub(crate) since: &'a str,
@@ -55,28 +55,28 @@ pub(crate) struct Around<'a> {
     pub(crate) trouble: &'a str,
 }
 
-pub(crate) fn frame(seen: &Snapshot, around: &Around<'_>, screen: Screen) -> Vec<String> {
-    let Screen { columns, rows, paint } = screen;
+pub(crate) fn frame(seen: &Snapshot, around: &ScreenContext<'_>, screen: Screen) -> Vec<String> {
+    let Screen { columns, rows, style } = screen;
     let agents: Vec<_> = seen.agents.agents.iter().map(|agent| Row::of(agent, seen)).collect();
     let tables = [agents.len(), seen.workers.workers.len(), seen.failures.failures.len()];
     // The head and its rule, three heads of tables with a line before two of them, and the foot.
     let fixed = 7 + usize::from(rows.is_some());
-    let room = rows.map_or(tables, |rows| share(tables, rows.saturating_sub(fixed)));
+    let room = rows.map_or(tables, |rows| divide_rows(tables, rows.saturating_sub(fixed)));
     let mut out = vec![head(&agents, around, screen), String::new()];
     let part = |out: &mut Vec<String>, grid: Grid, left: usize, none: &str| {
-        let lines = grid.lines(columns, paint);
+        let lines = grid.lines(columns, style);
         match lines.len() {
-            1 => out.extend([lines[0].clone(), paint.dim(cut(none, columns))]),
+            1 => out.extend([lines[0].clone(), style.dim(cut(none, columns))]),
             _ => out.extend(lines),
         }
         if left > 0 {
-            out.push(paint.dim(cut(&format!("and {left} more"), columns)));
+            out.push(style.dim(cut(&format!("and {left} more"), columns)));
         }
     };
-    let (shown, left) = fitting(&agents, room[0], Row::is_busy);
+    let (shown, left) = select_rows(&agents, room[0], Row::is_busy);
     part(&mut out, agent_grid(&shown, columns), left, "no agent was ever offered");
     out.push(String::new());
-    let (shown, left) = fitting(&seen.workers.workers, room[1], is_notable);
+    let (shown, left) = select_rows(&seen.workers.workers, room[1], is_notable);
     part(&mut out, worker_grid(&shown, &seen.at), left, "no worker is attached");
     out.push(String::new());
     let all = &seen.failures.failures;
@@ -89,8 +89,8 @@ pub(crate) fn frame(seen: &Snapshot, around: &Around<'_>, screen: Screen) -> Vec
         out.truncate(rows.saturating_sub(1));
         out.resize(rows.saturating_sub(1), String::new());
         out.push(match around.trouble {
-            "" => paint.dim(cut(around.foot, columns)),
-            trouble => paint.yellow(cut(&line(trouble), columns)),
+            "" => style.dim(cut(around.foot, columns)),
+            trouble => style.yellow(cut(&line(trouble), columns)),
         });
     }
     out
@@ -128,19 +128,20 @@ fn rate(numbers: &[u32]) -> f64 {
     last.iter().map(|n| u64::from(*n)).sum::<u64>() as f64 / RATE_OVER as f64
 }
 
-fn said(rate: f64) -> String {
+fn format_rate(rate: f64) -> String {
     if rate >= 99.95 { format!("{rate:.0}") } else { format!("{rate:.1}") }
 }
 
-fn head(agents: &[Row<'_>], around: &Around<'_>, screen: Screen) -> String {
-    let paint = screen.paint;
+fn head(agents: &[Row<'_>], around: &ScreenContext<'_>, screen: Screen) -> String {
+    let style = screen.style;
     let sum = |of: fn(&Agent) -> u32| agents.iter().map(|row| of(row.agent)).sum::<u32>();
     let total = |of: fn(&Row<'_>) -> f64| agents.iter().map(of).fold(0.0, |sum, one| sum + one);
-    let (ended, failed) = (total(|row| rate(&row.ended)), total(|row| rate(&row.failed)));
+    let ended = total(|row| rate(&row.ended));
+    let failed = total(|row| rate(&row.failed));
     let numbers = format!(
         "{} done/s  {} failed/s  {} queued  {} busy  {} waiting",
-        said(ended),
-        said(failed),
+        format_rate(ended),
+        format_rate(failed),
         sum(|agent| agent.queued),
         sum(|agent| agent.computing),
         sum(|agent| agent.waiting)
@@ -148,30 +149,31 @@ fn head(agents: &[Row<'_>], around: &Around<'_>, screen: Screen) -> String {
     let name = format!("faultline  {}", line(around.gateway));
     let left = cut(&name, screen.columns.saturating_sub(numbers.chars().count() + 2));
     let gap = screen.columns.saturating_sub(left.chars().count() + numbers.chars().count());
-    let painted = left.replacen("faultline", &paint.bold("faultline"), 1);
-    match left.is_empty() {
-        true => cut(&numbers, screen.columns),
-        false => format!("{painted}{}{numbers}", " ".repeat(gap.min(screen.columns))),
+    let painted = left.replacen("faultline", &style.bold("faultline"), 1);
+    if left.is_empty() {
+        cut(&numbers, screen.columns)
+    } else {
+        format!("{painted}{}{numbers}", " ".repeat(gap.min(screen.columns)))
     }
 }
 
 fn agent_grid(rows: &[&Row<'_>], columns: usize) -> Grid {
     let cells = |row: &&Row<'_>| -> Vec<Cell> {
         let agent = row.agent;
-        let up = if agent.workers == 0 { Ink::Yellow } else { Ink::Plain };
-        let queued = if agent.queued > 0 { Ink::Yellow } else { Ink::Plain };
+        let up = if agent.workers == 0 { CellStyle::Yellow } else { CellStyle::Plain };
+        let queued = if agent.queued > 0 { CellStyle::Yellow } else { CellStyle::Plain };
         vec![
-            cell(line(&agent.name), Ink::Cyan),
+            cell(line(&agent.name), CellStyle::Cyan),
             circuit(agent),
             match agent.workers {
                 0 => number("none", up),
                 workers => number(workers, up),
             },
             number(agent.queued, queued),
-            number(agent.computing, Ink::Plain),
-            number(agent.waiting, Ink::Plain),
-            number(said(rate(&row.ended)), Ink::Plain),
-            number(said(rate(&row.failed)), Ink::Red),
+            number(agent.computing, CellStyle::Plain),
+            number(agent.waiting, CellStyle::Plain),
+            number(format_rate(rate(&row.ended)), CellStyle::Plain),
+            number(format_rate(rate(&row.failed)), CellStyle::Red),
         ]
     };
     let heads = ["AGENT", "CIRCUIT", "WORKERS", "QUEUED", "BUSY", "WAITING", "DONE/S", "FAIL/S"];
@@ -181,12 +183,15 @@ fn agent_grid(rows: &[&Row<'_>], columns: usize) -> Grid {
     let each = (rest.saturating_sub(2) / 2).min(SECONDS);
     let both = each >= SPARK_MIN;
     if both {
-        let done = rows.iter().map(|row| cell(spark(&row.ended, each), Ink::Green));
+        let done = rows.iter().map(|row| cell(sparkline(&row.ended, each), CellStyle::Green));
         grid.push("DONE", done);
     }
     if rest >= SPARK_MIN {
         let width = if both { each } else { rest };
-        grid.push("FAILED", rows.iter().map(|row| cell(spark(&row.failed, width), Ink::Red)));
+        grid.push(
+            "FAILED",
+            rows.iter().map(|row| cell(sparkline(&row.failed, width), CellStyle::Red)),
+        );
     }
     grid
 }
@@ -194,13 +199,13 @@ fn agent_grid(rows: &[&Row<'_>], columns: usize) -> Grid {
 fn circuit(agent: &Agent) -> Cell {
     let health = agent.health.unwrap_or_default();
     match health.circuit() {
-        Circuit::Unspecified => cell("", Ink::Dim),
+        Circuit::Unspecified => cell("", CellStyle::Dim),
         Circuit::Closed if health.consecutive_failures > 0 => {
-            cell(format!("closed {}✗", health.consecutive_failures), Ink::Yellow)
+            cell(format!("closed {}✗", health.consecutive_failures), CellStyle::Yellow)
         }
-        Circuit::Closed => cell("closed", Ink::Dim),
-        Circuit::Open => cell("open", Ink::Red),
-        Circuit::HalfOpen => cell("half-open", Ink::Yellow),
+        Circuit::Closed => cell("closed", CellStyle::Dim),
+        Circuit::Open => cell("open", CellStyle::Red),
+        Circuit::HalfOpen => cell("half-open", CellStyle::Yellow),
     }
 }
 
@@ -210,23 +215,23 @@ fn is_notable(worker: &Worker) -> bool {
 
 fn worker_grid(workers: &[&Worker], now: &Timestamp) -> Grid {
     let cells = |worker: &&Worker| -> Vec<Cell> {
-        let (word, ink) = match (worker.attached, worker.draining) {
-            (false, _) => ("away", Ink::Red),
-            (true, true) => ("draining", Ink::Yellow),
-            (true, false) => ("attached", Ink::Dim),
+        let (word, cell_style) = match (worker.attached, worker.draining) {
+            (false, _) => ("away", CellStyle::Red),
+            (true, true) => ("draining", CellStyle::Yellow),
+            (true, false) => ("attached", CellStyle::Dim),
         };
         let full = worker.slots > 0 && worker.used >= worker.slots;
-        let used = if full { Ink::Yellow } else { Ink::Plain };
+        let used = if full { CellStyle::Yellow } else { CellStyle::Plain };
         let agents: Vec<_> = worker.agents.iter().map(|agent| line(agent)).collect();
         vec![
-            cell(line(&worker.name), Ink::Cyan),
-            cell(word, ink),
+            cell(line(&worker.name), CellStyle::Cyan),
+            cell(word, cell_style),
             cell(bar(worker.used, worker.slots), used),
             number(worker.used, used),
-            number(worker.slots, Ink::Plain),
-            number(worker.orphans, Ink::Red),
-            cell(ago(worker.since.as_ref(), now), Ink::Plain),
-            cell(agents.join(" "), Ink::Plain),
+            number(worker.slots, CellStyle::Plain),
+            number(worker.orphans, CellStyle::Red),
+            cell(ago(worker.since.as_ref(), now), CellStyle::Plain),
+            cell(agents.join(" "), CellStyle::Plain),
         ]
     };
     let heads = ["WORKER", "STATE", "SLOTS", "USED", "OF", "ORPHANS", "FOR", "AGENTS"];
@@ -242,7 +247,7 @@ fn bar(used: u32, slots: u32) -> String {
 }
 
 /// So many lines for each of three tables that want so many.
-fn share(wants: [usize; 3], lines: usize) -> [usize; 3] {
+fn divide_rows(wants: [usize; 3], lines: usize) -> [usize; 3] {
     let mut given = wants.map(|want| want.max(1).min(lines / 3));
     let mut left = lines.saturating_sub(given.iter().sum());
     for at in [2, 0, 1] {
@@ -255,7 +260,7 @@ fn share(wants: [usize; 3], lines: usize) -> [usize; 3] {
 
 /// As many as fit, those that matter first, in their old order; and how many do not. The line that
 /// says so takes the place of one.
-fn fitting<T>(all: &[T], room: usize, matters: impl Fn(&T) -> bool) -> (Vec<&T>, usize) {
+fn select_rows<T>(all: &[T], room: usize, matters: impl Fn(&T) -> bool) -> (Vec<&T>, usize) {
     if all.len() <= room {
         return (all.iter().collect(), 0);
     }

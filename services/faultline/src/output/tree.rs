@@ -15,52 +15,52 @@ use prost_types::Timestamp;
 
 use crate::{
     output::{
-        again,
-        chain::{branch, facts, labelled, put, todo},
-        paint::Paint,
+        failure_card::{append, branch_line, facts, push_advice, push_labelled},
+        retry_text,
+        style::Style,
         task,
         text::{between, instant, line, short, span, wrapped},
-        twigs::{Hop, Line, aligned, shown},
+        tree_layout::{Hop, Line, align, select_visible},
     },
-    task_tree::{Below, Tree},
+    task_tree::{Subtask, TaskTree},
 };
 
 const COLUMNS: usize = 92;
 const QUOTE_CHARS_MAX: usize = 56;
 /// Places at which a task is that are told before the tree is.
-const PLACES_MAX: usize = 5;
+const ACTIVE_MAX: usize = 5;
 
 /// `now` is what the age of a live task is counted to.
-pub(crate) fn render(tree: &Tree, now: &Timestamp, paint: Paint) -> String {
+pub(crate) fn render(tree: &TaskTree, now: &Timestamp, style: Style) -> String {
     let status = status_of(tree);
     let task = tree.task.task.clone().unwrap_or_default();
     let whole = tree.task.failure.clone().map(Failure::from_record);
     let failure = whole.or_else(|| failure_of(&status, task.metadata.as_ref()));
-    let mut ways = HashSet::new();
-    failure.iter().for_each(|failure| find_ways(tree, failure, &mut ways));
-    ways.remove("");
-    let view = View { root: tree, failure: failure.as_ref(), ways, now, paint };
+    let mut failure_path = HashSet::new();
+    failure.iter().for_each(|failure| collect_failure_path(tree, failure, &mut failure_path));
+    failure_path.remove("");
+    let view = TreeView { root: tree, failure: failure.as_ref(), failure_path, now, style };
     let mut out = String::new();
     match &failure {
-        Some(failure) => view.what_broke(failure, &mut out),
-        None if is_final(tree.state()) => view.how_it_ended(&mut out),
-        None => view.where_it_is(&mut out),
+        Some(failure) => view.push_origin(failure, &mut out),
+        None if is_final(tree.state()) => view.push_outcome(&mut out),
+        None => view.push_progress(&mut out),
     }
     let mut lines = Vec::new();
-    view.hop(tree, Branch::default(), &mut lines);
-    put(&mut out, format_args!("\n{}\n", aligned(&lines, paint)));
+    view.hop(tree, Indent::default(), &mut lines);
+    append(&mut out, format_args!("\n{}\n", align(&lines, style)));
     if let Some(failure) = &failure {
-        todo(&mut out, paint, &task::advice_of(&tree.task, failure));
+        push_advice(&mut out, style, &task::advice_of(&tree.task, failure));
     }
     view.facts(&mut out);
     if let Some(failure) = &failure {
         let more = format!("faultline explain {}", failure.row().name);
-        labelled(&mut out, paint, "more", &more);
+        push_labelled(&mut out, style, "more", &more);
     }
     out
 }
 
-fn status_of(tree: &Tree) -> TaskStatus {
+fn status_of(tree: &TaskTree) -> TaskStatus {
     tree.task.task.as_ref().and_then(|task| task.status.clone()).unwrap_or_default()
 }
 
@@ -74,48 +74,51 @@ fn quote(text: &str) -> String {
 
 /// The tasks on the way to where it broke: those of the chain, and below a fan-out those of every
 /// branch that failed.
-fn find_ways(root: &Tree, failure: &Failure, found: &mut HashSet<String>) {
+fn collect_failure_path(root: &TaskTree, failure: &Failure, found: &mut HashSet<String>) {
     found.extend(failure.causes.iter().map(|cause| cause.task_id.clone()));
     for branch in failure.aggregate.iter().flat_map(|all| &all.branches) {
         let is_new = found.insert(branch.task_id.clone());
         let below = root.find(&branch.task_id).filter(|_| is_new);
         if let Some(below) = below.and_then(|tree| tree.task.failure.clone()) {
-            find_ways(root, &Failure::from_record(below), found);
+            collect_failure_path(root, &Failure::from_record(below), found);
         }
     }
 }
 
-struct View<'a> {
-    root: &'a Tree,
+struct TreeView<'a> {
+    root: &'a TaskTree,
     failure: Option<&'a Failure>,
-    /// See `find_ways`.
-    ways: HashSet<String>,
+    /// See `collect_failure_path`.
+    failure_path: HashSet<String>,
     now: &'a Timestamp,
-    paint: Paint,
+    style: Style,
 }
 
 /// How a line hangs on the one above it: what stands before its agent, and before its notes.
 #[derive(Clone, Default)]
-struct Branch {
-    twig: String,
-    trunk: String,
+struct Indent {
+    connector: String,
+    margin: String,
 }
 
-impl Branch {
+impl Indent {
     fn below(&self, is_last: bool) -> Self {
-        let (twig, trunk) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        Self { twig: format!("{}{twig}", self.trunk), trunk: format!("{}{trunk}", self.trunk) }
+        let (connector, margin) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        Self {
+            connector: format!("{}{connector}", self.margin),
+            margin: format!("{}{margin}", self.margin),
+        }
     }
 }
 
 // What stands above the tree.
-impl View<'_> {
+impl TreeView<'_> {
     /// The origin: who, why, where.
-    fn what_broke(&self, failure: &Failure, out: &mut String) {
-        let paint = self.paint;
+    fn push_origin(&self, failure: &Failure, out: &mut String) {
+        let style = self.style;
         let root = failure.causes.last().cloned().unwrap_or_default();
         let place = self.root.find(&root.task_id);
-        let word = match place.map(Tree::state) {
+        let word = match place.map(TaskTree::state) {
             Some(state @ (TaskState::Rejected | TaskState::Canceled)) => state_word(state),
             _ => "failed",
         };
@@ -124,30 +127,31 @@ impl View<'_> {
             "" => &failure.public_message,
             own => own,
         };
-        put(
+        append(
             out,
             format_args!(
                 "{} {} {word}: {} {}\n{}\n",
-                paint.red("✗"),
-                paint.bold(name_of(failure, &root)),
-                paint.bold(line(reason)),
-                paint.dim(format!("({})", facts(failure))),
+                style.red("✗"),
+                style.bold(name_of(failure, &root)),
+                style.bold(line(reason)),
+                style.dim(format!("({})", facts(failure))),
                 wrapped(text, "  ", COLUMNS)
             ),
         );
         if !root.business_code.is_empty() {
-            labelled(out, paint, "code", &paint.yellow(line(&root.business_code)));
+            push_labelled(out, style, "code", &style.yellow(line(&root.business_code)));
         }
         for violation in &failure.violations {
             let text = format!("{}: {}", violation.field, violation.description);
-            labelled(out, paint, "field", wrapped(&text, "         ", COLUMNS).trim_start());
+            push_labelled(out, style, "field", wrapped(&text, "         ", COLUMNS).trim_start());
         }
         if let Some(all) = &failure.aggregate {
-            let (asked, needed) = (all.asked, all.required);
+            let asked = all.asked;
+            let needed = all.required;
             let text = format!("{asked} were asked, {needed} had to answer, {} did", all.succeeded);
-            labelled(out, paint, "of", &text);
-            let failed = all.branches.iter().take(PLACES_MAX);
-            failed.for_each(|one| labelled(out, paint, "broke", &branch(one, paint)));
+            push_labelled(out, style, "of", &text);
+            let failed = all.branches.iter().take(ACTIVE_MAX);
+            failed.for_each(|one| push_labelled(out, style, "broke", &branch_line(one, style)));
         }
         let hops = failure.causes.len().saturating_sub(1) + failure.causes_dropped as usize;
         let depth = match hops {
@@ -159,48 +163,50 @@ impl View<'_> {
             "" => String::new(),
             worker => format!(", on worker {}", line(worker)),
         };
-        labelled(out, paint, "where", &format!("{depth}{worker}"));
+        push_labelled(out, style, "where", &format!("{depth}{worker}"));
         if let Some(time) = root.time.as_ref().or(failure.time.as_ref()) {
-            labelled(out, paint, "when", &instant(time));
+            push_labelled(out, style, "when", &instant(time));
         }
     }
 
-    fn how_it_ended(&self, out: &mut String) {
-        let (state, paint) = (self.root.state(), self.paint);
+    fn push_outcome(&self, out: &mut String) {
+        let state = self.root.state();
+        let style = self.style;
         let mark = match state {
-            TaskState::Completed => paint.green("✓"),
-            _ => paint.dim("-"),
+            TaskState::Completed => style.green("✓"),
+            _ => style.dim("-"),
         };
         let after = match self.elapsed(self.root).as_str() {
             "" => String::new(),
             time => format!(" after {time}"),
         };
         let headline = task::headline(self.root.id(), state);
-        put(out, format_args!("{mark} {headline}{after}\n"));
+        append(out, format_args!("{mark} {headline}{after}\n"));
     }
 
     /// Which tasks compute, wait for a worker or wait for somebody.
-    fn where_it_is(&self, out: &mut String) {
-        let (paint, state) = (self.paint, self.root.state());
-        let places = frontier(self.root);
-        let mark = if is_waiting(state) { paint.yellow("?") } else { paint.cyan("●") };
+    fn push_progress(&self, out: &mut String) {
+        let style = self.style;
+        let state = self.root.state();
+        let active = frontier(self.root);
+        let mark = if is_waiting(state) { style.yellow("?") } else { style.cyan("●") };
         let word = if is_waiting(state) { "waits for an answer" } else { "is under way" };
-        put(out, format_args!("{mark} task {} {word}\n", line(self.root.id())));
-        for tree in places.iter().take(PLACES_MAX) {
-            let agent = paint.bold(line(&tree.task.agent));
-            put(out, format_args!("  {agent} {}\n", self.doing(tree)));
+        append(out, format_args!("{mark} task {} {word}\n", line(self.root.id())));
+        for tree in active.iter().take(ACTIVE_MAX) {
+            let agent = style.bold(line(&tree.task.agent));
+            append(out, format_args!("  {agent} {}\n", self.activity(tree)));
         }
-        if let Some(more) = places.len().checked_sub(PLACES_MAX).filter(|more| *more > 0) {
-            put(out, format_args!("  {}\n", paint.dim(format!("and {more} more"))));
+        if let Some(more) = active.len().checked_sub(ACTIVE_MAX).filter(|more| *more > 0) {
+            append(out, format_args!("  {}\n", style.dim(format!("and {more} more"))));
         }
         if is_waiting(state) {
             let answer = format!("faultline answer {} TEXT", line(self.root.id()));
-            labelled(out, paint, "answer", &answer);
+            push_labelled(out, style, "answer", &answer);
         }
     }
 
     /// What the deepest of a live line does right now.
-    fn doing(&self, tree: &Tree) -> String {
+    fn activity(&self, tree: &TaskTree) -> String {
         let last = tree.task.attempts.last();
         let left = match tree.task.remaining_ms {
             Some(ms) => format!(", {} left", span(std::time::Duration::from_millis(ms))),
@@ -225,10 +231,10 @@ impl View<'_> {
                 running.number,
                 self.age(running.started.as_ref())
             ),
-            None => match last.map(|attempt| (attempt, self.why(attempt, tree))) {
+            None => match last.map(|attempt| (attempt, self.describe_attempt(attempt, tree))) {
                 Some((attempt, why)) => {
                     let since = self.age(attempt.ended.as_ref());
-                    format!("waits to be tried again for {since}: {why}{left}")
+                    format!("waits to be attempts_cell again for {since}: {why}{left}")
                 }
                 None => format!("waits for a worker for {}{left}", self.elapsed(tree)),
             },
@@ -237,87 +243,97 @@ impl View<'_> {
 
     /// What is left to know of the task that was asked about.
     fn facts(&self, out: &mut String) {
-        let (shown, paint) = (&self.root.task, self.paint);
+        let shown = &self.root.task;
+        let style = self.style;
         if let Some(parent) = &shown.parent {
-            labelled(out, paint, "from", &format!("task {}", line(&parent.task_id)));
+            push_labelled(out, style, "from", &format!("task {}", line(&parent.task_id)));
         }
         if let Some(sent) = &shown.created {
-            labelled(out, paint, "sent", &instant(sent));
+            push_labelled(out, style, "sent", &instant(sent));
         }
         if shown.late_reports > 0 {
             let late = plural(shown.late_reports as usize, "report", "reports");
-            labelled(out, paint, "late", &format!("{late} after the end, dropped"));
+            push_labelled(out, style, "late", &format!("{late} after the end, dropped"));
         }
         if !shown.trace_id.is_empty() {
-            labelled(out, paint, "trace", &line(&shown.trace_id));
+            push_labelled(out, style, "trace", &line(&shown.trace_id));
         }
         if !shown.trace_url.is_empty() {
-            labelled(out, paint, "link", &line(&shown.trace_url));
+            push_labelled(out, style, "link", &line(&shown.trace_url));
         }
-        let unseen = self.root.unseen();
+        let unseen = self.root.count_not_loaded();
         if unseen > 0 {
             let tasks = plural(unseen, "task was", "tasks were");
-            labelled(out, paint, "cut", &format!("{tasks} not looked into; explain one by its id"));
+            push_labelled(
+                out,
+                style,
+                "cut",
+                &format!("{tasks} not looked into; explain one by its id"),
+            );
         }
     }
 }
 
 // The tree.
-impl View<'_> {
-    fn hop(&self, tree: &Tree, at: Branch, lines: &mut Vec<Line>) {
-        let opened = self.opens(tree);
-        let shown =
-            if opened { shown(&tree.below, |tree| self.leads(tree)) } else { <_>::default() };
-        let beyond = self.beyond(tree);
-        let broke = tree.state() != TaskState::Canceled
-            && self.leads(tree)
-            && beyond.is_empty()
-            && !tree.seen().any(|t| self.leads(t));
+impl TreeView<'_> {
+    fn hop(&self, tree: &TaskTree, at: Indent, lines: &mut Vec<Line>) {
+        let opened = self.is_expanded(tree);
+        let shown = if opened {
+            select_visible(&tree.subtasks, |tree| self.is_on_failure_path(tree))
+        } else {
+            <_>::default()
+        };
+        let outside_hops = self.outside_hops(tree);
+        let is_origin = tree.state() != TaskState::Canceled
+            && self.is_on_failure_path(tree)
+            && outside_hops.is_empty()
+            && !tree.loaded().any(|t| self.is_on_failure_path(t));
         lines.push(Line::Hop(Hop {
-            twig: at.twig.clone(),
+            connector: at.connector.clone(),
             agent: line(&tree.task.agent),
             state: tree.state(),
-            is_quiet: !opened || tree.state() == TaskState::Completed,
-            broke,
+            is_dimmed: !opened || tree.state() == TaskState::Completed,
+            is_origin,
             cells: [
                 self.elapsed(tree),
-                tried(&tree.task.attempts),
+                attempts_cell(&tree.task.attempts),
                 tree.task.failure.as_ref().map_or_else(String::new, |f| line(&f.reason)),
                 line(tree.id()),
             ],
         }));
-        let has_below = !shown.below.is_empty() || !shown.rest.is_empty() || !beyond.is_empty();
-        let margin = format!("{}{}", at.trunk, if has_below { "│  " } else { "   " });
+        let has_below =
+            !shown.subtasks.is_empty() || !shown.rest.is_empty() || !outside_hops.is_empty();
+        let margin = format!("{}{}", at.margin, if has_below { "│  " } else { "   " });
         if opened {
             self.notes(tree, &margin, lines);
         }
-        let mut left = shown.below.len() + usize::from(!shown.rest.is_empty());
-        for below in shown.below {
+        let mut left = shown.subtasks.len() + usize::from(!shown.rest.is_empty());
+        for below in shown.subtasks {
             left -= 1;
-            let at = at.below(left == 0 && beyond.is_empty());
+            let at = at.below(left == 0 && outside_hops.is_empty());
             match below {
-                Below::Seen(tree) => self.hop(tree, at, lines),
-                Below::Unseen(child) => lines.push(Line::Hop(Hop {
-                    twig: at.twig,
+                Subtask::Loaded(tree) => self.hop(tree, at, lines),
+                Subtask::NotLoaded(child) => lines.push(Line::Hop(Hop {
+                    connector: at.connector,
                     agent: line(&child.agent),
                     state: child.state(),
-                    is_quiet: true,
-                    broke: false,
+                    is_dimmed: true,
+                    is_origin: false,
                     cells: [String::new(), String::new(), String::new(), line(&child.task_id)],
                 })),
             }
         }
         if !shown.rest.is_empty() {
-            let twig = at.below(beyond.is_empty()).twig;
-            lines.push(Line::Note { margin: twig, text: self.paint.dim(&shown.rest) });
+            let connector = at.below(outside_hops.is_empty()).connector;
+            lines.push(Line::Note { margin: connector, text: self.style.dim(&shown.rest) });
         }
-        self.strangers(beyond, &at, lines);
+        self.push_outside_hops(outside_hops, &at, lines);
     }
 
     /// Why it was tried more than once, and what failed without ending it.
-    fn notes(&self, tree: &Tree, margin: &str, lines: &mut Vec<Line>) {
+    fn notes(&self, tree: &TaskTree, margin: &str, lines: &mut Vec<Line>) {
         let mut note = |text: String| {
-            lines.push(Line::Note { margin: margin.to_owned(), text: self.paint.dim(text) });
+            lines.push(Line::Note { margin: margin.to_owned(), text: self.style.dim(text) });
         };
         let attempts = &tree.task.attempts;
         let tried_again = attempts.len() > 1 || attempts.iter().any(|a| a.failure.is_some());
@@ -326,12 +342,13 @@ impl View<'_> {
                 "" => String::new(),
                 agent => format!(" by {}", line(agent)),
             };
-            let (number, worker) = (attempt.number, line(&attempt.worker));
-            let why = self.why(attempt, tree);
+            let number = attempt.number;
+            let worker = line(&attempt.worker);
+            let why = self.describe_attempt(attempt, tree);
             note(format!("attempt {number} on {worker}{stand_in}: {why}"));
         }
-        if let Some(why) = again::why_not(&tree.task) {
-            note(format!("not tried again: {why}"));
+        if let Some(why) = retry_text::not_retried_text(&tree.task) {
+            note(format!("not attempts_cell again: {why}"));
         }
         for failure in &tree.task.tolerated {
             let failure = Failure::from_record(failure.clone());
@@ -344,15 +361,15 @@ impl View<'_> {
             };
             note(format!("went on without {who}: {} {text}", line(&failure.reason)));
         }
-        if is_waiting(tree.state()) && !tree.seen().any(|below| is_waiting(below.state())) {
+        if is_waiting(tree.state()) && !tree.loaded().any(|below| is_waiting(below.state())) {
             tree.task.interrupts.iter().for_each(|i| note(format!("asks {}", quote(&i.prompt))));
         }
     }
 
     /// How an attempt went.
-    fn why(&self, attempt: &Attempt, tree: &Tree) -> String {
+    fn describe_attempt(&self, attempt: &Attempt, tree: &TaskTree) -> String {
         let running = || self.age(attempt.started.as_ref());
-        let took = again::took(attempt).unwrap_or_else(running);
+        let took = retry_text::duration_text(attempt).unwrap_or_else(running);
         let why = match (&attempt.failure, attempt.outcome()) {
             (Some(failure), _) => {
                 format!("{} {}", line(&failure.reason), quote(&failure.public_message))
@@ -363,26 +380,27 @@ impl View<'_> {
             (None, Outcome::Running) => return format!("running for {took}"),
             (None, _) => state_word(tree.state()).to_owned(),
         };
-        format!("{why} after {took}{}", again::then(attempt, &tree.task.attempts))
+        format!("{why} after {took}{}", retry_text::next_attempt_text(attempt, &tree.task.attempts))
     }
 
     /// What is below a task and is none here: a call that was refused, or what a peer outside the
     /// mesh told. One line a hop, each deeper than the last, but for branches of a fan-out.
-    fn beyond(&self, tree: &Tree) -> Vec<(usize, String)> {
+    fn outside_hops(&self, tree: &TaskTree) -> Vec<(usize, String)> {
         let own = tree.task.failure.clone().map(Failure::from_record);
         let on_top = |f: &&Failure| f.causes.iter().any(|cause| cause.task_id == tree.id());
-        let failure = self.failure.filter(on_top).or(own.as_ref().filter(|_| self.leads(tree)));
+        let failure =
+            self.failure.filter(on_top).or(own.as_ref().filter(|_| self.is_on_failure_path(tree)));
         let Some(failure) = failure else { return Vec::new() };
         let at = failure.causes.iter().position(|cause| cause.task_id == tree.id());
         let below = at.and_then(|at| failure.causes.get(at + 1..)).unwrap_or_default();
-        let here = self.paint.red("  ← it broke here");
+        let here = self.style.red("  ← it broke here");
         if below.is_empty() {
             let all = failure.aggregate.iter().flat_map(|all| &all.branches);
             let refused = all.filter(|branch| self.root.find(&branch.task_id).is_none());
-            let told = refused.map(|one| (0, format!("{}{here}", branch(one, self.paint))));
+            let told = refused.map(|one| (0, format!("{}{here}", branch_line(one, self.style))));
             return told.collect();
         }
-        if tree.seen().any(|below| self.leads(below)) {
+        if tree.loaded().any(|below| self.is_on_failure_path(below)) {
             return Vec::new();
         }
         let said = if failure.foreign { "outside the mesh, says" } else { "refused" };
@@ -394,41 +412,42 @@ impl View<'_> {
             };
             let text = format!(
                 "{}  {}: {}{words}{here}",
-                self.paint.cyan(name_of(failure, cause)),
-                self.paint.dim(said),
-                self.paint.bold(line(&cause.reason)),
+                self.style.cyan(name_of(failure, cause)),
+                self.style.dim(said),
+                self.style.bold(line(&cause.reason)),
             );
             (depth, text)
         });
         told.collect()
     }
 
-    fn strangers(&self, told: Vec<(usize, String)>, at: &Branch, lines: &mut Vec<Line>) {
+    fn push_outside_hops(&self, told: Vec<(usize, String)>, at: &Indent, lines: &mut Vec<Line>) {
         let mut left = told.iter().filter(|(depth, _)| *depth == 0).count();
         let mut above = at.clone();
         for (depth, text) in told {
             left -= usize::from(depth == 0);
             let is_last = left == 0;
             let here = if depth > 0 { above.below(true) } else { at.below(is_last) };
-            lines.push(Line::Note { margin: here.twig.clone(), text });
+            lines.push(Line::Note { margin: here.connector.clone(), text });
             above = here;
         }
     }
 
     /// Whether the way down to the origin goes through it.
-    fn leads(&self, tree: &Tree) -> bool {
-        self.ways.contains(tree.id()) || tree.seen().any(|below| self.leads(below))
+    fn is_on_failure_path(&self, tree: &TaskTree) -> bool {
+        self.failure_path.contains(tree.id())
+            || tree.loaded().any(|below| self.is_on_failure_path(below))
     }
 
     /// Whether the tasks below `tree` are shown. A cancel stops the whole tree, so after one every
     /// level is; after a failure only the path to its origin is.
-    fn opens(&self, tree: &Tree) -> bool {
+    fn is_expanded(&self, tree: &TaskTree) -> bool {
         let state = self.root.state();
         let all = is_final(state) && (self.failure.is_none() || state == TaskState::Canceled);
-        all || self.leads(tree) || !is_final(tree.state())
+        all || self.is_on_failure_path(tree) || !is_final(tree.state())
     }
 
-    fn elapsed(&self, tree: &Tree) -> String {
+    fn elapsed(&self, tree: &TaskTree) -> String {
         let ended = status_of(tree).timestamp.filter(|_| is_final(tree.state()));
         let end = tree.task.ended.or(ended);
         match (&tree.task.created, end.as_ref().unwrap_or(self.now)) {
@@ -443,7 +462,7 @@ impl View<'_> {
 }
 
 /// On which worker, or how often.
-fn tried(attempts: &[Attempt]) -> String {
+fn attempts_cell(attempts: &[Attempt]) -> String {
     match attempts {
         [] => "never ran".to_owned(),
         [one] => format!("on {}", line(&one.worker)),
@@ -459,14 +478,14 @@ fn name_of(failure: &Failure, cause: &Cause) -> String {
 }
 
 /// The tasks at which a live one is: those that wait for nothing below them.
-fn frontier(tree: &Tree) -> Vec<&Tree> {
-    let live: Vec<_> = tree.seen().filter(|below| !is_final(below.state())).collect();
+fn frontier(tree: &TaskTree) -> Vec<&TaskTree> {
+    let live: Vec<_> = tree.loaded().filter(|below| !is_final(below.state())).collect();
     let asks = is_waiting(tree.state()) && !live.iter().any(|below| is_waiting(below.state()));
-    let mut places: Vec<_> = live.iter().flat_map(|below| frontier(below)).collect();
-    if places.is_empty() || asks {
-        places.insert(0, tree);
+    let mut active: Vec<_> = live.iter().flat_map(|below| frontier(below)).collect();
+    if active.is_empty() || asks {
+        active.insert(0, tree);
     }
-    places
+    active
 }
 
 #[cfg(test)]

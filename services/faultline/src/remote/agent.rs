@@ -21,32 +21,31 @@ use tokio::{
 };
 use tonic::Code;
 
-use super::{
-    config::{BadRemote, Remote},
-    keeps_keys,
-    pass::{self, Asked},
-    quote,
+use crate::remote::{
+    config::{InvalidRemote, Remote},
+    foreign_failure, keeps_keys,
+    relay::{self, RemoteQuestion},
 };
 
 const IDEMPOTENCY_KEY: &str = "faultline.dev/idempotencyKey";
 const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TIMEOUT_HEADER: HeaderName = HeaderName::from_static("faultline-timeout-ms");
 /// How long a task that is stopped waits for word that the remote one is, too.
-const STOP_MOMENT: Duration = Duration::from_millis(500);
+const STOP_CONFIRM_WAIT: Duration = Duration::from_millis(500);
 /// How long it waits for the id of a remote task that is just being started.
-const START_MOMENT: Duration = Duration::from_secs(1);
+const START_ID_WAIT: Duration = Duration::from_secs(1);
 /// Calls to stop a remote task before it is left to itself, and the pause before the second.
 const STOP_CALLS: u32 = 5;
 const STOP_PAUSE: Duration = Duration::from_millis(500);
 /// An answer that could not be given is given so often.
 const ANSWERS_MAX: u32 = 3;
 /// Between two looks at a remote task that asks: somebody else may answer it.
-const LOOK_MIN: Duration = Duration::from_millis(500);
-const LOOK_MAX: Duration = Duration::from_secs(15);
+const POLL_MIN: Duration = Duration::from_millis(500);
+const POLL_MAX: Duration = Duration::from_secs(15);
 /// A worker that leaves drops its agents sooner than this.
-const LEAVING: Duration = Duration::from_millis(20);
+const DRAIN_DROP_WAIT: Duration = Duration::from_millis(20);
 
-pub(super) struct Elsewhere {
+pub(super) struct RemoteAgent {
     name: String,
     remote: Remote,
     client: OnceCell<Client>,
@@ -54,7 +53,7 @@ pub(super) struct Elsewhere {
 
 /// What a later attempt has to know, which is its checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-struct Place {
+struct RemotePosition {
     /// The remote task; empty until it is known, and after one has failed.
     task: String,
     /// The remote context.
@@ -63,11 +62,12 @@ struct Place {
     failed: u32,
 }
 
-impl Elsewhere {
-    pub(super) fn new(name: &str, remote: &Remote) -> Result<Self, BadRemote> {
+impl RemoteAgent {
+    pub(super) fn new(name: &str, remote: &Remote) -> Result<Self, InvalidRemote> {
         // What is wrong for good is said before anything is offered.
         let checked = remote.builder(name)?.direct();
-        checked.map_err(|e| BadRemote::Unusable { name: name.to_owned(), source: Box::new(e) })?;
+        checked
+            .map_err(|e| InvalidRemote::Unusable { name: name.to_owned(), source: Box::new(e) })?;
         Ok(Self { name: name.to_owned(), remote: remote.clone(), client: OnceCell::new() })
     }
 
@@ -86,7 +86,7 @@ impl Elsewhere {
     }
 
     fn failed(&self, error: ClientError) -> Error {
-        quote::error(&self.name, self.peer(), error)
+        foreign_failure::to_error(&self.name, self.peer(), error)
     }
 
     /// The name that the remote agent gives itself.
@@ -96,12 +96,12 @@ impl Elsewhere {
     }
 }
 
-impl Agent for Elsewhere {
+impl Agent for RemoteAgent {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         if cx.delivers_stop() && cx.restored().is_some() {
             return self.deliver_stop(cx).await;
         }
-        let (known, mut seen) = watch::channel(Place::default());
+        let (known, mut seen) = watch::channel(RemotePosition::default());
         let mut work = pin!(self.work(cx, known));
         let ended = tokio::select! {
             biased;
@@ -114,26 +114,26 @@ impl Agent for Elsewhere {
             None => false,
         };
         // A worker that leaves hands the task back, remote one and all, and drops this future here.
-        sleep(LEAVING).await;
+        sleep(DRAIN_DROP_WAIT).await;
         if !is_over {
             // What is just being started can be stopped as soon as it has a name.
             tokio::select! {
                 _ = seen.wait_for(|place| !place.task.is_empty()) => {}
                 _ = &mut work => {}
-                () = sleep(START_MOMENT) => {}
+                () = sleep(START_ID_WAIT) => {}
             }
         }
         let task = Some(seen.borrow().task.clone()).filter(|id| !id.is_empty());
         if let (Some(task), Some(client)) = (task, self.client.get()) {
             let client = traced(client.clone(), cx);
             let stopping = tokio::spawn(stop(client, self.name.clone(), task));
-            let _ = timeout(STOP_MOMENT, stopping).await;
+            let _ = timeout(STOP_CONFIRM_WAIT, stopping).await;
         }
         cx.start().await
     }
 }
 
-impl Elsewhere {
+impl RemoteAgent {
     /// For a task of ours that was stopped when no worker was there. Trying again is the mesh's.
     async fn deliver_stop(&self, cx: &Context) -> Result<(), Error> {
         let place = restored(cx)?;
@@ -142,12 +142,12 @@ impl Elsewhere {
         }
         let client = self.client().await.map_err(|error| self.failed(error))?;
         match traced(client.clone(), cx).cancel_task(stop_request(&place.task)).await {
-            Err(error) if !is_over(&error) => Err(self.failed(error)),
+            Err(error) if !is_already_ended(&error) => Err(self.failed(error)),
             _ => Ok(()),
         }
     }
 
-    async fn work(&self, cx: &Context, known: watch::Sender<Place>) -> Result<(), Error> {
+    async fn work(&self, cx: &Context, known: watch::Sender<RemotePosition>) -> Result<(), Error> {
         let mut place = restored(cx)?;
         let client = self.client().await.map_err(|error| self.failed(error))?;
         let client = traced(client.clone(), cx);
@@ -163,31 +163,32 @@ impl Elsewhere {
             return Ok(());
         };
         // The next attempt, if there is one, needs another task there.
-        let next = Place { task: String::new(), failed: place.failed + 1, ..place.clone() };
+        let next =
+            RemotePosition { task: String::new(), failed: place.failed + 1, ..place.clone() };
         Err(match ended {
-            Stopped::There(ended) => {
+            FollowEnd::RemoteEnded(ended) => {
                 if !place.task.is_empty() {
                     cx.checkpoint(saved(&next)).await?;
                 }
                 self.failed(ended.into())
             }
-            Stopped::Between(error) if is_unknown(&error) && !place.task.is_empty() => {
+            FollowEnd::CallFailed(error) if is_task_unknown(&error) && !place.task.is_empty() => {
                 // With its tasks, a server that restarted has lost its contexts.
-                cx.checkpoint(saved(&Place { context: String::new(), ..next })).await?;
-                quote::forgotten(&self.name, self.peer())
+                cx.checkpoint(saved(&RemotePosition { context: String::new(), ..next })).await?;
+                foreign_failure::task_lost(&self.name, self.peer())
             }
-            Stopped::Between(error) => {
+            FollowEnd::CallFailed(error) => {
                 let broken = |failure: &Failure| failure.row() == &reason::INVALID_AGENT_RESPONSE;
                 if error.failure().is_some_and(broken) {
                     self.abandon(client, place.task);
                 }
                 self.failed(error)
             }
-            Stopped::Broken(failure) => {
+            FollowEnd::InvalidEvent(failure) => {
                 self.abandon(client, place.task);
                 self.failed(failure.into())
             }
-            Stopped::Here(error) => error,
+            FollowEnd::Local(error) => error,
         })
     }
 
@@ -202,13 +203,13 @@ impl Elsewhere {
         &self,
         cx: &Context,
         client: &Client,
-        place: &Place,
+        place: &RemotePosition,
     ) -> Result<Follow, ClientError> {
         let key = match place.failed {
             0 => cx.task_id().to_string(),
             failed => format!("{}.{failed}", cx.task_id()),
         };
-        let mut request = pass::request(cx.message(), &place.context, cx.remaining());
+        let mut request = relay::request(cx.message(), &place.context, cx.remaining());
         let mut sender = client.clone();
         if let Ok(key) = HeaderValue::from_str(&key) {
             sender = sender.with_header(IDEMPOTENCY_HEADER, key);
@@ -231,14 +232,14 @@ impl Elsewhere {
         cx: &Context,
         client: &Client,
         mut follow: Follow,
-        place: &mut Place,
-        known: &watch::Sender<Place>,
-    ) -> Result<(), Stopped> {
+        place: &mut RemotePosition,
+        known: &watch::Sender<RemotePosition>,
+    ) -> Result<(), FollowEnd> {
         let mut undelivered = 0;
         loop {
             self.copy(cx, &mut follow, place, known).await?;
             let task = follow.task_so_far();
-            if let Some(asked) = Asked::of(task) {
+            if let Some(asked) = RemoteQuestion::of(task) {
                 let answer = self.ask(cx, client, task, &asked).await?;
                 let given = match answer {
                     Some(answer) => follow.answer(answer).await,
@@ -250,17 +251,17 @@ impl Elsewhere {
                 };
                 match given {
                     Ok(()) => undelivered = 0,
-                    Err(error) if is_passing(&error) && undelivered < ANSWERS_MAX => {
+                    Err(error) if is_transient(&error) && undelivered < ANSWERS_MAX => {
                         undelivered += 1;
                         cx.sleep(STOP_PAUSE * undelivered).await?;
                         follow = client.follow_task(&place.task, None);
                     }
-                    Err(error) => return Err(Stopped::Between(error)),
+                    Err(error) => return Err(FollowEnd::CallFailed(error)),
                 }
                 continue;
             }
             return match client.ended(task) {
-                Some(ended) => Err(Stopped::There(ended)),
+                Some(ended) => Err(FollowEnd::RemoteEnded(ended)),
                 None => Ok(()),
             };
         }
@@ -271,34 +272,35 @@ impl Elsewhere {
         &self,
         cx: &Context,
         follow: &mut Follow,
-        place: &mut Place,
-        known: &watch::Sender<Place>,
-    ) -> Result<(), Stopped> {
+        place: &mut RemotePosition,
+        known: &watch::Sender<RemotePosition>,
+    ) -> Result<(), FollowEnd> {
         while let Some(event) = follow.next().await {
-            let event = event.map_err(Stopped::Between)?;
-            let checked = pass::check(&event.response);
-            let (task, context) = (&follow.task_so_far().id, &follow.task_so_far().context_id);
+            let event = event.map_err(FollowEnd::CallFailed)?;
+            let checked = relay::check(&event.response);
+            let task = &follow.task_so_far().id;
+            let context = &follow.task_so_far().context_id;
             if place.task.is_empty() && !task.is_empty() {
                 place.task.clone_from(task);
                 place.context.clone_from(context);
                 known.send_replace(place.clone());
                 cx.checkpoint(saved(place)).await?;
             }
-            checked.map_err(Stopped::Broken)?;
+            checked.map_err(FollowEnd::InvalidEvent)?;
             let status = match event.response.payload {
                 Some(Payload::Message(message)) => {
-                    cx.reply(pass::parts(&message)).await?;
+                    cx.reply(relay::parts(&message)).await?;
                     None
                 }
                 Some(Payload::Task(Task { artifacts, status, .. })) => {
                     for artifact in artifacts {
-                        relay(cx, artifact, false, true).await?;
+                        relay_artifact(cx, artifact, false, true).await?;
                     }
                     status
                 }
                 Some(Payload::ArtifactUpdate(update)) => {
                     if let Some(artifact) = update.artifact {
-                        relay(cx, artifact, update.append, update.last_chunk).await?;
+                        relay_artifact(cx, artifact, update.append, update.last_chunk).await?;
                     }
                     None
                 }
@@ -306,8 +308,8 @@ impl Elsewhere {
                 None => None,
             };
             match status.and_then(said) {
-                Some((TaskState::Completed, message)) => cx.reply(pass::parts(&message)).await?,
-                Some((TaskState::Working, message)) => cx.status(pass::parts(&message)).await?,
+                Some((TaskState::Completed, message)) => cx.reply(relay::parts(&message)).await?,
+                Some((TaskState::Working, message)) => cx.status(relay::parts(&message)).await?,
                 _ => {}
             }
             if follow.asks() {
@@ -323,12 +325,12 @@ impl Elsewhere {
         cx: &Context,
         client: &Client,
         task: &Task,
-        asked: &Asked,
-    ) -> Result<Option<SendMessageRequest>, Stopped> {
+        asked: &RemoteQuestion,
+    ) -> Result<Option<SendMessageRequest>, FollowEnd> {
         tokio::select! {
             biased;
             answer = cx.ask(asked.question()) => Ok(Some(asked.answer(answer?.message()))),
-            () = went_on(client, &task.id, asked) => {
+            () = until_question_closed(client, &task.id, asked) => {
                 // Takes our own question back.
                 cx.start().await?;
                 Ok(None)
@@ -338,20 +340,20 @@ impl Elsewhere {
 }
 
 /// Why there is nothing more to follow.
-enum Stopped {
+enum FollowEnd {
     /// The remote task did not complete.
-    There(Ended),
+    RemoteEnded(Ended),
     /// The remote server failed us, or was lost.
-    Between(ClientError),
+    CallFailed(ClientError),
     /// The remote task made something that is no A2A.
-    Broken(Failure),
+    InvalidEvent(Failure),
     /// Our own task has to stop, or cannot hold what the other makes.
-    Here(Error),
+    Local(Error),
 }
 
-impl From<Error> for Stopped {
+impl From<Error> for FollowEnd {
     fn from(error: Error) -> Self {
-        Stopped::Here(error)
+        FollowEnd::Local(error)
     }
 }
 
@@ -359,15 +361,15 @@ fn traced(client: Client, cx: &Context) -> Client {
     client.in_trace(cx.trace())
 }
 
-fn restored(cx: &Context) -> Result<Place, Error> {
-    let Some(bytes) = cx.restored() else { return Ok(Place::default()) };
+fn restored(cx: &Context) -> Result<RemotePosition, Error> {
+    let Some(bytes) = cx.restored() else { return Ok(RemotePosition::default()) };
     serde_json::from_slice(bytes).map_err(|error| {
         let text = "the checkpoint of an earlier attempt cannot be read";
         Error::new(&reason::DATA_LOSS).because(text).caused_by(error)
     })
 }
 
-fn saved(place: &Place) -> Vec<u8> {
+fn saved(place: &RemotePosition) -> Vec<u8> {
     serde_json::to_vec(place).expect("strings and a number are JSON")
 }
 
@@ -376,8 +378,13 @@ fn said(status: TaskStatus) -> Option<(TaskState, Message)> {
     status.message.filter(|message| !message.parts.is_empty()).map(|message| (state, message))
 }
 
-async fn relay(cx: &Context, artifact: Artifact, append: bool, last: bool) -> Result<(), Error> {
-    let pieces = pass::pieces(artifact);
+async fn relay_artifact(
+    cx: &Context,
+    artifact: Artifact,
+    append: bool,
+    last: bool,
+) -> Result<(), Error> {
+    let pieces = relay::pieces(artifact);
     let count = pieces.len();
     for (at, piece) in pieces.into_iter().enumerate() {
         cx.relay(piece, append || at > 0, last && at + 1 == count).await?;
@@ -386,22 +393,22 @@ async fn relay(cx: &Context, artifact: Artifact, append: bool, last: bool) -> Re
 }
 
 /// Returns when the remote task does not ask this any longer.
-async fn went_on(client: &Client, task: &str, asked: &Asked) {
-    let mut pause = LOOK_MIN;
+async fn until_question_closed(client: &Client, task: &str, asked: &RemoteQuestion) {
+    let mut pause = POLL_MIN;
     loop {
         sleep(pause).await;
         match client.task(task).await {
-            Ok(task) if Asked::of(&task).is_none_or(|now| now.id != asked.id) => return,
+            Ok(task) if RemoteQuestion::of(&task).is_none_or(|now| now.id != asked.id) => return,
             Ok(_) => {}
             // Whoever follows it next will say what is wrong.
-            Err(error) if !is_passing(&error) => return,
+            Err(error) if !is_transient(&error) => return,
             Err(_) => {}
         }
-        pause = (pause * 2).min(LOOK_MAX);
+        pause = (pause * 2).min(POLL_MAX);
     }
 }
 
-fn is_passing(error: &ClientError) -> bool {
+fn is_transient(error: &ClientError) -> bool {
     let somebody_else = |error: &ClientError| {
         error.failure().is_some_and(|f| f.row() == &reason::UNSUPPORTED_OPERATION)
     };
@@ -409,18 +416,18 @@ fn is_passing(error: &ClientError) -> bool {
 }
 
 /// The remote server does not know the task that it was asked about.
-fn is_unknown(error: &ClientError) -> bool {
+fn is_task_unknown(error: &ClientError) -> bool {
     error.failure().is_some_and(|failure| failure.code() == Code::NotFound)
 }
 
 /// There is nothing to stop any longer.
-fn is_over(error: &ClientError) -> bool {
+fn is_already_ended(error: &ClientError) -> bool {
     let over = [&reason::TASK_NOT_CANCELABLE, &reason::TASK_NOT_FOUND];
     error.failure().is_some_and(|failure| over.contains(&failure.row()))
 }
 
 fn stop_request(task: &str) -> CancelTaskRequest {
-    let metadata = Some(pass::cancel());
+    let metadata = Some(relay::cancel());
     CancelTaskRequest { id: task.to_owned(), metadata, ..CancelTaskRequest::default() }
 }
 
@@ -429,7 +436,7 @@ async fn stop(client: Client, agent: String, task: String) {
     let mut pause = STOP_PAUSE;
     for call in 1..=STOP_CALLS {
         let Err(error) = client.cancel_task(stop_request(&task)).await else { return };
-        if is_over(&error) {
+        if is_already_ended(&error) {
             return;
         }
         let passes = error.failure().is_some_and(|failure| failure.may_retry());

@@ -79,24 +79,24 @@ pub enum Dialect {
 
 /// Why an agent cannot be offered, whatever its server would say.
 #[derive(Debug, thiserror::Error)]
-pub enum BadRemote {
+pub enum InvalidRemote {
     #[error("`remote.{name}.card` is missing: say where the agent is, as https://HOST/PATH")]
-    NoCard { name: String },
+    MissingCard { name: String },
     #[error("`remote.{name}.card`: '{card}' is no http:// or https:// URL")]
-    NoUrl { name: String, card: String },
+    InvalidUrl { name: String, card: String },
     #[error("`remote.{name}.header`: '{header}' is not the name of a header")]
-    NoHeader { name: String, header: String },
+    InvalidHeader { name: String, header: String },
     #[error(
         "`remote.{name}.token` would go to another machine unencrypted: use https:// in \
          `remote.{name}.card`, or set `remote.{name}.insecure_http`"
     )]
-    Overheard { name: String },
+    UnencryptedToken { name: String },
     #[error("`remote.{name}.token_file` goes without `{other}`: leave one of them out")]
-    TwoTokens { name: String, other: &'static str },
+    ConflictingTokens { name: String, other: &'static str },
     #[error("`remote.{name}.allow_origins`: '{origin}' is no http:// or https:// URL")]
-    NoOrigin { name: String, origin: String },
+    InvalidOrigin { name: String, origin: String },
     #[error("`remote.{name}.max_calls` is 0: it could never be called")]
-    NoCalls { name: String },
+    ZeroCalls { name: String },
     #[error("`remote.{name}` cannot be used")]
     Unusable { name: String, source: Box<client::Error> },
 }
@@ -149,29 +149,29 @@ impl From<Timeouts> for client::Timeouts {
 
 impl Remote {
     /// How to call it. It is the mesh that retries, so this client does not.
-    pub(super) fn builder(&self, name: &str) -> Result<client::Builder, BadRemote> {
+    pub(super) fn builder(&self, name: &str) -> Result<client::Builder, InvalidRemote> {
         let name = || name.to_owned();
         if self.card.is_empty() {
-            return Err(BadRemote::NoCard { name: name() });
+            return Err(InvalidRemote::MissingCard { name: name() });
         }
         let Some(uri) = url(&self.card) else {
-            return Err(BadRemote::NoUrl { name: name(), card: self.card.clone() });
+            return Err(InvalidRemote::InvalidUrl { name: name(), card: self.card.clone() });
         };
         let mut told = vec![uri];
         for origin in &self.allow_origins {
-            let missing = || BadRemote::NoOrigin { name: name(), origin: origin.clone() };
+            let missing = || InvalidRemote::InvalidOrigin { name: name(), origin: origin.clone() };
             told.push(url(origin).ok_or_else(missing)?);
         }
         let has_token = self.token.is_some() || self.token_file.is_some();
-        if has_token && !self.insecure_http && told.iter().any(is_overheard) {
-            return Err(BadRemote::Overheard { name: name() });
+        if has_token && !self.insecure_http && told.iter().any(sends_unencrypted) {
+            return Err(InvalidRemote::UnencryptedToken { name: name() });
         }
         let other = [("token", self.token.is_some()), ("header", self.header.is_some())];
         if let (Some(_), Some((other, _))) = (&self.token_file, other.iter().find(|o| o.1)) {
-            return Err(BadRemote::TwoTokens { name: name(), other });
+            return Err(InvalidRemote::ConflictingTokens { name: name(), other });
         }
         if self.max_calls == 0 {
-            return Err(BadRemote::NoCalls { name: name() });
+            return Err(InvalidRemote::ZeroCalls { name: name() });
         }
         let mut builder = client::Client::builder(&self.card)
             .retry(client::Retry::never())
@@ -203,7 +203,10 @@ impl Remote {
             (Some(token), None) => builder.bearer(token.reveal()),
             (Some(token), Some(header)) => {
                 if header.parse::<HeaderName>().is_err() {
-                    return Err(BadRemote::NoHeader { name: name(), header: header.clone() });
+                    return Err(InvalidRemote::InvalidHeader {
+                        name: name(),
+                        header: header.clone(),
+                    });
                 }
                 builder.header(header, token.reveal())
             }
@@ -223,7 +226,7 @@ fn url(text: &str) -> Option<Uri> {
 }
 
 /// Whether others on the network can read what is sent there.
-fn is_overheard(uri: &Uri) -> bool {
+fn sends_unencrypted(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let here = host == "localhost"
         || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());

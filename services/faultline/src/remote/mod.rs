@@ -6,8 +6,8 @@
 
 mod agent;
 mod config;
-mod pass;
-mod quote;
+mod foreign_failure;
+mod relay;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,27 +17,27 @@ use faultline_worker::Offer;
 use futures::future::join_all;
 use tokio::time::timeout;
 
-pub use config::{BadRemote, Binding, Dialect, Remote, Timeouts};
+pub use config::{Binding, Dialect, InvalidRemote, Remote, Timeouts};
 
-use agent::Elsewhere;
+use agent::RemoteAgent;
 
 /// How long the start of a worker waits for cards.
-const CARD_PATIENCE: Duration = Duration::from_secs(5);
+const CARD_TIMEOUT: Duration = Duration::from_secs(5);
 const ANYTHING: &str = "*/*";
 
 /// The agents of `[remote]`. Each is offered with what the card of the real one says, if that can
 /// be had now; one that is away is offered all the same, and looked for again by its first task.
-pub async fn offers(remotes: &BTreeMap<String, Remote>) -> Result<Vec<Offer>, BadRemote> {
-    let agents = remotes.iter().map(|(name, remote)| Elsewhere::new(name, remote));
+pub async fn offers(remotes: &BTreeMap<String, Remote>) -> Result<Vec<Offer>, InvalidRemote> {
+    let agents = remotes.iter().map(|(name, remote)| RemoteAgent::new(name, remote));
     let agents = agents.collect::<Result<Vec<_>, _>>()?;
     Ok(join_all(agents.into_iter().zip(remotes.values()).map(offer)).await)
 }
 
-async fn offer((agent, remote): (Elsewhere, &Remote)) -> Offer {
+async fn offer((agent, remote): (RemoteAgent, &Remote)) -> Offer {
     let name = agent.name().to_owned();
-    let found = match timeout(CARD_PATIENCE, agent.client()).await {
+    let found = match timeout(CARD_TIMEOUT, agent.client()).await {
         Ok(found) => found.cloned().map_err(|error| error.to_string()),
-        Err(_) => Err(format!("no card within {CARD_PATIENCE:?}")),
+        Err(_) => Err(format!("no card within {CARD_TIMEOUT:?}")),
     };
     let card = match &found {
         Ok(client) => client.card(),
@@ -84,5 +84,5 @@ fn describe(own: &mut AgentCard, card: Option<&AgentCard>) {
 /// The server keeps the keys of sends, so that one may be sent again.
 fn keeps_keys(client: &Client) -> bool {
     let capabilities = client.card().and_then(|card| card.capabilities.as_ref());
-    capabilities.is_some_and(|c| c.extensions.iter().any(|e| e.uri == quote::EXTENSION))
+    capabilities.is_some_and(|c| c.extensions.iter().any(|e| e.uri == foreign_failure::FAILURE_EXTENSION))
 }

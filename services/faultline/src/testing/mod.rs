@@ -1,12 +1,12 @@
 //! For tests of agents and of whatever calls them: a whole mesh without sockets, and a peer that
 //! misbehaves on order. Nothing of the mesh itself uses it.
 //!
-//! Everything behind [`Mesh`] is what runs in production, coordinator, store and worker included;
+//! Everything behind [`TestMesh`] is what runs in production, coordinator, store and worker included;
 //! only the wires between them are inside the process, so tests can run side by side without ever
 //! meeting on a port.
 //!
 //! ```
-//! use faultline::testing::Mesh;
+//! use faultline::testing::TestMesh;
 //! use faultline_worker::{Agent, Context, Error, Offer, reason};
 //!
 //! struct Shout;
@@ -21,7 +21,7 @@
 //! }
 //!
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
-//! let mesh = Mesh::builder().agent(Offer::new("shout", Shout)).start().await?;
+//! let mesh = TestMesh::builder().agent(Offer::new("shout", Shout)).start().await?;
 //! assert_eq!(mesh.send("shout", "hello").await?.text(), "HELLO");
 //!
 //! // How it fails is part of what an agent promises.
@@ -33,10 +33,10 @@
 //!
 //! May use: config and mesh.
 
-mod mesh;
 mod peer;
-mod reply;
+mod scripted_reply;
+mod test_mesh;
 
-pub use mesh::{Builder, Mesh};
 pub use peer::{Peer, Request};
-pub use reply::Reply;
+pub use scripted_reply::Reply;
+pub use test_mesh::{Builder, TestMesh};

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::reply::{Fault, Reply};
+use crate::testing::scripted_reply::{Fault, Reply};
 
 const CARD: &str = "/.well-known/agent-card.json";
 /// More than any test sends; whoever sends more is hung up on.
@@ -136,18 +136,18 @@ async fn serve(
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (seen, script) = (Arc::clone(&seen), Arc::clone(&script));
+        let seen = Arc::clone(&seen);
+        let script = Arc::clone(&script);
         connections.spawn(async move {
             let mut stream = stream;
             let Ok(request) = read(&mut stream).await else { return };
-            let reply = match request.path.ends_with(CARD) {
-                true => Reply::json(200, card(address)),
-                false => {
-                    let mut script = lock(&script);
-                    let (answer, count) = &mut *script;
-                    *count += 1;
-                    answer(&request, *count - 1)
-                }
+            let reply = if request.path.ends_with(CARD) {
+                Reply::json(200, card(address))
+            } else {
+                let mut script = lock(&script);
+                let (answer, count) = &mut *script;
+                *count += 1;
+                answer(&request, *count - 1)
             };
             let id = request.json()["id"].clone();
             lock(&seen).push(request);
@@ -193,7 +193,8 @@ async fn read(stream: &mut TcpStream) -> io::Result<Request> {
     let head = String::from_utf8_lossy(&bytes[..head_end]).into_owned();
     let mut lines = head.lines();
     let mut first = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
-    let (verb, path) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+    let verb = first.next().unwrap_or_default();
+    let path = first.next().unwrap_or_default();
     let header = |line: &str| {
         let (name, value) = line.split_once(':')?;
         Some((name.trim().to_ascii_lowercase(), value.trim().to_owned()))

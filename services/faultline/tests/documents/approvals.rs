@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use faultline::{Config, Mesh};
+use faultline::{Config, LocalMesh};
 use faultline_client::{Answer, Client, text};
 use faultline_proto::{
     a2a::{Task, TaskState},
@@ -55,7 +55,7 @@ const REFUSALS: [By; 9] = [
 ];
 
 struct Setup {
-    mesh: Mesh,
+    mesh: LocalMesh,
     _data: TempDir,
 }
 
@@ -63,7 +63,7 @@ impl Setup {
     async fn start() -> Self {
         let data = TempDir::new().expect("a directory can be made");
         let config = Config::local(data.path()).on_free_ports();
-        let mut mesh = Mesh::start(config).await.expect("the mesh starts");
+        let mut mesh = LocalMesh::start(config).await.expect("the mesh starts");
         let own = |config| Worker::new(config).offer(refunds::offer());
         let attached = mesh.attach(faultline_worker::Config::default(), own).await;
         attached.expect("the agent attaches");

@@ -9,10 +9,11 @@
 //! | `console numbers` | the same, and numbers and bars may differ |
 //! | `console stream` | the same for a command without an end: it is stopped after its last line |
 //! | `sh` | commands that run against the mesh and must succeed |
+//! | `sh roles` | starts a mesh, a role in each line, which serves a task (`roles.rs`) |
 //! | `sh dry-run` | commands that start servers or need a cluster: only checked (`dry_run.rs`) |
 //! | `toml` | read by the binary as its configuration; `"…"` is a secret of the reader's |
 //! | `yaml`, `json` | parsed; `# NAME.yaml` in the first line makes it a file for `sh dry-run` |
-//! | `sql` | statements, each with its end |
+//! | `sql` | statements that run on the PostgreSQL of the tests, if there is one (`data.rs`) |
 //! | `text` | output and drawings; not tested |
 //!
 //! A comment in the line above a block adds to it without being seen: `<!-- given: CODE -->` is
@@ -28,7 +29,7 @@ const LANGUAGES: &[(&str, &[&str])] = &[
     ("console", &["numbers", "stream"]),
     ("json", &[]),
     ("rust", &["fragment"]),
-    ("sh", &["dry-run"]),
+    ("sh", &["dry-run", "roles"]),
     ("sql", &[]),
     ("text", &[]),
     ("toml", &[]),
@@ -178,7 +179,8 @@ fn untested(line: &str, margin: usize, is_first: bool) -> Option<&'static str> {
 
 /// Where text of a list item begins: at the same column in lines below belongs to it.
 fn margin_after(line: &str, margin: usize) -> usize {
-    let (text, indent) = (line.trim_start(), indent(line));
+    let text = line.trim_start();
+    let indent = indent(line);
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let marker = match text[digits..].get(..2) {
         Some(". " | ") ") if digits > 0 => digits + 2,

@@ -30,7 +30,7 @@ const DEPENDENCIES: [&str; 9] = [
 /// Names that a block may use without saying where they are from. By a glob, so that a block may
 /// say it as well.
 const PRELUDE: &str = "\
-pub use faultline::testing::{Mesh, Peer, Reply};
+pub use faultline::testing::{Peer, Reply, TestMesh};
 pub use faultline_client::text;
 pub use faultline_worker::*;
 pub use serde_json::json;

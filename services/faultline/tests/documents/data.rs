@@ -2,7 +2,9 @@
 //! statements of SQL are whole.
 
 use std::{
+    collections::BTreeMap,
     fs,
+    io::{BufRead, BufReader},
     process::{Command, Output, Stdio},
 };
 
@@ -11,8 +13,13 @@ use yaml_rust2::YamlLoader;
 
 use crate::{
     blocks::{self, Block},
+    postgres::Database,
     root,
+    session::without_settings,
 };
+
+/// The role and the database that documents name.
+const SHOWN: &str = "faultline";
 
 fn wrong(language: &str, read: impl Fn(&Block) -> Result<(), String>) {
     let blocks = blocks::all().into_iter().filter(|block| block.is(language, None));
@@ -33,10 +40,7 @@ fn toml_blocks_are_read_as_configuration() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
         command.args(["config", "--config"]).arg(&file).stdin(Stdio::null());
         let Output { status, stderr, .. } = command.output().expect("the binary runs");
-        match status.success() {
-            true => Ok(()),
-            false => Err(String::from_utf8_lossy(&stderr).into_owned()),
-        }
+        if status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&stderr).into_owned()) }
     });
 }
 
@@ -58,8 +62,57 @@ fn json_blocks_are_json() {
 
 #[test]
 fn sql_blocks_are_statements_with_an_end() {
-    wrong("sql", |block| match block.lines.iter().all(|line| line.ends_with(';')) {
-        true => Ok(()),
-        false => Err("a statement ends with a semicolon".to_owned()),
+    wrong("sql", |block| {
+        if block.lines.iter().all(|line| line.ends_with(';')) {
+            Ok(())
+        } else {
+            Err("a statement ends with a semicolon".to_owned())
+        }
     });
+}
+
+/// The statements of a document run in their order, and a coordinator starts with the role and the
+/// database that they make.
+#[test]
+fn sql_blocks_make_a_database_for_a_coordinator() {
+    let mut documents: BTreeMap<String, Vec<Block>> = BTreeMap::new();
+    for block in blocks::all().into_iter().filter(|block| block.is("sql", None)) {
+        documents.entry(block.document.clone()).or_default().push(block);
+    }
+    for blocks in documents.values() {
+        let Some(database) = Database::planned() else {
+            eprintln!("{}: not run, because FAULTLINE_TEST_POSTGRES is not set", blocks[0]);
+            return;
+        };
+        for block in blocks {
+            for line in &block.lines {
+                // The whole word, which is no part of a longer name.
+                let words = line.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                let named = words.map(|word| match word.strip_prefix(SHOWN) {
+                    Some(end) if end.len() <= 1 => format!("{}{end}", database.name),
+                    _ => word.to_owned(),
+                });
+                let statement: String = named.collect();
+                database.run(&statement).unwrap_or_else(|error| panic!("{block}: {error}"));
+            }
+        }
+        let printed = first_line_of_coordinator(&database.url(&database.name));
+        assert!(printed.starts_with("ready"), "{}: {printed}", blocks[0]);
+    }
+}
+
+/// The line that a coordinator prints when it serves, or nothing.
+fn first_line_of_coordinator(store: &str) -> String {
+    let scratch = TempDir::new().expect("there is room");
+    let mut command = without_settings(Command::new(env!("CARGO_BIN_EXE_faultline")));
+    command.args(["coordinator", "--listen", "127.0.0.1:0", "--store", store]);
+    command.env("FAULTLINE_MESH__TOKEN", "token-of-this-test").current_dir(scratch.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut coordinator = command.spawn().expect("the binary runs");
+    let stdout = coordinator.stdout.take().expect("stdout is piped");
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line).expect("it prints text");
+    let _ = coordinator.kill();
+    let _ = coordinator.wait();
+    line
 }

@@ -7,7 +7,9 @@ mod compile;
 mod data;
 mod dry_run;
 mod masks;
+mod postgres;
 mod refunds;
+mod roles;
 mod session;
 
 use std::path::{Path, PathBuf};

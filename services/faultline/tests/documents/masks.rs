@@ -18,7 +18,8 @@ impl Look {
     }
 
     fn masked(self, line: &str) -> String {
-        let (mut masked, mut before) = (String::new(), ("", ""));
+        let mut masked = String::new();
+        let mut before = ("", "");
         for word in words(line.trim()) {
             // A delay that is asked for is no measurement: it is the same each time.
             let is_said = matches!(before, (_, "wait") | ("again", "after")) && is_duration(word);

@@ -127,10 +127,7 @@ impl Args {
         let measured = crate::service::runtime(1).context("no runtime")?.block_on(self.measure());
         progress("");
         let report = measured?;
-        let text = match self.json {
-            true => format!("{:#}\n", report.json),
-            false => report.text,
-        };
+        let text = if self.json { format!("{:#}\n", report.json) } else { report.text };
         std::io::stdout().write_all(text.as_bytes())?;
         if report.failed > 0 {
             eprintln!("{} requests or bounds failed", report.failed);

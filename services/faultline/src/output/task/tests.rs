@@ -34,7 +34,7 @@ fn a_task_shows_its_state_and_what_it_made() {
         {"artifactId":"a","name":"echo","parts":[{"text":"hello "},{"text":"world"}]}]}"#,
     );
     assert_eq!(
-        card(&task, Paint::plain()),
+        card(&task, Style::plain()),
         "\
 task     t-1
 state    completed
@@ -64,7 +64,7 @@ fn a_history_goes_from_the_attempts_to_the_origin() {
     inspect.failure = Some(failure.with_retries_spent(1).into_record());
     inspect.set_not_retried(NotRetried::Reason);
     assert_eq!(
-        history(&inspect, Paint::plain()),
+        history(&inspect, Style::plain()),
         "\
 task     t-1
 agent    script
@@ -104,7 +104,7 @@ fn a_question_says_how_to_answer_it() {
     let metadata = Struct { fields: [("faultline.dev/interrupt".to_owned(), record)].into() };
     let status = TaskStatus { state: TaskState::InputRequired as i32, ..TaskStatus::default() };
     assert_eq!(
-        question("t-1", &status, Some(&metadata), Paint::plain()),
+        question("t-1", &status, Some(&metadata), Style::plain()),
         "\
 ? task t-1 asks: Which one?
   one of  a, b
@@ -121,14 +121,14 @@ fn a_list_is_a_table_for_people_and_tabs_for_programs() {
     let since = "2026-01-01T00:00:02.345Z";
     let says = "AGENT_PANICKED: the agent panicked";
     assert_eq!(
-        table(&list, true, Paint::plain()),
+        table(&list, true, Style::plain()),
         format!(
             "TASK  STATE   SINCE                     SAYS\n\
              t-1   failed  {since}  AGENT_PANICKED: the agent panick…\n"
         )
     );
     let bare = format!("t-1\tfailed\t{since}\tc-1\t{says}\n");
-    assert_eq!(table(&list, false, Paint::plain()), bare);
+    assert_eq!(table(&list, false, Style::plain()), bare);
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn a_degraded_task_says_what_it_went_on_without() {
         {"code":9,"reason":"FAILED_PRECONDITION","origin":{"agent":"down"}}]}}"#,
     )
     .unwrap();
-    let text = card(&task, Paint::plain());
+    let text = card(&task, Style::plain());
     assert!(text.contains("down: FAILED_PRECONDITION (it is degraded)\n"), "{text}");
     task.metadata = None;
-    assert!(!card(&task, Paint::plain()).contains("degraded"));
+    assert!(!card(&task, Style::plain()).contains("degraded"));
 }
 
 /// The whole screen of `faultline explain` for one task that failed at once.
@@ -163,7 +163,7 @@ fn screen(failure: Failure, not_retried: NotRetried) -> String {
     inspect.task = Some(task);
     inspect.failure = Some(failure.into_record());
     inspect.set_not_retried(not_retried);
-    history(&inspect, Paint::plain())
+    history(&inspect, Style::plain())
 }
 
 fn by_agent(row: &'static reason::Reason) -> Failure {
@@ -221,7 +221,7 @@ fn advice_is_the_one_of_the_gateway() {
             failure: Some(failure.into_record()),
             ..InspectResponse::default()
         };
-        let text = history(&inspect, Paint::plain());
+        let text = history(&inspect, Style::plain());
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(&format!("do {}", advice.sentence())), "{text}");
         assert_eq!(text.contains("crash"), reader == Reader::Operator, "{text}");

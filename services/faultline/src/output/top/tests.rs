@@ -40,12 +40,18 @@ fn seen() -> Snapshot {
     }
 }
 
-fn around(selected: Option<usize>) -> Around<'static> {
-    Around { gateway: "http://127.0.0.1:8080", since: "15m", selected, foot: "q quit", trouble: "" }
+fn around(selected: Option<usize>) -> ScreenContext<'static> {
+    ScreenContext {
+        gateway: "http://127.0.0.1:8080",
+        since: "15m",
+        selected,
+        foot: "q quit",
+        trouble: "",
+    }
 }
 
 fn text(seen: &Snapshot, selected: Option<usize>, columns: usize, rows: Option<usize>) -> String {
-    let screen = Screen { columns, rows, paint: Paint::plain() };
+    let screen = Screen { columns, rows, style: Style::plain() };
     frame(seen, &around(selected), screen).join("\n")
 }
 
@@ -80,7 +86,7 @@ fn a_wide_one_shows_every_second_and_colours_change_nothing_but_the_colour() {
     let bank = wide.lines().find(|line| line.starts_with("bank")).unwrap();
     assert!(bank.ends_with(&format!("{}{}", "·".repeat(51), "█".repeat(10))), "{bank}");
     assert!(!wide.contains('›') && !wide.contains("q quit"), "nobody points at a printed one");
-    let screen = Screen { columns: 200, rows: None, paint: Paint::always() };
+    let screen = Screen { columns: 200, rows: None, style: Style::always() };
     let painted = frame(&seen(), &around(None), screen).join("\n");
     let mut plain = String::new();
     for (n, piece) in painted.split('\x1b').enumerate() {
@@ -103,7 +109,7 @@ fn no_screen_is_too_small_and_none_is_overrun() {
     for columns in (0..220).step_by(7) {
         for rows in 0..60 {
             for selected in [0, 5, 31] {
-                let screen = Screen { columns, rows: Some(rows), paint: Paint::plain() };
+                let screen = Screen { columns, rows: Some(rows), style: Style::plain() };
                 let lines = frame(&many, &around(Some(selected)), screen);
                 assert_eq!(lines.len(), rows.max(1), "{columns}x{rows}");
                 let widest = lines.iter().map(|line| line.chars().count()).max();
@@ -127,16 +133,16 @@ fn an_empty_mesh_says_so() {
 
 #[test]
 fn trouble_stands_where_the_keys_were() {
-    let screen = Screen { columns: 80, rows: Some(24), paint: Paint::plain() };
-    let around = Around { trouble: "no news for 3s: gone", ..around(Some(0)) };
+    let screen = Screen { columns: 80, rows: Some(24), style: Style::plain() };
+    let around = ScreenContext { trouble: "no news for 3s: gone", ..around(Some(0)) };
     assert_eq!(frame(&seen(), &around, screen)[23], "no news for 3s: gone");
 }
 
 #[test]
 fn lines_are_shared_by_need() {
-    assert_eq!(share([3, 3, 3], 15), [3, 3, 3]);
-    assert_eq!(share([9, 1, 1], 9), [7, 1, 1]);
-    assert_eq!(share([9, 9, 9], 10), [3, 3, 4]);
-    assert_eq!(share([0, 0, 20], 12), [1, 1, 10]);
-    assert_eq!(share([5, 5, 5], 0), [0, 0, 0]);
+    assert_eq!(divide_rows([3, 3, 3], 15), [3, 3, 3]);
+    assert_eq!(divide_rows([9, 1, 1], 9), [7, 1, 1]);
+    assert_eq!(divide_rows([9, 9, 9], 10), [3, 3, 4]);
+    assert_eq!(divide_rows([0, 0, 20], 12), [1, 1, 10]);
+    assert_eq!(divide_rows([5, 5, 5], 0), [0, 0, 0]);
 }

@@ -9,7 +9,7 @@ use faultline_proto::{
 use super::*;
 
 /// A task as `Inspect` shows it, of which only the state is of interest.
-fn seen(id: &str, agent: &str, state: &str, end: Option<&str>, attempts: &str) -> Tree {
+fn seen(id: &str, agent: &str, state: &str, end: Option<&str>, attempts: &str) -> TaskTree {
     let ended = end.map(|end| format!(r#""ended":"2026-01-01T00:00:{end}Z","#));
     let text = format!(
         r#"{{"agent":"{agent}","traceId":"4bf9","created":"2026-01-01T00:00:00Z",{}
@@ -18,7 +18,7 @@ fn seen(id: &str, agent: &str, state: &str, end: Option<&str>, attempts: &str) -
         ended.unwrap_or_default()
     );
     let task: InspectResponse = json::from_str(&text).unwrap();
-    Tree { task, below: Vec::new() }
+    TaskTree { task, subtasks: Vec::new() }
 }
 
 fn attempt(number: u32, worker: &str, from: &str, to: Option<&str>, outcome: &str) -> String {
@@ -33,12 +33,12 @@ fn once(worker: &str) -> String {
     attempt(1, worker, "00", Some("02"), "ENDED")
 }
 
-fn with(mut tree: Tree, below: Vec<Tree>) -> Tree {
-    tree.below = below.into_iter().map(|tree| Below::Seen(Box::new(tree))).collect();
+fn with(mut tree: TaskTree, below: Vec<TaskTree>) -> TaskTree {
+    tree.subtasks = below.into_iter().map(|tree| Subtask::Loaded(Box::new(tree))).collect();
     tree
 }
 
-fn because(mut tree: Tree, failure: &Failure) -> Tree {
+fn because(mut tree: TaskTree, failure: &Failure) -> TaskTree {
     tree.task.failure = Some(failure.record().clone());
     tree.task.advice = Some(advise(failure, Reader::Operator).to_record());
     tree
@@ -62,7 +62,7 @@ fn born() -> Failure {
 }
 
 /// front → plan → search → pay → bank, where bank fails at its third attempt.
-fn five_hops() -> Tree {
+fn five_hops() -> TaskTree {
     let hops = [("pay", "t-4"), ("search", "t-3"), ("plan", "t-2"), ("front", "t-1")];
     let mut failures = vec![born()];
     for (agent, id) in hops {
@@ -104,10 +104,10 @@ const FIVE_HOPS: &str = "\
      └─ search      failed     2.2s   on w-1      RATE_LIMITED  t-3
         └─ pay      failed     2.1s   on w-2      RATE_LIMITED  t-4
            └─ bank  failed     2s     3 attempts  RATE_LIMITED  t-5  ← it broke here
-                 attempt 1 on w-1: its worker was lost after 400ms, tried again at once
-                 attempt 2 on w-2: UNAVAILABLE \"closed\" after 500ms, tried again 100ms later
+                 attempt 1 on w-1: its worker was lost after 400ms, attempts_cell again at once
+                 attempt 2 on w-2: UNAVAILABLE \"closed\" after 500ms, attempts_cell again 100ms later
                  attempt 3 on w-3: failed after 1s
-                 not tried again: all attempts that it may have were made
+                 not attempts_cell again: all attempts that it may have were made
 
   do     the caller can send again after 2s
   sent   2026-01-01T00:00:00.000Z
@@ -118,12 +118,12 @@ const FIVE_HOPS: &str = "\
 
 #[test]
 fn five_hops_go_from_what_broke_to_what_to_do() {
-    assert_eq!(render(&five_hops(), &at(9), Paint::plain()), FIVE_HOPS);
+    assert_eq!(render(&five_hops(), &at(9), Style::plain()), FIVE_HOPS);
 }
 
 #[test]
 fn colours_change_nothing_but_the_colour() {
-    let painted = render(&five_hops(), &at(9), Paint::always());
+    let painted = render(&five_hops(), &at(9), Style::always());
     assert!(painted.contains("\x1b["));
     let mut plain = String::new();
     for (n, piece) in painted.split('\x1b').enumerate() {
@@ -144,7 +144,7 @@ fn a_cancelled_tree_is_shown_with_all_its_levels() {
     let pay = with(stopped("pay", "t-3", "parent"), vec![stopped("bank", "t-4", "parent"), done]);
     let plan = with(stopped("plan", "t-2", "parent"), vec![pay]);
     let root = with(stopped("front", "t-1", "user"), vec![plan]);
-    let text = render(&root, &at(5), Paint::plain());
+    let text = render(&root, &at(5), Style::plain());
     let tree = "
   front             canceled   2s    on w-1  CANCELLED  t-1
   └─ plan           canceled   2s    on w-1  CANCELLED  t-2
@@ -165,7 +165,7 @@ fn a_live_task_says_where_it_is() {
     let queued = seen("t-3", "sum", "SUBMITTED", None, "");
     let done = seen("t-4", "weather", "COMPLETED", Some("01"), &once("w-1"));
     let root = seen("t-1", "front", "WORKING", None, &running);
-    let text = render(&with(root, vec![done, search, queued]), &at(5), Paint::plain());
+    let text = render(&with(root, vec![done, search, queued]), &at(5), Style::plain());
     assert_eq!(
         text,
         "\
@@ -192,7 +192,7 @@ fn a_task_that_waits_says_who_asks_what() {
     pay.task.interrupts = vec![json::from_str(r#"{"prompt":"Which card?"}"#).unwrap()];
     let mut root = seen("t-1", "front", "INPUT_REQUIRED", None, &running);
     root.task.interrupts = pay.task.interrupts.clone();
-    let text = render(&with(root, vec![pay]), &at(13), Paint::plain());
+    let text = render(&with(root, vec![pay]), &at(13), Style::plain());
     assert_eq!(
         text,
         "\
@@ -219,8 +219,8 @@ fn what_failed_without_ending_it_is_listed_and_many_siblings_are_counted() {
     below.push(because(failed, &born()));
     let mut root = with(seen("t-1", "front", "COMPLETED", Some("02"), &once("w-1")), below);
     root.task.tolerated = vec![born().into_record()];
-    root.below.push(Below::Unseen(Child { agent: "far".into(), ..Child::default() }));
-    let text = render(&root, &at(9), Paint::plain());
+    root.subtasks.push(Subtask::NotLoaded(Child { agent: "far".into(), ..Child::default() }));
+    let text = render(&root, &at(9), Style::plain());
     assert!(text.starts_with("✓ task t-1 completed after 2s\n\n"), "{text}");
     assert!(text.contains("\n  │  went on without bank: RATE_LIMITED \"slow down\"\n"), "{text}");
     assert!(text.contains("\n  ├─ bank "), "{text}");
@@ -241,7 +241,7 @@ fn a_peer_outside_the_mesh_is_quoted() {
     let gate = seen("t-1", "gate", "FAILED", Some("01"), &once("w-1"));
     let done = seen("t-2", "echo", "COMPLETED", Some("01"), &once("w-1"));
     let gate = with(because(gate, &Failure::from_record(record)), vec![done]);
-    let text = render(&gate, &at(9), Paint::plain());
+    let text = render(&gate, &at(9), Style::plain());
     let quoted =
         "  └─ bank  outside the mesh, says: RATE_LIMITED \"no [31mway\"  ← it broke here\n";
     assert!(text.contains(quoted), "{text}");
@@ -260,7 +260,7 @@ fn a_fan_out_says_how_many_answered() {
     let bank = because(seen("t-2", "bank", "FAILED", Some("01"), &once("w-3")), &born());
     let front = seen("t-1", "front", "FAILED", Some("02"), &once("w-1"));
     let front = with(because(front, &Failure::from_record(record)), vec![bank]);
-    let text = render(&front, &at(9), Paint::plain());
+    let text = render(&front, &at(9), Style::plain());
     assert!(text.contains("  of     3 were asked, 2 had to answer, 1 did\n"), "{text}");
     assert!(text.contains("  where  in the task you asked about, on worker w-1\n"), "{text}");
     assert!(text.contains("\n  └─ bank "), "{text}");
@@ -280,7 +280,7 @@ fn below_a_fan_out_each_branch_that_failed_leads_to_where_it_broke() {
     let few = Failure::too_few(3, 3, 1, &branches).with_task("t-2", "c-1").born_at(origin("fan"));
     let fan = with(because(failed("t-2", "fan"), &few), vec![pay, echo]);
     let top = because(failed("t-1", "front"), &few.wrap("front", "t-1", "c-1"));
-    let text = render(&with(top, vec![fan]), &at(9), Paint::plain());
+    let text = render(&with(top, vec![fan]), &at(9), Style::plain());
     let head = "\
   of     3 were asked, 3 had to answer, 1 did
   broke  pay → bank   RATE_LIMITED  \"slow down\"  code CARD_17
@@ -305,7 +305,7 @@ fn after_a_cancel_every_level_of_the_tree_is_shown() {
     let plan = with(canceled("t-2", "plan"), vec![search]);
     let failure = Failure::new(&reason::CANCELLED).with_task("t-1", "c-1");
     let front = because(canceled("t-1", "front"), &failure);
-    let text = render(&with(front, vec![plan]), &at(9), Paint::plain());
+    let text = render(&with(front, vec![plan]), &at(9), Style::plain());
     for line in ["└─ plan ", "   └─ search ", "      └─ bank "] {
         assert!(text.contains(&format!("\n  {line}")), "{text}");
     }

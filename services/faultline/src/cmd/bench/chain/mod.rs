@@ -21,7 +21,7 @@ use crate::cmd::bench::{
 const SLICES: u32 = 4;
 /// Of each fleet, before anything counts.
 const WARM_UP: Duration = Duration::from_millis(100);
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 const START_PAUSE: Duration = Duration::from_millis(20);
 
 /// Servers, the one with the HTTP address last. All die with it.
@@ -142,7 +142,7 @@ impl Chain {
 
     /// Waits for the first good answer; gives its frames and bytes.
     pub(crate) async fn first_answer(&self, request: &[u8]) -> anyhow::Result<(usize, usize)> {
-        ask_until_served(self.address, request, START_PATIENCE, START_PAUSE).await
+        ask_until_served(self.address, request, START_TIMEOUT, START_PAUSE).await
     }
 
     /// The coordinator of a mesh.
@@ -192,7 +192,8 @@ async fn worker(
         Attached::InTurn => addresses(&coordinators[n % coordinators.len()..][..1]),
         Attached::ToFirst => addresses(&coordinators[..1]),
     };
-    let (name, slots) = (format!("worker-{n}"), layout.slots.to_string());
+    let name = format!("worker-{n}");
+    let slots = layout.slots.to_string();
     let command = ["service", "worker", "--coordinator", &to, "--agents", layout.agents];
     let args = [&command[..], &["--slots", &slots, "--name", &name]].concat();
     Process::start(dir, &name, &args).await

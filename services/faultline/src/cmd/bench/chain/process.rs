@@ -140,7 +140,8 @@ impl Stat {
         let name = head.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = fields.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u32>().ok();
-        let (own, ended) = (number(11)? + number(12)?, number(13)? + number(14)?);
+        let own = number(11)? + number(12)?;
+        let ended = number(13)? + number(14)?;
         Some(Self { name, parent: number(1)?, own: TICK * own, ended: TICK * ended })
     }
 
@@ -157,11 +158,11 @@ fn is_ours(key: &str) -> bool {
 }
 
 /// A directory that goes away with its owner.
-pub(crate) struct Scratch {
+pub(crate) struct ScratchDir {
     path: PathBuf,
 }
 
-impl Scratch {
+impl ScratchDir {
     pub(crate) fn new(name: &str) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("faultline-{name}-{}", process::id()));
         fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
@@ -173,7 +174,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         // Nobody is left to tell, and the system empties the place anyway.
         let _ = fs::remove_dir_all(&self.path);

@@ -8,12 +8,12 @@ use std::{
 
 /// Time of all cores so far, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Busy {
+pub(crate) struct CpuTime {
     busy: f64,
     all: f64,
 }
 
-impl Busy {
+impl CpuTime {
     /// Nothing where there is no /proc.
     pub(crate) fn now() -> Self {
         fs::read_to_string("/proc/stat").ok().and_then(|stat| Self::read(&stat)).unwrap_or_default()
@@ -38,7 +38,7 @@ impl Busy {
     }
 }
 
-impl Sub for Busy {
+impl Sub for CpuTime {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
@@ -46,7 +46,7 @@ impl Sub for Busy {
     }
 }
 
-impl Add for Busy {
+impl Add for CpuTime {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -60,11 +60,11 @@ mod tests {
 
     #[test]
     fn a_machine_is_busy_with_what_is_neither_idle_nor_waiting() {
-        let before = Busy::read("cpu  10 0 10 60 20 0 0 0 5 0\ncpu0 1 2 3").unwrap();
-        let after = Busy::read("cpu  40 0 20 110 30 0 0 0 9 0\n").unwrap();
+        let before = CpuTime::read("cpu  10 0 10 60 20 0 0 0 5 0\ncpu0 1 2 3").unwrap();
+        let after = CpuTime::read("cpu  40 0 20 110 30 0 0 0 9 0\n").unwrap();
         assert_eq!((after - before).share(), Some(0.4));
         assert_eq!((after - before).cell(), "40 %");
-        assert_eq!(Busy::default().cell(), "-");
-        assert_eq!(Busy::read("intr 1"), None);
+        assert_eq!(CpuTime::default().cell(), "-");
+        assert_eq!(CpuTime::read("intr 1"), None);
     }
 }

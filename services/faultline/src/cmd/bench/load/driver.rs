@@ -16,7 +16,7 @@ use tokio::{
 use crate::cmd::bench::{Shape, load::http1::Connection};
 
 /// A request that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// What every message says, about 200 bytes of it.
 const TEXT: &str = "The quick brown fox jumps over the lazy dog, and the lazy dog, which has seen \
@@ -116,7 +116,8 @@ impl Fleet {
         let mut running = JoinSet::new();
         let start = Instant::now();
         for connection in self.connections.drain(..) {
-            let (requests, address) = (Arc::clone(&self.requests), self.address);
+            let requests = Arc::clone(&self.requests);
+            let address = self.address;
             running.spawn(repeat(connection, address, requests, self.expected, start + span));
         }
         let mut tally = Tally::default();
@@ -138,10 +139,11 @@ async fn repeat(
     until: Instant,
 ) -> anyhow::Result<(Connection, Tally)> {
     let mut tally = Tally { latencies: Vec::with_capacity(4096), ..Tally::default() };
-    let (mut now, mut next) = (Instant::now(), requests.iter().cycle());
+    let mut now = Instant::now();
+    let mut next = requests.iter().cycle();
     while now < until {
         // One timer for many requests: a clock per request would be the driver's own cost.
-        let many = timeout(PATIENCE + (until - now), async {
+        let many = timeout(TIMEOUT + (until - now), async {
             while now < until {
                 let request = next.next().context("no request")?;
                 check(connection.exchange(request).await?, expected)?;
@@ -181,7 +183,7 @@ pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<(
         let text = std::str::from_utf8(answer.1)?;
         Ok((text.lines().filter(|line| line.starts_with("data:")).count(), text.len()))
     };
-    timeout(PATIENCE, one).await.context("no answer in time")?
+    timeout(TIMEOUT, one).await.context("no answer in time")?
 }
 
 /// Asks until it is answered: the first answers of a mesh that is just coming together fail.

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::cmd::bench::load::http1::Connection;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The bytes of a JSON-RPC request.
 pub(crate) fn request(path: &str, method: &str, params: &Value) -> Vec<u8> {
@@ -40,5 +40,5 @@ pub(crate) async fn call(address: SocketAddr, request: &[u8]) -> anyhow::Result<
         let (_, body) = connection.exchange(request).await?;
         Ok(serde_json::from_slice(body)?)
     };
-    timeout(PATIENCE, one).await.context("no answer in time")?
+    timeout(TIMEOUT, one).await.context("no answer in time")?
 }

@@ -152,7 +152,8 @@ impl Link {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
-        let (caller, body) = (Some(Caller::default()), Some(call::Body::Send(request)));
+        let caller = Some(Caller::default());
+        let body = Some(call::Body::Send(request));
         self.calls.send(Call { id, caller, body }).await.context("the link is gone")?;
         receiver.await.context("the link is gone")
     }

@@ -103,21 +103,22 @@ impl Middle {
     }
 
     async fn send(&self, request: SendMessageRequest) -> Result<SendMessageResponse, Status> {
-        let (id, message) = (self.new_id(), request.message.unwrap_or_default());
-        let artifact = match self.0.at_once {
-            true => artifact(message.clone()),
-            false => {
-                let (sender, receiver) = oneshot::channel();
-                self.forward(&id, message.clone(), Waiter::One(sender)).await?;
-                receiver.await.map_err(|_| nobody())?
-            }
+        let id = self.new_id();
+        let message = request.message.unwrap_or_default();
+        let artifact = if self.0.at_once {
+            artifact(message.clone())
+        } else {
+            let (sender, receiver) = oneshot::channel();
+            self.forward(&id, message.clone(), Waiter::One(sender)).await?;
+            receiver.await.map_err(|_| nobody())?
         };
         let task = task(id, message, TaskState::Completed, vec![artifact]);
         Ok(SendMessageResponse { payload: Some(send_message_response::Payload::Task(task)) })
     }
 
     async fn stream(&self, request: SendMessageRequest) -> Result<Boxed<StreamResponse>, Status> {
-        let (id, message) = (self.new_id(), request.message.unwrap_or_default());
+        let id = self.new_id();
+        let message = request.message.unwrap_or_default();
         let (frames, receiver) = mpsc::channel(FRAMES_MAX);
         let task = task(id.clone(), message.clone(), TaskState::Submitted, Vec::new());
         put(&frames, Payload::Task(task));
@@ -178,12 +179,14 @@ fn status(state: TaskState) -> Option<TaskStatus> {
 
 fn task(id: String, message: Message, state: TaskState, artifacts: Vec<Artifact>) -> Task {
     let message = Message { task_id: id.clone(), context_id: id.clone(), ..message };
-    let (context_id, history) = (id.clone(), vec![message]);
+    let context_id = id.clone();
+    let history = vec![message];
     Task { id, context_id, status: status(state), artifacts, history, metadata: None }
 }
 
 fn update(id: &str, state: TaskState) -> TaskStatusUpdateEvent {
-    let (task_id, context_id) = (id.to_owned(), id.to_owned());
+    let task_id = id.to_owned();
+    let context_id = id.to_owned();
     TaskStatusUpdateEvent { task_id, context_id, status: status(state), metadata: None }
 }
 
@@ -197,7 +200,8 @@ impl Hub for Middle {
     ) -> Result<Response<Boxed<ToWorker>>, Status> {
         let (sender, mut receiver) = mpsc::channel(limits::OUTBOX_MAX);
         *self.0.back.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
-        let (middle, mut said) = (self.clone(), request.into_inner());
+        let middle = self.clone();
+        let mut said = request.into_inner();
         tokio::spawn(async move {
             while let Ok(Some(message)) = said.message().await {
                 if let Some(from_worker::Body::Reports(reports)) = message.body {
@@ -220,7 +224,8 @@ impl Link for Middle {
         request: Request<Streaming<Call>>,
     ) -> Result<Response<Boxed<Reply>>, Status> {
         let (replies, receiver) = mpsc::channel(limits::OUTBOX_MAX);
-        let (middle, mut calls) = (self.clone(), request.into_inner());
+        let middle = self.clone();
+        let mut calls = request.into_inner();
         tokio::spawn(async move {
             while let Ok(Some(call)) = calls.message().await {
                 let Some(call::Body::Send(request)) = call.body else { continue };

@@ -24,7 +24,7 @@ use crate::cmd::bench::{
     Report,
     chain::{
         Chain,
-        process::{Scratch, TOKEN},
+        process::{ScratchDir, TOKEN},
     },
     figures::{human, round},
     load::rpc::{call, message, post, request},
@@ -40,23 +40,23 @@ const ROUNDS: usize = 5;
 /// How soon every task has to be canceled in the store, and when nothing may run any more.
 const STORED_MAX: Duration = Duration::from_secs(1);
 const QUIET_AFTER: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What the agents do and hear.
 #[derive(Default)]
-struct Watch {
+struct StopObserver {
     /// Agents that have begun, and those that still run.
     begun: AtomicUsize,
     running: AtomicUsize,
     /// When each was told to stop.
-    told: Mutex<Vec<Instant>>,
+    stopped: Mutex<Vec<Instant>>,
 }
 
 /// Counted for as long as it lives.
-struct Runs<'a>(&'a Watch);
+struct RunningGuard<'a>(&'a StopObserver);
 
-impl Drop for Runs<'_> {
+impl Drop for RunningGuard<'_> {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, SeqCst);
     }
@@ -66,14 +66,14 @@ impl Drop for Runs<'_> {
 struct Node {
     next: &'static str,
     below: usize,
-    watch: Arc<Watch>,
+    observer: Arc<StopObserver>,
 }
 
 impl Agent for Node {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
-        self.watch.begun.fetch_add(1, SeqCst);
-        self.watch.running.fetch_add(1, SeqCst);
-        let _runs = Runs(&self.watch);
+        self.observer.begun.fetch_add(1, SeqCst);
+        self.observer.running.fetch_add(1, SeqCst);
+        let _runs = RunningGuard(&self.observer);
         let work = async {
             let below = (0..self.below).map(|n| cx.delegate(self.next, "go").key(n.to_string()));
             try_join_all(below.map(IntoFuture::into_future)).await?;
@@ -82,8 +82,8 @@ impl Agent for Node {
         tokio::select! {
             biased;
             () = cx.cancelled() => {
-                let mut told = self.watch.told.lock().unwrap_or_else(PoisonError::into_inner);
-                told.push(Instant::now());
+                let mut stopped = self.observer.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+                stopped.push(Instant::now());
                 Ok(())
             }
             done = work => done,
@@ -91,9 +91,9 @@ impl Agent for Node {
     }
 }
 
-impl Watch {
+impl StopObserver {
     fn worker(self: &Arc<Self>, config: Config) -> Worker {
-        let node = |next, below| Node { next, below, watch: Arc::clone(self) };
+        let node = |next, below| Node { next, below, observer: Arc::clone(self) };
         Worker::new(config)
             .offer(Offer::new("root", node("branch", BRANCHES)))
             .offer(Offer::new("branch", node("leaf", LEAVES)))
@@ -101,13 +101,13 @@ impl Watch {
     }
 
     /// Before the next round.
-    fn forget(&self) {
+    fn reset(&self) {
         self.begun.store(0, SeqCst);
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn told(&self) -> Vec<Instant> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn stopped(&self) -> Vec<Instant> {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -115,7 +115,7 @@ impl Watch {
 struct Round {
     answered: Duration,
     stored: Duration,
-    told: Duration,
+    stopped: Duration,
     /// Of the servers, which says what it cost also where others keep the machine busy.
     cpu: Option<Duration>,
     /// Tasks that are not canceled and agents that run when all should be quiet.
@@ -123,13 +123,13 @@ struct Round {
 }
 
 pub(crate) async fn run() -> anyhow::Result<Report> {
-    let scratch = Scratch::new("cancel")?;
+    let scratch = ScratchDir::new("cancel")?;
     let mut mesh = Chain::mesh(scratch.path(), "echo").await?;
     let coordinator = format!("http://{}", mesh.coordinator_mut()?.address);
-    let watch = Arc::new(Watch::default());
-    let workers = attach(&watch, &coordinator).await?;
-    until("all workers are attached", async || {
-        let (attached, _) = seen(mesh.address).await?;
+    let observer = Arc::new(StopObserver::default());
+    let workers = attach(&observer, &coordinator).await?;
+    wait_until("all workers are attached", async || {
+        let (attached, _) = attached_and_used(mesh.address).await?;
         // And the one that every mesh of the bench has.
         Ok((attached == WORKERS + 1).then_some(()))
     })
@@ -137,7 +137,7 @@ pub(crate) async fn run() -> anyhow::Result<Report> {
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
         progress(&format!("round {} of {ROUNDS}", round + 1));
-        rounds.push(cancel(&mesh, &watch).await?);
+        rounds.push(cancel(&mesh, &observer).await?);
     }
     drop(workers);
     mesh.stop().await?;
@@ -146,7 +146,7 @@ pub(crate) async fn run() -> anyhow::Result<Report> {
 
 /// Workers that are gone when what is returned is.
 async fn attach(
-    watch: &Arc<Watch>,
+    observer: &Arc<StopObserver>,
     coordinator: &str,
 ) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
     let mut workers = Vec::new();
@@ -154,7 +154,8 @@ async fn attach(
         let coordinator = coordinator.to_owned();
         let name = Some(format!("w-{n}"));
         let mesh = MeshConfig { token: Some(TOKEN.clone()), ..MeshConfig::default() };
-        let service = watch.worker(Config { coordinator, name, mesh, ..Config::default() }).bind();
+        let service =
+            observer.worker(Config { coordinator, name, mesh, ..Config::default() }).bind();
         let service = service.await.context("a worker cannot start")?;
         let running = async move {
             if let Err(error) = service.run(Drain::new()).await {
@@ -166,54 +167,56 @@ async fn attach(
     Ok(workers)
 }
 
-async fn cancel(chain: &Chain, watch: &Watch) -> anyhow::Result<Round> {
+async fn cancel(chain: &Chain, observer: &StopObserver) -> anyhow::Result<Round> {
     let mesh = chain.address;
-    watch.forget();
-    let before = listed(mesh, "CANCELED").await?;
+    observer.reset();
+    let before = count_in_state(mesh, "CANCELED").await?;
     let mut params = message(&json!({ "parts": [{ "text": "go" }] }));
     params["configuration"] = json!({ "returnImmediately": true });
     let sent = call(mesh, &request("/agents/root", "SendMessage", &params)).await?;
     let id = sent["result"]["task"]["id"].as_str().with_context(|| format!("no task: {sent}"))?;
-    until("all run", async || Ok((watch.begun.load(SeqCst) == TASKS).then_some(()))).await?;
+    wait_until("all run", async || Ok((observer.begun.load(SeqCst) == TASKS).then_some(())))
+        .await?;
 
     let start = Instant::now();
     let busy = chain.cpu();
     let canceled = call(mesh, &request("/", "CancelTask", &json!({ "id": id }))).await?;
     let answered = start.elapsed();
     ensure!(canceled["error"].is_null(), "the cancel was refused: {canceled}");
-    until("all are canceled", async || {
-        Ok((listed(mesh, "CANCELED").await? == before + TASKS).then_some(()))
+    wait_until("all are canceled", async || {
+        Ok((count_in_state(mesh, "CANCELED").await? == before + TASKS).then_some(()))
     })
     .await?;
     let stored = start.elapsed();
-    until("all are told", async || Ok((watch.told().len() == TASKS).then_some(()))).await?;
-    let told = watch.told().into_iter().max().map_or(Duration::ZERO, |last| last - start);
+    wait_until("all are stopped", async || Ok((observer.stopped().len() == TASKS).then_some(())))
+        .await?;
+    let stopped = observer.stopped().into_iter().max().map_or(Duration::ZERO, |last| last - start);
 
     let cpu = chain.cpu().zip(busy).map(|(after, before)| after - before);
 
     sleep(QUIET_AFTER.saturating_sub(start.elapsed())).await;
-    let (_, used) = seen(mesh).await?;
-    let live = listed(mesh, "SUBMITTED").await? + listed(mesh, "WORKING").await?;
-    let left = watch.running.load(SeqCst) + used + live;
-    Ok(Round { answered, stored, told, cpu, left })
+    let (_, used) = attached_and_used(mesh).await?;
+    let live = count_in_state(mesh, "SUBMITTED").await? + count_in_state(mesh, "WORKING").await?;
+    let left = observer.running.load(SeqCst) + used + live;
+    Ok(Round { answered, stored, stopped, cpu, left })
 }
 
-async fn until<T>(
+async fn wait_until<T>(
     what: &str,
     look: impl AsyncFn() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while Instant::now() < end {
         if let Some(seen) = look().await? {
             return Ok(seen);
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     bail!("not in time: {what}")
 }
 
 /// How many tasks the store has in a state.
-async fn listed(mesh: SocketAddr, state: &str) -> anyhow::Result<usize> {
+async fn count_in_state(mesh: SocketAddr, state: &str) -> anyhow::Result<usize> {
     let params = json!({ "status": format!("TASK_STATE_{state}"), "pageSize": 1 });
     let list = call(mesh, &request("/", "ListTasks", &params)).await?;
     let total = list["result"]["totalSize"].as_u64();
@@ -221,7 +224,7 @@ async fn listed(mesh: SocketAddr, state: &str) -> anyhow::Result<usize> {
 }
 
 /// How many workers are attached, and how many of their slots are taken.
-async fn seen(mesh: SocketAddr) -> anyhow::Result<(usize, usize)> {
+async fn attached_and_used(mesh: SocketAddr) -> anyhow::Result<(usize, usize)> {
     let workers = call(mesh, &post("/mesh/Workers", &json!({}))).await?;
     let workers = workers["workers"].as_array().context("no workers")?;
     let used = workers.iter().filter_map(|worker| worker["used"].as_u64()).sum::<u64>();
@@ -231,7 +234,7 @@ async fn seen(mesh: SocketAddr) -> anyhow::Result<(usize, usize)> {
 fn report(rounds: &[Round]) -> Report {
     let worst = |of: fn(&Round) -> Duration| rounds.iter().map(of).max().unwrap_or_default();
     let stored = worst(|round| round.stored);
-    let told = worst(|round| round.told);
+    let stopped = worst(|round| round.stopped);
     let left: usize = rounds.iter().map(|round| round.left).sum();
     let holds = |yes| if yes { "holds" } else { "DOES NOT HOLD" };
     let soon = human(STORED_MAX);
@@ -243,21 +246,21 @@ fn report(rounds: &[Round]) -> Report {
     for round in rounds {
         let _ = writeln!(
             text,
-            "  answered after {}, all canceled in the store after {}, all agents told after {}{}",
+            "  answered after {}, all canceled in the store after {}, all agents stopped after {}{}",
             human(round.answered),
             human(round.stored),
-            human(round.told),
+            human(round.stopped),
             round.cpu.map(|cpu| format!(", CPU {}", human(cpu))).unwrap_or_default(),
         );
     }
     let _ = writeln!(
         text,
         "  canceled in the store: at most {} < {soon}: {}\n  \
-         agents told: at most {}\n  \
+         agents stopped: at most {}\n  \
          running or taking a slot {quiet} s later: {left} = 0: {}",
         human(stored),
         holds(stored < STORED_MAX),
-        human(told),
+        human(stopped),
         holds(left == 0),
     );
     let ms = |span: Duration| round(span.as_secs_f64() * 1e3, 1);
@@ -268,7 +271,7 @@ fn report(rounds: &[Round]) -> Report {
         "rounds": rounds.iter().map(|round| json!({
             "answered_ms": ms(round.answered),
             "stored_ms": ms(round.stored),
-            "told_ms": ms(round.told),
+            "told_ms": ms(round.stopped),
             "cpu_ms": round.cpu.map(ms),
             "left_after_2_s": round.left,
         })).collect::<Vec<_>>(),

@@ -11,13 +11,13 @@ use crate::cmd::bench::{
     chain::{
         Attached, Chain, Layout,
         postgres::{self, Postgres},
-        process::Scratch,
+        process::ScratchDir,
     },
     figures::{
         Figures,
         disk::{Fsync, fsync},
         human,
-        machine::Busy,
+        machine::CpuTime,
         micros, round,
         table::table,
     },
@@ -31,7 +31,7 @@ use crate::cmd::bench::{
 const CONCURRENCY: u16 = 64;
 const COORDINATORS: [usize; 3] = [1, 2, 3];
 /// Of a mesh whose coordinators are counted; each has slots for all that is asked at once.
-const ECHOES: usize = 6;
+const ECHO_WORKERS: usize = 6;
 const WORKERS: [usize; 5] = [1, 2, 4, 8, 16];
 /// What each of the workers does that are counted: it waits, and few may at once.
 const SLOTS: u32 = 4;
@@ -66,7 +66,7 @@ pub(crate) struct Options {
 
 /// What is compared.
 #[derive(Clone, Copy)]
-struct Mesh {
+struct Topology {
     /// `None`: on SQLite, with one coordinator.
     coordinators: Option<usize>,
     attached: Attached,
@@ -82,31 +82,32 @@ struct Point {
     figures: Figures,
     /// CPU of PostgreSQL, ms per 1000 requests.
     database: Option<f64>,
-    busy: Busy,
+    busy: CpuTime,
 }
 
 pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report> {
     faultline_chassis::descriptors::raise_limit();
-    let scratch = Scratch::new("cluster")?;
+    let scratch = ScratchDir::new("cluster")?;
     let disk = fsync(scratch.path())?;
     let concurrency = *args.concurrency(&[CONCURRENCY]).first().context("no concurrency")?;
-    let echoes = echoes(scratch.path(), options, concurrency, args.seconds).await?;
-    let waits = waits(scratch.path(), options, args.seconds).await?;
-    Ok(report(disk, &echoes, &waits))
+    let coordinator_scaling =
+        coordinator_scaling(scratch.path(), options, concurrency, args.seconds).await?;
+    let worker_scaling = worker_scaling(scratch.path(), options, args.seconds).await?;
+    Ok(report(disk, &coordinator_scaling, &worker_scaling))
 }
 
 /// One side of a comparison, with what it has done so far.
-struct Side {
+struct MeshUnderLoad {
     chain: Chain,
     database: Option<Postgres>,
     fleet: Fleet,
     tally: Tally,
     mesh: Option<Duration>,
     server: Option<Duration>,
-    busy: Busy,
+    busy: CpuTime,
 }
 
-impl Side {
+impl MeshUnderLoad {
     async fn new(
         chain: Chain,
         database: Option<Postgres>,
@@ -120,19 +121,19 @@ impl Side {
         let fleet = Fleet::open(chain.address, concurrency, request).await?;
         let zero = Some(Duration::ZERO);
         let tally = Tally::default();
-        let busy = Busy::default();
+        let busy = CpuTime::default();
         Ok(Self { chain, database, fleet, tally, mesh: zero, server: zero, busy })
     }
 
-    fn looks(&self) -> (Option<Duration>, Option<Duration>, Busy) {
+    fn counters(&self) -> (Option<Duration>, Option<Duration>, CpuTime) {
         let server = self.database.as_ref().and_then(Postgres::cpu);
-        (self.chain.cpu(), server, Busy::now())
+        (self.chain.cpu(), server, CpuTime::now())
     }
 
     async fn drive(&mut self, span: Duration) -> anyhow::Result<()> {
-        let before = self.looks();
+        let before = self.counters();
         self.tally.append(self.fleet.drive(span).await?);
-        let after = self.looks();
+        let after = self.counters();
         let add = |sum: Option<Duration>, after: Option<Duration>, before: Option<Duration>| {
             Some(sum? + after?.saturating_sub(before?))
         };
@@ -142,25 +143,25 @@ impl Side {
         Ok(())
     }
 
-    fn point(&mut self, of: Mesh, workers: usize, concurrency: u16) -> Point {
+    fn point(&mut self, of: Topology, workers: usize, concurrency: u16) -> Point {
         let figures = Figures::of(std::mem::take(&mut self.tally), self.mesh);
         let requests = figures.requests.max(1) as f64;
         let database = self.server.map(|cpu| cpu.as_secs_f64() * 1e6 / requests);
-        let Mesh { coordinators, attached } = of;
+        let Topology { coordinators, attached } = of;
         Point { coordinators, workers, attached, concurrency, figures, database, busy: self.busy }
     }
 }
 
 /// The same load for one coordinator on SQLite and some on PostgreSQL, in turns.
-async fn echoes(
+async fn coordinator_scaling(
     dir: &Path,
     options: &Options,
     concurrency: u16,
     span: Duration,
 ) -> anyhow::Result<Vec<Point>> {
-    let spread = |coordinators| Mesh { coordinators, attached: Attached::InTurn };
+    let spread = |coordinators| Topology { coordinators, attached: Attached::InTurn };
     let most = options.coordinators.iter().copied().max().filter(|most| *most > 1);
-    let apart = most.map(|most| Mesh { attached: Attached::ToFirst, ..spread(Some(most)) });
+    let apart = most.map(|most| Topology { attached: Attached::ToFirst, ..spread(Some(most)) });
     let counted = options.coordinators.iter().map(|count| spread(Some(*count)));
     let mut sides = Vec::new();
     for (n, mesh) in [spread(None)].into_iter().chain(counted).chain(apart).enumerate() {
@@ -175,13 +176,16 @@ async fn echoes(
         let layout = Layout {
             store: database.as_ref().map_or(&file, Postgres::url),
             coordinators: mesh.coordinators.unwrap_or(1),
-            workers: ECHOES,
+            workers: ECHO_WORKERS,
             agents: "echo",
             slots: concurrency.into(),
             attached: mesh.attached,
         };
         let chain = Chain::cluster(&dir, &layout).await?;
-        sides.push((mesh, Side::new(chain, database, request(Shape::Send), concurrency).await?));
+        sides.push((
+            mesh,
+            MeshUnderLoad::new(chain, database, request(Shape::Send), concurrency).await?,
+        ));
     }
     for (_, side) in &mut sides {
         side.fleet.drive(WARM_UP).await?;
@@ -194,20 +198,24 @@ async fn echoes(
     }
     let mut points = Vec::new();
     for (mesh, mut side) in sides {
-        points.push(side.point(mesh, ECHOES, concurrency));
+        points.push(side.point(mesh, ECHO_WORKERS, concurrency));
         side.chain.stop().await?;
     }
     Ok(points)
 }
 
 /// More and more workers of one mesh.
-async fn waits(dir: &Path, options: &Options, span: Duration) -> anyhow::Result<Vec<Point>> {
+async fn worker_scaling(
+    dir: &Path,
+    options: &Options,
+    span: Duration,
+) -> anyhow::Result<Vec<Point>> {
     let dir = dir.join("workers");
     std::fs::create_dir_all(&dir)?;
     let coordinators = options.coordinators.iter().copied().max().context("no coordinator")?;
     let database = Postgres::on(&options.postgres).await?;
     let url = database.url().to_owned();
-    let mesh = Mesh { coordinators: Some(coordinators), attached: Attached::Anywhere };
+    let mesh = Topology { coordinators: Some(coordinators), attached: Attached::Anywhere };
     let layout = |workers| Layout {
         store: &url,
         coordinators,
@@ -229,7 +237,7 @@ async fn waits(dir: &Path, options: &Options, span: Duration) -> anyhow::Result<
         chain.grow(&dir, &layout(workers)).await?;
         let asked = workers as u64 * u64::from(SLOTS * ASKED_PER_SLOT);
         let concurrency = u16::try_from(asked).unwrap_or(u16::MAX);
-        let mut side = Side::new(chain, database, request.clone(), concurrency).await?;
+        let mut side = MeshUnderLoad::new(chain, database, request.clone(), concurrency).await?;
         side.fleet.drive(WARM_UP).await?;
         side.drive(span).await?;
         points.push(side.point(mesh, workers, concurrency));
@@ -239,17 +247,17 @@ async fn waits(dir: &Path, options: &Options, span: Duration) -> anyhow::Result<
     Ok(points)
 }
 
-fn report(disk: Fsync, echoes: &[Point], waits: &[Point]) -> Report {
+fn report(disk: Fsync, coordinator_scaling: &[Point], worker_scaling: &[Point]) -> Report {
     let ratio = |point: &Point, to: Option<&Point>| {
         to.map(|to| point.figures.rps / to.figures.rps.max(1e-9))
     };
     let cell = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-    let sqlite = echoes.iter().find(|point| point.coordinators.is_none());
-    let alone = echoes.iter().find(|point| point.coordinators == Some(1));
+    let sqlite = coordinator_scaling.iter().find(|point| point.coordinators.is_none());
+    let alone = coordinator_scaling.iter().find(|point| point.coordinators == Some(1));
     let head =
         ["", "coordinators", "rps", "p50", "p99", "CPU", "of PG", "busy", "/SQLite", "/1 on PG"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for point in echoes {
+    for point in coordinator_scaling {
         let store = match (point.coordinators, point.attached) {
             (None, _) => "SQLite",
             (Some(_), Attached::ToFirst) => "PostgreSQL, all workers at one",
@@ -261,25 +269,25 @@ fn report(disk: Fsync, echoes: &[Point], waits: &[Point]) -> Report {
         row.push(cell(point.coordinators.and(ratio(point, alone))));
         rows.push(row);
     }
-    let one = waits.first();
+    let one = worker_scaling.first();
     let head = ["workers", "asked at once", "rps", "p50", "p99", "CPU", "of PG", "busy", "ratio"];
     let mut worked = vec![head.map(str::to_owned).to_vec()];
-    for point in waits {
+    for point in worker_scaling {
         let mut row = vec![point.workers.to_string(), point.concurrency.to_string()];
         row.extend(cells(point));
         row.push(cell(ratio(point, one)));
         worked.push(row);
     }
-    let concurrency = echoes.first().map_or(0, |point| point.concurrency);
+    let concurrency = coordinator_scaling.first().map_or(0, |point| point.concurrency);
     let coordinators = one.and_then(|point| point.coordinators).unwrap_or(0);
-    let failures: String = echoes
+    let failures: String = coordinator_scaling
         .iter()
-        .chain(waits)
+        .chain(worker_scaling)
         .filter_map(|point| point.figures.first_failure.as_ref())
         .map(|failure| format!("{failure}\n"))
         .collect();
     let text = format!(
-        "SendMessage to echo, {concurrency} at once, {ECHOES} workers, everything on this \
+        "SendMessage to echo, {concurrency} at once, {ECHO_WORKERS} workers, everything on this \
          machine\n\n{}\nWorkers of {SLOTS} slots, each task of `{WORK}`, {coordinators} \
          coordinators on PostgreSQL\n\n{}\n\
          CPU: user and system of the mesh, ms per 1000 requests; of PG: of PostgreSQL\n\
@@ -310,13 +318,13 @@ fn report(disk: Fsync, echoes: &[Point], waits: &[Point]) -> Report {
         }
         value
     };
-    let echoed = echoes.iter().map(|point| {
+    let echoed = coordinator_scaling.iter().map(|point| {
         let alone = point.coordinators.and(ratio(point, alone));
         to_json(point, &[("to_sqlite", ratio(point, sqlite)), ("to_one", alone)])
     });
     let json = json!({
         "coordinators": echoed.collect::<Vec<_>>(),
-        "workers": waits
+        "workers": worker_scaling
             .iter()
             .map(|point| to_json(point, &[("to_fewest", ratio(point, one))]))
             .collect::<Vec<_>>(),
@@ -324,7 +332,8 @@ fn report(disk: Fsync, echoes: &[Point], waits: &[Point]) -> Report {
         "work": WORK,
         "fsync_us": { "p50": micros(disk.p50), "p99": micros(disk.p99) },
     });
-    let failed = echoes.iter().chain(waits).map(|point| point.figures.failed).sum();
+    let failed =
+        coordinator_scaling.iter().chain(worker_scaling).map(|point| point.figures.failed).sum();
     Report { text, json, failed }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cmd::bench::{
     Args, Report, Shape,
-    chain::{Chain, alternate, process::Scratch},
+    chain::{Chain, alternate, process::ScratchDir},
     figures::{
         Figures,
         disk::{Fsync, fsync},
@@ -35,7 +35,7 @@ impl Point {
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     // Declared first, so that it goes last: what still runs must not lose its files.
-    let scratch = Scratch::new("bench")?;
+    let scratch = ScratchDir::new("bench")?;
     progress("measuring the disk");
     let disk = fsync(scratch.path())?;
     progress("starting the mesh and the bare chain");

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::cmd::bench::{
     Args, Report,
-    chain::{Chain, in_turns, process::Scratch},
+    chain::{Chain, in_turns, process::ScratchDir},
     figures::{round, table::table},
     load::{
         driver::Fleet,
@@ -26,7 +26,7 @@ const FAILS: &str =
 const FAILED: &str = "TASK_STATE_FAILED";
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let scratch = Scratch::new("failing")?;
+    let scratch = ScratchDir::new("failing")?;
     let mesh = Chain::mesh(scratch.path(), "script").await?;
     let [well, badly] = [SUCCEEDS, FAILS].map(|script| -> Arc<[u8]> {
         let params = message(&json!({ "parts": [{ "text": script }] }));

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::cmd::bench::{
     Args, Report, Shape,
-    chain::{Chain, alternate, process::Scratch},
+    chain::{Chain, alternate, process::ScratchDir},
     figures::{round, table::table},
     load::driver::request,
     progress,
@@ -17,7 +17,7 @@ use crate::cmd::bench::{
 const CONCURRENCY: [u16; 3] = [1, 64, 256];
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let scratch = Scratch::new("hop")?;
+    let scratch = ScratchDir::new("hop")?;
     let unary = Chain::hop(scratch.path(), Hop::Unary).await?;
     let link = Chain::hop(scratch.path(), Hop::Link).await?;
     let request = request(Shape::Send);

@@ -19,7 +19,7 @@ use crate::cmd::bench::{
     chain::{
         Chain,
         postgres::{self, Postgres},
-        process::{Process, Scratch, TOKEN},
+        process::{Process, ScratchDir, TOKEN},
     },
     figures::round,
     load::rpc::{call, post},
@@ -27,11 +27,11 @@ use crate::cmd::bench::{
 };
 
 /// The coordinator is watched for so many times `--seconds`: at rest it does little to be seen.
-const WATCHED: u32 = 5;
+const MEASURED_SECONDS_FACTOR: u32 = 5;
 /// Memory is read, and watching begins, when it has come to rest.
 const SETTLE: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,8 +67,8 @@ struct Point {
 
 pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report> {
     faultline_chassis::descriptors::raise_limit();
-    let scratch = Scratch::new("idle")?;
-    let watched = args.seconds * WATCHED;
+    let scratch = ScratchDir::new("idle")?;
+    let watched = args.seconds * MEASURED_SECONDS_FACTOR;
     let mut points = Vec::new();
     let store = format!("sqlite:{}", scratch.path().join("db").display());
     let (before, after) = rest(scratch.path(), &store, options.workers, watched).await?;
@@ -90,21 +90,21 @@ async fn rest(
 ) -> anyhow::Result<(Rest, Rest)> {
     let mut mesh = Chain::mesh_on(dir, store, "echo").await?;
     progress("a coordinator at rest");
-    let before = watch(mesh.coordinator_mut()?, watched).await?;
+    let before = measure_idle(mesh.coordinator_mut()?, watched).await?;
     progress("attaching workers");
     let to = format!("http://{}", mesh.coordinator_mut()?.address);
     let attached = attach(&to, workers).await?;
-    until_attached(&mesh, workers).await?;
+    wait_until_attached(&mesh, workers).await?;
     progress("a coordinator with idle workers");
-    let after = watch(mesh.coordinator_mut()?, watched).await?;
+    let after = measure_idle(mesh.coordinator_mut()?, watched).await?;
     // Whoever was cut off meanwhile cost nothing.
-    until_attached(&mesh, workers).await?;
+    wait_until_attached(&mesh, workers).await?;
     drop(attached);
     mesh.stop().await?;
     Ok((before, after))
 }
 
-async fn watch(process: &Process, watched: Duration) -> anyhow::Result<Rest> {
+async fn measure_idle(process: &Process, watched: Duration) -> anyhow::Result<Rest> {
     sleep(SETTLE).await;
     let start = Instant::now();
     let before = process.cpu().context("no /proc to read CPU from")?;
@@ -136,8 +136,8 @@ async fn attach(coordinator: &str, count: usize) -> anyhow::Result<Vec<AbortOnDr
     Ok(workers)
 }
 
-async fn until_attached(mesh: &Chain, workers: usize) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
+async fn wait_until_attached(mesh: &Chain, workers: usize) -> anyhow::Result<()> {
+    let end = Instant::now() + TIMEOUT;
     loop {
         let seen = call(mesh.address, &post("/mesh/Workers", &json!({}))).await?;
         let seen = seen["workers"].as_array().context("no workers")?;
@@ -149,7 +149,7 @@ async fn until_attached(mesh: &Chain, workers: usize) -> anyhow::Result<()> {
         if Instant::now() > end {
             bail!("{attached} workers are attached and not {}", workers + 1);
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

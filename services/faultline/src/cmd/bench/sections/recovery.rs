@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::cmd::bench::{
     Report, Shape,
-    chain::{Chain, coordinator, process::Scratch},
+    chain::{Chain, coordinator, process::ScratchDir},
     figures::{human, round},
     load::driver::{ask, ask_until_served, request},
     progress,
@@ -29,10 +29,10 @@ const LOAD: Duration = Duration::from_millis(500);
 const LOAD_PAUSE: Duration = Duration::from_millis(5);
 /// Memory is read when a process has come to rest.
 const SETTLE: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run() -> anyhow::Result<Report> {
-    let scratch = Scratch::new("recovery")?;
+    let scratch = ScratchDir::new("recovery")?;
     let dir = scratch.path();
     progress("memory of an empty coordinator");
     let empty = memory(dir, "empty").await?;
@@ -80,7 +80,7 @@ async fn restarts(dir: &Path) -> anyhow::Result<Vec<Restart>> {
         progress(&format!("kill {} of {KILLS}", kill + 1));
         let until = Instant::now() + LOAD;
         while Instant::now() < until {
-            ask_until_served(mesh.address, &request, PATIENCE, LOAD_PAUSE).await?;
+            ask_until_served(mesh.address, &request, TIMEOUT, LOAD_PAUSE).await?;
             sleep(LOAD_PAUSE).await;
         }
         // Under way when it dies, so that there is something to recover.
@@ -96,7 +96,7 @@ async fn restarts(dir: &Path) -> anyhow::Result<Vec<Restart>> {
         old.kill().await?;
         *old = coordinator(dir, &listen, &store).await?;
         let ready = killed.elapsed();
-        ask_until_served(mesh.address, &request, PATIENCE, LOAD_PAUSE).await?;
+        ask_until_served(mesh.address, &request, TIMEOUT, LOAD_PAUSE).await?;
         restarts.push(Restart { ready, served: killed.elapsed() });
         // It may have been answered before, lost, or finished after: all three are right.
         let _ = caught.await;

@@ -12,7 +12,7 @@ use crate::cmd::bench::{
     chain::{
         Chain, in_turns,
         postgres::{self, Postgres},
-        process::Scratch,
+        process::ScratchDir,
     },
     figures::{
         Figures,
@@ -35,7 +35,7 @@ const OTHERS: usize = 20;
 const PER_CONTEXT: usize = 10;
 const AGENTS: [&str; 3] = ["echo", "planner", "research"];
 /// How far back it goes.
-const PAST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const HISTORY: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The last of it: nothing of the past ends while it is looked at.
 const RECENT: Duration = Duration::from_secs(60);
 /// Different tasks that are asked for.
@@ -62,7 +62,7 @@ pub(crate) struct Options {
 }
 
 /// A mesh with a past.
-struct Side {
+struct FilledMesh {
     chain: Chain,
     filled: Duration,
     /// Different tasks of the caller, asked for one by one.
@@ -92,7 +92,7 @@ impl Point {
 
 pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report> {
     let [small, large] = options.tasks[..] else { anyhow::bail!("--tasks takes SMALL,LARGE") };
-    let scratch = Scratch::new("stored")?;
+    let scratch = ScratchDir::new("stored")?;
     let disk = fsync(scratch.path())?;
     let concurrency = *args.concurrency(&[1]).first().context("no concurrency")?;
     let mut points = Vec::new();
@@ -100,8 +100,8 @@ pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report
     let stores = [("SQLite", None)].into_iter();
     let stores = stores.chain(options.postgres.as_deref().map(|url| ("PostgreSQL", Some(url))));
     for (store, server) in stores {
-        let few = Side::start(scratch.path(), server, small).await?;
-        let many = Side::start(scratch.path(), server, large).await?;
+        let few = FilledMesh::start(scratch.path(), server, small).await?;
+        let many = FilledMesh::start(scratch.path(), server, large).await?;
         filled.push((store, many.filled));
         for (call, few_requests, many_requests) in calls(&few, &many) {
             progress(&format!("{store}: {call}"));
@@ -121,9 +121,9 @@ pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report
 type Requests = Arc<[Arc<[u8]>]>;
 
 /// What is asked of both. The last adds to what is stored, so it comes last.
-fn calls(few: &Side, many: &Side) -> [(&'static str, Requests, Requests); 4] {
+fn calls(few: &FilledMesh, many: &FilledMesh) -> [(&'static str, Requests, Requests); 4] {
     let list = |params: Value| -> Requests { [request("/", "ListTasks", &params).into()].into() };
-    let deep = |side: &Side| list(json!({ "pageToken": side.middle }));
+    let deep = |side: &FilledMesh| list(json!({ "pageToken": side.middle }));
     let send = || -> Requests { [driver::request(Shape::Send)].into() };
     [
         ("get", Arc::clone(&few.gets), Arc::clone(&many.gets)),
@@ -133,7 +133,7 @@ fn calls(few: &Side, many: &Side) -> [(&'static str, Requests, Requests); 4] {
     ]
 }
 
-impl Side {
+impl FilledMesh {
     async fn start(dir: &Path, server: Option<&str>, count: usize) -> anyhow::Result<Self> {
         let dir = dir.join(format!("{}-{count}", server.map_or("sqlite", |_| "postgres")));
         fs::create_dir_all(&dir)?;
@@ -145,7 +145,7 @@ impl Side {
         let store = database.as_ref().map_or(&*file, Postgres::url);
         progress(&format!("storing {count} tasks"));
         let start = std::time::Instant::now();
-        let ids = faultline_coordinator::seed(store, past(count)).await;
+        let ids = faultline_coordinator::seed(store, seed_tasks(count)).await;
         let ids = ids.context("cannot fill the store")?;
         let filled = start.elapsed();
         if let Some(database) = &database {
@@ -159,7 +159,7 @@ impl Side {
         let gets = gets.collect();
         let chain = Chain::mesh_on(&dir, store, "echo").await?;
         chain.first_answer(&driver::request(Shape::Send)).await?;
-        let middle = middle(&chain, ours.len()).await?;
+        let middle = middle_page_token(&chain, ours.len()).await?;
         Ok(Self { chain, filled, gets, middle, database })
     }
 
@@ -171,8 +171,8 @@ impl Side {
 }
 
 /// The oldest first, as they would have come.
-fn past(count: usize) -> impl Iterator<Item = SeedTask> {
-    let apart = (PAST - RECENT).as_millis() as u64 / count as u64;
+fn seed_tasks(count: usize) -> impl Iterator<Item = SeedTask> {
+    let apart = (HISTORY - RECENT).as_millis() as u64 / count as u64;
     (0..count).map(move |n| {
         let principal = match n % 2 {
             0 => SeedTask::default().principal,
@@ -191,7 +191,7 @@ fn past(count: usize) -> impl Iterator<Item = SeedTask> {
 }
 
 /// Reads the list as a caller would, up to its middle, and sees that no page lacks anything.
-async fn middle(chain: &Chain, ours: usize) -> anyhow::Result<String> {
+async fn middle_page_token(chain: &Chain, ours: usize) -> anyhow::Result<String> {
     let mut token = String::new();
     let pages = (ours / 2).div_ceil(PAGE);
     for page in 0..pages {

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::cmd::bench::{
     Report,
-    chain::{Chain, process::Scratch},
+    chain::{Chain, process::ScratchDir},
     figures::{human, round},
     load::{
         http1::Connection,
@@ -36,11 +36,11 @@ const EVENTS: usize = CHUNKS + 2;
 const IDLE_BYTES_MAX: u64 = 40 * 1024;
 /// Memory is read when a process has come to rest.
 const SETTLE: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run() -> anyhow::Result<Report> {
     faultline_chassis::descriptors::raise_limit();
-    let scratch = Scratch::new("streams")?;
+    let scratch = ScratchDir::new("streams")?;
     let mesh = Chain::mesh(scratch.path(), "script").await?;
     progress("starting tasks");
     let mut tasks = Vec::new();
@@ -55,7 +55,7 @@ pub(crate) async fn run() -> anyhow::Result<Report> {
         let task = n % TASKS;
         let mut connection = Connection::open(mesh.address).await.context("cannot connect")?;
         let request = request(AGENT, "SubscribeToTask", &json!({ "id": tasks[task] }));
-        timeout(PATIENCE, connection.begin(&request)).await.context("no snapshot")??;
+        timeout(TIMEOUT, connection.begin(&request)).await.context("no snapshot")??;
         streams.push((task, connection));
     }
     sleep(SETTLE).await;
@@ -89,15 +89,15 @@ async fn answer(address: SocketAddr, task: &str) -> anyhow::Result<()> {
 }
 
 /// Reads every stream to its end; what each task's first reader saw, and how many saw the same.
-async fn read_all(streams: Vec<(usize, Connection)>) -> anyhow::Result<Seen> {
+async fn read_all(streams: Vec<(usize, Connection)>) -> anyhow::Result<StreamCounts> {
     let mut reading = JoinSet::new();
     for (task, mut connection) in streams {
         reading.spawn(async move {
-            let read = timeout(PATIENCE, connection.finish()).await.context("no end in time")?;
+            let read = timeout(TIMEOUT, connection.finish()).await.context("no end in time")?;
             anyhow::Ok((task, events(read?)?))
         });
     }
-    let mut seen = Seen { of_task: vec![None; TASKS], ..Seen::default() };
+    let mut seen = StreamCounts { of_task: vec![None; TASKS], ..StreamCounts::default() };
     while let Some(read) = reading.join_next().await {
         let (task, events) = read.context("a reader broke")??;
         seen.events += events.len();
@@ -113,7 +113,7 @@ async fn read_all(streams: Vec<(usize, Connection)>) -> anyhow::Result<Seen> {
 }
 
 #[derive(Default)]
-struct Seen {
+struct StreamCounts {
     of_task: Vec<Option<Vec<String>>>,
     streams: usize,
     events: usize,
@@ -134,7 +134,7 @@ fn events(body: &[u8]) -> anyhow::Result<Vec<String>> {
     }
 }
 
-fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> Report {
+fn report(before: &[u64], after: &[u64], seen: &StreamCounts, elapsed: Duration) -> Report {
     // The chain is coordinator, worker, gateway; a worker has nothing to do with subscribers.
     let grown = |at: usize| after[at].saturating_sub(before[at]) / STREAMS as u64;
     let coordinator = grown(0);
@@ -183,8 +183,9 @@ fn report(before: &[u64], after: &[u64], seen: &Seen, elapsed: Duration) -> Repo
 mod tests {
     use super::*;
 
-    fn failed(idle_bytes: u64, change: impl FnOnce(&mut Seen)) -> u64 {
-        let mut seen = Seen { streams: STREAMS, events: STREAMS * EVENTS, ..Seen::default() };
+    fn failed(idle_bytes: u64, change: impl FnOnce(&mut StreamCounts)) -> u64 {
+        let mut seen =
+            StreamCounts { streams: STREAMS, events: STREAMS * EVENTS, ..StreamCounts::default() };
         change(&mut seen);
         let grown = idle_bytes * STREAMS as u64;
         report(&[0, 0, 7], &[0, 0, 7 + grown], &seen, Duration::from_secs(1)).failed

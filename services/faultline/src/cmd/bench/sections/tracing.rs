@@ -11,7 +11,7 @@ use crate::cmd::bench::{
     Args, Report,
     chain::{
         Chain, alternate,
-        process::{Process, Scratch},
+        process::{Process, ScratchDir},
     },
     figures::{round, table::table},
     load::{driver::request, http1::Connection},
@@ -27,7 +27,7 @@ const SPANS_PER_TASK: u64 = 6;
 const LAST: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let scratch = Scratch::new("tracing")?;
+    let scratch = ScratchDir::new("tracing")?;
     let dir = |name: &str| {
         let path = scratch.path().join(name);
         fs::create_dir_all(&path).map(|()| path)

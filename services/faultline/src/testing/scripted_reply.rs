@@ -206,10 +206,11 @@ impl Reply {
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        match chunked {
-            true => head.push_str("transfer-encoding: chunked\r\n\r\n"),
+        if chunked {
+            head.push_str("transfer-encoding: chunked\r\n\r\n")
+        } else {
             // What was promised, not what came.
-            false => head.push_str(&format!("content-length: {whole}\r\n\r\n")),
+            head.push_str(&format!("content-length: {whole}\r\n\r\n"))
         }
         Bytes { head: head.into(), body }
     }

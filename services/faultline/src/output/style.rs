@@ -8,11 +8,11 @@ use std::{
 use owo_colors::OwoColorize;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Paint {
+pub struct Style {
     on: bool,
 }
 
-impl Paint {
+impl Style {
     pub fn plain() -> Self {
         Self { on: false }
     }

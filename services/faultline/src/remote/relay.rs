@@ -55,7 +55,7 @@ pub(super) fn cancel() -> Struct {
 
 /// A question of a remote task.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct RemoteQuestion {
     /// Tells it from other questions of its task; empty if nothing does.
     pub(super) id: String,
     /// The key of a server that keeps keys, which an answer has to name.
@@ -63,7 +63,7 @@ pub(super) struct Asked {
     interrupt: Interrupt,
 }
 
-impl Asked {
+impl RemoteQuestion {
     /// What the task waits for, if it does.
     pub(super) fn of(task: &Task) -> Option<Self> {
         let status = task.status.as_ref()?;
@@ -243,7 +243,7 @@ mod tests {
             let task = format!(
                 r#"{{"id":"t","status":{{"state":"TASK_STATE_{state}","message":{message}}}}}"#
             );
-            Asked::of(&json::from_str(&task).unwrap())
+            RemoteQuestion::of(&json::from_str(&task).unwrap())
         };
         let keyed = r#"{"messageId":"m","parts":[{"text":"Sure?"}],"metadata":{
             "faultline.dev/interrupt":{"key":"ask-1","kind":"KIND_APPROVAL","prompt":"Sure?",

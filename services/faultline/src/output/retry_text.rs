@@ -11,7 +11,7 @@ use crate::output::text::{between, span};
 
 /// Why the last attempt of a task was the last; `None`: nothing failed here that could have been
 /// tried again.
-pub(crate) fn why_not(shown: &InspectResponse) -> Option<&'static str> {
+pub(crate) fn not_retried_text(shown: &InspectResponse) -> Option<&'static str> {
     let failure = shown.failure.as_ref();
     let says_no = failure.is_some_and(|failure| failure.retryable == Some(false));
     let is_declined = failure.is_some_and(|failure| failure.declined);
@@ -45,12 +45,12 @@ fn class(shown: &InspectResponse) -> Option<Retry> {
 }
 
 /// How long an attempt took, if it is over.
-pub(crate) fn took(attempt: &Attempt) -> Option<String> {
+pub(crate) fn duration_text(attempt: &Attempt) -> Option<String> {
     between(attempt.started.as_ref()?, attempt.ended.as_ref()?).map(span)
 }
 
 /// What followed an attempt: the next one, or nothing yet. Empty for the last one.
-pub(crate) fn then(attempt: &Attempt, all: &[Attempt]) -> String {
+pub(crate) fn next_attempt_text(attempt: &Attempt, all: &[Attempt]) -> String {
     let next = all.iter().find(|other| other.number > attempt.number);
     let pause = next.and_then(|next| between(attempt.ended.as_ref()?, next.started.as_ref()?));
     match (next, pause) {
@@ -84,10 +84,10 @@ mod tests {
     #[test]
     fn what_follows_an_attempt_is_told_with_its_pause() {
         let all = attempts();
-        let told: Vec<_> = all.iter().map(|attempt| then(attempt, &all)).collect();
+        let told: Vec<_> = all.iter().map(|attempt| next_attempt_text(attempt, &all)).collect();
         assert_eq!(told, [", tried again 2.5s later", ", tried again at once", ""]);
-        assert_eq!(took(&all[1]).as_deref(), Some("500ms"));
-        assert_eq!(took(&all[2]), None);
+        assert_eq!(duration_text(&all[1]).as_deref(), Some("500ms"));
+        assert_eq!(duration_text(&all[2]), None);
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
         let shown = |text: &str| json::from_str::<InspectResponse>(text).unwrap();
         let words = |number: i32| {
             let shown = InspectResponse { not_retried: number, ..InspectResponse::default() };
-            why_not(&shown)
+            not_retried_text(&shown)
         };
         for number in 2..=7 {
             assert!(NotRetried::try_from(number).is_ok() && words(number).is_some(), "{number}");
@@ -104,12 +104,13 @@ mod tests {
         assert_eq!((words(0), words(1)), (None, None));
         let why = |failure: &str| {
             let text = format!(r#"{{"notRetried":"NOT_RETRIED_REASON","failure":{failure}}}"#);
-            why_not(&shown(&text))
+            not_retried_text(&shown(&text))
         };
         // The coordinator stores the flag with every failure.
         let stored = |reason: &str| {
             let row = faultline_proto::reason::named(reason).unwrap();
-            let (code, domain) = (row.code as i32, row.domain);
+            let code = row.code as i32;
+            let domain = row.domain;
             why(&format!(
                 r#"{{"reason":"{reason}","domain":"{domain}","code":{code},"retryable":false}}"#
             ))

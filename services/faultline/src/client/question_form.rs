@@ -14,7 +14,7 @@ use prost_types::{Struct, Value, value};
 use crate::output::text::line;
 
 /// What was typed, as the parts of an answer. `None`: nothing was, so the task waits on.
-pub(crate) fn fill(
+pub(crate) fn ask(
     question: &Interrupt,
     input: &mut impl BufRead,
     output: &mut impl Write,
@@ -31,28 +31,28 @@ pub(crate) fn fill(
     let approves = question.kind() == interrupt::Kind::Approval;
     let mut fields = Struct::default();
     for field in &schema.fields {
-        match fill_field(field, approves, input, output)? {
-            Filled::With(value) => drop(fields.fields.insert(field.name.clone(), value)),
-            Filled::Skipped => {}
-            Filled::Left => return Ok(None),
+        match ask_field(field, approves, input, output)? {
+            FieldInput::Value(value) => drop(fields.fields.insert(field.name.clone(), value)),
+            FieldInput::Skipped => {}
+            FieldInput::InputEnded => return Ok(None),
         }
     }
     Ok(Some(vec![answer::fields_part(fields)]))
 }
 
-enum Filled {
-    With(Value),
+enum FieldInput {
+    Value(Value),
     Skipped,
     /// The person is gone.
-    Left,
+    InputEnded,
 }
 
-fn fill_field(
+fn ask_field(
     field: &Field,
     approves: bool,
     input: &mut impl BufRead,
     output: &mut impl Write,
-) -> io::Result<Filled> {
+) -> io::Result<FieldInput> {
     if let Kind::Choice(options) | Kind::Choices { options, .. } = &field.kind {
         for (number, option) in (1..).zip(options) {
             writeln!(output, "  {number}  {}", line(&option.title))?;
@@ -60,18 +60,18 @@ fn fill_field(
     }
     let prompt = prompt(field);
     loop {
-        let Some(typed) = read(input, output, &prompt)? else { return Ok(Filled::Left) };
+        let Some(typed) = read(input, output, &prompt)? else { return Ok(FieldInput::InputEnded) };
         let value = match typed.as_str() {
             // Nobody approves by accident.
             "" if field.kind == Kind::YesNo && approves => field.parse("no"),
-            "" if field.default.is_some() || !field.required => return Ok(Filled::Skipped),
+            "" if field.default.is_some() || !field.required => return Ok(FieldInput::Skipped),
             typed => read_value(field, typed),
         };
         let empty = typed.is_empty() && !approves;
         let wrong = field.check(&value).or_else(|| empty.then(|| "is required".to_owned()));
         match wrong {
             Some(what) => writeln!(output, "  {} {}", line(field.label()), line(&what))?,
-            None => return Ok(Filled::With(value)),
+            None => return Ok(FieldInput::Value(value)),
         }
     }
 }
@@ -91,7 +91,7 @@ fn prompt(field: &Field) -> String {
     };
     prompt.push_str(&hint);
     match &field.default {
-        Some(default) => prompt.push_str(&format!(" [{}]", line(&shown(default)))),
+        Some(default) => prompt.push_str(&format!(" [{}]", line(&display(default)))),
         None if !field.required => prompt.push_str(" (optional)"),
         None => {}
     }
@@ -108,14 +108,14 @@ fn bounds(range: &Bounds) -> String {
     }
 }
 
-fn shown(value: &Value) -> String {
+fn display(value: &Value) -> String {
     match &value.kind {
         Some(value::Kind::BoolValue(true)) => "yes".to_owned(),
         Some(value::Kind::BoolValue(false)) => "no".to_owned(),
         Some(value::Kind::NumberValue(number)) => number.to_string(),
         Some(value::Kind::StringValue(text)) => text.clone(),
         Some(value::Kind::ListValue(list)) => {
-            list.values.iter().map(shown).collect::<Vec<_>>().join(", ")
+            list.values.iter().map(display).collect::<Vec<_>>().join(", ")
         }
         _ => String::new(),
     }
@@ -170,7 +170,7 @@ mod tests {
     fn typed(question: &str, lines: &str) -> (Option<String>, String) {
         let question: Interrupt = json::from_str(question).unwrap();
         let mut output = Vec::new();
-        let filled = fill(&question, &mut lines.as_bytes(), &mut output).unwrap();
+        let filled = ask(&question, &mut lines.as_bytes(), &mut output).unwrap();
         let parts = filled.map(|parts| {
             let each: Vec<_> = parts.iter().map(json::to_string).collect();
             each.join(",")

@@ -14,7 +14,7 @@ use faultline_worker::Error;
 use tonic::Code;
 
 /// Whoever lists it on his card speaks as we do.
-pub(super) const EXTENSION: &str = "https://faultline.dev/a2a/ext/failure/v1";
+pub(super) const FAILURE_EXTENSION: &str = "https://faultline.dev/a2a/ext/failure/v1";
 
 /// The longest name or id of somebody else that is repeated.
 const NAME_CHARS_MAX: usize = 63;
@@ -32,10 +32,10 @@ const UNANSWERED: [&Reason; 7] = [
 
 /// How a task of `agent` ends whose remote one failed, or could not be had. `peer` is what the
 /// other calls itself, where it does not say who failed.
-pub(super) fn error(agent: &str, peer: &str, error: client::Error) -> Error {
+pub(super) fn to_error(agent: &str, peer: &str, error: client::Error) -> Error {
     match error {
         client::Error::Ended(ended) if ended.how == Ending::Rejected => {
-            Error::rejected_with(quote(agent, peer, ended.failure))
+            Error::rejected_with(quote_failure(agent, peer, ended.failure))
         }
         client::Error::InvalidCard {
             problem: CardProblem::OtherOrigin { card, called }, ..
@@ -55,21 +55,21 @@ pub(super) fn error(agent: &str, peer: &str, error: client::Error) -> Error {
         }
         client::Error::InvalidCard { problem, .. } => {
             let text = format!("the card of the remote agent cannot be used: {problem}");
-            invalid(agent, peer, text)
+            protocol_violation(agent, peer, text)
         }
-        client::Error::Ended(ended) => Error::from(quote(agent, peer, ended.failure)),
+        client::Error::Ended(ended) => Error::from(quote_failure(agent, peer, ended.failure)),
         other => call_failed(agent, peer, Failure::from(other)),
     }
 }
 
 /// The remote server does not know our task any longer, as after a restart that lost its tasks. The
 /// work may have been done, so that only an idempotent agent is asked again.
-pub(super) fn forgotten(agent: &str, peer: &str) -> Error {
+pub(super) fn task_lost(agent: &str, peer: &str) -> Error {
     let text = format!(
         "the server of remote agent '{agent}' no longer knows the task that it had accepted from \
          this mesh: it may have restarted without its tasks, and the work may have been done"
     );
-    Error::from(quote(agent, peer, Failure::new(&reason::OUTCOME_UNKNOWN).because(text)))
+    Error::from(quote_failure(agent, peer, Failure::new(&reason::OUTCOME_UNKNOWN).because(text)))
 }
 
 /// The configuration of the remote agent in this mesh is wrong: the operator has to correct it.
@@ -81,8 +81,12 @@ fn misconfigured(row: &'static Reason, text: String) -> Error {
 }
 
 /// The remote agent broke the protocol.
-fn invalid(agent: &str, peer: &str, text: String) -> Error {
-    Error::from(quote(agent, peer, Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text)))
+fn protocol_violation(agent: &str, peer: &str, text: String) -> Error {
+    Error::from(quote_failure(
+        agent,
+        peer,
+        Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text),
+    ))
 }
 
 /// The call did not run there, or nobody knows.
@@ -118,19 +122,19 @@ fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
     // A new task was asked for: an id that is unknown there is none that our caller named.
     if failure.row() == &reason::TASK_NOT_FOUND {
         let text = format!("it does not know a task that nobody named: {}", failure.public_message);
-        return invalid(agent, peer, text);
+        return protocol_violation(agent, peer, text);
     }
-    Error::from(quote(agent, peer, failure))
+    Error::from(quote_failure(agent, peer, failure))
 }
 
 /// Whatever may be believed of it stays: reason, code, texts, what to do about it, the trace.
-fn quote(agent: &str, peer: &str, failure: Failure) -> Failure {
-    let told = failure.into_record();
+fn quote_failure(agent: &str, peer: &str, failure: Failure) -> Failure {
+    let record = failure.into_record();
     let mut causes: Vec<Cause> =
-        told.causes.iter().cloned().map(|c| claim(agent, peer, c)).collect();
+        record.causes.iter().cloned().map(|c| qualify_cause(agent, peer, c)).collect();
     if causes.is_empty() {
-        let named = told.origin.as_ref().map(|origin| origin.agent.clone());
-        causes.push(claim(agent, peer, head(&told, named.unwrap_or_default())));
+        let named = record.origin.as_ref().map(|origin| origin.agent.clone());
+        causes.push(qualify_cause(agent, peer, single_cause(&record, named.unwrap_or_default())));
     }
     // One place is for the hop that quotes.
     let dropped = causes.len().saturating_sub(CAUSES_MAX - 1);
@@ -142,25 +146,25 @@ fn quote(agent: &str, peer: &str, failure: Failure) -> Failure {
     for (hop, cause) in causes.iter_mut().rev().enumerate() {
         cause.hop = hop as u32;
     }
-    let violations = told.violations.into_iter().take(VIOLATIONS_MAX);
+    let violations = record.violations.into_iter().take(VIOLATIONS_MAX);
     let violations = violations.map(|v| FieldViolation {
         field: cut(v.field, MESSAGE_BYTES_MAX),
         description: cut(v.description, MESSAGE_BYTES_MAX),
     });
     let fresh = Failure::new(&reason::TASK_FAILED).into_record();
     Failure::from_record(v1::Failure {
-        id: Some(name(&told.id)).filter(|id| !id.is_empty()).unwrap_or(fresh.id),
-        code: told.code,
-        reason: name(&told.reason),
-        domain: name(&told.domain),
-        severity: told.severity,
-        disposition: told.disposition,
-        aggregate: told.aggregate.map(|all| claimed_branches(agent, all)),
-        business_code: told.business_code,
-        error_type: told.error_type,
-        public_message: told.public_message,
-        retryable: told.retryable,
-        retry_after: told.retry_after,
+        id: Some(name(&record.id)).filter(|id| !id.is_empty()).unwrap_or(fresh.id),
+        code: record.code,
+        reason: name(&record.reason),
+        domain: name(&record.domain),
+        severity: record.severity,
+        disposition: record.disposition,
+        aggregate: record.aggregate.map(|all| qualify_branches(agent, all)),
+        business_code: record.business_code,
+        error_type: record.error_type,
+        public_message: record.public_message,
+        retryable: record.retryable,
+        retry_after: record.retry_after,
         plane: Plane::Execution as i32,
         origin: Some(Origin {
             agent: agent.to_owned(),
@@ -169,36 +173,36 @@ fn quote(agent: &str, peer: &str, failure: Failure) -> Failure {
         }),
         hop: causes.len() as u32 - 1,
         causes,
-        causes_dropped: told.causes_dropped.saturating_add(dropped as u32).min(999),
+        causes_dropped: record.causes_dropped.saturating_add(dropped as u32).min(999),
         violations: violations.collect(),
-        trace_id: hex(told.trace_id, 32),
-        span_id: hex(told.span_id, 16),
-        llm_response_id: name(&told.llm_response_id),
-        declined: told.declined,
-        retries_spent: told.retries_spent.min(999),
+        trace_id: hex(record.trace_id, 32),
+        span_id: hex(record.span_id, 16),
+        llm_response_id: name(&record.llm_response_id),
+        declined: record.declined,
+        retries_spent: record.retries_spent.min(999),
         foreign: true,
         ..fresh
     })
 }
 
 /// The one hop of a failure that names none.
-fn head(told: &v1::Failure, agent: String) -> Cause {
+fn single_cause(record: &v1::Failure, agent: String) -> Cause {
     Cause {
         agent,
-        code: told.code,
-        reason: told.reason.clone(),
-        business_code: told.business_code.clone(),
-        public_message: told.public_message.clone(),
-        task_id: told.task_id.clone(),
-        time: told.time,
-        span_id: told.span_id.clone(),
-        retryable: told.retryable,
+        code: record.code,
+        reason: record.reason.clone(),
+        business_code: record.business_code.clone(),
+        public_message: record.public_message.clone(),
+        task_id: record.task_id.clone(),
+        time: record.time,
+        span_id: record.span_id.clone(),
+        retryable: record.retryable,
         ..Cause::default()
     }
 }
 
 /// One of their hops, under our name for them and within bounds.
-fn claim(agent: &str, peer: &str, cause: Cause) -> Cause {
+fn qualify_cause(agent: &str, peer: &str, cause: Cause) -> Cause {
     let claimed = Some(name(&cause.agent)).filter(|name| !name.is_empty());
     Cause {
         agent: format!("{agent}:{}", claimed.unwrap_or_else(|| name(peer))),
@@ -212,7 +216,7 @@ fn claim(agent: &str, peer: &str, cause: Cause) -> Cause {
 }
 
 /// The branches of a fan-out of theirs, likewise.
-fn claimed_branches(agent: &str, all: Aggregate) -> Aggregate {
+fn qualify_branches(agent: &str, all: Aggregate) -> Aggregate {
     let quoted = |theirs: &str| format!("{agent}:{}", name(theirs));
     let branches = all.branches.into_iter().take(BRANCHES_MAX).map(|branch| Branch {
         agent: quoted(&branch.agent),
@@ -265,14 +269,14 @@ mod tests {
             .born_at(origin)
     }
 
-    fn told(failure: Failure) -> Failure {
-        error("billing", "Billing Inc.", failure.into()).failure().unwrap().clone()
+    fn as_failure_of_billing(failure: Failure) -> Failure {
+        to_error("billing", "Billing Inc.", failure.into()).failure().unwrap().clone()
     }
 
     #[test]
     fn a_strangers_chain_is_quoted_below_our_name_for_him() {
         let theirs = born("script").wrap("plan", "t-2", "c");
-        let failure = told(theirs.clone());
+        let failure = as_failure_of_billing(theirs.clone());
         assert!(failure.foreign && failure.plane() == Plane::Execution);
         assert_eq!((failure.origin_agent(), failure.id.as_str()), ("billing", theirs.id.as_str()));
         let names: Vec<_> = failure.causes.iter().map(|c| (c.agent.as_str(), c.hop)).collect();
@@ -303,7 +307,7 @@ mod tests {
         record.causes = vec![cause; 500];
         record.violations = vec![FieldViolation::default(); 500];
         // As it is read off the wire.
-        let failure = told(Failure::from_record(record));
+        let failure = as_failure_of_billing(Failure::from_record(record));
         let failure = failure.wrap("billing", "t", "c").wrap("front", "t", "c");
         assert!(failure.causes.len() <= CAUSES_MAX);
         assert!(failure.hop < 64 && failure.violations.len() <= VIOLATIONS_MAX);
@@ -323,7 +327,7 @@ mod tests {
             path: vec!["script".to_owned(), "code".to_owned()],
             ..Branch::default()
         };
-        let told = told(Failure::from_record(v1::Failure {
+        let quoted = as_failure_of_billing(Failure::from_record(v1::Failure {
             code: 3,
             reason: "ORDER_SOLD_OUT".to_owned(),
             domain: "shop.example".to_owned(),
@@ -337,11 +341,11 @@ mod tests {
             }),
             ..v1::Failure::default()
         }));
-        assert_eq!((&*told.reason, &*told.domain), ("ORDER_SOLD_OUT", "shop.example"));
-        assert_eq!(told.code(), Code::InvalidArgument);
-        assert_eq!(told.severity(), Severity::Recoverable);
-        assert_eq!(told.disposition(), Disposition::ModelRetry);
-        let all = told.aggregate.as_ref().unwrap();
+        assert_eq!((&*quoted.reason, &*quoted.domain), ("ORDER_SOLD_OUT", "shop.example"));
+        assert_eq!(quoted.code(), Code::InvalidArgument);
+        assert_eq!(quoted.severity(), Severity::Recoverable);
+        assert_eq!(quoted.disposition(), Disposition::ModelRetry);
+        let all = quoted.aggregate.as_ref().unwrap();
         assert_eq!((all.asked, all.required, all.succeeded), (2, 2, 1));
         let branch = &all.branches[0];
         assert_eq!((&*branch.agent, &*branch.origin_agent), ("billing:script", "billing:code"));
@@ -352,7 +356,7 @@ mod tests {
     fn a_rejection_keeps_its_code_and_its_chain() {
         let failure = born("script");
         let ended = Ended { how: Ending::Rejected, task: Box::new(Task::default()), failure };
-        let error = error("billing", "Billing Inc.", ended.into());
+        let error = to_error("billing", "Billing Inc.", ended.into());
         let rejection = error.rejection().expect("it stays a rejection");
         assert_eq!((&*rejection.business_code, rejection.foreign), ("40401", true));
         assert_eq!(rejection.causes[0].agent, "billing:script");
@@ -362,7 +366,7 @@ mod tests {
     #[test]
     fn a_stranger_without_names_is_named_by_his_card() {
         let bare = Failure::new(&reason::TASK_FAILED).because("no");
-        let failure = told(bare);
+        let failure = as_failure_of_billing(bare);
         assert_eq!(failure.causes[0].agent, "billing:Billing Inc.");
     }
 
@@ -372,7 +376,7 @@ mod tests {
             .because("the server cannot be reached")
             .privately("10.0.0.1:443")
             .with_plane(Plane::Transport);
-        let failure = told(away);
+        let failure = as_failure_of_billing(away);
         assert_eq!((failure.row(), failure.foreign), (&reason::AGENT_UNAVAILABLE, false));
         assert!(failure.public_message.contains("'billing'") && failure.may_retry());
         assert_eq!(failure.private().unwrap().for_log(), "10.0.0.1:443");
@@ -380,7 +384,7 @@ mod tests {
 
     #[test]
     fn our_bad_credentials_are_not_our_callers() {
-        let failure = told(Failure::new(&reason::UNAUTHENTICATED_CALLER).because("who are you?"));
+        let failure = as_failure_of_billing(Failure::new(&reason::UNAUTHENTICATED_CALLER).because("who are you?"));
         assert!(failure.public_message.contains("`remote.billing.token`"), "{failure}");
         assert!(!failure.may_retry());
         assert_eq!(failure.origin.as_ref().unwrap().service, REMOTE_SETUP);

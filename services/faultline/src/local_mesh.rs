@@ -29,18 +29,18 @@ use crate::{
 /// How long a mesh may take to answer. Mostly the store's recovery.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at whether it answers.
-const LOOK: Duration = Duration::from_millis(10);
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long open requests may go on without any worker before the coordinator ends them.
-const LAST_ANSWERS: Duration = Duration::from_millis(500);
+const OPEN_REQUESTS_GRACE: Duration = Duration::from_millis(500);
 
-/// A running mesh. Dropped without [`Mesh::stop`], its services are cut off, but what they spawned,
+/// A running mesh. Dropped without [`LocalMesh::stop`], its services are cut off, but what they spawned,
 /// the coordinator's hold on its store included, lives as long as the runtime: to see a crash and
 /// what comes after it, run the binary.
-pub struct Mesh {
-    gateway: Running,
-    coordinator: Running,
-    workers: Vec<Running>,
+pub struct LocalMesh {
+    gateway: RunningService,
+    coordinator: RunningService,
+    workers: Vec<RunningService>,
     readiness: Readiness,
     coordinator_readiness: faultline_coordinator::Readiness,
     url: String,
@@ -55,13 +55,13 @@ pub struct Mesh {
 }
 
 /// One service at work.
-struct Running {
+struct RunningService {
     name: String,
     drain: Drain,
     task: AbortOnDropHandle<anyhow::Result<()>>,
 }
 
-impl Running {
+impl RunningService {
     fn spawn<E, F>(name: &str, drain: Drain, run: F) -> Self
     where
         E: std::error::Error + Send + Sync + 'static,
@@ -78,13 +78,13 @@ impl Running {
     }
 
     /// Its end by `at`; then it is cut off, which is a failure of its own.
-    async fn ended_by(mut self, at: Instant) -> anyhow::Result<()> {
+    async fn stopped_by(mut self, at: Instant) -> anyhow::Result<()> {
         let ended = timeout_at(at, self.ended()).await;
         ended.unwrap_or_else(|_| Err(anyhow!("{} was cut off while it was leaving", self.name)))
     }
 }
 
-impl Mesh {
+impl LocalMesh {
     /// Starts everything and returns once it really answers: the gateway has reached the
     /// coordinator, and the worker is attached. Without agents in `config.worker` there is none.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
@@ -104,10 +104,12 @@ impl Mesh {
         let Config { coordinator, gateway, mesh: shared, metrics, .. } = config.shared();
         let tls = coordinator.tls.is_some();
         let service = coordinator.bind().await.context(CannotStart("coordinator"))?;
-        let (hub_addr, coordinator_readiness) = (service.addr(), service.readiness());
+        let hub_addr = service.addr();
+        let coordinator_readiness = service.readiness();
         let hub_url = url(hub_addr, tls);
         let drain = Drain::new();
-        let coordinator = Running::spawn("the coordinator", drain.clone(), service.run(drain));
+        let coordinator =
+            RunningService::spawn("the coordinator", drain.clone(), service.run(drain));
 
         // Nobody is told by others where this gateway is, so nobody need hear that it leaves.
         let gateway = faultline_gateway::Config {
@@ -117,9 +119,10 @@ impl Mesh {
         };
         let tls = gateway.tls.is_some();
         let service = gateway.bind().await.context(CannotStart("gateway"))?;
-        let (gateway_addr, readiness) = (service.addr(), service.readiness());
+        let gateway_addr = service.addr();
+        let readiness = service.readiness();
         let drain = Drain::new();
-        let gateway = Running::spawn("the gateway", drain.clone(), service.run(drain));
+        let gateway = RunningService::spawn("the gateway", drain.clone(), service.run(drain));
 
         let url = url(gateway_addr, tls);
         let operator = MeshClient::new(Channel::lazy(&shared.dial(&hub_url))?);
@@ -143,7 +146,7 @@ impl Mesh {
             operator,
             client,
         };
-        mesh.until(|_| true).await?;
+        mesh.wait_until(|_| true).await?;
         Ok(mesh)
     }
 
@@ -165,9 +168,9 @@ impl Mesh {
         };
         let service = build(config).bind().await.context(CannotStart("worker"))?;
         let drain = Drain::new();
-        self.workers.push(Running::spawn(&name, drain.clone(), service.run(drain)));
+        self.workers.push(RunningService::spawn(&name, drain.clone(), service.run(drain)));
         let count = self.workers.iter().filter(|w| w.name == name).count();
-        self.until(|seen| {
+        self.wait_until(|seen| {
             seen.workers.iter().filter(|w| w.attached && w.name == name).count() >= count
         })
         .await
@@ -177,7 +180,7 @@ impl Mesh {
     pub async fn detach(&mut self) -> anyhow::Result<()> {
         let worker = self.workers.pop().ok_or_else(|| anyhow!("there is no worker"))?;
         worker.drain.start();
-        worker.ended_by(Instant::now() + limits::DRAIN_TIMEOUT).await
+        worker.stopped_by(Instant::now() + limits::DRAIN_TIMEOUT).await
     }
 
     pub fn gateway_addr(&self) -> SocketAddr {
@@ -201,7 +204,8 @@ impl Mesh {
 
     /// Whether it is of use, to be asked at any time.
     pub fn readiness(&self) -> impl Fn() -> Ready + Send + Sync + use<> {
-        let (gateway, coordinator) = (self.readiness.clone(), self.coordinator_readiness.clone());
+        let gateway = self.readiness.clone();
+        let coordinator = self.coordinator_readiness.clone();
         move || coordinator.look().and_then(|()| gateway.look())
     }
 
@@ -213,12 +217,11 @@ impl Mesh {
     /// Waits for a service to end by itself, which none should.
     pub async fn failed(&mut self) -> anyhow::Error {
         let worker = async {
-            match self.workers.is_empty() {
-                true => std::future::pending().await,
-                false => {
-                    let ended = self.workers.iter_mut().map(|w| Box::pin(w.ended()));
-                    select_all(ended).await.0
-                }
+            if self.workers.is_empty() {
+                std::future::pending().await
+            } else {
+                let ended = self.workers.iter_mut().map(|w| Box::pin(w.ended()));
+                select_all(ended).await.0
             }
         };
         let ended = tokio::select! {
@@ -235,34 +238,38 @@ impl Mesh {
         let end = Instant::now() + limits::DRAIN_TIMEOUT;
         self.gateway.drain.start();
         self.workers.iter().for_each(|worker| worker.drain.start());
-        let leave_time = limits::DRAIN_TIMEOUT - 2 * LAST_ANSWERS;
-        let workers = self.workers.into_iter().map(|w| w.ended_by(Instant::now() + leave_time));
+        let leave_time = limits::DRAIN_TIMEOUT - 2 * OPEN_REQUESTS_GRACE;
+        let workers = self.workers.into_iter().map(|w| w.stopped_by(Instant::now() + leave_time));
         // Each has its time, whatever became of the others.
         let workers: Result<(), _> = join_all(workers).await.into_iter().collect();
         // What is open now waits for people or for other workers: its stream ends with a failure
         // that tells the client to come back, once the coordinator has left.
-        let gateway = timeout(LAST_ANSWERS, self.gateway.ended()).await;
+        let gateway = timeout(OPEN_REQUESTS_GRACE, self.gateway.ended()).await;
         self.coordinator.drain.start();
-        let coordinator = self.coordinator.ended_by(end).await;
+        let coordinator = self.coordinator.stopped_by(end).await;
         let gateway = match gateway {
             Ok(ended) => ended,
-            Err(_) => self.gateway.ended_by(end).await,
+            Err(_) => self.gateway.stopped_by(end).await,
         };
         workers.and(gateway).and(coordinator)
     }
 
     /// Waits until the mesh, asked from outside, looks as it should.
-    async fn until(&mut self, is_so: impl Fn(&WorkersResponse) -> bool) -> anyhow::Result<()> {
-        let (mut operator, readiness) = (self.operator.clone(), self.readiness.clone());
+    async fn wait_until(
+        &mut self,
+        condition: impl Fn(&WorkersResponse) -> bool,
+    ) -> anyhow::Result<()> {
+        let mut operator = self.operator.clone();
+        let readiness = self.readiness.clone();
         let looking = async {
             loop {
                 let mut request = Request::new(WorkersRequest {});
-                request.extensions_mut().insert(Timeouts::total(LOOK_TIMEOUT));
+                request.extensions_mut().insert(Timeouts::total(POLL_TIMEOUT));
                 let seen = operator.workers(request).await;
-                if readiness.is_ready() && seen.is_ok_and(|seen| is_so(seen.get_ref())) {
+                if readiness.is_ready() && seen.is_ok_and(|seen| condition(seen.get_ref())) {
                     return;
                 }
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         tokio::select! {
@@ -280,8 +287,8 @@ mod tests {
     #[tokio::test]
     async fn a_service_that_hangs_while_it_leaves_is_cut_off_and_named() {
         let hanging = std::future::pending::<Result<(), std::io::Error>>();
-        let running = Running::spawn("w-1", Drain::new(), hanging);
-        let cut = running.ended_by(Instant::now() + Duration::from_millis(20)).await;
+        let running = RunningService::spawn("w-1", Drain::new(), hanging);
+        let cut = running.stopped_by(Instant::now() + Duration::from_millis(20)).await;
         assert_eq!(cut.unwrap_err().to_string(), "w-1 was cut off while it was leaving");
     }
 }

@@ -5,7 +5,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 const NOTHING: char = '·';
 
 /// At most `width` characters. Where there are more numbers, several become one.
-pub(crate) fn spark(numbers: &[u32], width: usize) -> String {
+pub(crate) fn sparkline(numbers: &[u32], width: usize) -> String {
     if width == 0 || numbers.is_empty() {
         return String::new();
     }
@@ -28,16 +28,16 @@ mod tests {
 
     #[test]
     fn the_highest_is_full_and_nothing_is_a_dot() {
-        assert_eq!(spark(&[0, 1, 4, 8], 10), "·▁▄█");
-        assert_eq!(spark(&[0, 0], 10), "··");
-        assert_eq!(spark(&[u32::MAX, 1], 2), "█▁");
-        assert_eq!((spark(&[], 5), spark(&[1], 0)), (String::new(), String::new()));
+        assert_eq!(sparkline(&[0, 1, 4, 8], 10), "·▁▄█");
+        assert_eq!(sparkline(&[0, 0], 10), "··");
+        assert_eq!(sparkline(&[u32::MAX, 1], 2), "█▁");
+        assert_eq!((sparkline(&[], 5), sparkline(&[1], 0)), (String::new(), String::new()));
     }
 
     #[test]
     fn many_numbers_become_one_from_the_newest_on() {
-        assert_eq!(spark(&[9, 1, 1, 2, 2], 2), "█▄", "9+1 and 1+2+2");
-        assert_eq!(spark(&[1; 60], 12).chars().count(), 12);
-        assert_eq!(spark(&[1; 61], 12).chars().count(), 11, "none has more than its share");
+        assert_eq!(sparkline(&[9, 1, 1, 2, 2], 2), "█▄", "9+1 and 1+2+2");
+        assert_eq!(sparkline(&[1; 60], 12).chars().count(), 12);
+        assert_eq!(sparkline(&[1; 61], 12).chars().count(), 11, "none has more than its share");
     }
 }

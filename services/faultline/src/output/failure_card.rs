@@ -11,7 +11,7 @@ use faultline_proto::{
 };
 
 use crate::output::{
-    paint::Paint,
+    style::Style,
     text::{line, short, span, wrapped},
 };
 
@@ -19,43 +19,43 @@ const COLUMNS: usize = 92;
 const QUOTE_CHARS_MAX: usize = 56;
 
 /// The whole card. `headline` says what failed: `task 0199… failed`, `send to echo failed`.
-pub fn render(failure: &Failure, headline: &str, reader: Reader, paint: Paint) -> String {
-    render_doing(failure, headline, &advice(failure, reader), paint)
+pub fn render(failure: &Failure, headline: &str, reader: Reader, style: Style) -> String {
+    render_with_advice(failure, headline, &advice(failure, reader), style)
 }
 
 /// The same with advice for a place where the usual one would be wrong.
-pub fn render_doing(failure: &Failure, headline: &str, advice: &str, paint: Paint) -> String {
+pub fn render_with_advice(failure: &Failure, headline: &str, advice: &str, style: Style) -> String {
     let mut out = String::new();
-    let reason = paint.bold(line(&failure.reason));
-    let facts = paint.dim(format!("({})", facts(failure)));
-    put(&mut out, format_args!("{} {headline}: {reason} {facts}\n", paint.red("✗")));
-    put(&mut out, format_args!("{}\n", wrapped(&failure.public_message, "  ", COLUMNS)));
-    tree(failure, paint, &mut out);
+    let reason = style.bold(line(&failure.reason));
+    let facts = style.dim(format!("({})", facts(failure)));
+    append(&mut out, format_args!("{} {headline}: {reason} {facts}\n", style.red("✗")));
+    append(&mut out, format_args!("{}\n", wrapped(&failure.public_message, "  ", COLUMNS)));
+    push_hops(failure, style, &mut out);
     for violation in &failure.violations {
         let text = format!("{}: {}", violation.field, violation.description);
         let text = wrapped(&text, "         ", COLUMNS);
-        labelled(&mut out, paint, "field", text.trim_start());
+        push_labelled(&mut out, style, "field", text.trim_start());
     }
-    todo(&mut out, paint, advice);
+    push_advice(&mut out, style, advice);
     if !failure.trace_id.is_empty() {
-        labelled(&mut out, paint, "trace", &line(&failure.trace_id));
+        push_labelled(&mut out, style, "trace", &line(&failure.trace_id));
     }
-    labelled(&mut out, paint, "more", &format!("faultline explain {}", failure.row().name));
+    push_labelled(&mut out, style, "more", &format!("faultline explain {}", failure.row().name));
     out
 }
 
-pub(super) fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+pub(super) fn append(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a String takes everything");
 }
 
-pub(super) fn labelled(out: &mut String, paint: Paint, label: &str, text: &str) {
-    let label = paint.dim(format!("{label:<5}"));
-    put(out, format_args!("  {label}  {text}\n"));
+pub(super) fn push_labelled(out: &mut String, style: Style, label: &str, text: &str) {
+    let label = style.dim(format!("{label:<5}"));
+    append(out, format_args!("  {label}  {text}\n"));
 }
 
 /// The next step, on as many lines as it needs.
-pub(super) fn todo(out: &mut String, paint: Paint, advice: &str) {
-    labelled(out, paint, "do", wrapped(advice, "         ", COLUMNS).trim_start());
+pub(super) fn push_advice(out: &mut String, style: Style, advice: &str) {
+    push_labelled(out, style, "do", wrapped(advice, "         ", COLUMNS).trim_start());
 }
 
 /// What is fixed about it, in a few words.
@@ -86,34 +86,38 @@ pub(super) fn facts(failure: &Failure) -> String {
 }
 
 /// One line a hop, each below the one it was called by.
-fn tree(failure: &Failure, paint: Paint, out: &mut String) {
+fn push_hops(failure: &Failure, style: Style, out: &mut String) {
     let last = failure.causes.len().saturating_sub(1);
     for (depth, cause) in failure.causes.iter().enumerate() {
         let indent = "   ".repeat(depth);
         if depth == last && failure.causes_dropped > 0 {
             let gap = format!("⋮  {} hops were not kept", failure.causes_dropped);
-            put(out, format_args!("  {indent}{}\n", paint.dim(gap)));
+            append(out, format_args!("  {indent}{}\n", style.dim(gap)));
         }
-        let hop = match depth == last {
-            true => root(failure, cause, paint),
-            false => passed(failure, cause, paint),
+        let hop = if depth == last {
+            origin_hop(failure, cause, style)
+        } else {
+            intermediate_hop(failure, cause, style)
         };
-        put(out, format_args!("  {indent}{} {hop}\n", paint.dim("└─")));
+        append(out, format_args!("  {indent}{} {hop}\n", style.dim("└─")));
     }
-    branches(failure, &"   ".repeat(last + 1), paint, out);
+    push_branches(failure, &"   ".repeat(last + 1), style, out);
 }
 
 /// What became of each branch of a fan-out that failed.
-fn branches(failure: &Failure, indent: &str, paint: Paint, out: &mut String) {
+fn push_branches(failure: &Failure, indent: &str, style: Style, out: &mut String) {
     let branches = failure.aggregate.as_ref().map_or(&[][..], |all| &all.branches);
     for (at, one) in branches.iter().enumerate() {
-        let twig = if at + 1 == branches.len() { "└─" } else { "├─" };
-        put(out, format_args!("  {indent}{} {}\n", paint.dim(twig), branch(one, paint)));
+        let connector = if at + 1 == branches.len() { "└─" } else { "├─" };
+        append(
+            out,
+            format_args!("  {indent}{} {}\n", style.dim(connector), branch_line(one, style)),
+        );
     }
 }
 
 /// Through whom, why, in which words.
-pub(super) fn branch(branch: &Branch, paint: Paint) -> String {
+pub(super) fn branch_line(branch: &Branch, style: Style) -> String {
     let way: Vec<_> = match branch.path.as_slice() {
         [] => vec![line(&branch.agent)],
         path => path.iter().map(|agent| line(agent)).collect(),
@@ -121,44 +125,47 @@ pub(super) fn branch(branch: &Branch, paint: Paint) -> String {
     let or = |root: &str, own: &str| if root.is_empty() { line(own) } else { line(root) };
     let reason = or(&branch.root_reason, &branch.reason);
     let text = short(&or(&branch.root_message, &branch.public_message), QUOTE_CHARS_MAX);
-    let mut out = format!("{}   {}  \"{text}\"", paint.cyan(way.join(" → ")), paint.bold(reason));
+    let mut out = format!("{}   {}  \"{text}\"", style.cyan(way.join(" → ")), style.bold(reason));
     if !branch.business_code.is_empty() {
-        put(&mut out, format_args!("  code {}", paint.yellow(line(&branch.business_code))));
+        append(&mut out, format_args!("  code {}", style.yellow(line(&branch.business_code))));
     }
     out
 }
 
 /// Where it was born: everything that is known.
-fn root(failure: &Failure, cause: &Cause, paint: Paint) -> String {
+fn origin_hop(failure: &Failure, cause: &Cause, style: Style) -> String {
     let origin = failure.origin.clone().unwrap_or_default();
     let name = [&cause.agent, &origin.agent, &origin.service];
     let name = name.into_iter().find(|n| !n.is_empty()).map_or("unknown", String::as_str);
     let reason = if cause.reason.is_empty() { &failure.reason } else { &cause.reason };
     let quote = short(&cause.public_message, QUOTE_CHARS_MAX);
-    let mut out = format!("{}   {}  \"{quote}\"", paint.cyan(line(name)), paint.bold(line(reason)));
+    let mut out = format!("{}   {}  \"{quote}\"", style.cyan(line(name)), style.bold(line(reason)));
     if !cause.business_code.is_empty() {
-        put(&mut out, format_args!("  code {}", paint.yellow(line(&cause.business_code))));
+        append(&mut out, format_args!("  code {}", style.yellow(line(&cause.business_code))));
     }
     // Those who run the mesh are told where it ran.
     if !origin.worker.is_empty() {
         let attempt = failure.retries_spent.saturating_add(1);
         let place = format!("worker {}, attempt {attempt}", line(&origin.worker));
-        put(&mut out, format_args!("   {}", paint.dim(place)));
+        append(&mut out, format_args!("   {}", style.dim(place)));
     }
     out
 }
 
 /// What it passed through: who, and which task of theirs.
-fn passed(failure: &Failure, cause: &Cause, paint: Paint) -> String {
+fn intermediate_hop(failure: &Failure, cause: &Cause, style: Style) -> String {
     let name = if cause.agent.is_empty() { "unknown" } else { &cause.agent };
-    let mut out = paint.cyan(line(name));
+    let mut out = style.cyan(line(name));
     // Only a stranger has words of its own for what it passes on.
     if !cause.public_message.is_empty() {
         let quote = short(&cause.public_message, QUOTE_CHARS_MAX);
-        put(&mut out, format_args!("   \"{quote}\""));
+        append(&mut out, format_args!("   \"{quote}\""));
     }
     if !cause.task_id.is_empty() && cause.task_id != failure.task_id {
-        put(&mut out, format_args!("   {}", paint.dim(format!("task {}", line(&cause.task_id)))));
+        append(
+            &mut out,
+            format_args!("   {}", style.dim(format!("task {}", line(&cause.task_id)))),
+        );
     }
     out
 }
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn one_hop_reads_at_a_glance() {
-        let text = render(&limited(), "task t-3 failed", Reader::Caller, Paint::plain());
+        let text = render(&limited(), "task t-3 failed", Reader::Caller, Style::plain());
         assert_eq!(
             text,
             "\
@@ -208,7 +215,7 @@ mod tests {
     fn a_chain_goes_down_to_its_origin() {
         let failure = limited().with_retries_spent(2).wrap("plan", "t-2", "c-1");
         let failure = failure.wrap("front", "t-1", "c-1");
-        let text = render(&failure, "task t-1 failed", Reader::Caller, Paint::plain());
+        let text = render(&failure, "task t-1 failed", Reader::Caller, Style::plain());
         assert_eq!(
             text,
             "\
@@ -235,7 +242,7 @@ mod tests {
             &few.wrap("top", "t-0", "c-1"),
             "task t-0 failed",
             Reader::Caller,
-            Paint::plain(),
+            Style::plain(),
         );
         let tree = "\
   └─ top
@@ -252,7 +259,7 @@ mod tests {
             .because("Invalid parameters")
             .with_violation("message.parts", "must not be empty")
             .born_at(Origin { service: "gateway".into(), ..Origin::default() });
-        let text = render(&failure, "send to echo failed", Reader::Caller, Paint::plain());
+        let text = render(&failure, "send to echo failed", Reader::Caller, Style::plain());
         assert_eq!(
             text,
             "\
@@ -272,14 +279,14 @@ mod tests {
         for i in 0..20 {
             failure = failure.wrap(&format!("a{i}"), "t", "c");
         }
-        let text = render(&failure, "task t failed", Reader::Caller, Paint::plain());
+        let text = render(&failure, "task t failed", Reader::Caller, Style::plain());
         assert!(text.contains("⋮  5 hops were not kept\n"), "{text}");
         let mut record = Failure::new(&reason::UNAVAILABLE).into_record();
         record.reason = "BRAND_NEW\x1b[2J".into();
         record.public_message = "two\nlines \x1b[31m".into();
         record.foreign = true;
         let text =
-            render(&Failure::from_record(record), "call failed", Reader::Caller, Paint::plain());
+            render(&Failure::from_record(record), "call failed", Reader::Caller, Style::plain());
         assert!(text.contains("as a peer outside the mesh says"), "{text}");
         assert!(text.contains("faultline explain UNAVAILABLE"), "{text}");
         assert!(!text.contains('\x1b'), "{text}");
@@ -287,7 +294,7 @@ mod tests {
 
     #[test]
     fn colours_change_nothing_but_the_colour() {
-        let painted = render(&limited(), "task t-3 failed", Reader::Caller, Paint::always());
+        let painted = render(&limited(), "task t-3 failed", Reader::Caller, Style::always());
         assert!(painted.contains("\x1b["));
         let mut plain = String::new();
         let mut rest = painted.as_str();
@@ -297,6 +304,6 @@ mod tests {
             rest = &rest[rest.find('m').unwrap() + 1..];
         }
         plain.push_str(rest);
-        assert_eq!(plain, render(&limited(), "task t-3 failed", Reader::Caller, Paint::plain()));
+        assert_eq!(plain, render(&limited(), "task t-3 failed", Reader::Caller, Style::plain()));
     }
 }

@@ -7,13 +7,13 @@ use faultline_client::{is_final, is_waiting};
 use faultline_proto::{a2a::TaskState, failure::state_word};
 
 use crate::{
-    output::paint::Paint,
-    task_tree::{Below, Tree},
+    output::style::Style,
+    task_tree::{Subtask, TaskTree},
 };
 
 /// Siblings that went well, of one parent, and those that did not: each a line, the rest counted.
-const QUIET_MAX: usize = 8;
-const LOUD_MAX: usize = 16;
+const UNREMARKABLE_MAX: usize = 8;
+const NOTABLE_MAX: usize = 16;
 
 pub(super) enum Line {
     Hop(Hop),
@@ -21,12 +21,12 @@ pub(super) enum Line {
 }
 
 pub(super) struct Hop {
-    pub(super) twig: String,
+    pub(super) connector: String,
     pub(super) agent: String,
     pub(super) state: TaskState,
     /// Nobody needs to look here.
-    pub(super) is_quiet: bool,
-    pub(super) broke: bool,
+    pub(super) is_dimmed: bool,
+    pub(super) is_origin: bool,
     /// How long, on which worker, why, and its id.
     pub(super) cells: [String; 4],
 }
@@ -36,7 +36,7 @@ const HEADS: [&str; 6] = ["AGENT", "STATE", "TOOK", "TRIED", "REASON", "TASK"];
 
 /// Two spaces from the edge and between columns, each as wide as its widest cell. A column that is
 /// empty all the way down is left out.
-pub(super) fn aligned(lines: &[Line], paint: Paint) -> String {
+pub(super) fn align(lines: &[Line], style: Style) -> String {
     let hops = || {
         lines.iter().filter_map(|line| match line {
             Line::Hop(hop) => Some(hop),
@@ -49,28 +49,32 @@ pub(super) fn aligned(lines: &[Line], paint: Paint) -> String {
             0 => 0,
             widest => widest.max(chars(HEADS[at])),
         });
-    let row = |cell: &dyn Fn(usize) -> String, paint: &dyn Fn(usize, &str) -> String| {
+    let row = |cell: &dyn Fn(usize) -> String, style: &dyn Fn(usize, &str) -> String| {
         let mut row = String::new();
         let last = (0..6).rfind(|at| !cell(*at).is_empty()).unwrap_or(0);
         for at in (0..=last).filter(|at| widths[*at] > 0) {
             let text = cell(at);
-            row.push_str(&paint(at, &text));
+            row.push_str(&style(at, &text));
             if at < last {
                 row.push_str(&" ".repeat(widths[at] - chars(&text) + 2));
             }
         }
         row
     };
-    let head = row(&|at| HEADS[at].to_owned(), &|_, text| paint.dim(text));
+    let head = row(&|at| HEADS[at].to_owned(), &|_, text| style.dim(text));
     let mut out = format!("  {head}\n");
     for line in lines {
         match line {
             Line::Note { margin, text } => {
-                out.push_str(&format!("  {}{text}\n", paint.dim(margin)));
+                out.push_str(&format!("  {}{text}\n", style.dim(margin)));
             }
             Line::Hop(hop) => {
-                let row = row(&|at| hop.cell(at), &|at, text| hop.painted(at, text, paint));
-                let here = if hop.broke { paint.red("  ← it broke here") } else { String::new() };
+                let row = row(&|at| hop.cell(at), &|at, text| hop.painted(at, text, style));
+                let here = if hop.is_origin {
+                    style.red("  ← it is_origin here")
+                } else {
+                    String::new()
+                };
                 out.push_str(&format!("  {row}{here}\n"));
             }
         }
@@ -81,62 +85,66 @@ pub(super) fn aligned(lines: &[Line], paint: Paint) -> String {
 impl Hop {
     fn cell(&self, at: usize) -> String {
         match at {
-            0 => format!("{}{}", self.twig, self.agent),
+            0 => format!("{}{}", self.connector, self.agent),
             1 => state_word(self.state).to_owned(),
             at => self.cells[at - 2].clone(),
         }
     }
 
-    fn painted(&self, at: usize, text: &str, paint: Paint) -> String {
+    fn painted(&self, at: usize, text: &str, style: Style) -> String {
         match at {
-            _ if self.is_quiet => paint.dim(text),
-            0 => format!("{}{}", paint.dim(&self.twig), paint.cyan(&self.agent)),
-            1 => painted(self.state, text, paint),
-            4 => paint.bold(text),
+            _ if self.is_dimmed => style.dim(text),
+            0 => format!("{}{}", style.dim(&self.connector), style.cyan(&self.agent)),
+            1 => painted(self.state, text, style),
+            4 => style.bold(text),
             _ => text.to_owned(),
         }
     }
 }
 
-fn painted(state: TaskState, word: &str, paint: Paint) -> String {
+fn painted(state: TaskState, word: &str, style: Style) -> String {
     match state {
-        TaskState::Completed => paint.green(word),
-        TaskState::Failed | TaskState::Rejected => paint.red(word),
-        _ if is_waiting(state) => paint.yellow(word),
-        _ if is_final(state) => paint.dim(word),
-        _ => paint.cyan(word),
+        TaskState::Completed => style.green(word),
+        TaskState::Failed | TaskState::Rejected => style.red(word),
+        _ if is_waiting(state) => style.yellow(word),
+        _ if is_final(state) => style.dim(word),
+        _ => style.cyan(word),
     }
 }
 
 /// The siblings that get a line, in their order, and in words how many do not.
 #[derive(Default)]
-pub(super) struct Shown<'a> {
-    pub(super) below: Vec<&'a Below>,
+pub(super) struct VisibleSubtasks<'a> {
+    pub(super) subtasks: Vec<&'a Subtask>,
     pub(super) rest: String,
 }
 
 /// `matters`: it gets a line however many there are.
-pub(super) fn shown(below: &[Below], matters: impl Fn(&Tree) -> bool) -> Shown<'_> {
-    let (mut quiet, mut loud) = (0, 0);
-    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+pub(super) fn select_visible(
+    below: &[Subtask],
+    matters: impl Fn(&TaskTree) -> bool,
+) -> VisibleSubtasks<'_> {
+    let mut unremarkable = 0;
+    let mut notable = 0;
+    let mut hidden: BTreeMap<&str, usize> = BTreeMap::new();
     let mut shown = Vec::new();
     for one in below {
         let state = match one {
-            Below::Seen(tree) => tree.state(),
-            Below::Unseen(child) => child.state(),
+            Subtask::Loaded(tree) => tree.state(),
+            Subtask::NotLoaded(child) => child.state(),
         };
         let (count, max) = match state {
-            TaskState::Completed | TaskState::Canceled => (&mut quiet, QUIET_MAX),
-            _ => (&mut loud, LOUD_MAX),
+            TaskState::Completed | TaskState::Canceled => (&mut unremarkable, UNREMARKABLE_MAX),
+            _ => (&mut notable, NOTABLE_MAX),
         };
-        let always = matches!(one, Below::Seen(tree) if matters(tree));
+        let always = matches!(one, Subtask::Loaded(tree) if matters(tree));
         if always || *count < max {
             *count += 1;
             shown.push(one);
         } else {
-            *left.entry(state_word(state)).or_default() += 1;
+            *hidden.entry(state_word(state)).or_default() += 1;
         }
     }
-    let rest: Vec<_> = left.iter().map(|(word, count)| format!("{count} more {word}")).collect();
-    Shown { below: shown, rest: rest.join(", ") }
+    let rest: Vec<_> = hidden.iter().map(|(word, count)| format!("{count} more {word}")).collect();
+    VisibleSubtasks { subtasks: shown, rest: rest.join(", ") }
 }

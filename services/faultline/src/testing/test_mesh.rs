@@ -20,9 +20,9 @@ use crate::config::{Config, store_in};
 /// network, as always.
 ///
 /// ```
-/// # use faultline::testing::Mesh;
+/// # use faultline::testing::TestMesh;
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// let mesh = Mesh::builder().configure(|c| c.worker.agents = vec!["echo".into()]).start().await?;
+/// let mesh = TestMesh::builder().configure(|c| c.worker.agents = vec!["echo".into()]).start().await?;
 ///
 /// // As a client of A2A that found the agent by its card.
 /// let echo = mesh.connect("echo").await?;
@@ -38,8 +38,8 @@ use crate::config::{Config, store_in};
 /// # mesh.stop().await
 /// # }).unwrap();
 /// ```
-pub struct Mesh {
-    running: crate::Mesh,
+pub struct TestMesh {
+    running: crate::LocalMesh,
     network: Network,
     bindings: Vec<faultline_gateway::Binding>,
     http: legacy::Client<Connector, Full<Bytes>>,
@@ -82,7 +82,7 @@ impl Builder {
     }
 
     /// Returns once it answers and its agents are offered.
-    pub async fn start(self) -> anyhow::Result<Mesh> {
+    pub async fn start(self) -> anyhow::Result<TestMesh> {
         let Self { offers, mut config, store } = self;
         if offers.is_empty() && config.worker.agents.is_empty() {
             bail!("a mesh without agents: offer one with Builder::agent");
@@ -93,18 +93,19 @@ impl Builder {
         config.mesh.network = Some(network.clone());
         let first = offers.first().map(|offer| offer.name().to_owned());
         config.coordinator.default_agent = config.coordinator.default_agent.or(first);
-        let (worker, bindings) = (config.worker.clone(), config.gateway.bindings.clone());
+        let worker = config.worker.clone();
+        let bindings = config.gateway.bindings.clone();
         config.worker.agents.clear();
-        let mut running = crate::Mesh::start(config).await?;
+        let mut running = crate::LocalMesh::start(config).await?;
         let build = |config| offers.into_iter().fold(Worker::new(config), Worker::offer);
         running.attach(worker, build).await?;
         let connector = Connector::new(Trust::system()).on(Some(network.clone()));
         let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
-        Ok(Mesh { running, network, bindings, http, _dir: dir })
+        Ok(TestMesh { running, network, bindings, http, _dir: dir })
     }
 }
 
-impl Mesh {
+impl TestMesh {
     pub fn builder() -> Builder {
         let mut config = Config::local(Path::new("")).on_free_ports();
         config.worker.agents.clear();

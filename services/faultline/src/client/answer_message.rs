@@ -12,10 +12,7 @@ use prost_types::Struct;
 pub(crate) fn draft(task: &str, key: &str, action: AnswerAction, parts: Vec<Part>) -> Draft {
     let record = answer::record(key, action);
     // A message has to say something; a bare no says just that.
-    let parts = match parts.is_empty() {
-        true => vec![answer::fields_part(record.clone())],
-        false => parts,
-    };
+    let parts = if parts.is_empty() { vec![answer::fields_part(record.clone())] } else { parts };
     let draft = Draft::new(parts).to_task(task).idempotent();
     // Any A2A server understands a plain answer; only what is more needs words of our own.
     if key.is_empty() && action == AnswerAction::Accept {
