@@ -1,72 +1,22 @@
-//! RFC 8785: the one way to write a JSON value, so that two who never met sign the same bytes.
+//! Canonical JSON (RFC 8785): equal values give equal bytes, so a signature over them can be verified
+//! by others. The tests are the examples of the RFC.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// The canonical bytes of a value.
 pub(super) fn canonical(value: &Value) -> Vec<u8> {
-    let mut out = Vec::with_capacity(2048);
-    write(value, &mut out);
-    out
-}
-
-fn write(value: &Value, out: &mut Vec<u8>) {
-    match value {
-        Value::Null => out.extend_from_slice(b"null"),
-        Value::Bool(true) => out.extend_from_slice(b"true"),
-        Value::Bool(false) => out.extend_from_slice(b"false"),
-        Value::Number(number) => write_number(number.as_f64().unwrap_or_default(), out),
-        Value::String(text) => write_text(text, out),
-        Value::Array(values) => write_array(values, out),
-        Value::Object(fields) => write_object(fields, out),
-    }
-}
-
-/// Every number is a double, written as ECMAScript writes it.
-fn write_number(number: f64, out: &mut Vec<u8>) {
-    out.extend_from_slice(ryu_js::Buffer::new().format(number).as_bytes());
-}
-
-/// serde_json escapes exactly what the RFC does, and in the same way.
-fn write_text(text: &str, out: &mut Vec<u8>) {
-    serde_json::to_writer(out, text).expect("a Vec takes every string");
-}
-
-fn write_array(values: &[Value], out: &mut Vec<u8>) {
-    out.push(b'[');
-    for (index, value) in values.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write(value, out);
-    }
-    out.push(b']');
-}
-
-/// Sorted by UTF-16 units, which is not the order of UTF-8 beyond U+D7FF.
-fn write_object(fields: &Map<String, Value>, out: &mut Vec<u8>) {
-    let mut sorted: Vec<_> = fields.iter().collect();
-    sorted.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
-    out.push(b'{');
-    for (index, (name, value)) in sorted.into_iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write_text(name, out);
-        out.push(b':');
-        write(value, out);
-    }
-    out.push(b'}');
+    serde_json_canonicalizer::to_vec(value).expect("a Value has string keys and finite numbers")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(json: &str) -> String {
+    fn canonical_text(json: &str) -> String {
         String::from_utf8(canonical(&serde_json::from_str(json).unwrap())).unwrap()
     }
 
-    /// Section 3.2.2 to 3.2.4 of the RFC.
+    /// Sections 3.2.2 to 3.2.4.
     #[test]
     fn the_example_of_the_rfc() {
         let json = r#"{
@@ -79,10 +29,10 @@ mod tests {
             r#""numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"#,
             r#""string":"€$\u000f\nA'B\"\\\\\"/"}"#
         );
-        assert_eq!(of(json), expected);
+        assert_eq!(canonical_text(json), expected);
     }
 
-    /// Section 3.2.3: the order is that of UTF-16 units.
+    /// Section 3.2.3: keys are sorted by UTF-16 units.
     #[test]
     fn keys_are_sorted_as_utf_16() {
         let json = r#"{
@@ -94,10 +44,10 @@ mod tests {
             "\"\u{80}\":\"Control\",\"ö\":\"o umlaut\",\"€\":\"Euro Sign\",",
             "\"😀\":\"Emoji\",\"\u{fb33}\":\"Hebrew Letter Dalet\"}"
         );
-        assert_eq!(of(json), expected);
+        assert_eq!(canonical_text(json), expected);
     }
 
-    /// Appendix B: the bits of a double and how they are written.
+    /// Appendix B: the bits of a double and its text.
     #[test]
     fn the_numbers_of_the_rfc() {
         for (bits, text) in [
@@ -126,16 +76,16 @@ mod tests {
             (0xbecbf647612f3696, "-0.0000033333333333333333"),
             (0x43143ff3c1cb0959, "1424953923781206.2"),
         ] {
-            let mut out = Vec::new();
-            write_number(f64::from_bits(bits), &mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), text, "{bits:016x}");
+            let number = Value::from(f64::from_bits(bits));
+            let out = String::from_utf8(canonical(&number)).unwrap();
+            assert_eq!(out, text, "{bits:016x}");
         }
     }
 
     #[test]
     fn what_need_not_be_escaped_is_not() {
         assert_eq!(
-            of(r#""\u0008\u0009\u000c\u001f\u007f\u2028\/""#),
+            canonical_text(r#""\u0008\u0009\u000c\u001f\u007f\u2028\/""#),
             "\"\\b\\t\\f\\u001f\u{7f}\u{2028}/\""
         );
     }
