@@ -1,4 +1,4 @@
-//! Exponential backoff with jitter, for every loop of the workspace that tries again.
+//! Exponential backoff with jitter, for every retry and poll loop of the workspace.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Layered configuration: defaults, then a TOML file, then the environment. What a flag says comes
-//! on top and is the binary's business. It knows no key of any service: the types say what exists,
-//! and a key that does not is an error that names the nearest one that does.
+//! Layered configuration: defaults, then a TOML file, then the environment. Flags come on top and
+//! are the binary's business. This module knows no key of any service: the types define the keys,
+//! and an unknown key is an error that names the nearest known one.
 //!
 //! In the environment a key is `FAULTLINE_`, its section and its name, joined by two underscores:
 //! `FAULTLINE_GATEWAY__PUBLIC_URL` is `public_url` of `[gateway]`. Names without two underscores
@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, ffi::OsString, fmt, io, path::Path};
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
-/// Opens every name in the environment that is ours.
+/// The prefix of every variable of the configuration.
 pub const PREFIX: &str = "FAULTLINE_";
 
 /// The file in the working directory that is read when no other file is named.
@@ -21,16 +21,16 @@ pub const FILE: &str = "faultline.toml";
 /// The variable that names the file when no flag does.
 pub const FILE_VARIABLE: &str = "FAULTLINE_CONFIG";
 
-/// Variables that set a key under a name without a section.
+/// Variables without a section that set a key.
 const SHORT_NAMES: [(&str, &str); 2] = [
     ("FAULTLINE_LOG", "FAULTLINE_LOG__FILTER"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "FAULTLINE_LOG__OTLP_ENDPOINT"),
 ];
 
-/// A name and a value each, usually of the process.
+/// Names and values, usually of the process.
 pub type Environment = BTreeMap<String, String>;
 
-/// A file that was read, and its name for messages.
+/// The text of a configuration file, and its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
     pub name: &'a str,
@@ -49,7 +49,7 @@ pub enum Error {
     BadValue { place: Place, key: String, problem: String },
 }
 
-/// What may have been meant.
+/// A suggestion for a mistaken key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hint {
     Nearest(String),
@@ -66,7 +66,7 @@ impl fmt::Display for Hint {
     }
 }
 
-/// Where in which layer the mistake is.
+/// The layer of the configuration, and the place in it, that has the mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     Line {
@@ -133,7 +133,7 @@ pub fn read(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|source| Error::Unreadable { path: path_text(), source })
 }
 
-/// Lays the file over the defaults and the environment over both.
+/// Merges the file into the defaults and the environment into both.
 pub fn load<T>(defaults: &T, file: Option<File<'_>>, env: &Environment) -> Result<T, Error>
 where
     T: Serialize + DeserializeOwned,
@@ -144,7 +144,7 @@ where
     };
     let mut table = Table::try_from(defaults).map_err(|e| own(&e))?;
     if let Some(file) = file {
-        // Alone first: only from the text itself an error knows its line.
+        // The file alone first: only an error of the text itself has a line number.
         toml::from_str::<T>(file.text).map_err(|e| in_file(e, file))?;
         let layer = file.text.parse::<Table>().map_err(|e| in_file(e, file))?;
         merge(&mut table, layer);
@@ -157,7 +157,7 @@ where
     table.try_into().map_err(|e| own(&e))
 }
 
-/// The keys a variable names, or none when it is not configuration.
+/// The path of keys that a variable names; none for a variable that is not configuration.
 fn path_of(name: &str) -> Option<Vec<String>> {
     let rest = name.strip_prefix(PREFIX).filter(|rest| rest.contains("__"))?;
     Some(rest.split("__").map(str::to_ascii_lowercase).collect())
@@ -174,8 +174,8 @@ fn merge(under: &mut Table, over: Table) {
     }
 }
 
-/// A variable is text, and only the type of its key says what the text means: itself, a TOML value
-/// such as `8` or `["echo"]`, or a list with commas. The first reading that fits is taken.
+/// A variable is text, and only the type of its key determines the reading: the text itself, a TOML
+/// value such as `8` or `["echo"]`, or a list with commas. The first reading that fits is used.
 fn with_variable<T: DeserializeOwned>(
     table: &Table,
     name: &str,
@@ -212,7 +212,7 @@ fn with_variable<T: DeserializeOwned>(
     if let Some(error) = torn {
         return Err(bad(path, format!("is not good TOML: {}", error.message())));
     }
-    // The reading the user most likely meant explains best what is wrong with it.
+    // The error of the most likely reading explains the mistake best.
     let error = errors.swap_remove(usize::from(is_toml));
     let error = explain(error, Place::Variable(name.to_owned()));
     Err(match error {
@@ -221,7 +221,7 @@ fn with_variable<T: DeserializeOwned>(
     })
 }
 
-/// The list that a path goes into, if it does: its items have no names.
+/// The list that contains the path, if one does: its items have no names.
 fn list_above<'a>(table: &Table, path: &'a [String]) -> Option<&'a [String]> {
     let mut inner = table;
     for (at, key) in path.iter().enumerate() {
@@ -241,7 +241,7 @@ fn put(table: &mut Table, path: &[String], value: Value) {
         return;
     }
     let inner = table.entry(key.clone()).or_insert_with(|| Value::Table(Table::new()));
-    // A section where a plain value stood: the types will refuse it and name the key.
+    // A section replaces a plain value: deserialisation refuses it and names the key.
     if !inner.is_table() {
         *inner = Value::Table(Table::new());
     }
@@ -256,10 +256,10 @@ fn in_file(error: toml::de::Error, file: File<'_>) -> Error {
     explain(error, Place::Line { file: file.name.to_owned(), line })
 }
 
-/// What serde says, as a sentence for the one who wrote the value.
+/// Turns serde's error into a sentence for the author of the value.
 fn explain(mut error: toml::de::Error, place: Place) -> Error {
     let message = error.message().to_owned();
-    // The path of keys is only in the text, and only when there is no input to quote.
+    // The path of keys appears in the text only if there is no input to quote.
     error.set_input(None);
     let text = error.to_string();
     let at = text.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
@@ -280,7 +280,7 @@ fn explain(mut error: toml::de::Error, place: Place) -> Error {
     }
 }
 
-/// The candidate closest to what was written, if any is close enough to be meant.
+/// The candidate closest to a misspelt name, if any is close enough.
 pub fn nearest<'a>(
     written: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -291,7 +291,7 @@ pub fn nearest<'a>(
     scored.filter(|(score, _)| *score <= limit).min_by_key(|(score, _)| *score).map(|(_, c)| c)
 }
 
-/// Edits between two words; two neighbours exchanged count as one.
+/// Edit distance between two words. An exchange of two neighbours counts as one edit.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];

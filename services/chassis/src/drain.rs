@@ -1,10 +1,11 @@
-//! Leaving in order. A service hears that it should stop, finishes what it holds, and returns.
+//! Graceful shutdown: a signal to finish the work in progress and to return.
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-/// Handed to every service; cheap to clone. Signalled once, for all clones.
+/// The shutdown signal of one process or mesh. Every service has a clone; it is signalled once, for
+/// all clones.
 #[derive(Clone, Debug, Default)]
 pub struct Drain(CancellationToken);
 
@@ -13,22 +14,22 @@ impl Drain {
         Self::default()
     }
 
-    /// Tells every holder to finish and leave.
+    /// Signals every holder to finish and leave.
     pub fn start(&self) {
         self.0.cancel();
     }
 
-    /// Whether it is time to leave.
+    /// Whether the shutdown has started.
     pub fn is_signalled(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// Returns once it is time to leave; at once if it already is.
+    /// Returns once the shutdown starts; at once if it already has.
     pub async fn signalled(&self) {
         self.0.cancelled().await;
     }
 
-    /// Runs `work`, but for at most `patience` after the signal. `None`: it was cut short.
+    /// Runs `work`, but for at most `patience` after the signal. `None`: it ran out of time.
     pub async fn bound<T>(&self, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),

@@ -1,5 +1,5 @@
-//! TLS and the mesh's token over real sockets: what works, and what those who come without are
-//! told.
+//! TLS and the mesh's token over real sockets: accepted connections, and the errors of refused
+//! ones.
 #![allow(clippy::unwrap_used)]
 
 mod puppet;
@@ -81,7 +81,7 @@ fn hello() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
 
-/// The version that was spoken, and what was said.
+/// The HTTP version and the body of the response.
 async fn fetch(connector: Connector, url: String) -> (Version, String) {
     let client: Client<_, axum::body::Body> =
         Client::builder(TokioExecutor::new()).build(connector);
@@ -125,7 +125,7 @@ async fn a_certificate_that_is_not_ours_to_trust_is_refused_and_says_why() {
     let refused = dial(Connector::new(ours.trust()), &url).await;
     assert!(matches!(refused, Err(dial::Error::Untrusted { .. })), "{refused:?}");
 
-    // Also where gRPC would only say that nobody is there.
+    // The TLS problem must be reported, not an unreachable peer.
     let address = format!("https://{addr}");
     let channel =
         Channel::lazy(&Dial { address, ca: Some(other.path("ca.pem")), ..Dial::default() });
@@ -138,7 +138,7 @@ async fn one_address_behind_a_name_is_dialled_and_its_certificate_is_for_the_nam
     let ours = Identity::new();
     let router = puppet::agents(async |_| Ok(AgentsResponse::default()));
     let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;
-    // Nobody listens at the port of the name, and nobody knows the other one.
+    // No server listens at the port of the name, and the other name does not exist.
     for (host, is_ours) in [("localhost:1", true), ("elsewhere.invalid:1", false)] {
         let (address, ca) = (format!("https://{host}"), Some(ours.path("ca.pem")));
         let dial = Dial { address, ca, at: Some(addr), ..Dial::default() };

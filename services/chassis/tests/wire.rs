@@ -1,5 +1,5 @@
-//! What a caller really sees when things go wrong on the wire, over real sockets: what tonic
-//! reports wrongly must come out right, and nothing a peer sends may panic.
+//! Behaviour of client and server on broken connections, over real sockets: statuses that tonic
+//! reports wrongly must be corrected, and no input of a peer may panic.
 #![allow(clippy::unwrap_used)]
 
 mod puppet;
@@ -28,7 +28,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{io::AsyncReadExt, net::TcpListener};
 use tonic::{Code, Request, Response as Answer, Status, Streaming, service::Routes};
 
-/// Behaves as the name of the agent, or the task, tells it to.
+/// A service that behaves as the name of the agent or task demands.
 struct Puppet;
 
 type ToWorkers = Pin<Box<dyn Stream<Item = Result<ToWorker, Status>> + Send>>;
@@ -52,7 +52,7 @@ impl Hub for Puppet {
     ) -> Result<Answer<ToWorkers>, Status> {
         let panics = request.metadata().contains_key("panic");
         let one = futures::stream::iter([Ok(ToWorker::default())]);
-        // A moment later, or the encoder would meet the panic while it still holds the message.
+        // Delayed, or the encoder would meet the panic while it still holds the message.
         let rest = futures::stream::once(async move {
             tokio::time::sleep(Duration::from_millis(20)).await;
             assert!(!panics, "on purpose");
@@ -115,7 +115,7 @@ async fn an_expired_deadline_is_called_so_on_both_sides() {
     let (addr, _drain) = puppet().await;
     let soon = Timeouts::total(Duration::from_millis(50));
     assert_eq!(code(ask(addr, "hang", soon).await), Code::DeadlineExceeded);
-    // Told only to the server: its own clock must answer.
+    // The timeout is sent to the server only: its own timer must answer.
     let mut request = Request::new(AgentsRequest { name: "hang".into(), ..<_>::default() });
     request.metadata_mut().insert("grpc-timeout", "50m".parse().unwrap());
     let answer = mesh(addr).agents(request).await.unwrap_err();
@@ -158,7 +158,7 @@ async fn a_peer_that_is_not_there_or_dies_is_unavailable() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     assert_eq!(code(ask(free, "", Timeouts::default()).await), Code::Unavailable);
 
-    // Accepts, reads a little, and cuts the line in the middle of the call.
+    // Accepts, reads a little, and closes the connection in the middle of the call.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -235,7 +235,7 @@ async fn a_request_that_is_not_protobuf_is_an_invalid_argument() {
     let channel = Channel::without_token(&addr.to_string()).unwrap();
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.unwrap();
-    // Field 1 as bytes, where the contract has text.
+    // Field 1 as bytes, while the contract has text.
     let codec = tonic_prost::ProstCodec::<Vec<u8>, AgentsResponse>::default();
     let path = http::uri::PathAndQuery::from_static("/faultline.v1.Mesh/Agents");
     let answer = grpc.unary(Request::new(vec![0xff]), path, codec).await.unwrap_err();

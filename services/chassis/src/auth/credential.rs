@@ -1,5 +1,5 @@
-//! Credentials of the coordinator's port: which bearer tokens it knows, by their digests, and the
-//! role behind each. [`Credentials::load`] is the only way from configuration to credentials.
+//! Authentication at the coordinator's port: the bearer tokens that it accepts, by their digests,
+//! and the role of each. [`Credentials::load`] is the only way from configuration to credentials.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -15,22 +15,22 @@ use subtle::ConstantTimeEq;
 
 use crate::auth::{mesh_config::MeshConfig, secret::Secret, token_file};
 
-/// Explains how a mesh with one token gets a credential for each role.
+/// The page that explains how a mesh with one token gets a credential for each role.
 pub const MIGRATION_PAGE: &str = "docs/migrating-credentials.md";
-/// In `agents`: all of them.
+/// In `agents`: every agent.
 const EVERY_AGENT: &str = "*";
 
 type Digest = [u8; SHA256_OUTPUT_LEN];
 
-/// The part of a mesh that a caller is. It decides which methods of the coordinator are allowed.
+/// The role of a caller. It decides which methods of the coordinator are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Calls for principals.
+    /// Calls on behalf of principals.
     Gateway,
     /// Attaches, reports, and calls other agents with the token of an attempt.
     Worker,
-    /// Looks at everybody's tasks, cancels and answers them.
+    /// Lists, cancels and answers the tasks of all principals.
     Operator,
 }
 
@@ -63,11 +63,11 @@ pub struct Credential {
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     pub listen: SocketAddr,
-    /// Other coordinators may serve the same tasks, with the same gateways and workers.
+    /// Other coordinators serve the same store, with the same gateways and workers.
     pub shared_store: bool,
 }
 
-/// Why a coordinator does not open its port.
+/// The reason for which a coordinator does not open its port.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
@@ -93,7 +93,7 @@ pub enum Error {
     File(#[from] token_file::Error),
 }
 
-/// The mistake in one entry.
+/// The mistake in one `[[mesh.credential]]` entry.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
     #[error("sha256 must be the 64 hexadecimal digits of a SHA-256, not the token itself")]
@@ -125,7 +125,7 @@ pub struct Identity {
     binding: Binding,
 }
 
-/// Tells credentials apart in the store. A digest of the digest: it opens nothing.
+/// Identifies a credential in the store. It is a digest of the digest, and no use as a token.
 pub type Binding = [u8; 16];
 
 impl Identity {
@@ -136,7 +136,7 @@ impl Identity {
         Self { name, role, agents, binding }
     }
 
-    /// As logs and refusals call it.
+    /// The name in logs and refusals.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -160,13 +160,13 @@ impl Identity {
     }
 }
 
-/// Every token that the port accepts. Only digests are kept.
+/// Every token that the port accepts, by its digest. Immutable after the start.
 #[derive(Debug)]
 pub struct Credentials(Vec<(Digest, Arc<Identity>)>);
 
 impl Credentials {
-    /// Reads and checks everything that is configured. On loopback with a store of its own a token
-    /// is generated if nothing is: see [`local_token`].
+    /// Reads and checks the configured tokens. On loopback with a store of its own, a coordinator
+    /// without any generates a token: see [`local_token`].
     pub fn load(mesh: &MeshConfig, port: Port) -> Result<Self, Error> {
         let mut known = Self(Vec::new());
         let token = match (&mesh.token, &mesh.token_file) {
@@ -220,7 +220,7 @@ impl Credentials {
     pub fn identify(&self, headers: &HeaderMap) -> Result<&Arc<Identity>, Failure> {
         let token = bearer(headers).ok_or_else(|| unauthenticated("the call carries no token"))?;
         let sent = digest_of(token);
-        // Every entry is compared, and each in constant time: the time taken tells nothing.
+        // Compares every entry, each in constant time: the time taken reveals nothing.
         let mut found = None;
         for (known, identity) in &self.0 {
             if sent[..].ct_eq(&known[..]).into() {
@@ -231,7 +231,7 @@ impl Credentials {
     }
 }
 
-/// The token of a mesh for one user on one machine, from the file in its data directory, which is
+/// The token of a mesh of one user on one machine. The file in the data directory holds it and is
 /// generated at the first start.
 pub fn local_token(mesh: &MeshConfig, port: Port) -> Result<Secret, Error> {
     if !is_private(mesh, port) {
@@ -243,7 +243,7 @@ pub fn local_token(mesh: &MeshConfig, port: Port) -> Result<Secret, Error> {
     Ok(token_file::read_or_generate(&token_file::in_data(mesh.data.as_deref()))?)
 }
 
-/// Only this machine, or this process, can reach it.
+/// Whether only this machine, or this process, can reach the port.
 fn is_private(mesh: &MeshConfig, port: Port) -> bool {
     mesh.network.is_some() || port.listen.ip().is_loopback()
 }
@@ -273,7 +273,7 @@ fn check(credential: &Credential) -> Result<(Digest, Identity), Wrong> {
     Ok((digest, identity))
 }
 
-/// The token, if exactly one was sent in the way of RFC 6750.
+/// The token, if exactly one was sent as RFC 6750 prescribes.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (value, None) = (all.next()?.as_bytes(), all.next()) else { return None };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{credential::Credential, secret::Secret};
 use crate::net::{network::Network, resolver::Resolver};
 
-/// `[mesh]`: what every member of one mesh knows.
+/// `[mesh]`: how a process finds and proves itself to the mesh. Read once at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MeshConfig {
@@ -28,13 +28,14 @@ pub struct MeshConfig {
     /// The data directory, where a generated token is kept. Default: `.faultline`.
     #[serde(skip)]
     pub data: Option<PathBuf>,
-    /// Every role, for the parts of a mesh that runs in one process. It never leaves the process.
+    /// A token with every role, for the services of a mesh that runs in one process. It never
+    /// leaves the process.
     #[serde(skip)]
     pub in_process_token: Option<Secret>,
-    /// Where they meet, when it is inside one process. Default: the machine's network.
+    /// The in-process network of a mesh in one process. Default: the machine's network.
     #[serde(skip)]
     pub network: Option<Network>,
-    /// Who knows the names of coordinators. Default: the system.
+    /// Resolves the host names of coordinators. Default: the system's resolver.
     #[serde(skip)]
     pub resolver: Option<Resolver>,
 }

@@ -1,5 +1,5 @@
-//! A secret that was configured. It can be shown to a peer on purpose and to nobody by accident: it
-//! prints as stars and is never serialised.
+//! A configured secret. It is shown to a peer on purpose and to nobody by accident: it prints as
+//! stars and is never serialised.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 #[derive(Clone)]
 pub struct Secret(String);
 
-/// The text cannot be sent as a bearer token. What the text is stays untold.
+/// The text cannot be sent as a bearer token. The error does not contain the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token is one or more visible ASCII characters, without spaces")]
 pub struct NotASecret;
@@ -25,18 +25,17 @@ impl Secret {
         }
     }
 
-    /// One that nobody can guess.
+    /// A random token.
     pub fn random() -> Self {
         Self(rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The only way to read it.
+    /// The only access to the text.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether it was said. Digests are compared, so that the time it takes tells neither the
-    /// length nor how much was right.
+    /// Compares digests, so that the time taken reveals neither the length nor a matching prefix.
     pub fn matches(&self, said: &[u8]) -> bool {
         let digest = |bytes: &[u8]| digest(&SHA256, bytes);
         digest(self.0.as_bytes()).as_ref().ct_eq(digest(said).as_ref()).into()
@@ -65,7 +64,7 @@ impl fmt::Display for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Serde's own error would quote a token that was written without its quotes.
+        // Serde's own error would quote a token that lacks its quotes.
         let text = String::deserialize(deserializer).map_err(|_| de::Error::custom(NotASecret))?;
         Self::new(text).map_err(de::Error::custom)
     }

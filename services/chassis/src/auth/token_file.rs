@@ -19,7 +19,7 @@ pub const FILE: &str = "mesh.token";
 /// Longer files hold something else.
 const BYTES_MAX: u64 = 4096;
 
-/// Why a token file is not used. The token itself is in none of the texts.
+/// The reason for which a token file is not used. No text contains the token.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read the token file '{path}'")]
@@ -83,8 +83,8 @@ pub fn read(path: &Path) -> Result<Option<Secret>, Error> {
     Secret::new(text.trim_end_matches(['\r', '\n'])).map(Some).map_err(|_| not_a_token())
 }
 
-/// The token in a file, which is generated if it is not there. Of several processes that start at
-/// once the first to link its file wins, and the others read that one.
+/// The token in a file, which is generated if it does not exist. Of several processes that start at
+/// the same time the first to link its file wins, and the others read that one.
 pub fn read_or_generate(path: &Path) -> Result<Secret, Error> {
     if let Some(token) = read(path)? {
         return Ok(token);
@@ -113,8 +113,8 @@ fn write_new(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Gives a whole file its name, unless another process was first. File systems without hard links
-/// get a rename, where the last of several processes wins.
+/// Gives a finished file its name, unless another process was first. File systems without hard
+/// links get a rename, where the last of several processes wins.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => Ok(()),

@@ -1,6 +1,5 @@
-//! Dialling. Nobody else opens a gRPC connection: the generated clients cannot. One layer stands
-//! between tonic's channel and its codec and turns everything tonic would report wrongly into the
-//! status it should have been, so that nothing above has to know.
+//! Dialling of gRPC peers. Only this module opens gRPC connections: the generated clients cannot. A
+//! layer between tonic's channel and its codec replaces every status that tonic reports wrongly.
 
 use std::{
     convert::Infallible,
@@ -47,7 +46,7 @@ impl MeshConfig {
     /// How a member dials the coordinator at `address`.
     pub fn dial(&self, address: &str) -> Dial {
         let token = self.in_process_token.as_ref().or(self.token.as_ref()).cloned();
-        // The generated token is this machine's: it is not shown to others.
+        // The generated token belongs to this machine and is not sent to others.
         let local = self.network.is_none() && is_local(address);
         let generated = local.then(|| token_file::in_data(self.data.as_deref()));
         let token_file = self.token_file.clone().or(generated).filter(|_| token.is_none());
@@ -63,7 +62,7 @@ impl MeshConfig {
     }
 }
 
-/// Whether an address, as it is written, is one of this machine.
+/// Whether an address, as it is written, names this machine.
 fn is_local(address: &str) -> bool {
     let uri = url_of(address).parse::<Uri>();
     uri.is_ok_and(|uri| is_here(uri.host().map_or("", dial::bare)))
@@ -80,28 +79,28 @@ fn is_here(host: &str) -> bool {
     host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || host == "localhost"
 }
 
-/// Whom to dial and how.
+/// A peer and the way to it. Plain data: a [`Channel`] is made from it.
 #[derive(Clone, Debug, Default)]
 pub struct Dial {
     /// `http://HOST:PORT`, `https://HOST:PORT` or just `HOST:PORT`.
     pub address: String,
     /// PEM: the only CA to trust. None: those the system trusts.
     pub ca: Option<PathBuf>,
-    /// What every call says about who calls.
+    /// The bearer token of every call.
     pub token: Option<Secret>,
-    /// A file with the token, where `token` is none. It is read when a call first needs it, so that
-    /// a coordinator that starts later may generate it.
+    /// A file with the token, if `token` is none. It is read when a call first needs it, because a
+    /// coordinator that starts later may generate it.
     pub token_file: Option<PathBuf>,
-    /// Where the address is. None: on the machine's network.
+    /// The in-process network of the address. None: the machine's network.
     pub network: Option<Network>,
-    /// What to connect to instead of what the name in `address` resolves to. TLS still asks for
-    /// that name.
+    /// The socket address to connect to instead of the resolved host of `address`. TLS still
+    /// verifies that host.
     pub at: Option<SocketAddr>,
-    /// Refuses addresses that are not public: see [`Connector::public_only`].
+    /// Refuses addresses that are not public (SSRF): see [`Connector::public_only`].
     pub public_only: bool,
 }
 
-/// Why a peer cannot be dialled at all.
+/// The reason for which a peer cannot be dialled at all.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotDial {
     #[error("not an address to dial: '{0}' (say http://HOST:PORT or https://HOST:PORT)")]
@@ -112,29 +111,29 @@ pub enum CannotDial {
     Token { address: String, source: token_file::Error },
 }
 
-/// A connection to one peer that comes back by itself after a break. Cheap to clone.
+/// A connection to one peer, made again after a break. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Channel {
     transport: Transport,
     recipe: Arc<Recipe>,
 }
 
-/// All it takes to make a connection.
+/// Everything that is needed to connect again.
 #[derive(Debug)]
 struct Recipe {
     endpoint: Endpoint,
     connector: Connector,
     authorization: Authorization,
-    /// The peer is of another house, where our operators can do nothing.
+    /// The peer is outside the mesh.
     is_external: bool,
 }
 
-/// The header that says who calls.
+/// The `authorization` header.
 #[derive(Debug)]
 enum Authorization {
     None,
     Fixed(HeaderValue),
-    /// Read once for each connection: a coordinator that was started anew may have another.
+    /// Read once for each connection: a restarted coordinator may have another token.
     File {
         path: PathBuf,
         read: OnceLock<HeaderValue>,
@@ -155,7 +154,7 @@ impl Authorization {
         }
     }
 
-    /// The same for another connection.
+    /// The same for a new connection.
     fn anew(&self) -> Self {
         match self {
             Self::None => Self::None,
@@ -164,7 +163,7 @@ impl Authorization {
         }
     }
 
-    /// `None`: there is no token, or not yet. The coordinator says what to do about that.
+    /// `None`: there is no token, or not yet. The coordinator's refusal contains the remedy.
     fn value(&self) -> Result<Option<HeaderValue>, Failure> {
         let (path, read) = match self {
             Self::None => return Ok(None),
@@ -213,13 +212,13 @@ impl Recipe {
 }
 
 impl Channel {
-    /// Prepares a connection; the first call makes it.
+    /// Prepares a connection. The first call opens it.
     pub fn lazy(dial: &Dial) -> Result<Self, CannotDial> {
         Recipe::new(dial, limits::PING_INTERVAL).map(Self::by)
     }
 
-    /// The same to a server of another house, where frequent pings count as abuse and nobody
-    /// promised to take a connection and bytes in time: see [`Connector::within`].
+    /// Prepares a connection to a server outside the mesh, where frequent pings count as abuse and
+    /// connecting and writing may be slow: see [`Connector::within`].
     pub fn external(
         dial: &Dial,
         connect: Option<Duration>,
@@ -230,7 +229,7 @@ impl Channel {
         Ok(Self::by(Recipe { connector, is_external: true, ..recipe }))
     }
 
-    /// The same to what may be one of several behind its name: see [`Dial::at`].
+    /// The same peer at another address of its host name: see [`Dial::at`].
     pub fn at(&self, at: SocketAddr) -> Self {
         let Recipe { endpoint, connector, authorization, is_external } = &*self.recipe;
         Self::by(Recipe {
@@ -245,7 +244,7 @@ impl Channel {
         self.recipe.endpoint.uri()
     }
 
-    /// Host and port of the peer, as spans name it.
+    /// Host and port of the peer, for the attributes of spans.
     pub fn peer(&self) -> (String, Option<u16>) {
         let uri = self.recipe.endpoint.uri();
         (uri.host().map_or("", dial::bare).to_owned(), uri.port_u16())
@@ -255,12 +254,12 @@ impl Channel {
         Self { transport: recipe.transport(), recipe: Arc::new(recipe) }
     }
 
-    /// The same to a peer that asks for no token.
+    /// A connection to a peer that requires no token.
     pub fn without_token(address: &str) -> Result<Self, CannotDial> {
         Self::lazy(&Dial { address: address.to_owned(), ..Dial::default() })
     }
 
-    /// A connection of its own to the same peer, for when this one may be dead without knowing.
+    /// A new connection to the same peer. The old one may be dead without a sign of it.
     pub fn anew(&self) -> Self {
         let Recipe { endpoint, connector, authorization, is_external } = &*self.recipe;
         Self::by(Recipe {
@@ -272,13 +271,13 @@ impl Channel {
     }
 }
 
-/// Whether others on the network can read what is sent there.
+/// Whether others on the network can read the traffic to this URL.
 fn is_overheard(uri: &Uri) -> bool {
     let host = uri.host().map_or("", dial::bare);
     uri.scheme_str() == Some("http") && !is_here(host)
 }
 
-/// Once: a process dials its coordinator more often than its operator need read of it.
+/// Logs the warning once: a process dials its coordinator often.
 fn warn_of(address: &str) {
     static SAID: Once = Once::new();
     let text = "the token goes to another machine unencrypted: give that one TLS, and dial https";
@@ -297,7 +296,7 @@ impl Service<Request<Body>> for Channel {
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
-    /// Always: a transport that is not ready says so in the answer to the call.
+    /// Always ready: the call reports a transport that is not.
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
@@ -359,7 +358,7 @@ fn normalize(
     Response::from_parts(parts, Body::new(guarded))
 }
 
-/// A proxy or a wrong port answered instead of a gRPC peer.
+/// The failure for an answer of a proxy or of a wrong port instead of a gRPC peer.
 fn not_grpc(status: http::StatusCode) -> Failure {
     let reason = match status.as_u16() {
         401 => &reason::UNAUTHENTICATED,
@@ -374,7 +373,7 @@ fn not_grpc(status: http::StatusCode) -> Failure {
     ))
 }
 
-/// Which of our own clocks ran out on a peer outside the mesh, if one did.
+/// The failure for a connect or write timeout of a peer outside the mesh.
 fn timed_out(error: &tonic::transport::Error) -> Option<Failure> {
     let slow = causes(error).find_map(|cause| cause.downcast_ref::<dial::Error>());
     let failure = match slow {
@@ -387,8 +386,8 @@ fn timed_out(error: &tonic::transport::Error) -> Option<Failure> {
     Some(failure.with_plane(faultline_proto::v1::Plane::Transport))
 }
 
-/// Why there is no answer. The channel keeps a clock of its own for `grpc-timeout` and may be
-/// quicker than ours.
+/// The failure for a call without an answer. The channel has a timer of its own for `grpc-timeout`,
+/// which may fire before ours.
 fn lost(error: &tonic::transport::Error) -> Failure {
     use dial::Error::{NotTls, Untrusted};
     let mut text = error.to_string();
@@ -397,14 +396,14 @@ fn lost(error: &tonic::transport::Error) -> Failure {
         if source.is::<tonic::TimeoutExpired>() {
             return body::expired();
         }
-        // Whoever configured the address must learn of it, and it tells nothing but that.
+        // The text names the configured address and its TLS problem only, so it may be public.
         if let Some(wrong @ (Untrusted { .. } | NotTls { .. })) = source.downcast_ref() {
             return body::unreachable_peer(&text).because(wrong.to_string());
         }
         text = format!("{text}: {source}");
         next = source.source();
     }
-    // The text stays here: it is private, and a status carries none.
+    // The text is private: only the log gets it, and no status.
     tracing::debug!(cause = text, "no answer from a peer");
     body::unreachable_peer(&text)
 }

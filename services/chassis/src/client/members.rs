@@ -1,6 +1,6 @@
-//! Who the coordinators are. A list of addresses, of which those that are names stand for as many
-//! members as they resolve to: names are asked again and again, so that members come and go. What
-//! is said to a member, and whether it answers, is the business of whoever dials it.
+//! Service discovery of the coordinators. Each configured address is a socket address, which is one
+//! member, or a host name, which stands for as many members as it resolves to. Names are resolved
+//! again and again, so members come and go. This module does not check whether a member is up.
 
 use std::{
     collections::HashSet,
@@ -19,7 +19,7 @@ use crate::{auth::mesh_config::MeshConfig, limits, net::dial};
 
 pub use crate::net::resolver::Resolver;
 
-/// One coordinator: the address it was configured by, and where that led.
+/// One coordinator: its configured address, and a socket address of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Member {
     target: usize,
@@ -27,7 +27,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Its address, if that is known before it is dialled.
+    /// The socket address, if it is known before dialling.
     pub fn at(&self) -> Option<SocketAddr> {
         self.at
     }
@@ -42,7 +42,8 @@ impl fmt::Display for Member {
     }
 }
 
-/// The coordinators of one mesh, as they are known now. Cheap to clone; all clones are one.
+/// The coordinators of one mesh as known now. [`Members::run`] updates them. Cheap to clone; all
+/// clones share their state.
 #[derive(Clone)]
 pub struct Members(Arc<Inner>);
 
@@ -53,17 +54,17 @@ struct Inner {
     look: Notify,
 }
 
-/// One of the addresses that were configured.
+/// One configured address.
 struct Target {
     channel: Channel,
     host: String,
     port: u16,
-    /// A name is more than one member, or none.
+    /// A host name resolves to any number of members.
     is_name: bool,
 }
 
 impl Members {
-    /// Those at `addresses`, one or several with commas between them.
+    /// The members of `addresses`, separated by commas.
     pub fn new(mesh: &MeshConfig, addresses: &str) -> Result<Self, CannotDial> {
         let each = addresses.split(',').map(str::trim).filter(|address| !address.is_empty());
         let targets = each.map(|address| Target::new(mesh, address)).collect::<Result<Vec<_>, _>>();
@@ -82,7 +83,7 @@ impl Members {
         Ok(members)
     }
 
-    /// Who there is, and whenever that changes.
+    /// The current members and every change.
     pub fn watch(&self) -> watch::Receiver<Vec<Member>> {
         self.0.listed.subscribe()
     }
@@ -91,7 +92,7 @@ impl Members {
         self.0.listed.borrow().clone()
     }
 
-    /// A connection to one of them, which the first call makes.
+    /// A connection to one member. The first call opens it.
     pub fn channel(&self, member: &Member) -> Channel {
         let target = &self.0.targets[member.target];
         match member.at.filter(|_| target.is_name) {
@@ -100,22 +101,23 @@ impl Members {
         }
     }
 
-    /// A connection to whoever the first address leads to, for when it is all the same.
+    /// A connection to the first configured address, for a caller that may use any coordinator.
     pub fn first(&self) -> Channel {
         self.0.targets[0].channel.anew()
     }
 
-    /// Host and port of the first, as spans name it.
+    /// Host and port of the first configured address, for the attributes of spans.
     pub fn peer(&self) -> (String, Option<u16>) {
         self.0.targets[0].channel.peer()
     }
 
-    /// Asks the names soon, as after a connection was lost: its peer may be gone for good.
+    /// Triggers a name resolution soon, for example after a lost connection: its peer may be gone
+    /// for good.
     pub fn refresh(&self) {
         self.0.look.notify_one();
     }
 
-    /// Follows the names for as long as it is polled.
+    /// Resolves the names again and again, for as long as the future is polled.
     pub async fn run(self) {
         let mut found = vec![Vec::new(); self.0.targets.len()];
         let mut was_told = vec![false; found.len()];
@@ -129,7 +131,8 @@ impl Members {
                         found[index] = addresses;
                         was_told[index] = false;
                     }
-                    // Whoever was there may well be there still; a connection tells, names do not.
+                    // A failed resolution removes no member: only a connection shows whether one is
+                    // up.
                     Err(error) => {
                         if !std::mem::replace(&mut was_told[index], true) {
                             tracing::warn!(name = target.host, %error, "no such coordinator");
@@ -138,7 +141,7 @@ impl Members {
                 }
             }
             self.list(&found);
-            // A connection that is lost over and over must not ask without end.
+            // A connection that is lost repeatedly must not trigger resolutions without a pause.
             sleep(limits::MEMBERS_REFRESH_PAUSE).await;
             let _ = timeout(limits::MEMBERS_REFRESH_INTERVAL, self.0.look.notified()).await;
         }
@@ -149,7 +152,7 @@ impl Members {
         timeout(limits::CONNECT_TIMEOUT, asked).await?
     }
 
-    /// Sets who there is, by what the names led to. The same address twice is one member.
+    /// Publishes the members that the names resolved to. The same address twice is one member.
     fn list(&self, found: &[Vec<SocketAddr>]) {
         let mut seen = HashSet::new();
         let mut listed = Vec::new();
@@ -177,7 +180,7 @@ impl Target {
         let uri = channel.uri();
         let host = uri.host().map_or("", dial::bare).to_owned();
         let port = dial::port(uri);
-        // A network inside a process has no names: what cannot be dialled there fails there.
+        // An in-process network has no host names: dialling such a name fails.
         let is_name = mesh.network.is_none() && host.parse::<IpAddr>().is_err();
         Ok(Self { channel, host, port, is_name })
     }

@@ -1,5 +1,5 @@
-//! A gRPC body that always ends with a status. Whatever happens below it — a dead peer, a panic,
-//! an expired clock, trailers that would make tonic panic — comes out as trailers that say so.
+//! A gRPC body that always ends with a status. A dead peer, a panic, an expired deadline and
+//! trailers that would make tonic panic all become trailers with a proper status.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -19,7 +19,7 @@ use tonic::{Code, Status, body::Body};
 const GRPC_STATUS: &str = "grpc-status";
 const DETAILS: &str = "grpc-status-details-bin";
 
-/// Which side of the wire the body is on: that decides what a broken one means.
+/// The side of the connection. It decides the meaning of a broken body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
@@ -29,7 +29,7 @@ pub(crate) enum Side {
 pub(crate) struct GuardedBody {
     inner: Option<Body>,
     side: Side,
-    /// Seen a status, in headers or trailers: a plain end is fine.
+    /// A status has been seen, in headers or trailers: a plain end is fine.
     has_status: bool,
     clock: Option<Clock>,
 }
@@ -136,7 +136,7 @@ impl http_body::Body for GuardedBody {
     }
 }
 
-/// Removes what tonic would panic on: details that are not base64.
+/// Removes details that are not base64: tonic would panic on them.
 pub(crate) fn sanitize(headers: &mut HeaderMap) {
     if let Some(details) = headers.get(DETAILS) {
         let text = details.as_bytes();
@@ -188,7 +188,7 @@ fn broken(side: Side, status: &Status) -> Failure {
     }
 }
 
-/// The peer died, cut the line or never was there. All of them may be tried again.
+/// The peer died, closed the connection or was never there. All of these may be retried.
 pub(crate) fn unreachable_peer(detail: &str) -> Failure {
     Failure::new(&reason::UNAVAILABLE)
         .because("the peer cannot be reached, or the connection to it was lost")
@@ -196,7 +196,7 @@ pub(crate) fn unreachable_peer(detail: &str) -> Failure {
         .with_plane(faultline_proto::v1::Plane::Transport)
 }
 
-/// A body that keeps something until its end.
+/// A body that holds a value until its end.
 pub(crate) struct Kept<T> {
     inner: axum::body::Body,
     _kept: T,

@@ -1,14 +1,15 @@
-//! How long one outgoing call may take. tonic stops its own clock at the response headers and
-//! calls expiry CANCELLED, so the clock is kept here, for the body too.
+//! The deadline of one outgoing call. tonic stops its own timer at the response headers and reports
+//! expiry as CANCELLED, so the deadline is enforced here, for the body too.
 
 use std::time::Duration;
 
-/// Put into a request's extensions; `chassis::client` enforces it and tells the server.
+/// The timeouts of one call, as an extension of its request. `chassis::client` enforces them and
+/// sends `grpc-timeout`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From the call to the last byte of the answer.
+    /// From the call to the last byte of the response.
     pub total: Option<Duration>,
-    /// Between two messages of the answer.
+    /// Between two messages of the response.
     pub idle: Option<Duration>,
 }
 

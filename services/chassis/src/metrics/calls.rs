@@ -1,5 +1,5 @@
-//! Calls of gRPC, whether each has a connection's stream of its own or shares one: how many, how
-//! long they took to their answer, and how they ended.
+//! Metrics of gRPC calls, unary, streamed or multiplexed on a link: number, time to the response,
+//! and status.
 
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,13 @@ impl Calls {
         Self(metrics.histogram(&CALLS))
     }
 
-    /// A call begins. Its method is one that exists, whatever the caller said.
+    /// Begins a call. `method` must be a known method, never the caller's text, because it becomes
+    /// a label.
     pub fn begin(&self, method: &'static str) -> Call {
         Call { calls: self.clone(), method, well: None, since: Instant::now() }
     }
 
-    /// The calls of a method that is called so often that finding its series would cost more than
-    /// the rest.
+    /// The calls of a frequent method, with its series looked up in advance.
     pub fn method(&self, name: &'static str) -> Method {
         Method { calls: self.clone(), name, well: self.0.with(["grpc", name, "OK", ""]) }
     }
@@ -47,7 +47,7 @@ impl Calls {
 pub struct Method {
     calls: Calls,
     name: &'static str,
-    /// Those that end well.
+    /// The series of successful calls.
     well: Histogram,
 }
 
@@ -58,7 +58,7 @@ impl Method {
     }
 }
 
-/// One that is under way. Dropped before its end, nobody waited for it, and it does not count.
+/// A call in progress. Dropped before its end it was abandoned and does not count.
 #[derive(Debug)]
 pub struct Call {
     calls: Calls,

@@ -1,6 +1,6 @@
-//! Sending numbers by OTLP, as the variables of OpenTelemetry ask for it: over gRPC or as protobuf
-//! over HTTP, from time to time and once more at the end. A collector that does not answer costs
-//! one line in the log, and nothing else.
+//! The OTLP exporter of metrics, configured by the `OTEL_` variables: over gRPC or as protobuf over
+//! HTTP, periodically and once more at the end of the process. An unavailable collector costs one
+//! line in the log.
 
 use std::{
     path::PathBuf,
@@ -36,22 +36,22 @@ use crate::{
     },
 };
 
-/// What we say we are.
+/// The user agent.
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("faultline/", env!("CARGO_PKG_VERSION")));
 
-/// Where numbers go, and how often.
+/// The target and the interval of the export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub endpoint: String,
     pub protocol: Protocol,
-    /// Said with every export, such as an API key.
+    /// Sent with every export, such as an API key.
     headers: HeaderMap,
     /// PEM: the only CA to trust. None: those the system trusts.
     ca: Option<PathBuf>,
     pub interval: Duration,
     pub timeout: Duration,
-    /// Who sends them, beside the name of the service.
+    /// Attributes of the resource, beside the name of the service.
     pub resource: Vec<(String, String)>,
 }
 
@@ -61,7 +61,7 @@ pub enum Protocol {
     HttpProtobuf,
 }
 
-/// What was asked for cannot be done.
+/// The configured export is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("numbers cannot be sent")]
@@ -70,9 +70,9 @@ pub enum Error {
     Tls(#[from] tls::Error),
 }
 
-/// Reads OpenTelemetry's variables. `endpoint` is where everything goes unless they say otherwise;
-/// `None` comes back where nothing is to be sent. A value that cannot be used is passed over and
-/// said to `complain`: these variables are often set for a whole cluster.
+/// Reads the `OTEL_` variables. `endpoint` is the target unless they override it; `None`: no
+/// export. An unusable value is ignored and passed to `complain`: these variables are often set for
+/// a whole cluster.
 pub fn options(
     env: &Environment,
     endpoint: Option<&str>,
@@ -109,7 +109,7 @@ pub fn options(
         ca: env.otlp("CERTIFICATE").map(|(_, path)| PathBuf::from(path)),
         interval: env.millis("OTEL_METRIC_EXPORT_INTERVAL", 60_000),
         timeout: env.millis(timeout.as_deref().unwrap_or_default(), 10_000),
-        // What is said first counts.
+        // The first value of a key counts.
         resource: name.into_iter().chain(env.pairs("OTEL_RESOURCE_ATTRIBUTES")).collect(),
     })
 }
@@ -130,18 +130,18 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
         names.into_iter().find_map(|name| self.get(&name).map(|value| (name.clone(), value)))
     }
 
-    /// It may be a secret, so it is not repeated.
+    /// The value may be a secret, so it is not repeated.
     fn pass_over(&mut self, name: &str, what: &str) {
         (self.complain)(format!("{name} is {what}"));
     }
 
-    /// `None`: nothing is to be sent, wherever to. True: something is, even so.
+    /// `None`: metrics are disabled. True: they are requested explicitly.
     fn exporter(&mut self) -> Option<bool> {
         let disabled =
             self.get("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
         let names = self.get("OTEL_METRICS_EXPORTER").unwrap_or_default().split(',');
         let names: Vec<_> = names.map(str::trim).filter(|name| !name.is_empty()).collect();
-        // It can be scraped whatever is set.
+        // `prometheus` needs nothing: the metrics can always be scraped.
         if names.iter().any(|name| !["otlp", "none", "prometheus"].contains(name)) {
             self.pass_over("OTEL_METRICS_EXPORTER", "none of otlp, prometheus and none");
         }
@@ -161,7 +161,7 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
         Duration::from_millis(given.flatten().unwrap_or(default))
     }
 
-    /// Those of a list that are pairs.
+    /// The valid pairs of a list.
     fn pairs(&mut self, name: &str) -> Vec<(String, String)> {
         let items = self.get(name).unwrap_or_default().split(',').map(str::trim);
         let items: Vec<_> = items.filter(|item| !item.is_empty()).map(pair).collect();
@@ -187,14 +187,14 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
     }
 }
 
-/// `key=value`, where the value is percent-encoded.
+/// `key=value` with a percent-encoded value.
 fn pair(item: &str) -> Option<(String, String)> {
     let (key, value) = item.split_once('=')?;
     let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
     Some((key.trim().to_owned(), value.into_owned())).filter(|(key, _)| !key.is_empty())
 }
 
-/// At work until it is flushed.
+/// The running exporter, until it is flushed.
 #[derive(Debug)]
 pub struct Exporting {
     stop: CancellationToken,
@@ -202,15 +202,15 @@ pub struct Exporting {
 }
 
 impl Exporting {
-    /// Sends the last numbers, and nothing after them.
+    /// Exports the last values and stops.
     pub async fn flush(self) {
         self.stop.cancel();
-        // It only ends by the signal, and what it does then is bounded.
+        // The task ends only by this signal, and its last export has a timeout.
         let _ = self.task.await;
     }
 }
 
-/// Sends the numbers of `metrics` from now on. Inside a runtime.
+/// Exports `metrics` from now on. Call it inside a runtime.
 pub fn start(metrics: Metrics, options: Options) -> Result<Exporting, Error> {
     let stop = CancellationToken::new();
     let exporter = Exporter {
@@ -223,7 +223,7 @@ pub fn start(metrics: Metrics, options: Options) -> Result<Exporting, Error> {
     Ok(Exporting { stop, task })
 }
 
-/// Several of one name must be told apart, or they would overwrite each other.
+/// Instances of one service need distinct ids, or they would overwrite each other's series.
 fn resource(metrics: &Metrics, options: &Options) -> Vec<(String, String)> {
     let instance = format!("{:032x}", rand::random::<u128>());
     let own = [

@@ -1,5 +1,5 @@
-//! Failures, each counted once, where it is born. Reasons come from the table and agents from those
-//! that are known: what others make up is no label.
+//! The failure counter: each failure counts once, where it originates. Labels are bounded: reasons
+//! come from the table, and agents from the known ones.
 
 use faultline_proto::{
     reason,
@@ -21,7 +21,7 @@ const TRUNCATED: Def<0> = Def::new(
     [],
 );
 
-/// Of a reason that is in no row of the table.
+/// The label of a reason that is not in the table.
 const FOREIGN: &str = "OTHER";
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Failures {
         Self { born: metrics.counter(&FAILURES), truncated: metrics.counter(&TRUNCATED).with([]) }
     }
 
-    /// One more, of an agent that the caller knows; empty: of none.
+    /// Counts a failure of an agent that the caller knows; empty: of none.
     pub fn count(&self, failure: &v1::Failure, origin_agent: &str, severity: Severity) {
         let severity = match severity {
             Severity::Recoverable => "recoverable",
@@ -50,13 +50,13 @@ impl Failures {
         self.born.at(labels, |counter| counter.add(1));
     }
 
-    /// One that was told in part only.
+    /// Counts a failure that lost details because of their size.
     pub fn truncated(&self) {
         self.truncated.add(1);
     }
 }
 
-/// Its reason, if it is one of ours.
+/// The reason, if it is in the table.
 pub fn reason_of(failure: &v1::Failure) -> &'static str {
     reason::find(&failure.domain, &failure.reason).map_or(FOREIGN, |row| row.name)
 }

@@ -1,5 +1,5 @@
-//! What counts and measures: a few atomics each, so that using one costs some nanoseconds wherever
-//! it stands. What belongs together is a family, by label; whoever uses a member often keeps it.
+//! Counters, gauges and histograms: a few atomics each, so that an update costs some nanoseconds. A
+//! family has one series for each combination of label values; frequent users keep a series.
 
 use std::{
     sync::{
@@ -14,11 +14,11 @@ use parking_lot::RwLock;
 use super::set::{Kind, Point, Set, Value};
 use crate::limits;
 
-/// Stands for whatever has no series of its own, because there would be too many.
+/// The label value of the overflow series.
 pub const OTHER: &str = "other";
 
-/// How long calls take, in microseconds: ours are far below what the web's usual bounds can tell
-/// apart, and one that waits for its task may take minutes.
+/// Bounds for the duration of calls, in microseconds: far finer than the web's usual bounds, and up
+/// to minutes for a call that waits for its task.
 pub const CALL_BOUNDS: &[u64] = &[
     500,
     1_000,
@@ -38,7 +38,7 @@ pub const CALL_BOUNDS: &[u64] = &[
     60_000_000,
     300_000_000,
 ];
-/// How long tasks take, and people: up to a day.
+/// Bounds for the duration of tasks and of answers of people: up to a day.
 pub const WORK_BOUNDS: &[u64] = &[
     5_000,
     10_000,
@@ -59,22 +59,22 @@ pub const WORK_BOUNDS: &[u64] = &[
     14_400_000_000,
     86_400_000_000,
 ];
-/// How many at once.
+/// Bounds for numbers of items.
 pub const SIZE_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
-/// What one unit of a metric is.
+/// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Seconds,
     Bytes,
-    /// So many of these.
+    /// A number of these.
     Of(&'static str),
-    /// A yes or no, or a place in a list.
+    /// A boolean, or an enumerated state.
     None,
 }
 
 impl Unit {
-    /// How much of what is recorded is one unit.
+    /// The number of recorded units in one exposed unit.
     pub(super) fn scale(self) -> f64 {
         match self {
             Unit::Seconds => 1e6,
@@ -83,14 +83,14 @@ impl Unit {
     }
 }
 
-/// A metric: its name as OpenTelemetry has it, what it says, and what tells its series apart.
+/// The definition of a metric: its OpenTelemetry name, unit, help and labels.
 #[derive(Clone, Copy, Debug)]
 pub struct Def<const N: usize> {
     pub name: &'static str,
     pub unit: Unit,
     pub help: &'static str,
     pub labels: [&'static str; N],
-    /// Of a histogram, upper ones: microseconds where the unit is seconds.
+    /// Upper bounds of a histogram: microseconds if the unit is seconds.
     pub bounds: &'static [u64],
 }
 
@@ -104,7 +104,7 @@ impl<const N: usize> Def<N> {
         Self { name, unit, help, labels, bounds: &[] }
     }
 
-    /// A time, by these bounds.
+    /// A histogram of durations.
     pub const fn time(
         name: &'static str,
         help: &'static str,
@@ -115,7 +115,7 @@ impl<const N: usize> Def<N> {
     }
 }
 
-/// Only goes up.
+/// A value that only increases.
 #[derive(Clone, Debug, Default)]
 pub struct Counter(Arc<AtomicU64>);
 
@@ -125,7 +125,7 @@ impl Counter {
     }
 }
 
-/// Goes up and down.
+/// A value that increases and decreases.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<AtomicI64>);
 
@@ -134,14 +134,14 @@ impl Gauge {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// One more, for as long as the guard lives.
+    /// Adds one for as long as the guard lives.
     pub fn guard(&self) -> GaugeGuard {
         self.add(1);
         GaugeGuard(self.clone())
     }
 }
 
-/// One of those that a gauge counts.
+/// One unit of a gauge.
 #[derive(Debug)]
 pub struct GaugeGuard(Gauge);
 
@@ -151,7 +151,7 @@ impl Drop for GaugeGuard {
     }
 }
 
-/// How values are spread.
+/// A distribution of values.
 #[derive(Clone, Debug)]
 pub struct Histogram(Arc<Buckets>);
 
@@ -160,13 +160,14 @@ struct Buckets {
     bounds: &'static [u64],
     /// One more than there are bounds.
     counts: Box<[AtomicU64]>,
-    /// Wraps in half a million years of seconds.
+    /// Overflows after half a million years of seconds.
     sum: AtomicU64,
 }
 
 impl Histogram {
     pub fn record(&self, time: Duration) {
-        // To the nearest: cutting would show half a microsecond less of everything.
+        // Rounds to the nearest microsecond: truncation would lose half a microsecond of every
+        // value.
         let nanos = time.as_nanos().saturating_add(500);
         self.put(u64::try_from(nanos / 1000).unwrap_or(u64::MAX));
     }
@@ -182,7 +183,7 @@ impl Histogram {
     }
 }
 
-/// What a family is made of.
+/// An instrument of a family.
 pub trait Cell: Clone + Send + Sync + 'static {
     #[doc(hidden)]
     fn new(bounds: &'static [u64]) -> Self;
@@ -252,7 +253,7 @@ impl<T, const N: usize> Clone for Family<T, N> {
 #[derive(Debug)]
 pub(super) struct Series<T, const N: usize> {
     def: Def<N>,
-    /// By the hash of their labels: a member is found in the time it takes to read them once.
+    /// Sorted by the hash of their labels, so that a look-up reads the labels once.
     cells: RwLock<Vec<Member<T, N>>>,
 }
 
@@ -286,7 +287,7 @@ impl<T: Cell, const N: usize> Family<T, N> {
         Self(series)
     }
 
-    /// Does something with the member of these labels, which is made if there is none.
+    /// Calls `work` with the series of these labels, which is created if necessary.
     pub fn at(&self, labels: [&str; N], work: impl FnOnce(&T)) {
         let cells = self.0.cells.read();
         match find(&cells, labels) {
@@ -298,7 +299,7 @@ impl<T: Cell, const N: usize> Family<T, N> {
         }
     }
 
-    /// The same to keep.
+    /// The series of these labels, to keep.
     pub fn with(&self, labels: [&str; N]) -> T {
         let cells = self.0.cells.read();
         match find(&cells, labels) {
@@ -329,7 +330,7 @@ impl<T: Cell, const N: usize> Family<T, N> {
     }
 }
 
-/// Where the member of these labels is, or would be.
+/// The index of the series of these labels, or the index to insert it at.
 fn find<T, const N: usize>(cells: &[Member<T, N>], labels: [&str; N]) -> Result<usize, usize> {
     let hash = hash(labels);
     let mut at = cells.partition_point(|member| member.hash < hash);
@@ -342,7 +343,7 @@ fn find<T, const N: usize>(cells: &[Member<T, N>], labels: [&str; N]) -> Result<
     Err(at)
 }
 
-/// Quick, and no more: nobody can choose labels so that they meet.
+/// A fast hash without protection against chosen collisions: callers cannot choose labels.
 fn hash<const N: usize>(labels: [&str; N]) -> u64 {
     let mix =
         |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);

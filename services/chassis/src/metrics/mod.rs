@@ -1,9 +1,9 @@
-//! The numbers of one mesh, or of one process that is part of one: what services count and measure
-//! as they go (`instrument`), and what is only looked up when somebody asks. It knows no metric but
-//! those of the process; each service has a file of its own. Shown as text for Prometheus (`text`)
-//! and sent by OTLP (`otlp`, `export`).
+//! The metrics of one process, or of a mesh in one process: instruments that services update
+//! (`instrument`), and observers that run at each collection. Exposed as text for Prometheus
+//! (`text`) and exported by OTLP (`otlp`, `export`). Each service defines its own metrics in a file
+//! of its own. May depend on `net` and `client`.
 //!
-//! No label may hold what callers can make up: ids, principals, texts.
+//! No label may have values that callers choose: ids, principals, texts.
 
 pub mod calls;
 pub mod export;
@@ -37,7 +37,7 @@ const TARGET: Def<2> = Def::new(
     ["service.name", "service.version"],
 );
 
-/// Where numbers are kept. Cheap to clone; all clones are one.
+/// The registry of metrics. Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// Where numbers are kept is no part of what is configured, so that any two are the same.
+/// The registry is no part of a configuration's value, so any two are equal.
 impl PartialEq for Metrics {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -82,7 +82,7 @@ impl PartialEq for Metrics {
 impl Eq for Metrics {}
 
 impl Metrics {
-    /// Of the service of this name.
+    /// The registry of the service of this name.
     pub fn of(service: &str) -> Self {
         Self(Arc::new(Inner {
             service: service.to_owned(),
@@ -92,7 +92,7 @@ impl Metrics {
         }))
     }
 
-    /// The counters of this name: the same for everybody who asks.
+    /// The counters of this definition: every call returns the same ones.
     pub fn counter<const N: usize>(&self, def: &Def<N>) -> Counters<N> {
         self.family(def)
     }
@@ -112,13 +112,13 @@ impl Metrics {
         Family::new(known.downcast().expect("a metric has one kind and one number of labels"))
     }
 
-    /// Asks `look` whenever somebody wants to know; when it says false it is not asked again.
+    /// Calls `look` at every collection, until it returns false.
     pub fn observe(&self, look: impl Fn(&mut Observed) -> bool + Send + Sync + 'static) {
         let mut observers = self.0.observers.lock();
         observers.push(Box::new(look));
     }
 
-    /// Everything as it is now, by name.
+    /// The current values, by name.
     pub fn read(&self) -> Vec<Set> {
         let mut seen = Observed::default();
         process::observe(&mut seen);
@@ -134,23 +134,23 @@ impl Metrics {
         sets.into_values().collect()
     }
 
-    /// The same as Prometheus scrapes it.
+    /// The current values in the text format of Prometheus.
     pub fn text(&self) -> String {
         text::render(&self.read())
     }
 }
 
-/// What is looked up when somebody asks.
+/// Values that observers report at a collection.
 #[derive(Default)]
 pub struct Observed(BTreeMap<&'static str, Set>);
 
 impl Observed {
-    /// As it is now. What is said twice of the same labels is added up.
+    /// Reports a current value. Values of the same labels are added up.
     pub fn gauge<const N: usize>(&mut self, def: &Def<N>, labels: [&str; N], value: f64) {
         self.put(def, Kind::Gauge, labels, value);
     }
 
-    /// What somebody else counts.
+    /// Reports a total that is counted elsewhere.
     pub fn counter<const N: usize>(&mut self, def: &Def<N>, labels: [&str; N], value: f64) {
         self.put(def, Kind::Counter, labels, value);
     }

@@ -1,5 +1,5 @@
-//! The same numbers as OpenTelemetry's protocol has them. Sums are since the start: what was lost
-//! on the way is in the next one.
+//! Metrics as OTLP messages. Sums are cumulative since the start: a lost export is repaired by the
+//! next one.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::{
 
 use super::set::{Kind, Point, Set, Value};
 
-/// One export of all there is. `resource` says who sends it.
+/// One export of all metrics. `resource` has the attributes of the sender.
 pub(super) fn request(
     sets: &[Set],
     resource: &[(String, String)],
@@ -23,7 +23,7 @@ pub(super) fn request(
     now: SystemTime,
 ) -> ExportMetricsServiceRequest {
     let time = Time { since: nanos(since), now: nanos(now) };
-    // Said by the resource.
+    // The resource has it.
     let sets = sets.iter().filter(|set| set.name != super::TARGET.name && !set.points.is_empty());
     let scope = InstrumentationScope {
         name: "faultline".to_owned(),
@@ -103,7 +103,7 @@ fn histogram(set: &Set, point: &Point, time: Time) -> Option<HistogramDataPoint>
 
 fn attributes(set: &Set, point: &Point) -> Vec<KeyValue> {
     let pairs = set.labels.iter().zip(&point.labels);
-    // Nothing to say is said by leaving it out, as Prometheus takes an empty label.
+    // An empty label is left out: Prometheus regards both as the same.
     pairs.filter(|(_, value)| !value.is_empty()).map(|(key, value)| attribute(key, value)).collect()
 }
 

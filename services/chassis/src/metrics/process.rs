@@ -1,5 +1,5 @@
-//! What the process takes of its machine, read from /proc when somebody asks. Where there is no
-//! /proc, nothing is said.
+//! Resource usage of the process, read from /proc at each collection. Empty on systems without
+//! /proc.
 
 use std::{fs, time::Duration};
 
@@ -8,7 +8,7 @@ use super::{
     instrument::{Def, Unit},
 };
 
-/// What /proc counts CPU time in: Linux shows everybody 100 ticks a second.
+/// The unit of CPU time in /proc: Linux reports 100 ticks a second.
 const TICK: Duration = Duration::from_millis(10);
 
 const CPU: Def<1> =
@@ -41,10 +41,10 @@ pub(super) fn observe(seen: &mut Observed) {
     }
 }
 
-/// CPU time as user and as system, and when it started after the machine did.
+/// CPU time in user and in system mode, and the time of the start since the boot.
 fn times() -> Option<(Duration, Duration, Duration)> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in brackets may hold anything, so fields count from behind it.
+    // The name in brackets may contain anything, so the fields are counted from its end.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let user: u32 = fields.nth(11)?.parse().ok()?;
     let system: u32 = fields.next()?.parse().ok()?;
@@ -53,7 +53,7 @@ fn times() -> Option<(Duration, Duration, Duration)> {
     Some((TICK * user, TICK * system, started))
 }
 
-/// When the machine started, in seconds since 1970.
+/// The boot time, in seconds since 1970.
 fn booted() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()

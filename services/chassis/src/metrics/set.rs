@@ -1,4 +1,4 @@
-//! One metric as it was at a moment: what the exposition for Prometheus and OTLP are both made of.
+//! A snapshot of one metric, from which the Prometheus text and the OTLP export are made.
 
 use super::instrument::{Def, Unit};
 
@@ -20,7 +20,7 @@ pub struct Set {
     pub points: Vec<Point>,
 }
 
-/// One series: the values of its labels, in their order, and its own.
+/// One series: the values of its labels, in order, and its own value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     pub labels: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Point {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Number(f64),
-    /// One count more than bounds, each of its own bucket only.
+    /// One count more than bounds; each count is of its own bucket only.
     Histogram {
         bounds: Vec<f64>,
         counts: Vec<u64>,
@@ -44,7 +44,7 @@ impl Set {
         Self { name, unit, help, kind, labels: def.labels.to_vec(), points: Vec::new() }
     }
 
-    /// What Prometheus calls it: underscores for dots, the unit and what it is behind it.
+    /// The name in Prometheus: underscores for dots, then the unit and the suffix of the kind.
     pub fn prometheus_name(&self) -> String {
         let mut name = self.name.replace('.', "_");
         name.push_str(match self.unit {
@@ -58,7 +58,7 @@ impl Set {
         name
     }
 
-    /// What OpenTelemetry calls its unit.
+    /// The unit in UCUM, as OpenTelemetry uses it.
     pub fn ucum(&self) -> String {
         match self.unit {
             Unit::Seconds => "s".to_owned(),

@@ -1,4 +1,4 @@
-//! The text that Prometheus scrapes, version 0.0.4.
+//! The text format of Prometheus, version 0.0.4.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::set::{Kind, Set, Value};
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All of it.
+/// Renders all metrics.
 pub fn render(sets: &[Set]) -> String {
     let mut out = String::with_capacity(16 * 1024);
     for set in sets.iter().filter(|set| !set.points.is_empty()) {

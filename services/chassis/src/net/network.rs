@@ -1,6 +1,6 @@
-//! A network inside this process: what the machine's is to processes, it is to services that run
-//! in one. Addresses mean the same, so nothing above knows which of the two it is on, but they are
-//! nobody else's: tests that run side by side cannot meet. Who makes none is on the machine's.
+//! An in-process network: connections between the services of one process without sockets of the
+//! machine. Addresses have the usual form, so no other code depends on the kind of network. Each
+//! test can have a network of its own, and tests that run in parallel share no port.
 
 use std::{collections::HashMap, io, net::SocketAddr, sync::Arc};
 
@@ -14,29 +14,30 @@ use tokio_util::either::Either;
 
 use crate::limits;
 
-/// Cheap to clone; clones are the same network.
+/// An in-process network. Cheap to clone; clones are the same network.
 #[derive(Clone, Debug, Default)]
 pub struct Network(Arc<Mutex<Ports>>);
 
-/// Who listens where.
+/// The listeners by address. Changed by binding and by dropping a listener, under the network's
+/// mutex.
 #[derive(Debug, Default)]
 struct Ports {
     open: HashMap<SocketAddr, mpsc::Sender<DuplexStream>>,
-    /// The last that was given to somebody who took any.
+    /// The last port given to a listener on port 0.
     last: u16,
 }
 
-/// One connection, by the machine's network or by ours.
+/// A connection on the machine's network or on an in-process network.
 pub(crate) type Wire = Either<TcpStream, DuplexStream>;
 
-/// What waits for connections, on either.
+/// A listening socket on either network.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpListener),
     Inside(Inside),
 }
 
-/// What waits on ours. Its address is free again when it is dropped.
+/// A listener on an in-process network. Dropping it frees its address.
 #[derive(Debug)]
 pub(crate) struct Inside {
     network: Network,
@@ -63,7 +64,7 @@ impl Network {
         Ok(Inside { network: self.clone(), address, coming })
     }
 
-    /// The near end of a new connection to whoever listens at `address`.
+    /// Connects to the listener at `address` and returns the client's end.
     pub(crate) async fn connect(&self, address: SocketAddr) -> io::Result<DuplexStream> {
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let knock = self.ports().open.get(&address).cloned().ok_or_else(refused)?;
@@ -77,7 +78,7 @@ impl Network {
     }
 }
 
-/// Two are equal when they are one.
+/// Equality is identity.
 impl PartialEq for Network {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -93,7 +94,7 @@ impl Drop for Inside {
 }
 
 impl Socket {
-    /// On the machine's network when none is given.
+    /// Without a network it binds on the machine's.
     pub(crate) async fn bind(network: Option<&Network>, address: SocketAddr) -> io::Result<Self> {
         match network {
             Some(network) => network.bind(address).map(Socket::Inside),
@@ -108,7 +109,8 @@ impl Socket {
         }
     }
 
-    /// The next connection, and whose it is. Those of our own network come from where they go.
+    /// The next connection, and the peer's address. An in-process connection has the address of the
+    /// listener.
     pub(crate) async fn accept(&mut self) -> io::Result<(Wire, SocketAddr)> {
         match self {
             Socket::Tcp(tcp) => {

@@ -1,18 +1,18 @@
-//! Name resolution: the system's, or a function that replaces it in tests.
+//! Name resolution of coordinators: the system's resolver, or a function that replaces it in tests.
 
 use std::{fmt, io, net::SocketAddr, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use tokio::net::lookup_host;
 
-/// Names to addresses, by other means than the system's. Cheap to clone.
+/// Resolves a host name to socket addresses. Cheap to clone.
 #[derive(Clone)]
 pub struct Resolver(Arc<Look>);
 
 type Look = dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
 
 impl Resolver {
-    /// Answers as `look` does.
+    /// A resolver that calls `look`.
     pub fn new<F, A>(look: F) -> Self
     where
         F: Fn(&str, u16) -> A + Send + Sync + 'static,
@@ -43,7 +43,7 @@ impl fmt::Debug for Resolver {
     }
 }
 
-/// Two are equal when they are one.
+/// Equality is identity.
 impl PartialEq for Resolver {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

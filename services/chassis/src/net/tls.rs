@@ -1,5 +1,5 @@
-//! TLS from files: what a listener shows and whom a dialler trusts. One provider, named here and
-//! nowhere left to a default of the process.
+//! TLS from PEM files: the certificate of a listener and the roots of a client. The crypto provider
+//! is named here, never taken from a default of the process.
 
 mod no_verify;
 
@@ -20,21 +20,21 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use tokio_rustls::client::TlsStream;
 
-/// What a connection may speak once it is encrypted.
+/// The protocols that ALPN offers.
 pub(crate) const H2: &[u8] = b"h2";
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
 
-/// The certificate that a listener shows.
+/// The certificate of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Files {
-    /// PEM: the certificate, then those that lead to its root.
+    /// PEM: the certificate, then its intermediate certificates.
     pub cert: PathBuf,
     /// PEM: the private key of the first certificate.
     pub key: PathBuf,
 }
 
-/// Which file cannot be used, and why.
+/// The file that cannot be used, and the problem.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("TLS needs both `cert` and `key`: name a PEM file each")]
@@ -51,7 +51,7 @@ pub enum Error {
 }
 
 impl Files {
-    /// What makes a listener speak TLS, with HTTP/2 and HTTP/1.1 inside.
+    /// The TLS acceptor of a listener, with HTTP/2 and HTTP/1.1 by ALPN.
     pub fn acceptor(&self) -> Result<TlsAcceptor, Error> {
         if self.cert.as_os_str().is_empty() || self.key.as_os_str().is_empty() {
             return Err(Error::Half);
@@ -73,23 +73,23 @@ impl Files {
     }
 }
 
-/// The roots that a peer's certificate must lead to.
+/// The root certificates that a peer's certificate must lead to.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// None: what the system trusts.
+    /// None: the system's roots.
     only: Option<Arc<RootCertStore>>,
-    /// Whoever answers.
+    /// Accepts any certificate.
     no_verify: bool,
 }
 
 impl Trust {
-    /// What this machine trusts; `SSL_CERT_FILE` and `SSL_CERT_DIR` may say otherwise. They are
-    /// read when a peer is first verified.
+    /// The roots of this machine; `SSL_CERT_FILE` and `SSL_CERT_DIR` override them. They are read
+    /// when a peer is first verified.
     pub fn system() -> Self {
         Self::default()
     }
 
-    /// The certificates in `ca` and no others; without it, what the system trusts.
+    /// Only the certificates in `ca`; without it, the system's roots.
     pub fn with_ca(ca: Option<&Path>) -> Result<Self, Error> {
         let Some(path) = ca else { return Ok(Self::system()) };
         let mut roots = RootCertStore::empty();
@@ -101,18 +101,18 @@ impl Trust {
         Ok(Self { only: Some(Arc::new(roots)), no_verify: false })
     }
 
-    /// Whoever answers, for databases whose certificate nobody has signed. It keeps out who only
-    /// listens.
+    /// Accepts any certificate, for databases with a self-signed one. The traffic is encrypted, but
+    /// an active attacker can read it.
     pub fn no_verify() -> Self {
         Self { only: None, no_verify: true }
     }
 
-    /// What encrypts a stream that is there already, for protocols that begin in the clear.
+    /// Encrypts an established stream, for protocols that begin in plain text (STARTTLS).
     pub fn connector(&self) -> Connector {
         Connector(TlsConnector::from(Arc::new(self.client(&[]))))
     }
 
-    /// How a dialler speaks TLS that trusts these and offers `protocols`.
+    /// The client configuration that trusts these roots and offers `protocols`.
     pub(crate) fn client(&self, protocols: &[&[u8]]) -> ClientConfig {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -129,12 +129,12 @@ impl Trust {
     }
 }
 
-/// Encrypts streams.
+/// A TLS client for established streams.
 #[derive(Clone)]
 pub struct Connector(TlsConnector);
 
 impl Connector {
-    /// `host` is who the peer must show to be.
+    /// `host` is the name that the peer's certificate must have.
     pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -148,7 +148,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Read once: there are more than a hundred of them.
+/// Read once: a system has more than a hundred root certificates.
 fn system_roots() -> Arc<RootCertStore> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let read = || {

@@ -1,7 +1,6 @@
-//! A connection whose peer has to read what is sent to it. One that takes nothing for too long
-//! while something waits is cut: bodies are not even polled then, so nothing above could notice.
-//! Whoever answers may be warned some time before, to have a last word ready should the peer
-//! return.
+//! Write timeout of a connection: a peer that takes no bytes while some wait is disconnected. hyper
+//! does not poll a response body without room (flow control), so no layer above could notice. A
+//! warning before the timeout lets a handler prepare a last event for a peer that returns.
 
 use std::{
     error::Error as StdError,
@@ -25,17 +24,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error_chain::causes;
 
-/// How its text begins. It is known by that: of an error of the connection HTTP/2 keeps the text
-/// only.
+/// The beginning of the error's text. HTTP/2 keeps only the text of a connection error, so the
+/// error is recognised by it.
 const STALLED: &str = "the peer took no bytes for";
 
-/// Why the connection was cut: nothing was taken for this long.
+/// The connection was closed: the peer took nothing for this long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{STALLED} {0:?}")]
 pub struct Stalled(pub Duration);
 
 impl Stalled {
-    /// What it says, if it is among the causes of an error, whatever was put around it.
+    /// The text of this error, if it is anywhere in an error chain.
     pub fn find_in(error: &(dyn StdError + 'static)) -> Option<String> {
         causes(error).map(|cause| cause.to_string()).find_map(|text| {
             let at = text.find(STALLED)?;
@@ -44,8 +43,8 @@ impl Stalled {
     }
 }
 
-/// Tells those who answer on a connection that its peer does not read. Each stall is told to those
-/// who were there before it.
+/// Warns the handlers on a connection that its peer does not read. A stall cancels the tokens that
+/// were taken before it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warning(Arc<Signals>);
 
@@ -61,7 +60,7 @@ impl Warning {
         self.0.next_stall.lock().clone()
     }
 
-    /// Whether bytes wait at this moment for the peer to take them.
+    /// Whether bytes wait for the peer at this moment.
     pub(crate) fn is_blocked(&self) -> bool {
         self.0.is_blocked.load(Ordering::Relaxed)
     }
@@ -78,11 +77,11 @@ impl Warning {
 #[derive(Debug)]
 pub(crate) struct Impatient<S> {
     inner: S,
-    /// How long the peer may take nothing; none: for ever.
+    /// Longest time without progress after the warning; none: no limit.
     patience: Option<Duration>,
-    /// What is told when, before the patience even begins.
+    /// The time without progress before the warning, and its receiver.
     warning: Option<(Duration, Warning)>,
-    /// Set while the peer takes nothing.
+    /// Runs while the peer takes nothing.
     alarm: Option<Alarm>,
 }
 
@@ -97,7 +96,7 @@ impl<S> Impatient<S> {
         Self { inner, patience, warning: None, alarm: None }
     }
 
-    /// Warns after so much time, and is patient from then on.
+    /// Warns after this time without progress. The write timeout begins with the warning.
     pub(crate) fn warning(self, after: Duration, warning: Warning) -> Self {
         Self { warning: Some((after, warning)), ..self }
     }

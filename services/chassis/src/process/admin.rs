@@ -1,6 +1,6 @@
-//! The operator's port of one process: probes for whoever runs it, and its numbers for whoever
-//! watches it. Nobody is asked for a token: it says nothing of tasks and callers, and probes have
-//! none. It answers to the very end, so that a process that leaves can say so.
+//! The admin port of one process: liveness, readiness and startup probes, and metrics. Without
+//! authentication: it reveals nothing of tasks and callers, and probes have no token. It answers
+//! until the process exits, so that a draining process can report that it is not ready.
 
 use std::{
     net::SocketAddr,
@@ -28,14 +28,14 @@ use crate::{
     server::{self, BindError, Bounds, Hosts, Listener, Quotas, Resource},
 };
 
-/// The answer to a request that came under a foreign name, as DNS rebinding makes a browser send.
+/// The response to a request with a foreign host name, as in DNS rebinding.
 const FOREIGN_HOST: &str =
     "this port is bound to loopback: use localhost or a loopback address as the host\n";
 
-/// Why a process is not ready; `Ok` when it is.
+/// The reason for which a process is not ready; `Ok` if it is.
 pub type Ready = Result<(), &'static str>;
 
-/// How a process is, as probes ask. Cheap to clone; all clones are one.
+/// The state that probes read. The service sets it. Cheap to clone; all clones share their state.
 #[derive(Clone, Default)]
 pub struct Probes(Arc<Inner>);
 
@@ -46,14 +46,13 @@ struct Inner {
 }
 
 impl Probes {
-    /// It has started: whatever it needs is open and read. From now on `look` says whether it is of
-    /// use.
+    /// Marks the process as started. From now on `look` decides whether it is ready.
     pub fn mark_started(&self, look: impl Fn() -> Ready + Send + Sync + 'static) {
-        // It starts once; whoever says so again changes nothing.
+        // Only the first call counts.
         let _ = self.0.look.set(Box::new(look));
     }
 
-    /// It goes, and should be given nothing more.
+    /// Marks the process as leaving: it should get no more traffic.
     pub fn mark_leaving(&self) {
         self.0.leaving.store(true, Ordering::Relaxed);
     }
@@ -70,7 +69,7 @@ impl Probes {
     }
 }
 
-/// The port, bound.
+/// The bound admin port.
 pub struct Admin {
     listener: Listener,
     metrics: Metrics,
@@ -87,14 +86,14 @@ impl Admin {
         Ok(Self { listener, metrics, probes })
     }
 
-    /// The address it listens on, with the port it really got.
+    /// The address it listens on, with the assigned port.
     pub fn addr(&self) -> SocketAddr {
         self.listener.addr()
     }
 
-    /// Serves for as long as it is polled.
+    /// Serves for as long as the future is polled.
     pub async fn serve(self) {
-        // On loopback nobody is asked for a credential, so DNS rebinding is to be kept out.
+        // A loopback port is unauthenticated, so DNS rebinding must be prevented.
         let hosts = Hosts::for_loopback("admin", self.listener.addr());
         let state = Arc::new((self.metrics, self.probes, hosts));
         let router = Router::new().fallback(answer).with_state(state);
@@ -102,7 +101,7 @@ impl Admin {
     }
 }
 
-/// Quotas of the admin port, which is unauthenticated and has few clients.
+/// Limits of the admin port, which is unauthenticated and has few clients.
 fn bounds() -> Bounds {
     let unread = (limits::UNREAD_BYTES_PER_ADDRESS_MAX, limits::UNREAD_BYTES_MAX);
     let few = (limits::ADMIN_CONNECTIONS_PER_ADDRESS_MAX, limits::ADMIN_CONNECTIONS_MAX);
@@ -110,7 +109,7 @@ fn bounds() -> Bounds {
         .with(Resource::Connection, few.0, few.1)
         .with(Resource::Stream, few.0, few.1)
         .with(Resource::UnreadBytes, unread.0, unread.1);
-    // Bodies are not read at all, so there is no budget for them.
+    // Bodies are not read, so there is no budget for them.
     Bounds::public(limits, 0, limits::IDLE_CONNECTION)
 }
 
@@ -127,7 +126,7 @@ fn look_up(shared: &Shared, request: &Request) -> Response<Body> {
             Ok(()) => metrics_response(metrics),
             Err(_) => return plain(StatusCode::FORBIDDEN, FOREIGN_HOST),
         },
-        // That it answers at all is the answer.
+        // Any answer is a sign of life.
         "/livez" => probed(Ok(())),
         "/readyz" => probed(probes.ready()),
         "/startupz" => probed(probes.startup()),
@@ -143,7 +142,7 @@ fn look_up(shared: &Shared, request: &Request) -> Response<Body> {
     }
 }
 
-/// The numbers, as Prometheus scrapes them.
+/// The metrics in the text format of Prometheus.
 pub fn metrics_response(metrics: &Metrics) -> Response<Body> {
     let mut response = Response::new(Body::from(metrics.text()));
     let headers = response.headers_mut();

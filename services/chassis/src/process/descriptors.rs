@@ -1,5 +1,5 @@
-//! How many files and sockets the process may have open. Systems start with a soft limit for the
-//! sake of programs that cannot count beyond it; every connection here takes one.
+//! The limit of open file descriptors. Systems set a low soft limit for programs that use `select`;
+//! here every connection takes a descriptor.
 
 /// Raises the soft limit to the hard one.
 pub fn raise_limit() {

@@ -1,5 +1,4 @@
-//! The exit code of a process, as a number a script can branch on. The numbers are those of
-//! sysexits.
+//! Exit codes: numbers of sysexits on which a script can branch.
 
 use std::{error::Error, fmt, io, iter::successors, process::ExitCode};
 
@@ -8,7 +7,7 @@ use tonic::Code;
 
 use crate::{auth::token_file, config, net::tls};
 
-/// A code of a process.
+/// An exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit(u8);
 
@@ -22,19 +21,19 @@ impl Exit {
     pub const RETRYABLE: Exit = Exit(75);
     pub const DENIED: Exit = Exit(77);
     pub const CONFIG: Exit = Exit(78);
-    /// As a shell reports a process that SIGINT ended.
+    /// The code that a shell reports for a process ended by SIGINT.
     pub const INTERRUPTED: Exit = Exit(130);
 
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// Of a call that failed, or a task that did.
+    /// The code for a failed call or task.
     pub fn of_failure(failure: &Failure) -> Self {
         Self::of(failure.code(), failure.may_retry())
     }
 
-    /// Of a failure that says nothing but its reason.
+    /// The code for a failure of which only the reason is known.
     pub fn of_row(row: &Reason) -> Self {
         Self::of(row.code, row.retry.may_retry())
     }
@@ -61,8 +60,8 @@ impl Exit {
         }
     }
 
-    /// Of an error that keeps a service from starting. A failure in its chain of sources decides;
-    /// an address that is taken or a disk that is away is no mistake of the configuration.
+    /// The code for an error that keeps a service from starting. A failure in the error chain
+    /// decides; an occupied address or an unavailable disk is no mistake in the configuration.
     pub fn of_start(error: &(dyn Error + 'static)) -> Self {
         let chain = || successors(Some(error), |error| (*error).source());
         if let Some(failure) = chain().find_map(|error| error.downcast_ref()) {

@@ -8,16 +8,16 @@ use crate::{config::Environment, telemetry};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// What is logged, such as `info` or `faultline_coordinator=debug`. Default: lifecycle and
-    /// whatever an operator has to know.
+    /// Log filter, such as `info` or `faultline_coordinator=debug`. Default: the lifecycle and
+    /// everything that an operator has to know.
     pub filter: Option<String>,
     /// One JSON object a line instead of text. Default: false.
     pub json: bool,
-    /// Where spans go by OTLP, such as `http://127.0.0.1:4317`. The standard variables of
-    /// OpenTelemetry say how, and may say otherwise. Default: nowhere.
+    /// OTLP endpoint for spans, such as `http://127.0.0.1:4317`. The standard `OTEL_` variables set
+    /// the details and override it. Default: no export.
     pub otlp_endpoint: Option<String>,
-    /// Whether spans that end in error go there although their trace was not sampled: each alone,
-    /// without what lies above it. Default: false.
+    /// Whether spans that end in error are exported although their trace is not sampled, each
+    /// without its parents. Default: false.
     pub keep_errors: bool,
     /// Whether spans of agents also have the attributes of OpenInference. Default: false.
     pub openinference: bool,

@@ -1,6 +1,6 @@
 //! One long-running process around a service: logs and OTLP, signals and graceful shutdown, the
-//! admin port with metrics and probes, and the exit code. The roles of the binary and workers that
-//! users write run in it alike.
+//! admin port with metrics and probes, and the exit code. All roles of the binary, and workers
+//! written by users, run in it. May depend on every other folder.
 
 pub mod admin;
 pub mod descriptors;
@@ -37,15 +37,15 @@ use crate::{
     telemetry::{self, Telemetry},
 };
 
-/// How long a service waits for another before the log says so.
+/// Waiting time of a service for another before the log reports it.
 const WAIT_WARNING_AFTER: Duration = Duration::from_secs(2);
-/// The pauses between two looks at the other service.
+/// The pauses between two checks of the other service.
 const POLL: Backoff =
     Backoff::new(Duration::from_millis(10), Duration::from_millis(250)).without_jitter();
-/// How much longer than its drain a process may take before it is cut off.
+/// The time that a process may take beyond its drain before it is stopped.
 const DRAIN_SLACK: Duration = Duration::from_millis(500);
 
-/// Why a process cannot start, apart from the service in it.
+/// The reason for which a process cannot start, apart from its service.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -58,7 +58,7 @@ pub enum Error {
     Admin(#[from] BindError),
 }
 
-/// A process that was configured and not started.
+/// A configured process that has not started.
 pub struct Process {
     metrics: Metrics,
     telemetry: telemetry::Options,
@@ -70,8 +70,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process of a service of this name, with its section `[log]` and the address of its admin
-    /// port. `env` is read for the variables of OpenTelemetry.
+    /// The process of the service of this name, with its `[log]` section and the address of its
+    /// admin port. `env` is read for the `OTEL_` variables.
     pub fn new(service: &str, log: Log, admin: Option<SocketAddr>, env: &Environment) -> Self {
         let mut passed_over = Vec::new();
         let endpoint = log.otlp_endpoint.as_deref();
@@ -81,12 +81,12 @@ impl Process {
         Self { metrics, telemetry, admin, otlp, passed_over, drain_delay: Duration::ZERO }
     }
 
-    /// Where the service in it keeps its metrics.
+    /// The registry of the service's metrics.
     pub fn metrics(&self) -> Metrics {
         self.metrics.clone()
     }
 
-    /// How long the service goes on as before after the signal to leave.
+    /// Sets how long the service keeps serving after the signal to leave.
     pub fn drain_delay(self, drain_delay: Duration) -> Self {
         Self { drain_delay, ..self }
     }
@@ -124,11 +124,11 @@ impl Process {
     }
 }
 
-/// A process with everything started but its service.
+/// A process in which everything has started but its service.
 pub struct Started {
     drain: Drain,
     probes: Probes,
-    /// How long the service may take to leave.
+    /// The time that the service may take to leave.
     patience: Duration,
     telemetry: Telemetry,
     exporting: Option<Exporting>,
@@ -136,18 +136,18 @@ pub struct Started {
 }
 
 impl Started {
-    /// Starts at the first signal to leave.
+    /// Signalled by the first signal to leave.
     pub fn drain(&self) -> Drain {
         self.drain.clone()
     }
 
-    /// For the service, to tell when it has started and whether it is ready.
+    /// The probes, on which the service marks when it has started and whether it is ready.
     pub fn probes(&self) -> Probes {
         self.probes.clone()
     }
 
-    /// Runs the service until it ends, which it should soon after the drain starts, and then sends
-    /// what telemetry is left.
+    /// Runs the service until it ends, which it should soon after the drain starts, and then
+    /// exports the remaining telemetry.
     pub async fn run<E>(self, service: impl Future<Output = Result<(), E>>) -> Result<Exit, E> {
         let ended = cut_off(&self.drain, self.patience, service).await;
         if let Some(exporting) = self.exporting {
@@ -158,8 +158,8 @@ impl Started {
     }
 }
 
-/// Bounds the drain. A service that has to be cut off did not leave in order, and the exit code
-/// says so.
+/// Bounds the drain. A service that has to be stopped did not shut down gracefully, and the exit
+/// code shows it.
 async fn cut_off<E>(
     drain: &Drain,
     patience: Duration,
@@ -188,15 +188,15 @@ fn drain_on_signal(drain: Drain) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the line that scripts wait for, at once whatever stdout is.
+/// Prints the line that scripts wait for, and flushes it.
 pub fn print_ready_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
 }
 
-/// Polls a condition, and logs a warning that names it when it takes long. Returns `false` if
-/// `drain` starts first.
+/// Polls a condition, and logs a warning with `what` when it takes long. Returns `false` if `drain`
+/// starts first.
 pub async fn wait_until<F>(drain: &Drain, what: &str, mut is_so: impl FnMut() -> F) -> bool
 where
     F: Future<Output = bool>,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The signals that ask a process to end. Made before the first one is awaited, so that none is
+/// The signals that ask a process to end. Create it before the first wait, so that no signal is
 /// missed.
 pub struct Signals(imp::Signals);
 

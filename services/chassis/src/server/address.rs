@@ -1,4 +1,4 @@
-//! Addresses of clients: which of them share a limit, and which are exempt from it.
+//! Client addresses: the group of addresses that shares a quota, and the ranges that are exempt.
 
 use std::{
     fmt,
@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A client with one IPv6 address usually has the whole network of this length.
+/// A client with one IPv6 address usually owns the network of this length.
 const IPV6_SHARED_BITS: u8 = 64;
 
 /// An address or a network in CIDR notation: `10.0.0.7`, `10.0.0.0/8`, `fd00::/8`.

@@ -1,5 +1,5 @@
-//! The layer that authenticates every call of the coordinator's port and asks a table whether the
-//! caller may make it. The caller's [`Identity`] goes on with the request.
+//! The layer that authenticates every call of the coordinator's port and authorises it by a
+//! function. The caller's [`Identity`] becomes an extension of the request.
 
 use std::{
     sync::Arc,
@@ -17,17 +17,17 @@ use crate::{
     grpc::body,
 };
 
-/// Probes have no token; they learn only whether the coordinator serves.
+/// Probes have no token. They learn only whether the coordinator serves.
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
-/// Whether a known caller may make this call.
+/// Decides whether a known caller may make this call.
 pub type Authorize = fn(&Identity, &Parts) -> Result<(), Failure>;
 
 /// Authenticates and authorises every call.
 #[derive(Clone, Debug)]
 pub struct CredentialLayer {
     credentials: Arc<Credentials>,
-    /// Beginnings of paths that need no credential, beside those of health.
+    /// Prefixes of paths that need no credential, beside the health service.
     open: &'static [&'static str],
     authorize: Authorize,
 }

@@ -1,5 +1,5 @@
-//! The state of one connection that its requests share: the address of the peer, its part of the
-//! listener's limits, and when the connection was last used.
+//! The state of one connection that its requests share: the client's address with its quotas, and
+//! the time of the last use.
 
 use std::{
     sync::{
@@ -21,22 +21,23 @@ use super::{
 };
 use crate::{limits, net::write_stall::Warning};
 
-/// One connection, as its requests see it.
+/// One connection, shared by its requests and its accept task. The counters are atomic. It lives as
+/// long as the connection or one of its streams.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) warning: Warning,
     address: Arc<Address>,
-    /// Bytes of its requests that wait for the rest of their body, and how many there may be.
+    /// Bytes of incomplete request bodies, and their limit.
     buffered: AtomicUsize,
     buffered_max: usize,
-    /// Open streams in the lower half, and how many there ever were in the upper.
+    /// Open streams in the lower half, and all streams so far in the upper.
     streams: AtomicU64,
-    /// Unread answers of the current period and of the one before, which take turns.
+    /// Unread responses of the current and of the previous period; the periods alternate.
     unread: [AtomicUsize; 2],
     period: AtomicUsize,
-    /// Charges for answers that ended while the peer took nothing: HTTP/2 keeps their headers.
+    /// Charges for responses that ended while the peer took nothing: HTTP/2 keeps their headers.
     blocked: Mutex<Vec<QuotaPermit>>,
-    /// Cancelled when the peer has too many of those.
+    /// Cancelled when those charges exceed the quota.
     overrun: CancellationToken,
 }
 
@@ -74,7 +75,7 @@ impl Connection {
         Ok(OpenStream { connection: Arc::clone(self), _taken: taken })
     }
 
-    /// Counts an answer as unread until the guard is dropped.
+    /// Counts a response as unread until the guard is dropped.
     pub(super) fn unread(self: &Arc<Self>, bytes: usize) -> Result<Unread, Failure> {
         let taken = self.address.acquire(Resource::UnreadBytes, bytes)?;
         let period = self.period.load(Relaxed) % 2;
@@ -82,8 +83,8 @@ impl Connection {
         Ok(Unread { connection: Arc::clone(self), period, _taken: taken })
     }
 
-    /// Charges an answer whose stream has ended while the peer took nothing. A peer without room
-    /// for it loses its connection.
+    /// Charges a response whose stream ended while the peer took nothing. Above its quota the peer
+    /// loses the connection.
     fn charge_blocked(&self) {
         let mut blocked = self.blocked.lock();
         match self.address.acquire(Resource::UnreadBytes, limits::BLOCKED_ANSWER_BYTES) {
@@ -92,8 +93,8 @@ impl Connection {
         }
     }
 
-    /// Returns when an answer has been unread for this long, and at the latest after twice as long;
-    /// at once when the peer has more unread answers than its address may have.
+    /// Returns when a response has been unread for this long, and at the latest after twice as
+    /// long; at once when the unread responses exceed the quota of the address.
     pub(super) async fn neglected(&self, patience: Duration) {
         loop {
             let period = sleep_until(Instant::now() + patience);
@@ -111,11 +112,11 @@ impl Connection {
         }
     }
 
-    /// Returns when no stream was open for so long.
+    /// Returns when no stream was open for this long.
     pub(super) async fn idle(&self, idle: Duration) {
         let (mut seen, mut since) = (self.streams.load(Relaxed), Instant::now());
         loop {
-            // Twice as often as needed: a connection is closed within one and a half times.
+            // Half the interval: a connection is closed within one and a half times `idle`.
             sleep_until(Instant::now() + idle / 2).await;
             let now = self.streams.load(Relaxed);
             let is_unused = now == seen && now.is_multiple_of(STARTED);
@@ -128,7 +129,7 @@ impl Connection {
     }
 }
 
-/// A stream that is open.
+/// An open stream.
 pub(super) struct OpenStream {
     connection: Arc<Connection>,
     _taken: QuotaPermit,
@@ -143,7 +144,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// An answer that waits to be read.
+/// An unread response.
 pub(super) struct Unread {
     connection: Arc<Connection>,
     period: usize,
@@ -156,17 +157,17 @@ impl Drop for Unread {
     }
 }
 
-/// The account of the address that the request answered here came from. None outside of a server.
+/// The client of the current request. None outside of a server.
 pub fn client() -> Option<Client> {
     streams::connection().map(Client)
 }
 
-/// The client that sent the request that is being answered.
+/// The client that sent the current request.
 #[derive(Clone, Debug)]
 pub struct Client(Arc<Connection>);
 
 impl Client {
-    /// Takes one of a kind, unless the address or all together have too many.
+    /// Acquires one unit, unless the quota of the address or the total is exhausted.
     pub fn acquire(&self, kind: Resource) -> Result<QuotaPermit, Failure> {
         self.0.address.acquire(kind, 1)
     }
@@ -178,13 +179,12 @@ impl Client {
     }
 }
 
-/// Takes one of a kind for the request that is being answered here. Nothing is counted outside of
-/// a server.
+/// Acquires one unit for the client of the current request. Nothing is counted outside of a server.
 pub fn acquire(kind: Resource) -> Result<Option<QuotaPermit>, Failure> {
     client().map(|client| client.acquire(kind)).transpose()
 }
 
-/// Room in the budget for buffered bytes, of a connection, its address and the process together.
+/// Reserved room in the budget for buffered bytes: of the connection, its address and the process.
 #[derive(Debug, Default)]
 pub struct ReservedBytes(Option<Room>);
 
@@ -195,7 +195,7 @@ struct Room {
 }
 
 impl ReservedBytes {
-    /// Reserves room for the request that is being answered here.
+    /// Reserves room for the current request.
     pub fn new(bytes: usize) -> Result<Self, Failure> {
         let Some(client) = client() else { return Ok(Self(None)) };
         let mut reserved = client.reserve(Resource::BufferedBytes)?;
@@ -214,7 +214,7 @@ impl ReservedBytes {
         Ok(())
     }
 
-    /// Reserves so many bytes in place of those that are reserved.
+    /// Changes the reservation to this many bytes.
     pub(super) fn resize(&mut self, bytes: usize) -> Result<(), Failure> {
         let Some(room) = &mut self.0 else { return Ok(()) };
         let now = room.taken.amount();
@@ -231,7 +231,7 @@ impl ReservedBytes {
         self.0.as_ref().map_or(0, |room| room.taken.amount())
     }
 
-    /// Keeps the room for as long as the bytes are kept.
+    /// Ties the reservation to the bytes: dropping the last of them releases it.
     pub fn attach_to(self, bytes: Bytes) -> Bytes {
         match self.0 {
             Some(_) => Bytes::from_owner(Held { bytes, _reserved: self }),

@@ -1,6 +1,6 @@
-//! The layer that keeps browsers off a gRPC port: cross-site request forgery (CSRF). A web page can
-//! make a browser send HTTP/1.1, or any request with a content type of a form; none of that is
-//! gRPC, and every request that a page sends across sites carries `Origin`.
+//! CSRF protection of a gRPC port. A web page can make a browser send HTTP/1.1, or any request with
+//! a content type of a form; none of that is gRPC, and every cross-site request of a page carries
+//! `Origin`.
 
 use std::task::{Context, Poll};
 
@@ -16,7 +16,7 @@ use super::charge_until_read;
 
 const GRPC: &[u8] = b"application/grpc";
 
-/// Lets gRPC over HTTP/2 through, and nothing else.
+/// Admits gRPC over HTTP/2 and refuses everything else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrpcOnlyLayer;
 
@@ -56,7 +56,7 @@ where
     }
 }
 
-/// Plain HTTP and no gRPC status: the sender speaks no gRPC.
+/// A plain HTTP response, because the sender does not speak gRPC.
 fn refusal(status: StatusCode, text: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
@@ -89,8 +89,8 @@ fn check<B>(request: &Request<B>) -> Result<(), (StatusCode, &'static str)> {
     }
 }
 
-/// `application/grpc`, alone or with a codec or parameters behind it. Not gRPC-Web, which is what
-/// browsers speak.
+/// `application/grpc`, alone or with a codec or parameters. gRPC-Web, which browsers speak, is
+/// refused.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let mut all = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (all.next(), all.next()) else { return false };

@@ -1,5 +1,5 @@
-//! The layer around every gRPC service that keeps the caller's deadline and turns a panic into an
-//! answer.
+//! The layer around every gRPC service that enforces the caller's deadline and turns a panic into a
+//! status.
 
 use std::{
     convert::Infallible,
@@ -19,9 +19,9 @@ use crate::grpc::{
     deadline::parse_grpc_timeout,
 };
 
-/// Stands around every gRPC service: a deadline the caller sent is kept, also by a stream, a panic
-/// is an INTERNAL with a body, not a reset connection, and a request message that is not protobuf
-/// is an INVALID_ARGUMENT.
+/// Wraps every gRPC service. It enforces the caller's deadline, also for streams; turns a panic
+/// into INTERNAL with a body instead of a connection reset; and turns an undecodable request into
+/// INVALID_ARGUMENT.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuardLayer;
 

@@ -1,6 +1,6 @@
-//! The memory of request heads. Header compression makes a header of one byte on the wire cost over
-//! a hundred in memory, so a large head is charged to the budget for buffered bytes while its
-//! request is answered.
+//! The memory of request heads. With header compression (HPACK) a header of one byte on the wire
+//! takes more than a hundred bytes of memory, so a large head is charged to the budget for buffered
+//! bytes until its request is answered.
 
 use faultline_proto::Failure;
 use http::Request;
@@ -16,7 +16,7 @@ pub(super) fn charge<B>(request: &Request<B>) -> Result<ReservedBytes, Failure> 
     }
 }
 
-/// About the memory of a head.
+/// The approximate memory of a head.
 fn bytes<B>(request: &Request<B>) -> usize {
     let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
         name.as_str().len() + value.len() + limits::HEADER_OVERHEAD_BYTES

@@ -1,6 +1,6 @@
-//! Host check against DNS rebinding. A web page whose name server points at this machine reaches a
-//! loopback listener as if it were of the same origin, but its browser still sends the page's own
-//! name as `Host` or `:authority`. Such a name is refused before any route.
+//! Host check against DNS rebinding. A web page with a name server that points at this machine
+//! reaches a loopback listener as if both had the same origin, but its browser still sends the
+//! page's own name as `Host` or `:authority`. Such a name is refused before any route.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,10 +16,10 @@ use tower::{Layer, Service};
 
 use crate::grpc::body;
 
-/// Health checks come by whichever address a balancer knows, and learn nothing else.
+/// Health checks use any address that a load balancer knows, and reveal nothing else.
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
-/// The host names a listener answers to. Cheap to clone.
+/// The host names that a listener accepts. Immutable; cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts(Option<Arc<Names>>);
 
@@ -48,9 +48,9 @@ impl Hosts {
         Self(None)
     }
 
-    /// Accepts the names of `listed`, and loopback names, which no name server can point elsewhere.
-    /// An empty list accepts every name unless the listener `is_guarded`: bound to loopback and
-    /// open to whoever reaches it.
+    /// Accepts the names of `listed`, and loopback names, which no name server can redirect. An
+    /// empty list accepts every name unless the listener `is_guarded`: bound to loopback without
+    /// authentication.
     pub fn new(
         section: &'static str,
         is_guarded: bool,
@@ -66,13 +66,13 @@ impl Hosts {
         Ok(Self((is_guarded || !names.listed.is_empty()).then(|| Arc::new(names))))
     }
 
-    /// The same, where names are checked only for listeners on loopback.
+    /// The check for listeners without a list: only on loopback, and only loopback names.
     pub fn for_loopback(section: &'static str, bound: SocketAddr) -> Self {
         let names = Names { listed: Vec::new(), section };
         Self(bound.ip().is_loopback().then(|| Arc::new(names)))
     }
 
-    /// Accepts one more name where names are checked at all, such as that of the public URL.
+    /// Accepts one more name if names are checked at all, such as that of the public URL.
     pub fn with_name(self, name: Option<&str>) -> Self {
         match (self.0, name) {
             (Some(names), Some(name)) => {
@@ -97,7 +97,7 @@ impl Hosts {
         }
     }
 
-    /// Whether a host with an optional port is one of the names. Nothing is, where none is checked.
+    /// Whether a host with an optional port is a listed name. Without a check no name is listed.
     pub fn contains(&self, authority: &str) -> bool {
         let listed = |names: &Arc<Names>| host_of(authority).is_some_and(|h| names.has(h));
         self.0.as_ref().is_some_and(listed)
@@ -149,7 +149,7 @@ fn bracketed(host: &str) -> Option<&str> {
 fn is_loopback(host: &str) -> bool {
     match bracketed(host).unwrap_or(host).parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
-        // Names below localhost are resolved by the machine itself (RFC 6761).
+        // The machine itself resolves names below localhost (RFC 6761).
         Err(_) => {
             let below =
                 host.len().checked_sub("localhost".len()).and_then(|n| host.split_at_checked(n));
@@ -161,7 +161,7 @@ fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// Checks the name of every gRPC call but health checks.
+/// Checks the host name of every gRPC call but health checks.
 #[derive(Clone, Debug)]
 pub struct HostLayer(pub Hosts);
 

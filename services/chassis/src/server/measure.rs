@@ -1,4 +1,4 @@
-//! The layer that measures every call of gRPC that has a stream of its own.
+//! The layer that records the metrics of unary and streaming gRPC calls.
 
 use std::{
     fmt,
@@ -16,13 +16,13 @@ use tower::{Layer, Service};
 
 use crate::metrics::{Metrics, OTHER, calls::Calls};
 
-/// Stands outermost: what is refused on the way in is an answer too.
+/// The outermost layer: refusals of other layers count too.
 #[derive(Clone)]
 pub struct MeasureLayer {
     calls: Calls,
-    /// Beginnings of paths that stand for no call.
+    /// Prefixes of paths that are no calls.
     except: &'static [&'static str],
-    /// Is shown what calls were refused with.
+    /// Called with the failure of every refused call.
     refused: Arc<dyn Fn(&Failure) + Send + Sync>,
 }
 
@@ -86,13 +86,13 @@ where
 }
 
 impl MeasureLayer {
-    /// tonic puts the status of a call that failed into the headers, and that of one that did not
-    /// behind its answer.
+    /// tonic puts the status of a failed call into the headers, and that of a successful one into
+    /// the trailers.
     fn note(&self, path: &str, response: &Response<Body>, since: Instant) {
         let status = Status::from_header_map(response.headers());
         let failure = status.filter(|status| status.code() != Code::Ok).map(Failure::from);
         let method = match &failure {
-            // What does not exist has no name but the caller's.
+            // An unknown method has only the caller's name for it, which must not become a label.
             Some(failure) if failure.code() == Code::Unimplemented => OTHER,
             _ => path.trim_start_matches('/'),
         };

@@ -1,8 +1,8 @@
-//! The budget for gRPC messages that have not arrived whole (admission control). tonic buffers a
+//! Admission control: the budget for gRPC messages that have not arrived whole. tonic buffers a
 //! message until its last byte, so an unfinished message is charged with its announced length to
 //! its connection, the client's address and the process, and only for a bounded time. A finished
 //! message is free again once tonic has decoded it, so a stream may carry any number of messages.
-//! It knows the framing of gRPC and nothing of the messages.
+//! This module knows the framing of gRPC and nothing of the messages.
 
 use std::{
     pin::Pin,

@@ -1,6 +1,6 @@
-//! Serving. One accept loop for HTTP/1.1 and HTTP/2 on one port, encrypted or not, with the bounds
-//! that keep a slow or hostile client from costing more than its connection, and the layers that
-//! every gRPC service stands behind.
+//! The server: one accept loop for HTTP/1.1 and HTTP/2 on one port, with or without TLS; quotas
+//! that bound the cost of a slow or hostile client; and the layers around every gRPC service. May
+//! depend on every folder but `process`.
 
 mod address;
 mod authenticate;
@@ -65,7 +65,7 @@ pub use unauthenticated::{UnauthenticatedGuard, UnauthenticatedLayer};
 pub use undecodable::refuse_undecodable;
 pub use unread::charge_until_read;
 
-/// A socket that waits for clients, and what they must speak on it.
+/// A bound socket with the settings for its connections.
 pub struct Listener {
     socket: Socket,
     tls: Option<TlsAcceptor>,
@@ -73,23 +73,22 @@ pub struct Listener {
     bounds: Bounds,
 }
 
-/// The limits of one listener for its clients. The default is for clients that have a credential
-/// of the mesh.
+/// The limits of one listener. The default is for clients with a credential of the mesh.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// By address and in total.
+    /// Quotas per address and in total.
     pub limits: Quotas,
     /// Buffered bytes of the requests of one connection.
     pub connection_bytes: usize,
-    /// An HTTP/2 connection without an open stream is closed after so long.
+    /// An HTTP/2 connection without open streams is closed after this time.
     pub idle: Option<Duration>,
-    /// Flow-control windows of a stream and of a connection: what a peer may send unread. A
-    /// connection for whose window the quotas have no room gets the smallest.
+    /// Flow-control windows of a stream and of a connection: bytes that a peer may send unread. A
+    /// connection beyond the quota of windows gets the smallest.
     pub windows: (u32, u32),
     /// Streams that may be reset before the connection is closed: by the peer before they are
-    /// served, and by us because of its errors.
+    /// served, and by the server because of the peer's errors.
     pub resets: (usize, usize),
-    /// Streams that may be open on one connection.
+    /// Open streams of one connection.
     pub streams: u32,
 }
 
@@ -107,7 +106,7 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Of a port that strangers reach.
+    /// For a public port.
     pub fn public(limits: Quotas, connection_bytes: usize, idle: Duration) -> Self {
         Self {
             limits,
@@ -120,7 +119,7 @@ impl Bounds {
     }
 }
 
-/// Why there is no listener.
+/// The reason for which there is no listener.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error("cannot listen on {address} (port 0 takes any free one)")]
@@ -135,7 +134,7 @@ impl Listener {
         Self::bind_on(None, address, tls).await
     }
 
-    /// The same on a network of this process's own, if there is one.
+    /// Listens on an in-process network, if there is one.
     pub async fn bind_on(
         network: Option<&Network>,
         address: SocketAddr,
@@ -152,17 +151,17 @@ impl Listener {
         Self { socket, tls, reader_stall: limits::READER_STALL, bounds }
     }
 
-    /// Quotas what clients may take of it.
+    /// Sets the limits of the listener.
     pub fn bounds(self, bounds: Bounds) -> Self {
         Self { bounds, ..self }
     }
 
-    /// How long a client may take nothing that waits for it before it is let go.
+    /// Sets the time after which a client that takes no bytes of its responses is disconnected.
     pub fn reader_stall(self, reader_stall: Duration) -> Self {
         Self { reader_stall, ..self }
     }
 
-    /// The address it listens on, with the port it really got.
+    /// The address it listens on, with the assigned port.
     pub fn addr(&self) -> SocketAddr {
         self.socket.addr()
     }
@@ -175,7 +174,7 @@ impl From<TcpListener> for Listener {
     }
 }
 
-/// Serves `router` on `listener` until drained, then waits for open requests to finish, at most
+/// Serves `router` on `listener` until the drain starts, then waits for open requests, at most
 /// `patience`.
 pub async fn serve(
     listener: impl Into<Listener>,
@@ -197,7 +196,8 @@ pub async fn serve(
             accepted = socket.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of file handles, most likely: give others time to close some.
+                    // Most likely there are no free file descriptors: gives others time to close
+                    // some.
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -206,7 +206,7 @@ pub async fn serve(
             () = port.drain.signalled() => break,
         };
         let address = quotas.address(peer.ip(), matches!(stream, Either::Right(_)));
-        // Closed at once: whoever has too many does not wait for others to leave.
+        // A connection above the quota is closed at once and does not wait for others to end.
         let Ok(place) = address.acquire(Resource::Connection, 1) else { continue };
         let (port, connection) =
             (Arc::clone(&port), Connection::new(address, port.bounds.connection_bytes));
@@ -273,7 +273,8 @@ impl Port {
                 tokio::select! {
                     biased;
                     ended = serving.as_mut() => {
-                        // The client's: a reset, a cut, a malformed request already answered.
+                        // An error of the client: a reset, a broken connection, a malformed request
+                        // that was answered.
                         if let Err(error) = ended {
                             tracing::debug!(%peer, error, "a connection broke");
                         }
@@ -293,8 +294,8 @@ impl Port {
         streams::known(Arc::clone(&connection), driven).await;
     }
 
-    /// Returns when a connection should finish what it has and close: the server leaves, or the
-    /// connection has been idle for too long.
+    /// Returns when a connection should finish its requests and close: the server drains, or the
+    /// connection was idle for too long.
     async fn closing(&self, connection: &Connection, idle: Option<Duration>) {
         let unused = async {
             match idle {
@@ -309,12 +310,12 @@ impl Port {
     }
 }
 
-/// What a client is heard on.
+/// The accepted connection.
 type Stream =
     preface_timeout::WithPreface<Either<Wire, Box<tokio_rustls::server::TlsStream<Wire>>>>;
 
-/// A connection up to the point where hyper keeps the time: encrypted if it must be, and far
-/// enough to know which HTTP the client speaks.
+/// Prepares a connection up to the point where hyper's timeouts begin: completes the TLS handshake,
+/// and reads enough bytes to know the HTTP version.
 async fn open(stream: Wire, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
     if let Either::Left(tcp) = &stream {
         tcp.set_nodelay(true)?;

@@ -1,5 +1,6 @@
-//! The first bytes of a connection. Until they say which HTTP follows, nobody else keeps the time:
-//! a client that sends a single `P` and then nothing would hold its connection for ever.
+//! A timeout for the first bytes of a connection. hyper's timeouts begin only after the bytes that
+//! determine the HTTP version: without this one, a client that sends a single `P` would hold its
+//! connection for ever.
 
 use std::{
     io,
@@ -14,19 +15,19 @@ use tokio::{
 
 use crate::limits;
 
-/// What every HTTP/2 connection starts with.
+/// The connection preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A stream whose first bytes were read ahead and are still to be had.
+/// A stream whose first bytes were read ahead and will be read again.
 pub(super) struct WithPreface<S> {
     inner: S,
     head: [u8; PREFACE.len()],
-    /// What of `head` was read ahead, and what of that was taken.
+    /// The bytes of `head` that were read ahead, and how many of them were read again.
     len: usize,
     taken: usize,
 }
 
-/// Waits, for a bounded time, until the client has said enough to know which HTTP it speaks.
+/// Reads, for a bounded time, until the HTTP version is known.
 pub(super) async fn read_preface<S: AsyncRead + Unpin>(inner: S) -> io::Result<WithPreface<S>> {
     let mut greeted = WithPreface { inner, head: [0; PREFACE.len()], len: 0, taken: 0 };
     timeout(limits::HEADER_READ_TIMEOUT, greeted.listen()).await??;
@@ -112,7 +113,7 @@ mod tests {
             for size in 1..30 {
                 let (mut client, server) = tokio::io::duplex(64);
                 client.write_all(said.as_bytes()).await.unwrap();
-                // A client that goes away after less than a greeting is no client.
+                // A client that disconnects before the end of the preface is no client.
                 drop(client);
                 let Ok(mut greeted) = read_preface(server).await else {
                     assert_eq!(said, "P");

@@ -16,30 +16,30 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::address::{Cidr, grouped};
 
-/// When it may be different.
+/// `retry_after` of a refusal.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A resource that is counted.
+/// A counted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     Connection,
-    /// Bytes of requests that wait for the rest of their body.
+    /// Bytes of incomplete request bodies.
     BufferedBytes,
-    /// Calls to a coordinator that it has not answered.
+    /// Calls that the coordinator has not answered.
     Call,
-    /// Watches of health, which nobody needs a credential for.
+    /// Health watches, which need no credential.
     HealthWatch,
-    /// Streams that tell KEDA when there is something to do.
+    /// KEDA push-scaler streams.
     ScalerStream,
-    /// Calls that nobody needs a credential for.
+    /// Calls without a credential.
     UnauthenticatedCall,
-    /// Agent cards that have to be fetched from a coordinator.
+    /// Agent cards that are being fetched from a coordinator.
     CardFetch,
-    /// Streams of HTTP/2 that are open, also those whose request nobody has looked at yet.
+    /// Open HTTP/2 streams, those with an unread request included.
     Stream,
-    /// Bytes of answers to strangers that wait to be read.
+    /// Bytes of unread responses on a public port.
     UnreadBytes,
-    /// Bytes of gRPC messages of members of the mesh that have not arrived whole.
+    /// Bytes of incomplete gRPC messages of members of the mesh.
     MessageBytes,
     /// Bytes of the flow-control windows of connections.
     WindowBytes,
@@ -65,7 +65,7 @@ impl Resource {
     }
 }
 
-/// How much there may be of each kind.
+/// The limits of each resource.
 #[derive(Clone, Debug)]
 pub struct Quotas {
     each: [usize; Resource::COUNT],
@@ -73,7 +73,7 @@ pub struct Quotas {
     exempt: Vec<Cidr>,
 }
 
-/// Nothing is limited.
+/// No limits.
 impl Default for Quotas {
     fn default() -> Self {
         let none = [usize::MAX; Resource::COUNT];
@@ -82,19 +82,20 @@ impl Default for Quotas {
 }
 
 impl Quotas {
-    /// So much for one address, and so much for all of them together.
+    /// Sets the limits of one address, and of all addresses together.
     pub fn with(mut self, kind: Resource, each: usize, total: usize) -> Self {
         (self.each[kind as usize], self.total[kind as usize]) = (each, total);
         self
     }
 
-    /// Addresses that stand for many clients, such as proxies: only the total counts for them.
+    /// Sets the addresses that stand for many clients, such as proxies: only the total applies to
+    /// them.
     pub fn exempt(self, exempt: Vec<Cidr>) -> Self {
         Self { exempt, ..self }
     }
 }
 
-/// The books of one listener.
+/// The usage of one listener: in total by atomic counters, and per address under a mutex.
 #[derive(Debug)]
 pub(super) struct QuotaTable {
     limits: Quotas,
@@ -102,13 +103,13 @@ pub(super) struct QuotaTable {
     known: Mutex<HashMap<IpAddr, Weak<Address>>>,
 }
 
-/// The resources that one address holds. Kept for as long as it holds any.
+/// The usage of one client address. It lives as long as the address holds any resource.
 #[derive(Debug)]
 pub(super) struct Address {
-    /// None: it is exempt.
+    /// None: the address is exempt.
     ip: Option<IpAddr>,
     held: [AtomicUsize; Resource::COUNT],
-    /// Its limit was reached, and the log has it.
+    /// A refusal of this address was logged.
     was_told: AtomicBool,
     quotas: Arc<QuotaTable>,
 }
@@ -118,8 +119,7 @@ impl QuotaTable {
         Arc::new(Self { limits, total: Default::default(), known: Mutex::default() })
     }
 
-    /// The account of an address; one of its own for a peer that is exempt, as are those inside
-    /// this process.
+    /// The usage of an address. Exempt peers and peers inside this process get one of their own.
     pub(super) fn address(self: &Arc<Self>, peer: IpAddr, is_inside: bool) -> Arc<Address> {
         let is_exempt = is_inside || self.limits.exempt.iter().any(|cidr| cidr.contains(peer));
         let ip = (!is_exempt).then(|| grouped(peer));
@@ -146,7 +146,7 @@ impl Drop for Address {
     fn drop(&mut self) {
         let Some(ip) = self.ip else { return };
         let mut known = self.quotas.known();
-        // Another may have taken its place already.
+        // Another account may have taken its place already.
         if known.get(&ip).is_some_and(|address| address.strong_count() == 0) {
             known.remove(&ip);
         }
@@ -154,7 +154,7 @@ impl Drop for Address {
 }
 
 impl Address {
-    /// Takes `n` of a kind, unless that would be too many. Given back when dropped.
+    /// Acquires `n` units, or refuses. Dropping the permit releases them.
     pub(super) fn acquire(
         self: &Arc<Self>,
         kind: Resource,
@@ -164,8 +164,7 @@ impl Address {
         Ok(QuotaPermit { address: Arc::clone(self), kind, n })
     }
 
-    /// The same for a resource that a client can do without: its lack is no refusal and is not
-    /// logged.
+    /// Acquires `n` units of an optional resource. A lack is no refusal and is not logged.
     pub(super) fn try_acquire(self: &Arc<Self>, kind: Resource, n: usize) -> Option<QuotaPermit> {
         self.try_add(kind, n).ok()?;
         Some(QuotaPermit { address: Arc::clone(self), kind, n })
@@ -203,13 +202,13 @@ impl Address {
     }
 }
 
-/// The quota that has no room: that of the address, which is this large, or that of all together.
+/// The exhausted quota: that of the address with its limit, or the total.
 enum Exceeded {
     Address(usize),
     Total,
 }
 
-/// Adds without ever being above the limit.
+/// Adds `n`, unless the sum exceeds the limit.
 fn raise(counter: &AtomicUsize, n: usize, limit: usize) -> bool {
     let before = counter.fetch_add(n, Relaxed);
     let fits = before.checked_add(n).is_some_and(|now| now <= limit);
@@ -219,7 +218,7 @@ fn raise(counter: &AtomicUsize, n: usize, limit: usize) -> bool {
     fits
 }
 
-/// One address has too much of a kind.
+/// The failure for an address above its limit.
 pub(super) fn too_many(kind: Resource, limit: usize) -> Failure {
     let what = kind.name();
     Failure::new(&reason::RATE_LIMITED)
@@ -234,7 +233,7 @@ fn full(kind: Resource) -> Failure {
         .with_retry_after(RETRY_AFTER)
 }
 
-/// A part of a limit, given back when dropped.
+/// Units of a resource. Dropping the permit releases them.
 #[derive(Debug)]
 pub struct QuotaPermit {
     address: Arc<Address>,

@@ -1,7 +1,7 @@
-//! What those who answer can know of who reads their answer, and do about it: that the connection
-//! does not read, on whichever HTTP, and the end of one stream of HTTP/2. Each of those is a task,
-//! and can be ended from inside: hyper does not poll a body for whose bytes the peer has no room,
-//! so whoever makes the body could not end it otherwise.
+//! Task-local access to the connection and the HTTP/2 stream of the current request. hyper does not
+//! poll a response body while the peer has no flow-control window, so a body cannot end itself.
+//! Each HTTP/2 stream is therefore a task that a handler can cancel, and a handler learns of a peer
+//! that does not read.
 
 use std::sync::Arc;
 
@@ -16,34 +16,34 @@ tokio::task_local! {
     static CONNECTION: Arc<Connection>;
 }
 
-/// Resets the HTTP/2 stream that this was called in, once it is cancelled. None elsewhere: an
-/// HTTP/1 connection is cut when its peer does not read.
+/// Cancelling the token resets the current HTTP/2 stream. None for HTTP/1: the whole connection is
+/// closed when its peer does not read.
 pub fn stream_reset() -> Option<CancellationToken> {
     END.try_with(Clone::clone).ok()
 }
 
-/// Whether this is called in a stream of HTTP/2.
+/// Whether the current request is an HTTP/2 stream.
 pub(super) fn is_stream() -> bool {
     END.try_with(|_| ()).is_ok()
 }
 
-/// Cancelled once the peer that is answered here has taken nothing of its connection for too long.
-/// For some time more it may return and read what is said then.
+/// Cancelled once the peer of the current request has taken no bytes for too long. The peer may
+/// still return and read a last event.
 pub fn peer_stall() -> Option<CancellationToken> {
     CONNECTION.try_with(|connection| connection.warning.token()).ok()
 }
 
-/// The connection that is answered here.
+/// The connection of the current request.
 pub(super) fn connection() -> Option<Arc<Connection>> {
     CONNECTION.try_with(Arc::clone).ok()
 }
 
-/// Runs a connection, whose own streams may be tasks, so that whoever answers finds it.
+/// Runs a connection, or a task of one of its streams, with access to it.
 pub(super) fn known<C: Future>(
     connection: Arc<Connection>,
     serving: C,
 ) -> TaskLocalFuture<Arc<Connection>, C> {
-    // No async function: that would hold the connection, which is large, twice.
+    // Not an async function: it would hold the connection, which is large, twice.
     CONNECTION.scope(connection, serving)
 }
 
@@ -52,13 +52,13 @@ pub(super) fn within(connection: &Arc<Connection>, work: impl FnOnce()) {
     CONNECTION.sync_scope(Arc::clone(connection), work);
 }
 
-/// What hyper runs the streams of one connection on.
+/// The executor of the HTTP/2 streams of one connection.
 #[derive(Clone)]
 pub(super) struct Streams(pub(super) Arc<Connection>);
 
 impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
     fn execute(&self, stream: S) {
-        // Dropped, it is reset before anything is done for it.
+        // Dropping the future resets the stream before any work is done for it.
         let Ok(open) = self.0.stream() else { return };
         let end = CancellationToken::new();
         let ended = end.clone();

@@ -1,5 +1,5 @@
-//! The layer around the gRPC services that ask for no credential, as probes and KEDA have none. It
-//! counts their calls by address, and bounds their bodies before anything is buffered.
+//! The layer around the gRPC services without authentication, which probes and KEDA call. It counts
+//! their calls per address, and bounds their bodies before anything is buffered.
 
 use std::task::{Context, Poll};
 
@@ -16,7 +16,7 @@ use tower::{Layer, Service};
 use super::{QuotaPermit, Resource, acquire};
 use crate::{grpc::body, limits};
 
-/// Paths that need no credential, and the bytes that a request to each may have.
+/// Paths that need no credential, each with the largest body of a request.
 #[derive(Clone, Debug)]
 pub struct UnauthenticatedLayer(pub &'static [(&'static str, usize)]);
 
@@ -60,7 +60,7 @@ where
                 Ok(answering) => answering,
                 Err(failure) => return Ok(body::response(failure).map(Body::new)),
             };
-            // A request that never comes whole must not be waited for.
+            // A request that never arrives whole must not be waited for.
             match timeout(limits::BODY_READ_TIMEOUT, answering).await {
                 Ok(response) => response.map(|response| counted(response, taken)),
                 Err(_) => Ok(body::response(body::expired()).map(Body::new)),
@@ -70,7 +70,7 @@ where
     }
 }
 
-/// The call counts until its answer is over, also when that is a stream.
+/// The call counts until the end of its response, also of a stream.
 fn counted(response: Response<Body>, taken: Option<QuotaPermit>) -> Response<Body> {
     response.map(|inner| Body::new(body::Kept::new(inner, taken)))
 }

@@ -1,13 +1,13 @@
 //! The layer that corrects tonic's status for a request that is not protobuf: tonic answers
-//! INTERNAL, but to a server it is the caller's mistake. Streams of requests are not its concern:
-//! they break after the answer has begun.
+//! INTERNAL, but the mistake is the caller's. Request streams are not covered: they break after the
+//! response has begun.
 
 use axum::{Router, body::Body, middleware::map_response};
 use faultline_proto::status::undecodable;
 use http::Response;
 use tonic::Status;
 
-/// Answers INVALID_ARGUMENT where a service of `router` cannot decode the request.
+/// Answers INVALID_ARGUMENT if a service of `router` cannot decode the request.
 pub fn refuse_undecodable(router: Router) -> Router {
     router.layer(map_response(corrected))
 }

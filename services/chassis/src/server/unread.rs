@@ -1,6 +1,7 @@
-//! Answers to strangers that wait to be read. A client of HTTP/2 that opens no flow-control window
-//! lets each of its streams keep an answer in memory, at no cost of its own. Such answers are
-//! charged to the client's address, and a connection that leaves one unread for too long is cut.
+//! Flow control of responses on a public port. A client of HTTP/2 that opens no flow-control window
+//! makes each of its streams keep a response in the server's memory at no cost of its own. Such
+//! responses are charged to the client's address, and a connection that leaves one unread for too
+//! long is closed.
 
 use std::{
     pin::Pin,
@@ -16,9 +17,9 @@ use http_body::{Frame, SizeHint};
 use super::{connection::Unread, streams};
 use crate::limits;
 
-/// Charges an answer to the address of its client until the client has room for it. Without room
-/// in the budget it becomes an answer without a body, which needs no window. Streams that do not
-/// know their length have limits of their own, and HTTP/1 has one answer for each connection.
+/// Charges a response to the client's address until the client has read it. Above the quota it
+/// becomes a response without a body, which needs no window. Bodies of unknown length have limits
+/// of their own, and an HTTP/1 connection has one response at a time.
 pub fn charge_until_read(response: Response<Body>) -> Response<Body> {
     let bytes = response.body().size_hint().exact().filter(|bytes| *bytes > 0);
     let (Some(bytes), Some(connection)) = (bytes, streams::connection()) else { return response };
@@ -32,7 +33,7 @@ pub fn charge_until_read(response: Response<Body>) -> Response<Body> {
     }
 }
 
-/// The refusal of a client that has used up a budget. It has no body, so it needs no window.
+/// The refusal for an exhausted budget. It has no body, so it needs no window.
 pub(super) fn no_room() -> Response<Body> {
     let mut refusal = Response::new(Body::empty());
     *refusal.status_mut() = StatusCode::TOO_MANY_REQUESTS;

@@ -1,6 +1,6 @@
-//! Spans that are not ours: what an agent records with `tracing`, or with OpenTelemetry's own API,
-//! lies below its attempt and goes the way of our spans. So an agent is instrumented as any
-//! program is, and need not know that it runs in a mesh.
+//! The bridge for spans of agents: an agent records them with `tracing` or with OpenTelemetry's
+//! API, and they become children of its attempt and are exported like the spans of the mesh. An
+//! agent is instrumented like any program and needs no knowledge of the mesh.
 
 use std::{
     future::poll_fn,
@@ -29,11 +29,11 @@ use super::{
     wire::{self, Value},
 };
 
-/// What is below us records much, and nothing that an agent means.
+/// Libraries below the agent. Their spans are many and not meant for the agent's trace.
 const NOT_AGENTS: [&str; 9] =
     ["faultline", "h2", "hyper", "opentelemetry", "rustls", "tokio", "tonic", "tower", "want"];
 
-/// Hears the spans of agents. For the whole process, as the SDK wants it.
+/// Records the spans of agents. The SDK requires one for the whole process.
 pub(super) fn layer<S>() -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -52,7 +52,8 @@ fn is_agents(about: &Metadata<'_>) -> bool {
     !NOT_AGENTS.contains(&family)
 }
 
-/// Whatever `future` records is below the span of `work`, which is another after an answer.
+/// Spans that `future` records become children of the span of `work`, which changes after an
+/// answer.
 pub(super) async fn below<F: Future>(work: Arc<dyn LogContext>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|polling| {
@@ -63,7 +64,7 @@ pub(super) async fn below<F: Future>(work: Arc<dyn LogContext>, future: F) -> F:
     .await
 }
 
-/// Puts what the SDK has recorded to what waits to be exported.
+/// Puts the spans that the SDK has recorded into the export queue.
 #[derive(Debug)]
 struct IntoQueue;
 
@@ -119,7 +120,7 @@ fn convert(data: &SpanData) -> Span {
     span
 }
 
-/// What is a list is said as text.
+/// A list is exported as text.
 fn said(attribute: &KeyValue, mut say: impl FnMut(&str, Value<'_>)) {
     let key = attribute.key.as_str();
     match &attribute.value {

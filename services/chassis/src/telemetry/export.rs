@@ -1,5 +1,5 @@
-//! The way to the collector, on a thread and a runtime of its own: whatever the collector does, no
-//! task waits for it. gRPC and http/protobuf are the same bytes in two wrappings.
+//! The OTLP exporter of spans and log records, on a thread and a runtime of its own: a slow
+//! collector delays no task. gRPC and http/protobuf carry the same bytes.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -34,23 +34,24 @@ use crate::{
     },
 };
 
-/// Between two attempts to reach a collector that is away.
+/// The pauses between two attempts to reach an unavailable collector.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 const BACKOFF: Backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
-/// What is read of an answer.
+/// Bytes read of a response.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// What the names of attributes follow.
+/// The schema of the attribute names.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.42.0";
 const USER: &str = concat!("OTel-OTLP-Exporter-faultline/", env!("CARGO_PKG_VERSION"));
 
-/// What a thread empties into a target.
+/// A queue, and the target to which a thread exports it.
 pub(super) struct Flow {
     pub(super) queue: &'static ExportQueue,
     pub(super) target: Target,
 }
 
-/// The thread. It ends when its queues are closed and empty, or could not be emptied in time.
+/// The exporter thread. It ends when its queues are closed and empty, or the flush timeout has
+/// passed.
 #[derive(Debug)]
 pub(super) struct Exporter {
     queues: Vec<&'static ExportQueue>,
@@ -82,10 +83,10 @@ impl Exporter {
         Ok(Self { queues, over })
     }
 
-    /// Sends what waits, but not for ever.
+    /// Exports the waiting records, for a bounded time.
     pub(super) async fn finish(self) {
         self.queues.iter().for_each(|queue| queue.close());
-        // The thread keeps the time itself; this is for one that cannot.
+        // The thread enforces its own timeout; this one is for a thread that hangs.
         let _ = timeout(limits::OTLP_FLUSH + Duration::from_secs(1), self.over).await;
     }
 }
@@ -94,21 +95,21 @@ struct Courier {
     queue: &'static ExportQueue,
     target: Target,
     client: Client<Connector, Full<Bytes>>,
-    /// What stands before the records of every batch: resource and scope.
+    /// The encoded resource, which precedes the records of every batch.
     resource: Vec<u8>,
-    /// The collector is away, and that was said.
+    /// The collector is unavailable, and the log has it.
     was_told: bool,
-    /// Until when the end of the process waits.
+    /// The end of the flush.
     end: Option<Instant>,
     lost: u64,
 }
 
-/// What became of a batch.
+/// The result of an export.
 enum Answer {
     Taken,
-    /// Taken, but for so many.
+    /// Accepted, except for this many records.
     Partly(u64, String),
-    /// To be tried again, after this long if it said so.
+    /// To be retried, after the delay if the collector asked for one.
     NotNow(String, Option<Duration>),
     Never(String),
 }
@@ -137,11 +138,12 @@ impl Courier {
             if !self.queue.has_full() && !self.queue.is_closed() {
                 let _ = timeout(self.target.delay, self.queue.ready.notified()).await;
             }
-            // Asked before, so that nothing is left behind that came before the end.
+            // Read before the queue is emptied, so that no record from before the end is left
+            // behind.
             let is_closed = self.queue.is_closed();
             while let Some(batch) = self.queue.take() {
                 self.insist(batch).await;
-                // What is not full has time, unless it is the end.
+                // A partial batch can wait for more records, unless the queue is closed.
                 if !self.queue.has_full() && !is_closed {
                     break;
                 }
@@ -152,7 +154,7 @@ impl Courier {
         }
     }
 
-    /// Tries until it is taken or refused, or, at the end, time is over.
+    /// Retries until the batch is accepted or refused, or the flush timeout has passed.
     async fn insist(&mut self, batch: Batch) {
         let count = batch.count as u64;
         let body = self.wrap(&batch);
@@ -191,8 +193,8 @@ impl Courier {
         }
     }
 
-    /// One attempt, within its patience. Once it is the end, all of them share what is left, which
-    /// is little for a collector that is known to be away.
+    /// One attempt within the timeout of the target. During the flush all attempts share the
+    /// remaining time, which is short for a collector that is known to be unavailable.
     async fn post(&mut self, body: Bytes) -> Answer {
         let patience = Instant::now() + self.target.timeout;
         if self.queue.is_closed() {
@@ -212,7 +214,7 @@ impl Courier {
         }
     }
 
-    /// The whole message around the records of a batch, which are copied once.
+    /// Frames a batch as a complete request. The records are copied once.
     fn wrap(&self, batch: &Batch) -> Bytes {
         let mut scope = Vec::new();
         wire::nested(&mut scope, 1, |out| {
@@ -221,7 +223,7 @@ impl Courier {
         });
         let mut schema = Vec::new();
         wire::bytes(&mut schema, 3, SCHEMA.as_bytes());
-        // What stands before the records, from the inside out.
+        // The bytes before the records, from the inside out.
         let scoped = scope.len() + batch.bytes.len() + schema.len();
         let list = lengthed(2, scoped);
         let whole = self.resource.len() + list.len() + scoped + schema.len();
@@ -290,7 +292,7 @@ impl Courier {
         }
     }
 
-    // Said once for each time that it goes away, however much is lost meanwhile.
+    // One line for each outage, however many records are lost.
 
     fn tell_trouble(&mut self, why: &str) {
         if !self.was_told {
@@ -326,7 +328,7 @@ fn host(url: &http::Uri) -> &str {
     url.authority().map_or("", |authority| authority.as_str().rsplit('@').next().unwrap_or(""))
 }
 
-/// The head of a field that is so many bytes long.
+/// The tag and length of a length-delimited field.
 fn lengthed(field: u32, bytes: usize) -> Vec<u8> {
     let mut head = Vec::with_capacity(10);
     wire::varint(&mut head, u64::from(field << 3 | 2));
@@ -334,7 +336,7 @@ fn lengthed(field: u32, bytes: usize) -> Vec<u8> {
     head
 }
 
-/// In the headers, if nothing else was answered, or after it.
+/// The gRPC status, from the headers of a response without a body, else from the trailers.
 fn grpc_status(headers: &HeaderMap, trailers: &HeaderMap) -> Option<(Code, String)> {
     let text = |name: &str| {
         let value = headers.get(name).or_else(|| trailers.get(name))?;
@@ -344,7 +346,7 @@ fn grpc_status(headers: &HeaderMap, trailers: &HeaderMap) -> Option<(Code, Strin
     Some((Code::from_i32(code), text("grpc-message").unwrap_or_default()))
 }
 
-/// What OTLP says may be sent again.
+/// The codes for which OTLP allows a retry.
 fn passes(code: Code) -> bool {
     matches!(
         code,
@@ -358,7 +360,7 @@ fn passes(code: Code) -> bool {
     )
 }
 
-/// The answer to an export, as far as it matters.
+/// The response to an export: the fields that matter.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Exported {
     #[prost(message, optional, tag = "1")]

@@ -1,5 +1,5 @@
-//! What waits to be exported: bounded, so that a collector that is slow or gone costs the oldest
-//! of it and never a task. Whoever puts something in copies bytes under a lock and goes on.
+//! The bounded queue of the exporter: a slow or unavailable collector costs the oldest records and
+//! never delays a task. A producer copies its bytes under a lock.
 
 use std::{collections::VecDeque, sync::OnceLock};
 
@@ -11,17 +11,17 @@ use super::wire;
 static TRACES: OnceLock<Tracing> = OnceLock::new();
 static LOGS: OnceLock<ExportQueue> = OnceLock::new();
 
-/// Where spans go, and which.
+/// The queue of spans, and the spans that go into it. Set once at the start of the process.
 #[derive(Debug)]
 pub(super) struct Tracing {
     pub(super) queue: ExportQueue,
-    /// Those that end in error go also if their trace is not sampled.
+    /// Spans that end in error are exported also if their trace is not sampled.
     pub(super) keep_errors: bool,
-    /// They say the same once more in the words of OpenInference.
+    /// Spans also have the attributes of OpenInference.
     pub(super) openinference: bool,
 }
 
-/// Whoever takes the spans of a trace that is sampled or not; `None`: nobody.
+/// The queue for spans of a sampled or unsampled trace; `None`: they are not recorded.
 pub(super) fn spans(sampled: bool) -> Option<&'static ExportQueue> {
     let tracing = TRACES.get()?;
     (sampled || tracing.keep_errors).then_some(&tracing.queue)
@@ -39,7 +39,7 @@ pub(super) fn logs() -> Option<&'static ExportQueue> {
     LOGS.get()
 }
 
-/// `None`: there was one already.
+/// `None`: the queue was set before.
 pub(super) fn open_traces(tracing: Tracing) -> Option<&'static ExportQueue> {
     TRACES.set(tracing).ok()?;
     TRACES.get().map(|tracing| &tracing.queue)
@@ -58,7 +58,7 @@ pub(super) enum Signal {
 }
 
 impl Signal {
-    /// For people.
+    /// The name in log messages.
     pub(super) fn what(self) -> &'static str {
         match self {
             Signal::Traces => "spans",
@@ -72,7 +72,7 @@ pub(super) struct ExportQueue {
     queue: Mutex<Queue>,
     batch_max: usize,
     queue_max: usize,
-    /// A batch is full, or it is the end.
+    /// A batch is full, or the queue is closed.
     pub(super) ready: Notify,
 }
 
@@ -80,12 +80,12 @@ pub(super) struct ExportQueue {
 struct Queue {
     full: VecDeque<Batch>,
     open: Batch,
-    /// Too many came, so the oldest went.
+    /// Records dropped because the queue was full.
     dropped: u64,
     is_closed: bool,
 }
 
-/// Records one after another, each with the tag that the list they go into wants.
+/// Encoded records one after another, each with the tag of the list that will contain them.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) bytes: Vec<u8>,
@@ -123,7 +123,7 @@ impl ExportQueue {
         self.ready.notify_one();
     }
 
-    /// The oldest that waits; a batch that is not full only if that is all there is.
+    /// The oldest batch; a partial batch only if there is no full one.
     pub(super) fn take(&self) -> Option<Batch> {
         let mut queue = self.lock();
         let oldest = queue.full.pop_front();
@@ -134,12 +134,12 @@ impl ExportQueue {
         !self.lock().full.is_empty()
     }
 
-    /// How many were dropped since this was asked last.
+    /// The number of records dropped since the last call.
     pub(super) fn take_dropped(&self) -> u64 {
         std::mem::take(&mut self.lock().dropped)
     }
 
-    /// Whoever empties it may go when it is empty.
+    /// After this the exporter ends once the queue is empty.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.ready.notify_one();
@@ -149,7 +149,7 @@ impl ExportQueue {
         self.lock().is_closed
     }
 
-    /// Everything so far, and it stays.
+    /// All records so far. They stay in the queue.
     pub(super) fn look(&self) -> Vec<u8> {
         let queue = self.lock();
         let all = queue.full.iter().chain([&queue.open]);

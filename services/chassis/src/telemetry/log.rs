@@ -1,6 +1,5 @@
-//! The log: lines for people or for machines on stderr, and on request records for a collector.
-//! Each says which trace and which task it is about, where the code that writes it runs inside of
-//! one.
+//! The log: lines for people or machines on stderr and, on request, OTLP log records. A line has
+//! the ids of the trace and the task in whose context it is written.
 
 use std::{
     fmt::{self, Write as _},
@@ -26,7 +25,7 @@ use tracing_subscriber::{
 use super::TraceContext;
 use super::{bridge, export_queue, wire};
 
-/// What code works on while it runs.
+/// The task that code works on while it runs, for the ids in its log lines.
 pub trait LogContext: Send + Sync {
     fn trace(&self) -> TraceContext;
     fn task(&self) -> &str;
@@ -36,7 +35,8 @@ tokio::task_local! {
     static WORK: Arc<dyn LogContext>;
 }
 
-/// Whatever `future` logs is about `work`, and whatever spans it makes are below that.
+/// Runs `future` with the ids of `work` in its log lines. Spans that it records become children of
+/// the span of `work`.
 pub fn with_log_context<F: Future>(
     work: Arc<dyn LogContext>,
     future: F,
@@ -91,7 +91,7 @@ fn escaped_fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
     format::debug_fn(field).delimited(" ")
 }
 
-/// Escapes what a terminal or a reader of lines would act on.
+/// Escapes characters that control a terminal or split a line.
 struct Escaped<'a, 'w>(&'a mut Writer<'w>);
 
 impl fmt::Write for Escaped<'_, '_> {
@@ -111,7 +111,7 @@ fn is_unprintable(found: char) -> bool {
     found.is_control() || matches!(found, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A line with the ids of the work it was written in.
+/// A line format with the ids of the log context.
 struct WithIds<F> {
     inner: F,
     json: bool,
@@ -129,7 +129,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        // Who names its trace itself knows better.
+        // An explicit `trace.id` field takes precedence.
         let named = event.metadata().fields().field("trace.id").is_some();
         let Some(work) = work().filter(|_| !named) else {
             return self.inner.format_event(context, writer, event);
@@ -149,7 +149,7 @@ where
     }
 }
 
-/// The same lines as records of OTLP.
+/// The log lines as OTLP log records.
 pub(super) struct Records;
 
 impl<S: Subscriber> Layer<S> for Records {
@@ -194,7 +194,7 @@ fn severity(level: Level) -> (u64, &'static str) {
 struct Record {
     out: Vec<u8>,
     message: String,
-    /// Of a line that names its trace itself.
+    /// The trace of an explicit `trace.id` field.
     trace: Option<TraceContext>,
 }
 
@@ -203,7 +203,7 @@ impl Visit for Record {
         match field.name() {
             "message" => text.clone_into(&mut self.message),
             "trace.id" => {
-                // The span is not named, and none is claimed.
+                // The line names no span, so the record has none.
                 let context = format!("00-{text}-0000000000000001-01").parse::<TraceContext>();
                 self.trace = context.ok().map(|context| context.without_span());
             }
@@ -278,7 +278,7 @@ mod tests {
         (lines, tracing::subscriber::set_default(subscriber))
     }
 
-    /// One line outside of any work, one inside, and one that names its trace itself.
+    /// A line outside of any context, one inside, and one with an explicit trace id.
     async fn logged<F>(format: F) -> Vec<String>
     where
         F: FormatEvent<tracing_subscriber::Registry, JsonFields> + Send + Sync + 'static,

@@ -1,11 +1,11 @@
-//! Logs and spans of one process: what is recorded, how the standard variables want it, and the
-//! way to a collector by OTLP. Without an exporter no span is made; trace ids exist all the same,
-//! because `chassis::trace` carries them.
+//! Logs and spans of one process: the standard `OTEL_` variables, recording, and the export by
+//! OTLP. Without an exporter no span is recorded; trace ids exist all the same, because [`trace`]
+//! propagates them. May depend on `net`.
 //!
-//! The spans of the mesh itself are not those of `tracing` and go through no SDK: with everything
-//! sampled a task makes six of them, and all six may cost some 10 µs (`faultline bench tracing`).
-//! One of ours is its own bytes on the wire. The spans of agents come through OpenTelemetry's API
-//! and SDK (`bridge`), and lie below their attempts.
+//! The spans of the mesh do not use `tracing` or the SDK: a sampled task makes six of them, and all
+//! six may cost some 10 µs (`faultline bench tracing`). A span is recorded directly as its OTLP
+//! bytes. The spans of agents come through OpenTelemetry's API and SDK (`bridge`) and are children
+//! of their attempts.
 
 mod bridge;
 mod export;
@@ -36,16 +36,16 @@ pub use span_guard::{ClientSpan, SharedSpan};
 pub use trace::TraceContext;
 pub use wire::Value;
 
-/// How the process logs, and what it exports.
+/// The log and export settings of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// A `tracing` filter such as `info` or `faultline_coordinator=debug`.
     pub filter: Option<String>,
-    /// One JSON object a line instead of text for people.
+    /// JSON lines instead of text.
     pub json: bool,
-    /// `service.name` of what is exported.
+    /// `service.name` of the exported resource.
     pub service: String,
-    /// Where it goes by OTLP; none: nowhere, unless the environment says otherwise.
+    /// The OTLP endpoint; none: no export, unless the environment has an endpoint.
     pub otlp_endpoint: Option<String>,
     /// Spans that end in error are exported although their trace is not sampled.
     pub keep_errors: bool,
@@ -55,7 +55,7 @@ pub struct Options {
     pub otel: Environment,
 }
 
-/// Keep it until the end of `main`, then flush it.
+/// The running exporter. Keep it until the end of `main`, then flush it.
 #[derive(Debug)]
 pub struct Telemetry {
     exporter: Option<Exporter>,
@@ -73,7 +73,7 @@ pub enum Error {
     Twice,
 }
 
-/// Starts logging to stderr and, if asked, exporting.
+/// Starts logging to stderr and, if configured, exporting.
 pub fn start(options: Options) -> Result<Telemetry, Error> {
     let endpoint = options.otlp_endpoint.as_deref();
     let settings = Settings::read(&options.otel, endpoint, &options.service)
@@ -119,13 +119,14 @@ fn exporter(settings: Settings, options: &Options) -> Result<Option<Exporter>, E
     }
 }
 
-/// Whether anybody listens to spans: if not, nothing need be found out for them.
+/// Whether spans are recorded. If not, their attributes need not be computed.
 pub fn is_enabled() -> bool {
     export_queue::is_enabled()
 }
 
-/// The context of an attempt or a call below `parent`. A process that exports no spans hands the
-/// parent on, as a no-op tracer does: ids of spans that nobody exports would break the trace.
+/// The context of an attempt or a call below `parent`. A process that exports no spans propagates
+/// the parent itself, like a no-op tracer: ids of spans that are never exported would break the
+/// trace.
 pub fn child_context(parent: &TraceContext) -> TraceContext {
     match is_enabled() || !parent.has_span() {
         true => parent.child(),
@@ -133,13 +134,13 @@ pub fn child_context(parent: &TraceContext) -> TraceContext {
     }
 }
 
-/// The time, as spans have it.
+/// The current time as spans record it.
 pub fn now_ns() -> u64 {
     wire::now()
 }
 
 impl Telemetry {
-    /// Sends what is buffered.
+    /// Exports the queued records.
     pub async fn flush(self) {
         if let Some(exporter) = self.exporter {
             exporter.finish().await;
@@ -151,7 +152,7 @@ impl Telemetry {
 #[derive(Clone, Copy, Debug)]
 pub struct InMemory(&'static ExportQueue);
 
-/// Collects instead of exporting.
+/// Collects spans in memory instead of exporting them.
 pub fn in_memory() -> Result<InMemory, Error> {
     let queue = ExportQueue::new(usize::MAX, usize::MAX);
     let tracing = Tracing { queue, keep_errors: false, openinference: false };
@@ -161,7 +162,7 @@ pub fn in_memory() -> Result<InMemory, Error> {
 }
 
 impl InMemory {
-    /// Those that are over, as the bytes of OTLP's `ScopeSpans`.
+    /// The ended spans, as the bytes of OTLP's `ScopeSpans`.
     pub fn spans(&self) -> Vec<u8> {
         self.0.look()
     }

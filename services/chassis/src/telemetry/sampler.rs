@@ -1,16 +1,16 @@
-//! Which traces are exported. Decided once, where a trace enters the mesh: the flag in its
-//! `traceparent` tells every hop after that.
+//! Head sampling: whether a trace is exported is decided once, where it enters the mesh. The flag
+//! in its `traceparent` carries the decision to every later hop.
 
 use std::sync::OnceLock;
 
 static IN_FORCE: OnceLock<Sampler> = OnceLock::new();
 
-/// What `OTEL_TRACES_SAMPLER` names.
+/// The sampler that `OTEL_TRACES_SAMPLER` names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sampler {
-    /// Whoever comes with a trace decides himself.
+    /// The decision of the caller's trace takes precedence.
     pub(crate) parent_based: bool,
-    /// Of the traces that nobody has decided on, from 0 to 1.
+    /// The sampled part of all other traces, from 0 to 1.
     pub(crate) ratio: f64,
 }
 
@@ -21,7 +21,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// By its standard name; `None`: there is no such name.
+    /// The sampler of a standard name; `None`: the name is unknown.
     pub(super) fn named(name: &str, ratio: f64) -> Option<Self> {
         let (parent_based, rest) = match name.strip_prefix("parentbased_") {
             Some(rest) => (true, rest),
@@ -51,7 +51,7 @@ pub(super) fn set(sampler: Sampler) {
     let _ = IN_FORCE.set(sampler);
 }
 
-/// Whether this trace is exported. `asked`: what the one who brought it wants.
+/// Whether this trace is exported. `asked`: the caller's own decision.
 pub(crate) fn decides(trace_id: u128, asked: Option<bool>) -> bool {
     IN_FORCE.get().copied().unwrap_or_default().decides(trace_id, asked)
 }

@@ -1,5 +1,6 @@
-//! What a span says of calls, tasks and failures: the names of OpenTelemetry where there are any,
-//! `faultline.*` for the rest, and one set of rules for what is an error.
+//! Semantic conventions of spans: the attributes of calls, tasks and failures, and the rules that
+//! decide which spans are errors. OpenTelemetry's names where they exist, `faultline.*` for the
+//! rest.
 
 use std::fmt;
 
@@ -17,26 +18,26 @@ use super::{
     span::{Span, SpanKind},
 };
 
-/// Renamed in what follows 1.44 of the conventions, so it is said here only.
+/// Renamed in versions after 1.44 of the conventions, so it is defined only here.
 pub const RPC_STATUS: &str = "rpc.response.status_code";
 
-/// What a call came to.
+/// The result of a call.
 pub type Outcome<'a> = Result<(), &'a Failure>;
 
 impl Span {
-    /// A call of A2A's service, on whichever side: `lf.a2a.v1.A2AService/{method}`.
+    /// Attributes of a call of A2A's service, on either side: `lf.a2a.v1.A2AService/{method}`.
     pub fn rpc(&mut self, role: &str, method: &str) -> &mut Self {
         self.role(role).set("rpc.system.name", "grpc");
         self.set_text("rpc.method", format_args!("lf.a2a.v1.A2AService/{method}"));
         self.set("a2a.method.name", method).is_chain()
     }
 
-    /// A request by HTTP that is served here.
+    /// Attributes of an HTTP request that is served here.
     pub fn http(&mut self, role: &str, verb: &str, route: &str) -> &mut Self {
         self.role(role).set("http.request.method", verb).set("http.route", route).is_chain()
     }
 
-    /// What leads to an agent, in the words of OpenInference.
+    /// Marks a span that leads to an agent, for OpenInference.
     pub(super) fn is_chain(&mut self) -> &mut Self {
         match self.is_recorded() && export_queue::openinference() {
             true => self.set("openinference.span.kind", "CHAIN"),
@@ -44,12 +45,13 @@ impl Span {
         }
     }
 
-    /// Which service of the mesh it is of. Some backends drop the resource, which says so too.
+    /// The service of the mesh that records the span. Some backends drop the resource, which has it
+    /// too.
     pub fn role(&mut self, role: &str) -> &mut Self {
         self.set("faultline.role", role)
     }
 
-    /// Work of an agent on a task.
+    /// Attributes of an agent's work on a task.
     pub fn agent(
         &mut self,
         agent: &str,
@@ -69,7 +71,7 @@ impl Span {
         self
     }
 
-    /// The call is over.
+    /// Attributes at the end of a call.
     pub fn rpc_ended(&mut self, outcome: Outcome<'_>) -> &mut Self {
         match outcome {
             Ok(()) => self.set(RPC_STATUS, "OK"),
@@ -81,7 +83,7 @@ impl Span {
         }
     }
 
-    /// Nobody waits for the call any more.
+    /// Attributes of an abandoned call.
     pub(super) fn left(&mut self, is_rpc: bool) -> &mut Self {
         if is_rpc {
             self.set(RPC_STATUS, "CANCELLED");
@@ -92,7 +94,7 @@ impl Span {
         }
     }
 
-    /// What was worked on failed.
+    /// Attributes and status of failed work.
     pub fn failed(&mut self, failure: &v1::Failure) -> &mut Self {
         self.failed_as(failure, &failure.reason)
     }
@@ -120,12 +122,14 @@ impl Span {
         }
     }
 
-    /// Whoever serves is to blame for a few codes only; whoever calls did not get what he wanted.
+    /// Only some codes are errors on a server span (they blame the server); every failure is one on
+    /// a client span.
     fn is_error(&self, code: Code) -> bool {
         self.kind() != Some(SpanKind::Server) || is_server_error(code)
     }
 
-    /// A failure passed through here. Where it was born it is an exception, too.
+    /// Adds an event for a failure that passed through this span. In the span where the failure
+    /// originated it is an exception event, too.
     pub fn failure_event(&mut self, failure: &v1::Failure) -> &mut Self {
         if !self.is_recorded() {
             return self;
@@ -149,7 +153,7 @@ impl Span {
             let code = failure.business_code.as_str().into();
             about.push(("faultline.failure.business_code", code));
         }
-        // The one below, for whoever only wraps what it said.
+        // The cause below, for a failure that this hop only wrapped.
         if let Some(below) = failure.causes.get(1).filter(|_| failure.hop > 0) {
             about.push(("faultline.failure.wrapped_reason", below.reason.as_str().into()));
             about.push(("faultline.failure.downstream.agent", below.agent.as_str().into()));
@@ -157,7 +161,7 @@ impl Span {
         self.event("faultline.failure", &about)
     }
 
-    /// The task that a call is about, as it was answered.
+    /// Attributes of the task in the response of a call.
     pub fn task(&mut self, task: &a2a::Task) -> &mut Self {
         if !self.is_recorded() || task.id.is_empty() {
             return self;
@@ -172,7 +176,7 @@ impl Span {
         }
     }
 
-    /// One frame of a stream: the first names the task, the last says what became of it.
+    /// Attributes of one frame of a stream: the first names the task, the last has its final state.
     pub fn frame(&mut self, frame: &v1::Frame) -> &mut Self {
         let payload = frame.response.as_ref().and_then(|response| response.payload.as_ref());
         match payload.filter(|_| self.is_recorded()) {
@@ -204,7 +208,7 @@ fn is_over(state: TaskState) -> bool {
     matches!(state, Completed | Failed | Canceled | Rejected)
 }
 
-/// The codes that count as errors on the side that serves.
+/// The codes that are errors on the server side.
 pub fn is_server_error(code: Code) -> bool {
     matches!(
         code,
@@ -217,7 +221,7 @@ pub fn is_server_error(code: Code) -> bool {
     )
 }
 
-/// `PLANE_EXECUTION` as `execution`; what nobody said as nothing.
+/// `PLANE_EXECUTION` as `execution`; an unset value as `unspecified`.
 fn word(name: &str) -> &'static str {
     match name {
         "PLANE_TRANSPORT" => "transport",

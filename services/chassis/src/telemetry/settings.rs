@@ -1,6 +1,6 @@
-//! The standard variables of OpenTelemetry, and what they come to here. A value that cannot be
-//! used is said and passed over, as the specification wants it: these variables are often set for
-//! a whole cluster.
+//! The settings of the exporter, from the standard `OTEL_` variables. A value that cannot be used
+//! is logged and ignored, as the specification requires: these variables are often set for a whole
+//! cluster.
 
 use std::{collections::BTreeMap, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
 
@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use super::{export_queue::Signal, sampler::Sampler};
 use crate::{config::Environment, limits};
 
-/// How OTLP travels.
+/// The transport of OTLP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Protocol {
     #[default]
@@ -17,7 +17,7 @@ pub(super) enum Protocol {
     HttpProtobuf,
 }
 
-/// Where one signal goes.
+/// The export target of one signal.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Target {
     pub(super) signal: Signal,
@@ -37,18 +37,18 @@ pub(super) struct Settings {
     pub(super) traces: Option<Target>,
     pub(super) logs: Option<Target>,
     pub(super) sampler: Sampler,
-    /// What every span and record is said to come from.
+    /// The attributes of the resource of every span and record.
     pub(super) resource: BTreeMap<String, String>,
-    /// What could not be used, for the log.
+    /// Unusable values, for the log.
     pub(super) passed_over: Vec<String>,
 }
 
-/// The endpoint is no place to send to.
+/// The endpoint is not a usable URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadEndpoint(pub(super) String);
 
 impl Settings {
-    /// `endpoint`: where everything goes that has no endpoint of its own.
+    /// `endpoint`: the target of signals without an endpoint of their own.
     pub(super) fn read(
         env: &Environment,
         endpoint: Option<&str>,
@@ -70,7 +70,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Set to nothing is not set.
+    /// An empty variable counts as unset.
     fn get(&self, name: &str) -> Option<&str> {
         self.env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
@@ -88,7 +88,7 @@ impl Reader<'_> {
         self.passed_over.push(format!("{name}: '{value}' is not {what}"));
     }
 
-    /// The name of a variable that is for one signal, if it is set, else for all of them.
+    /// The name of the variable of one signal, if it is set, else of the variable for all signals.
     fn either(&self, signal: Signal, suffix: &str) -> String {
         let own = format!("OTEL_EXPORTER_OTLP_{}_{suffix}", word(signal));
         match self.get(&own) {
@@ -106,7 +106,7 @@ impl Reader<'_> {
         let own = self.get(&name).map(str::to_owned);
         let chosen = format!("OTEL_{}_EXPORTER", word(signal));
         let chosen = self.get(&chosen).map(str::to_owned);
-        // Spans go wherever there is a place for them; logs only if that is asked for.
+        // Spans are exported if there is an endpoint; logs only on request.
         let wanted = match (chosen.as_deref(), signal) {
             (Some("otlp"), _) => true,
             (None, Signal::Traces) => own.is_some() || common.is_some(),
@@ -162,7 +162,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `key=value` with commas between, percent-encoded.
+    /// `key=value` pairs separated by commas, percent-encoded.
     fn pairs(&mut self, name: &str) -> Vec<(String, String)> {
         let Some(text) = self.get(name).map(str::to_owned) else { return Vec::new() };
         let mut pairs = Vec::new();
@@ -175,7 +175,7 @@ impl Reader<'_> {
             };
             match pair.split_once('=').map(|(k, v)| (k.trim().to_owned(), decoded(v))) {
                 Some((key, Some(value))) if !key.is_empty() => pairs.push((key, value)),
-                // It may be a secret, so it is not repeated.
+                // The value may be a secret, so it is not repeated.
                 _ => self.passed_over.push(format!("{name}: one part is not key=value")),
             }
         }
@@ -236,7 +236,7 @@ fn word(signal: Signal) -> &'static str {
     }
 }
 
-/// With HTTP an endpoint for everything is a directory, one of its own the very place.
+/// For HTTP a common endpoint is a base URL, and the endpoint of one signal the exact URL.
 fn url(
     protocol: Protocol,
     signal: Signal,

@@ -1,6 +1,5 @@
-//! One span: a hop of a trace that lasts some time. Made where somebody listens and else nothing
-//! but its ids, so that without an exporter it costs next to nothing. It is sent when it is
-//! dropped, unless it was finished to be sent later.
+//! One span, recorded as its OTLP bytes. Without an exporter it consists of its ids only and costs
+//! next to nothing. Dropping a span sends it, unless it was finished to be sent later.
 
 use std::fmt;
 
@@ -10,7 +9,7 @@ use super::{
     wire::{self, Value},
 };
 
-/// Which side of a call it shows.
+/// The kind of a span: its side of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
     Internal = 1,
@@ -20,7 +19,7 @@ pub enum SpanKind {
     Consumer = 5,
 }
 
-/// Numbers of the fields of OTLP's Span.
+/// Field numbers of OTLP's Span.
 pub(super) mod field {
     pub(super) const TRACE_ID: u32 = 1;
     pub(super) const SPAN_ID: u32 = 2;
@@ -35,29 +34,30 @@ pub(super) mod field {
     pub(super) const LINKS: u32 = 13;
     pub(super) const STATUS: u32 = 15;
     pub(super) const FLAGS: u32 = 16;
-    /// Of an event in it.
+    /// Of an event of a span.
     pub(in crate::telemetry) const EVENT_ATTRIBUTES: u32 = 3;
 }
 
-/// Room for an ordinary span, so that it grows once at the most.
+/// The size of an ordinary span, so that its buffer grows at most once.
 const USUAL_BYTES: usize = 640;
-/// Says that the flags tell whether the parent is in another process, and that it is.
+/// The flags state whether the parent is in another process, and it is.
 const PARENT_IS_REMOTE: u32 = 0x300;
 const STATUS_ERROR: u64 = 2;
 
-/// Why two spans belong together that are not parent and child.
+/// Reasons of links between spans that are not parent and child.
 pub mod link {
-    /// The next attempt after one that failed.
+    /// The next attempt after a failed one.
     pub const RETRY_OF: &str = "retry_of";
-    /// What goes on after somebody answered.
+    /// The attempt that continues after an answer.
     pub const RESUMED_FROM: &str = "resumed_from";
-    /// What this call stops.
+    /// The task that this call cancels.
     pub const CANCELS: &str = "cancels";
-    /// What this call follows again.
+    /// The stream that this call resumes.
     pub const RECONNECT_OF: &str = "reconnect_of";
 }
 
-/// A span on its way. Its context is what is handed on, whether or not it is recorded.
+/// A span in progress. Its context is propagated, whether or not the span is recorded. Owned by the
+/// code that does the work; dropping it ends it.
 #[derive(Debug)]
 pub struct Span {
     context: TraceContext,
@@ -69,7 +69,7 @@ struct Recorded {
     queue: &'static ExportQueue,
     kind: SpanKind,
     is_sampled: bool,
-    /// The fields so far.
+    /// The encoded fields so far.
     bytes: Vec<u8>,
     is_error: bool,
 }
@@ -80,7 +80,7 @@ impl Span {
         Self::named(kind, parent.child(), parent, None, name)
     }
 
-    /// The span that `context` names, a child of `parent`, begun at that time.
+    /// The span of `context`, a child of `parent` that began at that time.
     pub fn named(
         kind: SpanKind,
         context: TraceContext,
@@ -112,7 +112,7 @@ impl Span {
         Self { context, recorded: Some(recorded) }
     }
 
-    /// Nobody listens, and nothing above it is known.
+    /// A span that is not recorded and has no parent.
     pub fn none() -> Self {
         Self { context: TraceContext::begin().child(), recorded: None }
     }
@@ -121,7 +121,7 @@ impl Span {
         &self.context
     }
 
-    /// Whether anything that is said to it is kept. What takes work to say need not be, else.
+    /// Whether the span is recorded. If not, attributes need not be computed.
     pub fn is_recorded(&self) -> bool {
         self.recorded.is_some()
     }
@@ -130,7 +130,7 @@ impl Span {
         self.recorded.as_ref().map(|recorded| recorded.kind)
     }
 
-    /// Says something of it. Each key once.
+    /// Sets an attribute. Each key may be set once.
     pub fn set<'a>(&mut self, key: &str, value: impl Into<Value<'a>>) -> &mut Self {
         if let Some(recorded) = &mut self.recorded {
             wire::attribute(&mut recorded.bytes, field::ATTRIBUTES, key, value.into());
@@ -138,7 +138,7 @@ impl Span {
         self
     }
 
-    /// The same of what is not text yet.
+    /// Sets an attribute to a formatted text.
     pub fn set_text(&mut self, key: &str, text: fmt::Arguments<'_>) -> &mut Self {
         if let Some(recorded) = &mut self.recorded {
             wire::attribute_text(&mut recorded.bytes, field::ATTRIBUTES, key, text);
@@ -146,12 +146,12 @@ impl Span {
         self
     }
 
-    /// The same, unless there is nothing to say.
+    /// Sets an attribute unless the text is empty.
     pub fn set_non_empty(&mut self, key: &str, text: &str) -> &mut Self {
         if text.is_empty() { self } else { self.set(key, text) }
     }
 
-    /// Something that happened in it just now.
+    /// Adds an event at the current time.
     pub fn event(&mut self, name: &str, attributes: &[(&str, Value<'_>)]) -> &mut Self {
         self.event_at(wire::now(), name, |out| {
             for (key, value) in attributes {
@@ -176,7 +176,7 @@ impl Span {
         self
     }
 
-    /// Belongs together with `other`, which is no parent of it.
+    /// Links to `other`, which is not its parent.
     pub fn link(&mut self, other: &TraceContext, why: &str) -> &mut Self {
         if let Some(recorded) = &mut self.recorded {
             wire::nested(&mut recorded.bytes, field::LINKS, |out| {
@@ -189,7 +189,7 @@ impl Span {
         self
     }
 
-    /// It ended in an error. Only the first counts.
+    /// Sets the error status. Only the first call counts.
     pub fn error(&mut self, error_type: &str, description: &str) -> &mut Self {
         match self.mark_failed(description) {
             true => self.set("error.type", error_type),
@@ -197,7 +197,7 @@ impl Span {
         }
     }
 
-    /// The same without a word on what kind of error. False: it was marked before.
+    /// Sets the error status without an error type. False: the status was set before.
     pub(super) fn mark_failed(&mut self, description: &str) -> bool {
         let Some(recorded) = self.recorded.as_mut().filter(|recorded| !recorded.is_error) else {
             return false;
@@ -210,19 +210,19 @@ impl Span {
         true
     }
 
-    /// Ends it now, to be sent later or never.
+    /// Ends the span now, to be sent later or dropped.
     pub fn finish(self) -> Finished {
         self.finish_at(None)
     }
 
-    /// Ends it at that time.
+    /// Ends the span at that time.
     pub fn finish_at(mut self, ended_ns: Option<u64>) -> Finished {
         Finished(self.recorded.take().and_then(|recorded| recorded.end(ended_ns)))
     }
 }
 
 impl Recorded {
-    /// `None`: its trace is not sampled, and it is no error that is kept all the same.
+    /// `None`: its trace is not sampled, and it is no error that is exported all the same.
     fn end(mut self, ended_ns: Option<u64>) -> Option<(&'static ExportQueue, Vec<u8>)> {
         let out = &mut self.bytes;
         wire::fixed64(out, field::END, ended_ns.unwrap_or_else(wire::now));
@@ -230,7 +230,7 @@ impl Recorded {
             return None;
         }
         if !self.is_sampled {
-            // Whoever finds it alone should know why.
+            // Marks a span that is exported without the rest of its trace.
             let key = "faultline.trace.partial";
             wire::attribute(&mut self.bytes, field::ATTRIBUTES, key, true.into());
         }
@@ -246,7 +246,7 @@ impl Drop for Span {
     }
 }
 
-/// A span that is over and waits to be sent. Dropped, it never was.
+/// An ended span that waits to be sent. Dropping it discards the span.
 #[derive(Debug)]
 #[must_use = "what is not sent never was"]
 pub struct Finished(Option<(&'static ExportQueue, Vec<u8>)>);

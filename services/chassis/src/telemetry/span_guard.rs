@@ -1,5 +1,5 @@
-//! Two ways to hold a span: by several who do not know which of them is the last, and by a call
-//! that may be dropped before it is answered.
+//! Guards around a span: one shared by several owners, and one for a call that may be dropped
+//! before its answer.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use super::TraceContext;
 use super::{Span, SpanKind, child_context, link};
 
-/// One span in several hands. It ends with the last. One that is not recorded is nothing.
+/// A span with several owners, behind a mutex. It ends when the last owner is dropped. Empty if the
+/// span is not recorded.
 #[derive(Clone, Debug, Default)]
 pub struct SharedSpan(Option<Arc<Mutex<Span>>>);
 
@@ -20,7 +21,7 @@ impl From<Span> for SharedSpan {
 }
 
 impl SharedSpan {
-    /// Says something of it, if anybody listens.
+    /// Accesses the span if it is recorded.
     pub fn with(&self, say: impl FnOnce(&mut Span)) {
         if let Some(span) = &self.0 {
             say(&mut span.lock());
@@ -28,7 +29,7 @@ impl SharedSpan {
     }
 }
 
-/// The span of a call that this process makes. Dropped before its end, nobody waited for it.
+/// The span of an outgoing call. Dropped before `ended`, it is recorded as abandoned.
 #[derive(Debug)]
 pub struct ClientSpan {
     span: Span,
@@ -37,7 +38,7 @@ pub struct ClientSpan {
 }
 
 impl ClientSpan {
-    /// Of A2A's service: `lf.a2a.v1.A2AService/{method}`.
+    /// A call of A2A's service by gRPC: `lf.a2a.v1.A2AService/{method}`.
     pub fn begin(role: &str, method: &str, parent: &TraceContext) -> Self {
         let name = format_args!("lf.a2a.v1.A2AService/{method}");
         let mut span = Span::named(SpanKind::Client, child_context(parent), parent, None, name);
@@ -45,7 +46,7 @@ impl ClientSpan {
         Self { span, is_open: true, is_rpc: true }
     }
 
-    /// The same by HTTP, where the method of A2A stands for the path.
+    /// A call of A2A's service by HTTP, with the A2A method in place of the path.
     pub fn http(role: &str, verb: &str, method: &str, parent: &TraceContext) -> Self {
         let name = format_args!("{verb} {method}");
         let mut span = Span::named(SpanKind::Client, child_context(parent), parent, None, name);
@@ -54,7 +55,7 @@ impl ClientSpan {
         Self { span, is_open: true, is_rpc: false }
     }
 
-    /// Whom it calls.
+    /// Sets the address of the server.
     pub fn to(mut self, host: &str, port: Option<u16>) -> Self {
         self.span.set_non_empty("server.address", host);
         if let Some(port) = port {
@@ -63,7 +64,7 @@ impl ClientSpan {
         self
     }
 
-    /// One that is tried again; `before`: the call that was not answered as hoped.
+    /// Links a retry to the failed call before it.
     pub fn retry_of(mut self, before: Option<&TraceContext>) -> Self {
         if let Some(before) = before {
             self.span.link(before, link::RETRY_OF);
@@ -75,12 +76,12 @@ impl ClientSpan {
         self.span.context()
     }
 
-    /// A frame of the stream that answers it.
+    /// Records a frame of the response stream.
     pub fn frame(&mut self, frame: &v1::Frame) {
         self.span.frame(frame);
     }
 
-    /// It is answered.
+    /// Records the result of the call.
     pub fn ended(&mut self, outcome: Result<Option<&a2a::Task>, &Failure>) {
         if std::mem::replace(&mut self.is_open, false) {
             if let Ok(Some(task)) = outcome {

@@ -1,6 +1,6 @@
-//! W3C trace context. A trace id always exists, exporter or not: the edge makes one when the
-//! caller brought none, and every hop hands on a child of what it got. Between processes and in
-//! the store a context is text; nobody hands on a live span.
+//! W3C trace context. A trace id always exists, exporter or not: the edge makes one for a caller
+//! without one, and every hop propagates a child of the received context. Between processes and in
+//! the store a context is text; no live span crosses a boundary.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -12,42 +12,42 @@ use crate::limits;
 
 /// The header and metadata key.
 pub const TRACEPARENT: &str = "traceparent";
-/// What other vendors say of the trace: handed on whole, never read.
+/// Data of other vendors: propagated whole, never parsed.
 pub const TRACESTATE: &str = "tracestate";
 
 const SAMPLED: u8 = 0x01;
-/// Sampled, and that the id is random: the flags there are.
+/// The known flags: sampled, and a random id.
 const KNOWN: u8 = 0x03;
 
 /// One `traceparent`, and the `tracestate` that belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     trace_id: u128,
-    /// 0 where nothing lies above.
+    /// 0: no span.
     span_id: u64,
     flags: u8,
     state: Option<Arc<str>>,
 }
 
 impl TraceContext {
-    /// The start of a new trace, by somebody who has no span of his own.
+    /// The root of a new trace, with a span id that no recorded span has.
     pub fn root() -> Self {
         Self { span_id: random_span(), ..Self::begin() }
     }
 
-    /// A trace of which nothing exists yet. Whether it is sampled is decided here.
+    /// A new trace without a span. The sampling decision is made here.
     pub fn begin() -> Self {
         let trace_id = rand::random::<u128>() | 1;
         let flags = u8::from(sampler::decides(trace_id, None));
         Self { trace_id, span_id: 0, flags, state: None }
     }
 
-    /// What a peer of this mesh sent, or a new trace when that is absent or malformed.
+    /// The context sent by a peer of this mesh, or a new trace if that is absent or malformed.
     pub fn from_header(header: Option<&str>) -> Self {
         header.and_then(|h| h.parse().ok()).unwrap_or_else(Self::begin)
     }
 
-    /// The same with the state that came along.
+    /// The context with its `tracestate`.
     pub fn read(traceparent: &str, tracestate: &str) -> Self {
         match traceparent.parse::<Self>() {
             Ok(context) => context.with_state(tracestate),
@@ -55,8 +55,8 @@ impl TraceContext {
         }
     }
 
-    /// What a caller at the edge sent. His trace is continued in any case. Whether it is sampled
-    /// is for the sampler to say, which hears what he wants only if he is known.
+    /// The context of a caller at the edge, whose trace is always continued. The sampler decides on
+    /// its export, and regards the caller's sampling flag only if the caller is `known`.
     pub fn at_edge(headers: &HeaderMap, known: bool) -> Self {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let Some(Ok(mut context)) = text(TRACEPARENT).map(str::parse::<Self>) else {
@@ -75,7 +75,7 @@ impl TraceContext {
         }
     }
 
-    /// Whole or, above the bound, not at all: half of it would be a lie.
+    /// Keeps a state above the size limit not at all: a truncated one would be wrong.
     fn with_state(self, state: &str) -> Self {
         let state = state.trim();
         let fits = !state.is_empty() && state.len() <= limits::TRACESTATE_BYTES_MAX;
@@ -103,19 +103,19 @@ impl TraceContext {
         self.flags = if yes { self.flags | SAMPLED } else { self.flags & !SAMPLED };
     }
 
-    /// A new trace that is sampled if this one is: what goes on much later.
+    /// A new trace with the same sampling decision, for work that continues much later.
     pub fn anew(&self) -> Self {
         let mut root = Self::root();
         root.set_sampled(self.is_sampled());
         root
     }
 
-    /// Another span of the same trace.
+    /// The same trace with another span.
     pub fn with_span(&self, span_id: u64) -> Self {
         Self { span_id: span_id.max(1), ..self.clone() }
     }
 
-    /// A span of the same trace that nobody has named before.
+    /// The same trace with a new span id.
     pub fn child(&self) -> Self {
         self.with_span(random_span())
     }
@@ -132,7 +132,7 @@ impl TraceContext {
         self.span_id != 0
     }
 
-    /// What lies above a span: the one of that id, or nothing.
+    /// The context of a span's parent: the span of that id, or none.
     pub(crate) fn above(&self, parent: u64) -> Self {
         Self { span_id: parent, ..self.clone() }
     }
@@ -145,13 +145,13 @@ impl TraceContext {
         self.flags
     }
 
-    /// Is this the span of that id?
+    /// Whether this is the span with that id.
     pub(crate) fn is_span(&self, trace_id: &str, span_id: &str) -> bool {
         u64::from_str_radix(span_id, 16) == Ok(self.span_id)
             && u128::from_str_radix(trace_id, 16) == Ok(self.trace_id)
     }
 
-    /// Writes it into the headers of a request.
+    /// Writes the context into the headers of a request.
     pub fn inject(&self, headers: &mut HeaderMap) {
         if let Ok(value) = self.to_string().try_into() {
             headers.insert(TRACEPARENT, value);
@@ -182,8 +182,8 @@ impl From<&SpanContext> for TraceContext {
     }
 }
 
-/// The id of a span that stands for something with a name of its own. Whoever ends the span can
-/// name it so, also after a crash, and nobody has to remember it.
+/// A deterministic span id for a thing with a name of its own. The end of the span can be recorded
+/// after a crash without a stored id.
 pub fn span_id_of(name: &[u8; 16], part: u64) -> u64 {
     let name = u128::from_be_bytes(*name);
     let mut mixed = (name >> 64) as u64 ^ (name as u64).rotate_left(32);
@@ -207,7 +207,7 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// The text is not a `traceparent` that may be used.
+/// The text is not a usable `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotATraceparent;
 

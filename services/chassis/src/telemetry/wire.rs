@@ -1,13 +1,13 @@
-//! OTLP's protobuf, written by hand: fields in any order, appended as they become known. A span is
-//! so never more than its bytes, and ending one is a copy. `tests/traces` reads them with the
-//! messages that OpenTelemetry generates.
+//! A hand-written protobuf encoder for OTLP: fields in any order, appended when they are known. A
+//! span is its encoded bytes, and ending it is a copy. `tests/traces` decodes them with
+//! OpenTelemetry's generated messages.
 
 use std::{
     fmt::{self, Write},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// What an attribute may say.
+/// The value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     Text(&'a str),
@@ -51,7 +51,7 @@ impl From<f64> for Value<'_> {
     }
 }
 
-/// The longest text of an attribute; the rest is cut. A failure says at most as much.
+/// The longest text of an attribute; the rest is cut. The message of a failure has the same limit.
 const TEXT_BYTES_MAX: usize = 1024;
 
 pub(super) fn now() -> u64 {
@@ -91,7 +91,8 @@ pub(super) fn bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What has a length that is known only when it is written. Nearly always it takes one byte.
+/// A length-delimited field of which the length is known only at its end. The length nearly always
+/// takes one byte.
 pub(super) fn nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
     tag(out, field, 2);
     let at = out.len();

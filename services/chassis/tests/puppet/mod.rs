@@ -1,12 +1,11 @@
-//! One method of a gRPC service over real sockets: `Agents` of the operators' Mesh, and nothing
-//! else, whatever other methods that has.
+//! A gRPC service over real sockets that implements only `Agents` of the operators' Mesh.
 
 use axum::{Router, body::Body, extract::Request as HttpRequest, routing::any};
 use faultline_proto::v1::{AgentsRequest, AgentsResponse};
 use tonic::{Request, Response, Status, server::Grpc};
 use tonic_prost::ProstCodec;
 
-/// Answered by `answer`.
+/// Serves `Agents` by `answer`.
 pub(crate) fn agents<F, A>(answer: F) -> Router
 where
     F: Fn(AgentsRequest) -> A + Clone + Send + Sync + 'static,

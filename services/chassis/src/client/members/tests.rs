@@ -1,11 +1,11 @@
-//! Names that come and go, told by a resolver of the tests' own.
+//! Name resolution of the coordinators, with a resolver of the tests.
 
 use std::{sync::Mutex, time::Duration};
 
 use super::*;
 use crate::net::network::Network;
 
-/// Names that lead where the test says.
+/// A resolver that returns the addresses of `led`.
 fn names(led: &Arc<Mutex<io::Result<Vec<SocketAddr>>>>) -> MeshConfig {
     let led = Arc::clone(led);
     let names = Resolver::new(move |name, _| {

@@ -1,5 +1,5 @@
-//! Dialling: names to addresses, TCP, and TLS where the URL says https. Every connection that
-//! leaves a process is made here, whether gRPC inside the mesh or HTTP to the world outside it.
+//! Dialling: name resolution, TCP, and TLS for https URLs. Every connection that leaves a process
+//! is made here, both gRPC inside the mesh and HTTP to other servers.
 
 mod public;
 
@@ -40,10 +40,10 @@ use crate::{
     },
 };
 
-/// Idle time after which the system asks whether the peer's machine still lives.
+/// Idle time after which TCP keep-alive probes the peer's machine.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Why there is no connection.
+/// The reason for a failed connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("'{0}' names no host to dial")]
@@ -62,7 +62,7 @@ pub enum Error {
     Handshake { host: String, source: io::Error },
 }
 
-/// The address is one that only this machine or this network may reach.
+/// The address is reachable only from this machine or this network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{host}' is {address}, which is not a public address")]
 pub struct Forbidden {
@@ -71,13 +71,13 @@ pub struct Forbidden {
 }
 
 impl Forbidden {
-    /// Finds it among the causes of an error, whatever was put around it on its way up.
+    /// Finds the error in an error chain.
     pub fn find_in<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
         causes(error).find_map(|cause| cause.downcast_ref())
     }
 }
 
-/// Why a host is no target.
+/// The reason for which a host is no target.
 #[derive(Debug, thiserror::Error)]
 pub enum BadTarget {
     #[error(transparent)]
@@ -86,7 +86,7 @@ pub enum BadTarget {
     Unknown { host: String, source: io::Error },
 }
 
-/// Whether `host` may be dialled by a [`Connector::public_only`], as its name resolves now.
+/// Whether a [`Connector::public_only`] may dial `host`, as its name resolves now.
 pub async fn check_public(host: &str, port: u16) -> Result<(), BadTarget> {
     let host = bare(host);
     match (Resolver { public_only: true }).resolve(host, port).await {
@@ -96,25 +96,26 @@ pub async fn check_public(host: &str, port: u16) -> Result<(), BadTarget> {
     }
 }
 
-/// Makes connections, for `hyper_util`'s client and tonic's channel alike. Cheap to clone.
+/// Makes connections, for `hyper_util`'s client and for tonic's channel. Immutable after its
+/// construction; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Connector {
     trust: Trust,
     protocols: &'static [&'static [u8]],
     public_only: bool,
-    /// The machine's, if none.
+    /// None: the machine's network.
     network: Option<Network>,
-    /// What to connect to instead of what the name of the host resolves to.
+    /// The socket address to connect to instead of the resolved host.
     at: Option<SocketAddr>,
-    /// For a whole connection, and for bytes that the peer does not take.
+    /// Limits for connecting, and for a peer that takes no bytes.
     connect: Option<Duration>,
     write: Option<Duration>,
-    /// Made at the first https: whoever never dials one need not have certificates.
+    /// Made for the first https URL: without one no certificates are needed.
     tls: Arc<OnceLock<Arc<ClientConfig>>>,
 }
 
 impl Connector {
-    /// Dials any address; where TLS lets peers choose, it offers HTTP/2 and HTTP/1.1.
+    /// Dials any address and offers HTTP/2 and HTTP/1.1 by ALPN.
     pub fn new(trust: Trust) -> Self {
         let protocols = &[tls::H2, tls::HTTP1];
         let connect = Some(limits::CONNECT_TIMEOUT);
@@ -140,26 +141,26 @@ impl Connector {
         Self { protocols: &[tls::HTTP1], tls: Arc::default(), ..self }
     }
 
-    /// Refuses every address that is not on the public internet, with [`Forbidden`]. The address
-    /// that was checked is the one that is dialled: a name that changes its mind gains nothing.
+    /// SSRF guard: refuses every address that is not on the public internet, with [`Forbidden`].
+    /// The checked address is the one that is dialled, so DNS rebinding gains nothing.
     pub fn public_only(self) -> Self {
         Self { public_only: true, ..self }
     }
 
-    /// Dials inside this network, if there is one, and nowhere else.
+    /// Dials inside this network only, if there is one.
     pub fn on(self, network: Option<Network>) -> Self {
         Self { network, ..self }
     }
 
-    /// Connects to this address, if there is one, whatever the name of the host resolves to. A
-    /// certificate still has to be for the name.
+    /// Connects to this socket address, if there is one, instead of the resolved host. The
+    /// certificate is still verified for the host.
     pub fn at(self, at: Option<SocketAddr>) -> Self {
         Self { at, ..self }
     }
 
-    /// Gives up after `connect` without a connection, and cuts one whose peer takes no bytes for
-    /// `write`; none: waits. By default a connection has [`limits::CONNECT_TIMEOUT`] to come about,
-    /// and is never cut.
+    /// Gives up connecting after `connect`, and closes a connection whose peer takes no bytes for
+    /// `write`; none: no limit. The defaults are [`limits::CONNECT_TIMEOUT`] and no limit for
+    /// writes.
     pub fn within(self, connect: Option<Duration>, write: Option<Duration>) -> Self {
         Self { connect, write, ..self }
     }
@@ -188,7 +189,7 @@ impl Connector {
 
     async fn tcp(&self, host: &str, uri: &Uri) -> Result<Wire, Error> {
         let resolver = Resolver { public_only: self.public_only };
-        // The connector below does not ask a resolver about what is an address already.
+        // The connector below calls no resolver for a literal address.
         if let Some(address) = self.at.map(|at| at.ip()).or_else(|| host.parse().ok()) {
             resolver.check(host, address)?;
         }
@@ -196,7 +197,7 @@ impl Connector {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(KEEPALIVE));
-        // Shared among all addresses of a name.
+        // The timeout covers all addresses of a name together.
         tcp.set_connect_timeout(self.connect);
         let there = match self.at {
             Some(at) => format!("http://{at}").parse().map_err(|_| Error::NoHost(uri.clone()))?,
@@ -240,7 +241,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// A network of our own has addresses and no names.
+/// An in-process network has addresses and no names.
 async fn inside(network: &Network, host: &str, uri: &Uri) -> Result<Wire, Error> {
     let port = port(uri);
     let connected = match host.parse() {
@@ -264,13 +265,13 @@ fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is))
 }
 
-/// The port of a URL, said or usual.
+/// The port of a URL, explicit or the default of its scheme.
 pub(crate) fn port(uri: &Uri) -> u16 {
     let usual = if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
     uri.port_u16().unwrap_or(usual)
 }
 
-/// An IPv6 address as it is, without the brackets of a URL.
+/// The host without the brackets of an IPv6 literal.
 pub(crate) fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
@@ -279,7 +280,7 @@ fn handshake_failed(host: String, source: io::Error) -> Error {
     use rustls::{CertificateError as Bad, Error as Tls};
     let inner = source.get_ref().and_then(|e| e.downcast_ref::<Tls>());
     match inner {
-        // A CA that was made anew under its old name signs what the old one did not.
+        // A CA made again under its old name has another key.
         Some(Tls::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature)) => {
             let problem = "it was not issued by a CA that is trusted here".to_owned();
             Error::Untrusted { host, problem }
@@ -290,14 +291,14 @@ fn handshake_failed(host: String, source: io::Error) -> Error {
     }
 }
 
-/// Names to addresses by the system's means, each address checked before anybody may dial it.
+/// The system's resolver, with a check of each address before it is dialled.
 #[derive(Clone, Copy, Debug)]
 struct Resolver {
     public_only: bool,
 }
 
 impl Resolver {
-    /// One forbidden address refuses the name: nobody honest mixes them.
+    /// One forbidden address refuses the whole name: no honest name mixes them.
     async fn resolve(self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
         let found: Vec<_> = lookup_host((host, port)).await?.collect();
         for address in &found {
@@ -337,10 +338,10 @@ impl Service<Name> for Resolver {
     }
 }
 
-/// Encrypted or not.
+/// A plain or an encrypted connection.
 type Coded = Either<Wire, Box<TlsStream<Wire>>>;
 
-/// One connection.
+/// One connection, closed when its peer stops reading.
 #[derive(Debug)]
 pub struct Stream(Impatient<Coded>);
 
@@ -403,7 +404,7 @@ impl AsyncWrite for Stream {
 mod tests {
     use super::*;
 
-    /// Names, literals, and literals in the spellings that only the system's resolver knows.
+    /// Names, literals, and literals in spellings that only the system's resolver understands.
     const INSIDE: &[&str] =
         &["localhost", "127.0.0.1", "127.1", "0x7f000001", "[::1]", "[::ffff:10.0.0.1]"];
 

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Not for the public: each first address, and how many bits of it count.
+/// Ranges that are not public: the first address, and the number of its bits that count.
 const V4: &[([u8; 4], u32)] = &[
     ([0, 0, 0, 0], 8),        // this network
     ([10, 0, 0, 0], 8),       // private
@@ -24,9 +24,9 @@ const V4: &[([u8; 4], u32)] = &[
     ([240, 0, 0, 0], 4),      // reserved, and broadcast
 ];
 
-/// The only part of IPv6 that is routed in public…
+/// The part of IPv6 that is routed publicly…
 const V6_GLOBAL: (u128, u32) = (0x2000 << 112, 3);
-/// …and what is not for the public inside it.
+/// …and the ranges inside it that are not public.
 const V6: &[(u128, u32)] = &[
     (0x2001 << 112, 23),     // protocol assignments; Teredo, which wraps IPv4
     (0x2001_0db8 << 96, 32), // documentation
@@ -34,7 +34,7 @@ const V6: &[(u128, u32)] = &[
     (0x3fff << 112, 20),     // documentation
 ];
 
-/// IPv4 in the last 32 bits: the address that is really reached is that one.
+/// Ranges with an IPv4 address in the last 32 bits, which is the address that is really reached.
 const V4_INSIDE: &[(u128, u32)] = &[
     (0xffff << 32, 96),      // ::ffff:0:0/96, mapped
     (0x0064_ff9b << 96, 96), // 64:ff9b::/96, translated on the way
@@ -95,7 +95,7 @@ mod tests {
         fe80:: fe80::1 febf:ffff:ffff:ffff:ffff:ffff:ffff:ffff fec0::1 ff00:: ff02::1
         ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
 
-    /// The neighbours of those ranges, and addresses that everybody knows.
+    /// The neighbours of those ranges, and well-known public addresses.
     const ALLOWED: &str = "
         1.0.0.0 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0
         168.63.129.15 168.63.129.17
