@@ -22,7 +22,7 @@ use crate::{
     Client,
     api::{error::Error, follow::Reconnect},
     protocol::{
-        card::{self, Binding, CardProblem, Interface, Reach, origin},
+        card::{self, AllowedOrigins, Binding, CardProblem, Interface, origin},
         dialect::Dialect,
         operation::{EXTENSIONS_HEADER, VERSION_HEADER},
         task_outcome::Convert,
@@ -30,9 +30,9 @@ use crate::{
     transport::{
         bearer::Bearer,
         binding::Transport,
-        call_limit::Pool,
+        call_limit::CallLimit,
         grpc::Grpc,
-        http::{Exchange, Form, Http},
+        http::{BodyFormat, Http, HttpRequest},
         retry::Retry,
         timeouts::Timeouts,
     },
@@ -240,14 +240,14 @@ impl Builder {
             let mut headers = self.headers.clone();
             self.bearer.put(&mut headers).await?;
             let url = url.clone();
-            let form = Form::Bare;
-            let exchange = Exchange { verb: Method::GET, url, headers, body: None, form };
-            http.call(exchange).await?.accepted()
+            let form = BodyFormat::Bare;
+            let exchange = HttpRequest { verb: Method::GET, url, headers, body: None, form };
+            http.call(exchange).await?.success_body()
         };
         let card = self.retry.run(true, false, || self.bearer.run(read)).await?;
         let card = card::read(&card).map_err(|problem| Error::InvalidCard { url, problem })?;
         let interface = self.choose(&card)?;
-        if self.reach().is_beyond(&interface.url) {
+        if self.allowed_origins().must_be_public(&interface.url) {
             self.check_public(&interface).await?;
         }
         self.build_by(card, interface)
@@ -266,17 +266,17 @@ impl Builder {
 
     fn choose(&self, card: &AgentCard) -> Result<Interface, Error> {
         let unusable = |problem| Error::InvalidCard { url: card::card_url(&self.url), problem };
-        card::choose(card, self.binding, &self.reach()).map_err(unusable)
+        card::choose(card, self.binding, &self.allowed_origins()).map_err(unusable)
     }
 
-    fn reach(&self) -> Reach {
+    fn allowed_origins(&self) -> AllowedOrigins {
         let in_headers = self.headers.values().any(HeaderValue::is_sensitive);
         let has_credentials = in_headers || self.bearer.is_some();
         let card = self.url.clone();
         let allowed = self.allowed.clone();
         // A network of our own has no other addresses.
         let public_only = self.public_only && self.network.is_none();
-        Reach { card, allowed, has_credentials, public_only }
+        AllowedOrigins { card, allowed, has_credentials, public_only }
     }
 
     /// Says so before the first call; a name that resolves to another address later is refused
@@ -301,12 +301,12 @@ impl Builder {
     /// Calls the URL as it is, without a card. The first call connects.
     pub fn direct(self) -> Result<Client, Error> {
         let binding = self.binding.unwrap_or(Binding::JsonRpc);
-        let url = card::callable(&self.url, binding, false).map_err(|why| {
+        let url = card::checked_url(&self.url, binding, false).map_err(|why| {
             let message = format!("not an address to call: '{}' ({why})", self.url);
             Failure::new(&reason::INVALID_ARGUMENT).because(message)
         })?;
         let root = url.clone();
-        let version = card::VERSION.to_owned();
+        let version = card::V1_0.to_owned();
         self.build(Interface { binding, url, tenant: String::new(), version }, root, None)
     }
 
@@ -316,16 +316,16 @@ impl Builder {
         root: String,
         card: Option<AgentCard>,
     ) -> Result<Client, Error> {
-        let public_only = card.is_some() && self.reach().is_beyond(&interface.url);
+        let public_only = card.is_some() && self.allowed_origins().must_be_public(&interface.url);
         let http = self.http(public_only)?;
         let ca = self.ca.clone();
         let network = self.network.clone();
         let peer = Arc::new(peer(&interface.url));
-        let old = interface.version == card::OLD;
+        let v03 = interface.version == card::V0_3;
         let transport = match interface.binding {
-            Binding::JsonRpc => Transport::JsonRpc { http: http.clone(), url: interface.url, old },
+            Binding::JsonRpc => Transport::JsonRpc { http: http.clone(), url: interface.url, v03 },
             Binding::HttpJson => {
-                Transport::HttpJson { http: http.clone(), url: interface.url, old }
+                Transport::HttpJson { http: http.clone(), url: interface.url, v03 }
             }
             Binding::Grpc => {
                 // The token travels with the other headers.
@@ -350,7 +350,7 @@ impl Builder {
             card: card.map(Arc::new),
             retry: self.retry,
             reconnect: self.reconnect,
-            pool: Pool::new(self.max_calls, self.timeouts.pool),
+            call_limit: CallLimit::new(self.max_calls, self.timeouts.pool),
             convert: self.convert,
             bearer: self.bearer,
         })

@@ -18,7 +18,7 @@ use crate::{
     transport::{
         binding::{self, Transport},
         events::Events,
-        http::{Exchange, Form},
+        http::{BodyFormat, HttpRequest},
         retry::Fault,
     },
 };
@@ -28,11 +28,11 @@ impl Client {
     pub(crate) async fn call<Q, A>(&self, operation: Operation<Q>) -> Result<A, Error>
     where
         Q: Request,
-        A: binding::Answer,
+        A: binding::ResponseMessage,
     {
         // However often it is made, it is one call.
-        let tries = self.tries();
-        let call = || self.call_once(&operation, &tries);
+        let spans = self.spans();
+        let call = || self.call_once(&operation, &spans);
         let keyed = operation.idempotency_key.is_some();
         Ok(self.retry.run(operation.repeatable, keyed, call).await?)
     }
@@ -41,8 +41,8 @@ impl Client {
         &self,
         operation: Operation<Q>,
     ) -> Result<Events, Error> {
-        let tries = self.tries();
-        let call = || self.stream_once(&operation, &tries);
+        let spans = self.spans();
+        let call = || self.stream_once(&operation, &spans);
         let keyed = operation.idempotency_key.is_some();
         Ok(self.retry.run(operation.repeatable, keyed, call).await?)
     }
@@ -50,14 +50,14 @@ impl Client {
 
 /// Made once; twice where a token has expired.
 impl Client {
-    async fn call_once<Q, A>(&self, operation: &Operation<Q>, tries: &Tries) -> Result<A, Fault>
+    async fn call_once<Q, A>(&self, operation: &Operation<Q>, spans: &CallSpans) -> Result<A, Fault>
     where
         Q: Request,
-        A: binding::Answer,
+        A: binding::ResponseMessage,
     {
         let call = || async {
-            let _permit = self.pool.enter().await?;
-            let mut calling = tries.next(self, operation);
+            let _permit = self.call_limit.acquire().await?;
+            let mut calling = spans.next(self, operation);
             let headers = self.headers(operation, calling.context()).await?;
             let answer = self.transport.call(operation.clone(), &self.tenant, headers).await;
             calling.ended(answer.as_ref().map(|_| None).map_err(|fault| &fault.failure));
@@ -69,11 +69,11 @@ impl Client {
     async fn stream_once<Q: Request>(
         &self,
         operation: &Operation<Q>,
-        tries: &Tries,
+        spans: &CallSpans,
     ) -> Result<Events, Fault> {
         let call = || async {
-            let permit = self.pool.enter().await?;
-            let mut calling = tries.next(self, operation);
+            let permit = self.call_limit.acquire().await?;
+            let mut calling = spans.next(self, operation);
             let headers = self.headers(operation, calling.context()).await?;
             match self.transport.stream(operation.clone(), &self.tenant, headers).await {
                 Ok(events) => Ok(events.holding(permit, calling)),
@@ -88,7 +88,7 @@ impl Client {
 
     pub(crate) async fn task_once(&self, id: &str) -> Result<Task, Fault> {
         let request = GetTaskRequest { id: id.to_owned(), ..Default::default() };
-        self.call_once(&operation::get_task(request), &self.tries()).await
+        self.call_once(&operation::get_task(request), &self.spans()).await
     }
 
     pub(crate) async fn subscribe_once(
@@ -97,14 +97,14 @@ impl Client {
         after: Option<u64>,
     ) -> Result<Events, Fault> {
         let operation = operation::subscribe(subscription(id), after);
-        self.stream_once(&operation, &self.tries()).await
+        self.stream_once(&operation, &self.spans()).await
     }
 
     pub(crate) async fn send_streaming_once(
         &self,
         request: SendMessageRequest,
     ) -> Result<Events, Fault> {
-        self.stream_once(&operation::send_streaming(request), &self.tries()).await
+        self.stream_once(&operation::send_streaming(request), &self.spans()).await
     }
 
     /// A call that is no A2A, so it goes by the general name of JSON.
@@ -115,9 +115,9 @@ impl Client {
             let url = url.clone();
             let body = Some(body.clone());
             let exchange =
-                Exchange { verb: Method::POST, url, headers, body, form: Form::Enveloped };
-            let _permit = self.pool.enter().await?;
-            self.http.call(exchange).await?.read(Form::Bare, false)
+                HttpRequest { verb: Method::POST, url, headers, body, form: BodyFormat::Enveloped };
+            let _permit = self.call_limit.acquire().await?;
+            self.http.call(exchange).await?.read(BodyFormat::Bare, false)
         };
         Ok(self.bearer.run(call).await.map_err(|fault| fault.failure)?)
     }
@@ -126,8 +126,8 @@ impl Client {
         self.trace.clone().unwrap_or_else(TraceContext::begin)
     }
 
-    fn tries(&self) -> Tries {
-        Tries { parent: self.parent(), last: Mutex::default() }
+    fn spans(&self) -> CallSpans {
+        CallSpans { parent: self.parent(), last: Mutex::default() }
     }
 
     fn traced(&self, trace: &TraceContext) -> HeaderMap {
@@ -151,12 +151,12 @@ impl Client {
 }
 
 /// The calls of one operation so far: all in one trace, and each knows the one that it repeats.
-struct Tries {
+struct CallSpans {
     parent: TraceContext,
     last: Mutex<Option<TraceContext>>,
 }
 
-impl Tries {
+impl CallSpans {
     /// The span of the next one.
     fn next<Q>(&self, client: &Client, operation: &Operation<Q>) -> ClientSpan {
         let parent = &self.parent;

@@ -23,7 +23,7 @@ use crate::{
         task_outcome::{Convert, is_final},
         wire_error,
     },
-    transport::{bearer::Bearer, binding::Transport, call_limit::Pool, http::Http},
+    transport::{bearer::Bearer, binding::Transport, call_limit::CallLimit, http::Http},
 };
 
 /// Who calls, as spans say it.
@@ -45,7 +45,7 @@ pub struct Client {
     pub(super) card: Option<Arc<AgentCard>>,
     pub(super) retry: Retry,
     pub(super) reconnect: Reconnect,
-    pub(super) pool: Pool,
+    pub(super) call_limit: CallLimit,
     pub(super) convert: Convert,
     pub(super) bearer: Bearer,
 }
@@ -194,7 +194,8 @@ impl Client {
     /// makes it one.
     pub async fn send(&self, draft: impl Into<Draft>) -> Result<Answer, Error> {
         let response = self.call(operation::send(draft.into().into())).await?;
-        let empty = || wire_error::nonsense("the server answered neither a task nor a message");
+        let empty =
+            || wire_error::invalid_response("the server answered neither a task nor a message");
         Answer::read(response).ok_or_else(|| empty().into())
     }
 

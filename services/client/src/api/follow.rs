@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     Answer, Client, Draft, TraceContext,
-    api::{error::Error, task_view::View},
+    api::{error::Error, task_view::TaskView},
     protocol::{
         task_outcome::{is_final, is_waiting},
         wire_error,
@@ -26,7 +26,7 @@ use crate::{
 
 /// The longest pause that a server may ask a follower for. Whoever is asked for a longer one is
 /// told so instead: to come early would only be refused again.
-const TOLD_MAX: Duration = Duration::from_secs(60);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// How a follower goes on when its stream breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +63,10 @@ pub struct Follow {
     resend: Option<SendMessageRequest>,
     /// The message that answers a question: until the task has it, its question is the old one.
     answer: Option<String>,
-    source: Source,
+    state: StreamState,
     /// What was read and not yet handed out.
     ready: VecDeque<Event>,
-    view: View,
+    view: TaskView,
     message: Option<Message>,
     /// The number of the last event, zero when it had none.
     last: u64,
@@ -75,7 +75,7 @@ pub struct Follow {
 }
 
 #[derive(Debug)]
-enum Source {
+enum StreamState {
     /// Nothing was asked yet.
     Unopened,
     Live {
@@ -95,14 +95,14 @@ enum Source {
 }
 
 impl Follow {
-    fn new(mut client: Client, source: Source, view: View) -> Self {
+    fn new(mut client: Client, state: StreamState, view: TaskView) -> Self {
         // One trace, however often it is taken up again.
         client.trace.get_or_insert_with(TraceContext::root);
         Self {
             client,
             resend: None,
             answer: None,
-            source,
+            state,
             ready: VecDeque::new(),
             view,
             message: None,
@@ -115,7 +115,7 @@ impl Follow {
     pub(crate) async fn sent(client: Client, request: SendMessageRequest) -> Result<Self, Error> {
         let message = request.message.as_ref();
         let answer = message.filter(|m| !m.task_id.is_empty()).map(|m| m.message_id.clone());
-        let mut follow = Self::new(client, Source::Ended, View::default());
+        let mut follow = Self::new(client, StreamState::Ended, TaskView::default());
         follow.answer = answer;
         let keyed = crate::protocol::draft::idempotency_key(&request).map(|_| request.clone());
         follow.send(request).await?;
@@ -138,18 +138,18 @@ impl Follow {
             let events = self.client.send_streaming(request).await?;
             // A new task has nothing that was told already.
             let is_fresh = !self.view.is_empty();
-            self.source = Source::Live { events, is_fresh };
+            self.state = StreamState::Live { events, is_fresh };
             return Ok(());
         }
         request.configuration.get_or_insert_default().return_immediately = true;
         match self.client.send(request).await? {
             Answer::Task(task) => {
-                self.source = self.poll_from_now();
+                self.state = self.poll_from_now();
                 self.take_snapshot(task, 0);
             }
             Answer::Message(message) => {
                 let payload = Some(Payload::Message(message));
-                self.tell(Event { seq: 0, response: StreamResponse { payload } });
+                self.emit(Event { seq: 0, response: StreamResponse { payload } });
             }
         }
         Ok(())
@@ -157,7 +157,7 @@ impl Follow {
 
     /// A task that exists, from where it stands or from after one of its events.
     pub(crate) fn task(client: Client, id: &str, after: Option<u64>) -> Self {
-        let mut follow = Self::new(client, Source::Unopened, View::of(id));
+        let mut follow = Self::new(client, StreamState::Unopened, TaskView::of(id));
         // Zero stands for the beginning, which is what a subscription without a number gives.
         follow.last = after.unwrap_or(0);
         follow
@@ -192,14 +192,14 @@ impl Follow {
                 let Err(broken) = check(&event.response) else { return Some(Ok(event)) };
                 // Such a task would never end.
                 self.ready.clear();
-                self.source = Source::Ended;
+                self.state = StreamState::Ended;
                 return Some(Err(broken.into()));
             }
-            if matches!(self.source, Source::Ended) {
+            if matches!(self.state, StreamState::Ended) {
                 return None;
             }
             if let Err(error) = self.advance().await {
-                self.source = Source::Ended;
+                self.state = StreamState::Ended;
                 return Some(Err(error));
             }
         }
@@ -237,34 +237,34 @@ impl Follow {
 
     /// One step towards the next event.
     async fn advance(&mut self) -> Result<(), Error> {
-        match &mut self.source {
-            Source::Ended => Ok(()),
-            Source::Unopened => self.open().await,
-            Source::Live { events, is_fresh } => {
+        match &mut self.state {
+            StreamState::Ended => Ok(()),
+            StreamState::Unopened => self.open().await,
+            StreamState::Live { events, is_fresh } => {
                 let next = events.next().await;
                 // Only now: whoever drops this future is to find everything as it was.
                 let is_fresh = std::mem::take(is_fresh);
                 match next {
                     Some(Ok(event)) => {
-                        self.take(event, is_fresh);
+                        self.on_event(event, is_fresh);
                         Ok(())
                     }
-                    Some(Err(failure)) => self.broke(Fault::lost(failure)),
+                    Some(Err(failure)) => self.on_break(Fault::lost(failure)),
                     // The server may end a stream where the task waits for its caller.
                     None if self.waits() => {
-                        self.source = Source::Ended;
+                        self.state = StreamState::Ended;
                         Ok(())
                     }
-                    None => self.broke(Fault::lost(wire_error::lost(
+                    None => self.on_break(Fault::lost(wire_error::unavailable(
                         "the stream ended before its task did",
                     ))),
                 }
             }
-            Source::Broken { resume_at } => {
+            StreamState::Broken { resume_at } => {
                 sleep_until(*resume_at).await;
                 self.resume().await
             }
-            Source::Polled { next_at, .. } => {
+            StreamState::Polled { next_at, .. } => {
                 sleep_until(*next_at).await;
                 self.poll().await
             }
@@ -273,13 +273,13 @@ impl Follow {
 
     async fn open(&mut self) -> Result<(), Error> {
         if !self.client.transport.subscribes() {
-            self.source = self.poll_from_now();
+            self.state = self.poll_from_now();
             return Ok(());
         }
         match self.client.subscribe(self.task_id(), self.after()).await {
-            Ok(events) => self.source = Source::Live { events, is_fresh: true },
+            Ok(events) => self.state = StreamState::Live { events, is_fresh: true },
             Err(Error::Call(failure)) if failure.row() == &reason::UNSUPPORTED_OPERATION => {
-                self.source = self.poll_from_now();
+                self.state = self.poll_from_now();
             }
             Err(error) => return Err(error),
         }
@@ -293,35 +293,35 @@ impl Follow {
         };
         match opened {
             Ok(events) => {
-                self.source = Source::Live { events, is_fresh: true };
+                self.state = StreamState::Live { events, is_fresh: true };
                 Ok(())
             }
-            Err(fault) => self.broke(fault),
+            Err(fault) => self.on_break(fault),
         }
     }
 
     /// Decides how to go on, or that there is no going on.
-    fn broke(&mut self, fault: Fault) -> Result<(), Error> {
+    fn on_break(&mut self, fault: Fault) -> Result<(), Error> {
         let failure = fault.failure.clone();
         let unknown = self.task_id().is_empty();
         // The task has ended meanwhile, or the server gives no second stream: either way, ask.
         if failure.row() == &reason::UNSUPPORTED_OPERATION && !unknown {
-            self.source = self.poll_from_now();
+            self.state = self.poll_from_now();
             return Ok(());
         }
-        if !fault.passes(true) || (unknown && self.resend.is_none()) {
+        if !fault.may_retry(true) || (unknown && self.resend.is_none()) {
             return Err(failure.into());
         }
         let policy = self.client.reconnect;
         let told = failure.retry_after().unwrap_or_default();
-        if told > TOLD_MAX {
+        if told > RETRY_AFTER_MAX {
             return Err(if unknown { failure.into() } else { self.lost(failure) });
         }
         let subscribes = unknown || self.client.transport.subscribes();
         if self.attempts < policy.max && subscribes {
             let pause = backoff(policy.backoff, policy.backoff_max, self.attempts);
             self.attempts += 1;
-            self.source = Source::Broken { resume_at: Instant::now() + pause.max(told) };
+            self.state = StreamState::Broken { resume_at: Instant::now() + pause.max(told) };
             return Ok(());
         }
         if unknown {
@@ -332,42 +332,42 @@ impl Follow {
             return Err(self.lost(failure));
         }
         let now = Instant::now();
-        self.source = Source::Polled { next_at: now + told, answered: now };
+        self.state = StreamState::Polled { next_at: now + told, answered: now };
         Ok(())
     }
 
     async fn poll(&mut self) -> Result<(), Error> {
-        let Source::Polled { answered, .. } = self.source else { return Ok(()) };
+        let StreamState::Polled { answered, .. } = self.state else { return Ok(()) };
         let policy = self.client.reconnect;
         let next_at = |now: Instant| now + policy.poll.unwrap_or(Duration::from_secs(1));
         match self.client.task_once(self.task_id()).await {
             Ok(task) => {
                 let now = Instant::now();
-                self.source = Source::Polled { next_at: next_at(now), answered: now };
+                self.state = StreamState::Polled { next_at: next_at(now), answered: now };
                 self.take_snapshot(task, 0);
                 // As a stream would end here.
                 if self.view.state() == TaskState::InputRequired && self.waits() {
-                    self.source = Source::Ended;
+                    self.state = StreamState::Ended;
                 }
                 Ok(())
             }
-            Err(fault) if !fault.passes(true) => Err(fault.failure.into()),
+            Err(fault) if !fault.may_retry(true) => Err(fault.failure.into()),
             Err(fault) => {
                 let told = fault.failure.retry_after().unwrap_or_default();
-                if answered.elapsed() >= policy.patience || told > TOLD_MAX {
+                if answered.elapsed() >= policy.patience || told > RETRY_AFTER_MAX {
                     return Err(self.lost(fault.failure));
                 }
                 let now = Instant::now();
                 let next_at = next_at(now).max(now + told);
-                self.source = Source::Polled { next_at, answered };
+                self.state = StreamState::Polled { next_at, answered };
                 Ok(())
             }
         }
     }
 
-    fn poll_from_now(&self) -> Source {
+    fn poll_from_now(&self) -> StreamState {
         let now = Instant::now();
-        Source::Polled { next_at: now, answered: now }
+        StreamState::Polled { next_at: now, answered: now }
     }
 
     fn lost(&self, last: Failure) -> Error {
@@ -388,7 +388,7 @@ impl Follow {
         self.ready.is_empty() && self.waits()
     }
 
-    fn take(&mut self, event: Event, is_fresh: bool) {
+    fn on_event(&mut self, event: Event, is_fresh: bool) {
         if let Some(Payload::Task(task)) = event.response.payload {
             // A numbered server that was told where to go on sends none.
             if is_fresh || event.seq == 0 || event.seq > self.last {
@@ -397,11 +397,11 @@ impl Follow {
             return;
         }
         let is_old = match event.seq {
-            0 => self.view.repeats(&event.response),
+            0 => self.view.is_repeat(&event.response),
             seq => seq <= self.last,
         };
         if !is_old {
-            self.tell(event);
+            self.emit(event);
         }
     }
 
@@ -409,15 +409,15 @@ impl Follow {
         let told = if self.view.is_empty() {
             vec![StreamResponse { payload: Some(Payload::Task(task)) }]
         } else {
-            self.view.news(&task)
+            self.view.missing_events(&task)
         };
         for response in told {
-            self.tell(Event { seq, response });
+            self.emit(Event { seq, response });
         }
         self.last = seq.max(self.last);
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         self.view.apply(&event.response);
         self.attempts = 0;
         self.last = event.seq.max(self.last);
@@ -434,7 +434,7 @@ impl Follow {
         let is_last = event.is_last() || is_final(self.view.state());
         self.ready.push_back(event);
         if is_last {
-            self.source = Source::Ended;
+            self.state = StreamState::Ended;
         }
     }
 }
@@ -442,16 +442,20 @@ impl Follow {
 /// An event has one of four contents, a task has an id, and a status has a state.
 fn check(response: &StreamResponse) -> Result<(), Failure> {
     let status = match &response.payload {
-        None => return Err(wire_error::nonsense("the server sent an event without any content")),
+        None => {
+            return Err(wire_error::invalid_response(
+                "the server sent an event without any content",
+            ));
+        }
         Some(Payload::Task(task)) if task.id.is_empty() => {
-            return Err(wire_error::nonsense("the server's task has no id"));
+            return Err(wire_error::invalid_response("the server's task has no id"));
         }
         Some(Payload::Task(task)) => task.status.as_ref(),
         Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
         Some(Payload::ArtifactUpdate(_) | Payload::Message(_)) => return Ok(()),
     };
     if status.is_none_or(|status| status.state() == TaskState::Unspecified) {
-        Err(wire_error::nonsense("the server's task is in no state that A2A knows"))
+        Err(wire_error::invalid_response("the server's task is in no state that A2A knows"))
     } else {
         Ok(())
     }

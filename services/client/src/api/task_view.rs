@@ -8,11 +8,11 @@ use faultline_proto::a2a::{
 use prost_types::Struct;
 
 #[derive(Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct TaskView {
     task: Task,
 }
 
-impl View {
+impl TaskView {
     /// For a task whose events were told to somebody else.
     pub(crate) fn of(task_id: &str) -> Self {
         Self { task: Task { id: task_id.to_owned(), ..Task::default() } }
@@ -39,7 +39,7 @@ impl View {
         match &response.payload {
             Some(Payload::Task(task)) => self.task = task.clone(),
             Some(Payload::StatusUpdate(update)) => {
-                self.name(&update.task_id, &update.context_id);
+                self.set_ids(&update.task_id, &update.context_id);
                 // What was said last is history once something else is said.
                 let said = self.task.status.take().and_then(|status| status.message);
                 let known = |id: &str| self.task.history.iter().any(|m| m.message_id == id);
@@ -48,16 +48,16 @@ impl View {
                 merge(&mut self.task.metadata, update.metadata.as_ref());
             }
             Some(Payload::ArtifactUpdate(update)) => {
-                self.name(&update.task_id, &update.context_id);
+                self.set_ids(&update.task_id, &update.context_id);
                 if let Some(artifact) = &update.artifact {
-                    self.keep(artifact, update.append);
+                    self.put_artifact(artifact, update.append);
                 }
             }
             Some(Payload::Message(_)) | None => {}
         }
     }
 
-    fn name(&mut self, task_id: &str, context_id: &str) {
+    fn set_ids(&mut self, task_id: &str, context_id: &str) {
         if self.task.id.is_empty() {
             task_id.clone_into(&mut self.task.id);
         }
@@ -66,7 +66,7 @@ impl View {
         }
     }
 
-    fn keep(&mut self, artifact: &Artifact, append: bool) {
+    fn put_artifact(&mut self, artifact: &Artifact, append: bool) {
         let known = self.task.artifacts.iter_mut().find(|a| a.artifact_id == artifact.artifact_id);
         match known {
             Some(known) if append => known.parts.extend(artifact.parts.iter().cloned()),
@@ -77,7 +77,7 @@ impl View {
 
     /// The same message in the same state, or the same artifact as a whole: a server without
     /// numbers tells again what it told before.
-    pub(crate) fn repeats(&self, response: &StreamResponse) -> bool {
+    pub(crate) fn is_repeat(&self, response: &StreamResponse) -> bool {
         match &response.payload {
             Some(Payload::StatusUpdate(update)) => {
                 let (Some(new), Some(old)) = (&update.status, &self.task.status) else {
@@ -93,14 +93,14 @@ impl View {
     }
 
     /// What the snapshot has that was not told yet, as the events that would have told it.
-    pub(crate) fn news(&self, snapshot: &Task) -> Vec<StreamResponse> {
+    pub(crate) fn missing_events(&self, snapshot: &Task) -> Vec<StreamResponse> {
         let mut news: Vec<_> = snapshot
             .artifacts
             .iter()
             .filter_map(|new| {
                 let old = self.task.artifacts.iter().find(|a| a.artifact_id == new.artifact_id);
                 let (artifact, append) =
-                    old.map_or(Some((new.clone(), false)), |o| grown(o, new))?;
+                    old.map_or(Some((new.clone(), false)), |o| appended(o, new))?;
                 Some(Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
                     task_id: snapshot.id.clone(),
                     context_id: snapshot.context_id.clone(),
@@ -112,7 +112,7 @@ impl View {
             .collect();
         let changed = match (&self.task.status, &snapshot.status) {
             (Some(old), Some(new)) => {
-                new.state != old.state || !(is_same_message(new, old) || is_silenced(new, old))
+                new.state != old.state || !(is_same_message(new, old) || moved_to_history(new, old))
             }
             (old, new) => old.is_none() && new.is_some(),
         };
@@ -135,7 +135,7 @@ fn is_same_message(new: &TaskStatus, old: &TaskStatus) -> bool {
 
 /// The same status, whose message went into the history: servers move it there when the next
 /// message arrives, before the status changes.
-fn is_silenced(new: &TaskStatus, old: &TaskStatus) -> bool {
+fn moved_to_history(new: &TaskStatus, old: &TaskStatus) -> bool {
     new.message.is_none() && (new.timestamp.is_none() || new.timestamp == old.timestamp)
 }
 
@@ -147,7 +147,7 @@ fn merge(into: &mut Option<Struct>, metadata: Option<&Struct>) {
 }
 
 /// What was added to an artifact, with `true`; or all of it, where it did not just grow.
-fn grown(old: &Artifact, new: &Artifact) -> Option<(Artifact, bool)> {
+fn appended(old: &Artifact, new: &Artifact) -> Option<(Artifact, bool)> {
     let added = |parts| Some((Artifact { parts, ..new.clone() }, true));
     if let Some(rest) = new.parts.strip_prefix(old.parts.as_slice()) {
         return if rest.is_empty() { None } else { added(rest.to_vec()) };
@@ -185,12 +185,12 @@ mod tests {
     }
 
     fn told(before: &str, snapshot: &str) -> Vec<String> {
-        let mut view = View::default();
+        let mut view = TaskView::default();
         view.apply(&StreamResponse { payload: Some(Payload::Task(task(before))) });
         let snapshot = task(snapshot);
-        let news = view.news(&snapshot);
+        let news = view.missing_events(&snapshot);
         news.iter().for_each(|event| view.apply(event));
-        assert_eq!(view.news(&snapshot), [], "told twice");
+        assert_eq!(view.missing_events(&snapshot), [], "told twice");
         news.iter().map(json::to_string).collect()
     }
 
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_replay_is_known_by_the_ids_in_it() {
-        let mut view = View::default();
+        let mut view = TaskView::default();
         let read = |json: &str| json::from_str::<StreamResponse>(json).unwrap();
         let said = read(
             r#"{"statusUpdate":{"taskId":"t","status":{"state":"TASK_STATE_WORKING",
@@ -269,11 +269,11 @@ mod tests {
                 "parts":[{"text":"x"}]}}}"#,
         );
         for event in [&said, &made] {
-            assert!(!view.repeats(event));
+            assert!(!view.is_repeat(event));
             view.apply(event);
-            assert!(view.repeats(event));
+            assert!(view.is_repeat(event));
         }
-        assert!(!view.repeats(&more), "the same words may be said twice");
+        assert!(!view.is_repeat(&more), "the same words may be said twice");
         view.apply(&more);
         assert_eq!(view.task().artifacts[0].parts.len(), 2);
     }

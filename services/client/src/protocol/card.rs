@@ -14,9 +14,9 @@ const WELL_KNOWN: &str = "/.well-known/agent-card.json";
 /// The major version of A2A that is spoken here.
 const MAJOR: &str = "1";
 /// Protocol version for servers that speak only 0.3, on JSON-RPC and HTTP+JSON.
-pub(crate) const OLD: &str = "0.3";
+pub(crate) const V0_3: &str = "0.3";
 /// What is spoken with a server that says nothing.
-pub(crate) const VERSION: &str = "1.0";
+pub(crate) const V1_0: &str = "1.0";
 
 /// What a call travels on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub enum CardProblem {
     },
     /// None is of A2A 1.x, nor of 0.3 on JSON-RPC or HTTP+JSON.
     #[error(
-        "none of its interfaces speaks A2A {MAJOR}.x, or {OLD} by JSONRPC or HTTP+JSON: it lists \
+        "none of its interfaces speaks A2A {MAJOR}.x, or {V0_3} by JSONRPC or HTTP+JSON: it lists \
          {listed}"
     )]
     NoVersion {
@@ -152,7 +152,7 @@ pub(crate) fn card_url(url: &str) -> String {
 
 /// Whom a card may lead to.
 #[derive(Clone, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct AllowedOrigins {
     /// Where the card is from.
     pub(crate) card: String,
     /// Origins that may be called as the card's own.
@@ -163,7 +163,7 @@ pub(crate) struct Reach {
     pub(crate) public_only: bool,
 }
 
-impl Reach {
+impl AllowedOrigins {
     fn allows(&self, url: &str) -> Result<(), CardProblem> {
         if !self.has_credentials || self.is_named(url) {
             Ok(())
@@ -181,7 +181,7 @@ impl Reach {
     }
 
     /// Nobody but the card says to call this, so that it must be a public address.
-    pub(crate) fn is_beyond(&self, url: &str) -> bool {
+    pub(crate) fn must_be_public(&self, url: &str) -> bool {
         self.public_only && !self.is_named(url)
     }
 
@@ -209,7 +209,7 @@ pub(crate) fn origin(url: &str) -> String {
 pub(crate) fn choose(
     card: &AgentCard,
     wanted: Option<Binding>,
-    reach: &Reach,
+    reach: &AllowedOrigins,
 ) -> Result<Interface, CardProblem> {
     let all = &card.supported_interfaces;
     if all.is_empty() {
@@ -230,12 +230,12 @@ pub(crate) fn choose(
         return Err(CardProblem::NoVersion { listed: list(all, |i| &i.protocol_version) });
     }
     spoken.sort_by_key(|(binding, interface, version)| {
-        let url = callable(&interface.url, *binding, reach.is_secure());
-        (url.is_ok_and(|url| reach.is_beyond(&url)), version == OLD)
+        let url = checked_url(&interface.url, *binding, reach.is_secure());
+        (url.is_ok_and(|url| reach.must_be_public(&url)), version == V0_3)
     });
     let mut problem = CardProblem::NoInterfaces;
     for (binding, interface, version) in spoken {
-        let url = callable(&interface.url, binding, reach.is_secure())
+        let url = checked_url(&interface.url, binding, reach.is_secure())
             .map_err(|why| CardProblem::NoUrl { url: format!("'{}'", interface.url), why })
             .and_then(|url| reach.allows(&url).map(|()| url));
         match url {
@@ -257,19 +257,19 @@ fn list(all: &[AgentInterface], what: impl Fn(&AgentInterface) -> &String) -> St
 /// Major and minor of the interface, if it is a version that is spoken here.
 fn version(binding: Binding, interface: &AgentInterface) -> Option<String> {
     let text = match interface.protocol_version.trim() {
-        "" => VERSION,
+        "" => V1_0,
         text => text,
     };
     let mut numbers = text.split('.');
     let major = numbers.next()?;
     let minor = numbers.next().unwrap_or("0");
     let version = format!("{major}.{minor}");
-    let is_old = version == OLD && binding != Binding::Grpc;
+    let is_old = version == V0_3 && binding != Binding::Grpc;
     (is_old || major == MAJOR && minor.parse::<u16>().is_ok()).then_some(version)
 }
 
 /// The URL with a scheme, which only gRPC may leave out.
-pub(crate) fn callable(url: &str, binding: Binding, secure: bool) -> Result<String, String> {
+pub(crate) fn checked_url(url: &str, binding: Binding, secure: bool) -> Result<String, String> {
     let url = match (binding, url.contains("://")) {
         (Binding::Grpc, false) if secure => format!("https://{url}"),
         (Binding::Grpc, false) => format!("http://{url}"),
@@ -301,8 +301,8 @@ mod tests {
 
     use super::*;
 
-    fn reach() -> Reach {
-        Reach {
+    fn reach() -> AllowedOrigins {
+        AllowedOrigins {
             card: "http://x".to_owned(),
             allowed: Vec::new(),
             has_credentials: false,
@@ -368,12 +368,12 @@ mod tests {
         assert_eq!((card.supported_interfaces.len(), card.name.as_str()), (2, "a"));
         assert!(card.capabilities.as_ref().unwrap().streaming());
         let rpc = choose(&card, None, &reach()).unwrap();
-        assert_eq!((rpc.binding, rpc.version.as_str()), (Binding::JsonRpc, OLD));
+        assert_eq!((rpc.binding, rpc.version.as_str()), (Binding::JsonRpc, V0_3));
         let rest = choose(&card, Some(Binding::HttpJson), &reach()).unwrap();
-        assert_eq!((rest.url.as_str(), rest.version.as_str()), ("http://x/rest", OLD));
+        assert_eq!((rest.url.as_str(), rest.version.as_str()), ("http://x/rest", V0_3));
         let bare = read(br#"{"url":"http://x"}"#).unwrap();
         let bare = choose(&bare, None, &reach()).unwrap();
-        assert_eq!((bare.binding, bare.version.as_str()), (Binding::JsonRpc, OLD));
+        assert_eq!((bare.binding, bare.version.as_str()), (Binding::JsonRpc, V0_3));
         let odd = read(br#"{"url":"http://x","additionalInterfaces":[{"url":1}]}"#);
         let odd = odd.unwrap_err().to_string();
         assert!(odd.contains("additionalInterfaces[0].url must be a string"), "{odd}");
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn an_encrypted_card_leads_nowhere_unencrypted() {
-        let secure = |url, binding| callable(url, binding, true);
+        let secure = |url, binding| checked_url(url, binding, true);
         assert!(secure("http://x", Binding::JsonRpc).is_err());
         assert_eq!(secure("https://x/", Binding::JsonRpc), Ok("https://x".to_owned()));
         assert_eq!(secure("x:443", Binding::Grpc), Ok("https://x:443".to_owned()));

@@ -12,7 +12,7 @@ use faultline_proto::{
 };
 use serde_json::{Map, Value};
 
-use crate::protocol::wire_error::{foreign, numbered};
+use crate::protocol::wire_error::{mark_foreign, reason_of_number};
 
 /// What any of them in the object tells.
 const KEYS: [&str; 5] = ["detail", "retryable", "retryAfter", "timeout", "downstreamError"];
@@ -31,7 +31,7 @@ pub enum Dialect {
 
 /// An error as it came.
 #[derive(Clone, Copy)]
-pub(crate) struct Told<'a> {
+pub(crate) struct RpcError<'a> {
     pub(crate) code: i64,
     pub(crate) message: &'a str,
     pub(crate) data: &'a str,
@@ -40,21 +40,21 @@ pub(crate) struct Told<'a> {
 impl Dialect {
     /// The failure, if the error is told in the older way. `otherwise` is what its number means by
     /// A2A.
-    pub(crate) fn read(self, told: Told<'_>, otherwise: &'static Reason) -> Option<Failure> {
-        let data = match serde_json::from_str(told.data) {
+    pub(crate) fn read(self, error: RpcError<'_>, otherwise: &'static Reason) -> Option<Failure> {
+        let data = match serde_json::from_str(error.data) {
             Ok(Value::Object(data)) if KEYS.iter().any(|key| data.contains_key(*key)) => data,
-            _ if self == Dialect::StackA2a && private(told.code).is_some() => Map::new(),
+            _ if self == Dialect::StackA2a && stack_a2a_reason(error.code).is_some() => Map::new(),
             _ => return None,
         };
-        let row = private(told.code).unwrap_or(otherwise);
-        let mut failure = Failure::new(row).because(words(told.message, &data));
+        let row = stack_a2a_reason(error.code).unwrap_or(otherwise);
+        let mut failure = Failure::new(row).because(message_with_detail(error.message, &data));
         if let Some(retryable) = data.get("retryable").and_then(Value::as_bool) {
             failure = failure.with_retryable(retryable);
         }
         if let Some(delay) = seconds(&data, "retryAfter") {
             failure = failure.with_retry_after(delay);
         }
-        let mut record = foreign(failure).into_record();
+        let mut record = mark_foreign(failure).into_record();
         record.causes = causes(row, &record.public_message, &data);
         let root = record.causes.last().filter(|root| !root.agent.is_empty());
         record.origin = root.map(|r| Origin { agent: r.agent.clone(), ..Origin::default() });
@@ -64,7 +64,7 @@ impl Dialect {
 }
 
 /// The numbers that collide with A2A's.
-fn private(code: i64) -> Option<&'static Reason> {
+fn stack_a2a_reason(code: i64) -> Option<&'static Reason> {
     Some(match code {
         -32001 => &reason::UNAUTHENTICATED_CALLER,
         -32002 => &reason::TASK_NOT_FOUND,
@@ -79,7 +79,7 @@ fn private(code: i64) -> Option<&'static Reason> {
 }
 
 /// The message, and what the object says beyond it.
-fn words(message: &str, data: &Map<String, Value>) -> String {
+fn message_with_detail(message: &str, data: &Map<String, Value>) -> String {
     let mut text = message.to_owned();
     let detail = text_of(data, "detail");
     if !detail.is_empty() && detail != message {
@@ -120,12 +120,18 @@ fn causes(row: &Reason, message: &str, data: &Map<String, Value>) -> Vec<Cause> 
     while let Some(error) = below.filter(|_| chain.len() < CAUSES_MAX) {
         let inner = error.get("data").and_then(Value::as_object).unwrap_or(&nothing);
         let code = error.get("code").and_then(Value::as_i64).unwrap_or_default();
-        let row = private(code).or_else(|| numbered(code)).unwrap_or(&reason::UNKNOWN);
+        let row =
+            stack_a2a_reason(code).or_else(|| reason_of_number(code)).unwrap_or(&reason::UNKNOWN);
         let agent = match text_of(around, "downstreamAgent") {
             named if named.is_empty() => text_of(inner, "currentAgent"),
             named => named,
         };
-        chain.push(cause(agent, row, &words(&text_of(error, "message"), inner), inner));
+        chain.push(cause(
+            agent,
+            row,
+            &message_with_detail(&text_of(error, "message"), inner),
+            inner,
+        ));
         (around, below) = (inner, inner.get("downstreamError").and_then(Value::as_object));
     }
     for (hop, cause) in chain.iter_mut().rev().enumerate() {

@@ -31,7 +31,7 @@ pub(crate) struct Operation<Q> {
     /// Doing it twice is doing it once.
     pub(crate) repeatable: bool,
     /// The answer has nothing in it: `{}`, `null` or no body at all.
-    pub(crate) mute: bool,
+    pub(crate) empty_response: bool,
     pub(crate) idempotency_key: Option<String>,
     /// Exactly the events after this one.
     pub(crate) after: Option<u64>,
@@ -74,7 +74,7 @@ impl<Q> Operation<Q> {
             path,
             query: Vec::new(),
             repeatable: true,
-            mute: false,
+            empty_response: false,
             idempotency_key: None,
             after: None,
         }
@@ -175,7 +175,7 @@ pub(crate) fn delete_push(
     let path = format!("{}/{}", pushes(&request.task_id), segment(&request.id));
     let operation =
         Operation::new("DeleteTaskPushNotificationConfig", Method::DELETE, path, request);
-    Operation { mute: true, ..operation }
+    Operation { empty_response: true, ..operation }
 }
 
 pub(crate) fn extended_card() -> Operation<GetExtendedAgentCardRequest> {

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tonic::Code;
 
-use crate::protocol::dialect::{Dialect, Told};
+use crate::protocol::dialect::{Dialect, RpcError};
 
 /// The longest chain that is believed; a longer one goes in a circle.
 const HOPS_MAX: u32 = 16;
@@ -46,8 +46,8 @@ impl WireError<'_> {
         let (row, known) = self.row();
         if details.info.is_none() && self.status.is_none() {
             let data = self.data.map_or("", RawValue::get);
-            let told = Told { code: self.code, message: &self.message, data };
-            if let Some(failure) = dialect.read(told, row) {
+            let error = RpcError { code: self.code, message: &self.message, data };
+            if let Some(failure) = dialect.read(error, row) {
                 return failure;
             }
         }
@@ -57,7 +57,7 @@ impl WireError<'_> {
         }
         match details.info {
             Some(info) => failure = info.into_failure(failure),
-            None if !known => failure = foreign(failure),
+            None if !known => failure = mark_foreign(failure),
             None => {}
         }
         if let Some(delay) = details.retry_delay {
@@ -75,13 +75,13 @@ impl WireError<'_> {
             let row = reason::named(status).filter(|r| reason::code_name(r.code) == r.name);
             return (row.unwrap_or(&reason::UNKNOWN), row.is_some());
         }
-        let row = numbered(self.code);
+        let row = reason_of_number(self.code);
         (row.unwrap_or(&reason::UNKNOWN), row.is_some())
     }
 }
 
 /// What a number of JSON-RPC means by A2A or by our own rule.
-pub(crate) fn numbered(code: i64) -> Option<&'static Reason> {
+pub(crate) fn reason_of_number(code: i64) -> Option<&'static Reason> {
     let is_it = |r: &&&Reason| r.domain == reason::A2A && i64::from(r.jsonrpc) == code;
     if let Some(row) = reason::TABLE.iter().find(is_it) {
         return Some(row);
@@ -93,7 +93,7 @@ pub(crate) fn numbered(code: i64) -> Option<&'static Reason> {
 }
 
 /// Its words are quoted, not believed.
-pub(crate) fn foreign(failure: Failure) -> Failure {
+pub(crate) fn mark_foreign(failure: Failure) -> Failure {
     let mut record = failure.into_record();
     record.foreign = true;
     Failure::from_record(record)
@@ -109,7 +109,7 @@ struct Details {
 }
 
 #[derive(Deserialize)]
-struct Typed {
+struct TypeUrl {
     #[serde(rename = "@type")]
     name: String,
 }
@@ -150,7 +150,7 @@ impl Details {
         let items: Vec<&RawValue> = serde_json::from_str(data).unwrap_or_default();
         for item in items.into_iter().take(DETAILS_MAX) {
             let text = item.get();
-            let Ok(typed) = serde_json::from_str::<Typed>(text) else { continue };
+            let Ok(typed) = serde_json::from_str::<TypeUrl>(text) else { continue };
             match typed.name.rsplit('/').next().unwrap_or_default() {
                 "faultline.v1.Failure" => details.record = json::from_peer(text).ok(),
                 "google.rpc.ErrorInfo" => details.info = serde_json::from_str(text).ok(),
@@ -198,7 +198,7 @@ impl ErrorInfo {
 }
 
 /// An answer that is no A2A at all: a proxy, or a wrong port.
-pub(crate) fn from_http(status: StatusCode) -> Failure {
+pub(crate) fn failure_of_status(status: StatusCode) -> Failure {
     let row = match status.as_u16() {
         400 | 413 | 415 | 422 => &reason::INVALID_ARGUMENT,
         401 => &reason::UNAUTHENTICATED,
@@ -212,20 +212,20 @@ pub(crate) fn from_http(status: StatusCode) -> Failure {
         500..=599 => &reason::INTERNAL,
         _ => &reason::UNKNOWN,
     };
-    foreign(Failure::new(row).because(format!("the server answered HTTP {status}, not A2A")))
+    mark_foreign(Failure::new(row).because(format!("the server answered HTTP {status}, not A2A")))
 }
 
 /// Nobody was reached. What kind of trouble it is may be told; addresses stay in the private text.
-pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Failure {
+pub(crate) fn connect_failure(error: &(dyn StdError + 'static)) -> Failure {
     let (why, passes) = match causes(error).find_map(|e| e.downcast_ref::<dial::Error>()) {
         Some(dial::Error::Slow { within, .. }) => {
             let text = format!("the server took no connection within {within:?}");
-            return expired(&reason::CONNECT_TIMEOUT, text).privately(told(error));
+            return timeout_failure(&reason::CONNECT_TIMEOUT, text).privately(error_chain(error));
         }
         Some(dial::Error::Forbidden(_)) => {
             let text = "the card leads to an address that is not public: allow its origin by name \
                         (Builder::allow_origin, or `allow_origins` of a remote agent)";
-            return nonsense(text).privately(told(error));
+            return invalid_response(text).privately(error_chain(error));
         }
         Some(dial::Error::Untrusted { .. }) => (": its certificate is not trusted here", false),
         Some(dial::Error::NotTls { .. }) => (": it does not speak TLS", false),
@@ -234,7 +234,7 @@ pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Failure {
         }
         _ => ("", true),
     };
-    let failure = transport(&format!("the server cannot be reached{why}"), error);
+    let failure = connection_lost(&format!("the server cannot be reached{why}"), error);
     if passes { failure } else { failure.with_retryable(false) }
 }
 
@@ -244,27 +244,27 @@ fn is_refused(error: &(dyn StdError + 'static)) -> bool {
 }
 
 /// The peer stopped in the middle, or was never there. Addresses stay in the private text.
-pub(crate) fn transport(message: &str, error: &(dyn StdError + 'static)) -> Failure {
-    lost(message).privately(told(error))
+pub(crate) fn connection_lost(message: &str, error: &(dyn StdError + 'static)) -> Failure {
+    unavailable(message).privately(error_chain(error))
 }
 
-fn told(error: &(dyn StdError + 'static)) -> String {
+fn error_chain(error: &(dyn StdError + 'static)) -> String {
     let text: Vec<_> = causes(error).map(|error| error.to_string()).collect();
     text.join(": ")
 }
 
-pub(crate) fn lost(message: impl Into<String>) -> Failure {
+pub(crate) fn unavailable(message: impl Into<String>) -> Failure {
     Failure::new(&reason::UNAVAILABLE).because(message).with_plane(v1::Plane::Transport)
 }
 
 /// A layer of the timeouts of a call ran out.
-pub(crate) fn expired(reason: &'static Reason, text: String) -> Failure {
+pub(crate) fn timeout_failure(reason: &'static Reason, text: String) -> Failure {
     Failure::new(reason).because(text).with_plane(v1::Plane::Transport)
 }
 
 /// The peer's answer breaks the protocol.
-pub(crate) fn nonsense(message: impl Into<String>) -> Failure {
-    foreign(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(message))
+pub(crate) fn invalid_response(message: impl Into<String>) -> Failure {
+    mark_foreign(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(message))
 }
 
 #[cfg(test)]

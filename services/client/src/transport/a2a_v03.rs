@@ -18,32 +18,33 @@ use crate::{
         wire_error,
     },
     transport::{
-        binding::{envelope, push_query},
-        http::{Exchange, Form},
+        binding::{json_rpc_request, push_query},
+        http::{BodyFormat, HttpRequest},
         retry::Fault,
     },
 };
 
 /// What `A2A-Extensions` was called.
-const OLD_EXTENSIONS_HEADER: HeaderName = HeaderName::from_static("x-a2a-extensions");
+const V03_EXTENSIONS_HEADER: HeaderName = HeaderName::from_static("x-a2a-extensions");
 
 /// The shape of an answer of 0.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Old {
+pub(crate) struct V03Shape {
     dialect: Dialect,
     /// The result is a bare task; otherwise it is an event or the result of a send.
     is_task: bool,
 }
 
-impl Old {
+impl V03Shape {
     pub(crate) fn is_enveloped(self) -> bool {
         self.dialect == Dialect::Rpc
     }
 
     /// The same content in the JSON of 1.0.
-    pub(crate) fn renewed(self, json: &[u8]) -> Result<Vec<u8>, Failure> {
-        let odd =
-            |why: String| wire_error::nonsense(format!("the server answered nonsense: {why}"));
+    pub(crate) fn upgraded(self, json: &[u8]) -> Result<Vec<u8>, Failure> {
+        let odd = |why: String| {
+            wire_error::invalid_response(format!("the server answered nonsense: {why}"))
+        };
         let old: Value = serde_json::from_slice(json).map_err(|error| odd(error.to_string()))?;
         let renew = if self.is_task { new::task } else { new::event };
         let renewed = new::Object::read(old, "result").and_then(|old| renew(old, self.dialect));
@@ -58,12 +59,13 @@ pub(crate) fn enveloped<Q: Request>(
     url: &str,
     operation: &Operation<Q>,
     headers: HeaderMap,
-) -> Result<Exchange, Fault> {
-    let (method, params, form) = translated(operation, Dialect::Rpc)?;
-    let body = envelope(method, |body| body.extend_from_slice(params.to_string().as_bytes()));
+) -> Result<HttpRequest, Fault> {
+    let (method, params, form) = translate(operation, Dialect::Rpc)?;
+    let body =
+        json_rpc_request(method, |body| body.extend_from_slice(params.to_string().as_bytes()));
     let verb = Method::POST;
-    let headers = renamed(headers);
-    Ok(Exchange { verb, url: url.to_owned(), headers, body: Some(body), form })
+    let headers = rename_headers(headers);
+    Ok(HttpRequest { verb, url: url.to_owned(), headers, body: Some(body), form })
 }
 
 /// By HTTP+JSON, whose routes stand below `/v1`.
@@ -71,23 +73,23 @@ pub(crate) fn bare<Q: Request>(
     url: &str,
     operation: &Operation<Q>,
     headers: HeaderMap,
-) -> Result<Exchange, Fault> {
-    let (_, body, form) = translated(operation, Dialect::Rest)?;
+) -> Result<HttpRequest, Fault> {
+    let (_, body, form) = translate(operation, Dialect::Rest)?;
     let mut url = format!("{url}/v1{}", operation.path);
     push_query(&mut url, &operation.query);
     let verb = operation.verb.clone();
     let body = (verb == Method::POST).then(|| Bytes::from(body.to_string()));
-    Ok(Exchange { verb, url, headers: renamed(headers), body, form })
+    Ok(HttpRequest { verb, url, headers: rename_headers(headers), body, form })
 }
 
 /// The old method, the old request, and the shape of its answer.
-fn translated<Q: Request>(
+fn translate<Q: Request>(
     operation: &Operation<Q>,
     dialect: Dialect,
-) -> Result<(&'static str, Value, Form), Fault> {
+) -> Result<(&'static str, Value, BodyFormat), Fault> {
     let mut new: Value =
         serde_json::from_slice(&json::to_vec(&operation.request)).unwrap_or_default();
-    let form = |is_task| Form::Old(Old { dialect, is_task });
+    let form = |is_task| BodyFormat::V03(V03Shape { dialect, is_task });
     Ok(match operation.name {
         "SendMessage" => ("message/send", old::send(new, dialect), form(false)),
         "SendStreamingMessage" => ("message/stream", old::send(new, dialect), form(false)),
@@ -107,15 +109,15 @@ fn translated<Q: Request>(
     })
 }
 
-fn renamed(mut headers: HeaderMap) -> HeaderMap {
+fn rename_headers(mut headers: HeaderMap) -> HeaderMap {
     if let Some(extensions) = headers.remove(EXTENSIONS_HEADER) {
-        headers.insert(OLD_EXTENSIONS_HEADER, extensions);
+        headers.insert(V03_EXTENSIONS_HEADER, extensions);
     }
     headers
 }
 
 /// An error of REST: the words in the body, the kind in the status, and sometimes its number too.
-pub(crate) fn refused(status: StatusCode, body: &[u8]) -> Option<Failure> {
+pub(crate) fn rest_failure(status: StatusCode, body: &[u8]) -> Option<Failure> {
     #[derive(Deserialize)]
     struct Said {
         message: String,
@@ -131,6 +133,6 @@ pub(crate) fn refused(status: StatusCode, body: &[u8]) -> Option<Failure> {
         501 => Some(&reason::UNSUPPORTED_OPERATION),
         _ => None,
     };
-    let row = said.code.and_then(wire_error::numbered).or(by_status)?;
-    Some(wire_error::foreign(Failure::new(row).because(said.message)))
+    let row = said.code.and_then(wire_error::reason_of_number).or(by_status)?;
+    Some(wire_error::mark_foreign(Failure::new(row).because(said.message)))
 }

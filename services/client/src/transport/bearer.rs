@@ -15,15 +15,15 @@ use tonic::Code;
 use crate::transport::retry::Fault;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
-type Having = Pin<Box<dyn Future<Output = Result<String, BoxError>> + Send>>;
+type TokenFuture = Pin<Box<dyn Future<Output = Result<String, BoxError>> + Send>>;
 
 /// Where the tokens of a client come from, if they come from anywhere. Clones share what is held.
 #[derive(Clone, Default)]
-pub(crate) struct Bearer(Option<Arc<Source>>);
+pub(crate) struct Bearer(Option<Arc<TokenSource>>);
 
-struct Source {
-    have: Box<dyn Fn() -> Having + Send + Sync>,
-    held: Mutex<Option<HeaderValue>>,
+struct TokenSource {
+    fetch: Box<dyn Fn() -> TokenFuture + Send + Sync>,
+    cached: Mutex<Option<HeaderValue>>,
 }
 
 impl fmt::Debug for Bearer {
@@ -32,16 +32,16 @@ impl fmt::Debug for Bearer {
     }
 }
 
-impl Source {
-    fn held(&self) -> MutexGuard<'_, Option<HeaderValue>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+impl TokenSource {
+    fn cached(&self) -> MutexGuard<'_, Option<HeaderValue>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn token(&self) -> Result<HeaderValue, Fault> {
-        if let Some(held) = self.held().clone() {
-            return Ok(held);
+        if let Some(cached) = self.cached().clone() {
+            return Ok(cached);
         }
-        let token = (self.have)().await.map_err(|error| {
+        let token = (self.fetch)().await.map_err(|error| {
             let failure = Failure::new(&reason::UNAVAILABLE).with_plane(Plane::Transport);
             let text = "there is no token to call the server with";
             Fault::unsent(failure.because(text).privately(error.to_string()))
@@ -51,7 +51,7 @@ impl Source {
             Fault::unsent(Failure::new(&reason::INVALID_ARGUMENT).because(text))
         })?;
         value.set_sensitive(true);
-        *self.held() = Some(value.clone());
+        *self.cached() = Some(value.clone());
         Ok(value)
     }
 }
@@ -61,12 +61,12 @@ impl Bearer {
         self.0.is_some()
     }
 
-    pub(crate) fn from<F>(have: impl Fn() -> F + Send + Sync + 'static) -> Self
+    pub(crate) fn from<F>(fetch: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<String, BoxError>> + Send + 'static,
     {
-        let have = Box::new(move || -> Having { Box::pin(have()) });
-        Self(Some(Arc::new(Source { have, held: Mutex::default() })))
+        let fetch = Box::new(move || -> TokenFuture { Box::pin(fetch()) });
+        Self(Some(Arc::new(TokenSource { fetch, cached: Mutex::default() })))
     }
 
     /// Into the headers of a call.
@@ -85,7 +85,7 @@ impl Bearer {
     {
         match (call().await, &self.0) {
             (Err(fault), Some(source)) if fault.failure.code() == Code::Unauthenticated => {
-                source.held().take();
+                source.cached().take();
                 call().await
             }
             (done, _) => done,

@@ -11,15 +11,15 @@ use crate::{
         a2a_v03,
         events::Events,
         grpc::Grpc,
-        http::{Exchange, Form, Http},
+        http::{BodyFormat, Http, HttpRequest},
         retry::Fault,
     },
 };
 
 /// What an operation is answered with, on every binding.
-pub(crate) trait Answer: ProtoJson + prost::Message + Default + 'static {}
+pub(crate) trait ResponseMessage: ProtoJson + prost::Message + Default + 'static {}
 
-impl<A: ProtoJson + prost::Message + Default + 'static> Answer for A {}
+impl<A: ProtoJson + prost::Message + Default + 'static> ResponseMessage for A {}
 
 /// Where operations go and what they travel on.
 #[derive(Clone, Debug)]
@@ -29,34 +29,34 @@ pub(crate) enum Transport {
         http: Http,
         url: String,
         /// It speaks A2A 0.3.
-        old: bool,
+        v03: bool,
     },
     /// Each operation has a verb and a route below the URL.
     HttpJson {
         http: Http,
         url: String,
-        old: bool,
+        v03: bool,
     },
     Grpc(Grpc),
 }
 
 impl Transport {
     /// For whoever the request names, or else the `tenant`.
-    pub(crate) async fn call<Q: Request, A: Answer>(
+    pub(crate) async fn call<Q: Request, A: ResponseMessage>(
         &self,
         mut operation: Operation<Q>,
         tenant: &str,
         headers: HeaderMap,
     ) -> Result<A, Fault> {
-        address(&mut operation.request, tenant);
-        let mute = operation.mute;
+        set_tenant(&mut operation.request, tenant);
+        let empty_response = operation.empty_response;
         let (http, exchange) = match self {
-            Transport::JsonRpc { http, url, old } => (http, rpc(url, &operation, headers, *old)?),
-            Transport::HttpJson { http, url, old } => (http, rest(url, operation, headers, *old)?),
+            Transport::JsonRpc { http, url, v03 } => (http, rpc(url, &operation, headers, *v03)?),
+            Transport::HttpJson { http, url, v03 } => (http, rest(url, operation, headers, *v03)?),
             Transport::Grpc(grpc) => return grpc.call(operation, headers).await,
         };
         let form = exchange.form;
-        http.call(exchange).await?.read(form, mute)
+        http.call(exchange).await?.read(form, empty_response)
     }
 
     pub(crate) async fn stream<Q: Request>(
@@ -65,13 +65,13 @@ impl Transport {
         tenant: &str,
         headers: HeaderMap,
     ) -> Result<Events, Fault> {
-        address(&mut operation.request, tenant);
+        set_tenant(&mut operation.request, tenant);
         match self {
-            Transport::JsonRpc { http, url, old } => {
-                http.stream(rpc(url, &operation, headers, *old)?).await
+            Transport::JsonRpc { http, url, v03 } => {
+                http.stream(rpc(url, &operation, headers, *v03)?).await
             }
-            Transport::HttpJson { http, url, old } => {
-                http.stream(rest(url, operation, headers, *old)?).await
+            Transport::HttpJson { http, url, v03 } => {
+                http.stream(rest(url, operation, headers, *v03)?).await
             }
             Transport::Grpc(grpc) => grpc.stream(operation, headers).await,
         }
@@ -80,7 +80,7 @@ impl Transport {
     /// A subscription starts with the task as it stands. In 0.3 it does not: what happened before
     /// it would be lost.
     pub(crate) fn subscribes(&self) -> bool {
-        !matches!(self, Self::JsonRpc { old: true, .. } | Self::HttpJson { old: true, .. })
+        !matches!(self, Self::JsonRpc { v03: true, .. } | Self::HttpJson { v03: true, .. })
     }
 }
 
@@ -88,9 +88,9 @@ fn rpc<Q: Request>(
     url: &str,
     operation: &Operation<Q>,
     headers: HeaderMap,
-    old: bool,
-) -> Result<Exchange, Fault> {
-    if old {
+    v03: bool,
+) -> Result<HttpRequest, Fault> {
+    if v03 {
         a2a_v03::enveloped(url, operation, headers)
     } else {
         Ok(enveloped(url, operation, headers))
@@ -101,26 +101,26 @@ fn rest<Q: Request>(
     url: &str,
     operation: Operation<Q>,
     headers: HeaderMap,
-    old: bool,
-) -> Result<Exchange, Fault> {
-    if old { a2a_v03::bare(url, &operation, headers) } else { Ok(bare(url, operation, headers)) }
+    v03: bool,
+) -> Result<HttpRequest, Fault> {
+    if v03 { a2a_v03::bare(url, &operation, headers) } else { Ok(bare(url, operation, headers)) }
 }
 
-fn address(request: &mut impl Request, tenant: &str) {
+fn set_tenant(request: &mut impl Request, tenant: &str) {
     if request.tenant().is_empty() {
         tenant.clone_into(request.tenant());
     }
 }
 
-fn enveloped<Q: Request>(url: &str, operation: &Operation<Q>, headers: HeaderMap) -> Exchange {
-    let body = envelope(operation.name, |body| json::write(&operation.request, body));
+fn enveloped<Q: Request>(url: &str, operation: &Operation<Q>, headers: HeaderMap) -> HttpRequest {
+    let body = json_rpc_request(operation.name, |body| json::write(&operation.request, body));
     let verb = Method::POST;
-    let form = Form::Enveloped;
-    Exchange { verb, url: url.to_owned(), headers, body: Some(body), form }
+    let form = BodyFormat::Enveloped;
+    HttpRequest { verb, url: url.to_owned(), headers, body: Some(body), form }
 }
 
 /// A call by JSON-RPC.
-pub(crate) fn envelope(method: &str, params: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+pub(crate) fn json_rpc_request(method: &str, params: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     // One exchange carries one call: only whoever reads logs needs the id to tell calls apart.
     let mut body =
         format!(r#"{{"jsonrpc":"2.0","id":"{}","method":""#, Uuid::now_v7()).into_bytes();
@@ -131,7 +131,7 @@ pub(crate) fn envelope(method: &str, params: impl FnOnce(&mut Vec<u8>)) -> Bytes
     body.into()
 }
 
-fn bare<Q: Request>(url: &str, operation: Operation<Q>, headers: HeaderMap) -> Exchange {
+fn bare<Q: Request>(url: &str, operation: Operation<Q>, headers: HeaderMap) -> HttpRequest {
     let Operation { mut request, verb, path, query, .. } = operation;
     let tenant = std::mem::take(request.tenant());
     let mut url = url.to_owned();
@@ -142,7 +142,7 @@ fn bare<Q: Request>(url: &str, operation: Operation<Q>, headers: HeaderMap) -> E
     url.push_str(&path);
     push_query(&mut url, &query);
     let body = (verb == Method::POST).then(|| Bytes::from(json::to_vec(&request)));
-    Exchange { verb, url, headers, body, form: Form::Bare }
+    HttpRequest { verb, url, headers, body, form: BodyFormat::Bare }
 }
 
 pub(crate) fn push_query(url: &mut String, query: &[(&'static str, String)]) {

@@ -9,21 +9,21 @@ use crate::transport::{retry::Fault, timeouts::Layer};
 
 /// Shared by all clones of a client.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool {
+pub(crate) struct CallLimit {
     calls: Arc<Semaphore>,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
-impl Pool {
-    pub(crate) fn new(calls: usize, patience: Option<Duration>) -> Self {
+impl CallLimit {
+    pub(crate) fn new(calls: usize, timeout: Option<Duration>) -> Self {
         let calls = Semaphore::new(calls.min(Semaphore::MAX_PERMITS));
-        Self { calls: Arc::new(calls), patience }
+        Self { calls: Arc::new(calls), timeout }
     }
 
     /// Waits for a place; it is given back when the permit is dropped.
-    pub(crate) async fn enter(&self) -> Result<OwnedSemaphorePermit, Fault> {
+    pub(crate) async fn acquire(&self) -> Result<OwnedSemaphorePermit, Fault> {
         let place = Arc::clone(&self.calls).acquire_owned();
-        let place = Layer::Pool.bound(self.patience, place).await?;
+        let place = Layer::Pool.bound(self.timeout, place).await?;
         Ok(place.expect("nobody closes it"))
     }
 }

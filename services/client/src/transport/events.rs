@@ -20,7 +20,7 @@ use crate::{
         wire_error,
     },
     transport::{
-        http::{ANSWER_BYTES_MAX, Form, read_frame},
+        http::{ANSWER_BYTES_MAX, BodyFormat, read_frame},
         timeouts::Layer,
     },
 };
@@ -96,7 +96,7 @@ enum Source {
 struct Sse {
     body: Incoming,
     parser: Parser,
-    form: Form,
+    form: BodyFormat,
     dialect: Dialect,
     /// How long the stream may be silent.
     read: Option<Duration>,
@@ -105,7 +105,7 @@ struct Sse {
 impl Events {
     pub(crate) fn sse(
         body: Incoming,
-        form: Form,
+        form: BodyFormat,
         dialect: Dialect,
         read: Option<Duration>,
     ) -> Self {
@@ -163,13 +163,13 @@ impl Sse {
                 Ok(Some(Ok(frame))) => {
                     let data = frame.data_ref().map_or(&[][..], |data| data);
                     if self.parser.feed(data).is_err() {
-                        return Some(Err(wire_error::nonsense(
+                        return Some(Err(wire_error::invalid_response(
                             "an event of the stream is too large",
                         )));
                     }
                 }
                 Ok(Some(Err(error))) => {
-                    return Some(Err(wire_error::transport("the stream broke off", &error)));
+                    return Some(Err(wire_error::connection_lost("the stream broke off", &error)));
                 }
                 Ok(None) => return None,
                 Err(silent) => return Some(Err(silent.failure)),
@@ -178,7 +178,7 @@ impl Sse {
     }
 }
 
-fn read(frame: &Frame, form: Form, dialect: Dialect) -> Result<Event, Failure> {
+fn read(frame: &Frame, form: BodyFormat, dialect: Dialect) -> Result<Event, Failure> {
     let seq = frame.id.as_ref().and_then(|id| id.parse().ok()).unwrap_or(0);
     Ok(Event { seq, response: read_frame(&frame.data, form, dialect)? })
 }

@@ -12,7 +12,7 @@ use crate::{
         wire_error,
     },
     transport::{
-        binding::Answer,
+        binding::ResponseMessage,
         events::Events,
         retry::Fault,
         timeouts::{Layer, Timeouts},
@@ -34,7 +34,7 @@ impl Grpc {
     }
 
     /// The peer is not told of the time that this call may take: it would take it for the task's.
-    pub(crate) async fn call<Q: Request, A: Answer>(
+    pub(crate) async fn call<Q: Request, A: ResponseMessage>(
         &self,
         operation: Operation<Q>,
         headers: HeaderMap,
@@ -45,7 +45,9 @@ impl Grpc {
             let read = Layer::Read.bound(self.timeouts.read, stream.message()).await?;
             let answer = read.map_err(fault)?;
             Layer::Read.bound(self.timeouts.read, stream.message()).await?.map_err(fault)?;
-            answer.ok_or_else(|| Fault::lost(wire_error::nonsense("the server answered nothing")))
+            answer.ok_or_else(|| {
+                Fault::lost(wire_error::invalid_response("the server answered nothing"))
+            })
         };
         Layer::Total.bound(self.timeouts.total, call).await?
     }
@@ -59,7 +61,7 @@ impl Grpc {
         Ok(Events::grpc(self.begin(operation, headers).await?))
     }
 
-    async fn begin<Q: Request, A: Answer>(
+    async fn begin<Q: Request, A: ResponseMessage>(
         &self,
         operation: Operation<Q>,
         headers: HeaderMap,

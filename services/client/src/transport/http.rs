@@ -30,12 +30,12 @@ use tokio::time::sleep;
 use crate::{
     protocol::{
         dialect::Dialect,
-        wire_error::{self, WireError, expired},
+        wire_error::{self, WireError, timeout_failure},
     },
     transport::{
-        a2a_v03::{self, Old},
+        a2a_v03::{self, V03Shape},
         events::Events,
-        request_body::Outgoing,
+        request_body::RequestBody,
         retry::Fault,
         timeouts::{Layer, Timeouts},
     },
@@ -51,34 +51,34 @@ const CONNECTION_IDLE: Duration = Duration::from_secs(30);
 
 /// Whether messages stand in the envelope of JSON-RPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum BodyFormat {
     Enveloped,
     Bare,
     /// As A2A 0.3 has it.
-    Old(Old),
+    V03(V03Shape),
 }
 
-impl Form {
+impl BodyFormat {
     /// What bare messages are called is so new that some servers know the general name only.
     fn accept(self) -> &'static str {
         match self {
-            Form::Enveloped | Form::Old(_) => "application/json",
-            Form::Bare => "application/a2a+json, application/json",
+            BodyFormat::Enveloped | BodyFormat::V03(_) => "application/json",
+            BodyFormat::Bare => "application/a2a+json, application/json",
         }
     }
 
     fn is_enveloped(self) -> bool {
         match self {
-            Form::Enveloped => true,
-            Form::Bare => false,
-            Form::Old(old) => old.is_enveloped(),
+            BodyFormat::Enveloped => true,
+            BodyFormat::Bare => false,
+            BodyFormat::V03(old) => old.is_enveloped(),
         }
     }
 
     fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
-            Form::Enveloped | Form::Old(_) => "application/json",
-            Form::Bare => "application/a2a+json",
+            BodyFormat::Enveloped | BodyFormat::V03(_) => "application/json",
+            BodyFormat::Bare => "application/a2a+json",
         })
     }
 }
@@ -86,23 +86,23 @@ impl Form {
 /// The connections of one client. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
-    client: legacy::Client<Connector, Outgoing>,
+    client: legacy::Client<Connector, RequestBody>,
     timeouts: Timeouts,
     dialect: Dialect,
 }
 
 /// One request, ready to send.
-pub(crate) struct Exchange {
+pub(crate) struct HttpRequest {
     pub(crate) verb: Method,
     pub(crate) url: String,
     pub(crate) headers: HeaderMap,
     /// None for a request that has none.
     pub(crate) body: Option<Bytes>,
-    pub(crate) form: Form,
+    pub(crate) form: BodyFormat,
 }
 
 /// One answer, whatever it says.
-pub(crate) struct Answered {
+pub(crate) struct HttpResponse {
     status: StatusCode,
     retry_after: Option<Duration>,
     body: Bytes,
@@ -120,13 +120,13 @@ impl Http {
         Self { client, timeouts, dialect }
     }
 
-    pub(crate) async fn call(&self, exchange: Exchange) -> Result<Answered, Fault> {
+    pub(crate) async fn call(&self, exchange: HttpRequest) -> Result<HttpResponse, Fault> {
         let accept = exchange.form.accept();
         let call = async { self.answered(self.request(exchange, accept).await?).await };
         Layer::Total.bound(self.timeouts.total, call).await?
     }
 
-    pub(crate) async fn stream(&self, exchange: Exchange) -> Result<Events, Fault> {
+    pub(crate) async fn stream(&self, exchange: HttpRequest) -> Result<Events, Fault> {
         let form = exchange.form;
         let response = self.request(exchange, "text/event-stream").await?;
         let kind = response.headers().get(CONTENT_TYPE);
@@ -138,7 +138,7 @@ impl Http {
         let answered = Layer::Total.bound(self.timeouts.total, self.answered(response)).await??;
         match answered.read::<()>(form, true) {
             Err(fault) => Err(fault),
-            Ok(()) => Err(Fault::lost(wire_error::nonsense(
+            Ok(()) => Err(Fault::lost(wire_error::invalid_response(
                 "the server answered a stream with one object",
             ))),
         }
@@ -146,10 +146,10 @@ impl Http {
 
     async fn request(
         &self,
-        exchange: Exchange,
+        exchange: HttpRequest,
         accept: &'static str,
     ) -> Result<Response<Incoming>, Fault> {
-        let (body, taken) = Outgoing::new(exchange.body.clone().unwrap_or_default());
+        let (body, taken) = RequestBody::new(exchange.body.clone().unwrap_or_default());
         let mut request = Request::new(body);
         *request.method_mut() = exchange.verb;
         *request.headers_mut() = exchange.headers;
@@ -170,70 +170,78 @@ impl Http {
         };
         tokio::select! {
             biased;
-            response = self.client.request(request) => response.map_err(|error| unanswered(&error)),
+            response = self.client.request(request) => response.map_err(|error| no_response(&error)),
             () = silent => Err(Layer::Read.ran_out(self.timeouts.read.unwrap_or_default())),
         }
     }
 
-    async fn answered(&self, response: Response<Incoming>) -> Result<Answered, Fault> {
+    async fn answered(&self, response: Response<Incoming>) -> Result<HttpResponse, Fault> {
         let status = response.status();
-        let retry_after = response.headers().get(RETRY_AFTER).and_then(delay);
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
         let mut body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
         let mut read = BytesMut::new();
         while let Some(frame) = Layer::Read.bound(self.timeouts.read, body.frame()).await? {
             let frame = frame.map_err(|error| {
                 let error: &(dyn StdError + 'static) = error.as_ref();
-                Fault::lost(wire_error::transport("the answer broke off", error))
+                Fault::lost(wire_error::connection_lost("the answer broke off", error))
             })?;
             read.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
         }
-        Ok(Answered { status, retry_after, body: read.freeze(), dialect: self.dialect })
+        Ok(HttpResponse { status, retry_after, body: read.freeze(), dialect: self.dialect })
     }
 }
 
 /// Why no answer began.
-fn unanswered(error: &legacy::Error) -> Fault {
+fn no_response(error: &legacy::Error) -> Fault {
     if error.is_connect() {
-        return Fault::unsent(wire_error::unreached(error));
+        return Fault::unsent(wire_error::connect_failure(error));
     }
     if let Some(stalled) = Stalled::find_in(error) {
-        return Fault::lost(expired(&reason::WRITE_TIMEOUT, stalled));
+        return Fault::lost(timeout_failure(&reason::WRITE_TIMEOUT, stalled));
     }
-    Fault::lost(wire_error::transport("the connection to the server was lost", error))
+    Fault::lost(wire_error::connection_lost("the connection to the server was lost", error))
 }
 
-impl Answered {
-    /// The message, or what is known of the failure. A `mute` answer may be nothing at all.
-    pub(crate) fn read<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Fault> {
+impl HttpResponse {
+    /// The message, or what is known of the failure. A `empty_response` answer may be nothing at all.
+    pub(crate) fn read<A: ProtoJson>(
+        &self,
+        form: BodyFormat,
+        empty_response: bool,
+    ) -> Result<A, Fault> {
         let error = envelope(&self.body).ok().and_then(|envelope| envelope.error);
         match error {
             Some(error) => Err(self.fault(error.into_failure(self.dialect))),
             None if !self.status.is_success() => Err(match form {
-                Form::Old(_) => match a2a_v03::refused(self.status, &self.body) {
+                BodyFormat::V03(_) => match a2a_v03::rest_failure(self.status, &self.body) {
                     Some(failure) => self.fault(failure),
                     None => self.bare_fault(),
                 },
-                Form::Enveloped | Form::Bare => self.bare_fault(),
+                BodyFormat::Enveloped | BodyFormat::Bare => self.bare_fault(),
             }),
-            None => self.message(form, mute).map_err(Fault::lost),
+            None => self.message(form, empty_response).map_err(Fault::lost),
         }
     }
 
     /// The body as it is, unless it comes with a refusal.
-    pub(crate) fn accepted(self) -> Result<Bytes, Fault> {
+    pub(crate) fn success_body(self) -> Result<Bytes, Fault> {
         if self.status.is_success() { Ok(self.body) } else { Err(self.bare_fault()) }
     }
 
     /// A status and nothing that A2A would say: whoever answered may not even be the agent.
     fn bare_fault(&self) -> Fault {
-        Fault { of_the_wire: true, ..self.fault(wire_error::from_http(self.status)) }
+        Fault { from_transport: true, ..self.fault(wire_error::failure_of_status(self.status)) }
     }
 
-    fn message<A: ProtoJson>(&self, form: Form, mute: bool) -> Result<A, Failure> {
+    fn message<A: ProtoJson>(&self, form: BodyFormat, empty_response: bool) -> Result<A, Failure> {
         match form {
-            _ if mute => json::from_str("{}").map_err(|e| wire_error::nonsense(e.to_string())),
-            Form::Enveloped | Form::Old(_) => read_frame(&self.body, form, self.dialect),
-            Form::Bare => read_bare(&self.body),
+            _ if empty_response => {
+                json::from_str("{}").map_err(|e| wire_error::invalid_response(e.to_string()))
+            }
+            BodyFormat::Enveloped | BodyFormat::V03(_) => {
+                read_frame(&self.body, form, self.dialect)
+            }
+            BodyFormat::Bare => read_bare(&self.body),
         }
     }
 
@@ -250,7 +258,7 @@ impl Answered {
             _ => failure,
         };
         let fault = Fault::from(failure);
-        Fault { harmless: fault.harmless || too_busy, ..fault }
+        Fault { not_executed: fault.not_executed || too_busy, ..fault }
     }
 }
 
@@ -269,37 +277,41 @@ fn envelope(json: &[u8]) -> Result<Envelope<'_>, serde_json::Error> {
 /// One event of a stream, or one answer: the message or the failure.
 pub(crate) fn read_frame<A: ProtoJson>(
     json: &[u8],
-    form: Form,
+    form: BodyFormat,
     dialect: Dialect,
 ) -> Result<A, Failure> {
     let envelope = match envelope(json) {
         Ok(envelope) => envelope,
         Err(error) => {
-            return Err(wire_error::nonsense(format!("what answers there is no A2A: {error}")));
+            return Err(wire_error::invalid_response(format!(
+                "what answers there is no A2A: {error}"
+            )));
         }
     };
     match (envelope.error, envelope.result) {
         (Some(error), _) => Err(error.into_failure(dialect)),
         (None, _) if !form.is_enveloped() => read_content(json, form),
         (None, Some(result)) => read_content(result.get().as_bytes(), form),
-        (None, None) => Err(wire_error::nonsense("the server answered neither result nor error")),
+        (None, None) => {
+            Err(wire_error::invalid_response("the server answered neither result nor error"))
+        }
     }
 }
 
-fn read_content<A: ProtoJson>(json: &[u8], form: Form) -> Result<A, Failure> {
+fn read_content<A: ProtoJson>(json: &[u8], form: BodyFormat) -> Result<A, Failure> {
     match form {
-        Form::Old(old) => read_bare(&old.renewed(json)?),
-        Form::Enveloped | Form::Bare => read_bare(json),
+        BodyFormat::V03(old) => read_bare(&old.upgraded(json)?),
+        BodyFormat::Enveloped | BodyFormat::Bare => read_bare(json),
     }
 }
 
 fn read_bare<A: ProtoJson>(json: &[u8]) -> Result<A, Failure> {
     json::from_server(json)
-        .map_err(|e| wire_error::nonsense(format!("the server answered nonsense: {e}")))
+        .map_err(|e| wire_error::invalid_response(format!("the server answered nonsense: {e}")))
 }
 
 /// `Retry-After`: seconds, or a date.
-fn delay(value: &HeaderValue) -> Option<Duration> {
+fn retry_after(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
@@ -314,7 +326,7 @@ mod tests {
 
     #[test]
     fn retry_after_is_seconds_or_a_date() {
-        let read = |text: &'static str| delay(&HeaderValue::from_static(text));
+        let read = |text: &'static str| retry_after(&HeaderValue::from_static(text));
         assert_eq!(read(" 7 "), Some(Duration::from_secs(7)));
         assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
         assert!(read("Fri, 31 Dec 9999 23:59:59 GMT") > Some(Duration::from_secs(1 << 30)));

@@ -14,23 +14,23 @@ use tokio::sync::oneshot;
 /// Small beside what the system buffers.
 const PIECE_BYTES: usize = 64 * 1024;
 
-pub(crate) struct Outgoing {
+pub(crate) struct RequestBody {
     rest: Bytes,
     /// Dropped with the body, which is as soon as all of it was taken.
     _taken: oneshot::Sender<Infallible>,
 }
 
 /// Waits for the end of a body.
-pub(crate) struct Taken(oneshot::Receiver<Infallible>);
+pub(crate) struct BodySent(oneshot::Receiver<Infallible>);
 
-impl Outgoing {
-    pub(crate) fn new(body: Bytes) -> (Self, Taken) {
+impl RequestBody {
+    pub(crate) fn new(body: Bytes) -> (Self, BodySent) {
         let (sender, receiver) = oneshot::channel();
-        (Self { rest: body, _taken: sender }, Taken(receiver))
+        (Self { rest: body, _taken: sender }, BodySent(receiver))
     }
 }
 
-impl Taken {
+impl BodySent {
     /// Returns when all of the body was taken.
     pub(crate) async fn wait(self) {
         // Nothing is ever sent: the end of the sender is the news.
@@ -38,7 +38,7 @@ impl Taken {
     }
 }
 
-impl Body for Outgoing {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -63,9 +63,9 @@ impl Retry {
             match attempts.pause(&fault, repeatable) {
                 Some(pause) => sleep(pause).await,
                 None if is_lost && is_of_wire => {
-                    return Err(attempts.told(fault.failure).with_repeat_by_key());
+                    return Err(attempts.with_retries(fault.failure).with_repeat_by_key());
                 }
-                None => return Err(attempts.told(fault.failure)),
+                None => return Err(attempts.with_retries(fault.failure)),
             }
         }
     }
@@ -87,9 +87,9 @@ pub(crate) fn backoff(first: Duration, max: Duration, attempt: u32) -> Duration 
 pub(crate) struct Fault {
     pub(crate) failure: Failure,
     /// The server cannot have acted: it was not reached, or it refused before it began.
-    pub(crate) harmless: bool,
+    pub(crate) not_executed: bool,
     /// It is the wire's: no peer that speaks A2A put it into words.
-    pub(crate) of_the_wire: bool,
+    pub(crate) from_transport: bool,
 }
 
 impl From<Failure> for Fault {
@@ -98,30 +98,30 @@ impl From<Failure> for Fault {
     fn from(failure: Failure) -> Self {
         let refused = matches!(failure.code(), Code::Unavailable | Code::ResourceExhausted);
         // A stranger has to say so in as many words.
-        let harmless = refused && (!failure.foreign || failure.retryable == Some(true));
-        Self { failure, harmless, of_the_wire: false }
+        let not_executed = refused && (!failure.foreign || failure.retryable == Some(true));
+        Self { failure, not_executed, from_transport: false }
     }
 }
 
 impl Fault {
     /// Nobody was reached.
     pub(crate) fn unsent(failure: Failure) -> Self {
-        Self { failure, harmless: true, of_the_wire: true }
+        Self { failure, not_executed: true, from_transport: true }
     }
 
     /// What became of the call is not known.
     pub(crate) fn lost(failure: Failure) -> Self {
-        Self { failure, harmless: false, of_the_wire: true }
+        Self { failure, not_executed: false, from_transport: true }
     }
 
     /// The connection broke after the call was sent, so nobody knows what became of it.
     fn is_lost(&self) -> bool {
-        !self.harmless && self.of_the_wire && self.failure.plane() == Plane::Transport
+        !self.not_executed && self.from_transport && self.failure.plane() == Plane::Transport
     }
 
     /// Whether the same call may go better later, and may be made.
-    pub(crate) fn passes(&self, repeatable: bool) -> bool {
-        if !repeatable && !self.harmless {
+    pub(crate) fn may_retry(&self, repeatable: bool) -> bool {
+        if !repeatable && !self.not_executed {
             return false;
         }
         let class = match self.failure.row().retry {
@@ -145,7 +145,7 @@ struct Attempts {
 impl Attempts {
     /// How long to wait before the next call; none when there is to be no next.
     fn pause(&mut self, fault: &Fault, repeatable: bool) -> Option<Duration> {
-        if self.made() >= self.retry.max || !fault.passes(repeatable) {
+        if self.made() >= self.retry.max || !fault.may_retry(repeatable) {
             return None;
         }
         let pause = backoff(self.retry.backoff, self.retry.backoff_max, self.made());
@@ -153,7 +153,7 @@ impl Attempts {
         if Instant::now() + pause > self.until {
             return None;
         }
-        if fault.of_the_wire {
+        if fault.from_transport {
             self.wire += 1
         } else {
             self.call += 1
@@ -171,7 +171,7 @@ impl Attempts {
     }
 
     /// The last failure, with how often the call was made again for it.
-    fn told(&self, last: Failure) -> Failure {
+    fn with_retries(&self, last: Failure) -> Failure {
         let spent = last.retries_spent.saturating_add(self.made());
         last.with_retries_spent(spent)
     }
@@ -192,7 +192,7 @@ mod tests {
             (false, Fault::lost, false),
             (true, Fault::unsent, false),
         ] {
-            let call = || async { Err::<(), _>(fault(wire_error::lost("x"))) };
+            let call = || async { Err::<(), _>(fault(wire_error::unavailable("x"))) };
             let failure = retry.run(true, keyed, call).await.unwrap_err();
             assert_eq!(failure.repeat_with_key, expected);
         }
@@ -200,7 +200,7 @@ mod tests {
         let calls = std::sync::atomic::AtomicU32::new(0);
         let call = || async {
             let is_first = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
-            let failure = wire_error::lost("x");
+            let failure = wire_error::unavailable("x");
             Err::<(), _>(if is_first { Fault::lost(failure) } else { Fault::unsent(failure) })
         };
         assert!(retry.run(true, true, call).await.unwrap_err().repeat_with_key);
@@ -209,7 +209,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pause_doubles_and_ends_after_the_last_try() {
         let mut attempts = Retry::default().start();
-        let lost = || Fault::lost(wire_error::lost("x"));
+        let lost = || Fault::lost(wire_error::unavailable("x"));
         let pauses: Vec<_> = std::iter::from_fn(|| attempts.pause(&lost(), true)).take(9).collect();
         assert_eq!(pauses.len(), 3);
         for (pause, least) in pauses.iter().zip([200, 400, 800]) {
@@ -248,8 +248,8 @@ mod tests {
             runtime.block_on(async { retry.start().pause(fault, repeatable).is_some() })
         };
         let cases = [
-            (Fault::unsent(wire_error::lost("x")), true, true),
-            (Fault::lost(wire_error::lost("x")), false, true),
+            (Fault::unsent(wire_error::unavailable("x")), true, true),
+            (Fault::lost(wire_error::unavailable("x")), false, true),
             (Fault::from(Failure::new(&reason::RATE_LIMITED)), true, true),
             (Fault::from(Failure::new(&reason::AGENT_UNAVAILABLE)), true, true),
             (Fault::from(Failure::new(&reason::DEADLINE_EXCEEDED)), false, true),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use faultline_proto::reason;
 use tokio::time::timeout;
 
-use crate::{protocol::wire_error::expired, transport::retry::Fault};
+use crate::{protocol::wire_error::timeout_failure, transport::retry::Fault};
 
 /// The patience with one call. Each layer has a reason of its own, and none of them: it waits for
 /// ever. A stream has no `total`: it lasts as long as its bytes come.
@@ -67,15 +67,15 @@ impl Layer {
         match self {
             Layer::Pool => {
                 let text = format!("no call could be begun within {after:?}");
-                Fault::unsent(expired(&reason::POOL_TIMEOUT, text))
+                Fault::unsent(timeout_failure(&reason::POOL_TIMEOUT, text))
             }
             Layer::Read => {
                 let text = format!("the server was silent for {after:?}");
-                Fault::lost(expired(&reason::READ_TIMEOUT, text))
+                Fault::lost(timeout_failure(&reason::READ_TIMEOUT, text))
             }
             Layer::Total => {
                 let text = format!("the call did not come to an end within {after:?}");
-                Fault::lost(expired(&reason::CALL_TIMEOUT, text))
+                Fault::lost(timeout_failure(&reason::CALL_TIMEOUT, text))
             }
         }
     }

@@ -7,43 +7,45 @@ use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {
-    /// When `since` was; `None`: as much as it takes.
+    /// When `running_since` was; `None`: as much as it takes.
     left: Option<Duration>,
     /// Of the stretch that runs; `None`: it stands still.
-    since: Option<Instant>,
+    running_since: Option<Instant>,
     /// Open questions.
-    holds: u32,
+    pauses: u32,
 }
 
 impl Clock {
     pub(crate) fn new(remaining_ms: Option<u64>, now: Instant) -> Self {
         let left = remaining_ms.map(Duration::from_millis);
-        Self { left, since: Some(now), holds: 0 }
+        Self { left, running_since: Some(now), pauses: 0 }
     }
 
     pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
-        let used = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let used = self
+            .running_since
+            .map_or(Duration::ZERO, |running_since| now.saturating_duration_since(running_since));
         self.left.map(|left| left.saturating_sub(used))
     }
 
     /// The coordinator says how much it is. It knows best.
     pub(crate) fn set(&mut self, remaining_ms: Option<u64>, now: Instant) {
         self.left = remaining_ms.map(Duration::from_millis);
-        self.since = self.since.map(|_| now);
+        self.running_since = self.running_since.map(|_| now);
     }
 
     /// One more question is open.
-    pub(crate) fn hold(&mut self, now: Instant) {
+    pub(crate) fn pause(&mut self, now: Instant) {
         self.left = self.left(now);
-        self.since = None;
-        self.holds += 1;
+        self.running_since = None;
+        self.pauses += 1;
     }
 
     /// One less.
-    pub(crate) fn go_on(&mut self, now: Instant) {
-        self.holds -= 1;
-        if self.holds == 0 {
-            self.since = Some(now);
+    pub(crate) fn resume(&mut self, now: Instant) {
+        self.pauses -= 1;
+        if self.pauses == 0 {
+            self.running_since = Some(now);
         }
     }
 }
@@ -59,16 +61,16 @@ mod tests {
         let left = |clock: &Clock, ms| clock.left(at(ms)).map(|left| left.as_millis());
         let mut clock = Clock::new(Some(1000), at(0));
         assert_eq!(left(&clock, 100), Some(900));
-        clock.hold(at(200));
-        clock.hold(at(300));
-        clock.go_on(at(5000));
+        clock.pause(at(200));
+        clock.pause(at(300));
+        clock.resume(at(5000));
         assert_eq!(left(&clock, 9000), Some(800));
-        clock.go_on(at(9000));
+        clock.resume(at(9000));
         assert_eq!(left(&clock, 9100), Some(700));
-        clock.hold(at(9100));
+        clock.pause(at(9100));
         clock.set(Some(650), at(9500));
         assert_eq!(left(&clock, 9900), Some(650));
-        clock.go_on(at(9900));
+        clock.resume(at(9900));
         assert_eq!(left(&clock, 10_000), Some(550));
         assert_eq!(left(&clock, 99_000), Some(0));
         assert_eq!(Clock::new(None, at(0)).left(at(5)), None);

@@ -5,34 +5,34 @@
 use faultline_chassis::{client::Channel, members::Member};
 use tokio::sync::watch;
 
-pub(crate) struct Way(watch::Sender<(Option<Member>, Channel)>);
+pub(crate) struct CoordinatorChannel(watch::Sender<(Option<Member>, Channel)>);
 
-impl Way {
+impl CoordinatorChannel {
     pub(crate) fn new(channel: Channel) -> Self {
         Self(watch::Sender::new((None, channel)))
     }
 
     /// For one call.
-    pub(crate) fn now(&self) -> Channel {
+    pub(crate) fn current(&self) -> Channel {
         self.0.borrow().1.clone()
     }
 
     /// Leads there from now on.
-    pub(crate) fn lead(&self, member: &Member, channel: Channel) {
-        self.0.send_if_modified(|now| {
-            let is_new = now.0.as_ref() != Some(member);
-            if is_new {
-                *now = (Some(member.clone()), channel);
+    pub(crate) fn switch_to(&self, member: &Member, channel: Channel) {
+        self.0.send_if_modified(|current| {
+            let is_other = current.0.as_ref() != Some(member);
+            if is_other {
+                *current = (Some(member.clone()), channel);
             }
-            is_new
+            is_other
         });
     }
 
     /// Returns when it leads elsewhere than when this was called.
-    pub(crate) fn moved(&self) -> impl Future<Output = ()> + use<> {
-        let mut now = self.0.subscribe();
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + use<> {
+        let mut current = self.0.subscribe();
         async move {
-            if now.changed().await.is_err() {
+            if current.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }

@@ -50,14 +50,14 @@ const SLOTS: Def<0> =
 
 const COMPLETED: &str = "completed";
 
-pub(crate) struct Meters {
+pub(crate) struct WorkerMetrics {
     running: Gauges<1>,
     attempts: Histograms<2>,
     fanouts: Counters<1>,
     branches: Counters<1>,
 }
 
-impl Meters {
+impl WorkerMetrics {
     pub(crate) fn new(metrics: &Metrics, attached: &Arc<AtomicBool>, slots: u32) -> Arc<Self> {
         let attached = Arc::downgrade(attached);
         metrics.observe(move |seen| {
@@ -75,7 +75,13 @@ impl Meters {
     }
 
     /// A fan-out is decided.
-    pub(crate) fn fanned(&self, asked: usize, required: usize, succeeded: usize, failed: usize) {
+    pub(crate) fn record_fanout(
+        &self,
+        asked: usize,
+        required: usize,
+        succeeded: usize,
+        failed: usize,
+    ) {
         let outcome = match (succeeded < required, failed) {
             (true, _) => "too_few",
             (false, 0) => "complete",
@@ -91,30 +97,30 @@ impl Meters {
 }
 
 /// The part of one agent.
-pub(crate) struct AgentMeters {
-    pub(crate) all: Arc<Meters>,
+pub(crate) struct AgentMetrics {
+    pub(crate) worker: Arc<WorkerMetrics>,
     agent: String,
     running: Gauge,
     completed: Histogram,
 }
 
-impl AgentMeters {
-    pub(crate) fn new(all: &Arc<Meters>, agent: &str) -> Self {
+impl AgentMetrics {
+    pub(crate) fn new(worker: &Arc<WorkerMetrics>, agent: &str) -> Self {
         Self {
-            running: all.running.with([agent]),
-            completed: all.attempts.with([agent, COMPLETED]),
-            all: Arc::clone(all),
+            running: worker.running.with([agent]),
+            completed: worker.attempts.with([agent, COMPLETED]),
+            worker: Arc::clone(worker),
             agent: agent.to_owned(),
         }
     }
 
     /// One more attempt, for as long as it is held.
-    pub(crate) fn run(&self) -> GaugeGuard {
+    pub(crate) fn begin(&self) -> GaugeGuard {
         self.running.guard()
     }
 
     /// An attempt is over, with these last words.
-    pub(crate) fn ended(&self, last: Option<&Body>, took: Duration) {
+    pub(crate) fn record_end(&self, last: Option<&Body>, took: Duration) {
         let outcome = match last {
             None => "forgotten",
             Some(Body::Completed(_) | Body::Message(_)) => return self.completed.record(took),
@@ -123,6 +129,6 @@ impl AgentMeters {
             Some(Body::Stopped(_)) => "stopped",
             Some(_) => "failed",
         };
-        self.all.attempts.at([&self.agent, outcome], |histogram| histogram.record(took));
+        self.worker.attempts.at([&self.agent, outcome], |histogram| histogram.record(took));
     }
 }

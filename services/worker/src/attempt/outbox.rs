@@ -22,11 +22,11 @@ const MESSAGE_BYTES: usize = limits::MESSAGE_BYTES_MAX;
 /// `FromWorker` as it is written. A report is encoded once, when it is made, and the same bytes are
 /// kept, sent and, if need be, sent again; on the wire there is no difference.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingMessage {
     #[prost(message, optional, tag = "1")]
     hello: Option<v1::Hello>,
     #[prost(message, optional, tag = "2")]
-    reports: Option<Encoded>,
+    reports: Option<EncodedReports>,
     #[prost(message, optional, tag = "3")]
     heartbeat: Option<v1::Heartbeat>,
     #[prost(message, optional, tag = "4")]
@@ -36,7 +36,7 @@ pub(crate) struct Outgoing {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Encoded {
+struct EncodedReports {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     reports: Vec<Bytes>,
 }
@@ -65,7 +65,7 @@ struct State {
 
 impl Outbox {
     /// Starts a new connection, which ends the one before. The first message is `hello`.
-    pub(crate) fn open(self: &Arc<Self>, hello: v1::Hello) -> Outgoings {
+    pub(crate) fn open(self: &Arc<Self>, hello: v1::Hello) -> OutgoingStream {
         let mut state = self.0.lock();
         state.epoch += 1;
         state.open = true;
@@ -75,7 +75,7 @@ impl Outbox {
         state.slots.clear();
         state.reports.clear();
         state.waker = None;
-        Outgoings { outbox: Arc::clone(self), epoch: state.epoch }
+        OutgoingStream { outbox: Arc::clone(self), epoch: state.epoch }
     }
 
     /// Ends the stream of this epoch; what it did not write is dropped.
@@ -106,7 +106,7 @@ impl Outbox {
     }
 
     /// Says how the slot of an attempt stands, which makes what was said before it void.
-    pub(crate) fn tell(&self, epoch: u64, slot: v1::Slot) {
+    pub(crate) fn push_slot(&self, epoch: u64, slot: v1::Slot) {
         self.change(|state| {
             let current = state.open && state.epoch == epoch;
             if current {
@@ -126,7 +126,7 @@ impl Outbox {
     }
 
     /// Says on this connection that no new work is wanted.
-    pub(crate) fn decline(&self) {
+    pub(crate) fn refuse_work(&self) {
         self.change(|state| {
             state.drain = true;
             true
@@ -136,7 +136,7 @@ impl Outbox {
     /// The same now and on every connection to come.
     pub(crate) fn leave(&self) {
         self.0.lock().leaving = true;
-        self.decline();
+        self.refuse_work();
     }
 
     /// Ends the last connection: everything is said.
@@ -161,21 +161,21 @@ impl Outbox {
 }
 
 /// What one connection writes.
-pub(crate) struct Outgoings {
+pub(crate) struct OutgoingStream {
     outbox: Arc<Outbox>,
     epoch: u64,
 }
 
-impl Outgoings {
+impl OutgoingStream {
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 }
 
-impl Stream for Outgoings {
-    type Item = Outgoing;
+impl Stream for OutgoingStream {
+    type Item = OutgoingMessage;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<OutgoingMessage>> {
         let mut state = self.outbox.0.lock();
         if state.epoch != self.epoch || !state.open {
             return Poll::Ready(None);
@@ -188,19 +188,22 @@ impl Stream for Outgoings {
     }
 }
 
-fn next(state: &mut State) -> Option<Outgoing> {
+fn next(state: &mut State) -> Option<OutgoingMessage> {
     if let Some(hello) = state.hello.take() {
-        return Some(Outgoing { hello: Some(hello), ..Outgoing::default() });
+        return Some(OutgoingMessage { hello: Some(hello), ..OutgoingMessage::default() });
     }
     if std::mem::take(&mut state.drain) {
-        return Some(Outgoing { drain: Some(v1::Drain {}), ..Outgoing::default() });
+        return Some(OutgoingMessage { drain: Some(v1::Drain {}), ..OutgoingMessage::default() });
     }
     // A heartbeat goes first: it must not wait behind a long queue of reports.
     if std::mem::take(&mut state.heartbeat) {
-        return Some(Outgoing { heartbeat: Some(v1::Heartbeat {}), ..Outgoing::default() });
+        return Some(OutgoingMessage {
+            heartbeat: Some(v1::Heartbeat {}),
+            ..OutgoingMessage::default()
+        });
     }
     if let Some(slot) = state.slots.pop_front() {
-        return Some(Outgoing { slot: Some(slot), ..Outgoing::default() });
+        return Some(OutgoingMessage { slot: Some(slot), ..OutgoingMessage::default() });
     }
     let mut bytes = 0;
     let fit = state.reports.iter().take(limits::REPORTS_PER_MESSAGE_MAX).take_while(|report| {
@@ -211,7 +214,7 @@ fn next(state: &mut State) -> Option<Outgoing> {
     let count = fit.count();
     (count > 0).then(|| {
         let reports = state.reports.drain(..count).collect();
-        Outgoing { reports: Some(Encoded { reports }), ..Outgoing::default() }
+        OutgoingMessage { reports: Some(EncodedReports { reports }), ..OutgoingMessage::default() }
     })
 }
 
@@ -229,7 +232,7 @@ mod tests {
         numbers.map(|n| report(n).encode_to_vec().into())
     }
 
-    fn take(stream: &mut Outgoings) -> Option<v1::FromWorker> {
+    fn take(stream: &mut OutgoingStream) -> Option<v1::FromWorker> {
         let next = stream.next().now_or_never()??;
         Some(v1::FromWorker::decode(next.encode_to_vec().as_slice()).unwrap())
     }

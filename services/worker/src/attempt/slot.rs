@@ -5,66 +5,66 @@
 //! answer.
 
 /// What the coordinator has to be told: `Slot.released`.
-pub(crate) type Told = Option<bool>;
+pub(crate) type SlotUpdate = Option<bool>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// How many other agents the attempt waits for.
     awaited: u32,
-    stands: Stands,
+    state: SlotState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stands {
+enum SlotState {
     #[default]
     Held,
     Released,
     /// Asked for again, not yet given.
-    Wanted,
+    Requested,
 }
 
 impl Slot {
     /// The agent waits for one more.
-    pub(crate) fn wait(&mut self) -> Told {
+    pub(crate) fn begin_wait(&mut self) -> SlotUpdate {
         self.awaited += 1;
-        let news = self.stands != Stands::Released;
-        self.stands = Stands::Released;
-        news.then_some(true)
+        let is_new = self.state != SlotState::Released;
+        self.state = SlotState::Released;
+        is_new.then_some(true)
     }
 
     /// The agent waits for one less.
-    pub(crate) fn wait_over(&mut self) -> Told {
+    pub(crate) fn end_wait(&mut self) -> SlotUpdate {
         self.awaited -= 1;
-        let wants = self.awaited == 0 && self.stands == Stands::Released;
+        let wants = self.awaited == 0 && self.state == SlotState::Released;
         wants.then(|| {
-            self.stands = Stands::Wanted;
+            self.state = SlotState::Requested;
             false
         })
     }
 
     /// The coordinator gave a slot. If it is released already, that was before the coordinator
     /// heard of it.
-    pub(crate) fn given(&mut self) {
-        if self.stands == Stands::Wanted {
-            self.stands = Stands::Held;
+    pub(crate) fn granted(&mut self) {
+        if self.state == SlotState::Requested {
+            self.state = SlotState::Held;
         }
     }
 
     /// What a new connection has to be told.
-    pub(crate) fn again(&self) -> Told {
-        match self.stands {
-            Stands::Held => None,
-            Stands::Released => Some(true),
-            Stands::Wanted => Some(false),
+    pub(crate) fn resend(&self) -> SlotUpdate {
+        match self.state {
+            SlotState::Held => None,
+            SlotState::Released => Some(true),
+            SlotState::Requested => Some(false),
         }
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        self.stands == Stands::Held
+        self.state == SlotState::Held
     }
 
     /// Whether the agent's code may run: with a slot, or while it waits for others anyway.
-    pub(crate) fn may_go_on(&self) -> bool {
+    pub(crate) fn may_run(&self) -> bool {
         self.is_held() || self.awaited > 0
     }
 }
@@ -76,23 +76,23 @@ mod tests {
     #[test]
     fn the_first_wait_releases_and_the_last_wants_it_back() {
         let mut slot = Slot::default();
-        assert_eq!((slot.wait(), slot.wait()), (Some(true), None));
-        assert_eq!((slot.is_held(), slot.may_go_on()), (false, true));
-        assert_eq!((slot.wait_over(), slot.wait_over()), (None, Some(false)));
-        assert!(!slot.may_go_on(), "not before it is given");
-        assert_eq!(slot.again(), Some(false), "asked again on a new connection");
-        slot.given();
-        assert_eq!((slot.is_held(), slot.again()), (true, None));
+        assert_eq!((slot.begin_wait(), slot.begin_wait()), (Some(true), None));
+        assert_eq!((slot.is_held(), slot.may_run()), (false, true));
+        assert_eq!((slot.end_wait(), slot.end_wait()), (None, Some(false)));
+        assert!(!slot.may_run(), "not before it is given");
+        assert_eq!(slot.resend(), Some(false), "asked again on a new connection");
+        slot.granted();
+        assert_eq!((slot.is_held(), slot.resend()), (true, None));
     }
 
     #[test]
     fn a_slot_that_crossed_a_release_on_its_way_is_not_taken() {
         let mut slot = Slot::default();
-        slot.wait();
-        slot.wait_over();
-        assert_eq!(slot.wait(), Some(true));
-        slot.given();
+        slot.begin_wait();
+        slot.end_wait();
+        assert_eq!(slot.begin_wait(), Some(true));
+        slot.granted();
         assert!(!slot.is_held());
-        assert_eq!(slot.again(), Some(true));
+        assert_eq!(slot.resend(), Some(true));
     }
 }

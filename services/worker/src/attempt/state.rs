@@ -19,14 +19,14 @@ use parking_lot::Mutex;
 use prost::Message;
 use tokio::{sync::Notify, time::Instant};
 
-pub(crate) use self::questions::Given;
+pub(crate) use self::questions::ReceivedAnswer;
 use self::span::Tracing;
 use crate::attempt::{
     clock::Clock,
-    coordinator_channel::Way,
-    metrics::AgentMeters,
+    coordinator_channel::CoordinatorChannel,
+    metrics::AgentMetrics,
     outbox::Outbox,
-    slot::{Slot, Told},
+    slot::{Slot, SlotUpdate},
 };
 
 mod questions;
@@ -50,7 +50,7 @@ impl Key {
 }
 
 /// The names of an agent and of its worker.
-pub(crate) struct Names {
+pub(crate) struct AgentNames {
     pub(crate) agent: String,
     /// For the origin of failures.
     pub(crate) worker: String,
@@ -58,7 +58,7 @@ pub(crate) struct Names {
 
 /// The reasons for which an attempt takes no report and no question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum ReportRefused {
     /// The agent has to stop.
     Stopped,
     /// `limits::OPEN_QUESTIONS_MAX` questions are open.
@@ -67,7 +67,7 @@ pub(crate) enum Refused {
 
 /// A checkpoint as it is stored: the agent's bytes and how far the counters were.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Saved {
+struct CheckpointEnvelope {
     #[prost(uint32, tag = "1")]
     asks: u32,
     #[prost(bytes = "bytes", tag = "2")]
@@ -78,14 +78,14 @@ struct Saved {
 
 pub(crate) struct Attempt {
     pub(crate) key: Key,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<AgentNames>,
     pub(crate) context_id: String,
     pub(crate) message: a2a::Message,
     pub(crate) restored: Restored,
     /// What calls to other agents say about who calls, and where they go.
     pub(crate) token: String,
-    pub(crate) way: Arc<Way>,
-    pub(crate) meters: Arc<AgentMeters>,
+    pub(crate) channel: Arc<CoordinatorChannel>,
+    pub(crate) metrics: Arc<AgentMetrics>,
     /// The task's id as text, for every report.
     task_id: String,
     outbox: Arc<Outbox>,
@@ -108,10 +108,10 @@ struct State {
     /// The connection that knows this attempt; reports go to no other.
     epoch: u64,
     /// The number of the last report made.
-    made: u32,
+    reported: u32,
     /// The number of the last report handed to the connection of `epoch`.
-    handed: u32,
-    /// The newest reports, up to number `made`.
+    sent: u32,
+    /// The newest reports, up to number `reported`.
     unacked: VecDeque<Bytes>,
     unacked_bytes: usize,
     /// The agent is being polled: what it reports goes out together when it next waits.
@@ -120,11 +120,11 @@ struct State {
     cancelled: bool,
     /// Drop the agent at once, whatever it does.
     dropped: Option<Dropped>,
-    answers: HashMap<String, Given>,
+    answers: HashMap<String, ReceivedAnswer>,
     asks: u32,
     delegations: u32,
     /// The questions that are open, by key, and how many wait for the answer.
-    asking: HashMap<String, u32>,
+    open_questions: HashMap<String, u32>,
     slot: Slot,
     clock: Clock,
     reply: Option<a2a::Message>,
@@ -141,14 +141,14 @@ pub(crate) enum Dropped {
 
 /// How the attempt stands with those who may stop it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Orders {
+pub(crate) struct StopRequests {
     pub(crate) cancelled: bool,
     pub(crate) dropped: Option<Dropped>,
 }
 
 impl State {
     /// Nothing more can be reported. After the end too: a clone of the context may live on.
-    fn told_to_stop(&self) -> bool {
+    fn must_stop(&self) -> bool {
         self.cancelled || self.dropped.is_some() || self.ended
     }
 
@@ -158,7 +158,7 @@ impl State {
 
     /// The number of the last acknowledged report.
     fn acked(&self) -> u32 {
-        self.made - self.unacked.len() as u32
+        self.reported - self.unacked.len() as u32
     }
 
     fn ack(&mut self, number: u32) {
@@ -171,22 +171,22 @@ impl State {
 }
 
 /// Another agent that is awaited. Meanwhile the attempt holds no slot.
-pub(crate) struct Waiting<'a>(&'a Attempt);
+pub(crate) struct ReleasedSlot<'a>(&'a Attempt);
 
-impl Waiting<'_> {
+impl ReleasedSlot<'_> {
     /// Returns when the agent may compute again.
-    pub(crate) async fn over(self) -> Result<(), Refused> {
+    pub(crate) async fn reacquire(self) -> Result<(), ReportRefused> {
         let attempt = self.0;
         drop(self);
-        attempt.until_it_may(|_| true).await
+        attempt.wait_to_run(|_| true).await
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ReleasedSlot<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
-        let told = state.slot.wait_over();
-        self.0.tell(&state, told);
+        let update = state.slot.end_wait();
+        self.0.send_slot_update(&state, update);
     }
 }
 
@@ -194,18 +194,18 @@ impl Attempt {
     pub(crate) fn new(
         key: Key,
         assign: v1::Assign,
-        names: Arc<Names>,
+        names: Arc<AgentNames>,
         outbox: Arc<Outbox>,
-        way: Arc<Way>,
-        meters: Arc<AgentMeters>,
+        channel: Arc<CoordinatorChannel>,
+        metrics: Arc<AgentMetrics>,
     ) -> Self {
-        let (saved, restored) = match assign.checkpoint.map(Saved::decode) {
-            None => (Saved::default(), Restored::Nothing),
+        let (saved, restored) = match assign.checkpoint.map(CheckpointEnvelope::decode) {
+            None => (CheckpointEnvelope::default(), Restored::Nothing),
             Some(Ok(saved)) => {
                 let bytes = saved.bytes.clone();
                 (saved, Restored::Checkpoint(bytes))
             }
-            Some(Err(_)) => (Saved::default(), Restored::Unreadable),
+            Some(Err(_)) => (CheckpointEnvelope::default(), Restored::Unreadable),
         };
         let answers = assign.answers.into_iter();
         let state = State {
@@ -224,8 +224,8 @@ impl Attempt {
             tracing: Mutex::new(Tracing::new(&assign.traceparent, &assign.tracestate)),
             restored,
             token: assign.token,
-            way,
-            meters,
+            channel,
+            metrics,
             task_id: assign.task_id,
             outbox,
             state: Mutex::new(state),
@@ -240,43 +240,47 @@ impl Attempt {
     // The agent's side.
 
     /// Makes a report once the attempt is not too far ahead of its acknowledgements.
-    pub(crate) async fn report(&self, body: Body) -> Result<(), Refused> {
+    pub(crate) async fn report(&self, body: Body) -> Result<(), ReportRefused> {
         let mut body = Some(body);
-        self.until_it_may(|state| {
-            let may = state.has_room();
-            if may {
-                self.say(state, body.take());
+        self.wait_to_run(|state| {
+            let can_report = state.has_room();
+            if can_report {
+                self.report_now(state, body.take());
             }
-            may
+            can_report
         })
         .await
     }
 
     /// Makes a report that leaves as soon as it may.
-    fn say(&self, state: &mut State, body: Option<Body>) {
-        self.make(state, body);
+    fn report_now(&self, state: &mut State, body: Option<Body>) {
+        self.enqueue(state, body);
         // From a task that the agent spawned, perhaps, which nobody uncorks.
         if !state.corked {
-            self.hand_over(state);
+            self.send_pending(state);
         }
     }
 
     /// Waits until the agent may compute and `ready` agrees, or the agent has to stop.
-    async fn until_it_may(&self, mut ready: impl FnMut(&mut State) -> bool) -> Result<(), Refused> {
+    async fn wait_to_run(
+        &self,
+        mut ready: impl FnMut(&mut State) -> bool,
+    ) -> Result<(), ReportRefused> {
         let done = self.until(|state| {
-            if state.told_to_stop() {
-                Some(Err(Refused::Stopped))
+            if state.must_stop() {
+                Some(Err(ReportRefused::Stopped))
             } else {
-                (state.slot.may_go_on() && ready(state)).then_some(Ok(()))
+                (state.slot.may_run() && ready(state)).then_some(Ok(()))
             }
         });
         done.await
     }
 
-    fn make(&self, state: &mut State, body: Option<Body>) {
-        state.made += 1;
+    fn enqueue(&self, state: &mut State, body: Option<Body>) {
+        state.reported += 1;
         let task_id = self.task_id.clone();
-        let report = v1::Report { task_id, attempt: self.key.attempt, number: state.made, body };
+        let report =
+            v1::Report { task_id, attempt: self.key.attempt, number: state.reported, body };
         let bytes = Bytes::from(report.encode_to_vec());
         state.unacked_bytes += bytes.len();
         state.unacked.push_back(bytes);
@@ -288,7 +292,7 @@ impl Attempt {
         let asks = state.asks;
         let delegations = state.delegations;
         drop(state);
-        Saved { asks, bytes, delegations }.encode_to_vec().into()
+        CheckpointEnvelope { asks, bytes, delegations }.encode_to_vec().into()
     }
 
     /// The key of a delegation, or a fan-out, that was given none: its ordinal in the task.
@@ -299,14 +303,14 @@ impl Attempt {
     }
 
     /// The agent waits for another one from now on.
-    pub(crate) fn wait_for_another(&self) -> Waiting<'_> {
+    pub(crate) fn release_slot(&self) -> ReleasedSlot<'_> {
         let mut state = self.state.lock();
-        let told = state.slot.wait();
-        self.tell(&state, told);
+        let update = state.slot.begin_wait();
+        self.send_slot_update(&state, update);
         drop(state);
         // What waits for a slot need not any longer.
         self.changed.notify_waiters();
-        Waiting(self)
+        ReleasedSlot(self)
     }
 
     pub(crate) fn remaining(&self) -> Option<Duration> {
@@ -321,26 +325,26 @@ impl Attempt {
     /// hears of the task, from this attempt or an earlier one.
     pub(crate) fn take_reply(&self) -> (Option<a2a::Message>, bool) {
         let mut state = self.state.lock();
-        let unheard = state.made == 0 && state.answers.is_empty();
+        let unheard = state.reported == 0 && state.answers.is_empty();
         (state.reply.take(), unheard && matches!(self.restored, Restored::Nothing))
     }
 
-    pub(crate) fn told_to_stop(&self) -> bool {
-        self.state.lock().told_to_stop()
+    pub(crate) fn must_stop(&self) -> bool {
+        self.state.lock().must_stop()
     }
 
     pub(crate) async fn stopping(&self) {
-        self.until(|state| state.told_to_stop().then_some(())).await;
+        self.until(|state| state.must_stop().then_some(())).await;
     }
 
     /// Everything reported so far is durable.
-    pub(crate) async fn settled(&self) -> Result<(), Refused> {
-        let made = self.state.lock().made;
+    pub(crate) async fn settled(&self) -> Result<(), ReportRefused> {
+        let reported = self.state.lock().reported;
         let settled = self.until(|state| {
-            if state.told_to_stop() {
-                Some(Err(Refused::Stopped))
+            if state.must_stop() {
+                Some(Err(ReportRefused::Stopped))
             } else {
-                (state.acked() >= made).then_some(Ok(()))
+                (state.acked() >= reported).then_some(Ok(()))
             }
         });
         settled.await
@@ -348,9 +352,9 @@ impl Attempt {
 
     // The runner's side.
 
-    pub(crate) fn orders(&self) -> Orders {
+    pub(crate) fn stop_requests(&self) -> StopRequests {
         let state = self.state.lock();
-        Orders { cancelled: state.cancelled, dropped: state.dropped }
+        StopRequests { cancelled: state.cancelled, dropped: state.dropped }
     }
 
     pub(crate) async fn cancelled(&self) {
@@ -369,7 +373,7 @@ impl Attempt {
     pub(crate) fn uncork(&self) {
         let mut state = self.state.lock();
         state.corked = false;
-        self.hand_over(&mut state);
+        self.send_pending(&mut state);
     }
 
     /// The one final report, with everything that was kept back. It finds room always, and nothing
@@ -378,8 +382,8 @@ impl Attempt {
         let mut state = self.state.lock();
         state.ended = true;
         if body.is_some() {
-            self.make(&mut state, body);
-            self.hand_over(&mut state);
+            self.enqueue(&mut state, body);
+            self.send_pending(&mut state);
         }
         drop(state);
         self.changed.notify_waiters();
@@ -387,33 +391,33 @@ impl Attempt {
 
     /// Hands what was made since the last time to the connection. The lock on `state` keeps the
     /// order: two calls cannot swap their reports.
-    fn hand_over(&self, state: &mut State) {
-        let new = (state.made - state.handed) as usize;
+    fn send_pending(&self, state: &mut State) {
+        let new = (state.reported - state.sent) as usize;
         if new == 0 {
             return;
         }
         let reports = state.unacked.iter().skip(state.unacked.len() - new).cloned();
         if self.outbox.push(state.epoch, reports) {
-            state.handed = state.made;
+            state.sent = state.reported;
         }
     }
 
     /// Says how the slot stands, if there is something to say. Lost with a broken connection, and
     /// said again on the next.
-    fn tell(&self, state: &State, told: Told) {
-        if let Some(released) = told
-            && !state.told_to_stop()
+    fn send_slot_update(&self, state: &State, update: SlotUpdate) {
+        if let Some(released) = update
+            && !state.must_stop()
         {
             let task_id = self.task_id.clone();
             let slot = v1::Slot { task_id, attempt: self.key.attempt, released };
-            self.outbox.tell(state.epoch, slot);
+            self.outbox.push_slot(state.epoch, slot);
         }
     }
 
     // The coordinator's side.
 
     /// What a new connection learns of it first.
-    pub(crate) fn held(&self) -> v1::Held {
+    pub(crate) fn held_entry(&self) -> v1::Held {
         let waits = !self.state.lock().slot.is_held();
         v1::Held { task_id: self.task_id.clone(), attempt: self.key.attempt, waits }
     }
@@ -422,10 +426,10 @@ impl Attempt {
     pub(crate) fn ack(&self, number: u32) -> bool {
         let mut state = self.state.lock();
         state.ack(number);
-        let over = state.ended && state.unacked.is_empty();
+        let is_over = state.ended && state.unacked.is_empty();
         drop(state);
         self.changed.notify_waiters();
-        over
+        is_over
     }
 
     /// Goes on with the connection of `epoch`, which has everything up to `acked`. `true`: the
@@ -434,9 +438,9 @@ impl Attempt {
         let mut state = self.state.lock();
         state.ack(acked);
         state.epoch = epoch;
-        state.handed = state.acked();
-        self.tell(&state, state.slot.again());
-        self.hand_over(&mut state);
+        state.sent = state.acked();
+        self.send_slot_update(&state, state.slot.resend());
+        self.send_pending(&mut state);
         drop(state);
         self.ack(acked)
     }
@@ -451,8 +455,8 @@ impl Attempt {
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn go_on(&self) {
-        self.state.lock().slot.given();
+    pub(crate) fn slot_granted(&self) {
+        self.state.lock().slot.granted();
         self.changed.notify_waiters();
     }
 

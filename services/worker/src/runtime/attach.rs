@@ -14,22 +14,25 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Request, Streaming, client::Grpc};
 use tonic_prost::ProstCodec;
 
-use crate::{ServiceError, attempt::outbox::Outgoing, runtime::attempts::Desk};
+use crate::{ServiceError, attempt::outbox::OutgoingMessage, runtime::attempts::AttemptTable};
 
 const ATTACH: &str = "/faultline.v1.Hub/Attach";
 /// From dialling to the welcome. Well below the time after which the last coordinator gives its
 /// work to another: there must be some left to try a third.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(3);
 /// Heartbeats without a word from the coordinator before the connection counts as dead.
-const SILENT_BEATS_MAX: u32 = 3;
+const MISSED_HEARTBEATS_MAX: u32 = 3;
 /// How long a coordinator that sends a worker elsewhere may take to say that nothing is on its way.
-const PARTING_TIMEOUT: Duration = Duration::from_millis(500);
+const DETACH_TIMEOUT: Duration = Duration::from_millis(500);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// Stays attached, through any number of connections to whichever coordinators there are, until the
 /// outbox is finished.
-pub(crate) async fn stay(desk: &Desk, members: &Members) -> Result<(), ServiceError> {
+pub(crate) async fn keep_attached(
+    table: &AttemptTable,
+    members: &Members,
+) -> Result<(), ServiceError> {
     let _following = AbortOnDropHandle::new(tokio::spawn(members.clone().run()));
     let mut ever_welcome = false;
     let mut backoff = BACKOFF_MIN;
@@ -37,7 +40,7 @@ pub(crate) async fn stay(desk: &Desk, members: &Members) -> Result<(), ServiceEr
     let mut tried = Vec::new();
     loop {
         let Some(member) = choose(members, &tried) else {
-            if desk.outbox.finished() {
+            if table.outbox.finished() {
                 return Ok(());
             }
             // Jitter, so that the workers of a dead coordinator do not come back all at once.
@@ -51,9 +54,9 @@ pub(crate) async fn stay(desk: &Desk, members: &Members) -> Result<(), ServiceEr
             backoff = (backoff * 2).min(BACKOFF_MAX);
             continue;
         };
-        let (welcomed, lost) = attach(desk, members, &member).await;
-        desk.parted();
-        if desk.outbox.finished() {
+        let (welcomed, lost) = attach(table, members, &member).await;
+        table.on_disconnect();
+        if table.outbox.finished() {
             return Ok(());
         }
         members.refresh();
@@ -88,10 +91,10 @@ fn choose(members: &Members, tried: &[Member]) -> Option<Member> {
 
 /// One connection from its beginning to its end: whether the coordinator welcomed it, and why it
 /// ended. It is dialled anew each time, because the old one may be dead without knowing it.
-async fn attach(desk: &Desk, members: &Members, member: &Member) -> (bool, Failure) {
+async fn attach(table: &AttemptTable, members: &Members, member: &Member) -> (bool, Failure) {
     let channel = members.channel(member);
-    let outgoings = desk.outbox.open(desk.hello());
-    let epoch = outgoings.epoch();
+    let outgoing = table.outbox.open(table.hello());
+    let epoch = outgoing.epoch();
     let opening = async {
         let mut grpc = Grpc::new(channel)
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
@@ -99,9 +102,9 @@ async fn attach(desk: &Desk, members: &Members, member: &Member) -> (bool, Failu
         if let Err(never) = grpc.ready().await {
             match never {}
         }
-        let codec = ProstCodec::<Outgoing, v1::ToWorker>::default();
+        let codec = ProstCodec::<OutgoingMessage, v1::ToWorker>::default();
         let path = PathAndQuery::from_static(ATTACH);
-        let answer = grpc.streaming(Request::new(outgoings), path, codec).await?;
+        let answer = grpc.streaming(Request::new(outgoing), path, codec).await?;
         let mut stream = answer.into_inner();
         match stream.message().await?.and_then(|first| first.body) {
             Some(Body::Welcome(welcome)) => Ok((stream, welcome)),
@@ -111,11 +114,11 @@ async fn attach(desk: &Desk, members: &Members, member: &Member) -> (bool, Failu
     match timeout(WELCOME_TIMEOUT, opening).await {
         Ok(Ok((stream, welcome))) => {
             // Before anybody hears of the welcome: what it lets go on may ask at once.
-            desk.way.lead(member, members.channel(member));
-            desk.welcome(epoch, &welcome);
+            table.channel.switch_to(member, members.channel(member));
+            table.on_welcome(epoch, &welcome);
             tracing::info!(coordinator = %member, "attached to the coordinator");
-            let parting = part(desk, members, member);
-            (true, follow(desk, stream, heartbeat(&welcome), parting).await)
+            let leaving = leave_cleanly(table, members, member);
+            (true, read_messages(table, stream, heartbeat(&welcome), leaving).await)
         }
         Ok(Err(failure)) => (false, failure),
         Err(_) => {
@@ -134,38 +137,38 @@ fn heartbeat(welcome: &v1::Welcome) -> Duration {
 
 /// Returns when there is another coordinator than this, and nothing is on its way from here any
 /// more: what was assigned and not received would have to be found missing first.
-async fn part(desk: &Desk, members: &Members, here: &Member) {
+async fn leave_cleanly(table: &AttemptTable, members: &Members, here: &Member) {
     let is_other = |now: &Vec<Member>| now.iter().any(|member| member != here);
     if members.watch().wait_for(is_other).await.is_err() {
         std::future::pending::<()>().await;
     }
-    desk.outbox.decline();
-    let _ = timeout(PARTING_TIMEOUT, desk.fence()).await;
+    table.outbox.refuse_work();
+    let _ = timeout(DETACH_TIMEOUT, table.flush_barrier()).await;
 }
 
-/// Listens until the connection ends or falls silent, or the coordinator sends the worker elsewhere
+/// Listens until the connection ends or falls missed, or the coordinator sends the worker elsewhere
 /// and it could part. What was not acknowledged is said again there.
-async fn follow(
-    desk: &Desk,
+async fn read_messages(
+    table: &AttemptTable,
     mut stream: Streaming<v1::ToWorker>,
     heartbeat: Duration,
-    parting: impl Future<Output = ()>,
+    leaving: impl Future<Output = ()>,
 ) -> Failure {
     let mut beats = interval_at(Instant::now() + heartbeat, heartbeat);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = 0;
-    let mut sent_away = false;
-    tokio::pin!(parting);
+    let mut missed = 0;
+    let mut evicted = false;
+    tokio::pin!(leaving);
     loop {
         tokio::select! {
             message = stream.message() => match message {
                 Ok(Some(message)) => {
-                    silent = 0;
+                    missed = 0;
                     if matches!(message.body, Some(Body::Drain(_))) {
                         tracing::info!("the coordinator sends it elsewhere");
-                        sent_away = true;
+                        evicted = true;
                     }
-                    desk.take(message);
+                    table.on_message(message);
                 }
                 Ok(None) => {
                     let failure = Failure::new(&reason::UNAVAILABLE);
@@ -173,17 +176,17 @@ async fn follow(
                 }
                 Err(status) => return status.into(),
             },
-            () = &mut parting, if sent_away => {
+            () = &mut leaving, if evicted => {
                 let failure = Failure::new(&reason::UNAVAILABLE);
                 return failure.because("the coordinator sent it elsewhere");
             }
             _ = beats.tick() => {
-                if silent == SILENT_BEATS_MAX {
+                if missed == MISSED_HEARTBEATS_MAX {
                     let failure = Failure::new(&reason::UNAVAILABLE);
                     return failure.because("the coordinator fell silent");
                 }
-                silent += 1;
-                desk.outbox.heartbeat();
+                missed += 1;
+                table.outbox.heartbeat();
             }
         }
     }

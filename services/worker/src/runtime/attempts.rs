@@ -21,27 +21,27 @@ use tokio::sync::Notify;
 use crate::{
     Agent, Context, Error,
     attempt::{
-        coordinator_channel::Way,
-        metrics::{AgentMeters, Meters},
+        coordinator_channel::CoordinatorChannel,
+        metrics::{AgentMetrics, WorkerMetrics},
         outbox::Outbox,
         state::{Attempt, Dropped, Key},
     },
     runtime::run,
-    sdk::agent::{Hosted, Offer},
+    sdk::agent::{Offer, OfferedAgent},
 };
 
-pub(crate) struct Desk {
+pub(crate) struct AttemptTable {
     id: WorkerId,
     name: String,
     slots: u32,
     offers: Vec<v1::AgentOffer>,
-    hosted: HashMap<String, (Arc<Hosted>, Arc<AgentMeters>)>,
+    offered: HashMap<String, (Arc<OfferedAgent>, Arc<AgentMetrics>)>,
     pub(crate) outbox: Arc<Outbox>,
     /// For what agents ask of other agents.
-    pub(crate) way: Arc<Way>,
+    pub(crate) channel: Arc<CoordinatorChannel>,
     state: Mutex<State>,
     changed: Notify,
-    meters: Arc<Meters>,
+    metrics: Arc<WorkerMetrics>,
     /// The same as in `state`, for those outside.
     attached: Arc<AtomicBool>,
 }
@@ -54,35 +54,35 @@ struct State {
     /// Too late for anything new.
     closed: bool,
     /// Heartbeats that were answered.
-    beats: u64,
+    heartbeats_answered: u64,
 }
 
-impl Desk {
+impl AttemptTable {
     pub(crate) fn new(
         name: String,
         slots: u32,
         offers: Vec<Offer>,
-        way: Way,
+        channel: CoordinatorChannel,
         metrics: &Metrics,
     ) -> Self {
         let attached = Arc::default();
-        let meters = Meters::new(metrics, &attached, slots);
+        let metrics = WorkerMetrics::new(metrics, &attached, slots);
         let split = offers.into_iter().map(|offer| offer.split(&name));
-        let (offers, hosted): (Vec<_>, Vec<_>) = split.unzip();
+        let (offers, offered): (Vec<_>, Vec<_>) = split.unzip();
         Self {
             id: WorkerId::new(),
             slots,
             offers,
-            hosted: hosted
+            offered: offered
                 .into_iter()
-                .map(|h| (h.names.agent.clone(), metered(&meters, h)))
+                .map(|h| (h.names.agent.clone(), with_metrics(&metrics, h)))
                 .collect(),
             name,
             outbox: Arc::default(),
-            way: Arc::new(way),
+            channel: Arc::new(channel),
             state: Mutex::default(),
             changed: Notify::new(),
-            meters,
+            metrics,
             attached,
         }
     }
@@ -94,7 +94,7 @@ impl Desk {
 
     pub(crate) fn hello(&self) -> v1::Hello {
         let state = self.state.lock();
-        let held = state.held.values().map(|attempt| attempt.held()).collect();
+        let held = state.held.values().map(|attempt| attempt.held_entry()).collect();
         v1::Hello {
             worker_id: self.id.to_string(),
             name: self.name.clone(),
@@ -106,7 +106,7 @@ impl Desk {
 
     /// Sorts what is held by what the coordinator made of it. What it does not mention at all is
     /// as lost as what it wants forgotten: nobody would ever acknowledge its reports.
-    pub(crate) fn welcome(&self, epoch: u64, welcome: &v1::Welcome) {
+    pub(crate) fn on_welcome(&self, epoch: u64, welcome: &v1::Welcome) {
         let resumed = welcome.resume.iter();
         let resumed = resumed.filter_map(|a| Some((Key::read(&a.task_id, a.attempt)?, a.number)));
         let resumed: HashMap<Key, u32> = resumed.collect();
@@ -126,7 +126,7 @@ impl Desk {
     }
 
     /// The connection has ended.
-    pub(crate) fn parted(&self) {
+    pub(crate) fn on_disconnect(&self) {
         self.outbox.close();
         self.attached.store(false, Ordering::Relaxed);
         self.state.lock().attached = false;
@@ -134,7 +134,7 @@ impl Desk {
     }
 
     /// What the coordinator says after the welcome.
-    pub(crate) fn take(&self, message: v1::ToWorker) {
+    pub(crate) fn on_message(&self, message: v1::ToWorker) {
         match message.body {
             Some(Body::Assign(assign)) => self.assign(assign),
             Some(Body::Acks(acks)) => self.acks(&acks),
@@ -150,16 +150,16 @@ impl Desk {
             }
             Some(Body::Answer(answer)) => {
                 if let Some(attempt) = self.find(&answer.task_id, answer.attempt) {
-                    attempt.take_answer(answer);
+                    attempt.on_answer(answer);
                 }
             }
             Some(Body::Heartbeat(_)) => {
-                self.state.lock().beats += 1;
+                self.state.lock().heartbeats_answered += 1;
                 self.changed.notify_waiters();
             }
             Some(Body::GoOn(go_on)) => {
                 if let Some(attempt) = self.find(&go_on.task_id, go_on.attempt) {
-                    attempt.go_on();
+                    attempt.slot_granted();
                 }
             }
             // Where to attach is the connection's business. The rest is a second
@@ -173,13 +173,13 @@ impl Desk {
             tracing::error!(task.id = %assign.task_id, "assigned a task with an impossible id");
             return;
         };
-        let hosted = self.hosted.get(&assign.agent).cloned();
-        let (hosted, meters) =
-            hosted.unwrap_or_else(|| metered(&self.meters, unknown(&assign.agent, &self.name)));
+        let offered = self.offered.get(&assign.agent).cloned();
+        let (offered, metrics) = offered
+            .unwrap_or_else(|| with_metrics(&self.metrics, unknown(&assign.agent, &self.name)));
         let outbox = Arc::clone(&self.outbox);
-        let way = Arc::clone(&self.way);
-        let names = Arc::clone(&hosted.names);
-        let attempt = Attempt::new(key, assign, names, outbox, way, meters);
+        let channel = Arc::clone(&self.channel);
+        let names = Arc::clone(&offered.names);
+        let attempt = Attempt::new(key, assign, names, outbox, channel, metrics);
         let attempt = Arc::new(attempt);
         {
             let mut state = self.state.lock();
@@ -193,7 +193,7 @@ impl Desk {
         }
         attempt.begin_span();
         let work: Arc<dyn telemetry::LogContext> = Arc::clone(&attempt) as _;
-        tokio::spawn(telemetry::with_log_context(work, run::run(attempt, hosted)));
+        tokio::spawn(telemetry::with_log_context(work, run::run(attempt, offered)));
     }
 
     fn acks(&self, acks: &v1::Acks) {
@@ -219,11 +219,12 @@ impl Desk {
     /// Waits until the coordinator has certainly read what was said before, if there is one: it
     /// answers heartbeats in order. The first answer may belong to an earlier heartbeat, the second
     /// cannot.
-    pub(crate) async fn fence(&self) {
+    pub(crate) async fn flush_barrier(&self) {
         for _ in 0..2 {
-            let beats = self.state.lock().beats;
+            let heartbeats_answered = self.state.lock().heartbeats_answered;
             self.outbox.heartbeat();
-            self.until(|state| state.beats > beats || !state.attached).await;
+            self.until(|state| state.heartbeats_answered > heartbeats_answered || !state.attached)
+                .await;
         }
     }
 
@@ -233,8 +234,8 @@ impl Desk {
     }
 
     /// Hands back what only waits for people: it can wait without us.
-    pub(crate) fn release_asking(&self) {
-        for attempt in self.state.lock().held.values().filter(|a| a.is_asking()) {
+    pub(crate) fn release_waiting_for_people(&self) {
+        for attempt in self.state.lock().held.values().filter(|a| a.has_open_question()) {
             attempt.drop_agent(Dropped::Released);
         }
     }
@@ -260,13 +261,16 @@ impl Desk {
     }
 }
 
-fn metered(meters: &Arc<Meters>, hosted: Hosted) -> (Arc<Hosted>, Arc<AgentMeters>) {
-    let meters = AgentMeters::new(meters, &hosted.names.agent);
-    (Arc::new(hosted), Arc::new(meters))
+fn with_metrics(
+    metrics: &Arc<WorkerMetrics>,
+    offered: OfferedAgent,
+) -> (Arc<OfferedAgent>, Arc<AgentMetrics>) {
+    let metrics = AgentMetrics::new(metrics, &offered.names.agent);
+    (Arc::new(offered), Arc::new(metrics))
 }
 
 /// Stands in for an agent that was never offered.
-fn unknown(name: &str, worker: &str) -> Hosted {
+fn unknown(name: &str, worker: &str) -> OfferedAgent {
     struct Unknown;
 
     impl Agent for Unknown {

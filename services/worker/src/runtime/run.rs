@@ -17,17 +17,17 @@ use crate::{
     Context, Error,
     attempt::state::{Attempt, Dropped, Restored},
     sdk::{
-        agent::Hosted,
-        error::Kind,
+        agent::OfferedAgent,
+        error::ErrorKind,
         failure_record::{failed, rejection},
     },
 };
 
 /// Runs the agent to its end and reports it.
-pub(crate) async fn run(attempt: Arc<Attempt>, hosted: Arc<Hosted>) {
-    let _running = attempt.meters.run();
+pub(crate) async fn run(attempt: Arc<Attempt>, offered: Arc<OfferedAgent>) {
+    let _running = attempt.metrics.begin();
     let since = Instant::now();
-    let cx = Context::new(Arc::clone(&attempt), hosted);
+    let cx = Context::new(Arc::clone(&attempt), offered);
     let mut driven = pin!(AssertUnwindSafe(drive(&cx)).catch_unwind());
     // Reports leave when the agent has nothing more to do for now. An agent that never waits costs
     // one message, however much it reports, because its end joins the rest below.
@@ -40,17 +40,17 @@ pub(crate) async fn run(attempt: Arc<Attempt>, hosted: Arc<Hosted>) {
         poll
     });
     let ended = match driven.await {
-        Ok(Some(result)) => Ended::Returned(result),
-        Ok(None) => Ended::Dropped,
-        Err(panic) => Ended::Panicked(panic_text(&*panic)),
+        Ok(Some(result)) => AgentEnd::Returned(result),
+        Ok(None) => AgentEnd::Dropped,
+        Err(panic) => AgentEnd::Panicked(panic_text(&*panic)),
     };
-    let last = last_words(&cx, ended);
-    attempt.meters.ended(last.as_ref(), since.elapsed());
+    let last = final_report(&cx, ended);
+    attempt.metrics.record_end(last.as_ref(), since.elapsed());
     attempt.end_span();
     attempt.end(last);
 }
 
-enum Ended {
+enum AgentEnd {
     Returned(Result<(), Error>),
     Panicked(String),
     Dropped,
@@ -65,14 +65,14 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
         return Some(Err(Error::new(&reason::DATA_LOSS).error_type(RUN_ERROR).because(text)));
     }
     // An order can be older than the agent: then it must not even begin.
-    if attempt.told_to_stop() {
+    if attempt.must_stop() {
         return None;
     }
     let ignored = async {
         attempt.cancelled().await;
         tokio::time::sleep(limits::STOP_GRACE).await;
     };
-    let out_of_patience = async {
+    let must_drop = async {
         tokio::select! {
             () = ignored => {}
             () = attempt.dropped() => {}
@@ -82,44 +82,44 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
         // The agent first: one that never waits costs no timer and no registration.
         biased;
         // The policy is the agent's code too, and may panic like the rest of it.
-        result = cx.hosted().agent.run(cx) => {
-            Some(result.map_err(|error| error.normalised(&cx.hosted().policy)))
+        result = cx.offered().agent.run(cx) => {
+            Some(result.map_err(|error| error.classified(&cx.offered().policy)))
         }
-        () = out_of_patience => None,
+        () = must_drop => None,
     }
 }
 
 /// The final report, unless nobody wants one.
-fn last_words(cx: &Context, ended: Ended) -> Option<Body> {
+fn final_report(cx: &Context, ended: AgentEnd) -> Option<Body> {
     let attempt = cx.attempt_state();
-    let orders = attempt.orders();
-    match (orders.dropped, &ended) {
+    let stop_requests = attempt.stop_requests();
+    match (stop_requests.dropped, &ended) {
         (Some(Dropped::Forgotten), _) => return None,
-        (_, _) if orders.cancelled => return Some(Body::Stopped(v1::Stopped {})),
+        (_, _) if stop_requests.cancelled => return Some(Body::Stopped(v1::Stopped {})),
         // Work that was finished in time counts, even if the worker is leaving.
-        (Some(Dropped::Released), Ended::Returned(Ok(()))) => {}
+        (Some(Dropped::Released), AgentEnd::Returned(Ok(()))) => {}
         (Some(Dropped::Released), _) => return Some(Body::Released(v1::Released {})),
         (None, _) => {}
     }
     Some(match ended {
-        Ended::Returned(Ok(())) => completed(attempt, cx.hosted()),
-        Ended::Returned(Err(error)) => match error.into_kind() {
-            Kind::Failed(told) => failed(attempt, told.failure, FLOW_ERROR),
-            Kind::Rejected(rejected) => Body::Rejected(rejection(attempt, rejected)),
-            Kind::Stopped => Body::Stopped(v1::Stopped {}),
+        AgentEnd::Returned(Ok(())) => completed(attempt, cx.offered()),
+        AgentEnd::Returned(Err(error)) => match error.into_kind() {
+            ErrorKind::Failed(told) => failed(attempt, told.failure, FLOW_ERROR),
+            ErrorKind::Rejected(rejected) => Body::Rejected(rejection(attempt, rejected)),
+            ErrorKind::Stopped => Body::Stopped(v1::Stopped {}),
         },
-        Ended::Panicked(text) => {
+        AgentEnd::Panicked(text) => {
             let failure = Failure::new(&reason::AGENT_PANICKED).privately(text);
             failed(attempt, failure, RUN_ERROR)
         }
         // Only an order drops an agent, and orders were looked at above.
-        Ended::Dropped => Body::Stopped(v1::Stopped {}),
+        AgentEnd::Dropped => Body::Stopped(v1::Stopped {}),
     })
 }
 
-fn completed(attempt: &Attempt, hosted: &Hosted) -> Body {
+fn completed(attempt: &Attempt, offered: &OfferedAgent) -> Body {
     match attempt.take_reply() {
-        (Some(mut message), true) if hosted.may_answer_with_message => {
+        (Some(mut message), true) if offered.may_answer_with_message => {
             // There will be no task, so the message must not name one.
             message.task_id.clear();
             Body::Message(message)

@@ -24,8 +24,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     Offer, ServiceError, agents,
-    attempt::coordinator_channel::Way,
-    runtime::{attach, attempts::Desk},
+    attempt::coordinator_channel::CoordinatorChannel,
+    runtime::{attach, attempts::AttemptTable},
 };
 
 /// How long attempts that were handed back may wait for their acknowledgement.
@@ -144,12 +144,12 @@ impl Worker {
             }
         }
         let name = config.name.unwrap_or_else(default_name);
-        let way = Way::new(members.first());
-        let desk = Desk::new(name, config.slots, offers, way, &config.metrics);
-        let patience = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
+        let channel = CoordinatorChannel::new(members.first());
+        let table = AttemptTable::new(name, config.slots, offers, channel, &config.metrics);
+        let drain_timeout = limits::DRAIN_TIMEOUT - Duration::from_secs(2);
         let admin = config.admin;
         let metrics = config.metrics;
-        Ok(Service { desk, members, admin, metrics, patience })
+        Ok(Service { table, members, admin, metrics, drain_timeout })
     }
 
     /// Runs in a process that was started around it: tells the probes when it has started and
@@ -192,31 +192,31 @@ fn default_name() -> String {
 
 /// A worker that is ready to run.
 pub struct Service {
-    desk: Desk,
+    table: AttemptTable,
     members: Members,
     admin: Option<SocketAddr>,
     metrics: Metrics,
     /// How long running attempts may go on after the signal to leave.
-    pub(crate) patience: Duration,
+    pub(crate) drain_timeout: Duration,
 }
 
 impl Service {
     /// To be asked while it runs.
     pub fn readiness(&self) -> Readiness {
-        Readiness(self.desk.attached())
+        Readiness(self.table.attached())
     }
 
     /// Attaches to the coordinator and works, through any number of broken connections, until
     /// drained. Then running attempts may finish for a while, and what is left is handed back.
     pub async fn run(self, drain: Drain) -> Result<(), ServiceError> {
-        let staying = attach::stay(&self.desk, &self.members);
-        tokio::pin!(staying);
+        let attached = attach::keep_attached(&self.table, &self.members);
+        tokio::pin!(attached);
         tokio::select! {
-            ended = &mut staying => return ended,
+            ended = &mut attached => return ended,
             () = self.leave(drain) => {}
         }
         // All is said and acknowledged, or out of time: how the connection ends is a courtesy.
-        let _ = timeout(CLOSE_TIMEOUT, staying).await;
+        let _ = timeout(CLOSE_TIMEOUT, attached).await;
         Ok(())
     }
 
@@ -248,24 +248,24 @@ impl Service {
 
     async fn leave(&self, drain: Drain) {
         drain.signalled().await;
-        self.desk.outbox.leave();
+        self.table.outbox.leave();
         let finished = async {
-            self.desk.fence().await;
+            self.table.flush_barrier().await;
             loop {
-                self.desk.release_asking();
+                self.table.release_waiting_for_people();
                 // Agents that go on may come to ask yet.
-                if timeout(ASKING_LOOK, self.desk.idle()).await.is_ok() {
+                if timeout(ASKING_LOOK, self.table.idle()).await.is_ok() {
                     break;
                 }
             }
         };
-        if timeout(self.patience, finished).await.is_err() {
-            self.desk.release();
-            if timeout(SETTLE_TIMEOUT, self.desk.idle()).await.is_err() {
+        if timeout(self.drain_timeout, finished).await.is_err() {
+            self.table.release();
+            if timeout(SETTLE_TIMEOUT, self.table.idle()).await.is_err() {
                 tracing::warn!("left before the coordinator acknowledged everything");
             }
         }
-        self.desk.outbox.finish();
+        self.table.outbox.finish();
     }
 }
 

@@ -10,8 +10,8 @@ use futures::future::BoxFuture;
 
 use crate::{
     Context, Error,
-    attempt::state::Names,
-    sdk::typed::{AgentError, Policy},
+    attempt::state::AgentNames,
+    sdk::typed::{AgentError, ErrorPolicy},
 };
 
 /// The A2A extension under which callers find the whole failure of a task.
@@ -38,22 +38,22 @@ pub trait Agent: Send + Sync + 'static {
 }
 
 /// The same without its type.
-pub(crate) trait Erased: Send + Sync {
+pub(crate) trait DynAgent: Send + Sync {
     fn run<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<(), Error>>;
 }
 
-impl<A: Agent> Erased for A {
+impl<A: Agent> DynAgent for A {
     fn run<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(Agent::run(self, cx))
     }
 }
 
 /// An agent as a running worker has it.
-pub(crate) struct Hosted {
-    pub(crate) names: Arc<Names>,
+pub(crate) struct OfferedAgent {
+    pub(crate) names: Arc<AgentNames>,
     pub(crate) may_answer_with_message: bool,
-    pub(crate) policy: Policy,
-    pub(crate) agent: Box<dyn Erased>,
+    pub(crate) policy: ErrorPolicy,
+    pub(crate) agent: Box<dyn DynAgent>,
 }
 
 /// What becomes of a task whose worker is lost.
@@ -89,13 +89,13 @@ pub struct Offer {
     may_answer_with_message: bool,
     on_worker_lost: OnWorkerLost,
     max_attempts: u32,
-    policy: Policy,
+    policy: ErrorPolicy,
     timeout: Duration,
     idempotent: bool,
     delivers_stops: bool,
     drill: bool,
     retries: Option<u32>,
-    agent: Box<dyn Erased>,
+    agent: Box<dyn DynAgent>,
 }
 
 impl Offer {
@@ -123,7 +123,7 @@ impl Offer {
             may_answer_with_message: false,
             on_worker_lost: OnWorkerLost::default(),
             max_attempts: 0,
-            policy: Policy::default(),
+            policy: ErrorPolicy::default(),
             timeout: Duration::ZERO,
             idempotent: false,
             delivers_stops: false,
@@ -334,7 +334,7 @@ impl Offer {
     }
 
     /// The half for the coordinator and the half that stays.
-    pub(crate) fn split(mut self, worker: &str) -> (v1::AgentOffer, Hosted) {
+    pub(crate) fn split(mut self, worker: &str) -> (v1::AgentOffer, OfferedAgent) {
         if self.card.skills.is_empty() {
             let skill = Skill::new(&self.name, &self.name, &self.card.description);
             self.card.skills.push(skill.0);
@@ -351,8 +351,8 @@ impl Offer {
             OnWorkerLost::Retry => agent_offer::OnWorkerLost::Retry,
             OnWorkerLost::Fail => agent_offer::OnWorkerLost::Fail,
         };
-        let hosted = Hosted {
-            names: Arc::new(Names { agent: self.name.clone(), worker: worker.to_owned() }),
+        let offered = OfferedAgent {
+            names: Arc::new(AgentNames { agent: self.name.clone(), worker: worker.to_owned() }),
             may_answer_with_message: self.may_answer_with_message,
             policy: self.policy,
             agent: self.agent,
@@ -370,7 +370,7 @@ impl Offer {
             extended_card,
             timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
         };
-        (offer, hosted)
+        (offer, offered)
     }
 }
 

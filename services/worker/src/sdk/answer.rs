@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Content, Error,
-    attempt::state::Given,
+    attempt::state::ReceivedAnswer,
     sdk::{content::text_of, delegation::user_message},
 };
 
@@ -70,7 +70,7 @@ impl Answer {
     }
 
     /// What came for this question. Nothing in time is an error.
-    pub(crate) fn of(question: &Interrupt, given: Given) -> Result<Self, Error> {
+    pub(crate) fn of(question: &Interrupt, given: ReceivedAnswer) -> Result<Self, Error> {
         let action = match given.action {
             AnswerAction::Unspecified | AnswerAction::Accept => Action::Accepted,
             AnswerAction::Decline => Action::Declined,

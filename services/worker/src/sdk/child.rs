@@ -4,7 +4,7 @@ use faultline_proto::{a2a, reason};
 
 use crate::{
     Answer, Delegated, Error,
-    sdk::delegation::{Call, PAUSE_MAX, PAUSE_MIN, answered, is_passing},
+    sdk::delegation::{Call, PAUSE_MAX, PAUSE_MIN, answered, is_transient},
 };
 
 /// A child that runs beside its parent, made by [`Delegation::start`](crate::Delegation::start).
@@ -32,7 +32,7 @@ impl<'a> Child<'a> {
         loop {
             match call.cx.unless_cancelled(call.send(call.message.clone(), true)).await? {
                 Ok(task) => return Ok(Self { call, task }),
-                Err(failure) if is_passing(&failure) => call.cx.sleep(pause).await?,
+                Err(failure) if is_transient(&failure) => call.cx.sleep(pause).await?,
                 Err(failure) => {
                     call.cx.unless_cancelled(call.wait_after(failure, retried)).await??;
                     retried = true;
@@ -51,7 +51,7 @@ impl<'a> Child<'a> {
     /// Waits for its end, like awaiting the [`Delegation`](crate::Delegation) itself: what it asks
     /// rises, and its failure comes back as the error.
     pub async fn wait(self) -> Result<Delegated, Error> {
-        if self.is_bare() { Ok(Delegated(self.task)) } else { self.call.wait().await }
+        if self.is_bare() { Ok(Delegated(self.task)) } else { self.call.wait_without_slot().await }
     }
 
     /// The task as it stands.

@@ -15,7 +15,7 @@ use crate::{
     Answer, Content, Delegation, Error, Fanout, Question,
     attempt::state::{Attempt, Restored},
     sdk::{
-        agent::Hosted,
+        agent::OfferedAgent,
         content::{self, check_message, check_object_depth, check_size, text_of},
         failure_record::{self, attempt_message},
     },
@@ -34,16 +34,16 @@ const STOP_KEY: &str = "faultline.dev/stop";
 #[derive(Clone)]
 pub struct Context {
     attempt: Arc<Attempt>,
-    hosted: Arc<Hosted>,
+    offered: Arc<OfferedAgent>,
 }
 
 impl Context {
-    pub(crate) fn new(attempt: Arc<Attempt>, hosted: Arc<Hosted>) -> Self {
-        Self { attempt, hosted }
+    pub(crate) fn new(attempt: Arc<Attempt>, offered: Arc<OfferedAgent>) -> Self {
+        Self { attempt, offered }
     }
 
-    pub(crate) fn hosted(&self) -> &Hosted {
-        &self.hosted
+    pub(crate) fn offered(&self) -> &OfferedAgent {
+        &self.offered
     }
 
     pub(crate) fn attempt_state(&self) -> &Attempt {
@@ -170,7 +170,7 @@ impl Context {
     pub async fn reply(&self, content: impl Into<Content>) -> Result<(), Error> {
         let message = self.message_of(content.into())?;
         self.attempt.set_reply(message);
-        self.go_on()
+        self.check_not_stopped()
     }
 
     /// Waits until everything reported so far is stored, for a step that must not come before.
@@ -289,7 +289,7 @@ impl Context {
     }
 
     pub fn is_cancelled(&self) -> bool {
-        self.attempt.told_to_stop()
+        self.attempt.must_stop()
     }
 
     /// Does `work`, but gives up when the agent has to stop.
@@ -306,7 +306,7 @@ impl Context {
         self.unless_cancelled(tokio::time::sleep(time)).await
     }
 
-    fn go_on(&self) -> Result<(), Error> {
+    fn check_not_stopped(&self) -> Result<(), Error> {
         if self.is_cancelled() { Err(Error::stopped()) } else { Ok(()) }
     }
 

@@ -30,7 +30,7 @@ use crate::{
     Answer, Child, Content, Context, Error, Outcome, OutcomeCall,
     sdk::{
         content::{check_message, text_of, text_parts},
-        question_relay::{Hook, Raised},
+        question_relay::{Hook, QuestionRelay},
     },
 };
 
@@ -44,9 +44,9 @@ const DETACHED: &str = "faultline-detached";
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The longest delay that a refused call is made again after.
-const REFUSAL_PATIENCE: Duration = Duration::from_secs(30);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 /// How long the end of a child that is not wanted any longer is waited for.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Work for another agent, made by [`Context::delegate`]. Awaiting it sends it and waits for its
 /// end. An agent that does not wait for the end, because it raced the work against a timer perhaps,
@@ -145,7 +145,7 @@ impl<'a> Delegation<'a> {
     }
 
     async fn run(self, key: String) -> Result<Delegated, Error> {
-        Call::new(self, key)?.wait().await
+        Call::new(self, key)?.wait_without_slot().await
     }
 }
 
@@ -204,7 +204,7 @@ pub(crate) struct Call<'a> {
     /// Sees the child's questions first.
     pub(crate) hook: Option<Hook<'a>>,
     /// A question of the child is asked here; else whoever delegated is given it.
-    raises: bool,
+    relays_questions: bool,
     /// Questions that were answered here when somebody else had answered them further down.
     superseded: Mutex<Vec<String>>,
 }
@@ -217,8 +217,8 @@ impl<'a> Call<'a> {
             let text = "the coordinator takes no delegations: it is older than this worker";
             return Err(Error::new(&reason::UNIMPLEMENTED).because(text));
         }
-        let key_value = readable("the key of a delegation", &key)?;
-        let mut metadata = vec![(TASK, readable("the token", &attempt.token)?)];
+        let key_value = ascii_value("the key of a delegation", &key)?;
+        let mut metadata = vec![(TASK, ascii_value("the token", &attempt.token)?)];
         if detached {
             metadata.push((DETACHED, MetadataValue::from_static("true")));
         }
@@ -235,30 +235,30 @@ impl<'a> Call<'a> {
             message,
             metadata,
             hook,
-            raises: true,
+            relays_questions: true,
             superseded: Mutex::default(),
         })
     }
 
     /// Waits for the end, without a slot.
-    pub(crate) async fn wait(&self) -> Result<Delegated, Error> {
-        let waiting = self.cx.attempt_state().wait_for_another();
-        let ended = self.cx.unless_cancelled(self.follow()).await?;
-        waiting.over().await?;
-        self.tell_superseded().await?;
+    pub(crate) async fn wait_without_slot(&self) -> Result<Delegated, Error> {
+        let released = self.cx.attempt_state().release_slot();
+        let ended = self.cx.unless_cancelled(self.run_to_end()).await?;
+        released.reacquire().await?;
+        self.report_superseded().await?;
         ended.and_then(|child| self.result(child))
     }
 
     /// Questions of the child come back instead of being asked.
-    pub(crate) fn hands_back(self) -> Self {
-        Self { raises: false, ..self }
+    pub(crate) fn returning_questions(self) -> Self {
+        Self { relays_questions: false, ..self }
     }
 
     /// Sends the work, carries questions up and answers down, and comes back with the child when
     /// that is over.
-    pub(crate) async fn follow(&self) -> Result<a2a::Task, Error> {
+    pub(crate) async fn run_to_end(&self) -> Result<a2a::Task, Error> {
         let mut pause = PAUSE_MIN;
-        let mut raised = Raised::new(self);
+        let mut relay = QuestionRelay::new(self);
         let mut answer = None;
         let mut retried = false;
         loop {
@@ -267,25 +267,25 @@ impl<'a> Call<'a> {
             let message = answer.take().unwrap_or_else(|| self.message.clone());
             match self.send(message, false).await {
                 Ok(child) => match state(&child) {
-                    TaskState::InputRequired | TaskState::AuthRequired if self.raises => {
-                        answer = raised.next_answer(&child).await?;
+                    TaskState::InputRequired | TaskState::AuthRequired if self.relays_questions => {
+                        answer = relay.next_answer(&child).await?;
                         if answer.is_some() {
                             pause = PAUSE_MIN;
                             continue;
                         }
                     }
                     TaskState::Submitted | TaskState::Working => {}
-                    TaskState::Unspecified => return Err(self.stateless(&child)),
+                    TaskState::Unspecified => return Err(self.unknown_state(&child)),
                     _ => return Ok(child),
                 },
                 // The child went on without this answer: somebody else gave one, or it has ended.
                 Err(failure) if answers && failure.row() == &reason::UNSUPPORTED_OPERATION => {
-                    self.superseded.lock().extend(raised.last_key());
+                    self.superseded.lock().extend(relay.last_key());
                 }
                 Err(failure) if answers && failure.row() == &reason::INVALID_PARAMS => {
-                    raised.refused(failure);
+                    relay.refused(failure);
                 }
-                Err(failure) if is_passing(&failure) => {
+                Err(failure) if is_transient(&failure) => {
                     tracing::debug!(agent = self.agent, reason = %failure, "sending it again");
                 }
                 Err(failure) => {
@@ -308,7 +308,7 @@ impl<'a> Call<'a> {
         }
         // An open circuit is there to be heard of at once.
         let passes = failure.may_retry() && failure.row() != &reason::CIRCUIT_OPEN;
-        let delay = failure.retry_after().filter(|delay| passes && *delay <= REFUSAL_PATIENCE);
+        let delay = failure.retry_after().filter(|delay| passes && *delay <= RETRY_AFTER_MAX);
         let Some(delay) = delay else { return Err(failure.into()) };
         if self.cx.remaining().is_some_and(|left| left <= delay) {
             return Err(failure.into());
@@ -319,7 +319,7 @@ impl<'a> Call<'a> {
     }
 
     /// Says which answers came too late: whoever gave them was told that they were taken.
-    pub(crate) async fn tell_superseded(&self) -> Result<(), Error> {
+    pub(crate) async fn report_superseded(&self) -> Result<(), Error> {
         let keys = std::mem::take(&mut *self.superseded.lock());
         for key in keys {
             self.cx.superseded(&format!("{}/{key}", self.key)).await?;
@@ -328,7 +328,7 @@ impl<'a> Call<'a> {
     }
 
     /// Nobody knows whether such a child will ever end.
-    fn stateless(&self, child: &a2a::Task) -> Error {
+    fn unknown_state(&self, child: &a2a::Task) -> Error {
         let text = format!("the task of '{}' is in a state that is not known here", self.agent);
         let failure = Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text);
         failure.with_error_type(RUN_ERROR).with_task(&child.id, &child.context_id).into()
@@ -359,7 +359,7 @@ impl<'a> Call<'a> {
             let cancelled = self.client().cancel_task(request).await;
             answered(&mut calling, cancelled).map(drop)
         };
-        match tokio::time::timeout(CANCEL_PATIENCE, cancelling).await {
+        match tokio::time::timeout(CANCEL_TIMEOUT, cancelling).await {
             Ok(Ok(())) => {}
             Ok(Err(why)) => tracing::debug!(agent = self.agent, %why, "not cancelled"),
             Err(_) => tracing::debug!(agent = self.agent, "not cancelled in time"),
@@ -391,18 +391,18 @@ impl<'a> Call<'a> {
         if first {
             request.metadata_mut().insert(KEY, self.key_value.clone());
         }
-        let moved = self.cx.attempt_state().way.moved();
+        let changed = self.cx.attempt_state().channel.changed();
         let mut client = self.client();
         let sent = tokio::select! {
-            sent = client.send_message(request) => sent.map_err(refusal),
+            sent = client.send_message(request) => sent.map_err(failure_of),
             // The coordinator that was asked is no longer ours, and what has a key can be asked of
             // the next one: the other may leave, or be gone without a word.
-            () = moved, if first && !at_once => Err(Failure::new(&reason::UNAVAILABLE)
+            () = changed, if first && !at_once => Err(Failure::new(&reason::UNAVAILABLE)
                 .because("the worker went to another coordinator")),
         };
         let sent = sent.and_then(|answer| match answer.into_inner().payload {
             Some(send_message_response::Payload::Task(task)) => Ok(task),
-            Some(send_message_response::Payload::Message(message)) => Ok(bare(message)),
+            Some(send_message_response::Payload::Message(message)) => Ok(completed_with(message)),
             None => Err(Failure::new(&reason::INVALID_AGENT_RESPONSE)),
         });
         calling.ended(sent.as_ref().map(Some));
@@ -411,7 +411,7 @@ impl<'a> Call<'a> {
 
     /// For one call, to the coordinator that has this worker now.
     pub(crate) fn client(&self) -> A2aServiceClient<Channel> {
-        A2aServiceClient::new(self.cx.attempt_state().way.now())
+        A2aServiceClient::new(self.cx.attempt_state().channel.current())
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX)
     }
@@ -419,7 +419,7 @@ impl<'a> Call<'a> {
     /// The span of one call to the coordinator.
     pub(crate) fn calling(&self, method: &str) -> ClientSpan {
         let attempt = self.cx.attempt_state();
-        let (host, port) = attempt.way.now().peer();
+        let (host, port) = attempt.channel.current().peer();
         ClientSpan::begin("worker", method, &attempt.trace()).to(&host, port)
     }
 
@@ -450,7 +450,7 @@ impl<'a> Call<'a> {
 
 /// The refusal of a call of this agent. A fault of the mesh is not the agent's: its origin is the
 /// coordinator, and the agent only passes it on. Any other refusal says that the call was wrong.
-fn refusal(status: Status) -> Failure {
+fn failure_of(status: Status) -> Failure {
     let failure = Failure::from(status);
     let faults = [Code::Unavailable, Code::Internal, Code::DataLoss];
     let is_of_mesh = faults.contains(&failure.code()) || failure.row() == &reason::OVERLOADED;
@@ -465,7 +465,7 @@ pub(crate) fn answered(
     calling: &mut ClientSpan,
     answer: Result<Response<a2a::Task>, Status>,
 ) -> Result<a2a::Task, Failure> {
-    let answer = answer.map(Response::into_inner).map_err(refusal);
+    let answer = answer.map(Response::into_inner).map_err(failure_of);
     calling.ended(answer.as_ref().map(Some));
     answer
 }
@@ -475,7 +475,7 @@ pub(crate) fn state(task: &a2a::Task) -> TaskState {
 }
 
 /// An answer without a task, as the task it might have been.
-fn bare(message: a2a::Message) -> a2a::Task {
+fn completed_with(message: a2a::Message) -> a2a::Task {
     let status = a2a::TaskStatus {
         state: TaskState::Completed as i32,
         message: Some(message),
@@ -494,12 +494,12 @@ pub(crate) fn user_message(parts: Vec<a2a::Part>) -> a2a::Message {
 }
 
 /// The coordinator is away or cannot say, and will be back.
-pub(crate) fn is_passing(failure: &Failure) -> bool {
+pub(crate) fn is_transient(failure: &Failure) -> bool {
     let passing = [&reason::UNAVAILABLE, &reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE];
     passing.contains(&failure.row())
 }
 
-fn readable(what: &str, text: &str) -> Result<MetadataValue<Ascii>, Error> {
+fn ascii_value(what: &str, text: &str) -> Result<MetadataValue<Ascii>, Error> {
     let visible = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
     let value = text.parse().ok().filter(|_| visible && text.len() <= limits::KEY_BYTES_MAX);
     value.ok_or_else(|| {

@@ -12,8 +12,8 @@ use faultline_proto::{
 };
 
 use crate::{
-    attempt::state::Refused,
-    sdk::typed::{AgentError, MarkRecoverable, Policy, failure_of, sources},
+    attempt::state::ReportRefused,
+    sdk::typed::{AgentError, ErrorPolicy, MarkRecoverable, failure_of, sources},
 };
 
 /// How an agent fails.
@@ -41,10 +41,10 @@ use crate::{
 /// }
 /// # assert!(charge(1).is_ok() && charge(6000).is_err());
 /// ```
-pub struct Error(Kind);
+pub struct Error(ErrorKind);
 
 /// What becomes of the task.
-pub(crate) enum Kind {
+pub(crate) enum ErrorKind {
     Failed(Failed),
     Rejected(Rejected),
     Stopped,
@@ -72,30 +72,30 @@ impl Error {
     /// A typed failure. Its public text is the reason's title until [`because`](Self::because)
     /// says better.
     pub fn new(reason: &'static Reason) -> Self {
-        Self(Kind::Failed(Failure::new(reason).into()))
+        Self(ErrorKind::Failed(Failure::new(reason).into()))
     }
 
     /// What the error says of itself, and for the log the rest of it.
     pub fn typed(error: &(impl AgentError + ?Sized)) -> Self {
-        Self(Kind::Failed(failure_of(error).privately(chain(error)).into()))
+        Self(ErrorKind::Failed(failure_of(error).privately(chain(error)).into()))
     }
 
     /// The agent looked at the task and declines it: the task ends REJECTED, not FAILED, with
     /// `text` as its message.
     pub fn rejected(text: impl Into<String>) -> Self {
-        Self(Kind::Rejected(Rejected { text: text.into(), failure: None }))
+        Self(ErrorKind::Rejected(Rejected { text: text.into(), failure: None }))
     }
 
     /// Likewise, with a record of its own, whose public text is the message. For whoever speaks for
     /// somebody else, who declined.
     pub fn rejected_with(failure: Failure) -> Self {
         let text = failure.public_message.clone();
-        Self(Kind::Rejected(Rejected { text, failure: Some(failure) }))
+        Self(ErrorKind::Rejected(Rejected { text, failure: Some(failure) }))
     }
 
     /// The agent was told to stop. Only a [`Context`](crate::Context) knows that.
     pub(crate) fn stopped() -> Self {
-        Self(Kind::Stopped)
+        Self(ErrorKind::Stopped)
     }
 
     /// The public text: any caller may read it.
@@ -153,7 +153,7 @@ impl Error {
     /// Whether this only says that the task was cancelled or is no longer this worker's. There is
     /// nothing to handle then: return.
     pub fn is_stop(&self) -> bool {
-        matches!(self.0, Kind::Stopped)
+        matches!(self.0, ErrorKind::Stopped)
     }
 
     /// Whether a loop of a model and its tools should tell the model, which may try again with
@@ -165,31 +165,33 @@ impl Error {
     /// The record that would travel, unless the agent rejected the task or was told to stop.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.0 {
-            Kind::Failed(failed) => Some(&failed.failure),
-            Kind::Rejected(_) | Kind::Stopped => None,
+            ErrorKind::Failed(failed) => Some(&failed.failure),
+            ErrorKind::Rejected(_) | ErrorKind::Stopped => None,
         }
     }
 
     /// The record that a rejection came with.
     pub fn rejection(&self) -> Option<&Failure> {
         match &self.0 {
-            Kind::Rejected(rejected) => rejected.failure.as_ref(),
-            Kind::Failed(_) | Kind::Stopped => None,
+            ErrorKind::Rejected(rejected) => rejected.failure.as_ref(),
+            ErrorKind::Failed(_) | ErrorKind::Stopped => None,
         }
     }
 
-    pub(crate) fn into_kind(self) -> Kind {
+    pub(crate) fn into_kind(self) -> ErrorKind {
         self.0
     }
 
     /// Puts an error into words that came as it was, if the policy knows it. What it was stays in
     /// the log.
-    pub(crate) fn normalised(self, policy: &Policy) -> Self {
-        let Kind::Failed(Failed { failure, source: Some(source) }) = &self.0 else { return self };
+    pub(crate) fn classified(self, policy: &ErrorPolicy) -> Self {
+        let ErrorKind::Failed(Failed { failure, source: Some(source) }) = &self.0 else {
+            return self;
+        };
         if failure.is_typed() {
             return self;
         }
-        let Some(read) = policy.read(&**source) else { return self };
+        let Some(read) = policy.classify(&**source) else { return self };
         let marked = failure.record().severity() == Severity::Recoverable;
         let private = chain(&**source);
         let read = read.map(|f| f.privately(private));
@@ -198,19 +200,19 @@ impl Error {
 
     fn map(self, change: impl FnOnce(Failure) -> Failure) -> Self {
         match self.0 {
-            Kind::Failed(Failed { failure, source }) => {
-                Self(Kind::Failed(Failed { failure: change(failure), source }))
+            ErrorKind::Failed(Failed { failure, source }) => {
+                Self(ErrorKind::Failed(Failed { failure: change(failure), source }))
             }
             other => Self(other),
         }
     }
 }
 
-impl From<Refused> for Error {
-    fn from(refused: Refused) -> Self {
+impl From<ReportRefused> for Error {
+    fn from(refused: ReportRefused) -> Self {
         match refused {
-            Refused::Stopped => Self::stopped(),
-            Refused::TooManyQuestions => {
+            ReportRefused::Stopped => Self::stopped(),
+            ReportRefused::TooManyQuestions => {
                 let text = format!("{} questions are open already", limits::OPEN_QUESTIONS_MAX);
                 Self::new(&reason::RESOURCE_EXHAUSTED).because(text)
             }
@@ -223,7 +225,7 @@ impl From<Refused> for Error {
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
     fn from(error: E) -> Self {
         let source = match error.into().downcast::<Failure>() {
-            Ok(failure) => return Self(Kind::Failed((*failure).into())),
+            Ok(failure) => return Self(ErrorKind::Failed((*failure).into())),
             Err(other) => other,
         };
         let theirs = sources(&*source).find_map(|e| e.downcast_ref::<Failure>()).cloned();
@@ -235,7 +237,7 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
         } else {
             failure
         };
-        Self(Kind::Failed(Failed { failure, source: (!is_theirs).then_some(source) }))
+        Self(ErrorKind::Failed(Failed { failure, source: (!is_theirs).then_some(source) }))
     }
 }
 
@@ -244,12 +246,12 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Failed(Failed { failure, .. }) => match failure.private() {
+            ErrorKind::Failed(Failed { failure, .. }) => match failure.private() {
                 Some(private) => write!(f, "{failure} ({})", private.for_log()),
                 None => write!(f, "{failure}"),
             },
-            Kind::Rejected(Rejected { text, .. }) => write!(f, "rejected: {text}"),
-            Kind::Stopped => f.write_str("told to stop"),
+            ErrorKind::Rejected(Rejected { text, .. }) => write!(f, "rejected: {text}"),
+            ErrorKind::Stopped => f.write_str("told to stop"),
         }
     }
 }
@@ -355,6 +357,8 @@ mod tests {
     fn a_rejection_is_no_failure() {
         let error = Error::rejected("not my kind of work").because("ignored");
         assert!(error.failure().is_none());
-        assert!(matches!(error.into_kind(), Kind::Rejected(r) if r.text == "not my kind of work"));
+        assert!(
+            matches!(error.into_kind(), ErrorKind::Rejected(r) if r.text == "not my kind of work")
+        );
     }
 }

@@ -14,7 +14,7 @@ use prost::Message as _;
 use crate::{
     Content, Context, Error,
     attempt::state::Attempt,
-    sdk::error::{Kind, Rejected},
+    sdk::error::{ErrorKind, Rejected},
 };
 
 /// The longest text of a rejection; the rest is cut.
@@ -50,7 +50,7 @@ pub(crate) fn rejection(
 
 /// Completes the record, logs it and marks the span.
 pub(crate) fn failed(attempt: &Attempt, failure: Failure, error_type: &str) -> Body {
-    attempt.wake_span();
+    attempt.resume_span_after_failure();
     let failure = complete(attempt, failure, error_type);
     attempt.span_failed(&failure);
     Body::Failed(bounded(failure))
@@ -59,12 +59,12 @@ pub(crate) fn failed(attempt: &Attempt, failure: Failure, error_type: &str) -> B
 /// What failed although the agent goes on: its span has seen it, and is no error.
 pub(crate) fn tolerated(cx: &Context, error: Error) -> Result<Body, Error> {
     let attempt = cx.attempt_state();
-    let failure = match error.normalised(&cx.hosted().policy).into_kind() {
-        Kind::Failed(told) => told.failure,
-        Kind::Rejected(Rejected { text, failure }) => {
+    let failure = match error.classified(&cx.offered().policy).into_kind() {
+        ErrorKind::Failed(told) => told.failure,
+        ErrorKind::Rejected(Rejected { text, failure }) => {
             failure.unwrap_or_else(|| Failure::new(&reason::TASK_REJECTED).because(text))
         }
-        Kind::Stopped => return Err(Error::stopped()),
+        ErrorKind::Stopped => return Err(Error::stopped()),
     };
     let failure = failure.with_severity(Severity::Recoverable);
     let failure = complete(attempt, failure, FLOW_ERROR);

@@ -129,11 +129,11 @@ impl<'a> Fanout<'a> {
             Call::new(Delegation::new(cx, agent, content), format!("{key}/{at}"))
         });
         let calls = branches.collect::<Result<Vec<_>, Error>>()?;
-        let waiting = cx.attempt_state().wait_for_another();
-        let ended = cx.unless_cancelled(race(&calls, required)).await??;
-        waiting.over().await.map_err(Error::from)?;
+        let released = cx.attempt_state().release_slot();
+        let ended = cx.unless_cancelled(run_until_enough(&calls, required)).await??;
+        released.reacquire().await.map_err(Error::from)?;
         for call in &calls {
-            call.tell_superseded().await?;
+            call.report_superseded().await?;
         }
         ended.into_result(agents, required, cx).await
     }
@@ -164,17 +164,16 @@ fn check(asked: usize, required: usize) -> Result<(), Error> {
 }
 
 /// What each branch came to; `None`: nobody waited for it.
-struct Ended(Vec<Option<Result<Delegated, Failure>>>);
+struct BranchEnds(Vec<Option<Result<Delegated, Failure>>>);
 
 /// Follows all until enough have done it, and cancels those that are still at it then.
-async fn race(calls: &[Call<'_>], required: usize) -> Result<Ended, Error> {
+async fn run_until_enough(calls: &[Call<'_>], required: usize) -> Result<BranchEnds, Error> {
     let following = calls.iter().enumerate();
-    let mut following: FuturesUnordered<_> =
-        following
-            .map(|(at, call)| async move {
-                (at, call.follow().await.and_then(|child| call.result(child)))
-            })
-            .collect();
+    let mut following: FuturesUnordered<_> = following
+        .map(|(at, call)| async move {
+            (at, call.run_to_end().await.and_then(|child| call.result(child)))
+        })
+        .collect();
     let mut ended: Vec<Option<_>> = calls.iter().map(|_| None).collect();
     let mut succeeded = 0;
     while succeeded < required
@@ -186,7 +185,7 @@ async fn race(calls: &[Call<'_>], required: usize) -> Result<Ended, Error> {
                 Some(Ok(made))
             }
             // A loser that an earlier attempt of this task has cancelled.
-            Err(error) if is_loser(&error) => None,
+            Err(error) if was_cancelled_by_fanout(&error) => None,
             // Only a stop has no record, and it is this task's own.
             Err(error) => Some(Err(error.failure().cloned().ok_or(error)?)),
         };
@@ -194,15 +193,15 @@ async fn race(calls: &[Call<'_>], required: usize) -> Result<Ended, Error> {
     drop(following);
     let open = calls.iter().zip(&ended).filter(|(_, ended)| ended.is_none());
     join_all(open.map(|(call, _)| call.cancel())).await;
-    Ok(Ended(ended))
+    Ok(BranchEnds(ended))
 }
 
-fn is_loser(error: &Error) -> bool {
+fn was_cancelled_by_fanout(error: &Error) -> bool {
     let cancel = error.failure().and_then(|failure| failure.cancel.as_ref());
     cancel.is_some_and(|cancel| cancel.initiator == "parent")
 }
 
-impl Ended {
+impl BranchEnds {
     async fn into_result(
         self,
         agents: Vec<String>,
@@ -221,7 +220,7 @@ impl Ended {
         }
         let succeeded = results.len();
         let failed = failures.len();
-        cx.attempt_state().meters.all.fanned(asked, required, succeeded, failed);
+        cx.attempt_state().metrics.worker.record_fanout(asked, required, succeeded, failed);
         if results.len() < required {
             let branches: Vec<_> = failures.iter().map(|(agent, f)| f.to_branch(agent)).collect();
             let failure = Failure::too_few(required, asked, results.len(), &branches);

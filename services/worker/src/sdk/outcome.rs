@@ -36,12 +36,12 @@ use crate::{
 pub struct OutcomeCall<'a> {
     delegation: Delegation<'a>,
     strict: bool,
-    patience: Option<Duration>,
+    limit: Option<Duration>,
 }
 
 impl<'a> OutcomeCall<'a> {
     pub(crate) fn new(delegation: Delegation<'a>) -> Self {
-        Self { delegation, strict: false, patience: None }
+        Self { delegation, strict: false, limit: None }
     }
 
     /// What no other argument would change ends the run: the agent is down or not to be had, or its
@@ -53,17 +53,17 @@ impl<'a> OutcomeCall<'a> {
 
     /// Waits no longer than this. The other agent is cancelled then, and the outcome says that it
     /// timed out.
-    pub fn timeout(self, patience: Duration) -> Self {
-        Self { patience: Some(patience), ..self }
+    pub fn timeout(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
     async fn run(self, key: String) -> Result<Outcome, Error> {
-        let Self { delegation, strict, patience } = self;
+        let Self { delegation, strict, limit } = self;
         let cx = delegation.cx;
-        let call = Call::new(delegation, key)?.hands_back();
-        let waiting = cx.attempt_state().wait_for_another();
-        let outcome = cx.unless_cancelled(follow(&call, patience)).await??;
-        waiting.over().await?;
+        let call = Call::new(delegation, key)?.returning_questions();
+        let released = cx.attempt_state().release_slot();
+        let outcome = cx.unless_cancelled(follow(&call, limit)).await??;
+        released.reacquire().await?;
         match outcome.must_end(strict) {
             Some(failure) => Err(failure.clone().into()),
             None => Ok(outcome),
@@ -81,10 +81,10 @@ impl<'a> IntoFuture for OutcomeCall<'a> {
     }
 }
 
-async fn follow(call: &Call<'_>, patience: Option<Duration>) -> Result<Outcome, Error> {
-    let followed = match patience {
-        None => call.follow().await,
-        Some(patience) => match timeout(patience, call.follow()).await {
+async fn follow(call: &Call<'_>, limit: Option<Duration>) -> Result<Outcome, Error> {
+    let followed = match limit {
+        None => call.run_to_end().await,
+        Some(limit) => match timeout(limit, call.run_to_end()).await {
             Ok(followed) => followed,
             Err(_) => return Ok(Outcome::timed_out(call.cancel().await)),
         },

@@ -16,7 +16,7 @@ use crate::{
     Answer, Error,
     sdk::{
         content::text_of,
-        delegation::{Call, PAUSE_MAX, PAUSE_MIN, is_passing},
+        delegation::{Call, PAUSE_MAX, PAUSE_MIN, is_transient},
     },
 };
 
@@ -29,35 +29,35 @@ pub(crate) type Hook<'a> =
     Arc<dyn Fn(Interrupt) -> BoxFuture<'a, Option<Answer>> + Send + Sync + 'a>;
 
 /// The questions of one child, asked by its parent.
-pub(crate) struct Raised<'c, 'a> {
+pub(crate) struct QuestionRelay<'c, 'a> {
     call: &'c Call<'a>,
-    open: Vec<Asked<'c>>,
+    open: Vec<OpenQuestion<'c>>,
     /// The last answer that was sent down, and what the child said to it.
-    last: Option<Sent>,
+    last: Option<SentAnswer>,
     /// Questions that the agent itself could not answer: they rise.
-    beyond: Vec<String>,
+    passed_up: Vec<String>,
 }
 
-struct Asked<'c> {
+struct OpenQuestion<'c> {
     key: String,
-    answer: BoxFuture<'c, Result<(Answer, Source), Error>>,
+    answer: BoxFuture<'c, Result<(Answer, AnsweredBy), Error>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum AnsweredBy {
     Hook,
     Caller,
 }
 
-struct Sent {
+struct SentAnswer {
     key: String,
-    source: Source,
+    source: AnsweredBy,
     refusal: Option<Failure>,
 }
 
-impl<'c, 'a> Raised<'c, 'a> {
+impl<'c, 'a> QuestionRelay<'c, 'a> {
     pub(crate) fn new(call: &'c Call<'a>) -> Self {
-        Self { call, open: Vec::new(), last: None, beyond: Vec::new() }
+        Self { call, open: Vec::new(), last: None, passed_up: Vec::new() }
     }
 
     /// The message that answers a question of the waiting child. `None`: what it asks has changed.
@@ -66,8 +66,8 @@ impl<'c, 'a> Raised<'c, 'a> {
         child: &a2a::Task,
     ) -> Result<Option<a2a::Message>, Error> {
         let questions = questions_of(child);
-        self.learn(&questions)?;
-        self.take_back(&questions);
+        self.check_refusal(&questions)?;
+        self.drop_withdrawn(&questions);
         for question in &questions {
             if !self.open.iter().any(|asked| asked.key == question.key) {
                 let asked = self.ask(question.clone());
@@ -80,13 +80,13 @@ impl<'c, 'a> Raised<'c, 'a> {
             (key, answer) = self.answered() => {
                 let (answer, source) = answer?;
                 let message = answer.into_message_for(&child.id, &key);
-                self.last = Some(Sent { key, source, refusal: None });
+                self.last = Some(SentAnswer { key, source, refusal: None });
                 Ok(Some(message))
             }
-            () = moved_on(call, child, &questions) => {
+            () = questions_changed(call, child, &questions) => {
                 // A task shows that it works for a moment between two questions.
                 if let Ok(child) = call.send(call.message.clone(), true).await {
-                    self.take_back(&questions_of(&child));
+                    self.drop_withdrawn(&questions_of(&child));
                 }
                 Ok(None)
             }
@@ -94,13 +94,13 @@ impl<'c, 'a> Raised<'c, 'a> {
     }
 
     /// Whatever the child asks no longer.
-    fn take_back(&mut self, questions: &[Interrupt]) {
+    fn drop_withdrawn(&mut self, questions: &[Interrupt]) {
         self.open.retain(|asked| questions.iter().any(|q| q.key == asked.key));
     }
 
     /// The question that was answered last, if its answer came from above.
     pub(crate) fn last_key(&self) -> Option<String> {
-        let last = self.last.as_ref().filter(|last| last.source == Source::Caller);
+        let last = self.last.as_ref().filter(|last| last.source == AnsweredBy::Caller);
         last.map(|last| last.key.clone())
     }
 
@@ -112,44 +112,44 @@ impl<'c, 'a> Raised<'c, 'a> {
     }
 
     /// An answer that was refused while its question stays open would be refused for ever.
-    fn learn(&mut self, questions: &[Interrupt]) -> Result<(), Error> {
-        let Some(Sent { key, source, refusal: Some(failure) }) = self.last.take() else {
+    fn check_refusal(&mut self, questions: &[Interrupt]) -> Result<(), Error> {
+        let Some(SentAnswer { key, source, refusal: Some(failure) }) = self.last.take() else {
             return Ok(());
         };
         if questions.iter().any(|question| question.key == key) {
             match source {
-                Source::Hook => {
+                AnsweredBy::Hook => {
                     tracing::debug!(question = key, reason = %failure, "the answer does not fit");
-                    self.beyond.push(key);
+                    self.passed_up.push(key);
                 }
-                Source::Caller => return Err(failure.into()),
+                AnsweredBy::Caller => return Err(failure.into()),
             }
         }
         Ok(())
     }
 
-    fn ask(&self, question: Interrupt) -> Asked<'c> {
+    fn ask(&self, question: Interrupt) -> OpenQuestion<'c> {
         let call = self.call;
-        let hook = call.hook.clone().filter(|_| !self.beyond.contains(&question.key));
+        let hook = call.hook.clone().filter(|_| !self.passed_up.contains(&question.key));
         let key = question.key.clone();
         let answer = async move {
             if let Some(hook) = hook
                 && let Some(answer) = hook(question.clone()).await
             {
-                return Ok((answer, Source::Hook));
+                return Ok((answer, AnsweredBy::Hook));
             }
             let key = format!("{}/{}", call.key, question.key);
             match call.cx.ask_as(Interrupt { key, ..question }).await {
                 // The child's own clock decides, and then it asks no longer.
                 Err(error) if is_timeout(&error) => std::future::pending().await,
-                answer => answer.map(|answer| (answer, Source::Caller)),
+                answer => answer.map(|answer| (answer, AnsweredBy::Caller)),
             }
         };
-        Asked { key, answer: answer.boxed() }
+        OpenQuestion { key, answer: answer.boxed() }
     }
 
     /// The first that is answered.
-    async fn answered(&mut self) -> (String, Result<(Answer, Source), Error>) {
+    async fn answered(&mut self) -> (String, Result<(Answer, AnsweredBy), Error>) {
         poll_fn(|task| {
             for at in 0..self.open.len() {
                 if let Poll::Ready(answer) = self.open[at].answer.poll_unpin(task) {
@@ -168,19 +168,23 @@ fn is_timeout(error: &Error) -> bool {
 
 /// Returns when the child asks something else than these. It may be answered or cancelled by
 /// others: it is a task like any other.
-async fn moved_on(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) {
+async fn questions_changed(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) {
     let mut pause = PAUSE_MIN;
     loop {
-        match watch(call, child, questions).await {
+        match watch_questions(call, child, questions).await {
             Ok(()) => return,
-            Err(failure) if !is_passing(&failure) => return,
+            Err(failure) if !is_transient(&failure) => return,
             Err(_) => tokio::time::sleep(pause).await,
         }
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
-async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> Result<(), Failure> {
+async fn watch_questions(
+    call: &Call<'_>,
+    child: &a2a::Task,
+    questions: &[Interrupt],
+) -> Result<(), Failure> {
     let tenant = call.agent.clone();
     let id = child.id.clone();
     let request = a2a::SubscribeToTaskRequest { tenant, id };
@@ -192,7 +196,7 @@ async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> R
         let now = match &frame.payload {
             Some(stream_response::Payload::Task(task)) => questions_of(task),
             Some(stream_response::Payload::StatusUpdate(update)) => {
-                read_all(update.status.as_ref(), update.metadata.as_ref())
+                questions_in(update.status.as_ref(), update.metadata.as_ref())
             }
             _ => continue,
         };
@@ -204,22 +208,22 @@ async fn watch(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) -> R
 }
 
 pub(crate) fn questions_of(task: &a2a::Task) -> Vec<Interrupt> {
-    read_all(task.status.as_ref(), task.metadata.as_ref())
+    questions_in(task.status.as_ref(), task.metadata.as_ref())
 }
 
 /// What a task asks, oldest first; nothing unless it waits. A question that came without a record
 /// is read from its words.
-fn read_all(status: Option<&a2a::TaskStatus>, metadata: Option<&Struct>) -> Vec<Interrupt> {
+fn questions_in(status: Option<&a2a::TaskStatus>, metadata: Option<&Struct>) -> Vec<Interrupt> {
     let waits = |s: &&a2a::TaskStatus| {
         matches!(s.state(), TaskState::InputRequired | TaskState::AuthRequired)
     };
     let Some(status) = status.filter(waits) else { return Vec::new() };
     let listed = metadata.and_then(|m| m.fields.get(INTERRUPTS)?.kind.as_ref());
     if let Some(value::Kind::ListValue(list)) = listed {
-        return list.values.iter().filter_map(read).collect();
+        return list.values.iter().filter_map(question_record).collect();
     }
     let message = status.message.clone().unwrap_or_default();
-    let shown = message.metadata.as_ref().and_then(|m| read(m.fields.get(INTERRUPT)?));
+    let shown = message.metadata.as_ref().and_then(|m| question_record(m.fields.get(INTERRUPT)?));
     vec![shown.unwrap_or_else(|| {
         let auth = status.state() == TaskState::AuthRequired;
         Interrupt {
@@ -232,7 +236,7 @@ fn read_all(status: Option<&a2a::TaskStatus>, metadata: Option<&Struct>) -> Vec<
     })]
 }
 
-fn read(value: &Value) -> Option<Interrupt> {
+fn question_record(value: &Value) -> Option<Interrupt> {
     match value.kind.as_ref()? {
         value::Kind::StructValue(record) => json::from_struct(record).ok(),
         _ => None,

@@ -193,12 +193,12 @@ type Normaliser = dyn Fn(&(dyn StdError + 'static)) -> Option<Error> + Send + Sy
 
 /// How an offer puts errors into words that came as they are.
 #[derive(Default)]
-pub(crate) struct Policy {
+pub(crate) struct ErrorPolicy {
     recognisers: Vec<Recogniser>,
     normaliser: Option<Box<Normaliser>>,
 }
 
-impl Policy {
+impl ErrorPolicy {
     pub(crate) fn recognise<E: AgentError + 'static>(&mut self) {
         self.recognisers.push(|error| error.downcast_ref::<E>().map(|e| e as &dyn AgentError));
     }
@@ -209,7 +209,7 @@ impl Policy {
 
     /// What the error means, if anybody here knows. Recognised types first: they speak for
     /// themselves.
-    pub(crate) fn read(&self, error: &(dyn StdError + 'static)) -> Option<Error> {
+    pub(crate) fn classify(&self, error: &(dyn StdError + 'static)) -> Option<Error> {
         let known = |e| self.recognisers.iter().find_map(|recognise| recognise(e));
         match sources(error).find_map(known) {
             Some(typed) => Some(Error::typed(typed)),
@@ -325,47 +325,47 @@ mod tests {
 
     #[test]
     fn a_recognised_type_is_found_behind_others() {
-        let mut policy = Policy::default();
+        let mut policy = ErrorPolicy::default();
         policy.recognise::<Order>();
         policy.normalise(Box::new(|_| Some(Error::new(&reason::INTERNAL))));
-        let error = Error::from(Around(Around(order(40401)))).normalised(&policy);
+        let error = Error::from(Around(Around(order(40401)))).classified(&policy);
         let failure = error.failure().unwrap();
         assert_eq!(failure.business_code, "40401");
         let private = failure.private().unwrap().for_log();
         assert_eq!(private, "cannot ship: cannot ship: order broke on host db-7");
-        let other = Error::from("boom").normalised(&policy);
+        let other = Error::from("boom").classified(&policy);
         assert_eq!(other.failure().unwrap().reason, "INTERNAL", "the last resort is the policy");
     }
 
     #[test]
     fn a_messy_error_is_put_into_words_and_stays_whole_for_the_log() {
-        let mut policy = Policy::default();
+        let mut policy = ErrorPolicy::default();
         policy.normalise(Box::new(|error| {
             let io = sources(error).find_map(|e| e.downcast_ref::<io::Error>())?;
             let missing = io.kind() == io::ErrorKind::NotFound;
             missing.then(|| Error::new(&reason::NOT_FOUND).code("CACHE_MISS").because("not cached"))
         }));
         let miss = || io::Error::new(io::ErrorKind::NotFound, "/var/cache/canary");
-        let error = Error::from(Around(miss())).normalised(&policy);
+        let error = Error::from(Around(miss())).classified(&policy);
         let failure = error.failure().unwrap();
         assert_eq!(
             (failure.business_code.as_str(), failure.public_message.as_str()),
             ("CACHE_MISS", "not cached")
         );
         assert!(failure.private().unwrap().for_log().contains("canary"));
-        let marked = Error::from(MarkRecoverable::new(miss())).normalised(&policy);
+        let marked = Error::from(MarkRecoverable::new(miss())).classified(&policy);
         let marked = marked.failure().unwrap();
         assert_eq!(
             (marked.severity(), marked.business_code.as_str()),
             (Severity::Recoverable, "CACHE_MISS")
         );
-        let other = Error::from(io::Error::other("x")).normalised(&policy);
+        let other = Error::from(io::Error::other("x")).classified(&policy);
         assert_eq!(other.failure().unwrap().reason, "UNKNOWN", "the policy may pass");
     }
 
     #[test]
     fn what_was_said_is_not_put_into_other_words() {
-        let mut policy = Policy::default();
+        let mut policy = ErrorPolicy::default();
         policy.normalise(Box::new(|_| Some(Error::new(&reason::INTERNAL))));
         let theirs = Failure::new(&reason::UNKNOWN).born_at(Default::default());
         for said in [
@@ -375,7 +375,7 @@ mod tests {
             Error::typed(&order(1)),
         ] {
             let before = said.failure().unwrap().id.clone();
-            assert_eq!(said.normalised(&policy).failure().unwrap().id, before);
+            assert_eq!(said.classified(&policy).failure().unwrap().id, before);
         }
     }
 }

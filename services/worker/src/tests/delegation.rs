@@ -11,8 +11,8 @@ use faultline_proto::{
 use prost_types::{Struct, Value, value};
 
 use super::{
-    agents::{failed, start},
-    hub::{Mesh, Task, Wire, soon},
+    context::{failed, start},
+    fake_coordinator::{Connection, Harness, Task, soon},
 };
 use crate::{Content, Context, Error};
 
@@ -60,33 +60,33 @@ async fn delegates(cx: Context) -> Result<(), Error> {
 }
 
 /// Starts the agent above, up to its call.
-async fn delegating() -> (Mesh, Wire, Task) {
-    let (mesh, mut wire) = start(delegates).await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await, "the slot goes back first");
-    (mesh, wire, task)
+async fn delegating() -> (Harness, Connection, Task) {
+    let (harness, mut conn) = start(delegates).await;
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await, "the slot goes back first");
+    (harness, conn, task)
 }
 
 /// Gives the slot back to the agent and reads how its task ends.
-pub(super) async fn end(wire: &mut Wire, task: &Task) -> Vec<Body> {
-    assert!(!wire.slot(task).await, "it wants its slot");
-    wire.go_on(task).await;
-    wire.until_final(task).await
+pub(super) async fn end(conn: &mut Connection, task: &Task) -> Vec<Body> {
+    assert!(!conn.slot_update(task).await, "it wants its slot");
+    conn.grant_slot(task).await;
+    conn.until_final(task).await
 }
 
 #[tokio::test]
 async fn work_is_sent_as_the_attempt_and_its_result_comes_back() {
-    let (mut mesh, mut wire, task) = delegating().await;
-    let sent = mesh.hub.sent().await;
-    assert_eq!(sent.said("faultline-task"), Some("token-1"));
-    assert_eq!(sent.said("faultline-key"), Some("delegate-1"));
-    assert_eq!(sent.said("faultline-detached"), None);
-    assert!(sent.said("traceparent").unwrap().starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736"));
+    let (mut harness, mut conn, task) = delegating().await;
+    let sent = harness.coordinator.sent().await;
+    assert_eq!(sent.header("faultline-task"), Some("token-1"));
+    assert_eq!(sent.header("faultline-key"), Some("delegate-1"));
+    assert_eq!(sent.header("faultline-detached"), None);
+    assert!(sent.header("traceparent").unwrap().starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736"));
     assert_eq!(sent.request.tenant, "other");
     assert_eq!(sent.message().parts, Content::from("please").0);
     assert_eq!((sent.message().role(), sent.message().task_id.as_str()), (a2a::Role::User, ""));
     sent.answer(Ok(completed("done")));
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     let [Body::Artifact(made), Body::Completed(_)] = bodies.as_slice() else {
         panic!("{bodies:?}")
     };
@@ -96,27 +96,27 @@ async fn work_is_sent_as_the_attempt_and_its_result_comes_back() {
 
 #[tokio::test]
 async fn the_agent_does_not_go_on_without_its_slot() {
-    let (mut mesh, mut wire, task) = delegating().await;
-    mesh.hub.sent().await.answer(Ok(completed("done")));
-    assert!(!wire.slot(&task).await);
+    let (mut harness, mut conn, task) = delegating().await;
+    harness.coordinator.sent().await.answer(Ok(completed("done")));
+    assert!(!conn.slot_update(&task).await);
     // The next word is about another task: this one says nothing.
-    let other = wire.assign("echo", "x").await;
-    assert_eq!(wire.reports().await[0].task_id, other.id.to_string());
+    let other = conn.assign("echo", "x").await;
+    assert_eq!(conn.reports().await[0].task_id, other.id.to_string());
 
     // The connection breaks meanwhile. The agent still waits, and asks again.
-    drop(wire);
-    let mut wire = mesh.hub.attached().await;
-    let held = wire.hello.held.iter().find(|held| held.task_id == task.id.to_string()).unwrap();
+    drop(conn);
+    let mut conn = harness.coordinator.attached().await;
+    let held = conn.hello.held.iter().find(|held| held.task_id == task.id.to_string()).unwrap();
     assert!(held.waits);
     let resume = vec![task.ack(0), other.ack(2)];
-    wire.welcome(v1::Welcome { heartbeat_ms: 500, resume, ..v1::Welcome::default() }).await;
-    let bodies = end(&mut wire, &task).await;
+    conn.welcome(v1::Welcome { heartbeat_ms: 500, resume, ..v1::Welcome::default() }).await;
+    let bodies = end(&mut conn, &task).await;
     assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
 }
 
 #[tokio::test]
 async fn the_slot_comes_back_with_the_last_of_several() {
-    let (mut mesh, mut wire) = start(|cx| async move {
+    let (mut harness, mut conn) = start(|cx| async move {
         let (a, b) = tokio::try_join!(
             cx.delegate("other", "a").key("a"),
             cx.delegate("other", "b").key("b").detached(),
@@ -124,25 +124,28 @@ async fn the_slot_comes_back_with_the_last_of_several() {
         cx.reply(format!("{}{}", a.text(), b.text())).await
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await);
-    let first = mesh.hub.sent().await;
-    let second = mesh.hub.sent().await;
-    let (a, b) = match first.said("faultline-key") {
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await);
+    let first = harness.coordinator.sent().await;
+    let second = harness.coordinator.sent().await;
+    let (a, b) = match first.header("faultline-key") {
         Some("a") => (first, second),
         _ => (second, first),
     };
-    assert_eq!((a.said("faultline-detached"), b.said("faultline-detached")), (None, Some("true")));
+    assert_eq!(
+        (a.header("faultline-detached"), b.header("faultline-detached")),
+        (None, Some("true"))
+    );
     a.answer(Ok(completed("1")));
     b.answer(Ok(completed("2")));
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     let Some(Body::Completed(done)) = bodies.last() else { panic!("{bodies:?}") };
     assert_eq!(done.message.as_ref().unwrap().parts, Content::from("12").0);
 }
 
 #[tokio::test]
 async fn a_failure_of_the_other_is_wrapped_once() {
-    let (mut mesh, mut wire, task) = delegating().await;
+    let (mut harness, mut conn, task) = delegating().await;
     let origin = Origin { agent: "deep".into(), ..Origin::default() };
     let theirs = Failure::new(&reason::RATE_LIMITED)
         .with_business_code("40401")
@@ -150,8 +153,8 @@ async fn a_failure_of_the_other_is_wrapped_once() {
         .with_trace("4bf9", "00f0")
         .born_at(origin)
         .wrap("other", CHILD, "context");
-    mesh.hub.sent().await.answer(Ok(record(&theirs, TaskState::Failed)));
-    let bodies = end(&mut wire, &task).await;
+    harness.coordinator.sent().await.answer(Ok(record(&theirs, TaskState::Failed)));
+    let bodies = end(&mut conn, &task).await;
     let failure = failed(bodies.last());
     assert_eq!((failure.id.as_str(), failure.trace_id.as_str()), (theirs.id.as_str(), "4bf9"));
     assert_eq!(
@@ -173,9 +176,9 @@ async fn fault_of_the_mesh_in_a_call_has_the_coordinator_as_its_origin() {
         (&reason::INTERNAL, "coordinator"),
         (&reason::INVALID_PARAMS, "worker"),
     ] {
-        let (mut mesh, mut wire, task) = delegating().await;
-        mesh.hub.sent().await.answer(Err(Failure::new(row)));
-        let bodies = end(&mut wire, &task).await;
+        let (mut harness, mut conn, task) = delegating().await;
+        harness.coordinator.sent().await.answer(Err(Failure::new(row)));
+        let bodies = end(&mut conn, &task).await;
         let failure = failed(bodies.last());
         let origin = failure.origin.as_ref().unwrap();
         assert_eq!(origin.service, service, "{}", row.name);
@@ -186,15 +189,15 @@ async fn fault_of_the_mesh_in_a_call_has_the_coordinator_as_its_origin() {
 
 #[tokio::test]
 async fn a_rejection_and_a_cancellation_are_failures_of_the_other() {
-    let text = |text: &str| Some(super::hub::user_message(text));
+    let text = |text: &str| Some(super::fake_coordinator::user_message(text));
     for (state, message, expected) in [
         (TaskState::Rejected, text("not today"), ("TASK_REJECTED", "not today")),
         (TaskState::Canceled, None, ("CANCELLED", "the task was canceled")),
         (TaskState::Failed, None, ("TASK_FAILED", "the task failed and did not say why")),
     ] {
-        let (mut mesh, mut wire, task) = delegating().await;
-        mesh.hub.sent().await.answer(Ok(child(state, message)));
-        let bodies = end(&mut wire, &task).await;
+        let (mut harness, mut conn, task) = delegating().await;
+        harness.coordinator.sent().await.answer(Ok(child(state, message)));
+        let bodies = end(&mut conn, &task).await;
         let failure = failed(bodies.last());
         assert_eq!(failure.origin.as_ref().unwrap().agent, "other");
         let root = failure.causes.last().unwrap();
@@ -205,10 +208,10 @@ async fn a_rejection_and_a_cancellation_are_failures_of_the_other() {
 
 #[tokio::test]
 async fn what_the_coordinator_refuses_is_a_failure_of_the_agent_itself() {
-    let (mut mesh, mut wire, task) = delegating().await;
+    let (mut harness, mut conn, task) = delegating().await;
     let refused = Failure::new(&reason::DELEGATION_TOO_DEEP).because("17 is too deep");
-    mesh.hub.sent().await.answer(Err(refused));
-    let bodies = end(&mut wire, &task).await;
+    harness.coordinator.sent().await.answer(Err(refused));
+    let bodies = end(&mut conn, &task).await;
     let failure = failed(bodies.last());
     assert_eq!((failure.reason.as_str(), failure.hop), ("DELEGATION_TOO_DEEP", 0));
     assert_eq!(failure.public_message, "17 is too deep");
@@ -217,9 +220,9 @@ async fn what_the_coordinator_refuses_is_a_failure_of_the_agent_itself() {
 
 #[tokio::test]
 async fn a_child_in_no_known_state_is_not_asked_for_ever() {
-    let (mut mesh, mut wire, task) = delegating().await;
-    mesh.hub.sent().await.answer(Ok(child(TaskState::Unspecified, None)));
-    let bodies = end(&mut wire, &task).await;
+    let (mut harness, mut conn, task) = delegating().await;
+    harness.coordinator.sent().await.answer(Ok(child(TaskState::Unspecified, None)));
+    let bodies = end(&mut conn, &task).await;
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "INVALID_AGENT_RESPONSE");
     assert!(failure.causes.last().unwrap().public_message.contains("'other'"), "{failure:?}");
@@ -227,32 +230,32 @@ async fn a_child_in_no_known_state_is_not_asked_for_ever() {
 
 #[tokio::test]
 async fn a_call_that_is_refused_for_now_is_made_once_more() {
-    let (mut mesh, mut wire, task) = delegating().await;
+    let (mut harness, mut conn, task) = delegating().await;
     let delay = Duration::from_millis(300);
     let full = || Failure::new(&reason::RATE_LIMITED).with_retry_after(delay);
     let refused = Instant::now();
-    mesh.hub.sent().await.answer(Err(full()));
-    let again = mesh.hub.sent().await;
+    harness.coordinator.sent().await.answer(Err(full()));
+    let again = harness.coordinator.sent().await;
     assert!(refused.elapsed() >= delay, "not before it was told to");
-    assert_eq!(again.said("faultline-key"), Some("delegate-1"));
+    assert_eq!(again.header("faultline-key"), Some("delegate-1"));
     again.answer(Err(full()));
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     let failure = failed(bodies.last());
     assert_eq!((failure.reason.as_str(), failure.retries_spent), ("RATE_LIMITED", 1));
 }
 
 #[tokio::test]
 async fn an_answer_that_came_second_is_told_so() {
-    let (mut mesh, mut wire, task) = delegating().await;
-    mesh.hub.sent().await.answer(Ok(asking("ask-1")));
-    assert!(matches!(wire.reports().await[0].body, Some(Body::Ask(_))));
-    wire.answer(&task, "delegate-1/ask-1", "yes").await;
+    let (mut harness, mut conn, task) = delegating().await;
+    harness.coordinator.sent().await.answer(Ok(asking("ask-1")));
+    assert!(matches!(conn.reports().await[0].body, Some(Body::Ask(_))));
+    conn.answer(&task, "delegate-1/ask-1", "yes").await;
     // In the same moment somebody has answered the child itself.
-    mesh.hub.sent().await.answer(Err(Failure::new(&reason::UNSUPPORTED_OPERATION)));
-    mesh.hub.sent().await.answer(Ok(completed("done")));
-    assert!(!wire.slot(&task).await);
-    wire.go_on(&task).await;
-    let bodies: Vec<_> = wire.reports().await.into_iter().filter_map(|r| r.body).collect();
+    harness.coordinator.sent().await.answer(Err(Failure::new(&reason::UNSUPPORTED_OPERATION)));
+    harness.coordinator.sent().await.answer(Ok(completed("done")));
+    assert!(!conn.slot_update(&task).await);
+    conn.grant_slot(&task).await;
+    let bodies: Vec<_> = conn.reports().await.into_iter().filter_map(|r| r.body).collect();
     let told = bodies.iter().find_map(|body| match body {
         Body::Status(message) => message.metadata.as_ref(),
         _ => None,
@@ -264,45 +267,45 @@ async fn an_answer_that_came_second_is_told_so() {
 
 #[tokio::test]
 async fn questions_that_change_all_the_time_are_not_looked_at_all_the_time() {
-    let (mut mesh, _wire, _task) = delegating().await;
+    let (mut harness, _wire, _task) = delegating().await;
     let began = Instant::now();
     for _ in 0..4 {
-        mesh.hub.sent().await.answer(Ok(asking("ask-1")));
-        mesh.hub.show(asking("ask-2")).await;
-        mesh.hub.sent().await.answer(Ok(asking("ask-1")));
+        harness.coordinator.sent().await.answer(Ok(asking("ask-1")));
+        harness.coordinator.show(asking("ask-2")).await;
+        harness.coordinator.sent().await.answer(Ok(asking("ask-1")));
     }
-    mesh.hub.sent().await;
+    harness.coordinator.sent().await;
     assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
 async fn a_call_that_broke_off_is_made_again_under_the_same_key() {
-    let (mut mesh, mut wire, task) = delegating().await;
+    let (mut harness, mut conn, task) = delegating().await;
     for broken in [&reason::UNAVAILABLE, &reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE] {
-        let sent = mesh.hub.sent().await;
-        assert_eq!(sent.said("faultline-key"), Some("delegate-1"));
+        let sent = harness.coordinator.sent().await;
+        assert_eq!(sent.header("faultline-key"), Some("delegate-1"));
         sent.answer(Err(Failure::new(broken)));
     }
-    let last = mesh.hub.sent().await;
-    assert_eq!(last.said("faultline-key"), Some("delegate-1"));
+    let last = harness.coordinator.sent().await;
+    assert_eq!(last.header("faultline-key"), Some("delegate-1"));
     last.answer(Ok(completed("done")));
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
 }
 
 #[tokio::test]
 async fn a_stop_drops_the_call() {
-    let (mut mesh, mut wire, task) = delegating().await;
-    let sent = mesh.hub.sent().await;
-    wire.cancel(&task).await;
+    let (mut harness, mut conn, task) = delegating().await;
+    let sent = harness.coordinator.sent().await;
+    conn.cancel(&task).await;
     soon(sent.dropped()).await;
-    let reports = wire.reports().await;
+    let reports = conn.reports().await;
     assert!(matches!(reports[0].body, Some(Body::Stopped(_))), "{reports:?}");
 }
 
 #[tokio::test]
 async fn an_agent_that_waits_no_longer_says_nothing_without_a_slot() {
-    let (mut mesh, mut wire) = start(|cx| async move {
+    let (mut harness, mut conn) = start(|cx| async move {
         tokio::select! {
             _ = cx.delegate("other", "x") => unreachable!("it never ends"),
             () = tokio::time::sleep(Duration::from_millis(50)) => {}
@@ -310,68 +313,71 @@ async fn an_agent_that_waits_no_longer_says_nothing_without_a_slot() {
         cx.artifact("made", "without").await
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await);
-    let sent = mesh.hub.sent().await;
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await);
+    let sent = harness.coordinator.sent().await;
     soon(sent.dropped()).await;
-    assert!(!wire.slot(&task).await);
-    let other = wire.assign("echo", "x").await;
-    assert_eq!(wire.reports().await[0].task_id, other.id.to_string());
-    wire.go_on(&task).await;
-    let bodies = wire.until_final(&task).await;
+    assert!(!conn.slot_update(&task).await);
+    let other = conn.assign("echo", "x").await;
+    assert_eq!(conn.reports().await[0].task_id, other.id.to_string());
+    conn.grant_slot(&task).await;
+    let bodies = conn.until_final(&task).await;
     assert!(matches!(bodies[..], [Body::Artifact(_), Body::Completed(_)]), "{bodies:?}");
 }
 
 #[tokio::test]
 async fn a_question_rises_as_it_is_and_its_answer_descends() {
-    let (mut mesh, mut wire, task) = delegating().await;
-    mesh.hub.sent().await.answer(Ok(asking("ask-1")));
-    let reports = wire.reports().await;
+    let (mut harness, mut conn, task) = delegating().await;
+    harness.coordinator.sent().await.answer(Ok(asking("ask-1")));
+    let reports = conn.reports().await;
     let Some(Body::Ask(asked)) = &reports[0].body else { panic!("{reports:?}") };
     assert_eq!((asked.key.as_str(), asked.prompt.as_str()), ("delegate-1/ask-1", "Sure?"));
     assert_eq!((asked.kind(), asked.agent.as_str()), (Kind::Approval, "deep"));
 
-    wire.answer(&task, "delegate-1/ask-1", "yes").await;
-    let sent = mesh.hub.sent().await;
-    assert_eq!((sent.said("faultline-task"), sent.said("faultline-key")), (Some("token-1"), None));
+    conn.answer(&task, "delegate-1/ask-1", "yes").await;
+    let sent = harness.coordinator.sent().await;
+    assert_eq!(
+        (sent.header("faultline-task"), sent.header("faultline-key")),
+        (Some("token-1"), None)
+    );
     assert_eq!(sent.message().task_id, CHILD);
     assert_eq!(sent.message().parts, Content::from("yes").0);
 
     // Whether it arrived is not known. The child is asked how it stands, and the human is not.
     sent.answer(Err(Failure::new(&reason::OUTCOME_UNKNOWN)));
-    let sent = mesh.hub.sent().await;
-    assert_eq!(sent.said("faultline-key"), Some("delegate-1"));
+    let sent = harness.coordinator.sent().await;
+    assert_eq!(sent.header("faultline-key"), Some("delegate-1"));
     sent.answer(Ok(asking("ask-1")));
-    let sent = mesh.hub.sent().await;
+    let sent = harness.coordinator.sent().await;
     assert_eq!(sent.message().parts, Content::from("yes").0);
     sent.answer(Ok(completed("done")));
-    assert!(!wire.slot(&task).await);
-    wire.go_on(&task).await;
-    let reports = wire.reports().await;
+    assert!(!conn.slot_update(&task).await);
+    conn.grant_slot(&task).await;
+    let reports = conn.reports().await;
     assert!(matches!(reports.last().unwrap().body, Some(Body::Completed(_))), "{reports:?}");
 }
 
 #[tokio::test]
 async fn a_question_that_somebody_else_answered_is_taken_back() {
-    let (mut mesh, mut wire, task) = delegating().await;
-    mesh.hub.sent().await.answer(Ok(asking("ask-1")));
-    assert!(matches!(wire.reports().await[0].body, Some(Body::Ask(_))));
-    mesh.hub.show(asking("ask-1")).await;
-    mesh.hub.show(child(TaskState::Working, None)).await;
-    mesh.hub.sent().await.answer(Ok(child(TaskState::Working, None)));
-    let reports = wire.reports().await;
+    let (mut harness, mut conn, task) = delegating().await;
+    harness.coordinator.sent().await.answer(Ok(asking("ask-1")));
+    assert!(matches!(conn.reports().await[0].body, Some(Body::Ask(_))));
+    harness.coordinator.show(asking("ask-1")).await;
+    harness.coordinator.show(child(TaskState::Working, None)).await;
+    harness.coordinator.sent().await.answer(Ok(child(TaskState::Working, None)));
+    let reports = conn.reports().await;
     let Some(Body::Withdrawn(withdrawn)) = &reports[0].body else { panic!("{reports:?}") };
     assert_eq!(withdrawn.key, "delegate-1/ask-1");
-    mesh.hub.sent().await.answer(Ok(completed("done")));
-    assert!(!wire.slot(&task).await);
-    wire.go_on(&task).await;
-    let reports = wire.reports().await;
+    harness.coordinator.sent().await.answer(Ok(completed("done")));
+    assert!(!conn.slot_update(&task).await);
+    conn.grant_slot(&task).await;
+    let reports = conn.reports().await;
     assert!(matches!(reports.last().unwrap().body, Some(Body::Completed(_))), "{reports:?}");
 }
 
 #[tokio::test]
 async fn a_successor_counts_on_from_the_checkpoint() {
-    let (mut mesh, mut wire) = start(|cx| async move {
+    let (mut harness, mut conn) = start(|cx| async move {
         if cx.restored().is_none() {
             cx.delegate("other", "1").await?;
             cx.checkpoint("x").await?;
@@ -380,14 +386,14 @@ async fn a_successor_counts_on_from_the_checkpoint() {
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await);
-    mesh.hub.sent().await.answer(Ok(completed("1")));
-    assert!(!wire.slot(&task).await);
-    wire.go_on(&task).await;
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await);
+    harness.coordinator.sent().await.answer(Ok(completed("1")));
+    assert!(!conn.slot_update(&task).await);
+    conn.grant_slot(&task).await;
     let mut saved = None;
     while saved.is_none() {
-        match wire.next().await.unwrap() {
+        match conn.next().await.unwrap() {
             v1::from_worker::Body::Reports(reports) => {
                 let Some(Body::Checkpoint(bytes)) = reports.reports[0].body.clone() else {
                     panic!("{reports:?}")
@@ -398,26 +404,26 @@ async fn a_successor_counts_on_from_the_checkpoint() {
             other => panic!("{other:?}"),
         }
     }
-    let first = mesh.hub.sent().await;
-    assert_eq!(first.said("faultline-key"), Some("delegate-2"));
+    let first = harness.coordinator.sent().await;
+    assert_eq!(first.header("faultline-key"), Some("delegate-2"));
 
     let task = task.successor();
     let assign = v1::Assign { checkpoint: saved, ..task.assign() };
-    wire.say(to_worker::Body::Assign(assign)).await;
-    let again = mesh.hub.sent().await;
-    assert_eq!(again.said("faultline-key"), Some("delegate-2"));
-    assert_eq!(again.said("faultline-task"), Some("token-2"));
+    conn.send(to_worker::Body::Assign(assign)).await;
+    let again = harness.coordinator.sent().await;
+    assert_eq!(again.header("faultline-key"), Some("delegate-2"));
+    assert_eq!(again.header("faultline-task"), Some("token-2"));
 }
 
 #[tokio::test]
 async fn a_key_that_no_header_can_carry_is_refused() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         cx.delegate("other", "x").key("köy").await?;
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    let bodies = wire.until_final(&task).await;
+    let task = conn.assign("under-test", "").await;
+    let bodies = conn.until_final(&task).await;
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "INVALID_ARGUMENT");
     assert!(failure.public_message.contains("visible ASCII"), "{failure:?}");

@@ -12,14 +12,14 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
 /// A message that the worker sent, and waits for the answer of.
-pub(super) struct Sent {
+pub(super) struct SentMessage {
     metadata: MetadataMap,
     pub(super) request: a2a::SendMessageRequest,
     answer: oneshot::Sender<Result<a2a::Task, Failure>>,
 }
 
-impl Sent {
-    pub(super) fn said(&self, name: &str) -> Option<&str> {
+impl SentMessage {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.metadata.get(name).map(|value| value.to_str().unwrap())
     }
 
@@ -37,8 +37,8 @@ impl Sent {
     }
 }
 
-pub(super) struct Door {
-    pub(super) sent: mpsc::Sender<Sent>,
+pub(super) struct A2aEndpoint {
+    pub(super) sent: mpsc::Sender<SentMessage>,
     /// The ids of tasks that the worker cancelled.
     pub(super) cancelled: mpsc::Sender<String>,
     /// Frames for whoever watches a task; one watcher at a time.
@@ -47,12 +47,12 @@ pub(super) struct Door {
 
 type Frames = Pin<Box<dyn Stream<Item = Result<a2a::StreamResponse, Status>> + Send>>;
 
-fn closed<T>() -> Result<Response<T>, Status> {
+fn unimplemented_call<T>() -> Result<Response<T>, Status> {
     Err(Failure::new(&reason::UNIMPLEMENTED).into())
 }
 
 #[tonic::async_trait]
-impl A2aService for Door {
+impl A2aService for A2aEndpoint {
     type SendStreamingMessageStream = Frames;
     type SubscribeToTaskStream = Frames;
 
@@ -62,7 +62,7 @@ impl A2aService for Door {
     ) -> Result<Response<a2a::SendMessageResponse>, Status> {
         let metadata = request.metadata().clone();
         let (answer, answered) = oneshot::channel();
-        let sent = Sent { metadata, request: request.into_inner(), answer };
+        let sent = SentMessage { metadata, request: request.into_inner(), answer };
         self.sent.send(sent).await.expect("the test listens");
         let broken = || Failure::new(&reason::UNAVAILABLE);
         let task = answered.await.unwrap_or_else(|_| Err(broken()))?;
@@ -82,21 +82,21 @@ impl A2aService for Door {
         &self,
         _: Request<a2a::SendMessageRequest>,
     ) -> Result<Response<Frames>, Status> {
-        closed()
+        unimplemented_call()
     }
 
     async fn get_task(
         &self,
         _: Request<a2a::GetTaskRequest>,
     ) -> Result<Response<a2a::Task>, Status> {
-        closed()
+        unimplemented_call()
     }
 
     async fn list_tasks(
         &self,
         _: Request<a2a::ListTasksRequest>,
     ) -> Result<Response<a2a::ListTasksResponse>, Status> {
-        closed()
+        unimplemented_call()
     }
 
     async fn cancel_task(
@@ -111,34 +111,34 @@ impl A2aService for Door {
         &self,
         _: Request<a2a::TaskPushNotificationConfig>,
     ) -> Result<Response<a2a::TaskPushNotificationConfig>, Status> {
-        closed()
+        unimplemented_call()
     }
 
     async fn get_task_push_notification_config(
         &self,
         _: Request<a2a::GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<a2a::TaskPushNotificationConfig>, Status> {
-        closed()
+        unimplemented_call()
     }
 
     async fn list_task_push_notification_configs(
         &self,
         _: Request<a2a::ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<a2a::ListTaskPushNotificationConfigsResponse>, Status> {
-        closed()
+        unimplemented_call()
     }
 
     async fn delete_task_push_notification_config(
         &self,
         _: Request<a2a::DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<()>, Status> {
-        closed()
+        unimplemented_call()
     }
 
     async fn get_extended_agent_card(
         &self,
         _: Request<a2a::GetExtendedAgentCardRequest>,
     ) -> Result<Response<a2a::AgentCard>, Status> {
-        closed()
+        unimplemented_call()
     }
 }

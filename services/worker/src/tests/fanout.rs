@@ -11,16 +11,16 @@ use faultline_proto::{
 };
 
 use crate::tests::{
-    agents::{failed, start},
+    context::{failed, start},
     delegation::{child, completed, end, record},
-    endpoint::Sent,
-    hub::{Mesh, Task, Wire, soon},
+    endpoint::SentMessage,
+    fake_coordinator::{Connection, Harness, Task, soon},
 };
 use crate::{Content, Context, Error, Fanout};
 
 /// Starts an agent that fans out to a, b and c, up to its calls.
-async fn fanning(how: fn(Fanout<'_>) -> Fanout<'_>) -> (Mesh, Wire, Task) {
-    let (mesh, mut wire) = start(move |cx: Context| async move {
+async fn fanning(how: fn(Fanout<'_>) -> Fanout<'_>) -> (Harness, Connection, Task) {
+    let (harness, mut conn) = start(move |cx: Context| async move {
         let fanned = how(cx.fanout("please").to("a").to("b").to("c")).await?;
         let texts: Vec<_> =
             fanned.results.iter().map(|b| format!("{}={}", b.agent, b.made.text())).collect();
@@ -30,16 +30,16 @@ async fn fanning(how: fn(Fanout<'_>) -> Fanout<'_>) -> (Mesh, Wire, Task) {
         cx.artifact("made", [texts, failures].concat().join(" ")).await
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await, "the slot goes back first");
-    (mesh, wire, task)
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await, "the slot goes back first");
+    (harness, conn, task)
 }
 
 /// The calls of all branches, by agent.
-async fn branches(mesh: &mut Mesh) -> BTreeMap<String, Sent> {
+async fn branches(harness: &mut Harness) -> BTreeMap<String, SentMessage> {
     let mut sent = BTreeMap::new();
     for _ in 0..3 {
-        let branch = mesh.hub.sent().await;
+        let branch = harness.coordinator.sent().await;
         sent.insert(branch.request.tenant.clone(), branch);
     }
     sent
@@ -75,69 +75,70 @@ fn made(bodies: &[Body]) -> (String, Vec<&str>) {
 
 #[tokio::test]
 async fn all_of_them_do_it_under_stable_keys() {
-    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
-    let mut sent = branches(&mut mesh).await;
+    let (mut harness, mut conn, task) = fanning(|f| f.all()).await;
+    let mut sent = branches(&mut harness).await;
     for (agent, at) in [("a", 0), ("b", 1), ("c", 2)] {
         let branch = &sent[agent];
-        assert_eq!(branch.said("faultline-key").unwrap(), format!("fanout-1/{at}"));
-        assert_eq!(branch.said("faultline-task"), Some("token-1"));
+        assert_eq!(branch.header("faultline-key").unwrap(), format!("fanout-1/{at}"));
+        assert_eq!(branch.header("faultline-task"), Some("token-1"));
         assert_eq!(branch.message().parts, Content::from("please").0);
     }
     // Whatever the order of their ends, results come in that of the branches.
     for (agent, text) in [("c", "33"), ("a", "11"), ("b", "22")] {
         sent.remove(agent).unwrap().answer(Ok(completed(text)));
     }
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     assert_eq!(made(&bodies), ("a=11 b=22 c=33".to_owned(), vec![]));
 }
 
 #[tokio::test]
 async fn enough_results_are_enough_and_the_failed_one_is_tolerated() {
-    let (mut mesh, mut wire, task) = fanning(|f| f.at_least(2)).await;
-    let mut sent = branches(&mut mesh).await;
+    let (mut harness, mut conn, task) = fanning(|f| f.at_least(2)).await;
+    let mut sent = branches(&mut harness).await;
     sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
     // Another task runs to its end meanwhile: by then the failure has arrived too.
-    let other = wire.assign("echo", "x").await;
-    wire.until_final(&other).await;
+    let other = conn.assign("echo", "x").await;
+    conn.until_final(&other).await;
     sent.remove("c").unwrap().answer(Ok(completed("33")));
     sent.remove("a").unwrap().answer(Ok(completed("11")));
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     let expected = ("a=11 c=33 b:RATE_LIMITED".to_owned(), vec!["RATE_LIMITED"]);
     assert_eq!(made(&bodies), expected);
 }
 
 #[tokio::test]
 async fn the_first_result_cancels_the_others() {
-    let (mut mesh, mut wire, task) = fanning(|f| f.first()).await;
-    let mut sent = branches(&mut mesh).await;
+    let (mut harness, mut conn, task) = fanning(|f| f.first()).await;
+    let mut sent = branches(&mut harness).await;
     sent.remove("b").unwrap().answer(Ok(completed("22")));
     for loser in sent.into_values() {
         soon(loser.dropped()).await;
     }
     // The losers' tasks are found by their keys, without waiting for them.
     for _ in 0..2 {
-        let again = mesh.hub.sent().await;
+        let again = harness.coordinator.sent().await;
         let agent = again.request.tenant.clone();
-        let key = again.said("faultline-key").unwrap();
+        let key = again.header("faultline-key").unwrap();
         assert_eq!(key, if agent == "a" { "fanout-1/0" } else { "fanout-1/2" });
         assert!(again.request.configuration.as_ref().unwrap().return_immediately);
         again.answer(Ok(running(&format!("task-{agent}"))));
     }
-    let mut cancelled = [mesh.hub.cancelled().await, mesh.hub.cancelled().await];
+    let mut cancelled =
+        [harness.coordinator.cancelled().await, harness.coordinator.cancelled().await];
     cancelled.sort();
     assert_eq!(cancelled, ["task-a", "task-c"]);
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     assert_eq!(made(&bodies), ("b=22".to_owned(), vec![]), "a loser did not fail");
 }
 
 #[tokio::test]
 async fn too_few_results_fail_with_what_became_of_each() {
-    let (mut mesh, mut wire, task) = fanning(|f| f.at_least(2)).await;
-    let mut sent = branches(&mut mesh).await;
+    let (mut harness, mut conn, task) = fanning(|f| f.at_least(2)).await;
+    let mut sent = branches(&mut harness).await;
     sent.remove("a").unwrap().answer(Ok(completed("11")));
     sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
     sent.remove("c").unwrap().answer(Err(Failure::new(&reason::AGENT_NOT_FOUND)));
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "MIN_RESULTS_NOT_MET");
     assert_eq!(failure.public_message, "Only 1/3 agents responded. Minimum required: 2");
@@ -153,7 +154,7 @@ async fn too_few_results_fail_with_what_became_of_each() {
 
 #[tokio::test]
 async fn one_that_fails_first_does_not_cost_the_results_of_the_others() {
-    let (mut mesh, mut wire) = start(|cx: Context| async move {
+    let (mut harness, mut conn) = start(|cx: Context| async move {
         let few = cx.fanout("please").to("a").to("b").to("c").await.unwrap_err();
         let made: Vec<_> = few.results.iter().map(|b| (&*b.agent, b.made.text())).collect();
         assert_eq!(made, [("a", "11".to_owned()), ("c", "33".to_owned())]);
@@ -161,16 +162,16 @@ async fn one_that_fails_first_does_not_cost_the_results_of_the_others() {
         Err::<(), Error>(few.into())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await, "the slot goes back first");
-    let mut sent = branches(&mut mesh).await;
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await, "the slot goes back first");
+    let mut sent = branches(&mut harness).await;
     sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
     // Another task runs to its end meanwhile: by then the failure has arrived too.
-    let other = wire.assign("echo", "x").await;
-    wire.until_final(&other).await;
+    let other = conn.assign("echo", "x").await;
+    conn.until_final(&other).await;
     sent.remove("a").unwrap().answer(Ok(completed("11")));
     sent.remove("c").unwrap().answer(Ok(completed("33")));
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     let failure = failed(bodies.last());
     assert_eq!(failure.public_message, "Only 2/3 agents responded. Minimum required: 3");
     assert_eq!((failure.code, failure.retryable), (8, Some(true)), "as all that failed");
@@ -178,53 +179,53 @@ async fn one_that_fails_first_does_not_cost_the_results_of_the_others() {
 
 #[tokio::test]
 async fn a_stop_ends_all_branches_at_once() {
-    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
-    let sent = branches(&mut mesh).await;
-    wire.cancel(&task).await;
+    let (mut harness, mut conn, task) = fanning(|f| f.all()).await;
+    let sent = branches(&mut harness).await;
+    conn.cancel(&task).await;
     for branch in sent.into_values() {
         soon(branch.dropped()).await;
     }
-    let bodies = wire.until_final(&task).await;
+    let bodies = conn.until_final(&task).await;
     assert!(matches!(bodies.as_slice(), [Body::Stopped(_)]), "{bodies:?}");
 }
 
 #[tokio::test]
 async fn a_successor_joins_the_same_branches() {
-    let (mut mesh, mut wire, task) = fanning(|f| f.all()).await;
-    let first = branches(&mut mesh).await;
-    wire.cancel(&task).await;
-    wire.until_final(&task).await;
+    let (mut harness, mut conn, task) = fanning(|f| f.all()).await;
+    let first = branches(&mut harness).await;
+    conn.cancel(&task).await;
+    conn.until_final(&task).await;
     drop(first);
 
     let task = task.successor();
-    wire.say(to_worker::Body::Assign(task.assign())).await;
-    assert!(wire.slot(&task).await);
-    for (at, (_, branch)) in branches(&mut mesh).await.into_iter().enumerate() {
-        assert_eq!(branch.said("faultline-key").unwrap(), format!("fanout-1/{at}"));
-        assert_eq!(branch.said("faultline-task"), Some("token-2"));
+    conn.send(to_worker::Body::Assign(task.assign())).await;
+    assert!(conn.slot_update(&task).await);
+    for (at, (_, branch)) in branches(&mut harness).await.into_iter().enumerate() {
+        assert_eq!(branch.header("faultline-key").unwrap(), format!("fanout-1/{at}"));
+        assert_eq!(branch.header("faultline-task"), Some("token-2"));
         branch.answer(Ok(completed("11")));
     }
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     assert_eq!(made(&bodies).0, "a=11 b=11 c=11");
 }
 
 #[tokio::test]
 async fn a_loser_of_an_earlier_attempt_did_not_fail() {
-    let (mut mesh, mut wire, task) = fanning(|f| f.first()).await;
-    let mut sent = branches(&mut mesh).await;
+    let (mut harness, mut conn, task) = fanning(|f| f.first()).await;
+    let mut sent = branches(&mut harness).await;
     for loser in ["a", "c"] {
         let cancelled = Failure::new(&reason::CANCELLED).with_cancellation("parent", "");
         let cancelled = record(&cancelled, TaskState::Canceled);
         sent.remove(loser).unwrap().answer(Ok(cancelled));
     }
-    let other = wire.assign("echo", "x").await;
-    wire.until_final(&other).await;
+    let other = conn.assign("echo", "x").await;
+    conn.until_final(&other).await;
     sent.remove("b").unwrap().answer(Ok(completed("22")));
     // They have ended, so there is nothing to cancel but to look.
     for _ in 0..2 {
-        mesh.hub.sent().await.answer(Ok(child(TaskState::Canceled, None)));
+        harness.coordinator.sent().await.answer(Ok(child(TaskState::Canceled, None)));
     }
-    let bodies = end(&mut wire, &task).await;
+    let bodies = end(&mut conn, &task).await;
     assert_eq!(made(&bodies), ("b=22".to_owned(), vec![]), "nothing was tolerated");
 }
 
@@ -237,13 +238,13 @@ async fn a_fan_out_that_makes_no_sense_is_refused_before_anything_is_sent() {
         (|cx| (0..65).fold(cx.fanout("x"), |f, _| f.to("a")), "at most 64 agents, not 65"),
     ];
     for (how, says) in cases {
-        let (_mesh, mut wire) = start(move |cx: Context| async move {
+        let (_harness, mut conn) = start(move |cx: Context| async move {
             how(&cx).await?;
             Ok::<(), Error>(())
         })
         .await;
-        let task = wire.assign("under-test", "").await;
-        let bodies = wire.until_final(&task).await;
+        let task = conn.assign("under-test", "").await;
+        let bodies = conn.until_final(&task).await;
         let failure = failed(bodies.last());
         assert_eq!(failure.reason, "INVALID_ARGUMENT");
         assert!(failure.public_message.contains(says), "{failure:?}");

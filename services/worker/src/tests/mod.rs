@@ -1,14 +1,14 @@
-//! The worker against a fake coordinator on a real connection.
+//! Tests of the worker against a fake coordinator on a real connection.
 
-mod agents;
-mod asking;
+mod context;
+mod coordinators;
 mod delegation;
 mod endpoint;
+mod failure_log;
+mod fake_coordinator;
 mod fanout;
-mod hub;
-mod life;
-mod members;
+mod lifecycle;
 mod outcome;
+mod questions;
 mod script;
-mod telemetry;
-mod time;
+mod time_budget;

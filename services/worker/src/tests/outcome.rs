@@ -11,9 +11,9 @@ use faultline_proto::{
 };
 
 use super::{
-    agents::{failed, start},
+    context::{failed, start},
     delegation::{CHILD, asking, child, completed, end, record},
-    hub::{Mesh, Task, Wire, soon},
+    fake_coordinator::{Connection, Harness, Task, soon},
 };
 use crate::{Content, Context, Error, sdk::content::text_of};
 
@@ -28,11 +28,11 @@ async fn tells(cx: Context) -> Result<(), Error> {
     cx.reply(format!("{} {outcome}", outcome.task_id)).await
 }
 
-async fn telling(how: &str) -> (Mesh, Wire, Task) {
-    let (mesh, mut wire) = start(tells).await;
-    let task = wire.assign("under-test", how).await;
-    assert!(wire.slot(&task).await, "the slot goes back first");
-    (mesh, wire, task)
+async fn telling(how: &str) -> (Harness, Connection, Task) {
+    let (harness, mut conn) = start(tells).await;
+    let task = conn.assign("under-test", how).await;
+    assert!(conn.slot_update(&task).await, "the slot goes back first");
+    (harness, conn, task)
 }
 
 fn reply(bodies: &[Body]) -> String {
@@ -43,9 +43,9 @@ fn reply(bodies: &[Body]) -> String {
 }
 
 async fn told(answer: Result<a2a::Task, Failure>) -> String {
-    let (mut mesh, mut wire, task) = telling("").await;
-    mesh.hub.sent().await.answer(answer);
-    reply(&end(&mut wire, &task).await)
+    let (mut harness, mut conn, task) = telling("").await;
+    harness.coordinator.sent().await.answer(answer);
+    reply(&end(&mut conn, &task).await)
 }
 
 fn saying(state: TaskState, text: &str) -> a2a::Task {
@@ -81,61 +81,61 @@ async fn every_outcome_has_its_words() {
 
 #[tokio::test]
 async fn our_own_patience_is_its_own_outcome_and_ends_the_other() {
-    let (mut mesh, mut wire, task) = telling("timeout").await;
-    soon(mesh.hub.sent().await.dropped()).await;
-    let again = mesh.hub.sent().await;
+    let (mut harness, mut conn, task) = telling("timeout").await;
+    soon(harness.coordinator.sent().await.dropped()).await;
+    let again = harness.coordinator.sent().await;
     assert!(again.request.configuration.as_ref().unwrap().return_immediately);
     again.answer(Ok(child(TaskState::Working, None)));
-    assert_eq!(mesh.hub.cancelled().await, CHILD);
-    let said = reply(&end(&mut wire, &task).await);
+    assert_eq!(harness.coordinator.cancelled().await, CHILD);
+    let said = reply(&end(&mut conn, &task).await);
     assert_eq!(said, format!("{CHILD} [TIMEOUT] Task timed out"));
 }
 
 #[tokio::test]
 async fn a_stop_does_not_wait_for_the_other() {
-    let (mut mesh, mut wire, task) = telling("").await;
-    let sent = mesh.hub.sent().await;
-    wire.cancel(&task).await;
-    let bodies = wire.until_final(&task).await;
+    let (mut harness, mut conn, task) = telling("").await;
+    let sent = harness.coordinator.sent().await;
+    conn.cancel(&task).await;
+    let bodies = conn.until_final(&task).await;
     assert!(matches!(bodies.as_slice(), [Body::Stopped(_)]), "{bodies:?}");
     soon(sent.dropped()).await;
 }
 
 #[tokio::test]
 async fn an_answer_goes_to_the_task_that_asked_and_may_be_repeated() {
-    let (mut mesh, mut wire) = start(|cx: Context| async move {
+    let (mut harness, mut conn) = start(|cx: Context| async move {
         let outcome = cx.delegate("other", "yes").to_task(CHILD).outcome().await?;
         cx.reply(outcome.to_string()).await
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await);
-    let sent = mesh.hub.sent().await;
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await);
+    let sent = harness.coordinator.sent().await;
     let key = Some("delegate-1");
-    assert_eq!((sent.message().task_id.as_str(), sent.said("faultline-key")), (CHILD, key));
+    assert_eq!((sent.message().task_id.as_str(), sent.header("faultline-key")), (CHILD, key));
     assert_eq!(sent.message().parts, Content::from("yes").0);
     // Whether it arrived is not known: the same again, under the same key.
     sent.answer(Err(Failure::new(&reason::OUTCOME_UNKNOWN)));
-    let again = mesh.hub.sent().await;
-    assert_eq!(again.said("faultline-key"), key);
+    let again = harness.coordinator.sent().await;
+    assert_eq!(again.header("faultline-key"), key);
     again.answer(Ok(completed("done")));
-    assert_eq!(reply(&end(&mut wire, &task).await), "[COMPLETED] done");
+    assert_eq!(reply(&end(&mut conn, &task).await), "[COMPLETED] done");
 }
 
 #[tokio::test]
 async fn an_answer_names_its_question() {
-    let (mut mesh, mut wire) = start(|cx: Context| async move {
+    let (mut harness, mut conn) = start(|cx: Context| async move {
         let asked = cx.delegate("other", "please").outcome().await?;
         cx.delegate("other", "yes").answering(&asked).outcome().await?;
         Ok::<(), Error>(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await);
-    mesh.hub.sent().await.answer(Ok(asking("ask-7")));
-    assert!(!wire.slot(&task).await, "it wants its slot");
-    wire.go_on(&task).await;
-    let sent = mesh.hub.sent().await;
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await);
+    harness.coordinator.sent().await.answer(Ok(asking("ask-7")));
+    assert!(!conn.slot_update(&task).await, "it wants its slot");
+    conn.grant_slot(&task).await;
+    let sent = harness.coordinator.sent().await;
     let named = answer::Reply::read(sent.message()).unwrap().interrupt_id;
     assert_eq!((sent.message().task_id.as_str(), named.as_str()), (CHILD, "ask-7"));
 }
@@ -143,9 +143,9 @@ async fn an_answer_names_its_question() {
 #[tokio::test]
 async fn only_what_says_so_ends_a_lenient_run() {
     let told = |failure: Failure| async move {
-        let (mut mesh, mut wire, task) = telling("").await;
-        mesh.hub.sent().await.answer(Ok(record(&failure, TaskState::Failed)));
-        end(&mut wire, &task).await
+        let (mut harness, mut conn, task) = telling("").await;
+        harness.coordinator.sent().await.answer(Ok(record(&failure, TaskState::Failed)));
+        end(&mut conn, &task).await
     };
     let said = Failure::new(&reason::NOT_FOUND).with_disposition(Disposition::Abort);
     assert_eq!(failed(told(said).await.last()).reason, "NOT_FOUND");
@@ -167,7 +167,7 @@ async fn a_strict_run_ends_where_no_other_argument_would_help() {
         (&reason::FAILED_PRECONDITION, false, false),
         (&reason::RATE_LIMITED, false, false),
     ] {
-        let (mut mesh, mut wire) = start(|cx: Context| async move {
+        let (mut harness, mut conn) = start(|cx: Context| async move {
             match cx.delegate("other", "please").outcome().strict().await {
                 Ok(outcome) => cx.reply(outcome.to_string()).await,
                 Err(error) if error.is_model_retry() => cx.reply("again").await,
@@ -175,10 +175,10 @@ async fn a_strict_run_ends_where_no_other_argument_would_help() {
             }
         })
         .await;
-        let task = wire.assign("under-test", "").await;
-        assert!(wire.slot(&task).await);
-        mesh.hub.sent().await.answer(Ok(broken(reason)));
-        let bodies = end(&mut wire, &task).await;
+        let task = conn.assign("under-test", "").await;
+        assert!(conn.slot_update(&task).await);
+        harness.coordinator.sent().await.answer(Ok(broken(reason)));
+        let bodies = end(&mut conn, &task).await;
         match (ends, model_retry) {
             (_, true) => assert_eq!(reply(&bodies), "again", "{}", reason.name),
             (true, _) => assert_eq!(failed(bodies.last()).reason, reason.name),

@@ -7,19 +7,19 @@ use faultline_proto::{
 
 use faultline_chassis::Drain;
 
-use super::hub::{Hub, Mesh, Task, Wire, user_message};
+use super::fake_coordinator::{Connection, FakeCoordinator, Harness, Task, user_message};
 use crate::{Config, Content};
 
-async fn run(wire: &mut Wire, script: &str) -> Vec<Body> {
-    let task = wire.assign("script", script).await;
-    wire.until_final(&task).await
+async fn run(conn: &mut Connection, script: &str) -> Vec<Body> {
+    let task = conn.assign("script", script).await;
+    conn.until_final(&task).await
 }
 
 #[tokio::test]
 async fn it_says_and_writes_what_it_is_told() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
     let script = "say one; chunk a; chunk b; artifact f \"x;y\"; data {\"n\": [1]}";
-    let bodies = run(&mut wire, script).await;
+    let bodies = run(&mut conn, script).await;
     let [
         Body::Started(_),
         Body::Status(status),
@@ -39,28 +39,28 @@ async fn it_says_and_writes_what_it_is_told() {
     assert_eq!([id(a), id(b), id(file), id(data)], ["output", "output", "f", "data"]);
     assert_eq!(parts(file), Content::from("x;y").0);
     assert_eq!(parts(data), Content::from(serde_json::json!({"n": [1]})).0);
-    assert!(matches!(run(&mut wire, "").await.as_slice(), [Body::Started(_), Body::Completed(_)]));
+    assert!(matches!(run(&mut conn, "").await.as_slice(), [Body::Started(_), Body::Completed(_)]));
 }
 
 #[tokio::test]
 async fn a_message_is_bare_only_when_it_comes_first() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
-    let bodies = run(&mut wire, "message hi").await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
+    let bodies = run(&mut conn, "message hi").await;
     let [Body::Message(message)] = bodies.as_slice() else { panic!("{bodies:?}") };
     assert_eq!(message.parts, Content::from("hi").0);
     assert_eq!((message.task_id.as_str(), message.context_id.as_str()), ("", "context"));
 
-    let bodies = run(&mut wire, "say x; message hi").await;
+    let bodies = run(&mut conn, "say x; message hi").await;
     let Some(Body::Completed(completed)) = bodies.last() else { panic!("{bodies:?}") };
     assert_eq!(completed.message.as_ref().unwrap().parts, Content::from("hi").0);
 }
 
 #[tokio::test]
 async fn it_fails_as_it_is_told() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
     let script = "fail CANCELLED code=7 text=\"no; more\" retryable=true retry_after=2s times=1";
-    let task = wire.assign("script", script).await;
-    let bodies = wire.until_final(&task).await;
+    let task = conn.assign("script", script).await;
+    let bodies = conn.until_final(&task).await;
     let Some(Body::Failed(failure)) = bodies.last() else { panic!("{bodies:?}") };
     assert_eq!((failure.reason.as_str(), failure.business_code.as_str()), ("CANCELLED", "7"));
     assert_eq!((failure.public_message.as_str(), failure.retryable), ("no; more", Some(true)));
@@ -68,33 +68,33 @@ async fn it_fails_as_it_is_told() {
 
     // Only the first attempt does.
     let task = task.successor();
-    wire.say(to_worker::Body::Assign(task.assign())).await;
-    assert!(matches!(wire.until_final(&task).await.last(), Some(Body::Completed(_))));
+    conn.send(to_worker::Body::Assign(task.assign())).await;
+    assert!(matches!(conn.until_final(&task).await.last(), Some(Body::Completed(_))));
 
-    let bodies = run(&mut wire, "panic").await;
+    let bodies = run(&mut conn, "panic").await;
     assert!(matches!(bodies.last(), Some(Body::Failed(f)) if f.reason == "AGENT_PANICKED"));
-    let bodies = run(&mut wire, "reject not today").await;
+    let bodies = run(&mut conn, "reject not today").await;
     let Some(Body::Rejected(message)) = bodies.last() else { panic!("{bodies:?}") };
     assert_eq!(message.parts, Content::from("not today").0);
 }
 
 #[tokio::test]
 async fn harmful_verbs_need_drills() {
-    let mut hub = Hub::start().await;
+    let mut coordinator = FakeCoordinator::start().await;
     let config = Config {
-        coordinator: hub.address.clone(),
+        coordinator: coordinator.address.clone(),
         agents: vec!["script".into()],
         ..Config::default()
     };
     let running = tokio::spawn(config.bind().await.unwrap().run(Drain::new()));
-    let mut wire = hub.welcomed().await;
+    let mut conn = coordinator.welcomed().await;
     for verb in ["abort", "panic", "hang"] {
-        let bodies = run(&mut wire, &format!("say one; {verb}")).await;
+        let bodies = run(&mut conn, &format!("say one; {verb}")).await;
         let Some(Body::Failed(failure)) = bodies.last() else { panic!("{bodies:?}") };
         assert_eq!(failure.reason, "FAILED_PRECONDITION", "{failure:?}");
         let text = &failure.public_message;
         assert!(text.contains(verb) && text.contains("`drills = true` in [worker]"), "{text}");
-        let caught = run(&mut wire, &format!("try {{ {verb} }} else {{ chunk $failure }}")).await;
+        let caught = run(&mut conn, &format!("try {{ {verb} }} else {{ chunk $failure }}")).await;
         assert!(matches!(caught.last(), Some(Body::Completed(_))), "{caught:?}");
     }
     running.abort();
@@ -102,8 +102,8 @@ async fn harmful_verbs_need_drills() {
 
 #[tokio::test]
 async fn nothing_runs_of_a_script_that_cannot_be_read() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
-    let bodies = run(&mut wire, "say one\nslep 2s").await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
+    let bodies = run(&mut conn, "say one\nslep 2s").await;
     let [Body::Failed(failure)] = bodies.as_slice() else { panic!("{bodies:?}") };
     assert_eq!(failure.reason, "INVALID_ARGUMENT");
     assert!(failure.public_message.starts_with("line 2: cannot read 'slep 2s': expected one of"));
@@ -113,13 +113,13 @@ async fn nothing_runs_of_a_script_that_cannot_be_read() {
 
 #[tokio::test]
 async fn a_successor_goes_on_from_the_last_answer() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
     let script =
         "chunk a; ask Who?; chunk $answer; ask \"And $answer?\"; data {\"x\": \"$answer!\"}";
-    let task = wire.assign("script", script).await;
-    assert_eq!(wire.reports().await.len(), 3);
-    wire.answer(&task, "ask-1", "me").await;
-    let reports = wire.reports().await;
+    let task = conn.assign("script", script).await;
+    assert_eq!(conn.reports().await.len(), 3);
+    conn.answer(&task, "ask-1", "me").await;
+    let reports = conn.reports().await;
     let Some(Body::Checkpoint(saved)) = reports[0].body.clone() else { panic!("{reports:?}") };
     let Some(Body::Ask(asked)) = &reports[2].body else { panic!("{reports:?}") };
     assert_eq!((asked.key.as_str(), asked.prompt.as_str()), ("ask-2", "And me?"));
@@ -133,8 +133,8 @@ async fn a_successor_goes_on_from_the_last_answer() {
         ..Default::default()
     });
     let assign = v1::Assign { checkpoint: Some(saved), answers: answers.into(), ..task.assign() };
-    wire.say(to_worker::Body::Assign(assign)).await;
-    let bodies = wire.until_final(&task).await;
+    conn.send(to_worker::Body::Assign(assign)).await;
+    let bodies = conn.until_final(&task).await;
     let [
         Body::Started(_),
         Body::Artifact(chunk),
@@ -153,7 +153,7 @@ async fn a_successor_goes_on_from_the_last_answer() {
 
 #[tokio::test]
 async fn what_fails_in_a_try_is_caught_and_nothing_else() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
     let script = "try { say a; try { fail INTERNAL } else { fail NOT_FOUND }; say never } \
                   else { say $failure }; say end";
     let said = |bodies: &[Body]| {
@@ -163,41 +163,41 @@ async fn what_fails_in_a_try_is_caught_and_nothing_else() {
         });
         texts.collect::<Vec<_>>()
     };
-    let bodies = run(&mut wire, script).await;
+    let bodies = run(&mut conn, script).await;
     assert_eq!(said(&bodies), ["a", "NOT_FOUND", "end"]);
     assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
-    let bodies = run(&mut wire, "try { say a } else { say b }; fail INTERNAL").await;
+    let bodies = run(&mut conn, "try { say a } else { say b }; fail INTERNAL").await;
     assert_eq!(said(&bodies), ["a"]);
     assert!(matches!(bodies.last(), Some(Body::Failed(_))), "the try is over: {bodies:?}");
-    let bodies = run(&mut wire, "try { reject no } else { say b }").await;
+    let bodies = run(&mut conn, "try { reject no } else { say b }").await;
     assert!(matches!(bodies.last(), Some(Body::Rejected(_))), "{bodies:?}");
 }
 
 #[tokio::test]
 async fn a_successor_knows_that_it_is_inside_of_a_try() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
     let script = "try { checkpoint; sleep 10m; fail INTERNAL } else { say $failure }";
-    let task = wire.assign("script", script).await;
-    let reports = wire.reports().await;
+    let task = conn.assign("script", script).await;
+    let reports = conn.reports().await;
     let Some(Body::Checkpoint(saved)) = reports[1].body.clone() else { panic!("{reports:?}") };
-    wire.cancel(&task).await;
-    wire.reports().await;
+    conn.cancel(&task).await;
+    conn.reports().await;
 
     let script = script.replace("10m", "1ms");
     let task = Task { text: script, ..task.successor() };
     let assign = v1::Assign { checkpoint: Some(saved), ..task.assign() };
-    wire.say(to_worker::Body::Assign(assign)).await;
-    let bodies = wire.until_final(&task).await;
+    conn.send(to_worker::Body::Assign(assign)).await;
+    let bodies = conn.until_final(&task).await;
     assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
 }
 
 #[tokio::test]
 async fn what_a_delegated_task_made_is_put_on_this_one_and_saved() {
-    let (mut mesh, mut wire) = Mesh::start(vec![]).await;
-    let task = wire.assign("script", "delegate other { chunk $answer; data {\"a\": 1} }").await;
+    let (mut harness, mut conn) = Harness::start(vec![]).await;
+    let task = conn.assign("script", "delegate other { chunk $answer; data {\"a\": 1} }").await;
     let mut bodies = Vec::new();
     let mut released = Vec::new();
-    let sent = mesh.hub.sent().await;
+    let sent = harness.coordinator.sent().await;
     assert_eq!(sent.request.tenant, "other");
     assert_eq!(sent.message().parts, Content::from("chunk $answer; data {\"a\": 1}").0);
     let artifact = |id: &str| a2a::Artifact {
@@ -214,13 +214,13 @@ async fn what_a_delegated_task_made_is_put_on_this_one_and_saved() {
         ..a2a::Task::default()
     }));
     while !matches!(bodies.last(), Some(Body::Completed(_))) {
-        match wire.next().await.unwrap() {
+        match conn.next().await.unwrap() {
             from_worker::Body::Reports(r) => {
                 bodies.extend(r.reports.into_iter().map(|r| r.body.unwrap()));
             }
             from_worker::Body::Slot(slot) => {
                 released.push(slot.released);
-                wire.go_on(&task).await;
+                conn.grant_slot(&task).await;
             }
             other => panic!("{other:?}"),
         }
@@ -245,10 +245,10 @@ async fn what_a_delegated_task_made_is_put_on_this_one_and_saved() {
 
 #[tokio::test]
 async fn a_sleep_is_cut_short_by_its_cancellation() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
-    let task = wire.assign("script", "sleep 10m; say never").await;
-    assert_eq!(wire.reports().await.len(), 1);
-    wire.cancel(&task).await;
-    let reports = wire.reports().await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
+    let task = conn.assign("script", "sleep 10m; say never").await;
+    assert_eq!(conn.reports().await.len(), 1);
+    conn.cancel(&task).await;
+    let reports = conn.reports().await;
     assert!(matches!(reports[0].body, Some(Body::Stopped(_))), "{reports:?}");
 }

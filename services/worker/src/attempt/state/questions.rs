@@ -8,16 +8,16 @@ use faultline_proto::{
 };
 use tokio::time::Instant;
 
-use super::{Attempt, Refused};
+use super::{Attempt, ReportRefused};
 
 /// An answer as it came.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Given {
+pub(crate) struct ReceivedAnswer {
     pub(crate) message: a2a::Message,
     pub(crate) action: AnswerAction,
 }
 
-impl From<v1::Answered> for Given {
+impl From<v1::Answered> for ReceivedAnswer {
     fn from(answered: v1::Answered) -> Self {
         let action = answered.action();
         Self { message: answered.message.unwrap_or_default(), action }
@@ -26,25 +26,25 @@ impl From<v1::Answered> for Given {
 
 /// A question that is open. Dropped by an agent that does not wait for the answer, it is taken
 /// back.
-struct Asking<'a> {
+struct OpenQuestion<'a> {
     attempt: &'a Attempt,
     key: &'a str,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
         let mut state = self.attempt.state.lock();
-        let Some(waiting) = state.asking.get_mut(self.key) else { return };
+        let Some(waiting) = state.open_questions.get_mut(self.key) else { return };
         *waiting -= 1;
         if *waiting > 0 {
             return;
         }
-        state.asking.remove(self.key);
-        state.clock.go_on(Instant::now());
-        if !state.told_to_stop() && !state.answers.contains_key(self.key) {
+        state.open_questions.remove(self.key);
+        state.clock.resume(Instant::now());
+        if !state.must_stop() && !state.answers.contains_key(self.key) {
             let withdrawn = v1::Withdrawn { key: self.key.to_owned() };
-            self.attempt.say(&mut state, Some(Body::Withdrawn(withdrawn)));
-            if state.asking.is_empty() {
+            self.attempt.report_now(&mut state, Some(Body::Withdrawn(withdrawn)));
+            if state.open_questions.is_empty() {
                 self.attempt.resume_span(None);
             }
         }
@@ -60,36 +60,36 @@ impl Attempt {
     }
 
     /// Asks, unless this is asked or answered already, and waits for the answer.
-    pub(crate) async fn ask(&self, question: Interrupt) -> Result<Given, Refused> {
+    pub(crate) async fn ask(&self, question: Interrupt) -> Result<ReceivedAnswer, ReportRefused> {
         let key = question.key.clone();
         let mut body = Some(Body::Ask(question));
-        let mut crowded = false;
-        self.until_it_may(|state| {
+        let mut too_many = false;
+        self.wait_to_run(|state| {
             if state.answers.contains_key(&key) {
                 return true;
             }
-            if let Some(waiting) = state.asking.get_mut(&key) {
+            if let Some(waiting) = state.open_questions.get_mut(&key) {
                 *waiting += 1;
                 return true;
             }
-            crowded = state.asking.len() >= limits::OPEN_QUESTIONS_MAX;
-            let may = state.has_room() && !crowded;
-            if may {
-                state.asking.insert(key.clone(), 1);
+            too_many = state.open_questions.len() >= limits::OPEN_QUESTIONS_MAX;
+            let can_report = state.has_room() && !too_many;
+            if can_report {
+                state.open_questions.insert(key.clone(), 1);
                 self.pause_span();
-                state.clock.hold(Instant::now());
-                self.say(state, body.take());
+                state.clock.pause(Instant::now());
+                self.report_now(state, body.take());
             }
-            may || crowded
+            can_report || too_many
         })
         .await?;
-        if crowded {
-            return Err(Refused::TooManyQuestions);
+        if too_many {
+            return Err(ReportRefused::TooManyQuestions);
         }
-        let _asking = Asking { attempt: self, key: &key };
+        let _asking = OpenQuestion { attempt: self, key: &key };
         let answered = self.until(|state| {
-            if state.told_to_stop() {
-                Some(Err(Refused::Stopped))
+            if state.must_stop() {
+                Some(Err(ReportRefused::Stopped))
             } else {
                 state.answers.get(&key).cloned().map(Ok)
             }
@@ -97,18 +97,18 @@ impl Attempt {
         answered.await
     }
 
-    pub(crate) fn is_asking(&self) -> bool {
-        !self.state.lock().asking.is_empty()
+    pub(crate) fn has_open_question(&self) -> bool {
+        !self.state.lock().open_questions.is_empty()
     }
 
-    pub(crate) fn take_answer(&self, answer: v1::Answer) {
+    pub(crate) fn on_answer(&self, answer: v1::Answer) {
         let action = answer.action();
         // While more is asked nothing goes on yet.
         if !answer.traceparent.is_empty() {
             let trace = TraceContext::read(&answer.traceparent, &answer.tracestate);
             self.resume_span(Some(trace));
         }
-        let given = Given { message: answer.message.unwrap_or_default(), action };
+        let given = ReceivedAnswer { message: answer.message.unwrap_or_default(), action };
         let mut state = self.state.lock();
         state.answers.insert(answer.key, given);
         state.clock.set(answer.remaining_ms, Instant::now());

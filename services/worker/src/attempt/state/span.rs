@@ -72,7 +72,7 @@ impl Attempt {
     }
 
     /// The agent failed, perhaps beside a question.
-    pub(crate) fn wake_span(&self) {
+    pub(crate) fn resume_span_after_failure(&self) {
         self.resume_span(None);
     }
 

@@ -6,14 +6,14 @@ use faultline_proto::{
 };
 
 use super::{
-    agents::start,
-    hub::{Task, user_message},
+    context::start,
+    fake_coordinator::{Task, user_message},
 };
 use crate::sdk::content::text_parts;
 
 #[tokio::test]
 async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let before = cx.remaining().unwrap_or_default();
         cx.ask("well?").await?;
         let after = cx.remaining().unwrap_or_default();
@@ -25,9 +25,9 @@ async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {
     let agent = "under-test".to_owned();
     let task = Task { id, attempt, agent, text: String::new() };
     let assign = v1::Assign { remaining_ms: Some(60_000), ..task.assign() };
-    wire.say(to_worker::Body::Assign(assign)).await;
-    assert!(matches!(wire.reports().await[0].body, Some(Body::Ask(_))));
-    wire.say(to_worker::Body::Answer(v1::Answer {
+    conn.send(to_worker::Body::Assign(assign)).await;
+    assert!(matches!(conn.reports().await[0].body, Some(Body::Ask(_))));
+    conn.send(to_worker::Body::Answer(v1::Answer {
         task_id: id.to_string(),
         attempt,
         key: "ask-1".into(),
@@ -36,7 +36,7 @@ async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {
         ..v1::Answer::default()
     }))
     .await;
-    let reports = wire.reports().await;
+    let reports = conn.reports().await;
     let Some(Body::Artifact(chunk)) = &reports[0].body else { panic!("{reports:?}") };
     let text = text_parts(&chunk.artifact.as_ref().unwrap().parts).collect::<String>();
     let left: Vec<u64> = text.split(' ').map(|ms| ms.parse().unwrap()).collect();

@@ -12,25 +12,31 @@ use prost_types::{ListValue, Struct, Value, value};
 use serde_json::json;
 
 use super::{
-    agents::{failed, start},
+    context::{failed, start},
     delegation::{CHILD, asking, completed},
-    hub::{Mesh, Task, Wire, soon, user_message},
+    fake_coordinator::{Connection, Harness, Task, soon, user_message},
 };
 use crate::{Action, Answer, Content, Question, reason};
 
-async fn answer(wire: &Wire, task: &Task, key: &str, message: a2a::Message, action: AnswerAction) {
+async fn answer(
+    conn: &Connection,
+    task: &Task,
+    key: &str,
+    message: a2a::Message,
+    action: AnswerAction,
+) {
     let task_id = task.id.to_string();
     let attempt = task.attempt;
     let key = key.to_owned();
     let message = Some(message);
     let action = action as i32;
     let answer = v1::Answer { task_id, attempt, key, message, action, ..v1::Answer::default() };
-    wire.say(to_worker::Body::Answer(answer)).await;
+    conn.send(to_worker::Body::Answer(answer)).await;
 }
 
 /// The next reports, one word each.
-async fn said(wire: &mut Wire) -> Vec<String> {
-    let reports = wire.reports().await.into_iter().map(|report| match report.body.unwrap() {
+async fn said(conn: &mut Connection) -> Vec<String> {
+    let reports = conn.reports().await.into_iter().map(|report| match report.body.unwrap() {
         Body::Ask(question) => format!("ask {}", question.key),
         Body::Withdrawn(question) => format!("withdraw {}", question.key),
         Body::Artifact(chunk) => format!("artifact {}", chunk.artifact.unwrap().artifact_id),
@@ -42,7 +48,7 @@ async fn said(wire: &mut Wire) -> Vec<String> {
 
 #[tokio::test]
 async fn several_are_open_at_once_and_answered_in_any_order() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let first = async {
             let answer = cx.ask(Question::input("Name?").key("name")).await?;
             cx.artifact(answer.text(), "x").await
@@ -54,17 +60,17 @@ async fn several_are_open_at_once_and_answered_in_any_order() {
         tokio::try_join!(first, second).map(drop)
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert_eq!(said(&mut wire).await, ["ask name", "ask town"]);
-    wire.answer(&task, "town", "Bern").await;
-    assert_eq!(said(&mut wire).await, ["artifact Bern"], "seen beside the open question");
-    wire.answer(&task, "name", "Ada").await;
-    assert_eq!(said(&mut wire).await, ["artifact Ada", "completed"]);
+    let task = conn.assign("under-test", "").await;
+    assert_eq!(said(&mut conn).await, ["ask name", "ask town"]);
+    conn.answer(&task, "town", "Bern").await;
+    assert_eq!(said(&mut conn).await, ["artifact Bern"], "seen beside the open question");
+    conn.answer(&task, "name", "Ada").await;
+    assert_eq!(said(&mut conn).await, ["artifact Ada", "completed"]);
 }
 
 #[tokio::test]
 async fn a_question_that_is_dropped_is_taken_back_and_no_other() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let kept = cx.ask(Question::input("Kept?").key("kept"));
         let dropped = async {
             let asking = cx.ask(Question::input("Dropped?").key("dropped"));
@@ -74,16 +80,16 @@ async fn a_question_that_is_dropped_is_taken_back_and_no_other() {
         tokio::try_join!(kept, dropped).map(drop)
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert_eq!(said(&mut wire).await, ["ask kept", "ask dropped"]);
-    assert_eq!(said(&mut wire).await, ["withdraw dropped"]);
-    wire.answer(&task, "kept", "yes").await;
-    assert_eq!(said(&mut wire).await, ["completed"]);
+    let task = conn.assign("under-test", "").await;
+    assert_eq!(said(&mut conn).await, ["ask kept", "ask dropped"]);
+    assert_eq!(said(&mut conn).await, ["withdraw dropped"]);
+    conn.answer(&task, "kept", "yes").await;
+    assert_eq!(said(&mut conn).await, ["completed"]);
 }
 
 #[tokio::test]
 async fn one_key_is_one_question_however_many_wait_for_it() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let ask = || cx.ask(Question::input("Well?").key("k"));
         let brief = tokio::time::timeout(Duration::from_millis(20), ask());
         let (brief, a, b) = tokio::join!(brief, ask(), ask());
@@ -92,16 +98,16 @@ async fn one_key_is_one_question_however_many_wait_for_it() {
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert_eq!(said(&mut wire).await, ["ask k"]);
+    let task = conn.assign("under-test", "").await;
+    assert_eq!(said(&mut conn).await, ["ask k"]);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    wire.answer(&task, "k", "yes").await;
-    assert_eq!(said(&mut wire).await, ["completed"], "taken back by none while others wait");
+    conn.answer(&task, "k", "yes").await;
+    assert_eq!(said(&mut conn).await, ["completed"], "taken back by none while others wait");
 }
 
 #[tokio::test]
 async fn the_three_actions_and_the_fields_reach_the_agent() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let port = json!({"type": "object", "properties": {
             "port": {"type": "integer", "maximum": 65535},
             "tls": {"type": "boolean", "default": true},
@@ -120,26 +126,26 @@ async fn the_three_actions_and_the_fields_reach_the_agent() {
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert_eq!(said(&mut wire).await, ["ask ask-1"]);
+    let task = conn.assign("under-test", "").await;
+    assert_eq!(said(&mut conn).await, ["ask ask-1"]);
     let fields = a2a::Message { parts: Content::from(json!({"port": 8080})).0, ..user_message("") };
-    answer(&wire, &task, "ask-1", fields, AnswerAction::Accept).await;
-    assert_eq!(said(&mut wire).await, ["ask ask-2"]);
+    answer(&conn, &task, "ask-1", fields, AnswerAction::Accept).await;
+    assert_eq!(said(&mut conn).await, ["ask ask-2"]);
     let no = a2a::Message {
         metadata: Some(answer::record("ask-2", AnswerAction::Decline)),
         ..user_message("no")
     };
-    answer(&wire, &task, "ask-2", no, AnswerAction::Decline).await;
-    assert_eq!(said(&mut wire).await, ["ask ask-3"]);
-    answer(&wire, &task, "ask-3", a2a::Message::default(), AnswerAction::Dismiss).await;
-    assert_eq!(said(&mut wire).await, ["ask ask-4"]);
-    wire.answer(&task, "ask-4", "yes").await;
-    assert_eq!(said(&mut wire).await, ["completed"]);
+    answer(&conn, &task, "ask-2", no, AnswerAction::Decline).await;
+    assert_eq!(said(&mut conn).await, ["ask ask-3"]);
+    answer(&conn, &task, "ask-3", a2a::Message::default(), AnswerAction::Dismiss).await;
+    assert_eq!(said(&mut conn).await, ["ask ask-4"]);
+    conn.answer(&task, "ask-4", "yes").await;
+    assert_eq!(said(&mut conn).await, ["completed"]);
 }
 
 #[tokio::test]
 async fn approval_is_read_from_the_boolean_field_or_from_plain_text() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let confirm = json!({"type": "object", "properties": {
             "confirm": {"type": "boolean"},
             "note": {"type": "string"},
@@ -160,45 +166,45 @@ async fn approval_is_read_from_the_boolean_field_or_from_plain_text() {
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
+    let task = conn.assign("under-test", "").await;
     let fields = [json!({"confirm": true}), json!({"confirm": false}), json!({"a": true})];
     for (at, fields) in (1..).zip(fields) {
-        assert_eq!(said(&mut wire).await, [format!("ask ask-{at}")]);
+        assert_eq!(said(&mut conn).await, [format!("ask ask-{at}")]);
         let message = a2a::Message { parts: Content::from(fields).0, ..user_message("") };
-        answer(&wire, &task, &format!("ask-{at}"), message, AnswerAction::Accept).await;
+        answer(&conn, &task, &format!("ask-{at}"), message, AnswerAction::Accept).await;
     }
     for (at, words) in (4..).zip([" YES", "no", "yes, if you must"]) {
-        assert_eq!(said(&mut wire).await, [format!("ask ask-{at}")]);
-        wire.answer(&task, &format!("ask-{at}"), words).await;
+        assert_eq!(said(&mut conn).await, [format!("ask ask-{at}")]);
+        conn.answer(&task, &format!("ask-{at}"), words).await;
     }
-    assert_eq!(said(&mut wire).await, ["completed"]);
+    assert_eq!(said(&mut conn).await, ["completed"]);
 }
 
 #[tokio::test]
 async fn a_question_that_expired_is_an_error_that_may_be_caught() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let question = Question::input("Now?").expires_in(Duration::from_secs(60));
         let error = cx.ask(question).await.expect_err("nobody answers");
         assert_eq!(error.failure().unwrap().reason, "INPUT_TIMEOUT");
         cx.ask("Later?").await.map(drop)
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    let reports = wire.reports().await;
+    let task = conn.assign("under-test", "").await;
+    let reports = conn.reports().await;
     let Some(Body::Ask(asked)) = &reports[0].body else { panic!("{reports:?}") };
     let from = asked.requested_at.unwrap();
     let to = asked.expires_at.unwrap();
     assert_eq!(to.seconds - from.seconds, 60);
-    answer(&wire, &task, "ask-1", a2a::Message::default(), AnswerAction::Expire).await;
-    assert_eq!(said(&mut wire).await, ["ask ask-2"]);
-    answer(&wire, &task, "ask-2", a2a::Message::default(), AnswerAction::Expire).await;
-    let reports = wire.reports().await;
+    answer(&conn, &task, "ask-1", a2a::Message::default(), AnswerAction::Expire).await;
+    assert_eq!(said(&mut conn).await, ["ask ask-2"]);
+    answer(&conn, &task, "ask-2", a2a::Message::default(), AnswerAction::Expire).await;
+    let reports = conn.reports().await;
     assert_eq!(failed(reports[0].body.as_ref()).reason, "INPUT_TIMEOUT");
 }
 
 #[tokio::test]
 async fn a_question_that_nobody_could_answer_is_not_asked() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let deep = json!({"type": "object", "properties": {"a": {"type": "object"}}});
         for (schema, field) in [(deep, "schema.properties.a.type"), (json!([1]), "schema")] {
             let error = cx.ask(Question::input("?").schema(schema)).await.expect_err(field);
@@ -212,10 +218,10 @@ async fn a_question_that_nobody_could_answer_is_not_asked() {
         open.next().await.expect("one of them comes back").map(drop)
     })
     .await;
-    let task = wire.assign("under-test", "").await;
+    let task = conn.assign("under-test", "").await;
     let mut asked = 0;
     let mut withdrawn = 0;
-    let bodies = wire.until_final(&task).await;
+    let bodies = conn.until_final(&task).await;
     for body in &bodies {
         asked += usize::from(matches!(body, Body::Ask(_)));
         withdrawn += usize::from(matches!(body, Body::Withdrawn(_)));
@@ -244,94 +250,94 @@ fn answered(message: &a2a::Message) -> (String, AnswerAction) {
 
 #[tokio::test]
 async fn all_that_a_child_asks_rises_and_each_answer_finds_its_question() {
-    let (mut mesh, mut wire) =
+    let (mut harness, mut conn) =
         start(|cx| async move { cx.delegate("other", "please").key("c").await.map(drop) }).await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await);
-    mesh.hub.sent().await.answer(Ok(asking_all(&["x", "y", "z"])));
-    assert_eq!(said(&mut wire).await, ["ask c/x", "ask c/y", "ask c/z"]);
-    answer(&wire, &task, "c/y", user_message("no"), AnswerAction::Decline).await;
-    let sent = mesh.hub.sent().await;
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await);
+    harness.coordinator.sent().await.answer(Ok(asking_all(&["x", "y", "z"])));
+    assert_eq!(said(&mut conn).await, ["ask c/x", "ask c/y", "ask c/z"]);
+    answer(&conn, &task, "c/y", user_message("no"), AnswerAction::Decline).await;
+    let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()), ("y".to_owned(), AnswerAction::Decline));
     assert_eq!(sent.message().task_id, CHILD);
     // Meanwhile somebody has answered `x`, and the child has something new to ask.
     sent.answer(Ok(asking_all(&["z", "new"])));
-    assert_eq!(said(&mut wire).await, ["withdraw c/x", "ask c/new"]);
-    wire.answer(&task, "c/new", "1").await;
-    let sent = mesh.hub.sent().await;
+    assert_eq!(said(&mut conn).await, ["withdraw c/x", "ask c/new"]);
+    conn.answer(&task, "c/new", "1").await;
+    let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()), ("new".to_owned(), AnswerAction::Accept));
     sent.answer(Ok(completed("done")));
-    assert!(!wire.slot(&task).await);
-    assert_eq!(said(&mut wire).await, ["withdraw c/z"]);
-    wire.go_on(&task).await;
-    assert_eq!(said(&mut wire).await, ["completed"]);
+    assert!(!conn.slot_update(&task).await);
+    assert_eq!(said(&mut conn).await, ["withdraw c/z"]);
+    conn.grant_slot(&task).await;
+    assert_eq!(said(&mut conn).await, ["completed"]);
 }
 
-async fn hooked() -> (Mesh, Wire, Task) {
-    let (mesh, mut wire) = start(|cx| async move {
+async fn hooked() -> (Harness, Connection, Task) {
+    let (harness, mut conn) = start(|cx| async move {
         let made = cx.delegate("other", "please").key("c").answer_with(async |question| {
             (question.key != "human").then(|| Answer::new(json!({"for": question.key})))
         });
         made.await.map(drop)
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await);
-    (mesh, wire, task)
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await);
+    (harness, conn, task)
 }
 
 #[tokio::test]
 async fn an_agent_may_answer_its_child_and_what_it_leaves_rises() {
-    let (mut mesh, mut wire, task) = hooked().await;
-    mesh.hub.sent().await.answer(Ok(asking_all(&["own", "human"])));
-    let sent = mesh.hub.sent().await;
+    let (mut harness, mut conn, task) = hooked().await;
+    harness.coordinator.sent().await.answer(Ok(asking_all(&["own", "human"])));
+    let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()), ("own".to_owned(), AnswerAction::Accept));
     assert_eq!(sent.message().parts, Content::from(json!({"for": "own"})).0);
     sent.answer(Ok(asking("human")));
-    assert_eq!(said(&mut wire).await, ["ask c/human"], "and only that");
-    wire.answer(&task, "c/human", "yes").await;
-    let sent = mesh.hub.sent().await;
+    assert_eq!(said(&mut conn).await, ["ask c/human"], "and only that");
+    conn.answer(&task, "c/human", "yes").await;
+    let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()).0, "human");
     sent.answer(Ok(completed("done")));
 }
 
 #[tokio::test]
 async fn an_answer_of_the_agent_that_does_not_fit_leaves_the_question_to_people() {
-    let (mut mesh, mut wire, _task) = hooked().await;
-    mesh.hub.sent().await.answer(Ok(asking("own")));
+    let (mut harness, mut conn, _task) = hooked().await;
+    harness.coordinator.sent().await.answer(Ok(asking("own")));
     let refused = Failure::new(&reason::INVALID_PARAMS).because("answer.port: is required");
-    mesh.hub.sent().await.answer(Err(refused));
-    let again = mesh.hub.sent().await;
-    assert_eq!(again.said("faultline-key"), Some("c"), "how does the child stand?");
+    harness.coordinator.sent().await.answer(Err(refused));
+    let again = harness.coordinator.sent().await;
+    assert_eq!(again.header("faultline-key"), Some("c"), "how does the child stand?");
     again.answer(Ok(asking("own")));
-    assert_eq!(said(&mut wire).await, ["ask c/own"]);
+    assert_eq!(said(&mut conn).await, ["ask c/own"]);
 }
 
 #[tokio::test]
 async fn a_child_that_is_started_is_awaited_later() {
-    let (mut mesh, mut wire) = start(|cx| async move {
+    let (mut harness, mut conn) = start(|cx| async move {
         let child = cx.delegate("other", "please").start().await?;
         cx.artifact(child.id(), "is its name").await?;
         child.answer("k", Answer::declined()).await?;
         cx.reply(child.wait().await?.text()).await
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    let sent = mesh.hub.sent().await;
+    let task = conn.assign("under-test", "").await;
+    let sent = harness.coordinator.sent().await;
     assert!(sent.request.configuration.as_ref().unwrap().return_immediately);
-    assert_eq!(sent.said("faultline-key"), Some("delegate-1"));
+    assert_eq!(sent.header("faultline-key"), Some("delegate-1"));
     sent.answer(Ok(asking("k")));
-    assert_eq!(said(&mut wire).await, [format!("artifact {CHILD}")], "with its slot");
-    let sent = mesh.hub.sent().await;
+    assert_eq!(said(&mut conn).await, [format!("artifact {CHILD}")], "with its slot");
+    let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()), ("k".to_owned(), AnswerAction::Decline));
     sent.answer(Ok(asking("k")));
-    assert!(wire.slot(&task).await, "now it waits");
-    let sent = mesh.hub.sent().await;
-    assert_eq!(sent.said("faultline-key"), Some("delegate-1"));
+    assert!(conn.slot_update(&task).await, "now it waits");
+    let sent = harness.coordinator.sent().await;
+    assert_eq!(sent.header("faultline-key"), Some("delegate-1"));
     sent.answer(Ok(completed("done")));
-    assert!(!wire.slot(&task).await);
-    wire.go_on(&task).await;
-    let reports = soon(wire.reports()).await;
+    assert!(!conn.slot_update(&task).await);
+    conn.grant_slot(&task).await;
+    let reports = soon(conn.reports()).await;
     let Some(Body::Completed(done)) = &reports[0].body else { panic!("{reports:?}") };
     assert_eq!(done.message.as_ref().unwrap().parts, Content::from("done").0);
 }

@@ -25,7 +25,7 @@ use tokio::{
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
-use crate::tests::endpoint::{Door, Sent};
+use crate::tests::endpoint::{A2aEndpoint, SentMessage};
 use crate::{Config, Offer, Service, ServiceError, Worker};
 use faultline_chassis::Drain;
 
@@ -34,47 +34,47 @@ pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(10), what).await.expect("it should have happened by now")
 }
 
-pub(super) struct Hub {
+pub(super) struct FakeCoordinator {
     pub(super) address: String,
-    wires: mpsc::Receiver<Wire>,
-    sent: mpsc::Receiver<Sent>,
+    connections: mpsc::Receiver<Connection>,
+    sent: mpsc::Receiver<SentMessage>,
     cancelled: mpsc::Receiver<String>,
     watched: mpsc::Sender<a2a::StreamResponse>,
     server: JoinHandle<()>,
 }
 
-impl Hub {
+impl FakeCoordinator {
     pub(super) async fn start() -> Self {
         Self::serve(None).await
     }
 
-    pub(super) async fn that_refuses(failure: Failure) -> Self {
+    pub(super) async fn refusing_attach(failure: Failure) -> Self {
         Self::serve(Some(failure)).await
     }
 
     async fn serve(refusal: Option<Failure>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let (send, wires) = mpsc::channel(8);
-        let service = hub_server::HubServer::new(Fake { wires: send, refusal })
+        let (send, connections) = mpsc::channel(8);
+        let service = hub_server::HubServer::new(HubService { connections: send, refusal })
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
         let (sends, sent) = mpsc::channel(8);
         let (cancels, cancelled) = mpsc::channel(8);
         let (watched, frames) = mpsc::channel(8);
         let watches = Mutex::new(frames);
-        let door = Door { sent: sends, cancelled: cancels, watched: watches };
-        let door = A2aServiceServer::new(door);
+        let endpoint = A2aEndpoint { sent: sends, cancelled: cancels, watched: watches };
+        let endpoint = A2aServiceServer::new(endpoint);
         let server = tokio::spawn(async move {
             let incoming = TcpListenerStream::new(listener);
-            let server = Server::builder().add_service(service).add_service(door);
+            let server = Server::builder().add_service(service).add_service(endpoint);
             server.serve_with_incoming(incoming).await.unwrap();
         });
-        Self { address, wires, sent, cancelled, watched, server }
+        Self { address, connections, sent, cancelled, watched, server }
     }
 
     /// The next message that an agent sends to another.
-    pub(super) async fn sent(&mut self) -> Sent {
+    pub(super) async fn sent(&mut self) -> SentMessage {
         soon(self.sent.recv()).await.unwrap()
     }
 
@@ -90,31 +90,31 @@ impl Hub {
     }
 
     /// The next connection of the worker, not yet welcomed.
-    pub(super) async fn attached(&mut self) -> Wire {
-        soon(self.wires.recv()).await.unwrap()
+    pub(super) async fn attached(&mut self) -> Connection {
+        soon(self.connections.recv()).await.unwrap()
     }
 
     /// The next connection, welcomed with nothing to resume.
-    pub(super) async fn welcomed(&mut self) -> Wire {
-        let wire = self.attached().await;
-        wire.welcome(v1::Welcome { heartbeat_ms: 500, ..v1::Welcome::default() }).await;
-        wire
+    pub(super) async fn welcomed(&mut self) -> Connection {
+        let conn = self.attached().await;
+        conn.welcome(v1::Welcome { heartbeat_ms: 500, ..v1::Welcome::default() }).await;
+        conn
     }
 }
 
-impl Drop for Hub {
+impl Drop for FakeCoordinator {
     fn drop(&mut self) {
         self.server.abort();
     }
 }
 
-struct Fake {
-    wires: mpsc::Sender<Wire>,
+struct HubService {
+    connections: mpsc::Sender<Connection>,
     refusal: Option<Failure>,
 }
 
 #[tonic::async_trait]
-impl hub_server::Hub for Fake {
+impl hub_server::Hub for HubService {
     type AttachStream = ReceiverStream<Result<v1::ToWorker, Status>>;
 
     async fn attach(
@@ -128,10 +128,10 @@ impl hub_server::Hub for Fake {
         let first = incoming.message().await?.and_then(|m| m.body);
         let Some(from_worker::Body::Hello(hello)) = first else { panic!("no hello: {first:?}") };
         let (to, answers) = mpsc::channel(64);
-        let (said, heard) = mpsc::channel(64);
+        let (said, received) = mpsc::channel(64);
         let mute = Arc::new(AtomicBool::new(false));
-        let wire = Wire { hello, heard, to: to.clone(), mute: Arc::clone(&mute) };
-        self.wires.send(wire).await.unwrap();
+        let conn = Connection { hello, received, to: to.clone(), mute: Arc::clone(&mute) };
+        self.connections.send(conn).await.unwrap();
         let to = to.downgrade();
         tokio::spawn(async move {
             while let Ok(Some(message)) = incoming.message().await {
@@ -156,20 +156,20 @@ impl hub_server::Hub for Fake {
 }
 
 /// The coordinator's end of one connection. Dropping it breaks the connection.
-pub(super) struct Wire {
+pub(super) struct Connection {
     pub(super) hello: v1::Hello,
-    heard: mpsc::Receiver<from_worker::Body>,
+    received: mpsc::Receiver<from_worker::Body>,
     to: mpsc::Sender<Result<v1::ToWorker, Status>>,
     mute: Arc<AtomicBool>,
 }
 
-impl Wire {
-    pub(super) async fn say(&self, body: to_worker::Body) {
+impl Connection {
+    pub(super) async fn send(&self, body: to_worker::Body) {
         soon(self.to.send(Ok(v1::ToWorker { body: Some(body) }))).await.unwrap();
     }
 
     pub(super) async fn welcome(&self, welcome: v1::Welcome) {
-        self.say(to_worker::Body::Welcome(welcome)).await;
+        self.send(to_worker::Body::Welcome(welcome)).await;
     }
 
     /// From now on not even heartbeats are answered.
@@ -180,17 +180,17 @@ impl Wire {
     /// Assigns a new task.
     pub(super) async fn assign(&self, agent: &str, text: &str) -> Task {
         let task = Task { id: TaskId::new(), attempt: 1, agent: agent.into(), text: text.into() };
-        self.say(to_worker::Body::Assign(task.assign())).await;
+        self.send(to_worker::Body::Assign(task.assign())).await;
         task
     }
 
     pub(super) async fn ack(&self, task: &Task, number: u32) {
         let acks = v1::Acks { acks: vec![task.ack(number)] };
-        self.say(to_worker::Body::Acks(acks)).await;
+        self.send(to_worker::Body::Acks(acks)).await;
     }
 
     pub(super) async fn cancel(&self, task: &Task) {
-        self.say(to_worker::Body::Cancel(v1::Cancel {
+        self.send(to_worker::Body::Cancel(v1::Cancel {
             task_id: task.id.to_string(),
             attempt: task.attempt,
             initiator: "user".into(),
@@ -199,7 +199,7 @@ impl Wire {
     }
 
     pub(super) async fn answer(&self, task: &Task, key: &str, text: &str) {
-        self.say(to_worker::Body::Answer(v1::Answer {
+        self.send(to_worker::Body::Answer(v1::Answer {
             task_id: task.id.to_string(),
             attempt: task.attempt,
             key: key.into(),
@@ -211,11 +211,11 @@ impl Wire {
 
     /// The next thing the worker says; `None`: it closed the connection.
     pub(super) async fn next(&mut self) -> Option<from_worker::Body> {
-        soon(self.heard.recv()).await
+        soon(self.received.recv()).await
     }
 
     /// The worker says next whether the slot of `task` goes back.
-    pub(super) async fn slot(&mut self, task: &Task) -> bool {
+    pub(super) async fn slot_update(&mut self, task: &Task) -> bool {
         match self.next().await {
             Some(from_worker::Body::Slot(slot)) => {
                 assert_eq!((slot.task_id, slot.attempt), (task.id.to_string(), task.attempt));
@@ -225,10 +225,10 @@ impl Wire {
         }
     }
 
-    pub(super) async fn go_on(&self, task: &Task) {
+    pub(super) async fn grant_slot(&self, task: &Task) {
         let task_id = task.id.to_string();
         let attempt = task.attempt;
-        self.say(to_worker::Body::GoOn(v1::GoOn { task_id, attempt })).await;
+        self.send(to_worker::Body::GoOn(v1::GoOn { task_id, attempt })).await;
     }
 
     /// The reports of the next message.
@@ -306,25 +306,25 @@ pub(super) fn user_message(text: &str) -> a2a::Message {
 }
 
 /// A worker with both built-in agents and those of the test, and the coordinator it is attached to.
-pub(super) struct Mesh {
-    pub(super) hub: Hub,
+pub(super) struct Harness {
+    pub(super) coordinator: FakeCoordinator,
     pub(super) drain: Drain,
     running: JoinHandle<Result<(), ServiceError>>,
 }
 
-impl Mesh {
-    pub(super) async fn start(offers: Vec<Offer>) -> (Self, Wire) {
+impl Harness {
+    pub(super) async fn start(offers: Vec<Offer>) -> (Self, Connection) {
         Self::start_with(offers, |_| {}).await
     }
 
     pub(super) async fn start_with(
         offers: Vec<Offer>,
         change: impl FnOnce(&mut Service),
-    ) -> (Self, Wire) {
-        let mut hub = Hub::start().await;
-        let (drain, running) = start_worker(&hub, offers, change).await;
-        let wire = hub.welcomed().await;
-        (Self { hub, drain, running }, wire)
+    ) -> (Self, Connection) {
+        let mut coordinator = FakeCoordinator::start().await;
+        let (drain, running) = start_worker(&coordinator, offers, change).await;
+        let conn = coordinator.welcomed().await;
+        (Self { coordinator, drain, running }, conn)
     }
 
     /// The worker's own end.
@@ -333,18 +333,18 @@ impl Mesh {
     }
 }
 
-impl Drop for Mesh {
+impl Drop for Harness {
     fn drop(&mut self) {
         self.running.abort();
     }
 }
 
 pub(super) async fn start_worker(
-    hub: &Hub,
+    coordinator: &FakeCoordinator,
     offers: Vec<Offer>,
     change: impl FnOnce(&mut Service),
 ) -> (Drain, JoinHandle<Result<(), ServiceError>>) {
-    start_worker_at(hub.address.clone(), offers, change).await
+    start_worker_at(coordinator.address.clone(), offers, change).await
 }
 
 /// The same with these coordinators.

@@ -7,7 +7,7 @@ use faultline_proto::v1::report::Body;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::hub::Mesh;
+use super::fake_coordinator::Harness;
 use crate::{Agent, Context, Error, Offer};
 
 #[derive(Clone, Default)]
@@ -47,9 +47,9 @@ async fn a_failure_is_logged_once_and_whole() {
     // For the whole process: tracing caches per call site whether anybody listens, and with a
     // subscriber for this thread alone another test's thread could answer that with no.
     tracing::subscriber::set_global_default(subscriber).unwrap();
-    let (_mesh, mut wire) = Mesh::start(vec![Offer::new("leaky", Leaky)]).await;
-    let task = wire.assign("leaky", "").await;
-    let bodies = wire.until_final(&task).await;
+    let (_harness, mut conn) = Harness::start(vec![Offer::new("leaky", Leaky)]).await;
+    let task = conn.assign("leaky", "").await;
+    let bodies = conn.until_final(&task).await;
     let [Body::Failed(failure)] = bodies.as_slice() else { panic!("{bodies:?}") };
 
     let ours = |line: &Value| line["fields"]["task.id"] == task.id.to_string();

@@ -7,16 +7,16 @@ use faultline_proto::v1::{self, from_worker, report::Body, to_worker};
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::{
-    agents::offer,
+    context::offer,
     delegation::completed,
-    hub::{Hub, Task, Wire, soon, start_worker_at},
+    fake_coordinator::{Connection, FakeCoordinator, Task, soon, start_worker_at},
 };
 use crate::{Context, Error, Offer, ServiceError};
 
 /// The first of two that the worker chose, and the other.
 struct Pair {
-    here: Hub,
-    there: Hub,
+    here: FakeCoordinator,
+    there: FakeCoordinator,
     worker: JoinHandle<Result<(), ServiceError>>,
 }
 
@@ -26,14 +26,14 @@ impl Drop for Pair {
     }
 }
 
-async fn start(offers: Vec<Offer>) -> (Pair, Wire) {
-    let mut one = Hub::start().await;
-    let mut other = Hub::start().await;
+async fn start(offers: Vec<Offer>) -> (Pair, Connection) {
+    let mut one = FakeCoordinator::start().await;
+    let mut other = FakeCoordinator::start().await;
     let coordinators = format!("{},{}", one.address, other.address);
     let (_drain, worker) = start_worker_at(coordinators, offers, |_| {}).await;
     tokio::select! {
-        wire = one.welcomed() => (Pair { here: one, there: other, worker }, wire),
-        wire = other.welcomed() => (Pair { here: other, there: one, worker }, wire),
+        conn = one.welcomed() => (Pair { here: one, there: other, worker }, conn),
+        conn = other.welcomed() => (Pair { here: other, there: one, worker }, conn),
     }
 }
 
@@ -44,38 +44,38 @@ fn resuming(task: &Task) -> v1::Welcome {
 
 #[tokio::test]
 async fn a_worker_whose_coordinator_breaks_goes_to_another_with_its_work_at_once() {
-    let (mut pair, mut wire) = start(vec![]).await;
-    let task = wire.assign("script", "ask ready?; chunk done").await;
-    assert!(matches!(wire.reports().await.last().unwrap().body, Some(Body::Ask(_))));
-    let worker_id = wire.hello.worker_id.clone();
+    let (mut pair, mut conn) = start(vec![]).await;
+    let task = conn.assign("script", "ask ready?; chunk done").await;
+    assert!(matches!(conn.reports().await.last().unwrap().body, Some(Body::Ask(_))));
+    let worker_id = conn.hello.worker_id.clone();
     let broke = Instant::now();
-    drop(wire);
-    let mut wire = pair.there.attached().await;
+    drop(conn);
+    let mut conn = pair.there.attached().await;
     assert!(broke.elapsed() < Duration::from_millis(50), "it paused: {:?}", broke.elapsed());
-    assert_eq!((&wire.hello.worker_id, &wire.hello.held[..]), (&worker_id, &[task.held()][..]));
-    wire.welcome(resuming(&task)).await;
-    let again = wire.reports().await;
+    assert_eq!((&conn.hello.worker_id, &conn.hello.held[..]), (&worker_id, &[task.held()][..]));
+    conn.welcome(resuming(&task)).await;
+    let again = conn.reports().await;
     assert_eq!(again[0].number, 1, "nothing was acknowledged, so all is said again");
-    wire.ack(&task, again.len() as u32).await;
-    wire.answer(&task, "ask-1", "yes").await;
-    let last = wire.reports().await.pop().unwrap();
+    conn.ack(&task, again.len() as u32).await;
+    conn.answer(&task, "ask-1", "yes").await;
+    let last = conn.reports().await.pop().unwrap();
     assert!(matches!(last.body, Some(Body::Completed(_))));
 
     // There is no other one left untried then than the first.
-    drop(wire);
+    drop(conn);
     pair.here.attached().await;
 }
 
 #[tokio::test]
 async fn a_worker_goes_elsewhere_when_its_coordinator_sends_it_there() {
-    let (mut pair, mut wire) = start(vec![]).await;
-    let task = wire.assign("script", "ask ready?; chunk done").await;
-    assert!(matches!(wire.reports().await.last().unwrap().body, Some(Body::Ask(_))));
-    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
+    let (mut pair, mut conn) = start(vec![]).await;
+    let task = conn.assign("script", "ask ready?; chunk done").await;
+    assert!(matches!(conn.reports().await.last().unwrap().body, Some(Body::Ask(_))));
+    conn.send(to_worker::Body::Drain(v1::Drain {})).await;
     let mut next = pair.there.attached().await;
     assert_eq!(next.hello.held, [task.held()], "it keeps its work");
-    assert!(matches!(wire.next().await, Some(from_worker::Body::Drain(_))), "nothing more, please");
-    assert_eq!(wire.next().await, None, "and it does not hand its work back");
+    assert!(matches!(conn.next().await, Some(from_worker::Body::Drain(_))), "nothing more, please");
+    assert_eq!(conn.next().await, None, "and it does not hand its work back");
     next.welcome(resuming(&task)).await;
     let again = next.reports().await;
     next.ack(&task, again.len() as u32).await;
@@ -86,46 +86,48 @@ async fn a_worker_goes_elsewhere_when_its_coordinator_sends_it_there() {
 
 #[tokio::test]
 async fn what_a_coordinator_gave_before_a_worker_parts_goes_along() {
-    let (mut pair, mut wire) = start(vec![]).await;
-    wire.fall_silent();
-    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
-    assert!(matches!(wire.next().await, Some(from_worker::Body::Drain(_))));
-    let task = wire.assign("script", "ask ready?").await;
-    wire.say(to_worker::Body::Heartbeat(v1::Heartbeat {})).await;
-    wire.say(to_worker::Body::Heartbeat(v1::Heartbeat {})).await;
+    let (mut pair, mut conn) = start(vec![]).await;
+    conn.fall_silent();
+    conn.send(to_worker::Body::Drain(v1::Drain {})).await;
+    assert!(matches!(conn.next().await, Some(from_worker::Body::Drain(_))));
+    let task = conn.assign("script", "ask ready?").await;
+    conn.send(to_worker::Body::Heartbeat(v1::Heartbeat {})).await;
+    conn.send(to_worker::Body::Heartbeat(v1::Heartbeat {})).await;
     let next = pair.there.attached().await;
     assert_eq!(next.hello.held, [task.held()]);
 }
 
 #[tokio::test]
 async fn a_coordinator_that_no_longer_answers_is_left_all_the_same() {
-    let (mut pair, wire) = start(vec![]).await;
-    wire.fall_silent();
-    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
+    let (mut pair, conn) = start(vec![]).await;
+    conn.fall_silent();
+    conn.send(to_worker::Body::Drain(v1::Drain {})).await;
     pair.there.attached().await;
 }
 
 #[tokio::test]
 async fn without_another_a_worker_stays_to_the_end() {
-    let mut hub = Hub::start().await;
-    let (_drain, worker) = start_worker_at(hub.address.clone(), vec![], |_| {}).await;
-    let mut wire = hub.welcomed().await;
-    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
-    let task = wire.assign("echo", "x").await;
-    assert_eq!(wire.reports().await[0].task_id, task.id.to_string());
-    drop(wire);
-    hub.attached().await;
+    let mut coordinator = FakeCoordinator::start().await;
+    let (_drain, worker) = start_worker_at(coordinator.address.clone(), vec![], |_| {}).await;
+    let mut conn = coordinator.welcomed().await;
+    conn.send(to_worker::Body::Drain(v1::Drain {})).await;
+    let task = conn.assign("echo", "x").await;
+    assert_eq!(conn.reports().await[0].task_id, task.id.to_string());
+    drop(conn);
+    coordinator.attached().await;
     worker.abort();
 }
 
 #[tokio::test]
 async fn a_coordinator_that_is_not_there_is_passed_over() {
-    let mut hub = Hub::start().await;
+    let mut coordinator = FakeCoordinator::start().await;
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    for coordinators in [format!("{nobody},{}", hub.address), format!("{},{nobody}", hub.address)] {
+    for coordinators in
+        [format!("{nobody},{}", coordinator.address), format!("{},{nobody}", coordinator.address)]
+    {
         let (_drain, worker) = start_worker_at(coordinators, vec![], |_| {}).await;
         for _ in 0..5 {
-            drop(hub.welcomed().await);
+            drop(coordinator.welcomed().await);
         }
         worker.abort();
         let _ = worker.await;
@@ -139,26 +141,26 @@ async fn a_delegation_follows_its_worker_to_another_coordinator() {
         cx.artifact("made", made.text()).await?;
         Ok::<_, Error>(())
     };
-    let (mut pair, mut wire) = start(vec![offer(delegates)]).await;
-    let task = wire.assign("under-test", "").await;
-    assert!(wire.slot(&task).await);
+    let (mut pair, mut conn) = start(vec![offer(delegates)]).await;
+    let task = conn.assign("under-test", "").await;
+    assert!(conn.slot_update(&task).await);
     let sent = pair.here.sent().await;
-    let key = sent.said("faultline-key").unwrap().to_owned();
+    let key = sent.header("faultline-key").unwrap().to_owned();
 
     // The call moves with the worker, although nobody ends it here.
-    wire.say(to_worker::Body::Drain(v1::Drain {})).await;
+    conn.send(to_worker::Body::Drain(v1::Drain {})).await;
     let mut next = pair.there.attached().await;
     assert!(next.hello.held[0].waits);
     next.welcome(resuming(&task)).await;
     soon(sent.dropped()).await;
     let again = soon(pair.there.sent()).await;
-    assert_eq!(again.said("faultline-key"), Some(key.as_str()), "the same child is found");
+    assert_eq!(again.header("faultline-key"), Some(key.as_str()), "the same child is found");
     again.answer(Ok(completed("well")));
     let mut slots = 0;
     loop {
         match next.next().await {
             Some(from_worker::Body::Slot(slot)) if !slot.released => {
-                next.go_on(&task).await;
+                next.grant_slot(&task).await;
                 slots += 1;
             }
             Some(from_worker::Body::Slot(_)) => {}

@@ -11,10 +11,10 @@ use futures::StreamExt;
 use prost::Message;
 use tokio::time::Instant;
 
-use super::hub::{Mesh, Task, Wire, soon, user_message};
+use super::fake_coordinator::{Connection, Harness, Task, soon, user_message};
 use crate::{
-    Agent, Content, Context, Error, Offer, Question, agents, attempt::outbox::Outgoings, reason,
-    runtime::attempts::Desk,
+    Agent, Content, Context, Error, Offer, Question, agents, attempt::outbox::OutgoingStream,
+    reason, runtime::attempts::AttemptTable,
 };
 
 /// An agent made of a function, for tests that need no more.
@@ -39,12 +39,12 @@ where
     Offer::new("under-test", With(run))
 }
 
-pub(super) async fn start<F, R>(run: F) -> (Mesh, Wire)
+pub(super) async fn start<F, R>(run: F) -> (Harness, Connection)
 where
     F: Fn(Context) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), Error>> + Send,
 {
-    Mesh::start(vec![offer(run)]).await
+    Harness::start(vec![offer(run)]).await
 }
 
 pub(super) fn failed(body: Option<&Body>) -> &v1::Failure {
@@ -56,7 +56,7 @@ pub(super) fn failed(body: Option<&Body>) -> &v1::Failure {
 
 #[tokio::test]
 async fn an_echo_is_all_that_was_sent() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
     let sent = Content::from("a")
         .and(serde_json::json!({"b": 1}))
         .and(Content::file("c.png", "image/png", vec![1, 2, 3]))
@@ -65,11 +65,11 @@ async fn an_echo_is_all_that_was_sent() {
     let task = Task { id: TaskId::new(), attempt: 1, agent: "echo".into(), text: String::new() };
     let mut assign = task.assign();
     assign.message.as_mut().unwrap().parts = sent.0.clone();
-    wire.say(to_worker::Body::Assign(assign)).await;
-    let reports = wire.reports().await;
+    conn.send(to_worker::Body::Assign(assign)).await;
+    let reports = conn.reports().await;
     let Some(Body::Artifact(chunk)) = &reports[0].body else { panic!("{reports:?}") };
     assert_eq!(chunk.artifact.as_ref().unwrap().parts, sent.0);
-    let echo = wire.hello.agents.iter().find(|a| a.name == "echo").unwrap();
+    let echo = conn.hello.agents.iter().find(|a| a.name == "echo").unwrap();
     let card = echo.card.as_ref().unwrap();
     assert!(card.default_input_modes.contains(&"*/*".to_owned()), "it takes anything");
     assert_eq!(card.default_output_modes, card.default_input_modes);
@@ -77,7 +77,7 @@ async fn an_echo_is_all_that_was_sent() {
 
 #[tokio::test]
 async fn an_agent_sees_its_task() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         assert_eq!((cx.attempt(), cx.context_id(), &*cx.text()), (1, "context", "hi"));
         assert!(cx.traceparent().starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-"));
         assert!(cx.remaining().is_none());
@@ -87,8 +87,8 @@ async fn an_agent_sees_its_task() {
         cx.reply("done").await
     })
     .await;
-    let task = wire.assign("under-test", "hi").await;
-    let bodies = wire.until_final(&task).await;
+    let task = conn.assign("under-test", "hi").await;
+    let bodies = conn.until_final(&task).await;
     let [Body::Artifact(a), Body::Artifact(b), Body::Completed(c)] = bodies.as_slice() else {
         panic!("{bodies:?}")
     };
@@ -102,20 +102,20 @@ async fn an_agent_sees_its_task() {
 #[tokio::test]
 async fn a_policy_that_panics_fails_its_task_and_nothing_else() {
     let unsure = offer(|_| async { Err("boom")? }).normalise(|_| panic!("what is this?"));
-    let (_mesh, mut wire) = Mesh::start(vec![unsure]).await;
-    let task = wire.assign("under-test", "").await;
-    let bodies = wire.until_final(&task).await;
+    let (_harness, mut conn) = Harness::start(vec![unsure]).await;
+    let task = conn.assign("under-test", "").await;
+    let bodies = conn.until_final(&task).await;
     assert_eq!(failed(bodies.last()).reason, "AGENT_PANICKED");
-    let task = wire.assign("echo", "still here").await;
-    let bodies = wire.until_final(&task).await;
+    let task = conn.assign("echo", "still here").await;
+    let bodies = conn.until_final(&task).await;
     assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
 }
 
 #[tokio::test]
 async fn an_unclassified_error_reaches_the_caller_masked() {
-    let (_mesh, mut wire) = start(|_| async { Err("password=hunter2")? }).await;
-    let task = wire.assign("under-test", "").await;
-    let bodies = wire.until_final(&task).await;
+    let (_harness, mut conn) = start(|_| async { Err("password=hunter2")? }).await;
+    let task = conn.assign("under-test", "").await;
+    let bodies = conn.until_final(&task).await;
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "UNKNOWN");
     assert_eq!(failure.public_message, reason::UNKNOWN.title);
@@ -133,55 +133,55 @@ async fn an_unclassified_error_reaches_the_caller_masked() {
 
 #[tokio::test]
 async fn a_panic_fails_one_task_and_the_next_one_runs() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         cx.status("still well").await?;
         assert_ne!(cx.text(), "hunter2");
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "hunter2").await;
-    let bodies = wire.until_final(&task).await;
+    let task = conn.assign("under-test", "hunter2").await;
+    let bodies = conn.until_final(&task).await;
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "AGENT_PANICKED");
     assert!(!format!("{failure:?}").contains("hunter2"));
     assert!(matches!(bodies[0], Body::Status(_)), "what was said before is kept");
 
-    let task = wire.assign("under-test", "fine").await;
-    assert!(matches!(wire.until_final(&task).await.last(), Some(Body::Completed(_))));
+    let task = conn.assign("under-test", "fine").await;
+    assert!(matches!(conn.until_final(&task).await.last(), Some(Body::Completed(_))));
 }
 
 #[tokio::test]
 async fn a_cancelled_agent_stops_at_its_next_call() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         cx.status("waiting").await?;
         cx.cancelled().await;
         cx.status("never seen").await?;
         unreachable!("a cancelled agent cannot report")
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert_eq!(wire.reports().await.len(), 1);
-    wire.cancel(&task).await;
-    let reports = wire.reports().await;
+    let task = conn.assign("under-test", "").await;
+    assert_eq!(conn.reports().await.len(), 1);
+    conn.cancel(&task).await;
+    let reports = conn.reports().await;
     assert!(matches!(reports[0].body, Some(Body::Stopped(_))), "{reports:?}");
     assert_eq!((reports.len(), reports[0].number), (1, 2));
 }
 
 #[tokio::test]
 async fn a_result_after_the_cancellation_does_not_count() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         cx.status("waiting").await?;
         cx.cancelled().await;
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    wire.reports().await;
-    wire.cancel(&task).await;
-    assert!(matches!(wire.reports().await[0].body, Some(Body::Stopped(_))));
+    let task = conn.assign("under-test", "").await;
+    conn.reports().await;
+    conn.cancel(&task).await;
+    assert!(matches!(conn.reports().await[0].body, Some(Body::Stopped(_))));
 }
 
-async fn next_report(outgoings: &mut Outgoings) -> v1::Report {
+async fn next_report(outgoings: &mut OutgoingStream) -> v1::Report {
     loop {
         let next = outgoings.next().await.unwrap().encode_to_vec();
         let body = v1::FromWorker::decode(next.as_slice()).unwrap().body;
@@ -194,17 +194,17 @@ async fn next_report(outgoings: &mut Outgoings) -> v1::Report {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() {
     let nowhere = Channel::without_token("http://127.0.0.1:1").unwrap();
-    let desk = Desk::new(
+    let table = AttemptTable::new(
         "w".into(),
         1,
         vec![agents::script::offer(true)],
-        crate::attempt::coordinator_channel::Way::new(nowhere),
+        crate::attempt::coordinator_channel::CoordinatorChannel::new(nowhere),
         &Metrics::default(),
     );
-    let mut outgoings = desk.outbox.open(desk.hello());
+    let mut outgoings = table.outbox.open(table.hello());
     let id = faultline_proto::id::TaskId::new();
     let task = Task { id, attempt: 1, agent: "script".into(), text: "hang".into() };
-    let say = |body| desk.take(v1::ToWorker { body: Some(body) });
+    let say = |body| table.on_message(v1::ToWorker { body: Some(body) });
     say(to_worker::Body::Assign(task.assign()));
     assert!(matches!(next_report(&mut outgoings).await.body, Some(Body::Started(_))));
     let cancel = v1::Cancel { task_id: task.id.to_string(), attempt: 1, initiator: "user".into() };
@@ -217,7 +217,7 @@ async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() 
 
 #[tokio::test]
 async fn a_question_waits_for_its_answer() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let answer = cx.ask(Question::choice("Which?", ["a", "b"])).await?;
         cx.artifact("choice", answer.text()).await?;
         let answer = cx.auth("https://login.example").await?;
@@ -225,15 +225,15 @@ async fn a_question_waits_for_its_answer() {
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    let reports = wire.reports().await;
+    let task = conn.assign("under-test", "").await;
+    let reports = conn.reports().await;
     let Some(Body::Ask(asked)) = &reports[0].body else { panic!("{reports:?}") };
     assert_eq!((asked.key.as_str(), asked.prompt.as_str()), ("ask-1", "Which?"));
     assert_eq!((asked.kind(), asked.agent.as_str()), (v1::interrupt::Kind::Choice, "under-test"));
     assert!(asked.schema.is_some() && asked.requested_at.is_some());
 
-    wire.answer(&task, "ask-1", "b").await;
-    let reports = wire.reports().await;
+    conn.answer(&task, "ask-1", "b").await;
+    let reports = conn.reports().await;
     let [Some(Body::Artifact(chosen)), Some(Body::Ask(asked))] =
         [&reports[0].body, &reports[1].body]
     else {
@@ -242,13 +242,13 @@ async fn a_question_waits_for_its_answer() {
     assert_eq!(chosen.artifact.as_ref().unwrap().parts, Content::from("b").0);
     assert_eq!(asked.kind(), v1::interrupt::Kind::AuthUrl);
     assert_eq!((asked.key.as_str(), asked.url.as_str()), ("ask-2", "https://login.example"));
-    wire.answer(&task, "ask-2", "done").await;
-    assert!(matches!(wire.reports().await[0].body, Some(Body::Completed(_))));
+    conn.answer(&task, "ask-2", "done").await;
+    assert!(matches!(conn.reports().await[0].body, Some(Body::Completed(_))));
 }
 
 #[tokio::test]
 async fn a_later_attempt_gets_the_stored_answer_without_asking() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let answer = cx.ask(Question::approval("Go?").key("go")).await?;
         cx.artifact("said", answer.text()).await
     })
@@ -262,8 +262,8 @@ async fn a_later_attempt_gets_the_stored_answer_without_asking() {
     let answered =
         v1::Answered { key: "go".into(), message: Some(user_message("yes")), ..Default::default() };
     let assign = v1::Assign { answers: vec![answered], ..task.assign() };
-    wire.say(to_worker::Body::Assign(assign)).await;
-    let bodies = wire.until_final(&task).await;
+    conn.send(to_worker::Body::Assign(assign)).await;
+    let bodies = conn.until_final(&task).await;
     let [Body::Artifact(said), Body::Completed(_)] = bodies.as_slice() else {
         panic!("{bodies:?}")
     };
@@ -272,7 +272,7 @@ async fn a_later_attempt_gets_the_stored_answer_without_asking() {
 
 #[tokio::test]
 async fn a_checkpoint_brings_back_the_bytes_and_the_count_of_questions() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         if cx.restored().is_none() {
             cx.ask("first?").await?;
             cx.checkpoint("place").await?;
@@ -282,43 +282,43 @@ async fn a_checkpoint_brings_back_the_bytes_and_the_count_of_questions() {
         Ok(())
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    wire.reports().await;
-    wire.answer(&task, "ask-1", "x").await;
-    let reports = wire.reports().await;
+    let task = conn.assign("under-test", "").await;
+    conn.reports().await;
+    conn.answer(&task, "ask-1", "x").await;
+    let reports = conn.reports().await;
     let Some(Body::Checkpoint(saved)) = &reports[0].body else { panic!("{reports:?}") };
 
     let task = task.successor();
     let assign = v1::Assign { checkpoint: Some(saved.clone()), ..task.assign() };
-    wire.say(to_worker::Body::Assign(assign)).await;
-    let reports = wire.reports().await;
+    conn.send(to_worker::Body::Assign(assign)).await;
+    let reports = conn.reports().await;
     let Some(Body::Ask(asked)) = &reports[0].body else { panic!("{reports:?}") };
     assert_eq!((asked.key.as_str(), asked.prompt.as_str()), ("ask-2", "second?"));
 
     let task = task.successor();
     let assign = v1::Assign { checkpoint: Some(vec![255].into()), ..task.assign() };
-    wire.say(to_worker::Body::Assign(assign)).await;
-    let bodies = wire.until_final(&task).await;
+    conn.send(to_worker::Body::Assign(assign)).await;
+    let bodies = conn.until_final(&task).await;
     assert_eq!(failed(bodies.last()).reason, "DATA_LOSS");
 }
 
 #[tokio::test]
 async fn settled_waits_until_everything_said_is_stored() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         cx.status("one").await?;
         cx.settled().await?;
         cx.status("two").await
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    assert_eq!(wire.reports().await.len(), 1);
-    wire.ack(&task, 1).await;
-    assert_eq!(wire.reports().await.len(), 2);
+    let task = conn.assign("under-test", "").await;
+    assert_eq!(conn.reports().await.len(), 1);
+    conn.ack(&task, 1).await;
+    assert_eq!(conn.reports().await.len(), 2);
 }
 
 #[tokio::test]
 async fn what_the_mesh_would_not_take_is_refused_to_the_agent() {
-    let (_mesh, mut wire) = start(|cx| async move {
+    let (_harness, mut conn) = start(|cx| async move {
         let large = vec![0_u8; limits::CHECKPOINT_BYTES_MAX];
         let refused = cx.checkpoint(large).await.unwrap_err();
         assert_eq!(refused.failure().unwrap().reason, "TASK_TOO_LARGE");
@@ -328,8 +328,8 @@ async fn what_the_mesh_would_not_take_is_refused_to_the_agent() {
         cx.artifact("large", large).await
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    let bodies = wire.until_final(&task).await;
+    let task = conn.assign("under-test", "").await;
+    let bodies = conn.until_final(&task).await;
     assert!(matches!(bodies[0], Body::Checkpoint(_)));
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "TASK_TOO_LARGE");
@@ -338,14 +338,14 @@ async fn what_the_mesh_would_not_take_is_refused_to_the_agent() {
 
 #[tokio::test]
 async fn a_failure_from_another_agent_is_passed_on_as_a_hop() {
-    let (_mesh, mut wire) = start(|_| async {
+    let (_harness, mut conn) = start(|_| async {
         let origin = v1::Origin { agent: "deep".into(), ..v1::Origin::default() };
         let theirs = faultline_proto::Failure::new(&reason::RATE_LIMITED).born_at(origin);
         Err(theirs)?
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    let bodies = wire.until_final(&task).await;
+    let task = conn.assign("under-test", "").await;
+    let bodies = conn.until_final(&task).await;
     let failure = failed(bodies.last());
     assert_eq!((failure.reason.as_str(), failure.hop), ("RATE_LIMITED", 1));
     let agents: Vec<_> = failure.causes.iter().map(|c| c.agent.as_str()).collect();
@@ -354,16 +354,16 @@ async fn a_failure_from_another_agent_is_passed_on_as_a_hop() {
 
 #[tokio::test]
 async fn an_agent_that_was_never_offered_is_a_failed_task() {
-    let (_mesh, mut wire) = Mesh::start(vec![]).await;
-    let task = wire.assign("nobody", "").await;
-    let bodies = wire.until_final(&task).await;
+    let (_harness, mut conn) = Harness::start(vec![]).await;
+    let task = conn.assign("nobody", "").await;
+    let bodies = conn.until_final(&task).await;
     assert_eq!(failed(bodies.last()).reason, "AGENT_NOT_FOUND");
 }
 
 #[tokio::test]
 async fn a_spawned_task_reports_at_once_and_not_after_the_end() {
     let (send, mut leaked) = tokio::sync::mpsc::channel(1);
-    let (_mesh, mut wire) = start(move |cx| {
+    let (_harness, mut conn) = start(move |cx| {
         let send = send.clone();
         async move {
             let clone = cx.clone();
@@ -377,8 +377,8 @@ async fn a_spawned_task_reports_at_once_and_not_after_the_end() {
         }
     })
     .await;
-    let task = wire.assign("under-test", "").await;
-    let bodies = wire.until_final(&task).await;
+    let task = conn.assign("under-test", "").await;
+    let bodies = conn.until_final(&task).await;
     assert!(matches!(bodies.as_slice(), [Body::Status(_), Body::Completed(_)]), "{bodies:?}");
     let leaked = soon(leaked.recv()).await.unwrap();
     soon(leaked.cancelled()).await;
