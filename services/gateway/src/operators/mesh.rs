@@ -114,6 +114,7 @@ pub(crate) async fn handle(
     }
     let body = body::read_json(&context.head, body).await?;
     let call = method.call(&body)?;
+    validate::size(call.encoded_len())?;
     let caller = context.caller(Duration::ZERO);
     if method == Method::Watch {
         let changes = context.gateway.pool.stream(caller, call).await?;

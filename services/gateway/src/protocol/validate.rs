@@ -104,7 +104,7 @@ pub(crate) fn call(call: &call::Body) -> Result<(), Failure> {
         call::Body::Send(request) | call::Body::Stream(request) => {
             send(request, &mut wrong);
             wrong.done()?;
-            return size(request);
+            return size(request.encoded_len());
         }
         call::Body::Get(request) => {
             wrong.id("id", &request.id);
@@ -150,7 +150,8 @@ pub(crate) fn call(call: &call::Body) -> Result<(), Failure> {
         | call::Body::Credit(_)
         | call::Body::Drop(_) => {}
     }
-    wrong.done()
+    wrong.done()?;
+    size(call.encoded_len())
 }
 
 fn send(request: &SendMessageRequest, wrong: &mut Violations) {
@@ -167,8 +168,10 @@ fn send(request: &SendMessageRequest, wrong: &mut Violations) {
     }
 }
 
-fn size(request: &SendMessageRequest) -> Result<(), Failure> {
-    match request.encoded_len() {
+/// Refuses a call that the coordinator would not decode: that would end the link, which all calls
+/// of this gateway share.
+pub(crate) fn size(bytes: usize) -> Result<(), Failure> {
+    match bytes {
         0..=limits::MESSAGE_BYTES_MAX => Ok(()),
         bytes => Err(Failure::new(&reason::CONTENT_TOO_LARGE).because(format!(
             "the message is {bytes} bytes inside the mesh, {} are allowed; send a URL instead of \

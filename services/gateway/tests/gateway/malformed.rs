@@ -201,6 +201,14 @@ async fn too_much_content_is_413() {
         assert_eq!((answer.code(), &answer.body["id"]), (-32602, &id));
         assert_eq!(answer.body["error"]["data"][0]["reason"], "CONTENT_TOO_LARGE");
     }
+    // The coordinator decodes no such call, and the link that all callers share would break.
+    let large = "x".repeat(limits::MESSAGE_BYTES_MAX);
+    let push = request("CreateTaskPushNotificationConfig", json!({"taskId": "t-1", "url": large}));
+    let inspect = json!({"taskId": large}).to_string();
+    for (path, body) in [("/", push), ("/mesh/Inspect", inspect)] {
+        let answer = mesh.client().await.post(path, body).await;
+        assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
+    }
     let fits = text(limits::MESSAGE_BYTES_MAX - 100);
     assert!(mesh.client().await.post("/", fits).await.body["result"].is_object());
 }
