@@ -12,6 +12,7 @@ use faultline_chassis::{
     limits,
     server::{
         CredentialLayer, GrpcOnlyLayer, GuardLayer, HostLayer, Hosts, Listener, MeasureLayer,
+        MessageBudgetLayer,
         UnauthenticatedLayer, refuse_undecodable, serve,
     },
 };
@@ -99,31 +100,31 @@ impl Service {
         let health = HealthServer::new(Condition::new(readiness, core.farewell.clone()))
             .max_decoding_message_size(limits::HEALTH_BYTES_MAX);
         let doors = A2aEndpoint::new(Arc::clone(&core));
-        let bytes = limits::GRPC_BYTES_MAX;
+        let (answers, calls) = (limits::GRPC_BYTES_MAX, limits::CALL_BYTES_MAX);
         let routes = Routes::new(health)
             .add_service(
                 LinkServer::new(LinkService::new(Arc::clone(&core)))
-                    .max_decoding_message_size(bytes)
-                    .max_encoding_message_size(bytes),
+                    .max_decoding_message_size(calls)
+                    .max_encoding_message_size(answers),
             )
             .add_service(
                 HubServer::new(HubService { core: Arc::clone(&core) })
-                    .max_decoding_message_size(bytes)
-                    .max_encoding_message_size(bytes),
+                    .max_decoding_message_size(limits::HUB_MESSAGE_BYTES_MAX)
+                    .max_encoding_message_size(answers),
             )
             .add_service(
                 A2aServiceServer::new(doors.clone())
-                    .max_decoding_message_size(bytes)
-                    .max_encoding_message_size(bytes),
+                    .max_decoding_message_size(calls)
+                    .max_encoding_message_size(answers),
             )
-            .add_service(MeshServer::new(doors).max_encoding_message_size(bytes))
+            .add_service(MeshServer::new(doors).max_encoding_message_size(answers))
             .add_service(
                 ExternalScalerServer::new(Scaler::new(Arc::clone(&core)))
                     .max_decoding_message_size(limits::SCALER_BYTES_MAX),
             );
         let router = refuse_undecodable(routes.prepare().into_axum_router());
-        let authorized = CredentialLayer::new(credentials, &[keda::PATH], roles::authorize);
-        let router = router.layer(authorized);
+        let router = router.layer(MessageBudgetLayer { streams: STREAMS });
+        let router = router.layer(authenticated(&core, credentials));
         let router = router.layer(UnauthenticatedLayer(bounds::OPEN));
         // Outside of the credentials: defence in depth against DNS rebinding.
         let router = router.layer(HostLayer(hosts));
@@ -162,6 +163,18 @@ impl Service {
         core.released().await;
         ended
     }
+}
+
+/// The paths whose requests are streams of messages.
+const STREAMS: &[&str] = &["/faultline.v1.Link/", "/faultline.v1.Hub/"];
+
+/// Who may call is known before anything of the call is buffered.
+fn authenticated(core: &Arc<Core>, credentials: Credentials) -> CredentialLayer {
+    let core = Arc::clone(core);
+    CredentialLayer::new(credentials, &[keda::PATH], move |identity, head| {
+        roles::authorize(identity, head)?;
+        Ok(core.check_attempt_token(identity, head)?)
+    })
 }
 
 impl Core {

@@ -2,6 +2,7 @@
 //! function. The caller's [`Identity`] becomes an extension of the request.
 
 use std::{
+    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -21,24 +22,30 @@ use crate::{
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
 /// Decides whether a known caller may make this call.
-pub type Authorize = fn(&Identity, &Parts) -> Result<(), Failure>;
+type Authorize = dyn Fn(&Identity, &Parts) -> Result<(), Failure> + Send + Sync;
 
-/// Authenticates and authorises every call.
-#[derive(Clone, Debug)]
+/// Authenticates and authorises every call before its body is read.
+#[derive(Clone)]
 pub struct CredentialLayer {
     credentials: Arc<Credentials>,
     /// Prefixes of paths that need no credential, beside the health service.
     open: &'static [&'static str],
-    authorize: Authorize,
+    authorize: Arc<Authorize>,
+}
+
+impl fmt::Debug for CredentialLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CredentialLayer({:?}, open {:?})", self.credentials, self.open)
+    }
 }
 
 impl CredentialLayer {
     pub fn new(
         credentials: Credentials,
         open: &'static [&'static str],
-        authorize: Authorize,
+        authorize: impl Fn(&Identity, &Parts) -> Result<(), Failure> + Send + Sync + 'static,
     ) -> Self {
-        Self { credentials: Arc::new(credentials), open, authorize }
+        Self { credentials: Arc::new(credentials), open, authorize: Arc::new(authorize) }
     }
 
     fn check(&self, request: Request<Body>) -> Result<Request<Body>, Failure> {

@@ -52,7 +52,7 @@ use crate::{
 };
 
 pub use address::{BadCidr, Cidr};
-pub use authenticate::{Authorize, CredentialGuard, CredentialLayer};
+pub use authenticate::{CredentialGuard, CredentialLayer};
 pub use connection::{Client, ReservedBytes, acquire, client};
 pub use grpc_only::{GrpcOnly, GrpcOnlyLayer};
 pub use guard::{Guard, GuardLayer};

@@ -2,12 +2,19 @@
 //! task. A child has a key that is unique in its parent, so that whoever calls again, also in a
 //! later attempt, finds the child that is there.
 
-use crate::calls::caller::CallingAttempt;
-use faultline_chassis::{credential::Binding, limits};
-use faultline_proto::id::TaskId;
+use faultline_chassis::{
+    credential::{Binding, Identity},
+    limits,
+};
+use faultline_proto::{id::TaskId, v1};
+use http::request::Parts;
 
 use crate::{
-    calls::{attempt_token::AttemptClaims, caller::Caller},
+    calls::{
+        attempt_token::AttemptClaims,
+        caller::{Caller, CallingAttempt},
+        roles::{A2A, TASK},
+    },
     engine::core::Core,
     error::Error,
     store::{Digest, KeyName, Scope},
@@ -35,6 +42,29 @@ pub(crate) struct AttemptCredentials {
 }
 
 impl Core {
+    /// Refuses a call with the token of an attempt, before its body is read, if no attempt that is
+    /// known here could have sent it: it is malformed or forged, the attempt is over, or it runs on
+    /// a worker with another credential. The store is not asked; that is for the call itself.
+    pub(crate) fn check_attempt_token(
+        &self,
+        identity: &Identity,
+        head: &Parts,
+    ) -> Result<(), Error> {
+        let token = head.headers.get(TASK).filter(|_| head.uri.path().starts_with(A2A));
+        let Some(token) = token else { return Ok(()) };
+        let claimed = AttemptCredentials {
+            token: token.to_str().unwrap_or_default().to_owned(),
+            binding: identity.role().map(|_| identity.binding()),
+            ..AttemptCredentials::default()
+        };
+        let caller = Caller::from(v1::Caller::default());
+        match self.authenticate_attempt(caller, claimed) {
+            Err(Error::AttemptOver) => Err(Error::AttemptOver),
+            // Another refusal comes with its span from the call itself.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     /// Who calls with a task's token is that task's principal, for as long as the attempt lasts.
     pub(crate) fn authenticate_attempt(
         &self,

@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use faultline_chassis::limits;
 use faultline_proto::id::TaskId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
@@ -21,8 +22,6 @@ const TICK: Duration = Duration::from_millis(100);
 const KEYS_TICK: Duration = Duration::from_secs(10);
 /// Between two walks through the tasks that may be old enough to be forgotten.
 const ENDED_TICK: Duration = Duration::from_secs(10 * 60);
-/// Between two renewals of the bindings of worker ids.
-const BINDINGS_TICK: Duration = Duration::from_secs(60 * 60);
 /// Keys forgotten in one commit, so that nobody waits long for it.
 const KEYS_AT_ONCE: usize = 1000;
 
@@ -31,7 +30,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keys_due = Instant::now();
     let (mut ended_due, mut place) = (Instant::now(), None);
-    let mut bindings_due = Instant::now() + BINDINGS_TICK;
+    let mut bindings_due = Instant::now() + limits::WORKER_ID_RENEWAL;
     // Not at once: after a long stop the workers have to come back first.
     let agents_interval = core.config.agents_interval();
     let (mut agents_due, mut _forgetting) = (Instant::now() + agents_interval, None);
@@ -53,7 +52,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         if bindings_due <= Instant::now() {
             core.keep_introduced().await;
-            bindings_due = Instant::now() + BINDINGS_TICK;
+            bindings_due = Instant::now() + limits::WORKER_ID_RENEWAL;
         }
         if agents_due <= Instant::now() {
             // Beside the rest, which must not wait for a commit.

@@ -21,7 +21,8 @@ enum Access {
 /// The methods that workers need to delegate. An attempt has no use for lists, webhooks or cards.
 const DELEGATION: [&str; 5] =
     ["SendMessage", "SendStreamingMessage", "GetTask", "CancelTask", "SubscribeToTask"];
-const A2A: &str = "/lf.a2a.v1.A2AService/";
+/// Of A2A's own methods.
+pub(crate) const A2A: &str = "/lf.a2a.v1.A2AService/";
 
 fn access(role: Role, path: &str) -> Option<Access> {
     let below = |service: &str| path.starts_with(service);

@@ -34,6 +34,16 @@ impl Config {
                 limits::HEAD_BYTES_PER_ADDRESS_MAX,
                 limits::HEAD_BYTES_MAX,
             )
+            .with(
+                Resource::MessageBytes,
+                limits::MESSAGE_BUDGET_PER_ADDRESS_BYTES,
+                limits::MESSAGE_BUDGET_BYTES,
+            )
+            .with(
+                Resource::WindowBytes,
+                limits::MESH_WINDOWS_PER_ADDRESS_BYTES,
+                limits::MESH_WINDOWS_BYTES,
+            )
             .with(Resource::ScalerStream, streams, limits::SCALER_STREAMS_MAX)
             .with(
                 Resource::UnauthenticatedCall,
@@ -51,7 +61,13 @@ impl Config {
                 limits::UNREAD_BYTES_MAX,
             );
         // Members of the mesh have a stream open all the time.
-        Ok(Bounds { limits, idle: Some(limits::IDLE_CONNECTION), ..Bounds::default() })
+        Ok(Bounds {
+            limits,
+            connection_bytes: limits::MESSAGE_BUDGET_PER_CONNECTION_BYTES,
+            idle: Some(limits::IDLE_CONNECTION),
+            windows: (limits::MESH_STREAM_WINDOW_BYTES, limits::MESH_CONNECTION_WINDOW_BYTES),
+            ..Bounds::default()
+        })
     }
 }
 

@@ -26,7 +26,6 @@ use faultline_proto::{
     Failure,
     a2a::{SendMessageResponse, send_message_response::Payload},
     reason,
-    status::undecodable,
     v1::{self, Call, End, Frame, Moved, Reply, call, link_server::Link, reply},
 };
 use futures::{FutureExt, Stream, StreamExt, stream};
@@ -111,7 +110,7 @@ impl Link for LinkService {
                     Ok(Some(call)) => line.take_guarded(call),
                     Ok(None) => break,
                     Err(status) => {
-                        undecodable(&status).map(|failure| refuse.send(failure));
+                        worker_hub::refused_message(status).map(|failure| refuse.send(failure));
                         break;
                     }
                 }

@@ -1,10 +1,14 @@
 //! The workers' door: one stream each. This side reads what a worker says and keeps its presence;
 //! what it means is decided in `reports`.
 
-use crate::error::refuse;
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use faultline_chassis::limits;
+use faultline_chassis::{credential::Identity, limits, server::ReservedBytes};
 use faultline_proto::{
     Failure,
     id::{TaskId, WorkerId, check_agent_name},
@@ -19,10 +23,10 @@ use futures::{Stream, StreamExt, stream};
 use prost::Message;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::Instant,
+    time::{Instant, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::{
     calls::roles,
@@ -33,6 +37,7 @@ use crate::{
         effect::Effect,
         workers::registry::{Presence, Worker},
     },
+    error::refuse,
     store::Write,
     task::{Millis, is_waiting},
 };
@@ -52,12 +57,10 @@ impl Hub for HubService {
         request: Request<Streaming<FromWorker>>,
     ) -> Result<Response<ToWorkerStream>, Status> {
         let identity = roles::identity(request.extensions())?;
+        // Until it is attached.
+        let _waiting = ReservedBytes::new(limits::WAITING_REQUEST_BYTES)?;
         let mut incoming = request.into_inner();
-        let first = incoming.message().await.map_err(|status| match undecodable(&status) {
-            Some(failure) => failure.into(),
-            None => status,
-        })?;
-        let hello = match first.and_then(|m| m.body) {
+        let hello = match first_message(&mut incoming).await?.and_then(|m| m.body) {
             Some(from_worker::Body::Hello(hello)) => hello,
             _ => return Err(refuse("hello", "the first message of a worker is its hello").into()),
         };
@@ -66,12 +69,12 @@ impl Hub for HubService {
         let (outbox, messages) = mpsc::channel(limits::OUTBOX_MAX);
         let name = hello.name.clone();
         let core = Arc::clone(&self.core);
+        // Before anything of the worker is stored.
+        core.lock().check_hello(id, &hello, &identity)?;
         core.introduce(id, &identity).await?;
         core.adopt(id).await.map_err(Failure::from)?;
         let session = core.change(|state| {
-            state.check_open().map_err(Failure::from)?;
-            state.check_bound(id, &identity)?;
-            state.check_agents(&hello.agents).map_err(Failure::from)?;
+            state.check_hello(id, &hello, &identity)?;
             let session = state.attach(id, hello, outbox, core.welcome(), now());
             state.bind(id, identity.binding());
             Ok::<_, Failure>(session)
@@ -99,8 +102,24 @@ pub(crate) fn refusal<T>(
     refused.map(|failure| Err(failure.into()))
 }
 
-/// Reads until the stream breaks or falls silent. Returns why, and what the worker is told if it
-/// sent something that is not protobuf.
+async fn first_message(
+    incoming: &mut Streaming<FromWorker>,
+) -> Result<Option<FromWorker>, Failure> {
+    let first = timeout(limits::BODY_READ_TIMEOUT, incoming.message()).await;
+    let late = "no hello came in time: it is the first message of a worker";
+    let first = first.map_err(|_| Failure::new(&reason::DEADLINE_EXCEEDED).because(late))?;
+    first.map_err(|status| undecodable(&status).unwrap_or_else(|| Failure::from(status)))
+}
+
+/// The refusal of a message of a peer, where the stream ended because of one: it is not protobuf,
+/// it is too large, or the budget had no room for it. `None`: the connection broke.
+pub(crate) fn refused_message(status: Status) -> Option<Failure> {
+    let is_refusal = status.code() == Code::OutOfRange || !status.details().is_empty();
+    undecodable(&status).or_else(|| is_refusal.then(|| Failure::from(status)))
+}
+
+/// Reads until the stream breaks or falls silent. Returns why, and what the worker is told if one
+/// of its messages was refused.
 async fn listen(
     core: &Core,
     id: WorkerId,
@@ -110,32 +129,39 @@ async fn listen(
     let patience = Duration::from_millis(core.config.heartbeat_ms.saturating_mul(3));
     loop {
         core.room().await;
-        let message = match tokio::time::timeout(patience, incoming.message()).await {
+        let message = match timeout(patience, incoming.message()).await {
             Err(_) => return ("silence", None),
-            Ok(Err(status)) => match undecodable(&status) {
+            Ok(Err(status)) => match refused_message(status) {
                 None => return ("broken", None),
-                refusal => return ("not understood", refusal),
+                refusal => return ("refused", refusal),
             },
             Ok(Ok(None)) => return ("closed", None),
             Ok(Ok(Some(message))) => message,
         };
-        let current = core.change(|state| {
-            if !state.is_session(id, session) {
-                return false;
-            }
-            match message.body {
-                Some(from_worker::Body::Reports(reports)) => {
-                    state.reports(id, reports.reports, now());
+        let mut reports = match message.body {
+            Some(from_worker::Body::Reports(reports)) => reports.reports.into_iter(),
+            other => {
+                let is_current = core.change(|state| state.hear(id, session, other));
+                if !is_current {
+                    return ("replaced", None);
                 }
-                Some(from_worker::Body::Heartbeat(_)) => state.answer_heartbeat(id),
-                Some(from_worker::Body::Drain(_)) => state.drain(id),
-                Some(from_worker::Body::Slot(slot)) => state.slot(id, &slot, now()),
-                Some(from_worker::Body::Hello(_)) | None => {}
+                continue;
             }
-            true
-        });
-        if !current {
-            return ("replaced", None);
+        };
+        // The lock is held for a bounded number of them at a time.
+        while reports.len() > 0 {
+            let some = reports.by_ref().take(limits::REPORTS_PER_MESSAGE_MAX).collect();
+            let is_current = core.change(|state| {
+                let is_current = state.is_session(id, session);
+                if is_current {
+                    state.reports(id, some, now());
+                }
+                is_current
+            });
+            if !is_current {
+                return ("replaced", None);
+            }
+            core.room().await;
         }
     }
 }
@@ -159,7 +185,17 @@ fn check(hello: &Hello) -> Result<WorkerId, Failure> {
         let what = format!("{bytes} bytes, at most {most}: choose a shorter name");
         return Err(refuse("hello.name", what));
     }
+    if hello.held.len() > limits::HELD_MAX {
+        let (count, most) = (hello.held.len(), limits::HELD_MAX);
+        let what = format!("{count} attempts, at most {most}: a worker is given no more than that");
+        return Err(refuse("hello.held", what));
+    }
+    let mut names = HashSet::with_capacity(hello.agents.len());
     for offer in &hello.agents {
+        if !names.insert(&offer.name) {
+            let what = format!("agent '{}' is offered twice: offer each agent once", offer.name);
+            return Err(refuse("hello.agents.name", what));
+        }
         let named = check_agent_name(&offer.name);
         named.map_err(|bad| refuse("hello.agents.name", bad.to_string()))?;
         let cards = [("card", &offer.card), ("extendedCard", &offer.extended_card)];
@@ -191,6 +227,32 @@ impl Core {
 }
 
 impl State {
+    /// Whether a worker may attach with this hello.
+    fn check_hello(
+        &self,
+        id: WorkerId,
+        hello: &Hello,
+        identity: &Identity,
+    ) -> Result<(), Failure> {
+        self.check_open()?;
+        self.check_bound(id, identity)?;
+        Ok(self.check_agents(&hello.agents)?)
+    }
+
+    /// Handles a message that is not a report. False: the stream is not the worker's any more.
+    fn hear(&mut self, id: WorkerId, session: u64, message: Option<from_worker::Body>) -> bool {
+        if !self.is_session(id, session) {
+            return false;
+        }
+        match message {
+            Some(from_worker::Body::Heartbeat(_)) => self.answer_heartbeat(id),
+            Some(from_worker::Body::Drain(_)) => self.drain(id),
+            Some(from_worker::Body::Slot(slot)) => self.slot(id, &slot, now()),
+            Some(from_worker::Body::Hello(_) | from_worker::Body::Reports(_)) | None => {}
+        }
+        true
+    }
+
     /// A worker says hello, for the first time or again.
     pub(crate) fn attach(
         &mut self,
@@ -244,8 +306,12 @@ impl State {
     fn reconcile(&mut self, id: WorkerId, held: &[Held], mut welcome: Welcome) -> Vec<TaskId> {
         let name = id.to_string();
         let (mut again, mut forgotten, mut told_again) = (Vec::new(), Vec::new(), Vec::new());
+        let mut waiting = HashMap::with_capacity(held.len());
         for held in held {
             let task = held.task_id.parse::<TaskId>().ok();
+            if let Some(task) = task {
+                waiting.entry((task, held.attempt)).or_insert(held.waits);
+            }
             let live = task.and_then(|t| self.live.get(&t));
             let live = live.filter(|l| l.task.worker == name && l.task.attempt == held.attempt);
             match live {
@@ -259,8 +325,9 @@ impl State {
         let believed = self.registry.workers.get(&id).into_iter().flat_map(Worker::running);
         let believed: Vec<_> = believed.map(|(task, running)| (task, running.attempt)).collect();
         for (task, attempt) in believed {
-            let held = held.iter().find(|h| h.attempt == attempt && h.task_id == task.to_string());
-            let (held, waits) = (held.is_some(), held.is_some_and(|h| h.waits));
+            let waits = waiting.get(&(task, attempt)).copied();
+            let held = waits.is_some();
+            let waits = waits.unwrap_or(false);
             match self.live.get_mut(&task) {
                 Some(live) if live.task.worker == name && live.task.attempt == attempt => {
                     let computing = !is_waiting(live.task.state);

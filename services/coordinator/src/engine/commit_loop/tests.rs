@@ -32,7 +32,7 @@ use crate::{
     engine::active_task::Done,
     error::StartError,
     store::{
-        Aged, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
+        Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
         Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story,
         Wanted, Write, encode, sqlite::Sqlite,
     },
@@ -173,8 +173,14 @@ impl Store for Flaky {
         self.inner.unfinished_pushes()
     }
 
-    fn introduce(&self, worker: WorkerId, to: Binding, at: Millis) -> Reading<'_, Binding> {
-        self.inner.introduce(worker, to, at)
+    fn introduce(
+        &self,
+        worker: WorkerId,
+        to: Binding,
+        at: Millis,
+        quota: BindingQuota,
+    ) -> Reading<'_, Option<Binding>> {
+        self.inner.introduce(worker, to, at, quota)
     }
 
     fn keep_introduced(&self, ids: Vec<WorkerId>, at: Millis, before: Millis) -> Reading<'_, ()> {

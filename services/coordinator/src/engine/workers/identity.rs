@@ -1,30 +1,39 @@
 //! Worker ids belong to the credential that introduced them. The store knows the binding, so that
 //! it holds at every coordinator and after a restart; memory repeats it for workers that are here.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use faultline_chassis::credential::{Binding, Identity};
-use faultline_proto::{Failure, id::WorkerId};
+use faultline_chassis::{
+    credential::{Binding, Identity},
+    limits,
+};
+use faultline_proto::{Failure, id::WorkerId, reason};
 
 use crate::{
     calls::roles::denied,
     clock::now,
     engine::core::{Core, State},
     error::Error,
+    store::BindingQuota,
     task::Millis,
 };
 
-/// How long an id stays bound after the last coordinator knew its worker.
-const KEPT: Millis = 7 * 24 * 60 * 60 * 1000;
+/// When a credential with too many worker ids may try again.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 impl Core {
-    /// Refuses an id that another credential introduced. Before anything is done for the worker:
-    /// with its id come its tasks.
+    /// Binds a worker's id to the credential that introduces it. Refuses an id that another
+    /// credential introduced, and one more than a credential may introduce. Before anything is done
+    /// for the worker: with its id come its tasks.
     pub(crate) async fn introduce(&self, id: WorkerId, identity: &Identity) -> Result<(), Failure> {
-        let bound = self.store.introduce(id, identity.binding(), now()).await;
-        match bound.map_err(Error::from)? == identity.binding() {
-            true => Ok(()),
-            false => Err(taken(id, identity)),
+        let now = now();
+        let max = limits::WORKER_IDS_PER_CREDENTIAL_MAX;
+        let quota = BindingQuota { max, stale_before: now - millis(limits::WORKER_ID_STALE) };
+        let bound = self.store.introduce(id, identity.binding(), now, quota).await;
+        match bound.map_err(Error::from)? {
+            Some(bound) if bound == identity.binding() => Ok(()),
+            Some(_) => Err(taken(id, identity)),
+            None => Err(too_many(identity)),
         }
     }
 
@@ -32,7 +41,8 @@ impl Core {
     pub(crate) async fn keep_introduced(self: &Arc<Self>) {
         let known: Vec<_> = self.lock().registry.workers.keys().copied().collect();
         let now = now();
-        if let Err(error) = self.store.keep_introduced(known, now, now - KEPT).await {
+        let before = now - millis(limits::WORKER_ID_KEPT);
+        if let Err(error) = self.store.keep_introduced(known, now, before).await {
             tracing::warn!(%error, "the bindings of worker ids were not renewed");
         }
     }
@@ -65,6 +75,23 @@ impl State {
             None => Err(Error::NotOwner),
         }
     }
+}
+
+fn millis(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+}
+
+fn too_many(identity: &Identity) -> Failure {
+    let (name, most) = (identity.name(), limits::WORKER_IDS_PER_CREDENTIAL_MAX);
+    Failure::new(&reason::RESOURCE_EXHAUSTED)
+        .because(format!(
+            "hello.workerId: the credential '{name}' has introduced {most} worker ids within the \
+             last hour, and may introduce no more: keep one id for each worker process, or give \
+             each pool of workers a [[mesh.credential]] of its own"
+        ))
+        .with_violation("hello.workerId", "keep one id for each worker process")
+        .with_retryable(true)
+        .with_retry_after(RETRY_AFTER)
 }
 
 fn taken(id: WorkerId, identity: &Identity) -> Failure {

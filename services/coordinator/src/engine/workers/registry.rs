@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use faultline_chassis::credential::Binding;
+use faultline_chassis::{credential::Binding, limits};
 use faultline_proto::{
     id::{TaskId, WorkerId},
     v1::{AgentOffer, ToWorker},
@@ -287,7 +287,8 @@ impl Worker {
 
     /// May a new task go there now?
     pub(crate) fn has_room(&self) -> bool {
-        self.is_attached() && !self.draining && self.used < self.slots
+        let is_full = self.used >= self.slots || self.running.len() >= limits::HELD_MAX;
+        self.is_attached() && !self.draining && !is_full
     }
 
     /// Puts a message on its stream. False: there is none, or it is stuck.

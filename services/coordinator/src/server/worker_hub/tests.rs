@@ -7,8 +7,8 @@ use faultline_proto::{
         a2a_service_server::{A2aService, A2aServiceServer},
     },
     v1::{
-        Call, Caller, Reply, call, hub_server::HubServer, link_client::LinkClient,
-        link_server::LinkServer, mesh_server::MeshServer, reply,
+        self, Call, Caller, Reply, Report, call, hub_client::HubClient, hub_server::HubServer,
+        link_client::LinkClient, link_server::LinkServer, mesh_server::MeshServer, reply, report,
     },
 };
 use http::uri::PathAndQuery;
@@ -18,7 +18,8 @@ use tonic_prost::ProstCodec;
 use super::*;
 use crate::{
     server::{gateway_link::LinkService, grpc::A2aEndpoint},
-    testing::{Bench, at_once, known, offer, request, soon},
+    store::BindingQuota,
+    testing::{Bench, at_once, known, offer, principal, request, soon},
 };
 
 /// Attaches or links with these messages, each of which stands as field 1, and reads to the end.
@@ -26,7 +27,8 @@ async fn end_of<M>(bench: &Bench, path: &'static str, said: Vec<Vec<u8>>) -> (us
 where
     M: Message + Default + Send + 'static,
 {
-    let routes = Routes::new(HubServer::new(HubService { core: Arc::clone(&bench.core) }))
+    let hub = HubServer::new(HubService { core: Arc::clone(&bench.core) });
+    let routes = Routes::new(hub.max_decoding_message_size(limits::HUB_MESSAGE_BYTES_MAX))
         .add_service(LinkServer::new(LinkService::new(Arc::clone(&bench.core))));
     let mut client = Grpc::new(routes.prepare());
     let said = known(stream::iter(said).chain(stream::pending()));
@@ -121,6 +123,10 @@ fn an_oversized_hello_is_refused_with_its_field_and_the_bound() {
     assert!(check(&Hello { name: "n".repeat(256), ..hello() }).is_ok());
     let (field, text) = refused(Hello { name: "n".repeat(1024 * 1024), ..hello() });
     assert!(field == "hello.name" && text.contains("at most 256"), "{field}: {text}");
+    let held = |count: usize| vec![Held::default(); count];
+    assert!(check(&Hello { held: held(limits::HELD_MAX), ..hello() }).is_ok());
+    let (field, text) = refused(Hello { held: held(limits::HELD_MAX + 1), ..hello() });
+    assert!(field == "hello.held" && text.contains("at most 16384"), "{field}: {text}");
     let (large, fits) = (card(limits::CARD_BYTES_MAX), card(limits::CARD_BYTES_MAX - 8));
     let fitting = AgentOffer { card: Some(fits), ..offer("a") };
     assert!(check(&Hello { agents: vec![fitting], ..hello() }).is_ok());
@@ -147,5 +153,80 @@ async fn a_message_that_is_not_protobuf_is_an_invalid_argument() {
     ] {
         assert_eq!((status.code(), count), (Code::InvalidArgument, answers), "{status:?}");
         assert_eq!(Failure::from(status).row(), &reason::INVALID_ARGUMENT);
+    }
+}
+
+#[test]
+fn agent_offered_twice_in_one_hello_is_refused_with_its_field() {
+    let agents = vec![offer("a"), offer("b"), offer("a")];
+    let worker_id = WorkerId::new().to_string();
+    let failure = check(&Hello { worker_id, slots: 1, agents, ..Hello::default() }).unwrap_err();
+    assert_eq!(failure.row(), &reason::INVALID_ARGUMENT);
+    assert_eq!(failure.violations[0].field, "hello.agents.name");
+    assert!(failure.public_message.contains("'a' is offered twice"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn refused_hello_binds_no_worker_id() {
+    let bench = Bench::start(Vec::new()).await;
+    let card = AgentCard {
+        description: "x".repeat(limits::CARD_BYTES_MAX - 8),
+        ..AgentCard::default()
+    };
+    // Each is within its bound, and all together are above theirs.
+    let agents = (0..limits::WORKER_AGENTS_MAX)
+        .map(|n| AgentOffer { card: Some(card.clone()), ..offer(&format!("agent-{n}")) });
+    let id = WorkerId::new();
+    let hello = Hello {
+        worker_id: id.to_string(),
+        slots: 1,
+        agents: agents.collect(),
+        ..Hello::default()
+    };
+    let hello = hello.encode_to_vec();
+    assert!(hello.len() < limits::HUB_MESSAGE_BYTES_MAX);
+    let attach = "/faultline.v1.Hub/Attach";
+    let (_, status) = end_of::<ToWorker>(&bench, attach, vec![hello]).await;
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let quota = BindingQuota { max: 10, stale_before: 0 };
+    let bound = bench.core.store.introduce(id, [9; 16], now(), quota).await.unwrap();
+    assert_eq!(bound, Some([9; 16]), "nobody has introduced it");
+}
+
+#[tokio::test]
+async fn reports_of_one_message_are_all_taken_whatever_their_number() {
+    let bench = Bench::start(Vec::new()).await;
+    let worker = WorkerId::new();
+    let hello = Hello {
+        worker_id: worker.to_string(),
+        slots: 1,
+        agents: vec![offer("a")],
+        ..Hello::default()
+    };
+    let (say, said) = tokio::sync::mpsc::channel(4);
+    let send = async |body| say.send(FromWorker { body: Some(body) }).await.unwrap();
+    send(from_worker::Body::Hello(hello)).await;
+    let routes = Routes::new(HubServer::new(HubService { core: Arc::clone(&bench.core) })
+        .max_decoding_message_size(limits::HUB_MESSAGE_BYTES_MAX));
+    let mut hub = HubClient::new(routes.prepare());
+    let attached = soon(hub.attach(known(ReceiverStream::new(said)))).await.unwrap();
+    let mut messages = attached.into_inner();
+    let mut next = async || soon(messages.message()).await.unwrap().unwrap().body.unwrap();
+    assert!(matches!(next().await, to_worker::Body::Welcome(_)));
+    let _answer = bench.send(request("a", "hi"), &principal("ann"));
+    let to_worker::Body::Assign(assign) = next().await else { panic!("an assignment") };
+    let count = limits::REPORTS_PER_MESSAGE_MAX as u32 * 2 + 100;
+    let report = |number| Report {
+        task_id: assign.task_id.clone(),
+        attempt: assign.attempt,
+        number,
+        body: Some(report::Body::Started(v1::Started {})),
+    };
+    let reports = (1..=count).map(report).collect();
+    send(from_worker::Body::Reports(v1::Reports { reports })).await;
+    let mut acknowledged = 0;
+    while acknowledged < count {
+        let to_worker::Body::Acks(acks) = next().await else { panic!("acknowledgements") };
+        acknowledged = acks.acks.iter().map(|ack| ack.number).fold(acknowledged, u32::max);
     }
 }
