@@ -1,5 +1,5 @@
-//! Agents that call agents: what a chain of them costs, how it fails, stops and asks, and what of
-//! it survives.
+//! Delegation between agents: slots, failures, cancels and questions of a chain, and recovery after
+//! a crash without duplicate children (an idempotency key per child).
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{Running, start, start_with};
 
-/// `script` in a chain: each hop delegates to the next, and the last does `work`.
+/// `script` in a chain: each hop delegates to the next, and the last runs `work`.
 fn chain(hops: usize, work: &str) -> String {
     (0..hops).fold(work.to_owned(), |inner, _| format!("delegate script {{ {inner} }}"))
 }
@@ -26,11 +26,11 @@ fn failure(task: &Value) -> &Value {
 
 async fn tasks(rpc: &Rpc) -> Vec<Value> {
     let list = rpc.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
-    list["tasks"].as_array().expect("it is a list").clone()
+    list["tasks"].as_array().expect("tasks are a list").clone()
 }
 
-/// The child that the task delegated to last, and its child, and so on.
-async fn below(rpc: &Rpc, id: &str) -> Vec<Value> {
+/// The descendants of a task in a chain, from its child to the leaf.
+async fn descendants(rpc: &Rpc, id: &str) -> Vec<Value> {
     let tasks = tasks(rpc).await;
     let child = |id: &str| tasks.iter().find(|t| t["metadata"]["faultline.dev/parent"] == *id);
     let mut line: Vec<Value> = Vec::new();
@@ -42,9 +42,10 @@ async fn below(rpc: &Rpc, id: &str) -> Vec<Value> {
     line
 }
 
-async fn line_of(rpc: &Rpc, id: &str, length: usize) -> Vec<Value> {
-    let what = format!("{length} tasks are below {id}");
-    until(&what, SOON, async || Some(below(rpc, id).await).filter(|l| l.len() == length)).await
+async fn until_descendants(rpc: &Rpc, id: &str, length: usize) -> Vec<Value> {
+    let what = format!("{id} has {length} descendants");
+    until(&what, SOON, async || Some(descendants(rpc, id).await).filter(|l| l.len() == length))
+        .await
 }
 
 async fn ended(rpc: &Rpc, id: &str) -> Value {
@@ -60,7 +61,7 @@ async fn six_hops_complete_on_one_slot() {
     let task = up.script.send(&chain(5, "sleep 10ms; chunk deep")).await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
     assert_eq!(task::artifacts(&task)["output"], "deep");
-    let below = below(&up.rpc, task::id(&task)).await;
+    let below = descendants(&up.rpc, task::id(&task)).await;
     assert_eq!(below.len(), 5);
     for child in &below {
         assert_eq!(task::state(child), COMPLETED);
@@ -74,7 +75,7 @@ async fn six_hops_complete_on_one_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_chains_at_once_complete_on_one_slot() {
+async fn chains_in_parallel_complete_on_one_slot() {
     let up = start_with(|config| config.worker.slots = 1).await;
     let script = chain(3, "chunk x");
     let sent = futures::future::join_all((0..20).map(|_| up.script.send(&script))).await;
@@ -84,7 +85,7 @@ async fn many_chains_at_once_complete_on_one_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_at_the_bottom_reaches_the_top_with_every_hop() {
+async fn failure_of_the_leaf_reaches_the_root_with_every_hop() {
     let up = start_with(|config| config.coordinator.retries = 0).await;
     for retryable in [true, false] {
         check_chain(&up, retryable).await;
@@ -97,7 +98,7 @@ async fn check_chain(up: &Running, retryable: bool) {
     );
     let top = up.script.send(&chain(4, &fault)).await;
     assert_eq!(task::state(&top), FAILED);
-    let below = below(&up.rpc, task::id(&top)).await;
+    let below = descendants(&up.rpc, task::id(&top)).await;
     let line: Vec<&Value> = std::iter::once(&top).chain(&below).collect();
     assert_eq!(line.len(), 5);
     let root = failure(line[4]);
@@ -122,8 +123,8 @@ async fn check_chain(up: &Running, retryable: bool) {
         };
         assert_eq!(failure["publicMessage"], text, "{failure}");
         let said = &task["status"]["message"]["parts"][0]["text"];
-        assert_eq!(*said, text, "the status tells the origin's text and the path: {task}");
-        // The chain is that of the child, with this hop in front.
+        assert_eq!(*said, text, "the status has the text of the origin and the path: {task}");
+        // The causes are those of the child with this hop in front.
         let causes = failure["causes"].as_array().expect("there are causes");
         let ids: Vec<_> = causes.iter().map(|c| &c["taskId"]).collect();
         let expected: Vec<_> = line[at..].iter().map(|t| &t["id"]).collect();
@@ -131,12 +132,12 @@ async fn check_chain(up: &Running, retryable: bool) {
         let numbers: Vec<_> = causes.iter().map(|c| c["hop"].as_u64().unwrap_or(0)).collect();
         assert_eq!(numbers, (0..=hops as u64).rev().collect::<Vec<_>>());
         let stored = &up.rpc.inspect(task::id(task)).await["failure"];
-        assert_eq!(task::public(stored), *failure, "as it is stored");
+        assert_eq!(task::public(stored), *failure, "the stored failure is the same");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_may_be_caught_on_its_way() {
+async fn failure_of_a_child_may_be_caught() {
     let up = start().await;
     let script = "try { delegate script { delegate script { fail INTERNAL } } } \
                   else { chunk \"it was $failure\" }; chunk \"; all well\"";
@@ -152,7 +153,7 @@ async fn a_failure_may_be_caught_on_its_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn seventeen_deep_is_too_deep() {
+async fn seventeenth_hop_is_refused() {
     let up = start().await;
     let task = up.script.send(&chain(16, "chunk deep")).await;
     assert_eq!(task::artifacts(&task)["output"], "deep", "{task}");
@@ -162,17 +163,18 @@ async fn seventeen_deep_is_too_deep() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_root_takes_all_below_with_it() {
+async fn cancel_of_the_root_cancels_all_descendants() {
     let up = start().await;
     let root = up.script.send_immediately(&chain(3, "say here; sleep 60s")).await;
     let id = task::id(&root);
-    let line = line_of(&up.rpc, id, 3).await;
-    until("the last one runs", SOON, async || {
+    let line = until_descendants(&up.rpc, id, 3).await;
+    until("the leaf runs", SOON, async || {
         let last = up.rpc.task(task::id(&line[2])).await;
         (task::text(&last["status"]["message"]) == "here").then_some(())
     })
     .await;
-    let canceled = up.rpc.call("CancelTask", json!({"id": id})).await.expect("it can be");
+    let canceled =
+        up.rpc.call("CancelTask", json!({"id": id})).await.expect("the task is cancelled");
     assert_eq!(task::state(&canceled), CANCELED);
     for child in &line {
         let child = up.rpc.task(task::id(child)).await;
@@ -187,25 +189,25 @@ async fn a_cancelled_root_takes_all_below_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_that_somebody_cancels_fails_its_parent() {
+async fn cancelled_child_fails_its_parent() {
     let up = start().await;
     let root = up.script.send_immediately(&chain(1, "sleep 60s")).await;
-    let child = line_of(&up.rpc, task::id(&root), 1).await.remove(0);
-    up.rpc.call("CancelTask", json!({"id": child["id"]})).await.expect("it can be");
+    let child = until_descendants(&up.rpc, task::id(&root), 1).await.remove(0);
+    up.rpc.call("CancelTask", json!({"id": child["id"]})).await.expect("the task is cancelled");
     let root = ended(&up.rpc, task::id(&root)).await;
     assert_eq!((task::state(&root), &failure(&root)["reason"]), (FAILED, &json!("CANCELLED")));
     assert_eq!(failure(&root)["causes"].as_array().map(Vec::len), Some(2), "{root}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_rises_three_hops_and_its_answer_descends() {
+async fn question_rises_three_hops_and_its_answer_descends() {
     let up = start_with(|config| config.worker.slots = 1).await;
     let work =
         "chunk \"hello \"; ask \"Your name?\"; chunk $answer; ask \"And yours?\"; chunk $answer";
     let root = up.script.send(&chain(3, work)).await;
     let id = task::id(&root);
     assert_eq!(task::state(&root), INPUT_REQUIRED, "{root}");
-    let line = line_of(&up.rpc, id, 3).await;
+    let line = until_descendants(&up.rpc, id, 3).await;
     for task in line.iter().chain([&root]) {
         let task = up.rpc.task(task::id(task)).await;
         assert_eq!(task::state(&task), INPUT_REQUIRED, "the whole chain waits: {task}");
@@ -213,27 +215,29 @@ async fn a_question_rises_three_hops_and_its_answer_descends() {
         assert!(task.get("artifacts").is_none() || task["id"] == line[2]["id"], "{task}");
     }
     let asked =
-        up.script.call("SendMessage", answer(id, "Ada")).await.expect("it waits")["task"].clone();
+        up.script.call("SendMessage", answer(id, "Ada")).await.expect("the task waits")["task"]
+            .clone();
     assert_eq!(task::state(&asked), INPUT_REQUIRED, "{asked}");
     assert_eq!(task::text(&asked["status"]["message"]), "And yours?");
     let done =
-        up.script.call("SendMessage", answer(id, " Bob")).await.expect("it waits")["task"].clone();
+        up.script.call("SendMessage", answer(id, " Bob")).await.expect("the task waits")["task"]
+            .clone();
     assert_eq!(task::state(&done), COMPLETED, "{done}");
     assert_eq!(task::artifacts(&done)["output"], "hello Ada Bob");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_may_be_answered_where_it_was_asked() {
+async fn question_may_be_answered_at_the_asking_task() {
     let up = start().await;
     let root = up.script.send(&chain(2, "ask \"Well?\"; chunk $answer")).await;
-    let line = line_of(&up.rpc, task::id(&root), 2).await;
+    let line = until_descendants(&up.rpc, task::id(&root), 2).await;
     let sent = up.script.call("SendMessage", answer(task::id(&line[1]), "yes")).await;
-    assert_eq!(task::state(&sent.expect("it waits")["task"]), COMPLETED);
+    assert_eq!(task::state(&sent.expect("the task waits")["task"]), COMPLETED);
     let root = ended(&up.rpc, task::id(&root)).await;
     assert_eq!(task::artifacts(&root)["output"], "yes", "{root}");
 }
 
-/// Asks and delegates at once.
+/// Asks and delegates concurrently.
 struct Both;
 
 impl Agent for Both {
@@ -245,7 +249,7 @@ impl Agent for Both {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_may_ask_and_delegate_at_the_same_time() {
+async fn agent_may_ask_and_delegate_concurrently() {
     let mut up = start_with(|config| config.worker.slots = 1).await;
     let one = Config { slots: 1, ..Config::default() };
     let build = |config| Worker::new(config).offer(Offer::new("both", Both));
@@ -253,28 +257,28 @@ async fn an_agent_may_ask_and_delegate_at_the_same_time() {
     let both = up.rpc.agent("both");
     let early = both.send(" ").await;
     let sent = both.call("SendMessage", answer(task::id(&early), "early")).await;
-    assert_eq!(task::artifacts(&sent.expect("it waits")["task"])["both"], "early made");
+    assert_eq!(task::artifacts(&sent.expect("the task waits")["task"])["both"], "early made");
     let late = both.send(" ").await;
-    let child = line_of(&up.rpc, task::id(&late), 1).await.remove(0);
+    let child = until_descendants(&up.rpc, task::id(&late), 1).await.remove(0);
     ended(&up.rpc, task::id(&child)).await;
     let sent = both.call("SendMessage", answer(task::id(&late), "late")).await;
-    assert_eq!(task::artifacts(&sent.expect("it waits")["task"])["both"], "late made");
+    assert_eq!(task::artifacts(&sent.expect("the task waits")["task"])["both"], "late made");
 }
 
-/// Has the script that it is sent run by another, which is to outlive it.
+/// Delegates its script as a detached child, which outlives it.
 struct Relay;
 
 impl Agent for Relay {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let made = cx.delegate("script", cx.text()).key("once").detached().await?;
         let again = cx.delegate("script", "fail INTERNAL").key("once").await?;
-        assert_eq!(made, again, "the key counts, and not the message");
+        assert_eq!(made, again, "the key identifies the child, not the message");
         cx.reply(made.text()).await
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_detached_child_outlives_its_parent() {
+async fn detached_child_outlives_its_parent() {
     let mut up = start().await;
     let build = |config| Worker::new(config).offer(Offer::new("relay", Relay));
     up.mesh.attach(Config::default(), build).await.expect("a worker attaches");
@@ -285,31 +289,35 @@ async fn a_detached_child_outlives_its_parent() {
         assert_eq!(task::text(&task["status"]["message"]), reply);
     }
     let parent = relay.send_immediately("sleep 300ms; chunk done").await;
-    let child = line_of(&up.rpc, task::id(&parent), 1).await.remove(0);
-    up.rpc.call("CancelTask", json!({"id": parent["id"]})).await.expect("it can be");
+    let child = until_descendants(&up.rpc, task::id(&parent), 1).await.remove(0);
+    up.rpc.call("CancelTask", json!({"id": parent["id"]})).await.expect("the task is cancelled");
     assert_eq!(task::artifacts(&ended(&up.rpc, task::id(&child)).await)["output"], "done");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_leaves_hands_a_question_on_with_all_its_hops() {
+async fn draining_worker_hands_over_a_question_with_all_hops() {
     let mut cluster = Plan::default().start().await;
     let rpc = cluster.rpc().agent("script");
     let sent = rpc.send(&chain(2, "chunk \"hello \"; ask \"Your name?\"; chunk $answer")).await;
     let id = task::id(&sent);
-    let line = line_of(&rpc, id, 2).await;
+    let line = until_descendants(&rpc, id, 2).await;
     cluster.add_worker("echo,script", 1).await;
     cluster.workers[0].terminate().await;
     let gone = cluster.workers[0].exit_within(Duration::from_secs(5)).await;
-    assert_eq!(gone.and_then(|status| status.code()), Some(0), "nothing holds it");
-    let done = rpc.call("SendMessage", answer(id, "Ada")).await.expect("it waits");
+    assert_eq!(
+        gone.and_then(|status| status.code()),
+        Some(0),
+        "an open question does not delay the drain"
+    );
+    let done = rpc.call("SendMessage", answer(id, "Ada")).await.expect("the task waits");
     assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");
     check_once(&cluster, id, &line, "hello Ada").await;
 }
 
-/// Waits until the deepest of `length` tasks below has said something.
-async fn under_way(rpc: &Rpc, id: &str, length: usize) -> Vec<Value> {
-    let line = line_of(rpc, id, length).await;
-    until("the last one works", SOON, async || {
+/// Waits until the leaf of `length` descendants runs its script.
+async fn until_leaf_works(rpc: &Rpc, id: &str, length: usize) -> Vec<Value> {
+    let line = until_descendants(rpc, id, length).await;
+    until("the leaf works", SOON, async || {
         let last = rpc.task(task::id(&line[length - 1])).await;
         let said = task::text(&last["status"]["message"]) == "here";
         (task::state(&last) == WORKING && said).then_some(())
@@ -323,49 +331,49 @@ async fn check_once(cluster: &Cluster, id: &str, line: &[Value], text: &str) {
     let root = ended(&rpc, id).await;
     assert_eq!(task::state(&root), COMPLETED, "{root}");
     assert_eq!(task::artifacts(&root)["output"], text);
-    let after = below(&rpc, id).await;
+    let after = descendants(&rpc, id).await;
     let ids = |line: &[Value]| line.iter().map(|t| task::id(t).to_owned()).collect::<Vec<_>>();
     assert_eq!(ids(&after), ids(line), "the same children");
-    assert_eq!(tasks(&rpc).await.len(), line.len() + 1, "and no others");
+    assert_eq!(tasks(&rpc).await.len(), line.len() + 1, "no other tasks");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_that_dies_costs_no_child() {
+async fn coordinator_crash_duplicates_no_child() {
     let mut cluster = Plan::default().slots(1).start().await;
     let rpc = cluster.rpc().agent("script");
     let sent = rpc.send_immediately(&chain(2, "chunk a; say here; sleep 2s; chunk b")).await;
-    let line = under_way(&rpc, task::id(&sent), 2).await;
+    let line = until_leaf_works(&rpc, task::id(&sent), 2).await;
     cluster.coordinators[0].kill().await;
     cluster.coordinators[0].restart().await;
     check_once(&cluster, task::id(&sent), &line, "ab").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_dies_costs_no_child_and_no_text() {
+async fn worker_crash_loses_no_child_and_no_text() {
     let plan = Plan::default().with("reattach_grace_ms = 300").slots(1);
     let mut cluster = plan.start().await;
     let rpc = cluster.rpc().agent("script");
     let work = "chunk a; checkpoint; chunk b; say here; sleep 1s; chunk c";
     let sent = rpc.send_immediately(&chain(2, work)).await;
-    let line = under_way(&rpc, task::id(&sent), 2).await;
+    let line = until_leaf_works(&rpc, task::id(&sent), 2).await;
     cluster.workers[0].kill().await;
     cluster.workers[0].restart().await;
     check_once(&cluster, task::id(&sent), &line, "abc").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_outlives_the_death_of_everything() {
+async fn question_survives_the_loss_of_worker_and_coordinator() {
     let plan = Plan::default().with("reattach_grace_ms = 300");
     let mut cluster = plan.start().await;
     let rpc = cluster.rpc().agent("script");
     let sent = rpc.send(&chain(2, "chunk \"hello \"; ask \"Your name?\"; chunk $answer")).await;
     let id = task::id(&sent);
-    let line = line_of(&rpc, id, 2).await;
+    let line = until_descendants(&rpc, id, 2).await;
     cluster.coordinators[0].kill().await;
     cluster.workers[0].kill().await;
     cluster.coordinators[0].restart().await;
     cluster.workers[0].restart().await;
-    let answered = until("the gateway is back", SOON, async || {
+    let answered = until("the gateway answers again", SOON, async || {
         rpc.within(Duration::from_secs(20)).call("SendMessage", answer(id, "Ada")).await.ok()
     });
     assert_eq!(task::state(&answered.await["task"]), COMPLETED);
@@ -373,7 +381,7 @@ async fn a_question_outlives_the_death_of_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_deaths_make_no_second_child() {
+async fn repeated_crashes_create_no_second_child() {
     let plan = Plan::default()
         .with("reattach_grace_ms = 300")
         .with("max_attempts = 20")
@@ -399,12 +407,12 @@ async fn many_deaths_make_no_second_child() {
         let root = ended(&rpc, id).await;
         assert_eq!(task::state(&root), COMPLETED, "{root}");
         assert_eq!(task::artifacts(&root)["output"], "abc", "{root}");
-        assert_eq!(below(&rpc, id).await.len(), 2);
+        assert_eq!(descendants(&rpc, id).await.len(), 2);
     }
-    assert_eq!(tasks(&rpc).await.len(), 3 * sent.len(), "one child each");
+    assert_eq!(tasks(&rpc).await.len(), 3 * sent.len(), "two descendants per root");
 }
 
-/// Asks, and comes to delegate before it is answered.
+/// Asks, and delegates while the question is open.
 struct Late;
 
 impl Agent for Late {
@@ -423,7 +431,7 @@ impl Agent for Late {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_waits_for_a_slot_is_not_lost_when_the_slot_goes_back() {
+async fn answer_waiting_for_a_slot_survives_the_release_of_the_slot() {
     let mut up = start().await;
     let one = Config { slots: 1, ..Config::default() };
     let build = |config| Worker::new(config).offer(Offer::new("late", Late));
@@ -433,11 +441,11 @@ async fn an_answer_that_waits_for_a_slot_is_not_lost_when_the_slot_goes_back() {
     late.send_immediately("busy").await;
     let late = late.within(Duration::from_secs(5));
     let sent = late.call("SendMessage", answer(task::id(&asking), "yes")).await;
-    assert_eq!(task::artifacts(&sent.expect("it waits")["task"])["both"], "yes made");
+    assert_eq!(task::artifacts(&sent.expect("the task waits")["task"])["both"], "yes made");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_names_the_task_that_asks_and_the_way_to_it() {
+async fn question_names_the_asking_task_and_its_path() {
     let up = start().await;
     let root = up.script.send("delegate script { ask Who? }").await;
     let id = task::id(&root);
@@ -451,7 +459,7 @@ async fn a_question_names_the_task_that_asks_and_the_way_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_not_there_fails_its_caller_like_any_other() {
+async fn delegation_to_an_unknown_agent_fails_the_caller() {
     let up = start().await;
     let task = up.script.send("delegate nobody { x }").await;
     let failure = &task["metadata"]["faultline.dev/failure"];

@@ -1,4 +1,4 @@
-//! Leaving in order: processes that are asked to end do so in time and lose nothing.
+//! Drain on SIGTERM: processes exit in time with code 0 and lose no task.
 
 use std::{os::unix::process::ExitStatusExt, path::Path, time::Duration};
 
@@ -12,13 +12,13 @@ use faultline_tests::{
 use serde_json::json;
 use tokio::time::Instant;
 
-/// What a drain may take, and what the machine may add.
+/// Bound of a drain, with a margin for a busy machine.
 const DRAIN: Duration = Duration::from_secs(12);
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// It ended by itself and in time, and nothing of it had to be cut off.
-async fn left_in_order(process: &mut Process, within: Duration) {
-    let ended = process.exit_within(within).await.expect("it leaves in time, whatever runs");
+/// Asserts that the process exits in time with code 0 and cuts nothing off.
+async fn assert_drained(process: &mut Process, within: Duration) {
+    let ended = process.exit_within(within).await.expect("the process exits in time");
     let log = process.log();
     assert_eq!(ended.code(), Some(0), "{log}");
     assert!(!log.contains("cut off"), "{log}");
@@ -26,24 +26,25 @@ async fn left_in_order(process: &mut Process, within: Duration) {
 
 async fn up(dir: &Path) -> (Process, Rpc) {
     let process = Process::up(dir).await;
-    let address = process.ready().strip_prefix("http://").expect("it prints its address");
-    let rpc = Rpc::at(address.parse().expect("it is one"));
+    let address =
+        process.ready().strip_prefix("http://").expect("the ready line holds the address");
+    let rpc = Rpc::at(address.parse().expect("an address"));
     (process, rpc)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_mesh_leaves_quickly_and_what_it_knew_is_there_again() {
+async fn idle_mesh_drains_quickly_and_keeps_its_tasks() {
     let dir = tempfile::tempdir().unwrap();
     let (mut process, rpc) = up(dir.path()).await;
     let task = rpc.send("hello").await;
     process.terminate().await;
-    left_in_order(&mut process, Duration::from_secs(5)).await;
+    assert_drained(&mut process, Duration::from_secs(5)).await;
     let (_process, rpc) = up(dir.path()).await;
     assert_eq!(rpc.task(task::id(&task)).await, task);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_mesh_leaves_in_time_and_goes_on_when_it_is_back() {
+async fn busy_mesh_drains_in_time_and_resumes_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (mut process, rpc) = up(dir.path()).await;
     let script = rpc.agent("script");
@@ -51,11 +52,15 @@ async fn a_busy_mesh_leaves_in_time_and_goes_on_when_it_is_back() {
     let long = script.send_immediately("chunk a; say long; sleep 11s; chunk b").await;
     let asking = script.send("ask \"well?\"; chunk $answer").await;
     process.terminate().await;
-    left_in_order(&mut process, DRAIN).await;
+    assert_drained(&mut process, DRAIN).await;
     let (_process, rpc) = up(dir.path()).await;
     let script = rpc.agent("script");
     let ended = rpc.task(task::id(&quick)).await;
-    assert_eq!(task::artifacts(&ended)["output"], "done", "what could finish did: {ended}");
+    assert_eq!(
+        task::artifacts(&ended)["output"],
+        "done",
+        "short tasks finish during the drain: {ended}"
+    );
     let answer = faultline_tests::rpc::answer(task::id(&asking), "yes");
     let answered = script.call("SendMessage", answer).await.unwrap();
     assert_eq!(task::artifacts(&answered["task"])["output"], "yes");
@@ -70,7 +75,7 @@ async fn a_busy_mesh_leaves_in_time_and_goes_on_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_a_mesh_at_once() {
+async fn second_signal_ends_a_mesh_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let (mut process, rpc) = up(dir.path()).await;
     let task = rpc.agent("script").send_immediately("say hanging; hang").await;
@@ -82,29 +87,29 @@ async fn a_second_signal_ends_a_mesh_at_once() {
     log.await;
     assert!(
         process.exit_within(Duration::from_millis(300)).await.is_none(),
-        "it waits for the agent"
+        "the drain waits for the agent"
     );
     let start = Instant::now();
     process.terminate().await;
-    let ended = process.exit_within(AT_ONCE).await.expect("it ends at once");
+    let ended = process.exit_within(AT_ONCE).await.expect("the second signal ends the process");
     assert!(start.elapsed() < AT_ONCE);
     assert_eq!((ended.code(), ended.signal()), (Some(143), None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_role_leaves_by_itself_with_zero() {
+async fn each_role_drains_with_exit_code_zero() {
     let mut cluster = Plan::default().start().await;
     cluster.rpc().send("hello").await;
     for process in [&mut cluster.gateways[0], &mut cluster.workers[0], &mut cluster.coordinators[0]]
     {
         process.terminate().await;
-        left_in_order(process, DRAIN).await;
+        assert_drained(process, DRAIN).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_leaves_hands_its_task_back_and_no_attempt_is_counted() {
-    // One loss is allowed, and there will be one: if leaving counted too, the task would fail.
+async fn draining_worker_returns_its_task_without_counting_an_attempt() {
+    // One lost worker is allowed and occurs: if the drain counted as well, the task would fail.
     let plan = Plan::default().with("max_attempts = 2").with("reattach_grace_ms = 300");
     let mut cluster = plan.start().await;
     let rpc = cluster.rpc().agent("script");
@@ -119,17 +124,17 @@ async fn a_worker_that_leaves_hands_its_task_back_and_no_attempt_is_counted() {
     let id = task::id(&frames[0].body["task"]).to_owned();
     cluster.add_worker("echo,script", 4).await;
     cluster.workers[0].terminate().await;
-    until("the coordinator knows that it leaves", SOON, async || {
+    until("the coordinator knows of the drain", SOON, async || {
         let workers = rpc.mesh("Workers", json!({})).await;
         workers["workers"].as_array()?.iter().any(|w| w["draining"] == true).then_some(())
     })
     .await;
-    // It takes no new work, while it still does the old.
+    // A draining worker takes no new work and continues its running tasks.
     for _ in 0..8 {
         assert_eq!(task::state(&rpc.send("chunk x").await), COMPLETED);
     }
-    left_in_order(&mut cluster.workers[0], DRAIN).await;
-    until("another worker has it", SOON, async || {
+    assert_drained(&mut cluster.workers[0], DRAIN).await;
+    until("another worker has the task", SOON, async || {
         let inspected = rpc.inspect(&id).await;
         (inspected["attempts"].as_array()?.len() == 2).then_some(())
     })

@@ -1,5 +1,5 @@
-//! What users test their agents with: a whole mesh without sockets, by every binding, and one that
-//! speaks REST only.
+//! `faultline::testing`, the in-memory mesh for tests of user agents: every binding without
+//! sockets, and REST alone.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-/// Says its name, asks whom to greet, and does; refuses to greet itself.
+/// Greets the name in its message, asks for a name on `ask`, and fails for its own name.
 struct Greeter(&'static str);
 
 impl Agent for Greeter {
@@ -38,13 +38,13 @@ fn message(text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mesh_without_sockets_answers_by_every_binding() {
+async fn mesh_without_sockets_answers_on_every_binding() {
     let mesh = mesh("ada").await;
     for binding in Binding::ALL {
         let client = mesh.client_by(binding, "greeter").unwrap();
         let answer = client.run(text("bob")).await.unwrap();
         assert_eq!(answer.text(), "ada greets bob", "{binding}");
-        // Streams, questions and failures cross the same wires.
+        // Streams, questions and failures use the same connections.
         let mut follow = client.follow(text("ask")).await.unwrap();
         let mut events = 0;
         while let Some(event) = follow.next().await {
@@ -69,11 +69,11 @@ async fn a_mesh_without_sockets_answers_by_every_binding() {
     let address = mesh.url();
     mesh.stop().await.unwrap();
     let away = Client::new(&address).unwrap().run(text("bob")).await;
-    assert!(away.is_err(), "nothing of it was ever outside of the process");
+    assert!(away.is_err(), "the mesh has no address outside the process");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn raw_requests_are_answered_in_memory_too() {
+async fn raw_http_requests_are_answered_in_memory() {
     let mesh = mesh("ada").await;
     let call = json!({"jsonrpc": "2.0", "id": "x", "method": "SendMessage",
         "params": message("bob")});
@@ -102,29 +102,32 @@ async fn raw_requests_are_answered_in_memory_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn meshes_side_by_side_never_meet() {
+async fn meshes_in_one_process_are_isolated() {
     let names: [&'static str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let meshes = futures::future::join_all(names.map(mesh)).await;
     for (mesh, name) in meshes.iter().zip(names) {
-        assert_eq!(mesh.url(), meshes[0].url(), "they do not even have to differ in address");
+        assert_eq!(mesh.url(), meshes[0].url(), "the addresses need not differ");
         for binding in Binding::ALL {
             let answer = mesh.client_by(binding, "greeter").unwrap().run(text("z")).await;
             assert_eq!(answer.unwrap().text(), format!("{name} greets z"), "{binding}");
         }
         let address: SocketAddr = mesh.url().strip_prefix("http://").unwrap().parse().unwrap();
-        assert!(TcpStream::connect(address).await.is_err(), "{address} is no address outside");
+        assert!(
+            TcpStream::connect(address).await.is_err(),
+            "{address} is not reachable from outside"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mesh_may_speak_rest_and_nothing_else() {
+async fn rest_only_mesh_serves_no_other_binding() {
     let offer = Offer::new("greeter", Greeter("ada"));
     let mesh = without_sockets().agent(offer).rest_only().start().await.unwrap();
     let (_, card) = mesh.get("/agents/greeter/.well-known/agent-card.json").await.unwrap();
     let interfaces = card["supportedInterfaces"].as_array().unwrap();
     assert!(interfaces.iter().all(|i| i["protocolBinding"] == "HTTP+JSON"), "{card}");
     assert_eq!(interfaces[0]["protocolVersion"], "1.0", "{card}");
-    // By the card, and without it.
+    // With the card, and without it.
     let client = mesh.connect("greeter").await.unwrap();
     assert_eq!(client.binding(), Binding::HttpJson);
     for client in [client, mesh.client("greeter").unwrap()] {
@@ -149,7 +152,7 @@ async fn a_mesh_may_speak_rest_and_nothing_else() {
         (again.0, &again.1["error"]["status"]),
         (StatusCode::BAD_REQUEST, &json!("FAILED_PRECONDITION"))
     );
-    // What is not served says so in its own form.
+    // A binding that is not served answers in its own error format.
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": id}});
     let (status, refused) = mesh.post("/agents/greeter", &call).await.unwrap();
     assert_eq!((status, &refused["error"]["code"]), (StatusCode::NOT_FOUND, &json!(-32601)));
@@ -158,13 +161,13 @@ async fn a_mesh_may_speak_rest_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_mesh_without_agents_says_what_is_missing() {
+async fn start_without_agents_names_the_missing_call() {
     let error = without_sockets().start().await.err().unwrap();
     assert!(error.to_string().contains("Builder::agent"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_that_call_agents_stay_in_memory_too() {
+async fn delegation_works_in_memory() {
     let built_in = |config: &mut faultline::Config| config.worker.agents = vec!["script".into()];
     let offer = Offer::new("greeter", Greeter("ada"));
     let mesh = without_sockets().agent(offer).configure(built_in).start().await.unwrap();

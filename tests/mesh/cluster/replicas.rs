@@ -321,12 +321,12 @@ async fn keda_is_told_by_each_replica_what_all_of_them_need() {
         let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
         let scaler = keda::Scaler::new(Channel::lazy(&dial).unwrap());
         // Six tasks, and two fit into a worker.
-        keda::until_wanted(&scaler, 3).await;
+        keda::until_desired(&scaler, 3).await;
     }
     cluster.add_worker_of(2, "echo,script", 2).await;
     for wire in &cluster.coordinator_proxies {
         let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
-        keda::until_wanted(&keda::Scaler::new(Channel::lazy(&dial).unwrap()), 0).await;
+        keda::until_desired(&keda::Scaler::new(Channel::lazy(&dial).unwrap()), 0).await;
     }
     for sent in join_all(sends).await {
         assert_eq!(task::state(&sent.unwrap()), COMPLETED);

@@ -1,4 +1,5 @@
-//! What operators and strangers find out: agent cards, agents, workers, and what became of a task.
+//! Discovery and operator lists: agent cards, agents, workers, inspected tasks, and the removal of
+//! an agent.
 
 use faultline_chassis::{config::Environment, limits};
 use faultline_tests::{
@@ -11,7 +12,7 @@ use serde_json::json;
 use crate::{Running, start};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_agent_has_a_card_and_the_root_has_that_of_the_default() {
+async fn agents_have_cards_and_the_root_has_the_default_card() {
     let up = start().await;
     let url = up.mesh.url();
     let card = async |path: &str| up.rpc.path(path).get().await;
@@ -31,7 +32,7 @@ async fn every_agent_has_a_card_and_the_root_has_that_of_the_default() {
         assert!(interface.get("tenant").is_none(), "{card}");
         assert_eq!(card["capabilities"]["streaming"], true, "{card}");
         assert!(card["skills"].as_array().is_some_and(|s| !s.is_empty()), "{card}");
-        // The address on the card is one that works.
+        // The address on the card works.
         let path = at.strip_prefix(&url).unwrap();
         assert_eq!(task::state(&up.rpc.path(path).send("chunk x").await), COMPLETED);
     }
@@ -76,7 +77,7 @@ async fn operators_see_agents_workers_and_queues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_operators_ask_wrongly_is_refused_in_json() {
+async fn malformed_operator_requests_are_refused_in_json() {
     let up = start().await;
     let post = async |path: &str, body: &'static str| up.rpc.path(path).post(body).await;
     let reply = post("/mesh/Nothing", "{}").await;
@@ -98,10 +99,10 @@ async fn what_operators_ask_wrongly_is_refused_in_json() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn place_that_no_event_has_is_a_400_and_no_fault_of_the_coordinator() {
+async fn event_number_out_of_range_is_a_400_and_ejects_no_coordinator() {
     let up = start().await;
     let task = up.script.send("chunk x").await;
-    // More than it takes to eject a coordinator.
+    // More failures than the outlier ejection of a coordinator needs.
     for _ in 0..2 * limits::EJECT_AFTER {
         for after in [1_u64 << 63, u64::MAX] {
             let body = json!({"taskId": task::id(&task), "after": after.to_string()});

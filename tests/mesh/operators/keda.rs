@@ -1,4 +1,4 @@
-//! KEDA's questions to a mesh that has a token, asked as KEDA does: over gRPC, without it.
+//! The KEDA external scaler: demand for workers over gRPC, without the token of the mesh.
 
 use faultline_chassis::{
     Secret,
@@ -27,64 +27,64 @@ const SLOTS: u32 = 2;
 
 pub(crate) type Scaler = ExternalScalerClient<Channel>;
 
-fn asked() -> ScaledObjectRef {
+fn scaled_object() -> ScaledObjectRef {
     let scaler_metadata =
         [("agents", "script"), ("slots", "2"), ("scalerAddress", "coordinator:8081")];
     let scaler_metadata = scaler_metadata.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     ScaledObjectRef { name: "workers".into(), namespace: "agents".into(), scaler_metadata }
 }
 
-/// How many workers KEDA would have: the value of the metric by its target.
-async fn workers_wanted(scaler: &mut Scaler) -> i64 {
-    let spec = scaler.get_metric_spec(asked()).await.expect("it is answered");
+/// The number of workers that KEDA computes: metric value divided by target size, rounded up.
+async fn desired_workers(scaler: &mut Scaler) -> i64 {
+    let spec = scaler.get_metric_spec(scaled_object()).await.expect("the scaler answers");
     let MetricSpec { metric_name, target_size, .. } = spec.into_inner().metric_specs.remove(0);
-    let request = GetMetricsRequest { scaled_object_ref: Some(asked()), metric_name };
-    let values = scaler.get_metrics(request).await.expect("it is answered").into_inner();
+    let request = GetMetricsRequest { scaled_object_ref: Some(scaled_object()), metric_name };
+    let values = scaler.get_metrics(request).await.expect("the scaler answers").into_inner();
     let demand = values.metric_values[0].metric_value;
     (demand + target_size - 1) / target_size
 }
 
-pub(crate) async fn until_wanted(scaler: &Scaler, workers: i64) {
-    until("KEDA would have the workers that are needed", SOON, || {
+pub(crate) async fn until_desired(scaler: &Scaler, workers: i64) {
+    until(&format!("KEDA computes {workers} workers"), SOON, || {
         let mut scaler = scaler.clone();
-        async move { (workers_wanted(&mut scaler).await == workers).then_some(()) }
+        async move { (desired_workers(&mut scaler).await == workers).then_some(()) }
     })
     .await;
 }
 
 async fn is_active(scaler: &mut Scaler) -> bool {
-    scaler.is_active(asked()).await.expect("it is answered").into_inner().result
+    scaler.is_active(scaled_object()).await.expect("the scaler answers").into_inner().result
 }
 
-async fn told(stream: &mut Streaming<IsActiveResponse>) -> bool {
+async fn next_activity(stream: &mut Streaming<IsActiveResponse>) -> bool {
     let next = timeout(SOON, stream.message()).await;
-    next.expect("in time").expect("it is told").expect("it goes on").result
+    next.expect("in time").expect("a message").expect("the stream continues").result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_are_asked_for_from_none_to_some_and_back_to_none() {
+async fn demand_scales_from_zero_and_back_to_zero() {
     let up = start_with(|config| {
         config.mesh.token = Some(Secret::new("hunter2").unwrap());
         config.worker.slots = SLOTS;
     });
     let mut up = up.await;
     let dial = Dial { address: format!("http://{}", up.mesh.hub_addr()), ..Dial::default() };
-    let stranger = Channel::lazy(&dial).unwrap();
-    let refused = MeshClient::new(stranger.clone()).workers(WorkersRequest {}).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unauthenticated, "everything else asks for the token");
-    let mut scaler = Scaler::new(stranger);
+    let anonymous = Channel::lazy(&dial).unwrap();
+    let refused = MeshClient::new(anonymous.clone()).workers(WorkersRequest {}).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated, "other services require the token");
+    let mut scaler = Scaler::new(anonymous);
 
-    let mut active = scaler.stream_is_active(asked()).await.unwrap().into_inner();
-    assert!(!told(&mut active).await);
-    assert_eq!(workers_wanted(&mut scaler).await, 0);
+    let mut active = scaler.stream_is_active(scaled_object()).await.unwrap().into_inner();
+    assert!(!next_activity(&mut active).await);
+    assert_eq!(desired_workers(&mut scaler).await, 0);
     up.mesh.detach().await.unwrap();
 
-    // Five messages wait, for which nobody is there.
+    // Five messages wait without a worker.
     let script = &up.script;
     let tasks = futures::future::join_all((0..5).map(async |_| script.send("chunk done").await));
     let scaled = async {
-        assert!(told(&mut active).await, "it is told without having asked");
-        until_wanted(&scaler, 3).await;
+        assert!(next_activity(&mut active).await, "the stream reports activity");
+        until_desired(&scaler, 3).await;
         assert!(is_active(&mut scaler).await);
         for _ in 0..3 {
             let agents = vec!["script".to_owned()];
@@ -96,26 +96,26 @@ async fn workers_are_asked_for_from_none_to_some_and_back_to_none() {
     for task in &tasks {
         assert_eq!(state(task), COMPLETED, "{task}");
     }
-    assert!(!told(&mut active).await && !is_active(&mut scaler).await);
-    assert_eq!(workers_wanted(&mut scaler).await, 0);
+    assert!(!next_activity(&mut active).await && !is_active(&mut scaler).await);
+    assert_eq!(desired_workers(&mut scaler).await, 0);
 
-    // What waits for somebody needs no worker, until it is answered.
+    // A task with an open question needs no worker until its answer.
     let asks = up.script.send("ask \"who?\"; artifact who $answer").await;
     let id = asks["id"].as_str().unwrap();
-    assert_eq!(workers_wanted(&mut scaler).await, 0, "{asks}");
+    assert_eq!(desired_workers(&mut scaler).await, 0, "{asks}");
     for _ in 0..3 {
         up.mesh.detach().await.unwrap();
     }
-    assert_eq!(workers_wanted(&mut scaler).await, 0, "nor does it when its worker is gone");
+    assert_eq!(desired_workers(&mut scaler).await, 0, "also without its worker");
     let rpc = up.script.clone();
     let (answered, ()) = tokio::join!(rpc.call("SendMessage", answer(id, "ada")), async {
-        assert!(told(&mut active).await);
-        until_wanted(&scaler, 1).await;
+        assert!(next_activity(&mut active).await);
+        until_desired(&scaler, 1).await;
         let agents = vec!["script".to_owned()];
         let config = faultline_worker::Config { agents, slots: SLOTS, ..Default::default() };
         up.mesh.attach(config, Worker::new).await.unwrap();
     });
     let answered = &answered.unwrap()["task"];
     assert_eq!(state(answered), COMPLETED, "{answered}");
-    assert!(!told(&mut active).await);
+    assert!(!next_activity(&mut active).await);
 }

@@ -1,5 +1,5 @@
-//! The operators' view of a whole mesh: lists that stand still while tasks come in, a watch that
-//! misses nothing or says so, numbers that add up, and operators who act.
+//! Operator queries over a whole mesh: stable pages, a watch that reports missed changes, counts,
+//! and the actions Cancel and Answer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ fn ids(tasks: &Value) -> Vec<String> {
     all.map(|task| task["taskId"].as_str().expect("a summary has an id").to_owned()).collect()
 }
 
-/// What has arrived of a watch: each task as it was last told.
+/// An open watch and the last known state of each task in it.
 struct Watched {
     frames: Frames,
     states: BTreeMap<String, String>,
@@ -37,16 +37,22 @@ struct Watched {
 }
 
 async fn watch(up: &Running, filter: Value) -> Watched {
-    let frames = up.rpc.watch(json!({"filter": filter})).await.expect("it may be watched");
+    let frames = up.rpc.watch(json!({"filter": filter})).await.expect("the watch opens");
     let mut watched = Watched { frames, states: BTreeMap::new(), missed: false, messages: 0 };
     watched.next().await;
-    assert!(watched.states.is_empty(), "the first is empty");
+    assert!(watched.states.is_empty(), "the first message is empty");
     watched
 }
 
 impl Watched {
     async fn next(&mut self) {
-        let frame = self.frames.next().await.expect("it goes on").expect("for ever").body;
+        let frame = self
+            .frames
+            .next()
+            .await
+            .expect("the watch continues")
+            .expect("the watch has no end")
+            .body;
         self.messages += 1;
         self.missed |= frame["missed"] == true;
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -64,12 +70,12 @@ impl Watched {
                 self.next().await;
             }
         };
-        tokio::time::timeout(SOON, arrives).await.unwrap_or_else(|_| panic!("never: {what}"));
+        tokio::time::timeout(SOON, arrives).await.unwrap_or_else(|_| panic!("not in time: {what}"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_are_found_by_what_they_are() {
+async fn tasks_are_filtered_by_each_field() {
     let up = start().await;
     let done = task::id(&up.rpc.send("hello").await).to_owned();
     let root = up.script.send("delegate script { fail INVALID_ARGUMENT code=X text=no }").await;
@@ -113,7 +119,7 @@ async fn tasks_are_found_by_what_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_hold_everything_once_while_tasks_come_in() {
+async fn pages_list_each_task_once_while_tasks_are_added() {
     let up = start().await;
     let sent = join_all((0..40).map(|_| up.rpc.send("hello"))).await;
     let expected: BTreeSet<_> = sent.iter().map(|sent| task::id(sent).to_owned()).collect();
@@ -137,7 +143,7 @@ async fn pages_hold_everything_once_while_tasks_come_in() {
     };
     let seen = tokio::select! {
         seen = paging => seen,
-        () = coming => unreachable!("it goes on"),
+        () = coming => unreachable!("the sends have no end"),
     };
     let once: BTreeSet<_> = seen.iter().cloned().collect();
     assert_eq!(once.len(), seen.len(), "nothing twice");
@@ -145,7 +151,7 @@ async fn pages_hold_everything_once_while_tasks_come_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_under_load_tells_every_task_as_it_ended() {
+async fn watch_under_load_reports_the_end_of_every_task() {
     let up = start().await;
     let mut watched = watch(&up, json!({"roots": true})).await;
     let started = std::time::Instant::now();
@@ -156,44 +162,46 @@ async fn a_watch_under_load_tells_every_task_as_it_ended() {
             w.missed || sent.iter().all(|id| w.states.get(id).is_some_and(|s| s == COMPLETED))
         })
         .await;
-    assert!(!watched.missed, "so many can be told");
+    assert!(!watched.missed, "200 tasks fit into the watch buffer");
     let most = 3 + started.elapsed().as_millis() / 250;
     assert!(watched.messages as u128 <= most, "{} of {most}", watched.messages);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_names_what_leaves_its_filter() {
+async fn watch_names_tasks_that_leave_its_filter() {
     let up = start().await;
     let mut asking = watch(&up, json!({"states": [INPUT_REQUIRED]})).await;
     let task = up.script.send("ask well").await;
     let id = task::id(&task).to_owned();
-    asking.until("it asks", |w| w.states.contains_key(&id)).await;
+    asking.until("the task asks", |w| w.states.contains_key(&id)).await;
     up.rpc.mesh("Answer", json!({"taskId": id, "text": "yes"})).await;
-    asking.until("it goes on", |w| !w.states.contains_key(&id)).await;
+    asking.until("the task continues", |w| !w.states.contains_key(&id)).await;
 }
 
-/// One that does not read stands in nobody's way, and hears that it missed something.
+/// An unread watch causes no backpressure for other callers; its next message reports the gap.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_that_does_not_read_slows_nobody_down() {
+async fn unread_watch_delays_no_other_caller() {
     let up = start().await;
-    let slow = up.rpc.with_small_buffer().watch(json!({})).await.expect("it may be watched");
+    let slow = up.rpc.with_small_buffer().watch(json!({})).await.expect("the watch opens");
     let mut quick = watch(&up, json!({})).await;
     let mut last = String::new();
     for _ in 0..5 {
         let sent = join_all((0..100).map(|_| up.rpc.send("hello"))).await;
         last = task::id(&sent[99]).to_owned();
     }
-    quick.until("the quick one knows", |w| w.missed || w.states.contains_key(&last)).await;
+    quick
+        .until("the fast watch has the last task", |w| w.missed || w.states.contains_key(&last))
+        .await;
     drop(slow);
     assert_eq!(task::state(&up.rpc.send("hello").await), COMPLETED);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_stop_and_answer_and_callers_see_it() {
+async fn operators_cancel_and_answer_tasks_of_callers() {
     let up = start().await;
     let running = up.script.send_immediately("delegate script { sleep 60s }").await;
     let id = task::id(&running);
-    let child = until("it has delegated", SOON, async || {
+    let child = until("the task has delegated", SOON, async || {
         let children = up.rpc.inspect(id).await["children"].take();
         children[0]["taskId"].as_str().map(str::to_owned)
     })
@@ -202,14 +210,14 @@ async fn operators_stop_and_answer_and_callers_see_it() {
     assert_eq!(task::state(&stopped["task"]), CANCELED, "{stopped}");
     let seen = up.script.task(id).await;
     assert_eq!(task::text(&seen["status"]["message"]), "cancelled by an operator: too dear");
-    until("the child is stopped too", SOON, async || {
+    until("the child is canceled too", SOON, async || {
         (task::state(&up.rpc.inspect(&child).await["task"]) == CANCELED).then_some(())
     })
     .await;
     let asks = up.script.send("ask well; artifact a $answer").await;
     let answered = up.rpc.mesh("Answer", json!({"taskId": task::id(&asks), "text": "fine"})).await;
     assert_eq!(answered["interrupts"], Value::Null, "{answered}");
-    until("it has ended", SOON, async || {
+    until("the task has ended", SOON, async || {
         let task = up.script.task(task::id(&asks)).await;
         (task::state(&task) == COMPLETED && task::artifacts(&task)["a"] == "fine").then_some(())
     })
@@ -221,7 +229,7 @@ async fn operators_stop_and_answer_and_callers_see_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_do_nothing_where_they_may_only_look() {
+async fn operators_without_the_right_to_act_are_refused() {
     let up = start_with(|config| config.gateway.operators_act = false).await;
     let asks = up.script.send("ask well").await;
     for method in ["Cancel", "Answer"] {
@@ -234,9 +242,9 @@ async fn operators_do_nothing_where_they_may_only_look() {
     assert_eq!(task::state(&up.script.task(task::id(&asks)).await), INPUT_REQUIRED);
 }
 
-/// The hub's token is an operator's, and the contract is the same there.
+/// The token of the mesh grants the operator role at the port of the coordinator.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_is_served_over_grpc() {
+async fn operator_api_is_served_over_grpc() {
     let up = start().await;
     let channel = Channel::lazy(&up.mesh.hub_dial()).unwrap();
     let mut mesh = MeshClient::new(channel);

@@ -1,4 +1,4 @@
-//! Tasks that ask: what they show, who may answer, and what waiting costs.
+//! Questions of an agent: the waiting task, its answer, and the slot, which is free meanwhile.
 
 use faultline_tests::{
     rpc::{answer, message},
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::{start, start_with};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_is_asked_and_its_answer_used() {
+async fn question_is_asked_and_its_answer_used() {
     let up = start().await;
     let task = up.script.send("chunk \"hello \"; ask \"Your name?\"; chunk $answer").await;
     let id = task::id(&task);
@@ -32,7 +32,7 @@ async fn a_question_is_asked_and_its_answer_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_at_a_question_and_the_answer_begins_the_next() {
+async fn stream_ends_at_a_question_and_the_answer_opens_the_next() {
     let up = start().await;
     let script = "chunk a; ask \"and?\"; chunk $answer; sleep 10ms; chunk c";
     let asked = up.script.stream("SendStreamingMessage", message(script)).await.unwrap();
@@ -42,14 +42,14 @@ async fn a_stream_ends_at_a_question_and_the_answer_begins_the_next() {
     let id = task::id(&before[0].body["task"]).to_owned();
     let answered = up.script.stream("SendStreamingMessage", answer(&id, "b")).await.unwrap();
     let after = answered.all().await;
-    assert_eq!(after[0].body["task"]["id"], id.as_str(), "again the task comes first");
+    assert_eq!(after[0].body["task"]["id"], id.as_str(), "the task comes first again");
     let fold = Fold::of(&after);
     assert_eq!((fold.artifacts["output"].as_str(), fold.finals()), ("abc", vec![COMPLETED]));
-    assert!(before.last().unwrap().id <= after[0].id, "numbers go on");
+    assert!(before.last().unwrap().id <= after[0].id, "event numbers continue");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_credential_is_asked_for_by_url_and_the_stream_stays_open() {
+async fn credential_request_names_a_url_and_keeps_the_stream_open() {
     let up = start().await;
     let script = "auth https://login.example/x; chunk in";
     let mut stream = up.script.stream("SendStreamingMessage", message(script)).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_credential_is_asked_for_by_url_and_the_stream_stays_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_to_a_task_that_does_not_wait_for_one_is_refused() {
+async fn message_to_a_task_without_a_question_is_refused() {
     let up = start().await;
     let refused = async |id: &str, code: i32| {
         for method in ["SendMessage", "SendStreamingMessage"] {
@@ -87,15 +87,15 @@ async fn a_message_to_a_task_that_does_not_wait_for_one_is_refused() {
     refused(task::id(&working), -32004).await;
     assert_eq!(task::state(&up.rpc.task(task::id(&working)).await), WORKING);
     let waiting = up.script.send("ask \"well?\"").await;
-    let mut elsewhere = answer(task::id(&waiting), "x");
-    elsewhere["message"]["contextId"] = "elsewhere".into();
-    let error = up.script.call("SendMessage", elsewhere).await.unwrap_err();
+    let mut other_context = answer(task::id(&waiting), "x");
+    other_context["message"]["contextId"] = "other".into();
+    let error = up.script.call("SendMessage", other_context).await.unwrap_err();
     assert_eq!(error["code"], -32602, "{error}");
     assert!(error["message"].as_str().unwrap().contains("contextId"), "{error}");
     let other = up.rpc.agent("echo").call("SendMessage", answer(task::id(&waiting), "x")).await;
-    assert_eq!(other.unwrap_err()["code"], -32001, "it is not a task of echo");
+    assert_eq!(other.unwrap_err()["code"], -32001, "the task belongs to another agent");
     let stored = up.rpc.task(task::id(&waiting)).await;
-    assert_eq!(stored, waiting, "none of it has changed the task");
+    assert_eq!(stored, waiting, "the task is unchanged");
     let mut right = answer(task::id(&waiting), "x");
     right["message"]["contextId"] = waiting["contextId"].clone();
     let ended = up.script.call("SendMessage", right).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_message_to_a_task_that_does_not_wait_for_one_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_answers_at_once_are_one_answer() {
+async fn concurrent_answers_are_accepted_once() {
     let up = start().await;
     let task = up.script.send("ask \"which?\"; chunk $answer; sleep 50ms").await;
     let id = task::id(&task);
@@ -120,7 +120,7 @@ async fn two_answers_at_once_are_one_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_is_held_while_computing_and_not_while_waiting() {
+async fn slot_is_held_while_computing_and_free_while_waiting() {
     let up = start_with(|config| config.worker.slots = 1).await;
     let used = async || {
         let workers = up.rpc.mesh("Workers", json!({})).await;
@@ -130,7 +130,7 @@ async fn a_slot_is_held_while_computing_and_not_while_waiting() {
     let id = task::id(&asking);
     assert_eq!(used().await, 0);
     assert_eq!(task::state(&up.script.send("chunk b").await), COMPLETED);
-    // While one computes, the other stands in line, and the answered one goes on first.
+    // While one task computes, the other waits in the queue, and the answered task goes first.
     let running = up.script.send_immediately("say busy; sleep 300ms").await;
     assert_eq!(used().await, 1);
     let queued = up.script.call("SendMessage", message("chunk late"));

@@ -1,5 +1,5 @@
-//! Questions in full: forms and their checks, noes, several at once, questions that expire, those
-//! of children, and what of them survives.
+//! Questions in detail: forms with a JSON Schema, approvals, parallel questions, expiry, questions
+//! of child tasks, and recovery after a crash.
 
 use std::{process::Stdio, time::Duration};
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{Running, start};
 
-/// Does what its message names.
+/// Asks the question that its message names.
 struct Asker;
 
 impl Agent for Asker {
@@ -33,13 +33,13 @@ impl Agent for Asker {
             }
             "approve" => {
                 let answer = cx.ask(Question::approval("Deploy?").key("deploy")).await?;
-                let word = match answer.action() {
+                let outcome = match answer.action() {
                     Action::Accepted if answer.approved() => "deployed",
                     Action::Accepted => "not approved",
                     Action::Declined => "declined",
                     Action::Dismissed => "dismissed",
                 };
-                cx.reply(word).await
+                cx.reply(outcome).await
             }
             "two" => {
                 let name = cx.ask(Question::input("Name?").key("name"));
@@ -52,7 +52,7 @@ impl Agent for Asker {
                 match cx.ask(question).await {
                     Ok(answer) => cx.reply(answer.text()).await,
                     Err(error) => {
-                        let failure = error.failure().ok_or("told to stop")?;
+                        let failure = error.failure().ok_or("cancelled")?;
                         cx.reply(format!("went on after {}", failure.reason)).await
                     }
                 }
@@ -62,12 +62,12 @@ impl Agent for Asker {
                 cx.ask(question).await.map(drop)
             }
             "sign in" | "sign in here" => {
-                let elsewhere = cx.text() == "sign in";
+                let by_provider = cx.text() == "sign in";
                 let signed_in = async {
-                    // As if the provider had called back.
-                    let after = if elsewhere { 200 } else { 60_000 };
+                    // Simulates the callback of the provider.
+                    let after = if by_provider { 200 } else { 60_000 };
                     cx.sleep(Duration::from_millis(after)).await?;
-                    cx.artifact("credential", "delivered elsewhere").await
+                    cx.artifact("credential", "from the provider").await
                 };
                 tokio::select! {
                     signed_in = signed_in => signed_in?,
@@ -78,16 +78,17 @@ impl Agent for Asker {
                 cx.append("output", "signed in").await
             }
             other => {
-                Err(Error::new(&reason::INVALID_ARGUMENT).because(format!("what is {other}?")))
+                Err(Error::new(&reason::INVALID_ARGUMENT)
+                    .because(format!("unknown question: {other}")))
             }
         }
     }
 }
 
-/// Has the asker do it, and answers itself what it knows.
-struct Knows;
+/// Delegates to `asker` and answers the question `town` itself.
+struct Partial;
 
-impl Agent for Knows {
+impl Agent for Partial {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let made = cx
             .delegate("asker", cx.text())
@@ -97,7 +98,7 @@ impl Agent for Knows {
     }
 }
 
-/// Hands it on, and every question with it.
+/// Delegates to `asker`, whose questions rise to the caller.
 struct Relay;
 
 impl Agent for Relay {
@@ -107,7 +108,7 @@ impl Agent for Relay {
     }
 }
 
-/// A loop of a model and one tool, which asks twice. Between the two it may die.
+/// A tool loop whose tool asks two questions. The test kills the worker between them.
 struct Loop;
 
 impl Agent for Loop {
@@ -121,8 +122,8 @@ impl Agent for Loop {
                 asked.task_id
             }
         };
-        let words = format!("words of attempt {}", cx.attempt());
-        let next = cx.delegate("script", words).to_task(asked).outcome().await?;
+        let text = format!("answer of attempt {}", cx.attempt());
+        let next = cx.delegate("script", text).to_task(asked).outcome().await?;
         cx.status(next.to_string()).await?;
         if cx.attempt() == 1 {
             cx.sleep(Duration::from_secs(60)).await?;
@@ -135,7 +136,7 @@ fn worker(config: Config) -> Worker {
     Worker::new(config)
         .offer(Offer::new("loop", Loop))
         .offer(Offer::new("asker", Asker))
-        .offer(Offer::new("knows", Knows))
+        .offer(Offer::new("partial", Partial))
         .offer(Offer::new("relay", Relay))
 }
 
@@ -149,7 +150,7 @@ async fn asking_with(config: Config) -> Running {
     up
 }
 
-/// A message that answers this question in this way.
+/// A message with an answer record: key of the question, action and one part.
 fn reply(id: &str, key: &str, action: &str, part: Value) -> Value {
     let mut answer = answer(id, "");
     answer["message"]["parts"] = json!([part]);
@@ -158,7 +159,7 @@ fn reply(id: &str, key: &str, action: &str, part: Value) -> Value {
     answer
 }
 
-fn open(task: &Value) -> Vec<&str> {
+fn open_questions(task: &Value) -> Vec<&str> {
     let listed = task["metadata"]["faultline.dev/interrupts"].as_array();
     let shown = &task["status"]["message"]["metadata"]["faultline.dev/interrupt"];
     let one = std::slice::from_ref(shown);
@@ -166,10 +167,10 @@ fn open(task: &Value) -> Vec<&str> {
     all.filter_map(|interrupt| interrupt["key"].as_str()).collect()
 }
 
-/// Waits until the task asks exactly these.
-async fn asks(rpc: &Rpc, id: &str, keys: &[&str]) -> Value {
-    until(&format!("it asks {keys:?}"), 2 * SOON, async || {
-        Some(rpc.task(id).await).filter(|task| open(task) == keys)
+/// Waits until exactly these questions are open.
+async fn until_asks(rpc: &Rpc, id: &str, keys: &[&str]) -> Value {
+    until(&format!("the task asks {keys:?}"), 2 * SOON, async || {
+        Some(rpc.task(id).await).filter(|task| open_questions(task) == keys)
     })
     .await
 }
@@ -182,7 +183,7 @@ async fn ended(rpc: &Rpc, id: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_out_of_bounds_is_refused_by_field_and_asked_for_again() {
+async fn invalid_form_answer_is_refused_by_field_and_leaves_the_question_open() {
     let up = asking().await;
     let asker = up.rpc.agent("asker");
     let task = asker.send("port").await;
@@ -196,16 +197,20 @@ async fn an_answer_out_of_bounds_is_refused_by_field_and_asked_for_again() {
     for named in ["answer.port", "must be at most 65535", "answer.hots"] {
         assert!(text.contains(named), "{named} in {text}");
     }
-    assert_eq!(up.rpc.task(id).await, task, "it asks as before");
+    assert_eq!(up.rpc.task(id).await, task, "the question is unchanged");
     let right = reply(id, "ask-1", "accept", json!({"data": {"port": 8080}}));
-    let done = asker.call("SendMessage", right).await.expect("it fits");
+    let done = asker.call("SendMessage", right).await.expect("the answer is valid");
     assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");
     let listens = &done["task"]["artifacts"][0]["parts"][0]["data"];
-    assert_eq!(*listens, json!({"port": 8080, "host": "localhost"}), "with its default");
+    assert_eq!(
+        *listens,
+        json!({"port": 8080, "host": "localhost"}),
+        "with the default of the schema"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accept_decline_and_dismiss_are_three_things_at_the_agent() {
+async fn accept_decline_and_dismiss_differ_at_the_agent() {
     let up = asking().await;
     let asker = up.rpc.agent("asker");
     for (action, text, expected) in [
@@ -216,7 +221,7 @@ async fn accept_decline_and_dismiss_are_three_things_at_the_agent() {
     ] {
         let task = asker.send("approve").await;
         let said = reply(task::id(&task), "deploy", action, json!({"text": text}));
-        let done = asker.call("SendMessage", said).await.expect("it is an answer");
+        let done = asker.call("SendMessage", said).await.expect("the answer is accepted");
         assert_eq!(task::text(&done["task"]["status"]["message"]), expected);
     }
     let task = asker.send("approve").await;
@@ -233,37 +238,41 @@ async fn accept_decline_and_dismiss_are_three_things_at_the_agent() {
         assert_eq!(refused["code"], -32602, "{refused}");
         assert!(refused["message"].as_str().unwrap().contains(field), "{field}: {refused}");
     }
-    let done = asker.call("SendMessage", by_part).await.expect("a part says it as well");
+    let done = asker.call("SendMessage", by_part).await.expect("a data part may carry the record");
     assert_eq!(task::text(&done["task"]["status"]["message"]), "declined");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_are_open_at_once_and_answered_out_of_order() {
+async fn parallel_questions_are_answered_in_any_order() {
     let up = asking().await;
     let asker = up.rpc.agent("asker");
     let sent = asker.send("two").await;
     let id = task::id(&sent);
-    let task = asks(&up.rpc, id, &["name", "town"]).await;
+    let task = until_asks(&up.rpc, id, &["name", "town"]).await;
     assert_eq!(task::state(&task), INPUT_REQUIRED);
-    assert_eq!(task::text(&task["status"]["message"]), "Name?", "the oldest is shown");
+    assert_eq!(task::text(&task["status"]["message"]), "Name?", "the oldest question is shown");
     let inspected = up.rpc.inspect(id).await;
     assert_eq!(inspected["interrupts"].as_array().map(Vec::len), Some(2), "{inspected}");
     let town = reply(id, "town", "accept", json!({"text": "Bern"}));
-    let next = asker.call("SendMessage", town.clone()).await.expect("any may be answered");
-    assert_eq!(task::state(&next["task"]), INPUT_REQUIRED, "it asks on: {next}");
-    assert_eq!(open(&next["task"]), ["name"]);
+    let next =
+        asker.call("SendMessage", town.clone()).await.expect("any open question may be answered");
+    assert_eq!(task::state(&next["task"]), INPUT_REQUIRED, "one question is left: {next}");
+    assert_eq!(open_questions(&next["task"]), ["name"]);
     let again = asker.call("SendMessage", town).await.unwrap_err();
     assert_eq!(again["code"], -32004, "the first answer counts: {again}");
-    let done = asker.call("SendMessage", answer(id, "Ada")).await.expect("plain words do");
+    let done = asker
+        .call("SendMessage", answer(id, "Ada"))
+        .await
+        .expect("plain text answers the only question");
     let done = &done["task"];
     assert_eq!(task::artifacts(done)["output"], "Ada of Bern", "{done}");
     let said: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
-    assert_eq!(said, ["two", "Name?", "Town?", "Bern", "Ada"], "each once");
+    assert_eq!(said, ["two", "Name?", "Town?", "Bern", "Ada"], "each text once");
     assert!(done["metadata"]["faultline.dev/interrupts"].is_null(), "{done}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_prompts_in_one_turn_and_none_of_them_in_the_result() {
+async fn prompts_are_not_part_of_the_result() {
     let up = start().await;
     let script = "ask \"One?\"; chunk $answer; ask \"Two?\"; chunk $answer; ask \"Three?\"; \
                   chunk $answer; message done";
@@ -272,17 +281,17 @@ async fn three_prompts_in_one_turn_and_none_of_them_in_the_result() {
     let mut shown = task;
     for (prompt, text) in [("One?", "1"), ("Two?", "2"), ("Three?", "3")] {
         assert_eq!(task::text(&shown["status"]["message"]), prompt);
-        let sent = up.script.call("SendMessage", answer(&id, text)).await.expect("it waits");
+        let sent = up.script.call("SendMessage", answer(&id, text)).await.expect("the task waits");
         shown = sent["task"].clone();
         assert_eq!(task::id(&shown), id, "the same task goes on");
     }
     assert_eq!(task::state(&shown), COMPLETED);
-    assert_eq!(task::artifacts(&shown)["output"], "123", "answers and no prompts");
+    assert_eq!(task::artifacts(&shown)["output"], "123", "the output holds answers and no prompts");
     assert_eq!(task::text(&shown["status"]["message"]), "done");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_may_expire_and_the_agent_decides_what_then() {
+async fn expired_question_is_handled_by_the_agent() {
     let up = asking().await;
     let asker = up.rpc.agent("asker");
     let hurry = asker.send("hurry").await;
@@ -297,105 +306,110 @@ async fn a_question_may_expire_and_the_agent_decides_what_then() {
     let failed = ended(&up.rpc, task::id(&failed)).await;
     assert_eq!(task::state(&failed), FAILED);
     assert_eq!(failed["metadata"]["faultline.dev/failure"]["reason"], "INPUT_TIMEOUT");
-    // Through another agent: the child's own clock decides, and nobody above is left asking.
+    // Through another agent: the expiry at the child closes the question of the parent too.
     let relayed = up.rpc.agent("relay").send_immediately("hurry").await;
     let relayed = ended(&up.rpc, task::id(&relayed)).await;
     assert_eq!(task::artifacts(&relayed)["output"], "went on after INPUT_TIMEOUT", "{relayed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_credential_may_come_with_a_message_or_without() {
+async fn credential_arrives_with_or_without_a_message() {
     let up = asking().await;
     let asker = up.rpc.agent("asker");
     let task = asker.send("sign in").await;
     assert_eq!(task::state(&task), AUTH_REQUIRED);
     let done = ended(&up.rpc, task::id(&task)).await;
-    assert_eq!(task::artifacts(&done)["credential"], "delivered elsewhere", "{done}");
+    assert_eq!(task::artifacts(&done)["credential"], "from the provider", "{done}");
     assert_eq!(task::artifacts(&done)["output"], "signed in");
     let task = asker.send("sign in here").await;
-    let done = asker.call("SendMessage", answer(task::id(&task), "here")).await.expect("it asks");
+    let done = asker
+        .call("SendMessage", answer(task::id(&task), "here"))
+        .await
+        .expect("the question is open");
     assert_eq!(task::artifacts(&done["task"])["credential"], "here");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn questions_of_a_child_rise_and_each_answer_goes_down_whole() {
+async fn child_questions_reach_the_caller_and_answers_reach_the_child() {
     let up = asking().await;
     let relay = up.rpc.agent("relay");
     let sent = relay.send("two").await;
     let id = task::id(&sent);
-    let asked = asks(&up.rpc, id, &["c/name", "c/town"]).await;
+    let asked = until_asks(&up.rpc, id, &["c/name", "c/town"]).await;
     let interrupts = asked["metadata"]["faultline.dev/interrupts"].as_array().unwrap();
     assert!(interrupts.iter().all(|i| i["agent"] == "asker"), "{asked}");
     let town = reply(id, "c/town", "accept", json!({"text": "Bern"}));
-    relay.call("SendMessage", town).await.expect("it asks that");
-    asks(&up.rpc, id, &["c/name"]).await;
-    let done = relay.call("SendMessage", answer(id, "Ada")).await.expect("it asks");
+    relay.call("SendMessage", town).await.expect("the question is open");
+    until_asks(&up.rpc, id, &["c/name"]).await;
+    let done = relay.call("SendMessage", answer(id, "Ada")).await.expect("the question is open");
     assert_eq!(task::artifacts(&done["task"])["output"], "Ada of Bern", "{done}");
     let sent = relay.send("approve").await;
     let no = reply(task::id(&sent), "c/deploy", "decline", json!({"text": "no"}));
-    let done = relay.call("SendMessage", no).await.expect("it asks");
+    let done = relay.call("SendMessage", no).await.expect("the question is open");
     assert_eq!(task::artifacts(&done["task"])["output"], "declined", "{done}");
     let sent = relay.send("port").await;
     let bad = reply(task::id(&sent), "c/ask-1", "accept", json!({"data": {"port": 70000}}));
     let refused = relay.call("SendMessage", bad).await.unwrap_err();
-    assert!(refused.to_string().contains("answer.port"), "checked at the top: {refused}");
+    assert!(refused.to_string().contains("answer.port"), "the root checks the answer: {refused}");
     let good = reply(task::id(&sent), "c/ask-1", "accept", json!({"data": {"port": 80}}));
-    let done = relay.call("SendMessage", good).await.expect("it fits");
+    let done = relay.call("SendMessage", good).await.expect("the answer is valid");
     assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinating_agent_answers_for_the_human_what_it_knows() {
+async fn delegating_agent_answers_questions_of_its_child() {
     let up = asking().await;
-    let knows = up.rpc.agent("knows");
-    let sent = knows.send("two").await;
+    let partial = up.rpc.agent("partial");
+    let sent = partial.send("two").await;
     let id = task::id(&sent);
-    asks(&up.rpc, id, &["c/name"]).await;
-    let done = knows.call("SendMessage", answer(id, "Ada")).await.expect("it asks the rest");
+    until_asks(&up.rpc, id, &["c/name"]).await;
+    let done =
+        partial.call("SendMessage", answer(id, "Ada")).await.expect("the other question is open");
     let done = &done["task"];
     assert_eq!(task::artifacts(done)["output"], "Ada of Bern", "{done}");
     let said: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
-    assert_eq!(said, ["two", "Name?", "Ada"], "the human was never asked for the town");
+    assert_eq!(said, ["two", "Name?", "Ada"], "the caller was not asked for the town");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_task_that_is_cancelled_asks_no_longer_nor_does_its_child() {
+async fn cancel_closes_the_questions_of_a_task_and_its_child() {
     let up = asking().await;
     let relay = up.rpc.agent("relay");
     let sent = relay.send("two").await;
     let id = task::id(&sent);
-    asks(&up.rpc, id, &["c/name", "c/town"]).await;
-    let cancelled = up.rpc.call("CancelTask", json!({"id": id})).await.expect("it can be");
+    until_asks(&up.rpc, id, &["c/name", "c/town"]).await;
+    let cancelled =
+        up.rpc.call("CancelTask", json!({"id": id})).await.expect("the task is cancelled");
     assert_eq!(task::state(&cancelled), CANCELED);
-    assert_eq!(open(&cancelled), [""; 0]);
+    assert_eq!(open_questions(&cancelled), [""; 0]);
     let list = up.rpc.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
     for task in list["tasks"].as_array().unwrap() {
-        assert_eq!((task::state(task), open(task).len()), (CANCELED, 0), "{task}");
+        assert_eq!((task::state(task), open_questions(task).len()), (CANCELED, 0), "{task}");
     }
     let late = relay.call("SendMessage", answer(id, "x")).await.unwrap_err();
     assert_eq!(late["code"], -32004, "{late}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_asks_two_things_holds_no_slot_between_the_answers() {
+async fn agent_with_two_open_questions_holds_no_slot() {
     let up = asking_with(Config { slots: 1, ..Config::default() }).await;
     let asker = up.rpc.agent("asker");
     let first = asker.send("two").await;
     let id = task::id(&first);
-    asks(&up.rpc, id, &["name", "town"]).await;
-    asker.call("SendMessage", answer(id, "Ada")).await.expect("it asks");
+    until_asks(&up.rpc, id, &["name", "town"]).await;
+    asker.call("SendMessage", answer(id, "Ada")).await.expect("the question is open");
     let second = asker.within(SOON).send("approve").await;
-    assert_eq!(task::state(&second), INPUT_REQUIRED, "there is a slot for it");
-    let done = asker.call("SendMessage", answer(id, "Bern")).await.expect("it asks");
+    assert_eq!(task::state(&second), INPUT_REQUIRED, "the slot is free");
+    let done = asker.call("SendMessage", answer(id, "Bern")).await.expect("the question is open");
     assert_eq!(task::artifacts(&done["task"])["output"], "Ada of Bern");
 }
 
-/// Where the process below finds its coordinator.
+/// Variable with the address of the coordinator.
 const COORDINATOR: &str = "FAULTLINE_TEST_ASKING_WORKER";
 
-/// Nothing in a test run; a worker with the agents above when a test started it as one.
+/// Does nothing in a test run; runs a worker with the agents above as a process of a test.
 #[test]
-fn asking_worker() {
+fn worker_role() {
     let Ok(coordinator) = std::env::var(COORDINATOR) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     runtime.block_on(async {
@@ -407,9 +421,9 @@ fn asking_worker() {
 }
 
 fn worker_process(coordinator: &str) -> tokio::process::Child {
-    let itself = std::env::current_exe().expect("a test knows its executable");
+    let itself = std::env::current_exe().expect("a test partial its executable");
     tokio::process::Command::new(itself)
-        .args(["questions::forms::asking_worker", "--exact", "--nocapture"])
+        .args(["questions::forms::worker_role", "--exact", "--nocapture"])
         .env(COORDINATOR, coordinator)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -419,40 +433,40 @@ fn worker_process(coordinator: &str) -> tokio::process::Child {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_open_questions_outlive_the_death_of_everything() {
+async fn open_questions_survive_the_loss_of_worker_and_coordinator() {
     let plan = Plan::default().with("reattach_grace_ms = 300");
     let mut cluster = plan.start().await;
     let coordinator = format!("http://{}", cluster.coordinator_proxies[0].address);
     let mut first = worker_process(&coordinator);
     let relay = cluster.rpc().agent("relay");
-    let sent = until("the worker is there", 2 * SOON, async || {
+    let sent = until("the worker is attached", 2 * SOON, async || {
         let params = faultline_tests::rpc::message("two");
         relay.call("SendMessage", params).await.ok()
     })
     .await["task"]
         .clone();
     let id = task::id(&sent);
-    let before = asks(&relay, id, &["c/name", "c/town"]).await;
-    first.kill().await.expect("the worker dies");
+    let before = until_asks(&relay, id, &["c/name", "c/town"]).await;
+    first.kill().await.expect("the worker is killed");
     cluster.coordinators[0].kill().await;
     cluster.coordinators[0].restart().await;
     let _second = worker_process(&coordinator);
-    let after = until("the gateway is back", 2 * SOON, async || {
+    let after = until("the gateway answers again", 2 * SOON, async || {
         relay.call("GetTask", json!({"id": id})).await.ok()
     })
     .await;
-    assert_eq!(open(&after), open(&before), "both are still asked");
+    assert_eq!(open_questions(&after), open_questions(&before), "both questions are open");
     let town = reply(id, "c/town", "accept", json!({"text": "Bern"}));
-    relay.call("SendMessage", town).await.expect("it is still asked");
-    asks(&relay, id, &["c/name"]).await;
+    relay.call("SendMessage", town).await.expect("the question is still open");
+    until_asks(&relay, id, &["c/name"]).await;
     let name = relay.within(2 * SOON).call("SendMessage", answer(id, "Ada")).await;
-    name.expect("that is asked too");
+    name.expect("the second question is open");
     let done = ended(&relay, id).await;
     assert_eq!(task::artifacts(&done)["output"], "Ada of Bern", "{done}");
     let said: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
-    assert_eq!(said, ["two", "Name?", "Town?", "Bern", "Ada"], "each is there once");
+    assert_eq!(said, ["two", "Name?", "Town?", "Bern", "Ada"], "each text is there once");
     let all = cluster.rpc();
-    let list = all.call("ListTasks", json!({"pageSize": 100})).await.expect("they are listed");
+    let list = all.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
     let children = list["tasks"].as_array().unwrap().iter();
     let children: Vec<_> =
         children.filter(|t| t["metadata"]["faultline.dev/parent"] == *id).collect();
@@ -461,33 +475,33 @@ async fn two_open_questions_outlive_the_death_of_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loop_that_died_after_its_answer_does_not_answer_the_next_question_with_it() {
+async fn restarted_loop_does_not_reuse_its_answer_for_the_next_question() {
     let cluster = Plan::default().with("reattach_grace_ms = 300").start().await;
     let coordinator = format!("http://{}", cluster.coordinator_proxies[0].address);
     let mut first = worker_process(&coordinator);
     let agent = cluster.rpc().agent("loop");
     let mut go = faultline_tests::rpc::message("go");
     go["configuration"] = json!({"returnImmediately": true});
-    let sent = until("the worker is there", 2 * SOON, async || {
+    let sent = until("the worker is attached", 2 * SOON, async || {
         agent.call("SendMessage", go.clone()).await.ok()
     })
     .await["task"]
         .clone();
     let id = task::id(&sent);
-    until("the second question is there", 2 * SOON, async || {
+    until("the second question is open", 2 * SOON, async || {
         let task = agent.task(id).await;
         task::text(&task["status"]["message"]).contains("Second?").then_some(())
     })
     .await;
-    first.kill().await.expect("the worker dies");
+    first.kill().await.expect("the worker is killed");
     let _second = worker_process(&coordinator);
     let done = ended(&agent, id).await;
     let said = task::text(&done["status"]["message"]);
-    assert!(said.ends_with("] Second?"), "it is asked still: {said}");
+    assert!(said.ends_with("] Second?"), "the question is still open: {said}");
     let tasks = cluster.rpc().call("ListTasks", json!({"pageSize": 100})).await.unwrap();
     let child = tasks["tasks"].as_array().unwrap().iter();
     let child = child.clone().find(|t| t["metadata"]["faultline.dev/parent"] == *id).unwrap();
     let heard: Vec<_> = child["history"].as_array().unwrap().iter().map(task::text).collect();
-    let answers: Vec<_> = heard.iter().filter(|text| text.starts_with("words")).collect();
-    assert_eq!(answers, ["words of attempt 1"], "{child}");
+    let answers: Vec<_> = heard.iter().filter(|text| text.starts_with("answer of")).collect();
+    assert_eq!(answers, ["answer of attempt 1"], "{child}");
 }

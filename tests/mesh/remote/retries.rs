@@ -1,5 +1,5 @@
-//! Remote agents that answer, but not with what was asked for: they are tried again, left alone and
-//! stood in for like any other.
+//! Remote agents that answer with errors: retries, circuit breaker and failover, as for local
+//! agents.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{Running, start_with};
 
-/// A mesh that offers this peer as `billing`, and is quick to try again.
+/// A mesh that offers this peer as `billing` and retries quickly.
 async fn mesh_with(peer: &Peer, change: impl FnOnce(&mut faultline::Config)) -> (Running, Rpc) {
     let remote = Remote { card: peer.url(), ..Remote::default() };
     let up = start_with(|config| {
@@ -35,7 +35,7 @@ fn failure(task: &Value) -> &Value {
     &task["metadata"]["faultline.dev/failure"]
 }
 
-fn of_task(id: &str, state: &str, metadata: &Value) -> Reply {
+fn reply_with_task(id: &str, state: &str, metadata: &Value) -> Reply {
     let status = json!({"state": state, "timestamp": "2026-01-01T00:00:00Z"});
     let parts = json!([{"text": "done"}]);
     Reply::stream([json!({"task": {"id": id, "contextId": "c", "status": status,
@@ -43,7 +43,7 @@ fn of_task(id: &str, state: &str, metadata: &Value) -> Reply {
 }
 
 fn completed() -> Reply {
-    of_task("done", "TASK_STATE_COMPLETED", &json!({}))
+    reply_with_task("done", "TASK_STATE_COMPLETED", &json!({}))
 }
 
 fn unavailable() -> Value {
@@ -59,9 +59,10 @@ fn busy() -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_peer_answers_that_may_pass_is_tried_again() {
+async fn transient_errors_of_a_peer_are_retried() {
     type Replies = fn(usize) -> Reply;
-    let failed: Replies = |at| of_task(&format!("t-{at}"), "TASK_STATE_FAILED", &unavailable());
+    let failed: Replies =
+        |at| reply_with_task(&format!("t-{at}"), "TASK_STATE_FAILED", &unavailable());
     let cases: [(&str, Replies, u64); 3] = [
         ("a page of its proxy", |_| Reply::html(503), 0),
         ("a refusal that says when", |_| busy(), 300),
@@ -85,7 +86,7 @@ async fn whatever_a_peer_answers_that_may_pass_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_stays_away_is_left_alone() {
+async fn failing_peer_opens_the_circuit() {
     let peer = Peer::answering(|_, _| Reply::html(503)).await.expect("a peer starts");
     let (up, billing) = mesh_with(&peer, |config| {
         config.coordinator.breaker_failures = 2;
@@ -101,17 +102,18 @@ async fn a_peer_that_stays_away_is_left_alone() {
     }
     let health = &up.rpc.mesh("Agents", json!({"name": "billing"})).await["agents"][0]["health"];
     assert_eq!(health["circuit"], "CIRCUIT_OPEN", "{health}");
-    let refused = billing.call("SendMessage", message("hello")).await.expect_err("it is open");
+    let refused =
+        billing.call("SendMessage", message("hello")).await.expect_err("the circuit is open");
     assert_eq!(refused["data"][0]["reason"], "CIRCUIT_OPEN", "{refused}");
-    assert_eq!(peer.calls().len(), 6, "it is not asked any more");
+    assert_eq!(peer.calls().len(), 6, "the peer is not called any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_agent_stands_in_for_a_peer_that_cannot_serve() {
-    let sick = Peer::answering(|_, _| Reply::html(503)).await.expect("a peer starts");
-    let well = Peer::answering(|_, _| completed()).await.expect("a peer starts");
-    let stand_in = Remote { card: well.url(), ..Remote::default() };
-    let (up, billing) = mesh_with(&sick, |config| {
+async fn failover_agent_serves_for_a_failing_peer() {
+    let failing = Peer::answering(|_, _| Reply::html(503)).await.expect("a peer starts");
+    let working = Peer::answering(|_, _| completed()).await.expect("a peer starts");
+    let stand_in = Remote { card: working.url(), ..Remote::default() };
+    let (up, billing) = mesh_with(&failing, |config| {
         config.remote.insert("second".to_owned(), stand_in);
         let policy = config.coordinator.agents.entry("billing".to_owned()).or_default();
         policy.failover = vec!["second".to_owned()];
@@ -119,15 +121,19 @@ async fn another_agent_stands_in_for_a_peer_that_cannot_serve() {
     .await;
     let task = billing.send("hello").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
-    assert_eq!((sick.calls().len(), well.calls().len()), (3, 1), "its own retries come first");
+    assert_eq!(
+        (failing.calls().len(), working.calls().len()),
+        (3, 1),
+        "retries come before failover"
+    );
     let seen = up.rpc.inspect(task::id(&task)).await;
     assert_eq!(seen["attempts"][3]["agent"], "second", "{seen}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_in_no_known_state_is_not_followed_for_ever() {
-    let nowhere = |_: &_, _| of_task("t-1", "TASK_STATE_UNSPECIFIED", &json!({}));
-    let peer = Peer::answering(nowhere).await.expect("a peer starts");
+async fn task_in_an_unknown_state_is_an_invalid_agent_response() {
+    let unknown = |_: &_, _| reply_with_task("t-1", "TASK_STATE_UNSPECIFIED", &json!({}));
+    let peer = Peer::answering(unknown).await.expect("a peer starts");
     let (_up, billing) = mesh_with(&peer, |_| {}).await;
     let task = billing.send("hello").await;
     let failure = failure(&task);

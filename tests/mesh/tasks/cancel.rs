@@ -1,5 +1,5 @@
-//! Stopping: whatever a task does when somebody says stop, it is stopped, and so is everything
-//! below it. Agents that do not listen cost their worker a slot, and nobody else anything.
+//! Cancellation of tasks and their descendants in every state. An agent that ignores the cancel
+//! becomes an orphan: it occupies a slot of its worker and delays no caller.
 
 use std::{
     sync::{Arc, Weak},
@@ -34,7 +34,7 @@ fn number(of: &Value, field: &str) -> u64 {
     of[field].as_u64().unwrap_or(0)
 }
 
-/// Waits until the worker says so many slots are used and so many of them by orphans.
+/// Waits until the worker reports these numbers of used slots and orphans.
 async fn worker_has(rpc: &Rpc, name: &str, used: u64, orphans: u64) {
     until(&format!("{name} has {used} used, {orphans} orphans"), SOON, async || {
         let worker = worker(rpc, name).await;
@@ -44,23 +44,23 @@ async fn worker_has(rpc: &Rpc, name: &str, used: u64, orphans: u64) {
     .await;
 }
 
-async fn works(rpc: &Rpc, id: &str) {
-    until("the task is at work", SOON, async || {
+async fn until_working(rpc: &Rpc, id: &str) {
+    until("the task works", SOON, async || {
         (task::state(&rpc.task(id).await) == WORKING).then_some(())
     })
     .await;
 }
 
-/// Hears nothing for as long as its test holds on to it, in a way that nobody can drop, or in one
-/// that a worker can. A test that fails lets it go as well.
-struct Deaf {
+/// Ignores cancellation until the test drops its guard. A blocked thread cannot be aborted; an
+/// async loop can.
+struct Stubborn {
     blocks: bool,
     held: Weak<()>,
 }
 
-impl Agent for Deaf {
+impl Agent for Stubborn {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
-        cx.status("deaf now").await?;
+        cx.status("started").await?;
         cx.settled().await?;
         while self.held.strong_count() > 0 {
             if self.blocks {
@@ -73,52 +73,56 @@ impl Agent for Deaf {
     }
 }
 
-async fn with_deaf(blocks: bool) -> (Running, Rpc, Arc<()>) {
+async fn with_stubborn(blocks: bool) -> (Running, Rpc, Arc<()>) {
     let mut up = start().await;
     let hold = Arc::new(());
-    let offer = Offer::new("deaf", Deaf { blocks, held: Arc::downgrade(&hold) });
-    let config = Config { name: Some("deaf".into()), slots: 2, ..Config::default() };
+    let offer = Offer::new("stubborn", Stubborn { blocks, held: Arc::downgrade(&hold) });
+    let config = Config { name: Some("stubborn".into()), slots: 2, ..Config::default() };
     up.mesh
         .attach(config, |config| Worker::new(config).offer(offer))
         .await
         .expect("a worker attaches");
-    let deaf = up.rpc.agent("deaf");
-    (up, deaf, hold)
+    let stubborn = up.rpc.agent("stubborn");
+    (up, stubborn, hold)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_agent_that_cannot_be_stopped_is_an_orphan_until_it_ends() {
-    let (_up, deaf, hold) = with_deaf(true).await;
-    let sent = deaf.send_immediately("go").await;
+async fn agent_that_cannot_be_stopped_is_an_orphan_until_it_ends() {
+    let (_up, stubborn, hold) = with_stubborn(true).await;
+    let sent = stubborn.send_immediately("go").await;
     let id = task::id(&sent);
-    until("the agent is deaf", SOON, async || {
-        let said = deaf.task(id).await["status"]["message"].clone();
-        (task::text(&said) == "deaf now").then_some(())
+    until("the agent has started", SOON, async || {
+        let said = stubborn.task(id).await["status"]["message"].clone();
+        (task::text(&said) == "started").then_some(())
     })
     .await;
     let before = Instant::now();
-    let canceled = cancel(&deaf, id).await.unwrap();
+    let canceled = cancel(&stubborn, id).await.unwrap();
     assert_eq!(task::state(&canceled), CANCELED);
-    assert!(before.elapsed() < Duration::from_secs(2), "nobody waits for the agent");
-    assert_eq!(number(&worker(&deaf, "deaf").await, "orphans"), 0, "not yet");
-    worker_has(&deaf, "deaf", 1, 1).await;
+    assert!(before.elapsed() < Duration::from_secs(2), "the cancel does not wait for the agent");
+    assert_eq!(
+        number(&worker(&stubborn, "stubborn").await, "orphans"),
+        0,
+        "an orphan only after the stop timeout"
+    );
+    worker_has(&stubborn, "stubborn", 1, 1).await;
     assert!(before.elapsed() >= Duration::from_secs(5));
     drop(hold);
-    worker_has(&deaf, "deaf", 0, 0).await;
-    assert_eq!(deaf.task(id).await, canceled, "canceled is canceled, whatever came later");
+    worker_has(&stubborn, "stubborn", 0, 0).await;
+    assert_eq!(stubborn.task(id).await, canceled, "a late result changes nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_does_not_listen_is_dropped() {
-    let (_up, deaf, _hold) = with_deaf(false).await;
-    let sent = deaf.send_immediately("go").await;
-    works(&deaf, task::id(&sent)).await;
-    let canceled = cancel(&deaf, task::id(&sent)).await.unwrap();
-    worker_has(&deaf, "deaf", 0, 0).await;
-    assert_eq!(deaf.task(task::id(&sent)).await, canceled);
+async fn async_agent_that_ignores_cancellation_is_dropped() {
+    let (_up, stubborn, _hold) = with_stubborn(false).await;
+    let sent = stubborn.send_immediately("go").await;
+    until_working(&stubborn, task::id(&sent)).await;
+    let canceled = cancel(&stubborn, task::id(&sent)).await.unwrap();
+    worker_has(&stubborn, "stubborn", 0, 0).await;
+    assert_eq!(stubborn.task(task::id(&sent)).await, canceled);
 }
 
-/// Gives its message to `script` many times at once.
+/// Delegates its message to `script` many times in parallel.
 struct Wide(usize);
 
 impl Agent for Wide {
@@ -132,7 +136,7 @@ impl Agent for Wide {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_tree_stops_at_once() {
+async fn tree_of_tasks_is_cancelled_in_one_commit() {
     let mut up = start_with(|config| config.worker.slots = 200).await;
     let offer = Offer::new("wide", Wide(20));
     up.mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
@@ -142,13 +146,13 @@ async fn a_whole_tree_stops_at_once() {
         let list = up.rpc.call("ListTasks", json!({"pageSize": 100})).await.unwrap();
         list["tasks"].as_array().unwrap().clone()
     };
-    until("all of it is at work", SOON, async || {
+    until("all 61 tasks work", SOON, async || {
         let at_work = tasks().await.iter().filter(|t| task::state(t) == WORKING).count();
         (at_work == 61).then_some(())
     })
     .await;
     assert_eq!(task::state(&cancel(&wide, task::id(&root)).await.unwrap()), CANCELED);
-    // It is one commit: whoever sees the root canceled sees all of them.
+    // One commit: a reader that sees the root canceled sees all tasks canceled.
     for task in tasks().await {
         assert_eq!(task::state(&task), CANCELED, "{task}");
         assert_eq!(task["metadata"]["faultline.dev/failure"]["errorType"], "cancelled", "{task}");
@@ -157,9 +161,9 @@ async fn a_whole_tree_stops_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_can_be_stopped_wherever_it_waits() {
+async fn task_is_cancelled_in_every_waiting_state() {
     let up = start_with(|config| config.worker.slots = 1).await;
-    // For somebody's answer: the question is closed with it.
+    // A task that waits for an answer: its question is closed too.
     let asked = up.script.send("delegate script { ask \"well?\" }").await;
     assert_eq!(task::state(&asked), INPUT_REQUIRED);
     let canceled = cancel(&up.script, task::id(&asked)).await.unwrap();
@@ -168,18 +172,18 @@ async fn a_task_can_be_stopped_wherever_it_waits() {
     assert!(inspected.get("interrupts").is_none(), "{inspected}");
     let late = up.script.call("SendMessage", answer(task::id(&asked), "yes")).await.unwrap_err();
     assert_eq!(late["code"], -32004, "{late}");
-    // For another agent, and that one for nothing.
+    // A task that waits for another agent, which sleeps.
     let delegates = up.script.send_immediately("delegate script { say on it; sleep 60s }").await;
     until("the only slot is taken", SOON, async || {
         (number(&worker(&up.rpc, "local").await, "used") == 1).then_some(())
     })
     .await;
-    // For a slot.
+    // A task that waits for a slot.
     let mut params = message("chunk x");
     params["message"]["contextId"] = "queued".into();
     let sending = up.script.call("SendMessage", params);
     let stopping = async {
-        let queued = until("it is in the queue", SOON, async || {
+        let queued = until("the task is queued", SOON, async || {
             let list = up.rpc.call("ListTasks", json!({"contextId": "queued"})).await.unwrap();
             Some(list["tasks"].get(0)?.clone())
         })
@@ -188,9 +192,9 @@ async fn a_task_can_be_stopped_wherever_it_waits() {
     };
     let (sent, canceled) = futures::join!(sending, stopping);
     assert_eq!(task::state(&canceled), CANCELED);
-    assert_eq!(sent.unwrap()["task"], canceled, "whoever waits hears of it");
+    assert_eq!(sent.unwrap()["task"], canceled, "the waiting call returns the canceled task");
     let inspected = up.rpc.inspect(task::id(&canceled)).await;
-    assert!(inspected.get("attempts").is_none(), "nobody ever had it: {inspected}");
+    assert!(inspected.get("attempts").is_none(), "no attempt was made: {inspected}");
     let canceled = cancel(&up.script, task::id(&delegates)).await.unwrap();
     assert_eq!(task::state(&canceled), CANCELED, "{canceled}");
     assert_eq!(task::artifacts(&up.script.send("chunk on").await)["output"], "on");
@@ -198,7 +202,7 @@ async fn a_task_can_be_stopped_wherever_it_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_ended_is_not_cancelled() {
+async fn ended_task_cannot_be_cancelled() {
     let up = start().await;
     let canceled = up.script.send_immediately("sleep 60s").await;
     cancel(&up.script, task::id(&canceled)).await.unwrap();
@@ -218,7 +222,7 @@ async fn what_has_ended_is_not_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cancels_may_say_why() {
+async fn cancel_reason_of_the_caller_is_recorded() {
     let up = start().await;
     let sent = up.script.send_immediately("sleep 60s").await;
     let mut params = json!({"id": task::id(&sent)});
@@ -231,7 +235,7 @@ async fn who_cancels_may_say_why() {
     assert_eq!(failure["publicMessage"], "cancelled by the caller: too dear", "{failure}");
     let cancel = &failure["cancel"];
     assert_eq!((&cancel["initiator"], &cancel["reason"]), (&json!("user"), &json!("too dear")));
-    assert!(cancel["at"].is_string(), "no words are read to know: {cancel}");
+    assert!(cancel["at"].is_string(), "the time is a field of its own: {cancel}");
     assert_eq!(
         (&failure["reason"], &failure["errorType"]),
         (&json!("CANCELLED"), &json!("cancelled"))
@@ -239,9 +243,9 @@ async fn who_cancels_may_say_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_an_end_and_a_cancel_the_first_counts_for_good() {
+async fn first_of_end_and_cancel_is_final() {
     let up = start().await;
-    // Half of them end by themselves just then.
+    // Every second task ends by itself at about the same time.
     let race = async |n: u64| {
         let script =
             if n.is_multiple_of(2) { "say on it; sleep 60s" } else { "say on it; chunk x" };
@@ -257,7 +261,7 @@ async fn of_an_end_and_a_cancel_the_first_counts_for_good() {
                 COMPLETED
             }
         };
-        assert!(state == CANCELED || n % 2 == 1, "nothing came before the cancel");
+        assert!(state == CANCELED || n % 2 == 1, "a sleeping task cannot end before the cancel");
         (id.to_owned(), state)
     };
     let raced = join_all((0..100).map(race)).await;

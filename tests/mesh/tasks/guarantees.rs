@@ -1,5 +1,5 @@
-//! What was promised to somebody stays true: a task that was named exists, an agent's own reason
-//! is the one that is told, and a large answer is its reader's business alone.
+//! Guarantees to callers: a task that an answer names stays in the store, a failure keeps the
+//! reason of its agent, and large tasks do not break lists.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use faultline_tests::{
 use faultline_worker::{Agent, Config, Context, Error, Offer, Question, Worker, reason};
 use serde_json::json;
 
-/// Behaves as its message says, in ways a script cannot.
-struct Odd;
+/// Withdraws questions, asks in parallel or writes large artifacts, as its message says.
+struct Scenario;
 
-impl Agent for Odd {
+impl Agent for Scenario {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let soon = tokio::time::sleep(Duration::from_millis(50));
         match &*cx.text() {
@@ -48,17 +48,17 @@ impl Agent for Odd {
     }
 }
 
-async fn with_odd(dir: &tempfile::TempDir) -> (LocalMesh, Rpc) {
+async fn with_scenario(dir: &tempfile::TempDir) -> (LocalMesh, Rpc) {
     let mut mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
-    let offer = Offer::new("odd", Odd);
+    let offer = Offer::new("scenario", Scenario);
     let attached = mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await;
     attached.expect("the worker attaches");
-    let rpc = Rpc::at(mesh.gateway_addr()).agent("odd");
+    let rpc = Rpc::at(mesh.gateway_addr()).agent("scenario");
     (mesh, rpc)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_somebody_was_told_of_never_vanishes() {
+async fn task_named_in_a_timeout_is_never_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     config.worker.slots = 1;
@@ -69,7 +69,7 @@ async fn a_task_that_somebody_was_told_of_never_vanishes() {
     let error = impatient.call("SendMessage", message("message hi")).await.unwrap_err();
     assert_eq!(error["code"], -31004, "{error}");
     let id = error["data"][0]["metadata"]["taskId"].as_str().expect("the task is named").to_owned();
-    let ended = until("the task the caller was told of ends", SOON, || async {
+    let ended = until("the named task ends", SOON, || async {
         let task = script.task(&id).await;
         task::is_final(task::state(&task)).then_some(task)
     })
@@ -81,14 +81,14 @@ async fn a_task_that_somebody_was_told_of_never_vanishes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_may_take_its_question_back() {
+async fn agent_may_withdraw_its_question() {
     let dir = tempfile::tempdir().unwrap();
-    let (mesh, odd) = with_odd(&dir).await;
+    let (mesh, scenario) = with_scenario(&dir).await;
     for (text, state) in [("gives up", FAILED), ("goes on", COMPLETED)] {
-        let asked = odd.send(text).await;
+        let asked = scenario.send(text).await;
         let id = task::id(&asked).to_owned();
-        let ended = until("the agent goes on by itself", SOON, || async {
-            let task = odd.task(&id).await;
+        let ended = until("the agent goes on", SOON, || async {
+            let task = scenario.task(&id).await;
             task::is_final(task::state(&task)).then_some(task)
         })
         .await;
@@ -96,47 +96,50 @@ async fn an_agent_may_take_its_question_back() {
         match state {
             FAILED => {
                 let failure = &ended["metadata"]["faultline.dev/failure"];
-                assert_eq!(failure["reason"], "INPUT_TIMEOUT", "its own reason: {failure}");
+                assert_eq!(
+                    failure["reason"], "INPUT_TIMEOUT",
+                    "the reason of the agent: {failure}"
+                );
             }
             _ => assert_eq!(task::artifacts(&ended)["out"], "without you"),
         }
-        let error = odd.call("SendMessage", answer(&id, "late")).await.unwrap_err();
-        assert_eq!(error["code"], -32004, "nobody asks any more: {error}");
+        let error = scenario.call("SendMessage", answer(&id, "late")).await.unwrap_err();
+        assert_eq!(error["code"], -32004, "the question is closed: {error}");
     }
     mesh.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn questions_asked_at_once_are_put_one_after_the_other() {
+async fn parallel_questions_are_shown_one_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
-    let (mesh, odd) = with_odd(&dir).await;
-    let asked = odd.send("asks twice at once").await;
+    let (mesh, scenario) = with_scenario(&dir).await;
+    let asked = scenario.send("asks twice at once").await;
     let id = task::id(&asked);
     assert_eq!(task::text(&asked["status"]["message"]), "left?");
-    let again = odd.call("SendMessage", answer(id, "one")).await.unwrap();
+    let again = scenario.call("SendMessage", answer(id, "one")).await.unwrap();
     assert_eq!(task::state(&again["task"]), INPUT_REQUIRED);
     assert_eq!(task::text(&again["task"]["status"]["message"]), "right?");
-    let ended = odd.call("SendMessage", answer(id, "two")).await.unwrap();
+    let ended = scenario.call("SendMessage", answer(id, "two")).await.unwrap();
     assert_eq!(task::artifacts(&ended["task"])["out"], "one two");
     mesh.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_of_large_tasks_ends_early_and_nobody_else_suffers() {
+async fn page_of_large_tasks_ends_at_the_size_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let (mesh, odd) = with_odd(&dir).await;
+    let (mesh, scenario) = with_scenario(&dir).await;
     for _ in 0..3 {
-        assert_eq!(task::state(&odd.send("large").await), COMPLETED);
+        assert_eq!(task::state(&scenario.send("large").await), COMPLETED);
     }
     let mut seen = 0;
     let mut token = String::new();
     for pages in 1.. {
         let query = json!({"includeArtifacts": true, "pageToken": token});
-        let page = odd.call("ListTasks", query).await.unwrap();
+        let page = scenario.call("ListTasks", query).await.unwrap();
         seen += page["tasks"].as_array().unwrap().len();
         token = page["nextPageToken"].as_str().unwrap().to_owned();
         if token.is_empty() {
-            assert_eq!((seen, pages), (3, 2), "two of nine mebibytes fill a page");
+            assert_eq!((seen, pages), (3, 2), "two tasks of 9 MiB fill a page");
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! Much at once, and readers who take their time.
+//! Load: bursts of tasks, and backpressure from slow readers of a stream.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use crate::{start, start_with};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_of_500_is_served_to_the_last() {
-    // Fewer slots than tasks, so that most of them stand in line.
+async fn burst_of_500_tasks_completes() {
+    // Fewer slots than tasks, so that most tasks wait in the queue.
     let up = start_with(|config| config.worker.slots = 16).await;
     let sends = (0..500).map(|n| {
         let rpc = up.rpc.clone();
@@ -50,24 +50,24 @@ fn task_text(task: &serde_json::Value, artifact: &str) -> String {
 const EVENTS: u64 = 4000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_who_sleep_or_lag_read_each_event_once_and_hold_nobody_up() {
+async fn slow_readers_see_each_event_once_and_delay_no_other_caller() {
     let up = start().await;
-    // More than every buffer on the way may hold, in a script that is still small enough.
+    // Larger than every buffer on the path, in a script within the size limit.
     let chunk = "x".repeat(900);
     let script: String = (0..EVENTS).map(|n| format!("chunk \"{n:04} {chunk}\"\n")).collect();
     let script = format!("say begin; sleep 50ms\n{script}");
     let params = message(&script);
     let begun = up.script.with_small_buffer().stream("SendStreamingMessage", params).await;
-    let mut sleepy = begun.unwrap();
-    let first = sleepy.next().await.unwrap().expect("the task");
+    let mut stalled = begun.unwrap();
+    let first = stalled.next().await.unwrap().expect("the task");
     let id = task::id(&first.body["task"]).to_owned();
     let subscribe = async |rpc: Rpc| {
         let rpc = rpc.header("last-event-id", first.id.expect("a number"));
         rpc.stream("SubscribeToTask", json!({"id": id})).await.unwrap()
     };
-    // What the one who keeps up has seen: the others go by it.
+    // Number of the last event that the fast reader has seen.
     let seen = AtomicU64::new(0);
-    let awake = async {
+    let fast = async {
         let mut frames = subscribe(up.rpc.clone()).await;
         let mut read = Vec::new();
         while let Some(frame) = frames.next().await.unwrap() {
@@ -82,11 +82,13 @@ async fn readers_who_sleep_or_lag_read_each_event_once_and_hold_nobody_up() {
         let mut read = Vec::new();
         while let Some(frame) = frames.next().await.unwrap() {
             read.push(frame);
-            // Behind by more than is kept for it, then quicker than what comes, and so on.
+            // Alternates between a lag beyond the buffer and reading faster than events arrive.
             if read.len() % 400 == 0 {
                 let far = read.len() as u64 + 800;
-                until("it is far behind", SOON, async || (seen.load(Relaxed) >= far).then_some(()))
-                    .await;
+                until("the reader is far behind", SOON, async || {
+                    (seen.load(Relaxed) >= far).then_some(())
+                })
+                .await;
             }
         }
         read
@@ -94,28 +96,28 @@ async fn readers_who_sleep_or_lag_read_each_event_once_and_hold_nobody_up() {
     let others = async {
         for n in 0..50 {
             let sent = timeout(Duration::from_secs(10), up.rpc.send(&n.to_string())).await;
-            assert_eq!(task::state(&sent.expect("others are not held up")), COMPLETED);
+            assert_eq!(task::state(&sent.expect("other calls are not delayed")), COMPLETED);
         }
     };
-    let (awake, lagging, ()) = tokio::join!(awake, lagging, others);
-    // It is over, and only now does the sleeper go on.
-    let mut slept = Vec::new();
-    while let Some(frame) = sleepy.next().await.unwrap() {
-        slept.push(frame);
+    let (fast, lagging, ()) = tokio::join!(fast, lagging, others);
+    // The stalled reader continues after the end of the task.
+    let mut rest = Vec::new();
+    while let Some(frame) = stalled.next().await.unwrap() {
+        rest.push(frame);
     }
-    let ids: Vec<_> = awake.iter().map(|f| f.id.expect("every event has a number")).collect();
+    let ids: Vec<_> = fast.iter().map(|f| f.id.expect("every event has a number")).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "each once and in order");
     assert!(ids.len() as u64 > EVENTS, "{}", ids.len());
-    assert_same(&awake, &lagging, "lagging");
-    assert_same(&awake, &slept, "sleepy");
-    let fold = Fold::of(std::iter::once(&first).chain(&slept));
+    assert_same(&fast, &lagging, "lagging");
+    assert_same(&fast, &rest, "stalled");
+    let fold = Fold::of(std::iter::once(&first).chain(&rest));
     let stored = up.rpc.task(&id).await;
     assert_eq!(fold.artifacts, task::artifacts(&stored));
     assert_eq!(fold.artifacts["output"].len() as u64, EVENTS * (chunk.len() as u64 + 5));
 }
 
-/// Without showing thousands of events when it is not so.
-fn assert_same(all: &[Frame], read: &[Frame], who: &str) {
+/// Compares without printing thousands of events.
+fn assert_same(all: &[Frame], read: &[Frame], name: &str) {
     let differs = all.iter().zip(read).position(|(a, b)| a != b);
-    assert_eq!((all.len(), None), (read.len(), differs), "the {who} reader has read the same");
+    assert_eq!((all.len(), None), (read.len(), differs), "the {name} reader has read the same");
 }

@@ -1,4 +1,4 @@
-//! Reading, listing and cancelling tasks.
+//! GetTask, ListTasks with filters and pages, and CancelTask.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ fn ids(listed: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_shown_under_its_agent_and_at_the_root_and_nowhere_else() {
+async fn task_is_visible_at_the_root_and_at_its_agent_only() {
     let up = start().await;
     let task = up.script.send("chunk a").await;
     let id = task::id(&task);
@@ -39,7 +39,7 @@ async fn a_task_is_shown_under_its_agent_and_at_the_root_and_nowhere_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_can_be_narrowed() {
+async fn list_is_filtered_by_each_parameter() {
     let up = start().await;
     let echoed = up.rpc.send("x").await;
     let done = up.script.send("chunk a").await;
@@ -51,7 +51,7 @@ async fn a_list_can_be_narrowed() {
     let newest_first = ids(&listed);
     assert_eq!(newest_first, every, "the latest change comes first");
     assert_eq!(listed["totalSize"], 4, "{listed}");
-    assert_eq!(listed["tasks"][3].get("artifacts"), None, "left out unless asked for");
+    assert_eq!(listed["tasks"][3].get("artifacts"), None, "artifacts are omitted by default");
     for (params, expected) in [
         (json!({"tenant": "script"}), vec![id(&waiting), id(&failed), id(&done)]),
         (json!({"tenant": "echo"}), vec![id(&echoed)]),
@@ -59,7 +59,7 @@ async fn a_list_can_be_narrowed() {
         (json!({"status": COMPLETED, "tenant": "script"}), vec![id(&done)]),
         (json!({"status": INPUT_REQUIRED}), vec![id(&waiting)]),
         (json!({"contextId": done["contextId"]}), vec![id(&done)]),
-        (json!({"contextId": "elsewhere"}), vec![]),
+        (json!({"contextId": "unknown"}), vec![]),
         (
             json!({"statusTimestampAfter": failed["status"]["timestamp"]}),
             vec![id(&waiting), id(&failed)],
@@ -78,7 +78,7 @@ async fn a_list_can_be_narrowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_cover_every_task_once_also_while_more_come_in() {
+async fn pages_list_each_task_once_while_tasks_are_added() {
     let up = start().await;
     let mut made = HashSet::new();
     for n in 0..23 {
@@ -94,7 +94,7 @@ async fn pages_cover_every_task_once_also_while_more_come_in() {
         if token.is_empty() {
             break;
         }
-        // Newer than every page that is still to come.
+        // Newer than all remaining pages.
         up.rpc.send("one more").await;
     }
     assert_eq!(seen.len(), 23);
@@ -106,7 +106,7 @@ async fn pages_cover_every_task_once_also_while_more_come_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_working_task_is_cancelled_once() {
+async fn working_task_is_cancelled_once() {
     let up = start().await;
     let task = up.script.send_immediately("chunk a; sleep 60s; chunk b").await;
     let id = task::id(&task);
@@ -117,7 +117,7 @@ async fn a_working_task_is_cancelled_once() {
     assert_eq!((&failure["reason"], &failure["taskId"]), (&json!("CANCELLED"), &json!(id)));
     let frames = stream.all().await;
     let last = &frames[frames.len() - 1].body["statusUpdate"];
-    assert_eq!(task::state(last), CANCELED, "watchers are told");
+    assert_eq!(task::state(last), CANCELED, "subscribers see the cancel");
     let again = up.rpc.call("CancelTask", json!({"id": id})).await.unwrap_err();
     assert_eq!(again["code"], -32002, "{again}");
     assert_eq!(again["data"][0]["reason"], "TASK_NOT_CANCELABLE", "{again}");
@@ -128,18 +128,18 @@ async fn a_working_task_is_cancelled_once() {
     })
     .await;
     let late = up.rpc.inspect(id).await["lateReports"].as_u64().unwrap_or(0);
-    assert_eq!(late, 0, "an agent that stops when told reports nothing late");
+    assert_eq!(late, 0, "a stopped agent sends no late report");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_task_is_cancelled_too() {
+async fn waiting_task_is_cancelled() {
     let up = start().await;
     let task = up.script.send("chunk a; ask \"well?\"").await;
     let id = task::id(&task);
     assert_eq!(task::state(&task), INPUT_REQUIRED);
     let canceled = up.script.call("CancelTask", json!({"id": id})).await.unwrap();
     assert_eq!(task::state(&canceled), CANCELED);
-    assert_eq!(task::artifacts(&canceled)["output"], "a", "what was written stays");
+    assert_eq!(task::artifacts(&canceled)["output"], "a", "written output stays");
     let late = up.script.call("SendMessage", faultline_tests::rpc::answer(id, "x")).await;
     assert_eq!(late.unwrap_err()["code"], -32004);
     let agents = up.rpc.mesh("Agents", json!({"name": "script"})).await;
@@ -147,12 +147,12 @@ async fn a_waiting_task_is_cancelled_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_ignores_cancellation_does_not_keep_its_slot() {
+async fn agent_that_ignores_cancellation_loses_its_slot() {
     let up = crate::start_with(|config| config.worker.slots = 1).await;
     let task = up.script.send_immediately("say hanging; hang").await;
     let canceled = up.rpc.call("CancelTask", json!({"id": task::id(&task)})).await.unwrap();
-    assert_eq!(task::state(&canceled), CANCELED, "the caller need not wait for the agent");
-    // The one slot is free once the worker has lost its patience.
+    assert_eq!(task::state(&canceled), CANCELED, "the cancel does not wait for the agent");
+    // The worker frees its only slot after the stop timeout.
     let next = up.script.send("chunk next").await;
     assert_eq!(task::state(&next), COMPLETED);
 }

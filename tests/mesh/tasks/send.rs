@@ -1,4 +1,4 @@
-//! Sending: who gets a message, what comes back, and how much of it.
+//! SendMessage: routing to an agent, immediate returns, client timeouts and history length.
 
 use faultline_tests::{
     Process, Rpc,
@@ -11,23 +11,24 @@ use serde_json::json;
 
 use crate::start;
 
-/// As the README has it, byte for byte; the test below compares.
+/// The request of the README, byte for byte.
 const README: &str = concat!(
     r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"tenant":"echo","#,
     r#""message":{"messageId":"m1","role":"ROLE_USER","parts":[{"text":"hello"}]}}}"#,
 );
 
 #[test]
-fn the_request_tried_here_is_the_one_in_the_readme() {
+fn readme_contains_the_tested_request() {
     assert!(include_str!("../../../README.md").contains(README));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_request_of_the_readme_is_answered_by_faultline_up() {
+async fn readme_request_is_answered_by_faultline_up() {
     let dir = tempfile::tempdir().unwrap();
     let up = ["up", "--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--data", "data"];
     let process = Process::start(dir.path(), "up", &up).await;
-    let address = process.ready().strip_prefix("http://").expect("it prints its address");
+    let address =
+        process.ready().strip_prefix("http://").expect("the ready line holds the address");
     let rpc = Rpc::at(address.parse().unwrap());
     let reply = rpc.post(README).await;
     assert_eq!((reply.status.as_u16(), &reply.json()["id"]), (200, &json!(1)));
@@ -39,7 +40,7 @@ async fn the_request_of_the_readme_is_answered_by_faultline_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_finds_its_agent_by_path_by_tenant_or_by_default() {
+async fn message_is_routed_by_path_tenant_or_default_agent() {
     let up = start().await;
     let by_tenant = |tenant: &str| {
         let mut params = message("chunk x");
@@ -57,7 +58,7 @@ async fn a_message_finds_its_agent_by_path_by_tenant_or_by_default() {
         (up.rpc.path("/agents/script/"), message("chunk x"), "output"),
         (up.rpc.agent("script"), by_tenant("script"), "output"),
     ] {
-        let sent = up_send(&rpc, params).await;
+        let sent = send(&rpc, params).await;
         assert_eq!(output(&sent), artifact, "{rpc:?}");
     }
     let mismatch = up.rpc.agent("echo").call("SendMessage", by_tenant("script")).await.unwrap_err();
@@ -72,14 +73,14 @@ async fn a_message_finds_its_agent_by_path_by_tenant_or_by_default() {
     }
 }
 
-async fn up_send(rpc: &Rpc, params: serde_json::Value) -> serde_json::Value {
-    rpc.call("SendMessage", params).await.expect("it is sent")
+async fn send(rpc: &Rpc, params: serde_json::Value) -> serde_json::Value {
+    rpc.call("SendMessage", params).await.expect("the send succeeds")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_may_answer_with_a_message_and_no_task() {
+async fn agent_may_answer_with_a_message_without_a_task() {
     let up = start().await;
-    let sent = up_send(&up.script, message("message \"just this\"")).await;
+    let sent = send(&up.script, message("message \"just this\"")).await;
     assert!(sent.get("task").is_none(), "{sent}");
     assert_eq!(task::text(&sent["message"]), "just this");
     assert_eq!(sent["message"]["role"], "ROLE_AGENT");
@@ -87,7 +88,7 @@ async fn an_agent_may_answer_with_a_message_and_no_task() {
     let stream = up.script.stream("SendStreamingMessage", message("message again")).await.unwrap();
     let frames = stream.all().await;
     assert_eq!(frames.len(), 1, "{frames:?}");
-    assert_eq!(frames[0].id, None, "what is not stored cannot be resumed");
+    assert_eq!(frames[0].id, None, "an event that is not stored has no number");
     assert_eq!(task::text(&frames[0].body["message"]), "again");
     let listed = up.rpc.call("ListTasks", json!({})).await.unwrap();
     assert_eq!(listed["totalSize"].as_u64().unwrap_or(0), 0, "{listed}");
@@ -97,7 +98,7 @@ async fn an_agent_may_answer_with_a_message_and_no_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_in_a_hurry_gets_the_task_while_it_runs() {
+async fn immediate_send_returns_the_running_task() {
     let up = start().await;
     let task = up.script.send_immediately("say on it; sleep 300ms; chunk done").await;
     assert!(!is_final(task::state(&task)), "{task}");
@@ -112,15 +113,15 @@ async fn a_caller_in_a_hurry_gets_the_task_while_it_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_whose_patience_ends_is_told_and_the_task_goes_on() {
+async fn client_timeout_names_the_task_and_leaves_it_running() {
     let up = start().await;
-    let hasty = up.script.header("prefer", "wait=1");
-    let error = hasty.call("SendMessage", message("sleep 2s; chunk done")).await.unwrap_err();
+    let impatient = up.script.header("prefer", "wait=1");
+    let error = impatient.call("SendMessage", message("sleep 2s; chunk done")).await.unwrap_err();
     assert_eq!(error["code"], -31004, "{error}");
     let mut details = error["data"].as_array().unwrap().iter();
     let failure = details.find(|detail| detail["@type"].as_str().unwrap().ends_with("Failure"));
     let failure = failure.expect("the record is among the details");
-    let id = failure["taskId"].as_str().expect("it names the task").to_owned();
+    let id = failure["taskId"].as_str().expect("the failure names the task").to_owned();
     assert_eq!(task::state(&up.rpc.task(&id).await), WORKING);
     until("the task has ended", SOON, async || {
         let task = up.rpc.task(&id).await;
@@ -130,16 +131,16 @@ async fn a_caller_whose_patience_ends_is_told_and_the_task_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn history_is_as_long_as_asked_for() {
+async fn history_length_limits_the_history() {
     let up = start().await;
     let mut params = message("ask \"first?\"; ask \"second?\"");
     params["configuration"] = json!({"historyLength": 1});
-    let sent = up_send(&up.script, params).await;
+    let sent = send(&up.script, params).await;
     let id = task::id(&sent["task"]).to_owned();
     let count = |task: &serde_json::Value| task["history"].as_array().map_or(0, Vec::len);
     assert_eq!(count(&sent["task"]), 1, "{sent}");
-    up_send(&up.script, faultline_tests::rpc::answer(&id, "one")).await;
-    // What was asked, the first question, its answer, the second question.
+    send(&up.script, faultline_tests::rpc::answer(&id, "one")).await;
+    // The message, the first question, its answer, the second question.
     for (length, expected) in [(None, 4), (Some(0), 0), (Some(2), 2), (Some(99), 4)] {
         let mut params = json!({"id": id});
         if let Some(length) = length {

@@ -1,5 +1,4 @@
-//! Streams: what comes first and last, where a reader may go on from, and what it is told when it
-//! cannot.
+//! Streams of a task: order of events, resumption by Last-Event-ID, snapshots and refusals.
 
 use faultline_tests::{
     Frame, Rpc,
@@ -18,11 +17,11 @@ async fn stream(rpc: &Rpc, script: &str) -> Vec<Frame> {
 async fn resume(rpc: &Rpc, id: &str, after: u64) -> Vec<Frame> {
     let rpc = rpc.header("last-event-id", after);
     let frames = rpc.stream("SubscribeToTask", json!({"id": id})).await;
-    frames.expect("a stream goes on").all().await
+    frames.expect("the stream resumes").all().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_begins_with_the_task_and_ends_with_its_final_status() {
+async fn stream_begins_with_the_task_and_ends_with_its_final_status() {
     let up = start().await;
     let script = "say a; chunk 1; sleep 10ms; chunk 2; artifact note text; data {\"x\":1}; say b";
     let frames = stream(&up.script, script).await;
@@ -35,13 +34,13 @@ async fn a_stream_begins_with_the_task_and_ends_with_its_final_status() {
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
     for frame in &frames[1..] {
         let update = ["statusUpdate", "artifactUpdate"].iter().find_map(|k| frame.body.get(*k));
-        let update = update.unwrap_or_else(|| panic!("an update: {frame:?}"));
+        let update = update.unwrap_or_else(|| panic!("not an update: {frame:?}"));
         assert_eq!(update["taskId"], id);
         assert_eq!(update["contextId"], first.body["task"]["contextId"]);
     }
-    let said = frames.iter().map(|f| task::text(&f.body["statusUpdate"]["status"]["message"]));
-    let said: Vec<_> = said.filter(|s| !s.is_empty()).collect();
-    assert_eq!(said, ["a", "b"]);
+    let texts = frames.iter().map(|f| task::text(&f.body["statusUpdate"]["status"]["message"]));
+    let texts: Vec<_> = texts.filter(|s| !s.is_empty()).collect();
+    assert_eq!(texts, ["a", "b"]);
     let fold = Fold::of(&frames);
     let stored = up.rpc.task(id).await;
     assert_eq!(fold.artifacts, task::artifacts(&stored));
@@ -50,7 +49,7 @@ async fn a_stream_begins_with_the_task_and_ends_with_its_final_status() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_goes_on_after_any_event_also_when_the_task_has_ended() {
+async fn stream_of_an_ended_task_resumes_after_any_event() {
     let up = start().await;
     let frames = stream(&up.script, "chunk a; sleep 5ms; chunk b; say c; chunk d").await;
     let id = task::id(&frames[0].body["task"]);
@@ -62,7 +61,7 @@ async fn a_reader_goes_on_after_any_event_also_when_the_task_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_may_go_on_while_the_task_runs() {
+async fn stream_of_a_running_task_resumes_after_any_event() {
     let up = start().await;
     let script = "chunk a; sleep 100ms; chunk b; sleep 100ms; chunk c; sleep 100ms; chunk d";
     let mut whole = up.script.stream("SendStreamingMessage", message(script)).await.unwrap();
@@ -77,7 +76,7 @@ async fn a_reader_may_go_on_while_the_task_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_who_come_and_go_while_events_pour_in_see_each_once() {
+async fn reconnecting_readers_see_each_event_once_under_load() {
     let up = start().await;
     let script: String = (0..1500).map(|n| format!("chunk \"{n} \"; sleep 1ms\n")).collect();
     let task = up.script.send_immediately(&script).await;
@@ -114,7 +113,7 @@ fn is_last(frame: &Frame) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscription_begins_with_the_task_as_it_stands() {
+async fn subscription_begins_with_a_snapshot_of_the_task() {
     let up = start().await;
     let task = up.script.send_immediately("chunk a; say here; sleep 400ms; chunk b").await;
     let id = task::id(&task).to_owned();
@@ -124,18 +123,21 @@ async fn a_subscription_begins_with_the_task_as_it_stands() {
     assert!(!is_final(task::state(snapshot)), "{snapshot}");
     let fold = Fold::of(&frames);
     assert_eq!((fold.artifacts["output"].as_str(), fold.finals()), ("ab", vec![COMPLETED]));
-    // The snapshot's number is that of the last event in it: what follows is exactly the rest.
+    // The number of the snapshot is that of its last event: resumption yields exactly the rest.
     let number = frames[0].id.expect("a snapshot has a number");
     assert_eq!(resume(&up.rpc, &id, number).await, frames[1..]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_followed_is_refused_with_what_to_do() {
+async fn impossible_subscriptions_are_refused_with_the_remedy() {
     let up = start().await;
     let task = up.script.send("chunk a").await;
     let id = task::id(&task);
     let subscribe = async |rpc: &Rpc| {
-        rpc.stream("SubscribeToTask", json!({"id": id})).await.err().expect("it is refused")
+        rpc.stream("SubscribeToTask", json!({"id": id}))
+            .await
+            .err()
+            .expect("the subscription is refused")
     };
     let ended = subscribe(&up.rpc).await;
     assert_eq!(ended["code"], -32004, "{ended}");
@@ -144,8 +146,8 @@ async fn what_cannot_be_followed_is_refused_with_what_to_do() {
         assert_eq!(refused["code"], -32602, "{bad}: {refused}");
         assert!(refused["message"].as_str().unwrap().contains("Last-Event-ID"), "{refused}");
     }
-    let elsewhere = up.rpc.agent("echo").header("last-event-id", 1);
-    assert_eq!(subscribe(&elsewhere).await["code"], -32001, "it is not a task of echo");
+    let other_agent = up.rpc.agent("echo").header("last-event-id", 1);
+    assert_eq!(subscribe(&other_agent).await["code"], -32001, "the task belongs to another agent");
     for method in ["SendMessage", "SendStreamingMessage"] {
         let resumed_send = up.script.header("last-event-id", 1);
         let refused = resumed_send.call(method, message("chunk a")).await.unwrap_err();
