@@ -1,6 +1,6 @@
-//! Everything that can be configured, as one tree: a section per service, and what they share.
-//! Defaults, then `faultline.toml`, then `FAULTLINE_SECTION__KEY`; flags are laid on top by the
-//! commands.
+//! The configuration of all services as one tree: a section per service and the shared sections.
+//! Layers in increasing precedence: defaults, `faultline.toml`, `FAULTLINE_SECTION__KEY`, and the
+//! flags, which the commands apply.
 
 use std::{
     collections::BTreeMap,
@@ -19,26 +19,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::remote::Remote;
 
-/// The whole tree.
+/// The whole configuration. A command loads it once at its start and passes the sections to the
+/// services.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub gateway: faultline_gateway::Config,
     pub coordinator: faultline_coordinator::Config,
     pub worker: faultline_worker::Config,
-    /// Agents that are elsewhere, by the names that the worker offers them under.
+    /// Agents outside this mesh that the worker offers, by the names that it offers them under.
     pub remote: BTreeMap<String, Remote>,
-    /// What all services of one mesh know.
+    /// Settings that all services of one mesh share: credentials and trust.
     pub mesh: MeshConfig,
-    /// Who may call the gateway.
+    /// The tokens that callers of the gateway present.
     pub auth: Auth,
     pub log: Log,
-    /// Where all of them keep their numbers.
+    /// The metrics registry of the process; not configurable.
     #[serde(skip)]
     pub metrics: Metrics,
 }
 
-/// The three services find each other on one machine.
+/// With the defaults the three services find each other on one machine.
 impl Default for Config {
     fn default() -> Self {
         let coordinator = faultline_coordinator::Config::default();
@@ -58,9 +59,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What `faultline up` starts from: all in one process and for this machine only, webhooks
-    /// included, so whoever looks may also act, and the agent for drills is there; the store in a
-    /// directory of its own.
+    /// The defaults of `faultline up`: a mesh for one machine, so webhooks may reach private
+    /// addresses, operators may act, and the agent `script` is offered for drills; the store is in
+    /// the directory `data`.
     pub fn local(data: &Path) -> Self {
         let mut config = Self::default();
         config.coordinator.push.allow_private = true;
@@ -72,25 +73,25 @@ impl Config {
         config
     }
 
-    /// Whether only this machine can reach it.
+    /// Whether only processes on this machine can connect.
     pub(crate) fn is_local(&self) -> bool {
         self.gateway.listen.ip().is_loopback() && self.coordinator.listen.ip().is_loopback()
     }
 
-    /// On whatever ports are free.
+    /// Changes all ports to 0, so that the system assigns free ones.
     pub fn on_free_ports(mut self) -> Self {
         self.gateway.listen.set_port(0);
         self.coordinator.listen.set_port(0);
         self
     }
 
-    /// Lays the file and the environment over `self`. Without a path [`config::FILE`] is read, if
-    /// there.
+    /// Overrides `self` with the file and then with the environment. Without a path
+    /// [`config::FILE`] is read, if it exists.
     pub fn load(self, path: Option<&Path>, env: &Environment) -> Result<Self, Error> {
         Ok(config::load_process(&self, path, env)?.shared())
     }
 
-    /// Gives every service what it needs of the sections that belong to none.
+    /// Copies the shared sections into the configuration of each service.
     pub(crate) fn shared(mut self) -> Self {
         self.gateway.auth = self.auth.clone();
         self.gateway.mesh = self.mesh.clone();
@@ -103,7 +104,7 @@ impl Config {
     }
 }
 
-/// How to reach what listens on an address: a wildcard cannot be dialled.
+/// The URL of a listener. A wildcard address, which cannot be dialled, becomes loopback.
 pub(crate) fn url(listens: SocketAddr, tls: bool) -> String {
     let ip = match listens.ip() {
         ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -113,7 +114,7 @@ pub(crate) fn url(listens: SocketAddr, tls: bool) -> String {
     format!("{scheme}://{}", SocketAddr::new(ip, listens.port()))
 }
 
-/// The store below a data directory.
+/// The URL of the SQLite store in a data directory.
 pub(crate) fn store_in(data: &Path) -> String {
     format!("sqlite:{}", data.join("faultline.db").display())
 }
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_services_find_each_other_by_default() {
+    fn services_find_each_other_by_default() {
         let config = Config::default();
         assert_eq!(config.gateway.coordinator, url(config.coordinator.listen, false));
         assert_eq!(config.worker.coordinator, url(config.coordinator.listen, false));
@@ -134,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_reads_back_what_it_prints() {
+    fn printed_configuration_reads_back_unchanged() {
         let config = Config::local(Path::new("/tmp/x")).on_free_ports();
         let text = toml::to_string_pretty(&config).unwrap();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), config);
     }
 
     #[test]
-    fn what_is_shared_reaches_every_service_and_secrets_are_not_printed() {
+    fn shared_sections_reach_every_service_and_secrets_are_not_printed() {
         let env: Environment = [
             ("FAULTLINE_MESH__TOKEN", "hunter2"),
             ("FAULTLINE_MESH__CA", "ca.pem"),
@@ -174,14 +175,14 @@ mod tests {
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 
-    /// A file that all roles share must not have a section that such a worker calls unknown.
+    /// All roles may share one file, so a user-written worker must accept every section.
     #[test]
-    fn a_user_written_worker_knows_every_section() {
+    fn user_written_worker_accepts_every_section() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("faultline.toml");
         let config = Config::local(dir.path());
         let mut tree = toml::Table::try_from(&config).unwrap();
-        // Those that are empty are not printed.
+        // Empty tables are not printed.
         tree.entry("remote").or_insert_with(|| toml::Table::new().into());
         std::fs::write(&path, tree.to_string()).unwrap();
         let settings = Settings::load_from(Some(&path), Environment::new()).unwrap();
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_has_short_names_for_the_log() {
+    fn environment_has_short_names_for_the_log() {
         let env = |pairs: &[(&str, &str)]| -> Environment {
             pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
         };

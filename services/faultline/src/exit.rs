@@ -1,4 +1,4 @@
-//! How a command ends, as a number a script can branch on.
+//! Exit codes by sysexits, so that a script can branch on the outcome of a command.
 
 use std::{error::Error, fmt};
 
@@ -7,7 +7,7 @@ use faultline_proto::{Failure, a2a::TaskState};
 
 pub use faultline_chassis::Exit;
 
-/// For `--help`.
+/// The exit codes as `--help` lists them.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0   it went well
@@ -20,7 +20,7 @@ Exit codes:
   77  denied
   78  the configuration is wrong";
 
-/// The exit code of a task in this state, if no failure decides it.
+/// The exit code of a task in this state. A failure of the task takes precedence.
 pub(crate) fn of_state(state: TaskState) -> Exit {
     match state {
         TaskState::InputRequired | TaskState::AuthRequired => Exit::WAITING,
@@ -55,7 +55,7 @@ pub(crate) fn of_error(error: &anyhow::Error) -> Exit {
     }
 }
 
-/// The context of whatever keeps a service from starting; almost always its configuration.
+/// The context of an error that prevents a service from starting; usually a wrong configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CannotStart(pub(crate) &'static str);
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_found_under_its_context() {
+    fn failure_below_a_context_decides_the_exit_code() {
         let error = anyhow::Error::new(Failure::new(&reason::RATE_LIMITED)).context("sending");
         assert_eq!(of_error(&error), Exit::RETRYABLE);
         assert_eq!(of_error(&anyhow::anyhow!("other")), Exit::FAILED);
@@ -90,13 +90,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_database_that_is_away_is_no_mistake_of_the_configuration() {
+    async fn unreachable_database_is_unavailable_and_not_a_configuration_error() {
         let start = async |store: &str| {
             let config = faultline_coordinator::Config::default();
             let mesh =
                 MeshConfig { in_process_token: Some(Secret::random()), ..MeshConfig::default() };
             let config = faultline_coordinator::Config { store: store.to_owned(), mesh, ..config };
-            let error = config.bind().await.err().expect("it cannot start");
+            let error = config.bind().await.err().expect("the coordinator cannot start");
             of_error(&anyhow::Error::new(error).context(CannotStart("coordinator")))
         };
         assert_eq!(start("postgres://me@127.0.0.1:1/mesh").await, Exit::UNAVAILABLE);

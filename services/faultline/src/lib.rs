@@ -1,6 +1,9 @@
-//! The one binary as a library: every service of the mesh behind one command line, and the mesh in
-//! one process, which is `faultline up` and the harness of the tests. The only crate that names
-//! more than one service.
+//! The one binary as a library: a command-line interface to every service of the mesh, and the
+//! whole mesh in one process (`LocalMesh`), which `faultline up` and the tests run. The only crate
+//! that depends on more than one service.
+//!
+//! Modules, each of which may use those before it: exit, task_tree, remote, config, local_mesh,
+//! service, output, client, cmd. `testing` may use config and local_mesh.
 
 pub mod config;
 pub mod exit;
@@ -42,12 +45,12 @@ Examples:
 Exit codes: 0 well, 3 waiting for an answer, 64 usage, 65 bad input, 69 unavailable,
 70 failed, 75 failed but may be tried again, 77 denied, 78 bad configuration.";
 
-/// Runs one command line to its end. `env` is what configuration is read from.
+/// Runs one command line to its end. Configuration is read from the variables in `env`.
 pub fn run(args: impl IntoIterator<Item = OsString>, env: &Environment) -> Exit {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Where help cannot be printed, there is nobody to tell.
+            // If help cannot be printed, no message about it can be printed either.
             let _ = error.print();
             return if error.use_stderr() { Exit::USAGE } else { Exit::OK };
         }
@@ -56,7 +59,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, env: &Environment) -> Exit 
         let broken_pipe = |e: &(dyn std::error::Error + 'static)| {
             e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
         };
-        // The reader of our output has seen enough.
+        // A closed pipe is no failure: the reader of the output has stopped reading.
         if error.chain().any(broken_pipe) {
             return Exit::OK;
         }
@@ -76,12 +79,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn clap_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_command_teaches() {
+    fn every_command_documents_its_arguments_with_examples() {
         let mut names: Vec<String> =
             Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
         names.sort();
@@ -89,7 +92,7 @@ mod tests {
             assert_eq!(exit(&["faultline", name, "--help"]), Exit::OK, "{name}");
             let mut command = Cli::command();
             let command = command.find_subcommand_mut(name).unwrap();
-            assert!(command.get_about().is_some(), "{name} says what it does");
+            assert!(command.get_about().is_some(), "{name} has a description");
             let help = command.render_long_help().to_string();
             assert!(help.contains("Examples:"), "{name} has examples");
             for argument in command.get_arguments() {
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_command_line_is_a_usage_error() {
+    fn invalid_command_lines_exit_with_usage_error() {
         for args in [
             &["faultline"][..],
             &["faultline", "sned"],
@@ -139,7 +142,7 @@ mod tests {
         }
     }
 
-    /// As a shell splits it, up to where the command ends.
+    /// The words of a shell command, up to its first pipe, redirection, `&` or comment.
     fn words(line: &str) -> Vec<String> {
         let mut words = Vec::new();
         let mut word = None::<String>;
@@ -162,8 +165,8 @@ mod tests {
         words.split_off(first.unwrap_or(words.len()))
     }
 
-    /// What a text tells people to type: lines of its blocks, behind the prompt where there is one,
-    /// and what stands between backquotes.
+    /// The commands of a document: lines of its code blocks, after the prompt if there is one, and
+    /// text between backquotes.
     fn commands(text: &str) -> Vec<Vec<String>> {
         let mut lines = Vec::new();
         for (at, part) in text.split("```").enumerate() {
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_texts_tell_people_to_type_is_a_command() {
+    fn commands_quoted_in_documents_parse() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for file in [
             "README.md",
@@ -190,7 +193,7 @@ mod tests {
             let commands = commands(&text.replace("{{ $labels.agent }}", "NAME"));
             assert!(!commands.is_empty(), "{file}");
             for command in commands {
-                // A command may be spoken of without what it takes.
+                // A document may name a command without its arguments.
                 let below = |of: clap::Command, word| of.find_subcommand(word).cloned();
                 let named = command[1..].iter().try_fold(Cli::command(), below).is_some();
                 let read = Cli::try_parse_from(&command).map(drop);
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_configuration_and_absent_servers_have_their_own_codes() {
+    fn invalid_configuration_and_unreachable_servers_have_their_own_exit_codes() {
         let missing = ["faultline", "config", "--config", "/nonexistent/faultline.toml"];
         assert_eq!(exit(&missing), Exit::CONFIG);
         let env = [("FAULTLINE_GATEWAY__LSITEN".to_owned(), "x".to_owned())].into();
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_explained_without_a_mesh() {
+    fn reason_is_explained_without_a_mesh() {
         assert_eq!(exit(&["faultline", "explain", "rate_limited"]), Exit::OK);
         assert_eq!(exit(&["faultline", "explain", "RATE_LIMITED", "--json"]), Exit::OK);
         assert_eq!(exit(&["faultline", "explain"]), Exit::OK);

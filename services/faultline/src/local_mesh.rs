@@ -1,6 +1,6 @@
-//! The whole mesh in one process: what `faultline up` runs, and what tests run against. Services
-//! still talk over connections, of the machine or of the mesh's own network, so nothing works here
-//! that would not work apart.
+//! The whole mesh in one process, for `faultline up` and for tests. The services still communicate
+//! over connections, either sockets or the in-memory network of the tests, so that everything that
+//! works here also works with one process per service.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -26,17 +26,18 @@ use crate::{
     remote,
 };
 
-/// How long a mesh may take to answer. Mostly the store's recovery.
+/// Timeout until a started mesh answers. The recovery of the store takes most of the time.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks at whether it answers.
+/// Interval between two readiness checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long open requests may go on without any worker before the coordinator ends them.
+/// How long open requests may continue without any worker before the coordinator drains.
 const OPEN_REQUESTS_GRACE: Duration = Duration::from_millis(500);
 
-/// A running mesh. Dropped without [`LocalMesh::stop`], its services are cut off, but what they spawned,
-/// the coordinator's hold on its store included, lives as long as the runtime: to see a crash and
-/// what comes after it, run the binary.
+/// A running mesh in this process. The caller of [`LocalMesh::start`] owns it; only `attach`,
+/// `detach` and `stop` change it. A drop without [`LocalMesh::stop`] aborts the services, but the
+/// tasks that they spawned, including the coordinator's lease on its store, live as long as the
+/// runtime: a test of a crash has to run the binary.
 pub struct LocalMesh {
     gateway: RunningService,
     coordinator: RunningService,
@@ -49,12 +50,12 @@ pub struct LocalMesh {
     hub_addr: SocketAddr,
     shared: Shared,
     metrics: Metrics,
-    /// Asks the coordinator itself: a gateway may want a token that nobody here has.
+    /// Calls the coordinator directly: a gateway may require a token that this process lacks.
     operator: MeshClient<Channel>,
     client: Client,
 }
 
-/// One service at work.
+/// One service as a task of the runtime, with the handle that drains it.
 struct RunningService {
     name: String,
     drain: Drain,
@@ -71,13 +72,13 @@ impl RunningService {
         Self { name: name.to_owned(), drain, task: AbortOnDropHandle::new(task) }
     }
 
-    /// How it ended, once it did.
+    /// Waits for the service to end; its result.
     async fn ended(&mut self) -> anyhow::Result<()> {
         let ended = (&mut self.task).await.map_err(anyhow::Error::from).flatten();
         ended.with_context(|| format!("{} failed", self.name))
     }
 
-    /// Its end by `at`; then it is cut off, which is a failure of its own.
+    /// Waits for the service to end until `at`, then aborts it, which is an error.
     async fn stopped_by(mut self, at: Instant) -> anyhow::Result<()> {
         let ended = timeout_at(at, self.ended()).await;
         ended.unwrap_or_else(|_| Err(anyhow!("{} was cut off while it was leaving", self.name)))
@@ -85,12 +86,13 @@ impl RunningService {
 }
 
 impl LocalMesh {
-    /// Starts everything and returns once it really answers: the gateway has reached the
-    /// coordinator, and the worker is attached. Without agents in `config.worker` there is none.
+    /// Starts all services and returns once the mesh answers: the gateway has reached the
+    /// coordinator, and the worker is attached. Without agents in `config.worker` and `[remote]`
+    /// no worker is started.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         let worker = config.worker.clone();
         let remote = remote::offers(&config.remote).await.context(CannotStart("worker"))?;
-        // On the heap: the configurations of three services are large, and tests start many.
+        // On the heap: the future holds three large configurations, and tests start many meshes.
         let mut mesh = Box::pin(Self::start_without_worker(config)).await?;
         if !worker.agents.is_empty() || !remote.is_empty() {
             let build = |config| remote.into_iter().fold(Worker::new(config), Worker::offer);
@@ -111,7 +113,7 @@ impl LocalMesh {
         let coordinator =
             RunningService::spawn("the coordinator", drain.clone(), service.run(drain));
 
-        // Nobody is told by others where this gateway is, so nobody need hear that it leaves.
+        // No load balancer is in front of this gateway, so a drain delay would serve no one.
         let gateway = faultline_gateway::Config {
             coordinator: hub_url.clone(),
             drain_delay_ms: 0,
@@ -150,9 +152,9 @@ impl LocalMesh {
         Ok(mesh)
     }
 
-    /// One more worker. `build` gets the configuration with this mesh's coordinator in it, so that
-    /// agents of one's own can be offered: `|config| Worker::new(config).offer(…)`. Returns once
-    /// the worker is attached.
+    /// Adds a worker and returns once it is attached. `build` receives the configuration with the
+    /// address of this mesh's coordinator and may offer agents:
+    /// `|config| Worker::new(config).offer(…)`.
     pub async fn attach(
         &mut self,
         config: faultline_worker::Config,
@@ -176,7 +178,7 @@ impl LocalMesh {
         .await
     }
 
-    /// Lets the last worker that was attached leave in order.
+    /// Drains and stops the worker that was attached last.
     pub async fn detach(&mut self) -> anyhow::Result<()> {
         let worker = self.workers.pop().ok_or_else(|| anyhow!("there is no worker"))?;
         worker.drain.start();
@@ -187,22 +189,23 @@ impl LocalMesh {
         self.gateway_addr
     }
 
-    /// Where workers and gateways reach the coordinator.
+    /// The address at which workers and gateways reach the coordinator.
     pub fn hub_addr(&self) -> SocketAddr {
         self.hub_addr
     }
 
-    /// How to call the coordinator from within this process, in every role.
+    /// The parameters of a connection to the coordinator, with the credential of this process,
+    /// which is valid for every role.
     pub fn hub_dial(&self) -> Dial {
         self.shared.dial(&self.hub_url)
     }
 
-    /// The gateway's address as a client writes it.
+    /// The URL of the gateway.
     pub fn url(&self) -> String {
         self.url.clone()
     }
 
-    /// Whether it is of use, to be asked at any time.
+    /// The readiness of the mesh, which can be queried at any time.
     pub fn readiness(&self) -> impl Fn() -> Ready + Send + Sync + use<> {
         let gateway = self.readiness.clone();
         let coordinator = self.coordinator_readiness.clone();
@@ -214,7 +217,7 @@ impl LocalMesh {
         &self.client
     }
 
-    /// Waits for a service to end by itself, which none should.
+    /// Waits until a service ends on its own, which is always an error.
     pub async fn failed(&mut self) -> anyhow::Error {
         let worker = async {
             if self.workers.is_empty() {
@@ -232,18 +235,19 @@ impl LocalMesh {
         ended.err().unwrap_or_else(|| anyhow!("a service ended before it was asked to"))
     }
 
-    /// Leaves in order, in [`limits::DRAIN_TIMEOUT`] at most. The gateway stops accepting; workers
-    /// finish or hand back what they hold; the coordinator, which both of them need, goes last.
+    /// Drains and stops all services within [`limits::DRAIN_TIMEOUT`]. The gateway stops accepting
+    /// requests, workers finish or hand back their tasks, and the coordinator, which both depend
+    /// on, stops last.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         let end = Instant::now() + limits::DRAIN_TIMEOUT;
         self.gateway.drain.start();
         self.workers.iter().for_each(|worker| worker.drain.start());
         let leave_time = limits::DRAIN_TIMEOUT - 2 * OPEN_REQUESTS_GRACE;
         let workers = self.workers.into_iter().map(|w| w.stopped_by(Instant::now() + leave_time));
-        // Each has its time, whatever became of the others.
+        // Every worker is awaited, also after another one has failed.
         let workers: Result<(), _> = join_all(workers).await.into_iter().collect();
-        // What is open now waits for people or for other workers: its stream ends with a failure
-        // that tells the client to come back, once the coordinator has left.
+        // Requests that are still open wait for people or for other workers. When the coordinator
+        // stops, their streams end with a failure that tells the client to reconnect.
         let gateway = timeout(OPEN_REQUESTS_GRACE, self.gateway.ended()).await;
         self.coordinator.drain.start();
         let coordinator = self.coordinator.stopped_by(end).await;
@@ -254,7 +258,7 @@ impl LocalMesh {
         workers.and(gateway).and(coordinator)
     }
 
-    /// Waits until the mesh, asked from outside, looks as it should.
+    /// Polls the mesh through its own interface until the gateway is ready and `condition` holds.
     async fn wait_until(
         &mut self,
         condition: impl Fn(&WorkersResponse) -> bool,
@@ -285,7 +289,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_service_that_hangs_while_it_leaves_is_cut_off_and_named() {
+    async fn hanging_service_is_aborted_and_named_on_stop() {
         let hanging = std::future::pending::<Result<(), std::io::Error>>();
         let running = RunningService::spawn("w-1", Drain::new(), hanging);
         let cut = running.stopped_by(Instant::now() + Duration::from_millis(20)).await;

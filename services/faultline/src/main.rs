@@ -1,4 +1,4 @@
-//! The one binary. Everything it does is in the library, where tests reach it.
+//! The one binary. All of its code is in the library, so that tests can call it.
 
 fn main() -> std::process::ExitCode {
     faultline::run(std::env::args_os(), &faultline::config::environment()).into()

@@ -1,4 +1,4 @@
-//! Flags and the runtime that all long-running commands share.
+//! The flags and the runtime that `up`, `coordinator`, `gateway` and `worker` have in common.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -8,19 +8,19 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::Exit;
 
-/// The port of operators.
+/// The flag for the admin port.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AdminFlag {
-    /// Where probes (/livez, /readyz, /startupz) and /metrics are served, to whoever reaches it;
-    /// port 0 takes any free one [default: nowhere].
+    /// The address of the admin port with the probes (/livez, /readyz, /startupz) and /metrics,
+    /// without authentication; port 0 takes any free one [default: none].
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin: Option<SocketAddr>,
 }
 
-/// How many threads a role serves with.
+/// The flag for the number of threads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ThreadsFlag {
-    /// Threads that serve; above 1 the work is shared among them.
+    /// Threads that serve; above 1 the runtime distributes work among them.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
@@ -32,7 +32,7 @@ impl ThreadsFlag {
     }
 }
 
-/// The directory with the token of a mesh on one machine.
+/// The flag for the directory with the generated token of a mesh on one machine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DataFlag {
     /// The data directory of the mesh, with the generated token in mesh.token below it [default:
@@ -42,13 +42,13 @@ pub(crate) struct DataFlag {
 }
 
 impl DataFlag {
-    /// Lays the flag over what was configured.
+    /// Overrides the configured value with the flag.
     pub(crate) fn apply(self, mesh: &mut MeshConfig) {
         mesh.data = self.data.or(mesh.data.take());
     }
 }
 
-/// The certificate of a listener.
+/// The flags for the certificate of a listener.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TlsFlags {
     /// The certificate to serve with, a PEM file [default: no TLS].
@@ -60,7 +60,7 @@ pub(crate) struct TlsFlags {
 }
 
 impl TlsFlags {
-    /// Lays the flags over what was configured.
+    /// Overrides the configured files with the flags.
     pub(crate) fn apply(self, tls: &mut Option<tls::Files>) {
         if let (Some(cert), Some(key)) = (self.tls_cert, self.tls_key) {
             *tls = Some(tls::Files { cert, key });
@@ -68,8 +68,8 @@ impl TlsFlags {
     }
 }
 
-/// One thread is a runtime without work stealing, which serves more on it; zero is as many as
-/// there are cores.
+/// A runtime with so many threads; zero means one per core. With one thread the runtime has no
+/// work stealing, which gives more throughput on that thread.
 pub(crate) fn runtime(threads: usize) -> io::Result<Runtime> {
     match threads {
         0 => Builder::new_multi_thread().enable_all().build(),
@@ -78,8 +78,8 @@ pub(crate) fn runtime(threads: usize) -> io::Result<Runtime> {
     }
 }
 
-/// Runs a service in its process to its end: until `service` returns, which it should soon after
-/// the drain starts. `service` tells the probes when it has started.
+/// Runs a service until `service` returns, which it should do soon after the drain starts.
+/// `service` marks the startup probe as passed.
 pub(crate) fn serve<S>(
     threads: usize,
     process: Process,

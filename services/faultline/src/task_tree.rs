@@ -1,5 +1,6 @@
-//! A task with everything below it, asked for task by task. What matters comes first: the way down
-//! to where a failure was born, then what failed, runs or waits, then the rest, within bounds.
+//! A task with the tasks that it delegated, loaded one `Inspect` call at a time. The order is by
+//! priority: first the path to the origin of a failure, then tasks that failed, run or wait, then
+//! the rest. The number of tasks and the depth are bounded. Must not depend on the output.
 
 use std::{
     cmp::Reverse,
@@ -14,12 +15,12 @@ use faultline_proto::{
 };
 use serde_json::Value;
 
-/// Tasks that are asked for, the first one included.
+/// Bound on the tasks that are loaded, the root included.
 const TASKS_MAX: usize = 200;
-/// How far below the first one: as deep as delegation goes.
+/// Bound on the depth below the root, which is the depth limit of delegation.
 const DEPTH_MAX: usize = faultline_chassis::limits::DELEGATION_DEPTH_MAX as usize;
 
-/// One task, and what is known of those it delegated to.
+/// One task and the tasks that it delegated. `load` builds it once; nothing changes it later.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskTree {
     pub(crate) task: InspectResponse,
@@ -29,14 +30,14 @@ pub(crate) struct TaskTree {
 #[derive(Clone, Debug)]
 pub(crate) enum Subtask {
     Loaded(Box<TaskTree>),
-    /// Not asked for, or not to be had.
+    /// Beyond the bounds, or the call for it failed.
     NotLoaded(Child),
 }
 
-/// A task that is still to be asked for: how little it matters, how deep it is, when it was found.
+/// A task to load: its priority (0 is first), its depth, the order of discovery, its id.
 type QueueEntry = Reverse<(u8, usize, usize, String)>;
 
-/// Asks for the task and what is below it. Only the task itself must be there.
+/// Loads a task and its descendants. Only a failure to load the task itself is an error.
 pub(crate) async fn load(client: &Client, task_id: &str) -> Result<TaskTree, Error> {
     let root = inspect(client, task_id).await?;
     let on_failure_path = |id: &str| {
@@ -59,10 +60,10 @@ pub(crate) async fn load(client: &Client, task_id: &str) -> Result<TaskTree, Err
     look(&root, 1, &mut queue);
     while let Some(Reverse((_, depth, _, id))) = queue.pop().filter(|_| found.len() + 1 < TASKS_MAX)
     {
-        // One that cannot be had costs itself only: it may be somebody else's, or gone.
+        // A task that cannot be loaded is left out: it may belong to another caller or be deleted.
         let Ok(mut task) = inspect(client, &id).await else { continue };
         look(&task, depth + 1, &mut queue);
-        // A tree is about what happened; what a task said and made is `faultline get`'s.
+        // The tree shows outcomes; `faultline get` shows artifacts and messages.
         if let Some(task) = &mut task.task {
             task.artifacts.clear();
             task.history.clear();
@@ -77,7 +78,7 @@ async fn inspect(client: &Client, task_id: &str) -> Result<InspectResponse, Erro
 }
 
 impl TaskTree {
-    /// Puts everybody below their parent.
+    /// Builds the tree from the loaded tasks.
     fn assemble(task: InspectResponse, found: &mut HashMap<String, InspectResponse>) -> Self {
         let subtasks = task.children.iter().map(|child| match found.remove(&child.task_id) {
             Some(seen) => Subtask::Loaded(Box::new(Self::assemble(seen, found))),
@@ -95,7 +96,7 @@ impl TaskTree {
         status.map_or(TaskState::Unspecified, |status| status.state())
     }
 
-    /// Those below that were asked for.
+    /// The direct subtasks that were loaded.
     pub(crate) fn loaded(&self) -> impl Iterator<Item = &TaskTree> {
         self.subtasks.iter().filter_map(|below| match below {
             Subtask::Loaded(tree) => Some(tree.as_ref()),
@@ -103,18 +104,18 @@ impl TaskTree {
         })
     }
 
-    /// How many tasks are known only by name.
+    /// The number of tasks in the whole tree that were not loaded.
     pub(crate) fn count_not_loaded(&self) -> usize {
         let here = self.subtasks.iter().filter(|b| matches!(b, Subtask::NotLoaded(_))).count();
         here + self.loaded().map(TaskTree::count_not_loaded).sum::<usize>()
     }
 
-    /// The task of this id, wherever it is.
+    /// The task with this id, at any depth.
     pub(crate) fn find(&self, id: &str) -> Option<&TaskTree> {
         if self.id() == id { Some(self) } else { self.loaded().find_map(|tree| tree.find(id)) }
     }
 
-    /// As `Inspect` answers, and in each child that was asked for what it answered for that one.
+    /// The JSON of `Inspect`, with the JSON of each loaded child under its key `inspect`.
     pub(crate) fn to_json(&self) -> Value {
         let text = json::to_string(&self.task);
         let mut whole: Value = serde_json::from_str(&text).expect("ProtoJSON is JSON");

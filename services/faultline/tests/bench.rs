@@ -1,9 +1,10 @@
 //! Sections of `faultline bench` at a size that proves only that they run: every request is
 //! answered, every figure is there, and nothing is left behind.
 
-use std::{env, process::Command};
+use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// The server that `tests/run` has started.
 fn server() -> String {
@@ -28,6 +29,47 @@ fn bench(args: &[&str]) -> Value {
 fn all_served(figures: &Value) {
     assert!(figures["requests"].as_u64() > Some(0), "{figures}");
     assert_eq!(figures["failed"], 0, "{figures}");
+}
+
+/// A program that prints figures as `faultline bench --json` does: for each row the throughput as a
+/// part of the bare chain's, and the CPU time.
+fn stand_in(path: &Path, rows: [(f64, f64); 4]) {
+    let points = (1..).zip(rows).map(|(concurrency, (rps, cpu))| {
+        json!({
+            "shape": "chain", "concurrency": concurrency,
+            "mesh": {"rps": 1000.0 * rps, "cpu_ms_per_1000": cpu, "failed": 0},
+            "bare": {"rps": 1000.0, "failed": 0},
+        })
+    });
+    let figures = json!({"points": points.collect::<Vec<_>>()});
+    fs::write(path, format!("#!/bin/sh\necho '{figures}'\n")).expect("there is room");
+    let all = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, all).expect("the file is ours");
+}
+
+#[test]
+fn comparison_fails_for_a_slow_mean_a_slow_row_and_more_cpu() {
+    let scratch = TempDir::new().expect("there is room");
+    let [base, new] = ["base", "new"].map(|name| scratch.path().join(name));
+    let compare = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compare");
+    stand_in(&base, [(0.5, 100.0); 4]);
+    let row = |rps| [(rps, 100.0), (0.52, 100.0), (0.52, 100.0), (0.52, 100.0)];
+    for (figures, limit) in [
+        ([(0.5, 100.0); 4], None),
+        ([(0.48, 104.0); 4], None),
+        (row(0.43), None),
+        (row(0.42), Some("throughput of chain at concurrency 1 fell by more than 15%")),
+        ([(0.47, 100.0); 4], Some("throughput fell by more than 5%")),
+        ([(0.5, 106.0); 4], Some("CPU for 1,000 requests grew by more than 5%")),
+    ] {
+        stand_in(&new, figures);
+        let output = Command::new(&compare).args([&base, &new]).output().expect("python3 runs");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(i32::from(limit.is_some())), "{printed}");
+        let broken: Vec<_> =
+            printed.lines().filter_map(|line| line.strip_prefix("too slow: ")).collect();
+        assert_eq!(broken, Vec::from_iter(limit), "{printed}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The message that answers a question of a task, as the commands send it.
+//! The message with which a command answers the question of a task.
 
 use faultline_client::Draft;
 use faultline_proto::{
@@ -8,13 +8,13 @@ use faultline_proto::{
 };
 use prost_types::Struct;
 
-/// Answers question `key` of the task, or the oldest if that is empty.
+/// Answers the question `key` of the task, or its oldest question if `key` is empty.
 pub(crate) fn draft(task: &str, key: &str, action: AnswerAction, parts: Vec<Part>) -> Draft {
     let record = answer::record(key, action);
-    // A message has to say something; a bare no says just that.
+    // A2A requires at least one part; a decline without text repeats the answer record.
     let parts = if parts.is_empty() { vec![answer::fields_part(record.clone())] } else { parts };
     let draft = Draft::new(parts).to_task(task).idempotent();
-    // Any A2A server understands a plain answer; only what is more needs words of our own.
+    // A plain answer is valid for every A2A server; only other answers need our metadata.
     if key.is_empty() && action == AnswerAction::Accept {
         return draft;
     }

@@ -1,4 +1,5 @@
-//! What the commands that call a gateway share: where it is, how to print, how a failure is told.
+//! The flags of commands that call a gateway, the client that they build, and the output of
+//! responses and failures.
 
 use std::{
     io::{self, Read, Write},
@@ -22,6 +23,7 @@ use crate::{
     service,
 };
 
+/// The flags of every command that calls a gateway.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Connect {
     /// The gateway to call; HOST:PORT alone is http.
@@ -32,10 +34,10 @@ pub(crate) struct Connect {
         default_value = "http://127.0.0.1:8080"
     )]
     gateway: String,
-    /// Who calls: a bearer token. Rather set the variable, where other users do not see it.
+    /// The bearer token of the caller. The variable is safer: other users can see flags.
     #[arg(long, value_name = "TOKEN", env = "FAULTLINE_TOKEN", hide_env_values = true)]
     token: Option<Token>,
-    /// PEM: the CA to trust instead of those that the system trusts.
+    /// The CA to trust in place of those that the system trusts, a PEM file.
     #[arg(long, value_name = "FILE", env = "FAULTLINE_CA")]
     ca: Option<PathBuf>,
     /// Print ProtoJSON: one object, or one a line where there are several. Failures are one
@@ -44,7 +46,7 @@ pub(crate) struct Connect {
     pub(crate) json: bool,
 }
 
-/// It is not shown, whoever prints the arguments.
+/// A bearer token; its `Debug` output is redacted.
 #[derive(Clone)]
 struct Token(String);
 
@@ -62,7 +64,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// A person rather waits for a mesh that restarts than reads that it did…
+/// A lost stream is reopened for up to 30 s, which outlasts a restart of the mesh…
 const RECONNECT: Reconnect = Reconnect {
     max: 8,
     backoff: Duration::from_millis(250),
@@ -70,7 +72,8 @@ const RECONNECT: Reconnect = Reconnect {
     poll: Some(Duration::from_secs(1)),
     patience: Duration::from_secs(30),
 };
-/// …but wants to know at once that none was started.
+/// …but a first call that cannot connect is repeated twice only, so that a missing mesh is
+/// reported at once.
 const RETRY: Retry = Retry {
     max: 2,
     backoff: Duration::from_millis(100),
@@ -78,12 +81,12 @@ const RETRY: Retry = Retry {
     patience: Duration::from_secs(30),
 };
 
-/// For a user whose gateway was not reached.
+/// The hint of a call that did not reach a gateway.
 const UNREACHED_HINT: &str =
     "start a mesh with `faultline up`, or name its gateway with --gateway URL";
 
 impl Connect {
-    /// Runs `work` with a client whose calls are one trace.
+    /// Runs `work` with a client whose calls belong to one trace.
     pub(crate) fn run<W>(&self, work: impl FnOnce(Client) -> W) -> anyhow::Result<Exit>
     where
         W: Future<Output = anyhow::Result<Exit>>,
@@ -96,7 +99,7 @@ impl Connect {
         })
     }
 
-    /// As it was named.
+    /// The gateway as the user named it.
     pub(crate) fn gateway(&self) -> &str {
         &self.gateway
     }
@@ -113,15 +116,15 @@ impl Connect {
         builder.direct()
     }
 
-    /// Tells what went wrong on stderr; its exit code.
+    /// Prints the failure of a call on stderr and returns its exit code.
     pub(crate) fn report_error(&self, error: Error, headline: &str) -> anyhow::Result<Exit> {
         let failure = Failure::from(error);
-        // Nobody answered at all, so nobody but the user can do something.
+        // Without any response, only the user can act.
         let unreached = failure.plane() == Plane::Transport && failure.origin.is_none();
         self.report_failure(&failure, headline, unreached.then_some(UNREACHED_HINT))
     }
 
-    /// The same, with a hint about commands beside the advice.
+    /// Prints a failure on stderr, with a hint about commands beside the advice.
     pub(crate) fn report_failure(
         &self,
         failure: &Failure,
@@ -150,7 +153,7 @@ impl Connect {
         Ok(Exit::of_failure(failure))
     }
 
-    /// Prints an answer: the message itself, or what people read instead.
+    /// Prints a response on stdout: ProtoJSON with `--json`, otherwise the text of `for_people`.
     pub(crate) fn print<M: ProtoJson>(
         &self,
         message: &M,
@@ -167,7 +170,7 @@ impl Connect {
     }
 }
 
-/// The text itself, or what stdin has when it is `-`.
+/// The text itself, or the contents of stdin if the text is `-`.
 pub(crate) fn text_or_stdin(text: String) -> anyhow::Result<String> {
     if text != "-" {
         return Ok(text);

@@ -1,9 +1,10 @@
-//! Following a task on behalf of a person or a script: artifacts to stdout, the live line, and at
-//! the end the failure, the question or nothing. On a terminal a question is answered right there.
+//! Follows the event stream of a task for a person or a script: artifacts go to stdout, the live
+//! line and the final failure or question to stderr. On a terminal the question is answered in
+//! place.
 //!
-//! A terminal is shown artifacts as they come. A pipe or a file gets them when the task has ended
-//! or asks, as the store has them: a lost attempt is undone to its last checkpoint, and bytes that
-//! were written to a pipe cannot be taken back.
+//! A terminal receives artifacts as they arrive. A pipe or a file receives the stored artifacts
+//! once the task has ended or asks: a lost attempt is rolled back to its last checkpoint, and bytes
+//! in a pipe cannot be taken back.
 
 use std::{
     io::{self, IsTerminal, Stdout, Write},
@@ -40,16 +41,17 @@ use crate::{
     },
 };
 
-/// What is to be followed.
+/// The options of one follow.
 pub(crate) struct FollowOptions<'a> {
-    /// The message that answers a question: until the task has it, its question is the old one.
+    /// The id of the message that answers a question. Until the task's history has this message,
+    /// the question of the task is the answered one.
     pub(crate) answer: Option<String>,
-    /// What is said of a call that fails.
+    /// The first words of a failed call's report.
     pub(crate) headline: &'a str,
 }
 
-/// Opens the stream with `open` and follows it until the task ends, or asks and nobody is there to
-/// answer.
+/// Opens the stream with `open` and follows it until the task ends, or asks a question that no one
+/// at this terminal answers.
 pub(crate) async fn follow(
     connect: &Connect,
     client: &Client,
@@ -81,34 +83,34 @@ pub(crate) async fn follow(
     Ok(followed.exit)
 }
 
-/// How long a pipe waits for the stored task. Without it nothing is printed: what the events told
-/// may have been undone.
+/// Timeout for reading the stored task on a pipe. If it passes, no artifact is printed: a rollback
+/// may have revoked the artifacts of the events.
 const STORED_TASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether artifacts are held back until they can no longer be taken back.
+/// Whether artifacts are held back until they are final.
 fn holds_artifacts() -> bool {
     !io::stdout().is_terminal()
 }
 
-/// The task as it is stored, if it can be read soon.
+/// The stored task, if it can be read in time.
 async fn read_stored_task(client: &Client, id: &str) -> Option<Task> {
     tokio::time::timeout(STORED_TASK_TIMEOUT, client.task(id)).await.ok()?.ok()
 }
 
-/// Prints what was held back of a task whose question is left open, or that was cancelled.
+/// Prints the artifacts that were held back, for a task with an open question or a cancelled task.
 async fn print_held_artifacts(client: &Client, id: String) -> anyhow::Result<()> {
     let mut session = FollowSession::new(false, None, Some(id))?;
     session.release(client).await?;
     Ok(session.close()?)
 }
 
-/// How long after the first Ctrl-C a second one cancels the task.
+/// A second Ctrl-C within this time after the first one cancels the task.
 const SECOND_INTERRUPT_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a person makes of a question.
+/// A person's reaction to a question.
 enum TypedAnswer {
     Answer(Vec<Part>),
-    /// The task waits on: an empty line, Ctrl-D, or Ctrl-C once.
+    /// An empty line, Ctrl-D or one Ctrl-C: the task continues to wait.
     Nothing,
     /// Ctrl-C twice.
     Cancel,
@@ -117,7 +119,7 @@ enum TypedAnswer {
 async fn read_answer(question: Interrupt) -> anyhow::Result<TypedAnswer> {
     let mut interrupts = signal(SignalKind::interrupt())?;
     let (typed, reading) = oneshot::channel();
-    // A thread of its own: it may wait for a line for ever, and nobody waits for it.
+    // A separate thread: the read may block for ever, and the runtime must not wait for it.
     std::thread::spawn(move || {
         let filled = question_form::ask(&question, &mut io::stdin().lock(), &mut io::stderr());
         let _ = typed.send(filled);
@@ -145,18 +147,19 @@ async fn cancel(connect: &Connect, client: &Client, task: &str) -> anyhow::Resul
     }
 }
 
-/// Whether somebody sits there who sees a question and can type.
+/// Whether a person at a terminal can see a question and type an answer.
 fn is_attended() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// How following ended.
+/// The outcome of following one stream.
 struct FollowOutcome {
     exit: Exit,
-    /// What it asks, where somebody can answer.
+    /// The question, if a person at this terminal can answer it.
     open_question: Option<OpenQuestion>,
 }
 
+/// The question of a task that waits.
 struct OpenQuestion {
     task: String,
     question: Interrupt,
@@ -202,40 +205,41 @@ async fn follow_once(
             }
         }
     }
-    // A question that is answered right here is not the end yet.
+    // A question that is answered at this terminal does not end the output.
     if !session.has_message && !session.is_asking() {
         session.release(client).await?;
     }
     session.conclude()
 }
 
-/// What became of the artifacts that were held back.
+/// The state of the artifacts that were held back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Released {
-    /// They are printed, or nothing was held back.
+    /// Printed, or none were held back.
     All,
-    /// The stored task could not be read.
+    /// Not printed: the stored task could not be read.
     Unread,
-    /// The person did not wait for it.
+    /// Not printed: Ctrl-C interrupted the read of the stored task.
     Interrupted,
 }
 
-/// What was seen of the task, and where it is shown.
+/// The state of following one stream: the latest status of the task, the output, and the signals.
+/// One call of `follow_once` owns it and updates it with every event.
 struct FollowSession {
     json: bool,
-    /// Artifacts are printed when the task has ended or asks, not as they come.
+    /// Artifacts are printed when the task has ended or asks, not as they arrive.
     holds: bool,
     printer: ArtifactPrinter<Stdout>,
     progress: Progress,
     ticks: Interval,
     interrupts: Signal,
-    /// The task that is answered, before its first event.
+    /// The id of the task that is answered; `task_id` is empty until its first event.
     answered: Option<String>,
     task_id: String,
     status: TaskStatus,
     metadata: Option<Struct>,
     answer: Option<String>,
-    /// With a bare message, after which there is nothing.
+    /// The response was a message without a task, which ends the stream.
     has_message: bool,
     released: Released,
 }
@@ -259,7 +263,7 @@ impl FollowSession {
         })
     }
 
-    /// The result of `work`, with the live line kept alive meanwhile. None: the person left.
+    /// The result of `work`, while the live line is updated. `None`: Ctrl-C.
     async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(work);
         loop {
@@ -277,7 +281,7 @@ impl FollowSession {
         self.has_message || is_final(state) || is_waiting(state)
     }
 
-    /// It asks, and somebody sits there who can answer.
+    /// The task asks, and a person at this terminal can answer.
     fn is_asking(&self) -> bool {
         is_waiting(self.status.state()) && !self.json && is_attended()
     }
@@ -324,14 +328,14 @@ impl FollowSession {
         Ok(())
     }
 
-    /// The task, as far as it is known.
+    /// The id of the task, if it is known.
     fn task(&self) -> Option<&str> {
         let followed = Some(self.task_id.as_str()).filter(|id| !id.is_empty());
         followed.or(self.answered.as_deref())
     }
 
-    /// Prints what was held back, as the store has it. If the store cannot be read, nothing is
-    /// printed, and stderr says so.
+    /// Prints the artifacts that were held back from the stored task. If it cannot be read, a note
+    /// on stderr is printed instead.
     async fn release(&mut self, client: &Client) -> io::Result<()> {
         let Some(id) = self.task().map(str::to_owned).filter(|_| self.holds) else { return Ok(()) };
         self.holds = false;
@@ -343,7 +347,7 @@ impl FollowSession {
         self.progress.clear();
         let id = line(&id);
         self.print_to_stderr(&format!(
-            "Its artifacts are not printed: the read_stored_task task was not read. Read it with: faultline \
+            "Its artifacts are not printed: the stored task was not read. Read it with: faultline \
              get {id}\n"
         ))
     }
@@ -367,12 +371,12 @@ impl FollowSession {
         self.progress.set(self.status.state(), &said);
     }
 
-    /// How it ended, told to whom it concerns.
+    /// Prints the final state and returns the outcome.
     fn conclude(mut self) -> anyhow::Result<FollowOutcome> {
         let state = self.status.state();
         let style = Style::stderr();
         let failure = failure_of(&self.status, self.metadata.as_ref());
-        // An agent that made nothing may still have said something: that is its answer.
+        // Without artifacts, the final status message is the result.
         let is_whole = self.released == Released::All;
         if state == TaskState::Completed && self.printer.is_empty() && is_whole {
             let said = self.status.message.as_ref().map(text_of).unwrap_or_default();
@@ -398,7 +402,7 @@ impl FollowSession {
         let open_question = open_question.then_some(OpenQuestion { task: self.task_id, question });
         let exit = match (self.released, exit::of_state(state)) {
             (Released::Interrupted, _) => Exit::INTERRUPTED,
-            // A script must not take nothing for the output.
+            // A script must not take the missing output for an empty result.
             (Released::Unread, Exit::OK) => Exit::UNAVAILABLE,
             (_, exit) => exit,
         };
@@ -416,18 +420,18 @@ impl FollowSession {
             return connect.report_error(error, headline);
         }
         let id = line(&self.task_id);
-        let headline = format!("task {id} is out of sight");
-        let hint = format!("the task may go on: faultline watch {id}");
+        let headline = format!("the stream of task {id} was lost");
+        let hint = format!("the task may continue: faultline watch {id}");
         connect.report_failure(&as_unknown_outcome(error.into()), &headline, Some(&hint))
     }
 
-    /// Ctrl-C ends the following, not the task.
+    /// Ctrl-C ends the command; the task continues.
     fn end_by_interrupt(mut self) -> anyhow::Result<Exit> {
         self.close()?;
         if let Some(id) = self.task() {
             let id = line(id);
             let next = format!("  watch   faultline watch {id}\n  cancel  faultline cancel {id}\n");
-            self.print_to_stderr(&format!("The task goes on.\n{next}"))?;
+            self.print_to_stderr(&format!("The task continues.\n{next}"))?;
         }
         Ok(Exit::INTERRUPTED)
     }
@@ -437,14 +441,14 @@ impl FollowSession {
         self.printer.finish()
     }
 
-    /// To stderr, for people: a program has read the same in the events.
+    /// Text for people on stderr. With `--json` the events contain the same information.
     fn print_to_stderr(&self, text: &str) -> io::Result<()> {
         if self.json { Ok(()) } else { io::stderr().write_all(text.as_bytes()) }
     }
 }
 
-/// The failure of a stream whose task is known. To repeat the call would start the work a second
-/// time, so it is not one of those for which the advice is to send again.
+/// The failure of a stream whose task is known. A repeated send would start a second task, so a
+/// retryable failure becomes one whose advice is to look up the task.
 fn as_unknown_outcome(failure: Failure) -> Failure {
     if failure.may_retry() && failure.row() != &reason::RECONNECT_EXHAUSTED {
         Failure::new(&reason::RECONNECT_EXHAUSTED).because(failure.public_message.clone())
@@ -460,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_after_a_lost_stream_is_to_look_for_the_task() {
+    fn advice_after_a_lost_stream_is_to_look_up_the_task() {
         for row in [&reason::UNAVAILABLE, &reason::OVERLOADED, &reason::RECONNECT_EXHAUSTED] {
             let failure = as_unknown_outcome(Failure::new(row));
             let text = advise(&failure, Reader::Caller).text;

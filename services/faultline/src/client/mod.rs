@@ -1,5 +1,5 @@
-//! The commands that call a gateway, as far as they are alike: the connection and its flags,
-//! following a task, asking a person for an answer, and the message that answers a question.
+//! The parts that all commands calling a gateway share: the connection with its flags, following a
+//! task, prompting a person for an answer, and the message that answers a question.
 //!
 //! May use: exit, task_tree, service and output.
 

@@ -1,5 +1,6 @@
-//! Asking a person on a terminal: one line for a plain question, field after field for one with a
-//! schema, and again whatever is wrong. It reads lines and writes prompts, and sends nothing.
+//! A form on a terminal: one line for a plain question, one prompt per field for a question with a
+//! schema; an invalid value is asked for again. Reads lines and writes prompts; must not call the
+//! mesh.
 
 use std::io::{self, BufRead, Write};
 
@@ -13,7 +14,8 @@ use prost_types::{Struct, Value, value};
 
 use crate::output::text::line;
 
-/// What was typed, as the parts of an answer. `None`: nothing was, so the task waits on.
+/// Prompts for an answer and returns its parts. `None`: the person typed nothing, so the task
+/// continues to wait.
 pub(crate) fn ask(
     question: &Interrupt,
     input: &mut impl BufRead,
@@ -40,10 +42,11 @@ pub(crate) fn ask(
     Ok(Some(vec![answer::fields_part(fields)]))
 }
 
+/// The input for one field.
 enum FieldInput {
     Value(Value),
     Skipped,
-    /// The person is gone.
+    /// End of input.
     InputEnded,
 }
 
@@ -62,7 +65,7 @@ fn ask_field(
     loop {
         let Some(typed) = read(input, output, &prompt)? else { return Ok(FieldInput::InputEnded) };
         let value = match typed.as_str() {
-            // Nobody approves by accident.
+            // An empty line never approves.
             "" if field.kind == Kind::YesNo && approves => field.parse("no"),
             "" if field.default.is_some() || !field.required => return Ok(FieldInput::Skipped),
             typed => read_value(field, typed),
@@ -76,7 +79,7 @@ fn ask_field(
     }
 }
 
-/// What is asked for, what it may be, and what it is if nothing is typed.
+/// The prompt of a field: its label, the permitted values and the default.
 fn prompt(field: &Field) -> String {
     let mut prompt = line(field.label());
     if !field.description.is_empty() {
@@ -121,7 +124,7 @@ fn display(value: &Value) -> String {
     }
 }
 
-/// Options may be chosen by their number.
+/// Parses the typed text. An option may be chosen by its number.
 fn read_value(field: &Field, typed: &str) -> Value {
     match &field.kind {
         Kind::Choice(options) => field.parse(numbered(options, typed)),
@@ -141,7 +144,7 @@ fn numbered<'a>(options: &'a [Choice], typed: &'a str) -> &'a str {
     at.and_then(|at| options.get(at)).map_or(typed, |option| &option.value)
 }
 
-/// One line without its end; `None`: there is no more.
+/// One line without its line break; `None`: end of input.
 fn read(
     input: &mut impl BufRead,
     output: &mut impl Write,
@@ -166,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// What is sent, as JSON, and everything that was written, for what is typed.
+    /// The JSON of the answer and the written output for these typed lines.
     fn typed(question: &str, lines: &str) -> (Option<String>, String) {
         let question: Interrupt = json::from_str(question).unwrap();
         let mut output = Vec::new();
@@ -182,14 +185,14 @@ mod tests {
         "properties":{"approved":{"type":"boolean"}},"required":["approved"]}}"#;
 
     #[test]
-    fn a_plain_question_takes_a_line_and_nothing_is_no_answer() {
+    fn plain_question_takes_one_line_and_an_empty_line_is_no_answer() {
         assert_eq!(typed("{}", "Ada\n"), (Some(r#"{"text":"Ada"}"#.into()), "> ".into()));
         assert_eq!(typed("{}", "\n").0, None);
         assert_eq!(typed("{}", "").0, None);
     }
 
     #[test]
-    fn an_approval_is_no_unless_somebody_says_yes() {
+    fn approval_defaults_to_no() {
         let sent = |yes: bool| Some(format!(r#"{{"data":{{"approved":{yes}}}}}"#));
         assert_eq!(typed(APPROVAL, "y\n"), (sent(true), "approved [y/N]: ".into()));
         assert_eq!(typed(APPROVAL, "\n").0, sent(false));
@@ -197,11 +200,11 @@ mod tests {
         let (parts, shown) = typed(APPROVAL, "perhaps\nyes\n");
         assert_eq!(parts, sent(true));
         assert!(shown.contains("  approved must be yes or no\n"), "{shown}");
-        assert_eq!(typed(APPROVAL, "").0, None, "nobody is there");
+        assert_eq!(typed(APPROVAL, "").0, None, "end of input");
     }
 
     #[test]
-    fn a_form_asks_field_by_field_and_again_what_is_wrong() {
+    fn form_asks_field_by_field_and_repeats_invalid_fields() {
         let form = r#"{"kind":"KIND_INPUT","schema":{"type":"object","properties":{
             "colour":{"type":"string","oneOf":[
                 {"const":"r","title":"Red"},{"const":"g","title":"Green"}]},
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_given_elsewhere_and_only_confirmed_here() {
+    fn auth_url_question_only_asks_for_confirmation() {
         let auth = r#"{"kind":"KIND_AUTH_URL","url":"https://login.example"}"#;
         let (parts, shown) = typed(auth, "\n");
         assert_eq!(parts.as_deref(), Some(r#"{"text":"done"}"#));
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stranger_wrote_cannot_move_the_cursor() {
+    fn control_characters_of_a_question_are_not_printed() {
         let evil = r#"{"schema":{"type":"object","required":["x"],"properties":{"x":
             {"type":"string","enum":["a\u001b[2J"],"title":"t\u001b[1A"}}}}"#;
         let (_, shown) = typed(evil, "1\n");

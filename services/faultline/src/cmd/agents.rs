@@ -1,4 +1,4 @@
-//! `faultline agents`: what operators do to the agents that a mesh knows.
+//! `faultline agents`: operations on the list of agents that a mesh knows.
 
 use faultline_proto::v1::{RemoveAgentRequest, RemoveAgentResponse};
 

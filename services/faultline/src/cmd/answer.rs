@@ -1,4 +1,4 @@
-//! `faultline answer`: gives a waiting task what it asked for and follows it on.
+//! `faultline answer`: answers the question of a task that waits, then follows the task.
 
 use anyhow::Context;
 use faultline_proto::{
@@ -24,7 +24,7 @@ Examples:
   faultline answer 0199a1b2-… --question deploy --decline
   faultline answer 0199a1b2-… --data '{\"host\": \"localhost\", \"port\": 8080}'";
 
-/// Answer the question of a task that waits, and follow it on.
+/// Answer the question of a task that waits, then follow the task.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -36,16 +36,17 @@ pub(crate) struct Args {
         required_unless_present_any = ["data", "decline", "dismiss"]
     )]
     text: Option<String>,
-    /// Which of several questions; without it, the oldest. `faultline get TASK` lists them.
+    /// The key of the question, if there are several; without it, the oldest is answered.
+    /// `faultline get TASK` lists the keys.
     #[arg(long, value_name = "KEY", default_value = "")]
     question: String,
     /// The answer field by field, as a JSON object.
     #[arg(long, value_name = "JSON", conflicts_with = "text")]
     data: Option<String>,
-    /// Say no. TEXT may say why.
+    /// Decline; TEXT may give the reason.
     #[arg(long, conflicts_with_all = ["data", "dismiss"])]
     decline: bool,
-    /// Say neither yes nor no: the agent goes on without an answer.
+    /// Dismiss the question: the agent continues without an answer.
     #[arg(long, conflicts_with = "data")]
     dismiss: bool,
     #[command(flatten)]
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_text_or_fields_or_a_no() {
+    fn answer_is_text_fields_or_a_decline() {
         let text = parse(&["t", "-5 degrees"]).unwrap();
         assert_eq!((text.text.as_deref(), text.decline), (Some("-5 degrees"), false));
         let no = parse(&["t", "--question", "deploy", "--decline"]).unwrap();
@@ -110,7 +111,7 @@ mod tests {
         let data = parse(&["t", "--data", r#"{"port": 80}"#]).unwrap().data.unwrap();
         assert_eq!(read_fields(&data).unwrap().fields.len(), 1);
         for wrong in [&["t"][..], &["t", "x", "--data", "{}"], &["t", "--decline", "--dismiss"]] {
-            parse(wrong).expect_err("it says nothing, or two things at once");
+            parse(wrong).expect_err("no answer, or two contradicting answers");
         }
         assert!(read_fields("[1]").is_err());
     }

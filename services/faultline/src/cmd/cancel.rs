@@ -1,4 +1,4 @@
-//! `faultline cancel`: asks a task to stop.
+//! `faultline cancel`: cancels a task.
 
 use faultline_proto::failure::state_word;
 
@@ -8,7 +8,7 @@ const EXAMPLES: &str = "\
 Examples:
   faultline cancel 0199a1b2-…";
 
-/// Cancel a task: its agent is told to stop.
+/// Cancel a task and every task that it delegated: their agents receive a stop.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

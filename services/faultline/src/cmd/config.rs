@@ -1,5 +1,5 @@
-//! `faultline config`: what is in force, after every layer. Also the flag that all commands with a
-//! configuration share.
+//! `faultline config`: prints the effective configuration, after every layer. Also the flag that
+//! all commands with a configuration share.
 
 use std::{
     io::{self, Write},
@@ -16,16 +16,17 @@ Examples:
   FAULTLINE_WORKER__SLOTS=8 faultline config --json | jq .worker.slots
 
 A key is looked up in this order: its flag, FAULTLINE_SECTION__KEY in the environment, the
-configuration file, its default. `faultline up` has defaults of its own: a store below its
---data directory, echo as the default agent, and, while only this machine can reach the mesh,
-webhooks on it and operators that act. Secrets are not printed.";
+configuration file, its default. `faultline up` has its own defaults: a store in its --data
+directory, echo as the default agent, and, while only this machine can reach the mesh, webhooks
+to private addresses and operators that act. Secrets are not printed. Every key is described in
+docs/configuration.md.";
 
 const HEAD: &str = "\
-# The configuration of faultline in force. Every key may also be set in the environment, as
+# The effective configuration of faultline. Every key may also be set in the environment, as
 # FAULTLINE_ and section and key joined by two underscores: FAULTLINE_GATEWAY__PUBLIC_URL.
 ";
 
-/// Where configuration is read from.
+/// The flag for the configuration file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConfigSource {
     /// The configuration file [default: faultline.toml, if there is one].
@@ -39,7 +40,7 @@ impl ConfigSource {
     }
 }
 
-/// Print the configuration in force.
+/// Print the effective configuration: defaults, file and environment.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

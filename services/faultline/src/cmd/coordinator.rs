@@ -1,4 +1,4 @@
-//! `faultline coordinator`: the role that owns every task, alone in its process.
+//! `faultline coordinator`: runs a coordinator, which owns tasks, as a process of its own.
 
 use std::net::SocketAddr;
 
@@ -25,19 +25,19 @@ Examples:
     faultline coordinator --listen 0.0.0.0:8081 --tls-cert cert.pem --tls-key key.pem
 
 Callers present a token. On loopback with SQLite it is generated at the first start, in mesh.token
-of the data directory; elsewhere it is configured by its digest: printf %s TOKEN | sha256sum.
-Prints `ready HOST:PORT` on stdout once it serves. Ends with 70 if something in it broke, or if it
-had to be cut off while it left.";
+of the data directory; otherwise it is configured by its digest: printf %s TOKEN | sha256sum.
+Prints `ready HOST:PORT` on stdout once it serves. Exits with 70 after an internal error, or if
+the drain timeout passes before its work has ended.";
 
 /// Run a coordinator: it owns every task; gateways and workers attach to it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where gateways and workers attach; port 0 takes any free one [default: 127.0.0.1:8081].
+    /// The address for gateways and workers; port 0 takes any free one [default: 127.0.0.1:8081].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Where tasks are kept: sqlite:PATH, or postgres://USER@HOST/DATABASE, which several
-    /// coordinators may share; better in FAULTLINE_COORDINATOR__STORE if there is a password in it
+    /// The store of tasks: sqlite:PATH, or postgres://USER@HOST/DATABASE, which several
+    /// coordinators may share; a URL with a password belongs in FAULTLINE_COORDINATOR__STORE
     /// [default: sqlite:faultline.db].
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     admin: service::AdminFlag,
     #[command(flatten)]
     tls_files: service::TlsFlags,
-    /// Refused, with an explanation: the port always asks for a credential.
+    /// Rejected with an explanation: the port always requires a credential.
     #[arg(long, hide = true)]
     insecure: bool,
     #[command(flatten)]
@@ -69,7 +69,7 @@ impl Args {
         let process = Process::new("faultline-coordinator", config.log, admin, env);
         coordinator.metrics = process.metrics();
         service::serve(self.threads.count(), process, async |drain, probes| {
-            // A store that does not answer is not to keep it from leaving.
+            // A store that does not answer must not block the drain.
             let service = tokio::select! {
                 bound = coordinator.bind() => bound.context(CannotStart("coordinator"))?,
                 () = drain.signalled() => return Ok(()),

@@ -1,4 +1,4 @@
-//! `faultline explain`: what a reason means, or what happened to a task.
+//! `faultline explain`: the meaning of a reason, or the history of a task and its subtasks.
 
 use std::{
     io::{self, Write},
@@ -62,7 +62,7 @@ impl Args {
     }
 }
 
-/// What a task that delegated came to depends on others; any other is told by itself.
+/// A task with subtasks as a tree, any other task as its own history.
 pub(crate) fn render_explanation(found: &TaskTree, style: Style) -> String {
     if found.subtasks.is_empty() {
         task::history(&found.task, style)

@@ -1,4 +1,4 @@
-//! `faultline failures`: what fails most, and where it comes from.
+//! `faultline failures`: the most frequent failures by root reason and origin.
 
 use std::{
     io::{IsTerminal, stdout},
@@ -14,7 +14,7 @@ use crate::{
     output::failures,
 };
 
-/// Parts of the line over time.
+/// Buckets of the sparkline.
 const BUCKETS: u64 = 60;
 
 const EXAMPLES: &str = "\
@@ -30,7 +30,7 @@ shown. `faultline list --all --reason REASON --origin AGENT` lists the tasks of 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How far back, such as 90s, 15m, 6h or 2d.
+    /// The time window, such as 90s, 15m, 6h or 2d.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = since::parse)]
     since: Duration,
     #[command(flatten)]
@@ -46,7 +46,7 @@ impl Args {
                 FailuresRequest { from, bucket_ms: since::bucket_ms(self.since, BUCKETS) };
             let found: FailuresResponse = match client.mesh("Failures", &request).await {
                 Ok(found) => found,
-                Err(error) => return connect.report_error(error, "failures cannot be told"),
+                Err(error) => return connect.report_error(error, "failures cannot be read"),
             };
             let for_people = stdout().is_terminal();
             let columns = terminal::size().0;

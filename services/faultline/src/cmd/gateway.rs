@@ -1,4 +1,4 @@
-//! `faultline gateway`: the role that clients see, alone in its process.
+//! `faultline gateway`: runs a gateway, which serves A2A over HTTP, as a process of its own.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -24,28 +24,28 @@ Examples:
     faultline gateway --listen 0.0.0.0:8080 --public-url https://agents.example.org
 
 A token is configured by its digest: printf %s TOKEN | sha256sum.
-Prints `ready http://HOST:PORT` on stdout, or https, once it answers, which takes a coordinator.
-Ends with 70 if it had to be cut off while it left.";
+Prints `ready http://HOST:PORT` on stdout, or https, once it has reached a coordinator and answers.
+Exits with 70 if the drain timeout passes before its requests have ended.";
 
-/// Run a gateway: A2A over HTTP for clients. It keeps nothing, so run as many as you like.
+/// Run a gateway: A2A over HTTP for clients. It is stateless, so any number may run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where clients connect; port 0 takes any free one [default: 127.0.0.1:8080].
+    /// The address for clients; port 0 takes any free one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// The coordinators, with commas between them; a name stands for all it resolves to [default:
+    /// The coordinators, separated by commas; a name stands for every address it resolves to [default:
     /// http://127.0.0.1:8081].
     #[arg(long, value_name = "URLS")]
     coordinator: Option<String>,
-    /// What clients call this gateway, for agent cards [default: the address it listens on].
+    /// The URL at which clients reach this gateway, for agent cards [default: its address].
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     #[command(flatten)]
     admin: service::AdminFlag,
     #[command(flatten)]
     tls_files: service::TlsFlags,
-    /// Serve other machines without asking anybody for a token.
+    /// Serve callers on other machines without requiring a token.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `faultline get`: one task as it stands.
+//! `faultline get`: the current state of one task.
 
 use crate::{client::connect::Connect, exit::Exit, output::task};
 

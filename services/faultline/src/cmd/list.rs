@@ -15,7 +15,7 @@ use faultline_proto::{
 use crate::{client::connect::Connect, cmd::since, exit::Exit, output::task};
 
 const PAGE_MAX: usize = 100;
-/// Of everybody's tasks.
+/// Page size for the tasks of all callers.
 const VIEW_PAGE_MAX: usize = faultline_chassis::limits::VIEW_PAGE_MAX;
 
 const EXAMPLES: &str = "\
@@ -25,7 +25,7 @@ Examples:
   faultline list --all --reason RATE_LIMITED --since 1h
   faultline list --json | jq '.tasks[].id'";
 
-/// List tasks, the latest change first: one's own, or with --all everybody's, for operators.
+/// List tasks, the latest change first: those of the caller, or with --all those of all callers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -39,13 +39,13 @@ pub(crate) struct Args {
     /// input-required, rejected or auth-required.
     #[arg(long, value_parser = state)]
     state: Option<TaskState>,
-    /// Everybody's tasks, which takes the scope `operate`.
+    /// The tasks of all callers; requires the scope `operate`.
     #[arg(long)]
     all: bool,
-    /// Only tasks that ended by a failure with this root reason.
+    /// Only tasks that ended with a failure of this root reason.
     #[arg(long, value_name = "REASON", requires = "all")]
     reason: Option<String>,
-    /// Only tasks that ended by a failure of this agent.
+    /// Only tasks that ended with a failure that originated in this agent.
     #[arg(long, value_name = "NAME", requires = "all")]
     origin: Option<String>,
     /// Only tasks of this principal.
@@ -54,10 +54,10 @@ pub(crate) struct Args {
     /// Only tasks that no other task delegated.
     #[arg(long, requires = "all")]
     roots: bool,
-    /// Only tasks that changed in so long, such as 90s, 15m, 6h or 2d.
+    /// Only tasks that changed within this time, such as 90s, 15m, 6h or 2d.
     #[arg(long, value_name = "TIME", requires = "all", value_parser = since::parse)]
     since: Option<Duration>,
-    /// At most so many tasks.
+    /// The maximum number of tasks.
     #[arg(long, value_name = "N", default_value_t = 50,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
@@ -80,7 +80,7 @@ impl Args {
         let connect = self.connect.clone();
         connect.run(async |client| {
             if self.all {
-                return self.everybodys(&client).await;
+                return self.run_for_all_callers(&client).await;
             }
             let list = match self.pages(&client).await {
                 Ok(list) => list,
@@ -101,7 +101,7 @@ impl Args {
         })
     }
 
-    async fn everybodys(&self, client: &Client) -> anyhow::Result<Exit> {
+    async fn run_for_all_callers(&self, client: &Client) -> anyhow::Result<Exit> {
         let list = match self.view_pages(client).await {
             Ok(list) => list,
             Err(error) => return self.connect.report_error(error, "list failed"),
@@ -144,7 +144,7 @@ impl Args {
         }
     }
 
-    /// As many pages as the limit needs, as one.
+    /// Reads pages up to the limit and joins them.
     async fn pages(&self, client: &Client) -> Result<ListTasksResponse, Error> {
         let limit = self.limit as usize;
         let mut request = ListTasksRequest {
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_named_as_it_is_printed() {
+    fn state_is_parsed_from_its_printed_name() {
         assert_eq!(state("input-required"), Ok(TaskState::InputRequired));
         assert_eq!(state("FAILED"), Ok(TaskState::Failed));
         assert_eq!(state("auth_required"), Ok(TaskState::AuthRequired));

@@ -1,4 +1,5 @@
-//! The commands, one file each. A command parses its flags, does its work and says how it ended.
+//! The commands of the command line, one file each. A command parses its flags, runs, and returns
+//! its exit code.
 //!
 //! May use: every other folder but testing.
 

@@ -1,5 +1,5 @@
-//! The terminal while a whole-screen command has it: keys one by one, a screen of its own, and
-//! everything as it was before when that is over, however it ends.
+//! The terminal in raw mode with the alternate screen, for a full-screen command: single keys,
+//! frames, and the restoration of the previous mode on drop.
 
 use std::{
     io::{self, Read, Write, stdin, stdout},
@@ -9,17 +9,17 @@ use std::{
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 
-/// Where there is no terminal to ask.
+/// The size without a terminal.
 const COLUMNS: usize = 100;
 const ROWS: usize = 40;
-/// Keys that wait; whoever types faster loses some.
+/// Bound on keys that wait to be handled; further keys are dropped.
 const KEYS_MAX: usize = 64;
 
-/// Another screen, no cursor, no wrapping of what is too long.
+/// Alternate screen, no cursor, no line wrapping.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// Columns and rows.
+/// The columns and rows of the terminal.
 pub(crate) fn size() -> (usize, usize) {
     match tcgetwinsize(stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -29,6 +29,7 @@ pub(crate) fn size() -> (usize, usize) {
     }
 }
 
+/// The terminal in raw mode; a drop restores the previous mode.
 pub(crate) struct Terminal {
     before: Termios,
 }
@@ -44,12 +45,12 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Shows these lines, as many as the screen has, in one go.
+    /// Draws these lines in one write, as many as the screen has rows.
     pub(crate) fn show(&self, lines: &[String]) -> io::Result<()> {
-        // The first and the last tell terminals that know it to draw all of it at once.
+        // Synchronized update: terminals that support it draw the frame at once.
         let mut frame = String::from("\x1b[?2026h\x1b[H");
         for (at, line) in lines.iter().enumerate() {
-            // What was there goes first: behind a full line the cursor still stands on its end.
+            // The old line is erased first: after a full line the cursor is still on its last cell.
             frame.push_str(if at == 0 { "\x1b[K" } else { "\r\n\x1b[K" });
             frame.push_str(line);
         }
@@ -60,7 +61,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Nobody is left to tell that it cannot be put back.
+        // An error cannot be reported on a terminal that is gone.
         let _ = write(LEAVE);
         let _ = tcsetattr(stdin(), OptionalActions::Now, &self.before);
     }
@@ -77,12 +78,12 @@ pub(crate) enum Key {
     Up,
     Down,
     Enter,
-    /// Out of what is shown, or out altogether.
+    /// Closes the text in front, or ends the command.
     Back,
     Quit,
 }
 
-/// What is typed from now on. The thread that reads ends with the process.
+/// The keys typed from now on. The thread that reads them ends with the process.
 pub(crate) fn keys() -> mpsc::Receiver<Key> {
     let (sender, keys) = mpsc::channel(KEYS_MAX);
     thread::spawn(move || {
@@ -100,14 +101,14 @@ pub(crate) fn keys() -> mpsc::Receiver<Key> {
     keys
 }
 
-/// The keys in what a terminal sent together.
+/// The keys in bytes that a terminal sent together.
 fn read(mut bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let Some((first, rest)) = bytes.split_first() {
         let (key, left) = match (first, rest) {
             (0x1b, [b'[' | b'O', b'A', left @ ..]) => (Some(Key::Up), left),
             (0x1b, [b'[' | b'O', b'B', left @ ..]) => (Some(Key::Down), left),
-            // Some other key that sends several bytes: none of ours.
+            // Another key with an escape sequence, which has no meaning here.
             (0x1b, [b'[' | b'O', left @ ..]) => {
                 let end = left.iter().position(|b| (0x40..=0x7e).contains(b));
                 (None, end.map_or(&[][..], |end| &left[end + 1..]))
@@ -131,11 +132,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_known_by_their_bytes() {
+    fn keys_are_parsed_from_their_bytes() {
         use Key::{Back, Down, Enter, Quit, Up};
         assert_eq!(read(b"jk\x1b[A\x1b[B\x1bOA\rq"), [Down, Up, Up, Down, Up, Enter, Quit]);
         assert_eq!(read(b"\x1b"), [Back]);
         assert_eq!(read(b"\x03"), [Quit]);
-        assert_eq!(read(b"x\x1b[5~\x1b[1;5Cj\x1b["), [Down], "others say nothing");
+        assert_eq!(read(b"x\x1b[5~\x1b[1;5Cj\x1b["), [Down], "other keys are ignored");
     }
 }

@@ -1,4 +1,4 @@
-//! `faultline top`: the mesh live in the terminal, asked for each second.
+//! `faultline top`: a live view of the mesh in the terminal, refreshed every second.
 
 use std::{
     io::{self, IsTerminal, Write, stdin, stdout},
@@ -36,11 +36,11 @@ use crate::{
 };
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-/// A mesh that takes longer is told to be silent.
+/// Timeout for one refresh; after it the view reports that the mesh does not answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of what agents do, by the second; the second of now is one more.
+/// The window of agent activity, in buckets of a second; the current second is one more bucket.
 const ACTIVITY_WINDOW: Duration = Duration::from_secs(60);
-/// Parts of the line over time of each failure.
+/// Buckets of the sparkline of each failure.
 const BUCKETS: u64 = 60;
 const SCREEN_KEYS: &str = "q quit   j/k select   enter explain the last task of a failure";
 const PAGER_KEYS: &str = "q back   j/k scroll";
@@ -49,7 +49,7 @@ const EXAMPLES: &str = "\
 Examples:
   faultline top
   faultline top --since 6h              failures of the last six hours
-  faultline top --once                  one look, as text; what a pipe gets anyway
+  faultline top --once                  one frame as text; the default for a pipe
   faultline top --json | jq '.agents.agents[].queued'
 
 Keys: q quits, j and k or the arrows choose a failure, enter explains its last task.";
@@ -58,10 +58,10 @@ Keys: q quits, j and k or the arrows choose a failure, enter explains its last t
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How far back failures are counted, such as 90s, 15m, 6h or 2d.
+    /// The time window of failures, such as 90s, 15m, 6h or 2d.
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = since::parse)]
     since: Duration,
-    /// Print one frame and leave.
+    /// Print one frame and exit.
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -75,7 +75,7 @@ impl Args {
         connect.run(async |client| {
             let first = match fetch_snapshot(&client, self.since).await {
                 Ok(first) => first,
-                Err(error) => return connect.report_error(error, "top cannot look"),
+                Err(error) => return connect.report_error(error, "the mesh cannot be read"),
             };
             if connect.json {
                 return print(&format!("{}\n", to_json(&first)));
@@ -138,7 +138,7 @@ impl Args {
         let (columns, rows) = terminal::size();
         let screen = Screen { columns, rows: Some(rows), style: Style::stdout() };
         let trouble = match &view.unanswered {
-            Some((at, why)) => format!("no news for {}: {why}", span(at.elapsed())),
+            Some((at, why)) => format!("no response for {}: {why}", span(at.elapsed())),
             None => String::new(),
         };
         if let Some(text) = &view.text {
@@ -149,13 +149,13 @@ impl Args {
     }
 }
 
-/// What is looked at.
+/// The state of the live view: the last snapshot, the selection and the text in front of it.
 struct TopView {
     seen: Snapshot,
     selected: usize,
-    /// In front of it.
+    /// The explanation in front of the tables.
     text: Option<TextPager>,
-    /// Since when nobody answers, and why.
+    /// The time since which refreshes fail, and the last error.
     unanswered: Option<(Instant, String)>,
 }
 
@@ -163,7 +163,7 @@ impl TopView {
     fn update(&mut self, seen: Result<Snapshot, Error>) {
         match seen {
             Ok(seen) => {
-                // Whoever points at a failure goes on pointing at it, wherever it has moved.
+                // The selection stays on the same failure when its row moves.
                 let kind = |seen: &Snapshot, at: usize| {
                     let count = seen.failures.failures.get(at)?;
                     Some((count.reason.clone(), count.origin.clone()))
@@ -199,7 +199,7 @@ impl TopView {
     }
 }
 
-/// Lines that may be more than the screen has.
+/// Scrollable text.
 struct TextPager {
     lines: Vec<String>,
     from: usize,
@@ -210,7 +210,7 @@ impl TextPager {
         let text = match timeout(ANSWER_TIMEOUT, task_tree::load(client, task_id)).await {
             Ok(Ok(found)) => render_explanation(&found, Style::stdout()),
             Ok(Err(error)) => format!("{}\n", Failure::from(error)),
-            Err(_) => "the mesh is unanswered\n".to_owned(),
+            Err(_) => "the mesh does not answer\n".to_owned(),
         };
         Self { lines: text.lines().map(str::to_owned).collect(), from: 0 }
     }
@@ -226,7 +226,7 @@ impl TextPager {
     }
 }
 
-/// What came of the look that is under way; for ever if there is none.
+/// The result of the pending refresh; never returns if none is pending.
 async fn next_snapshot<T>(pending: &mut Option<LocalBoxFuture<'_, T>>) -> T {
     match pending {
         Some(pending) => pending.await,
@@ -234,7 +234,7 @@ async fn next_snapshot<T>(pending: &mut Option<LocalBoxFuture<'_, T>>) -> T {
     }
 }
 
-/// Asks for everything at once.
+/// Fetches agents, workers, activity and failures concurrently.
 async fn fetch_snapshot(client: &Client, since: Duration) -> Result<Snapshot, Error> {
     let activity = ActivityRequest { from: Some(since::ago(ACTIVITY_WINDOW)), bucket_ms: 1000 };
     let from = Some(since::ago(since));
@@ -258,7 +258,7 @@ async fn fetch_snapshot(client: &Client, since: Duration) -> Result<Snapshot, Er
     Ok(Snapshot { agents, workers, activity, failures, at: SystemTime::now().into() })
 }
 
-/// The four answers under the names of their methods.
+/// The four responses under the names of their methods.
 fn to_json(seen: &Snapshot) -> String {
     format!(
         r#"{{"agents":{},"workers":{},"activity":{},"failures":{}}}"#,

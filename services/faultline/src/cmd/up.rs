@@ -1,4 +1,4 @@
-//! `faultline up`: a whole mesh in one process.
+//! `faultline up`: runs the whole mesh in one process.
 
 use std::{
     net::SocketAddr,
@@ -31,31 +31,31 @@ Examples:
   FAULTLINE_AUTH__TOKEN='[{ sha256 = \"…\", principal = \"acme\" }]' \\
     faultline up --listen 0.0.0.0:8080
 
-A token is load_config by its digest: printf %s TOKEN | sha256sum.
-Prints `ready http://HOST:PORT` on stdout once it answers. Ctrl-C or SIGTERM lets running work
-finish, for 10 s at most; what has to be cut off then makes it end with 70. A second one stops
-at once.";
+A token is configured by its digest: printf %s TOKEN | sha256sum.
+Prints `ready http://HOST:PORT` on stdout once it answers. Ctrl-C or SIGTERM drains: running work
+may finish, for 10 s at most; if some of it has to be aborted then, the exit code is 70. A second
+signal stops at once.";
 
 /// Start a whole mesh in this process: a coordinator, a worker with the agent echo, and a gateway.
 /// On loopback and without tokens the worker also offers script, for demonstrations and drills.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where clients connect; port 0 takes any free one [default: 127.0.0.1:8080].
+    /// The address for clients; port 0 takes any free one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Where further workers and gateways connect; port 0 takes any free one
+    /// The address for further workers and gateways; port 0 takes any free one
     /// [default: 127.0.0.1:8081].
     #[arg(long, value_name = "ADDRESS")]
     hub: Option<SocketAddr>,
-    /// Where tasks and the generated token of the mesh are kept, in faultline.db and mesh.token
-    /// below it [default: .faultline].
+    /// The directory of the tasks, in faultline.db, and of the generated token of the mesh, in
+    /// mesh.token [default: .faultline].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
     admin: service::AdminFlag,
-    /// Serve callers on other machines without asking anybody for a token. Workers and gateways
-    /// always need one.
+    /// Serve callers on other machines without requiring a token. Workers and gateways always need
+    /// one.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
@@ -74,9 +74,9 @@ impl Args {
     fn load_config(&self, env: &Environment) -> anyhow::Result<Config> {
         let mut defaults = Config::local(Path::new(DATA));
         let config = self.with_overrides(defaults.clone(), env)?;
-        // Whoever reaches it from outside must not reach this network through its webhooks, and
-        // where callers are told apart not everybody acts, unless the configuration says so. The
-        // agent for drills is there only where everybody is on this machine and may do everything.
+        // A mesh that other machines can reach must not give access to this network through its
+        // webhooks (SSRF). With caller tokens, operators may not act by default. The agent for
+        // drills is offered only on loopback and without caller tokens.
         let is_open = config.is_local() && config.auth.token.is_empty();
         defaults.coordinator.push.allow_private = config.is_local();
         defaults.gateway.operators_act = is_open;
@@ -86,7 +86,7 @@ impl Args {
         self.with_overrides(defaults, env)
     }
 
-    /// Everything that is configured, laid over `defaults`.
+    /// Overrides `defaults` with the file, the environment and the flags.
     fn with_overrides(&self, defaults: Config, env: &Environment) -> anyhow::Result<Config> {
         let mut config = self.source.load(defaults, env)?;
         config.gateway.listen = self.listen.unwrap_or(config.gateway.listen);
@@ -123,8 +123,8 @@ async fn run(mut config: Config, drain: Drain, probes: Probes) -> anyhow::Result
     mesh.stop().await
 }
 
-/// Sees to it that workers and gateways beside this process need a credential, and says which. If
-/// none is configured, a token is generated in the data directory.
+/// Ensures that the coordinator's port requires a credential, and describes which. If none is
+/// configured, a token is generated in the data directory.
 fn ensure_hub_credential(config: &mut Config) -> Result<String, credential::Error> {
     let mesh = &mut config.mesh;
     if !mesh.credential.is_empty() {
@@ -138,7 +138,7 @@ fn ensure_hub_credential(config: &mut Config) -> Result<String, credential::Erro
     Ok(format!("workers and gateways attach here with the token in {}", file.display()))
 }
 
-/// What callers of a guarded mesh need: to be set first, and flags for curl.
+/// Hints for callers of a mesh with TLS or tokens: variables to export, and flags for curl.
 fn credential_hints(config: &Config) -> (String, String) {
     let mut exports = String::new();
     let mut flags = String::new();
@@ -153,7 +153,7 @@ fn credential_hints(config: &Config) -> (String, String) {
     (exports, flags)
 }
 
-/// Where everything is, and what to try next.
+/// The text printed after the start: addresses, store and commands to try.
 fn welcome(
     mesh: &LocalMesh,
     hub: &str,
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!(
                 agents(&outside, &[token, named]),
                 ["echo", "script"],
-                "the operator's word"
+                "the operator's explicit choice"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! `faultline watch`: follows a task that was started elsewhere.
+//! `faultline watch`: follows an existing task.
 
 use crate::{
     client::{
@@ -13,7 +13,7 @@ Examples:
   faultline watch 0199a1b2-…
   faultline watch --json 0199a1b2-… | jq .";
 
-/// Follow a task from where it stands to its end.
+/// Follow a task from its current state to its end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -1,4 +1,4 @@
-//! `faultline worker`: the role that runs agents, alone in its process.
+//! `faultline worker`: runs a worker, which executes agents, as a process of its own.
 
 use anyhow::Context;
 use faultline_chassis::{config::Environment, process::Process};
@@ -17,24 +17,25 @@ Examples:
   faultline worker --coordinator http://127.0.0.1:8081 --agents echo --slots 8
   FAULTLINE_MESH__TOKEN=… faultline worker --coordinator https://hub:8081
 
-Prints `ready` on stdout once the coordinator has welcomed it. One that is refused from the start
-ends with 77, denied, or 65, bad input; one that had to be cut off while it left, with 70.";
+Prints `ready` on stdout once a coordinator has accepted it. Exits with 77, denied, or 65, bad
+input, if its first attempt to attach is rejected, and with 70 if the drain timeout passes before
+its tasks have ended.";
 
-/// Run a worker: it attaches to a coordinator and runs agents. Add as many as there is work.
+/// Run a worker: it attaches to a coordinator and runs agents. Any number may run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The coordinators, with commas between them; a name stands for all it resolves to [default:
+    /// The coordinators, separated by commas; a name stands for every address it resolves to [default:
     /// http://127.0.0.1:8081].
     #[arg(long, value_name = "URLS")]
     coordinator: Option<String>,
-    /// The built-in agents to run, with commas between them [default: echo].
+    /// The built-in agents to run, separated by commas [default: echo].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     agents: Option<Vec<String>>,
-    /// How many tasks may compute at once [default: 64].
+    /// The number of tasks that may run at once [default: 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     slots: Option<u32>,
-    /// What people know this worker by [default: the host's name and the process id].
+    /// The display name of this worker [default: the host's name and the process id].
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]

@@ -234,7 +234,7 @@ impl TreeView<'_> {
             None => match last.map(|attempt| (attempt, self.describe_attempt(attempt, tree))) {
                 Some((attempt, why)) => {
                     let since = self.age(attempt.ended.as_ref());
-                    format!("waits to be attempts_cell again for {since}: {why}{left}")
+                    format!("waits to be tried again for {since}: {why}{left}")
                 }
                 None => format!("waits for a worker for {}{left}", self.elapsed(tree)),
             },
@@ -348,7 +348,7 @@ impl TreeView<'_> {
             note(format!("attempt {number} on {worker}{stand_in}: {why}"));
         }
         if let Some(why) = retry_text::not_retried_text(&tree.task) {
-            note(format!("not attempts_cell again: {why}"));
+            note(format!("not tried again: {why}"));
         }
         for failure in &tree.task.tolerated {
             let failure = Failure::from_record(failure.clone());

@@ -70,11 +70,8 @@ pub(super) fn align(lines: &[Line], style: Style) -> String {
             }
             Line::Hop(hop) => {
                 let row = row(&|at| hop.cell(at), &|at, text| hop.painted(at, text, style));
-                let here = if hop.is_origin {
-                    style.red("  ← it is_origin here")
-                } else {
-                    String::new()
-                };
+                let here =
+                    if hop.is_origin { style.red("  ← it broke here") } else { String::new() };
                 out.push_str(&format!("  {row}{here}\n"));
             }
         }

@@ -384,7 +384,9 @@ mod tests {
 
     #[test]
     fn our_bad_credentials_are_not_our_callers() {
-        let failure = as_failure_of_billing(Failure::new(&reason::UNAUTHENTICATED_CALLER).because("who are you?"));
+        let failure = as_failure_of_billing(
+            Failure::new(&reason::UNAUTHENTICATED_CALLER).because("who are you?"),
+        );
         assert!(failure.public_message.contains("`remote.billing.token`"), "{failure}");
         assert!(!failure.may_retry());
         assert_eq!(failure.origin.as_ref().unwrap().service, REMOTE_SETUP);

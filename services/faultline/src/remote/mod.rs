@@ -84,5 +84,6 @@ fn describe(own: &mut AgentCard, card: Option<&AgentCard>) {
 /// The server keeps the keys of sends, so that one may be sent again.
 fn keeps_keys(client: &Client) -> bool {
     let capabilities = client.card().and_then(|card| card.capabilities.as_ref());
-    capabilities.is_some_and(|c| c.extensions.iter().any(|e| e.uri == foreign_failure::FAILURE_EXTENSION))
+    capabilities
+        .is_some_and(|c| c.extensions.iter().any(|e| e.uri == foreign_failure::FAILURE_EXTENSION))
 }

@@ -104,10 +104,10 @@ const FIVE_HOPS: &str = "\
      └─ search      failed     2.2s   on w-1      RATE_LIMITED  t-3
         └─ pay      failed     2.1s   on w-2      RATE_LIMITED  t-4
            └─ bank  failed     2s     3 attempts  RATE_LIMITED  t-5  ← it broke here
-                 attempt 1 on w-1: its worker was lost after 400ms, attempts_cell again at once
-                 attempt 2 on w-2: UNAVAILABLE \"closed\" after 500ms, attempts_cell again 100ms later
+                 attempt 1 on w-1: its worker was lost after 400ms, tried again at once
+                 attempt 2 on w-2: UNAVAILABLE \"closed\" after 500ms, tried again 100ms later
                  attempt 3 on w-3: failed after 1s
-                 not attempts_cell again: all attempts that it may have were made
+                 not tried again: all attempts that it may have were made
 
   do     the caller can send again after 2s
   sent   2026-01-01T00:00:00.000Z

@@ -50,7 +50,7 @@ struct StopObserver {
     begun: AtomicUsize,
     running: AtomicUsize,
     /// When each was told to stop.
-    stopped: Mutex<Vec<Instant>>,
+    notified: Mutex<Vec<Instant>>,
 }
 
 /// Counted for as long as it lives.
@@ -82,8 +82,8 @@ impl Agent for Node {
         tokio::select! {
             biased;
             () = cx.cancelled() => {
-                let mut stopped = self.observer.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-                stopped.push(Instant::now());
+                let mut notified = self.observer.notified.lock().unwrap_or_else(PoisonError::into_inner);
+                notified.push(Instant::now());
                 Ok(())
             }
             done = work => done,
@@ -103,11 +103,11 @@ impl StopObserver {
     /// Before the next round.
     fn reset(&self) {
         self.begun.store(0, SeqCst);
-        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.notified.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn stopped(&self) -> Vec<Instant> {
-        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn notified(&self) -> Vec<Instant> {
+        self.notified.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -115,7 +115,7 @@ impl StopObserver {
 struct Round {
     answered: Duration,
     stored: Duration,
-    stopped: Duration,
+    notified: Duration,
     /// Of the servers, which says what it cost also where others keep the machine busy.
     cpu: Option<Duration>,
     /// Tasks that are not canceled and agents that run when all should be quiet.
@@ -188,9 +188,10 @@ async fn cancel(chain: &Chain, observer: &StopObserver) -> anyhow::Result<Round>
     })
     .await?;
     let stored = start.elapsed();
-    wait_until("all are stopped", async || Ok((observer.stopped().len() == TASKS).then_some(())))
+    wait_until("all are notified", async || Ok((observer.notified().len() == TASKS).then_some(())))
         .await?;
-    let stopped = observer.stopped().into_iter().max().map_or(Duration::ZERO, |last| last - start);
+    let notified =
+        observer.notified().into_iter().max().map_or(Duration::ZERO, |last| last - start);
 
     let cpu = chain.cpu().zip(busy).map(|(after, before)| after - before);
 
@@ -198,7 +199,7 @@ async fn cancel(chain: &Chain, observer: &StopObserver) -> anyhow::Result<Round>
     let (_, used) = attached_and_used(mesh).await?;
     let live = count_in_state(mesh, "SUBMITTED").await? + count_in_state(mesh, "WORKING").await?;
     let left = observer.running.load(SeqCst) + used + live;
-    Ok(Round { answered, stored, stopped, cpu, left })
+    Ok(Round { answered, stored, notified, cpu, left })
 }
 
 async fn wait_until<T>(
@@ -234,7 +235,7 @@ async fn attached_and_used(mesh: SocketAddr) -> anyhow::Result<(usize, usize)> {
 fn report(rounds: &[Round]) -> Report {
     let worst = |of: fn(&Round) -> Duration| rounds.iter().map(of).max().unwrap_or_default();
     let stored = worst(|round| round.stored);
-    let stopped = worst(|round| round.stopped);
+    let notified = worst(|round| round.notified);
     let left: usize = rounds.iter().map(|round| round.left).sum();
     let holds = |yes| if yes { "holds" } else { "DOES NOT HOLD" };
     let soon = human(STORED_MAX);
@@ -246,21 +247,21 @@ fn report(rounds: &[Round]) -> Report {
     for round in rounds {
         let _ = writeln!(
             text,
-            "  answered after {}, all canceled in the store after {}, all agents stopped after {}{}",
+            "  answered after {}, all canceled in the store after {}, all agents notified after {}{}",
             human(round.answered),
             human(round.stored),
-            human(round.stopped),
+            human(round.notified),
             round.cpu.map(|cpu| format!(", CPU {}", human(cpu))).unwrap_or_default(),
         );
     }
     let _ = writeln!(
         text,
         "  canceled in the store: at most {} < {soon}: {}\n  \
-         agents stopped: at most {}\n  \
+         agents notified: at most {}\n  \
          running or taking a slot {quiet} s later: {left} = 0: {}",
         human(stored),
         holds(stored < STORED_MAX),
-        human(stopped),
+        human(notified),
         holds(left == 0),
     );
     let ms = |span: Duration| round(span.as_secs_f64() * 1e3, 1);
@@ -271,7 +272,7 @@ fn report(rounds: &[Round]) -> Report {
         "rounds": rounds.iter().map(|round| json!({
             "answered_ms": ms(round.answered),
             "stored_ms": ms(round.stored),
-            "told_ms": ms(round.stopped),
+            "told_ms": ms(round.notified),
             "cpu_ms": round.cpu.map(ms),
             "left_after_2_s": round.left,
         })).collect::<Vec<_>>(),
