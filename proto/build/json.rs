@@ -62,11 +62,13 @@ fn message(
         return Err(format!("{}: more than {FIELDS_MAX} fields", desc.full_name()).into());
     }
     for (index, field) in desc.fields().enumerate() {
-        let (json, proto) = (field.json_name(), field.name());
+        let json = field.json_name();
+        let proto = field.name();
         write!(names, "{json:?}, ")?;
-        match json == proto {
-            true => writeln!(numbers, "{json:?} => Some({index}),")?,
-            false => writeln!(numbers, "{json:?} | {proto:?} => Some({index}),")?,
+        if json == proto {
+            writeln!(numbers, "{json:?} => Some({index}),")?
+        } else {
+            writeln!(numbers, "{json:?} | {proto:?} => Some({index}),")?
         }
         writeln!(reads, "{index} => {},", reading(&field)?)?;
         match oneof(&field) {
@@ -115,14 +117,16 @@ fn reading(field: &FieldDescriptor) -> Result<String, Box<dyn Error>> {
 
 /// The statement that prints one field of `self`.
 fn writing(field: &FieldDescriptor, required: bool) -> Result<String, Box<dyn Error>> {
-    let (name, key) = (field.name(), key(field));
+    let name = field.name();
+    let key = key(field);
     Ok(match (shape(field)?, required) {
         (Shape::Option, _) => format!("write::option(out, {key}, &self.{name});\n"),
         (Shape::Enum(path), _) => {
             let print = format!("write::enumeration::<{path}>(out, {key}, self.{name});");
-            match required {
-                true => format!("{print}\n"),
-                false => format!("if self.{name} != 0 {{ {print} }}\n"),
+            if required {
+                format!("{print}\n")
+            } else {
+                format!("if self.{name} != 0 {{ {print} }}\n")
             }
         }
         (Shape::Enums(path), _) => {
@@ -139,7 +143,8 @@ fn writing_oneof(group: &OneofDescriptor) -> Result<String, Box<dyn Error>> {
         if matches!(field.kind(), Kind::Enum(_)) {
             return Err(unsupported(&field, "an enum in a oneof"));
         }
-        let (variant, key) = (variant(group, &field), key(&field));
+        let variant = variant(group, &field);
+        let key = key(&field);
         writeln!(arms, "Some({variant}(value)) => write::field(out, {key}, value),")?;
     }
     Ok(format!("match &self.{} {{\n{arms}None => {{}}\n}}\n", group.name()))

@@ -33,7 +33,8 @@ impl Reply {
     pub fn read(message: &Message) -> Result<Self, Violation> {
         let said = message.metadata.as_ref().and_then(|m| m.fields.get(ANSWER_KEY));
         let mut record = said.map(|value| (format!("message.metadata.{ANSWER_KEY}"), value));
-        let (mut content, mut text) = (None, Vec::new());
+        let mut content = None;
+        let mut text = Vec::new();
         for (at, part) in message.parts.iter().enumerate() {
             match &part.content {
                 Some(Content::Text(words)) => text.push(words.as_str()),
@@ -117,7 +118,8 @@ pub fn approval_field(question: &Interrupt) -> Option<String> {
     if let Some(field) = booleans.clone().find(|field| field.name == APPROVED) {
         return Some(field.name.clone());
     }
-    let (first, second) = (booleans.next()?, booleans.next());
+    let first = booleans.next()?;
+    let second = booleans.next();
     second.is_none().then(|| first.name.clone())
 }
 
@@ -129,7 +131,8 @@ fn read_record(at: &str, value: &Value) -> Result<(String, AnswerAction), Violat
     let Some(value::Kind::StructValue(record)) = &value.kind else {
         return wrong("", "an object with `interruptId` and `action`, both optional");
     };
-    let (mut id, mut action) = (String::new(), AnswerAction::Accept);
+    let mut id = String::new();
+    let mut action = AnswerAction::Accept;
     for (name, value) in &record.fields {
         match (name.as_str(), value.kind.as_ref()) {
             (_, None | Some(value::Kind::NullValue(_))) => {}

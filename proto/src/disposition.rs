@@ -261,7 +261,8 @@ mod tests {
     #[test]
     fn too_few_results_take_the_code_of_most_branches() {
         let branch = |reason| Failure::new(reason).to_branch("a");
-        let (down, bad) = (branch(&reason::WORKER_LOST), branch(&reason::INVALID_ARGUMENT));
+        let down = branch(&reason::WORKER_LOST);
+        let bad = branch(&reason::INVALID_ARGUMENT);
         let few = Failure::too_few(3, 3, 0, &[bad.clone(), bad.clone(), down.clone()]);
         assert_eq!(
             (few.code(), few.reason.as_str()),

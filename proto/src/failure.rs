@@ -215,7 +215,8 @@ impl Failure {
         field: impl Into<String>,
         description: impl Into<String>,
     ) -> Self {
-        let (field, description) = (field.into(), description.into());
+        let field = field.into();
+        let description = description.into();
         self.record.violations.push(FieldViolation { field, description });
         self
     }
@@ -234,7 +235,8 @@ impl Failure {
 
     /// Says who stopped it. `reason` is empty if that is not known.
     pub fn with_cancellation(mut self, initiator: &str, reason: &str) -> Self {
-        let (initiator, reason) = (initiator.to_owned(), reason.to_owned());
+        let initiator = initiator.to_owned();
+        let reason = reason.to_owned();
         let at = Some(SystemTime::now().into());
         self.record.cancel = Some(Cancellation { initiator, reason, at });
         self

@@ -143,10 +143,7 @@ impl Schema {
                 }
             }
         }
-        match wrong.is_empty() {
-            true => Ok(answer),
-            false => Err(wrong),
-        }
+        if wrong.is_empty() { Ok(answer) } else { Err(wrong) }
     }
 
     /// What plain words say, if there is one field that they can be for.
@@ -315,7 +312,8 @@ fn is_null(value: &Value) -> bool {
 
 impl Bounds {
     fn check(&self, number: f64, unit: &str) -> Option<String> {
-        let (min, max) = (self.min.filter(|m| number < *m), self.max.filter(|m| number > *m));
+        let min = self.min.filter(|m| number < *m);
+        let max = self.max.filter(|m| number > *m);
         let low = min.map(|min| format!("must be at least {min}{unit}"));
         low.or_else(|| max.map(|max| format!("must be at most {max}{unit}")))
     }
@@ -466,9 +464,10 @@ impl<'a> Keywords<'a> {
             }
             _ => return self.wrong("enum", "says what to choose from, or else `oneOf` does"),
         };
-        match options.is_empty() {
-            true => self.wrong(listed.unwrap_or("enum"), "lists at least one option"),
-            false => Ok(options),
+        if options.is_empty() {
+            self.wrong(listed.unwrap_or("enum"), "lists at least one option")
+        } else {
+            Ok(options)
         }
     }
 }

@@ -44,10 +44,7 @@ pub fn from_status(status: &Status) -> Failure {
     if let Some(record) = details.record.filter(|r| r.code == code as i32) {
         return Failure::from_record(record);
     }
-    let row = match oversized(status) {
-        true => &reason::CONTENT_TOO_LARGE,
-        false => reason::generic(code),
-    };
+    let row = if oversized(status) { &reason::CONTENT_TOO_LARGE } else { reason::generic(code) };
     let mut failure = Failure::new(row).with_plane(Plane::Transport);
     if !status.message().is_empty() {
         failure = failure.because(status.message());
@@ -160,10 +157,7 @@ fn encode_within(failure: &mut Failure, bytes_max: usize) -> Vec<u8> {
         }
     }
     let bytes = encode(failure, false);
-    match bytes.len() <= bytes_max {
-        true => bytes,
-        false => Vec::new(),
-    }
+    if bytes.len() <= bytes_max { bytes } else { Vec::new() }
 }
 
 /// One step smaller, if there is one.

@@ -56,13 +56,11 @@ fn type_of(field: &FieldDescriptor) -> String {
     let kind = field.kind();
     if field.is_map() {
         let entry = kind.as_message().unwrap();
-        let (key, value) = (entry.map_entry_key_field(), entry.map_entry_value_field());
+        let key = entry.map_entry_key_field();
+        let value = entry.map_entry_value_field();
         return format!("map<{},{}>", name_of(&key.kind()), name_of(&value.kind()));
     }
-    match field.is_list() {
-        true => format!("repeated-{}", name_of(&kind)),
-        false => name_of(&kind),
-    }
+    if field.is_list() { format!("repeated-{}", name_of(&kind)) } else { name_of(&kind) }
 }
 
 fn name_of(kind: &Kind) -> String {
@@ -95,7 +93,8 @@ fn the_service_has_the_protocols_eleven_methods() {
         .map(|method| {
             assert!(!method.is_client_streaming());
             let stream = if method.is_server_streaming() { "stream " } else { "" };
-            let (input, output) = (method.input(), method.output());
+            let input = method.input();
+            let output = method.output();
             format!("{}({}) {stream}{}", method.name(), input.name(), output.name())
         })
         .collect();

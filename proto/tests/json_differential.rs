@@ -178,9 +178,10 @@ fn field_value(tape: &mut Tape<'_>, field: &FieldDescriptor, depth: usize) -> Va
         });
         return Value::Map(entries.collect());
     }
-    match field.is_list() {
-        true => Value::List((0..tape.below(4)).map(|_| value(tape, field, depth)).collect()),
-        false => value(tape, field, depth),
+    if field.is_list() {
+        Value::List((0..tape.below(4)).map(|_| value(tape, field, depth)).collect())
+    } else {
+        value(tape, field, depth)
     }
 }
 

@@ -189,7 +189,9 @@ fn timestamp_of_a_server_without_a_zone_is_utc() {
 /// Against a calendar that is counted day by day, over every kind of century.
 #[test]
 fn every_day_of_five_centuries_has_its_date() {
-    let (mut year, mut month, mut day) = (1890, 1, 1);
+    let mut year = 1890;
+    let mut month = 1;
+    let mut day = 1;
     for number in -29_219..160_000_i64 {
         let json = format!("\"{year:04}-{month:02}-{day:02}T12:34:56.000Z\"");
         let time = Timestamp { seconds: number * 86_400 + 45_296, nanos: 0 };
@@ -200,10 +202,12 @@ fn every_day_of_five_centuries_has_its_date() {
         let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
         day += 1;
         if day > lengths[month - 1] {
-            (day, month) = (1, month + 1);
+            day = 1;
+            month += 1;
         }
         if month > 12 {
-            (month, year) = (1, year + 1);
+            month = 1;
+            year += 1;
         }
     }
     assert_eq!((year, month), (2408, 1));

@@ -22,7 +22,9 @@ fn the_scaler_has_kedas_names_and_numbers() {
     let service = pool.get_service_by_name("externalscaler.ExternalScaler").unwrap();
     let methods = service.methods().map(|method| {
         let streams = if method.is_server_streaming() { "stream " } else { "" };
-        let (name, input, output) = (method.name(), method.input(), method.output());
+        let name = method.name();
+        let input = method.input();
+        let output = method.output();
         format!("{name}({}) {streams}{}", input.name(), output.name())
     });
     assert_eq!(

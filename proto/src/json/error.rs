@@ -57,9 +57,10 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.path.is_empty() {
-            true => f.write_str(&self.description),
-            false => write!(f, "{}: {}", self.path, self.description),
+        if self.path.is_empty() {
+            f.write_str(&self.description)
+        } else {
+            write!(f, "{}: {}", self.path, self.description)
         }
     }
 }

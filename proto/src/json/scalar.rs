@@ -84,9 +84,10 @@ pub(super) fn integer<E: de::Error>(
     if float.abs() >= 1e30 {
         return Err(trail.refuse("number out of range"));
     }
-    match float.fract() == 0.0 {
-        true => Ok(float as i128),
-        false => Err(trail.expected(expected, "a fraction")),
+    if float.fract() == 0.0 {
+        Ok(float as i128)
+    } else {
+        Err(trail.expected(expected, "a fraction"))
     }
 }
 

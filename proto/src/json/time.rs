@@ -108,7 +108,8 @@ fn digits(out: &mut Vec<u8>, value: i64, width: usize) {
 /// leap day last.
 fn civil(day: i64) -> (i64, i64, i64) {
     let day = day + 719_468;
-    let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let era = day.div_euclid(146_097);
+    let day = day.rem_euclid(146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
@@ -120,21 +121,26 @@ fn civil(day: i64) -> (i64, i64, i64) {
 /// The inverse of `civil`.
 fn day_of(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
-    let (era, year) = (year.div_euclid(400), year.rem_euclid(400));
+    let era = year.div_euclid(400);
+    let year = year.rem_euclid(400);
     let month = (month + 9) % 12;
     era * 146_097 + 365 * year + year / 4 - year / 100 + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
 pub(crate) fn timestamp(text: &[u8]) -> Option<Timestamp> {
     let mut text = Text(text);
-    let (year, month, day) = (text.number(4)?, text.after(b"-", 2)?, text.after(b"-", 2)?);
-    let (hour, minute) = (text.after(b"Tt", 2)?, text.after(b":", 2)?);
+    let year = text.number(4)?;
+    let month = text.after(b"-", 2)?;
+    let day = text.after(b"-", 2)?;
+    let hour = text.after(b"Tt", 2)?;
+    let minute = text.after(b":", 2)?;
     let second = text.after(b":", 2)?;
     let nanos = text.fraction()?;
     let offset = match text.next()? {
         b'Z' | b'z' => 0,
         sign @ (b'+' | b'-') => {
-            let (hours, minutes) = (text.number(2)?, text.after(b":", 2)?);
+            let hours = text.number(2)?;
+            let minutes = text.after(b":", 2)?;
             if hours > 23 || minutes > 59 {
                 return None;
             }

@@ -80,9 +80,10 @@ pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut chunks = text.as_bytes().chunks_exact(STRIDE);
     for chunk in &mut chunks {
-        match chunk.iter().fold(false, |found, &byte| found | must_escape(byte)) {
-            true => escaped(out, chunk),
-            false => out.extend_from_slice(chunk),
+        if chunk.iter().fold(false, |found, &byte| found | must_escape(byte)) {
+            escaped(out, chunk)
+        } else {
+            out.extend_from_slice(chunk)
         }
     }
     escaped(out, chunks.remainder());
@@ -102,7 +103,8 @@ fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
             0..0x20 => {
-                let (high, low) = (HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]);
+                let high = HEX[usize::from(byte >> 4)];
+                let low = HEX[usize::from(byte & 15)];
                 out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
             }
             _ => out.push(byte),

@@ -274,9 +274,10 @@ fn explain(mut error: toml::de::Error, place: Place) -> Error {
         };
         return Error::UnknownKey { place, key, section: at, hint };
     }
-    match at.is_empty() {
-        true => Error::Syntax { place, problem: message },
-        false => Error::BadValue { place, key: at, problem: message },
+    if at.is_empty() {
+        Error::Syntax { place, problem: message }
+    } else {
+        Error::BadValue { place, key: at, problem: message }
     }
 }
 

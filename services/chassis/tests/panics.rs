@@ -1,5 +1,6 @@
 //! Panics in a process with logging: one event each, whatever the message quotes. The process is
 //! this test executable again.
+#![allow(clippy::unwrap_used)]
 
 use std::{env, process::Command};
 

@@ -72,7 +72,8 @@ async fn serve(router: Router, tls: Option<&Files>) -> (SocketAddr, Drain) {
 
 async fn serve_at(at: &str, router: Router, tls: Option<&Files>) -> (SocketAddr, Drain) {
     let listener = Listener::bind(at.parse().unwrap(), tls).await.unwrap();
-    let (addr, drain) = (listener.addr(), Drain::new());
+    let addr = listener.addr();
+    let drain = Drain::new();
     tokio::spawn(server::serve(listener, router, drain.clone(), Duration::from_millis(50)));
     (addr, drain)
 }
@@ -110,7 +111,8 @@ async fn both_versions_of_http_are_spoken_over_tls() {
 
 #[tokio::test]
 async fn a_certificate_that_is_not_ours_to_trust_is_refused_and_says_why() {
-    let (ours, other) = (Identity::new(), Identity::new());
+    let ours = Identity::new();
+    let other = Identity::new();
     let (addr, _drain) = serve(hello(), Some(&ours.files())).await;
     let url = format!("https://{addr}/");
     let refused = dial(Connector::new(other.trust()), &url).await.unwrap_err().to_string();
@@ -140,7 +142,8 @@ async fn one_address_behind_a_name_is_dialled_and_its_certificate_is_for_the_nam
     let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;
     // No server listens at the port of the name, and the other name does not exist.
     for (host, is_ours) in [("localhost:1", true), ("elsewhere.invalid:1", false)] {
-        let (address, ca) = (format!("https://{host}"), Some(ours.path("ca.pem")));
+        let address = format!("https://{host}");
+        let ca = Some(ours.path("ca.pem"));
         let dial = Dial { address, ca, at: Some(addr), ..Dial::default() };
         let answer = agents(Channel::lazy(&dial).unwrap()).await;
         assert_eq!(answer.is_ok(), is_ours, "{host}: {answer:?}");
@@ -152,7 +155,8 @@ async fn one_address_behind_a_name_is_dialled_and_its_certificate_is_for_the_nam
 
 #[tokio::test]
 async fn files_that_cannot_be_used_are_named_with_what_is_wrong() {
-    let (ours, other) = (Identity::new(), Identity::new());
+    let ours = Identity::new();
+    let other = Identity::new();
     let said = |cert: PathBuf, key: PathBuf| {
         let error = Files { cert, key }.acceptor().err().unwrap().to_string();
         error.replace(&format!("{}/", ours.dir.path().display()), "")

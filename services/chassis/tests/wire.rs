@@ -69,7 +69,8 @@ async fn puppet() -> (SocketAddr, Drain) {
 
 async fn serve(router: Router) -> (SocketAddr, Drain) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (addr, drain) = (listener.local_addr().unwrap(), Drain::new());
+    let addr = listener.local_addr().unwrap();
+    let drain = Drain::new();
     tokio::spawn(server::serve(listener, router, drain.clone(), Duration::from_millis(50)));
     (addr, drain)
 }
@@ -272,7 +273,8 @@ async fn connection_with_an_unread_answer_is_cut_and_one_that_is_read_is_not() {
 
 #[tokio::test]
 async fn metrics_that_nobody_reads_are_kept_for_a_few_streams_only() {
-    let (any, metrics) = ("127.0.0.1:0".parse().unwrap(), Metrics::default());
+    let any = "127.0.0.1:0".parse().unwrap();
+    let metrics = Metrics::default();
     let admin = Admin::bind(any, metrics, Probes::default()).await.unwrap();
     let addr = admin.addr();
     tokio::spawn(admin.serve());

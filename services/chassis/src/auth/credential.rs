@@ -184,9 +184,10 @@ impl Credentials {
         if nothing && !is_private(mesh, port) {
             return Err(Error::Unconfigured(port.listen));
         }
-        let token = match nothing && mesh.in_process_token.is_none() {
-            true => Some(local_token(mesh, port)?),
-            false => token,
+        let token = if nothing && mesh.in_process_token.is_none() {
+            Some(local_token(mesh, port)?)
+        } else {
+            token
         };
         for (name, token) in
             [("mesh", token.as_ref()), ("this process", mesh.in_process_token.as_ref())]

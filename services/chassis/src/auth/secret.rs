@@ -19,9 +19,10 @@ pub struct NotASecret;
 impl Secret {
     pub fn new(text: impl Into<String>) -> Result<Self, NotASecret> {
         let text = text.into();
-        match !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic()) {
-            true => Ok(Self(text)),
-            false => Err(NotASecret),
+        if !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic()) {
+            Ok(Self(text))
+        } else {
+            Err(NotASecret)
         }
     }
 

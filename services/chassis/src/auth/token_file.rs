@@ -67,7 +67,8 @@ pub fn read(path: &Path) -> Result<Option<Secret>, Error> {
     let file = File::open(path).map_err(unreadable)?;
     // Of the open file, so that it cannot be exchanged between the check and the read.
     let found = file.metadata().map_err(unreadable)?;
-    let (owner, us) = (found.uid(), rustix::process::geteuid().as_raw());
+    let owner = found.uid();
+    let us = rustix::process::geteuid().as_raw();
     if owner != us {
         return Err(Error::Foreign { path: path.to_owned(), owner, us });
     }

@@ -69,10 +69,7 @@ fn is_local(address: &str) -> bool {
 }
 
 fn url_of(address: &str) -> String {
-    match address.contains("://") {
-        true => address.to_owned(),
-        false => format!("http://{address}"),
-    }
+    if address.contains("://") { address.to_owned() } else { format!("http://{address}") }
 }
 
 fn is_here(host: &str) -> bool {
@@ -314,7 +311,8 @@ impl Service<Request<Body>> for Channel {
             Err(failure) => return ready(Ok(body::response(failure))).boxed(),
         }
         let deadline = timeouts.total.map(|t| Instant::now() + t);
-        let (mut transport, is_external) = (self.transport.clone(), self.recipe.is_external);
+        let mut transport = self.transport.clone();
+        let is_external = self.recipe.is_external;
         async move {
             let answer = async {
                 futures::future::poll_fn(|cx| transport.poll_ready(cx)).await?;

@@ -157,9 +157,10 @@ impl Members {
         let mut seen = HashSet::new();
         let mut listed = Vec::new();
         for (index, (target, found)) in self.0.targets.iter().zip(found).enumerate() {
-            let mut found: Vec<_> = match target.is_name {
-                true => found.iter().copied().map(Some).collect(),
-                false => vec![target.fixed()],
+            let mut found: Vec<_> = if target.is_name {
+                found.iter().copied().map(Some).collect()
+            } else {
+                vec![target.fixed()]
             };
             found.sort_unstable();
             let new = found.into_iter().filter(|at| at.is_none_or(|at| seen.insert(at)));

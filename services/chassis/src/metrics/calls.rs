@@ -53,7 +53,8 @@ pub struct Method {
 
 impl Method {
     pub fn begin(&self) -> Call {
-        let (calls, well) = (self.calls.clone(), Some(self.well.clone()));
+        let calls = self.calls.clone();
+        let well = Some(self.well.clone());
         Call { calls, method: self.name, well, since: Instant::now() }
     }
 }

@@ -147,10 +147,7 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
         }
         let asked = names.contains(&"otlp");
         let off = names.iter().any(|name| ["none", "prometheus"].contains(name));
-        match disabled || (off && !asked) {
-            true => None,
-            false => Some(asked),
-        }
+        if disabled || (off && !asked) { None } else { Some(asked) }
     }
 
     fn millis(&mut self, name: &str, default: u64) -> Duration {
@@ -274,7 +271,8 @@ impl Exporter {
     }
 
     async fn export(&self) -> Result<(), String> {
-        let (sets, now) = (self.metrics.read(), SystemTime::now());
+        let sets = self.metrics.read();
+        let now = SystemTime::now();
         let request = otlp::request(&sets, &self.resource, self.metrics.0.since, now);
         let sending = self.wire.send(request, &self.options);
         let sent = timeout(self.options.timeout, sending).await;

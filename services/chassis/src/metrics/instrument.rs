@@ -314,15 +314,14 @@ impl<T: Cell, const N: usize> Family<T, N> {
     fn made(&self, labels: [&str; N]) -> T {
         let mut cells = self.0.cells.write();
         let known = find(&cells, labels).is_ok();
-        let labels = match cells.len() < limits::METRIC_SERIES_MAX || known {
-            true => labels,
-            false => [OTHER; N],
-        };
+        let labels =
+            if cells.len() < limits::METRIC_SERIES_MAX || known { labels } else { [OTHER; N] };
         match find(&cells, labels) {
             Ok(at) => cells[at].cell.clone(),
             Err(at) => {
                 let cell = T::new(self.0.def.bounds);
-                let (hash, labels) = (hash(labels), labels.map(Box::from));
+                let hash = hash(labels);
+                let labels = labels.map(Box::from);
                 cells.insert(at, Member { hash, labels, cell: cell.clone() });
                 cell
             }

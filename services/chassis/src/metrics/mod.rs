@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn who_is_gone_is_not_asked_again_and_what_is_said_twice_adds_up() {
-        let (metrics, there) = (Metrics::default(), Arc::new(AtomicBool::new(true)));
+        let metrics = Metrics::default();
+        let there = Arc::new(AtomicBool::new(true));
         metrics.observe({
             let there = Arc::clone(&there);
             move |seen| {

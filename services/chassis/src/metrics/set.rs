@@ -40,8 +40,14 @@ pub enum Value {
 
 impl Set {
     pub(super) fn of<const N: usize>(def: &Def<N>, kind: Kind) -> Self {
-        let (name, unit, help) = (def.name, def.unit, def.help);
-        Self { name, unit, help, kind, labels: def.labels.to_vec(), points: Vec::new() }
+        Self {
+            name: def.name,
+            unit: def.unit,
+            help: def.help,
+            kind,
+            labels: def.labels.to_vec(),
+            points: Vec::new(),
+        }
     }
 
     /// The name in Prometheus: underscores for dots, then the unit and the suffix of the kind.

@@ -51,7 +51,8 @@ impl Network {
     }
 
     fn bind(&self, mut address: SocketAddr) -> io::Result<Inside> {
-        let (mut ports, any) = (self.ports(), address.port() == 0);
+        let mut ports = self.ports();
+        let any = address.port() == 0;
         while address.port() == 0 || (any && ports.open.contains_key(&address)) {
             ports.last = ports.last.checked_add(1).ok_or(io::ErrorKind::AddrNotAvailable)?;
             address.set_port(ports.last);
@@ -135,7 +136,8 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_connects_talks_to_whoever_listens_there_and_to_nobody_elsewhere() {
-        let (one, other) = (Network::new(), Network::new());
+        let one = Network::new();
+        let other = Network::new();
         let mut here = Socket::bind(Some(&one), ANY).await.unwrap();
         let there = Socket::bind(Some(&other), ANY).await.unwrap();
         assert_eq!(here.addr(), there.addr(), "two networks have the same addresses");

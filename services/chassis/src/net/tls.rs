@@ -117,11 +117,12 @@ impl Trust {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .expect("the provider speaks TLS 1.2 and 1.3");
-        let builder = match self.no_verify {
-            true => builder
+        let builder = if self.no_verify {
+            builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(no_verify::NoVerify(provider()))),
-            false => builder.with_root_certificates(self.only.clone().unwrap_or_else(system_roots)),
+                .with_custom_certificate_verifier(Arc::new(no_verify::NoVerify(provider())))
+        } else {
+            builder.with_root_certificates(self.only.clone().unwrap_or_else(system_roots))
         };
         let mut config = builder.with_no_client_auth();
         config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
@@ -169,10 +170,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let bad = |e| unusable(path, "certificate", e);
     let found = CertificateDer::pem_file_iter(path).map_err(bad)?;
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(bad)?;
-    match found.is_empty() {
-        true => Err(bad(pem::Error::NoItemsFound)),
-        false => Ok(found),
-    }
+    if found.is_empty() { Err(bad(pem::Error::NoItemsFound)) } else { Ok(found) }
 }
 
 fn unusable(path: &Path, what: &'static str, error: pem::Error) -> Error {

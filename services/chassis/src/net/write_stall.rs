@@ -224,11 +224,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn before_the_cut_those_who_answer_are_warned_and_the_peer_may_return() {
-        let (stall, farewell) = (limits::READER_STALL, limits::READER_RETURN_TIMEOUT);
+        let stall = limits::READER_STALL;
+        let farewell = limits::READER_RETURN_TIMEOUT;
         let (ours, mut theirs) = duplex(4);
         let warning = Warning::default();
         let mut ours = Impatient::new(ours, Some(farewell)).warning(stall, warning.clone());
-        let (first, start) = (warning.token(), Instant::now());
+        let first = warning.token();
+        let start = Instant::now();
         let returns = async {
             first.cancelled().await;
             assert_eq!(start.elapsed(), stall);
@@ -238,7 +240,8 @@ mod tests {
         };
         let (written, theirs) = tokio::join!(ours.write_all(&[7; 8]), returns);
         written.unwrap();
-        let (second, start) = (warning.token(), Instant::now());
+        let second = warning.token();
+        let start = Instant::now();
         assert!(!second.is_cancelled(), "that stall was another's");
         let stuck = ours.write_all(b"more").await.unwrap_err();
         assert_eq!(start.elapsed(), stall + farewell);

@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn a_process_starts_is_of_use_or_not_and_leaves() {
-        let (probes, useful) = (Probes::default(), Arc::new(AtomicBool::new(false)));
+        let probes = Probes::default();
+        let useful = Arc::new(AtomicBool::new(false));
         assert!(probes.startup().is_err() && probes.ready().is_err());
         probes.mark_started({
             let useful = Arc::clone(&useful);

@@ -133,9 +133,11 @@ mod tests {
         let code = |error: &(dyn Error + 'static)| Exit::of_start(error);
         assert_eq!(code(&Failure::new(&reason::UNAUTHENTICATED_CALLER)), Exit::DENIED);
         assert_eq!(code(&io(io::ErrorKind::AddrInUse)), Exit::UNAVAILABLE);
-        let (path, source) = ("key.pem".into(), io(io::ErrorKind::NotFound));
+        let path = "key.pem".into();
+        let source = io(io::ErrorKind::NotFound);
         assert_eq!(code(&tls::Error::Unreadable { path, source }), Exit::CONFIG);
-        let (path, source) = ("faultline.toml".into(), io(io::ErrorKind::NotFound));
+        let path = "faultline.toml".into();
+        let source = io(io::ErrorKind::NotFound);
         assert_eq!(code(&config::Error::Unreadable { path, source }), Exit::CONFIG);
         assert_eq!(code(&fmt::Error), Exit::CONFIG);
     }

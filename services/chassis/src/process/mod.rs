@@ -112,7 +112,8 @@ impl Process {
             None => None,
         };
         let leaving = AbortOnDropHandle::new(tokio::spawn({
-            let (drain, probes) = (drain.clone(), probes.clone());
+            let drain = drain.clone();
+            let probes = probes.clone();
             async move {
                 drain.signalled().await;
                 probes.mark_leaving();
@@ -225,7 +226,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_that_does_not_leave_is_cut_off_and_its_code_says_so() {
-        let (drain, patience) = (Drain::new(), Duration::from_millis(20));
+        let drain = Drain::new();
+        let patience = Duration::from_millis(20);
         let leaving = async {
             drain.signalled().await;
             Ok::<(), &str>(())

@@ -25,7 +25,8 @@ pub struct BadCidr(String);
 
 impl Cidr {
     pub fn contains(&self, address: IpAddr) -> bool {
-        let (address, mine) = (address.to_canonical(), self.network);
+        let address = address.to_canonical();
+        let mine = self.network;
         address.is_ipv4() == mine.is_ipv4() && masked(address, self.bits) == mine
     }
 }

@@ -65,7 +65,8 @@ impl CredentialLayer {
                 Ok(Request::from_parts(head, body))
             }
             Err(failure) => {
-                let (path, reason) = (head.uri.path(), &failure.public_message);
+                let path = head.uri.path();
+                let reason = &failure.public_message;
                 tracing::debug!(path, reason, "refused a call");
                 Err(failure)
             }

@@ -114,14 +114,16 @@ impl Connection {
 
     /// Returns when no stream was open for this long.
     pub(super) async fn idle(&self, idle: Duration) {
-        let (mut seen, mut since) = (self.streams.load(Relaxed), Instant::now());
+        let mut seen = self.streams.load(Relaxed);
+        let mut since = Instant::now();
         loop {
             // Half the interval: a connection is closed within one and a half times `idle`.
             sleep_until(Instant::now() + idle / 2).await;
             let now = self.streams.load(Relaxed);
             let is_unused = now == seen && now.is_multiple_of(STARTED);
             if !is_unused {
-                (seen, since) = (now, Instant::now());
+                seen = now;
+                since = Instant::now();
             } else if since.elapsed() >= idle {
                 return;
             }
@@ -291,7 +293,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connection_without_an_open_stream_is_idle_after_its_time() {
         let idle = Duration::from_secs(60);
-        let (connection, start) = (connection(1, 1, 1), Instant::now());
+        let connection = connection(1, 1, 1);
+        let start = Instant::now();
         connection.idle(idle).await;
         assert!(start.elapsed() >= idle && start.elapsed() <= idle * 3 / 2);
         let open = connection.stream().unwrap();

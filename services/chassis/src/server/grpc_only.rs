@@ -80,12 +80,11 @@ fn check<B>(request: &Request<B>) -> Result<(), (StatusCode, &'static str)> {
     if request.method() != Method::POST {
         return Err((StatusCode::METHOD_NOT_ALLOWED, "gRPC calls are POST requests\n"));
     }
-    match is_grpc(headers) {
-        true => Ok(()),
-        false => {
-            let text = "this port takes content-type application/grpc only\n";
-            Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
-        }
+    if is_grpc(headers) {
+        Ok(())
+    } else {
+        let text = "this port takes content-type application/grpc only\n";
+        Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
     }
 }
 

@@ -91,9 +91,10 @@ impl Hosts {
         let authority = uri.authority().map(Authority::as_str);
         let hosts = headers.get_all(HOST).iter().map(|value| value.to_str().unwrap_or("?"));
         let mut sent = authority.into_iter().chain(hosts).peekable();
-        match sent.peek().is_some() && sent.all(|name| names.accept(name)) {
-            true => Ok(()),
-            false => Err(names.refusal()),
+        if sent.peek().is_some() && sent.all(|name| names.accept(name)) {
+            Ok(())
+        } else {
+            Err(names.refusal())
         }
     }
 
@@ -124,9 +125,10 @@ impl Names {
 
 /// The host of `HOST` or `HOST:PORT`; none of anything else, user information included.
 fn host_of(authority: &str) -> Option<&str> {
-    let end = match authority.starts_with('[') {
-        true => authority.find(']')? + 1,
-        false => authority.find(':').unwrap_or(authority.len()),
+    let end = if authority.starts_with('[') {
+        authority.find(']')? + 1
+    } else {
+        authority.find(':').unwrap_or(authority.len())
     };
     let (host, port) = authority.split_at(end);
     let is_port = |port: &str| port.bytes().all(|b| b.is_ascii_digit());
@@ -192,9 +194,10 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let checked = match request.uri().path().starts_with(HEALTH) {
-            true => Ok(()),
-            false => self.hosts.check(request.uri(), request.headers()),
+        let checked = if request.uri().path().starts_with(HEALTH) {
+            Ok(())
+        } else {
+            self.hosts.check(request.uri(), request.headers())
         };
         match checked {
             Ok(()) => Either::Right(self.inner.call(request)),

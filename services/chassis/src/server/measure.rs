@@ -74,7 +74,9 @@ where
         if self.with.except.iter().any(|except| path.starts_with(except)) {
             return self.inner.call(request).boxed();
         }
-        let (with, since, path) = (self.with.clone(), Instant::now(), path.to_owned());
+        let with = self.with.clone();
+        let since = Instant::now();
+        let path = path.to_owned();
         let answering = self.inner.call(request);
         async move {
             let response = answering.await?;

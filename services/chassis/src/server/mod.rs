@@ -147,8 +147,12 @@ impl Listener {
     }
 
     fn of(socket: Socket) -> Self {
-        let (tls, bounds) = (None, Bounds::default());
-        Self { socket, tls, reader_stall: limits::READER_STALL, bounds }
+        Self {
+            socket,
+            tls: None,
+            reader_stall: limits::READER_STALL,
+            bounds: Bounds::default(),
+        }
     }
 
     /// Sets the limits of the listener.
@@ -263,9 +267,10 @@ impl Port {
             let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
             let mut closing = pin!(self.closing(&connection, idle));
             let mut neglected = pin!(async {
-                match is_http2 {
-                    true => connection.neglected(self.reader_stall).await,
-                    false => pending().await,
+                if is_http2 {
+                    connection.neglected(self.reader_stall).await
+                } else {
+                    pending().await
                 }
             });
             let mut is_closing = false;
@@ -330,11 +335,7 @@ async fn open(stream: Wire, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
     preface_timeout::read_preface(stream).await
 }
 
-fn builder(
-    streams: Streams,
-    bounds: &Bounds,
-    windows: (u32, u32),
-) -> auto::Builder<Streams> {
+fn builder(streams: Streams, bounds: &Bounds, windows: (u32, u32)) -> auto::Builder<Streams> {
     let mut builder = auto::Builder::new(streams);
     builder
         .http1()

@@ -119,7 +119,8 @@ mod tests {
                     assert_eq!(said, "P");
                     continue;
                 };
-                let (mut heard, mut piece) = (Vec::new(), vec![0; size]);
+                let mut heard = Vec::new();
+                let mut piece = vec![0; size];
                 while let n @ 1.. = greeted.read(&mut piece).await.unwrap() {
                     heard.extend_from_slice(&piece[..n]);
                 }

@@ -84,7 +84,8 @@ impl Default for Quotas {
 impl Quotas {
     /// Sets the limits of one address, and of all addresses together.
     pub fn with(mut self, kind: Resource, each: usize, total: usize) -> Self {
-        (self.each[kind as usize], self.total[kind as usize]) = (each, total);
+        self.each[kind as usize] = each;
+        self.total[kind as usize] = total;
         self
     }
 
@@ -124,7 +125,8 @@ impl QuotaTable {
         let is_exempt = is_inside || self.limits.exempt.iter().any(|cidr| cidr.contains(peer));
         let ip = (!is_exempt).then(|| grouped(peer));
         let new = || {
-            let (held, was_told) = (Default::default(), AtomicBool::new(false));
+            let held = Default::default();
+            let was_told = AtomicBool::new(false);
             Arc::new(Address { ip, held, was_told, quotas: Arc::clone(self) })
         };
         let Some(ip) = ip else { return new() };
@@ -175,7 +177,8 @@ impl Address {
             Exceeded::Total => full(kind),
             Exceeded::Address(limit) => {
                 if !self.was_told.swap(true, Relaxed) {
-                    let (address, what) = (self.ip.map(|ip| ip.to_string()), kind.name());
+                    let address = self.ip.map(|ip| ip.to_string());
+                    let what = kind.name();
                     tracing::warn!(address, limit, "an address reached its limit of {what}");
                 }
                 too_many(kind, limit)
@@ -184,7 +187,8 @@ impl Address {
     }
 
     fn try_add(&self, kind: Resource, n: usize) -> Result<(), Exceeded> {
-        let (at, limits) = (kind as usize, &self.quotas.limits);
+        let at = kind as usize;
+        let limits = &self.quotas.limits;
         let each = if self.ip.is_some() { limits.each[at] } else { usize::MAX };
         if !raise(&self.held[at], n, each) {
             return Err(Exceeded::Address(each));
@@ -281,7 +285,8 @@ mod tests {
     fn one_address_cannot_take_what_is_there_for_all() {
         let limits = Quotas::default().with(Resource::HealthWatch, 2, 3);
         let quotas = QuotaTable::new(limits);
-        let (one, other) = (quotas.address(ip(1), false), quotas.address(ip(2), false));
+        let one = quotas.address(ip(1), false);
+        let other = quotas.address(ip(2), false);
         let first = one.acquire(Resource::HealthWatch, 1).unwrap();
         let _second = quotas.address(ip(1), false).acquire(Resource::HealthWatch, 1).unwrap();
         let refused = one.acquire(Resource::HealthWatch, 1).unwrap_err();

@@ -282,10 +282,7 @@ impl Courier {
                 Some((Code::Ok, _)) => accepted(body.get(5..).unwrap_or_default()),
                 Some((code, why)) => {
                     let why = format!("it answered {code:?}: {why}");
-                    match passes(code) {
-                        true => Answer::NotNow(why, after),
-                        false => Answer::Never(why),
-                    }
+                    if passes(code) { Answer::NotNow(why, after) } else { Answer::Never(why) }
                 }
                 None => Answer::Never("it does not speak gRPC".to_owned()),
             },
@@ -297,7 +294,8 @@ impl Courier {
     fn tell_trouble(&mut self, why: &str) {
         if !self.was_told {
             self.was_told = true;
-            let (what, url) = (self.target.signal.what(), &self.target.url);
+            let what = self.target.signal.what();
+            let url = &self.target.url;
             let to = format!("{}://{}", url.scheme_str().unwrap_or("http"), host(url));
             tracing::warn!(to, why, "the collector does not take {what}; tasks go on");
         }
@@ -307,10 +305,12 @@ impl Courier {
         let dropped = self.queue.take_dropped();
         self.lost += dropped;
         if self.was_told || dropped > 0 {
-            let (what, lost) = (self.target.signal.what(), std::mem::take(&mut self.lost));
-            match self.was_told {
-                true => tracing::info!(lost, "the collector takes {what} again"),
-                false => tracing::warn!(lost, "more {what} were made than the collector took"),
+            let what = self.target.signal.what();
+            let lost = std::mem::take(&mut self.lost);
+            if self.was_told {
+                tracing::info!(lost, "the collector takes {what} again")
+            } else {
+                tracing::warn!(lost, "more {what} were made than the collector took")
             }
             self.was_told = false;
         }

@@ -58,18 +58,15 @@ where
 {
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    match json {
-        true => {
-            let inner = format::format().json().flatten_event(true);
-            let format = WithIds { inner, json };
-            let lines = lines.fmt_fields(JsonFields::new()).event_format(format);
-            lines.with_filter(filter).boxed()
-        }
-        false => {
-            let inner: Format = format::format().with_ansi(ansi);
-            let lines = lines.with_ansi(ansi).fmt_fields(escaped_fields());
-            lines.event_format(WithIds { inner, json }).with_filter(filter).boxed()
-        }
+    if json {
+        let inner = format::format().json().flatten_event(true);
+        let format = WithIds { inner, json };
+        let lines = lines.fmt_fields(JsonFields::new()).event_format(format);
+        lines.with_filter(filter).boxed()
+    } else {
+        let inner: Format = format::format().with_ansi(ansi);
+        let lines = lines.with_ansi(ansi).fmt_fields(escaped_fields());
+        lines.event_format(WithIds { inner, json }).with_filter(filter).boxed()
     }
 }
 
@@ -81,9 +78,10 @@ fn escaped_fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
         let name = field.name();
         if name != "message" {
             let name = name.strip_prefix("r#").unwrap_or(name);
-            match writer.has_ansi_escapes() {
-                true => write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m")?,
-                false => write!(writer, "{name}=")?,
+            if writer.has_ansi_escapes() {
+                write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m")?
+            } else {
+                write!(writer, "{name}=")?
             }
         }
         write!(Escaped(writer), "{value:?}")
@@ -137,7 +135,9 @@ where
         let mut line = String::new();
         self.inner.format_event(context, Writer::new(&mut line), event)?;
         let trace = work.trace();
-        let (trace_id, span_id, task) = (trace.trace_id(), trace.span_id(), work.task());
+        let trace_id = trace.trace_id();
+        let span_id = trace.span_id();
+        let task = work.task();
         let line = line.trim_end();
         match line.strip_suffix('}').filter(|_| self.json) {
             Some(open) => writeln!(

@@ -113,10 +113,7 @@ fn exporter(settings: Settings, options: &Options) -> Result<Option<Exporter>, E
         let queue = ExportQueue::new(target.batch_max, target.queue_max);
         flows.push(Flow { queue: export_queue::open_logs(queue).ok_or(Error::Twice)?, target });
     }
-    match flows.is_empty() {
-        true => Ok(None),
-        false => Ok(Some(Exporter::start(flows, &settings.resource)?)),
-    }
+    if flows.is_empty() { Ok(None) } else { Ok(Some(Exporter::start(flows, &settings.resource)?)) }
 }
 
 /// Whether spans are recorded. If not, their attributes need not be computed.
@@ -128,10 +125,7 @@ pub fn is_enabled() -> bool {
 /// the parent itself, like a no-op tracer: ids of spans that are never exported would break the
 /// trace.
 pub fn child_context(parent: &TraceContext) -> TraceContext {
-    match is_enabled() || !parent.has_span() {
-        true => parent.child(),
-        false => parent.clone(),
-    }
+    if is_enabled() || !parent.has_span() { parent.child() } else { parent.clone() }
 }
 
 /// The current time as spans record it.

@@ -39,9 +39,10 @@ impl Span {
 
     /// Marks a span that leads to an agent, for OpenInference.
     pub(super) fn is_chain(&mut self) -> &mut Self {
-        match self.is_recorded() && export_queue::openinference() {
-            true => self.set("openinference.span.kind", "CHAIN"),
-            false => self,
+        if self.is_recorded() && export_queue::openinference() {
+            self.set("openinference.span.kind", "CHAIN")
+        } else {
+            self
         }
     }
 
@@ -116,9 +117,10 @@ impl Span {
         self.set("faultline.failure.root.reason", root);
         self.set_non_empty("faultline.failure.origin.agent", of.origin_agent());
         self.set_non_empty("faultline.failure.business_code", &failure.business_code);
-        match self.is_error(of.code()) {
-            true => self.error(error_type, &failure.public_message),
-            false => self,
+        if self.is_error(of.code()) {
+            self.error(error_type, &failure.public_message)
+        } else {
+            self
         }
     }
 

@@ -248,10 +248,7 @@ fn url(
         Protocol::HttpProtobuf => "http://localhost:4318",
     };
     let base = own.or(common).unwrap_or(usual);
-    let whole = match base.contains("://") {
-        true => base.to_owned(),
-        false => format!("http://{base}"),
-    };
+    let whole = if base.contains("://") { base.to_owned() } else { format!("http://{base}") };
     let root = whole.trim_end_matches('/');
     let text = match (protocol, signal, own) {
         (Protocol::Grpc, Signal::Traces, _) => {

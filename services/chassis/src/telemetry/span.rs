@@ -191,10 +191,7 @@ impl Span {
 
     /// Sets the error status. Only the first call counts.
     pub fn error(&mut self, error_type: &str, description: &str) -> &mut Self {
-        match self.mark_failed(description) {
-            true => self.set("error.type", error_type),
-            false => self,
-        }
+        if self.mark_failed(description) { self.set("error.type", error_type) } else { self }
     }
 
     /// Sets the error status without an error type. False: the status was set before.

@@ -165,7 +165,8 @@ impl TraceContext {
 impl From<&TraceContext> for SpanContext {
     fn from(context: &TraceContext) -> Self {
         let state = TraceState::from_str(context.state()).unwrap_or_default();
-        let (trace, span) = (TraceId::from(context.trace_id), SpanId::from(context.span_id));
+        let trace = TraceId::from(context.trace_id);
+        let span = SpanId::from(context.span_id);
         Self::new(trace, span, TraceFlags::new(context.flags), true, state)
     }
 }
@@ -224,7 +225,10 @@ impl FromStr for TraceContext {
             }
             u128::from_str_radix(part, 16).map_err(|_| NotATraceparent)
         };
-        let (version, trace_id, span_id, flags) = (hex(2)?, hex(32)?, hex(16)?, hex(2)?);
+        let version = hex(2)?;
+        let trace_id = hex(32)?;
+        let span_id = hex(16)?;
+        let flags = hex(2)?;
         // A later version may add fields; this one may not, and ff is forbidden.
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return Err(NotATraceparent);

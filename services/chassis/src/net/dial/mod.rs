@@ -172,9 +172,10 @@ impl Connector {
                 Some(network) => inside(network, &host, &uri).await?,
                 None => self.tcp(&host, &uri).await?,
             };
-            match uri.scheme() == Some(&Scheme::HTTPS) {
-                true => self.encrypt(host.clone(), wire).await,
-                false => Ok(Either::Left(wire)),
+            if uri.scheme() == Some(&Scheme::HTTPS) {
+                self.encrypt(host.clone(), wire).await
+            } else {
+                Ok(Either::Left(wire))
             }
         };
         let connected = match self.connect {
@@ -308,9 +309,10 @@ impl Resolver {
     }
 
     fn check(self, host: &str, address: IpAddr) -> Result<(), Forbidden> {
-        match !self.public_only || public::is_public(address) {
-            true => Ok(()),
-            false => Err(Forbidden { host: host.to_owned(), address }),
+        if !self.public_only || public::is_public(address) {
+            Ok(())
+        } else {
+            Err(Forbidden { host: host.to_owned(), address })
         }
     }
 }
@@ -351,9 +353,10 @@ impl Connection for Stream {
             Either::Left(wire) => connected(wire),
             Either::Right(tls) => {
                 let (wire, session) = tls.get_ref();
-                match session.alpn_protocol() == Some(tls::H2) {
-                    true => connected(wire).negotiated_h2(),
-                    false => connected(wire),
+                if session.alpn_protocol() == Some(tls::H2) {
+                    connected(wire).negotiated_h2()
+                } else {
+                    connected(wire)
                 }
             }
         }

@@ -14,6 +14,7 @@ use super::{
     },
     *,
 };
+use crate::error_chain::causes;
 
 const WAITING: usize = limits::WAITING_REQUEST_BYTES;
 
@@ -53,7 +54,10 @@ impl Fed {
 
     async fn next(&mut self) -> Result<Option<Frame<Bytes>>, Failure> {
         let next = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await.transpose();
-        next.map_err(|error| Failure::from(Status::from_error(Box::new(error))))
+        next.map_err(|error| {
+            let status = causes(&error).find_map(|cause| cause.downcast_ref::<Status>());
+            Failure::from(status.expect("the error is a status").clone())
+        })
     }
 
     fn charged(&self) -> usize {
