@@ -1,4 +1,5 @@
-//! The limits of a gateway's port that apply before authentication, as configured.
+//! Admission control of a gateway's port before authentication: the configured limits per address
+//! and in total.
 
 use std::time::Duration;
 
@@ -32,10 +33,10 @@ impl Config {
             let key = "body_budget_mib";
             let value = self.body_budget_mib as u64;
             let what =
-                "a quarter of it is for one connection and must hold one body: say 48 or more";
+                "a quarter of it is for one connection and must hold one body: set 48 or more";
             return Err(Error::Setting { key, value, what });
         }
-        // What a caller may have under way must fit, whatever is configured.
+        // Each call of a caller may need a stream, so the stream limits are at least as high.
         let streams = limits::STREAMS_OPEN_PER_ADDRESS_MAX.max(self.calls_per_caller_max);
         let limits = Quotas::default()
             .with(Resource::Connection, self.connections_per_address_max, limits::CONNECTIONS_MAX)

@@ -1,5 +1,5 @@
-//! The HTTP surface: who asks for what, the span around each request, and which binding answers.
-//! What requests mean is known to the bindings, to card and to mesh.
+//! The router: authenticates each request, opens its span, and dispatches it by its route. It names
+//! all folders; the operations themselves are in them.
 
 use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Instant};
 
@@ -38,7 +38,7 @@ use crate::{
 };
 
 const ROLE: &str = "gateway";
-/// Who was served encrypted shall not come unencrypted for a year (RFC 6797).
+/// HTTP Strict Transport Security for a year (RFC 6797).
 const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
 pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
@@ -50,14 +50,14 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let (head, mut body) = request.into_parts();
     let uri = head.uri.clone();
     let route = Route::parse(uri.path(), &head.headers);
-    let identified = match gateway.check_host_and_origin(&head, &route) {
+    let authenticated = match gateway.check_host_and_origin(&head, &route) {
         Err(refused) => Err(refused),
         Ok(()) if route.is_public() => Ok(None),
         Ok(()) => {
             gateway.authenticator.authenticate(&head.headers).map(Some).map_err(Rejection::from)
         }
     };
-    let (principal, stranger) = match identified {
+    let (principal, rejected) = match authenticated {
         Ok(principal) => (principal, None),
         Err(refused) => (None, Some(refused)),
     };
@@ -68,12 +68,12 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     };
     let record = RequestRecord::new(&gateway.http_metrics);
     let context = RequestContext { gateway, span: span.clone(), trace, head, principal, record };
-    let mut response = match stranger {
+    let mut response = match rejected {
         Some(refused) => refuse(&context, &route, refused),
         None => {
-            // Pinned here, so that what is put around it does not move it: it is large.
+            // Pinned here, because the future is large and the wrapper below would move it.
             let answering = pin!(dispatch(&context, &route, &mut body));
-            // A panic costs the request that met it, and the client hears of it in its own form.
+            // A panic fails its own request only; the answer has the form of the binding.
             let answered = AssertUnwindSafe(answering).catch_unwind();
             let failure = || Failure::new(&reason::INTERNAL_ERROR).into();
             let panicked = |_| refuse(&context, &route, failure());
@@ -89,14 +89,15 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     if context.principal.is_none() {
         response = server::charge_until_read(response);
     }
-    span.with(|span| answered_with(span, &route, response.status()));
+    span.with(|span| set_status(span, &route, response.status()));
     let verb = verb(&context.head.method);
     let status = response.status();
     context.record.record_response(verb, &route, status, since.elapsed());
     response
 }
 
-/// The span of a request, and what is handed on. Probes have none: there would be nothing else.
+/// The span of a request and the trace context for its calls. Probes have no span: they would
+/// outnumber all others.
 fn span(
     gateway: &Gateway,
     head: &Parts,
@@ -130,8 +131,8 @@ fn span(
     Some((span.context().clone(), span))
 }
 
-/// What went wrong on this side and left no failure says so by its status.
-fn answered_with(span: &mut Span, route: &Route<'_>, status: StatusCode) {
+/// Sets the HTTP status on the span. A server error without a failure marks the span by its status.
+fn set_status(span: &mut Span, route: &Route<'_>, status: StatusCode) {
     if !matches!(route, Route::Grpc) {
         span.set("http.response.status_code", status.as_u16());
     }
@@ -140,7 +141,7 @@ fn answered_with(span: &mut Span, route: &Route<'_>, status: StatusCode) {
     }
 }
 
-/// A method as a span names it: few, whatever clients send.
+/// The method for spans and metrics: an unknown method is `other`, so that clients cannot add series.
 fn verb(method: &Method) -> &str {
     match method.as_str() {
         known @ ("GET" | "HEAD" | "POST" | "DELETE") => known,
@@ -174,8 +175,8 @@ async fn dispatch(context: &RequestContext, route: &Route<'_>, body: &mut Body) 
         }
         Route::Mesh(method) => mesh::handle(context, method, body).await,
         Route::Metrics => {
-            let numbers = context.require_scope(Scope::Operate).map(|()| &context.gateway.metrics);
-            numbers.map(metrics_response).map_err(Rejection::from)
+            let metrics = context.require_scope(Scope::Operate).map(|()| &context.gateway.metrics);
+            metrics.map(metrics_response).map_err(Rejection::from)
         }
         Route::Console(file) => console::handle(context, *file),
         Route::Health => Ok(health(&context.gateway)),
@@ -183,7 +184,7 @@ async fn dispatch(context: &RequestContext, route: &Route<'_>, body: &mut Body) 
     answered.unwrap_or_else(|refused| refuse(context, route, refused))
 }
 
-/// Says no in the form of the binding, before it is known what was asked.
+/// A rejection in the form of the binding, before the operation is known.
 fn refuse(context: &RequestContext, route: &Route<'_>, refused: Rejection) -> Response<Body> {
     let report = context.reporter();
     match route {

@@ -32,10 +32,12 @@ use crate::{
     router,
 };
 
-/// How long before the end of a drain open calls are ended, so that their last words get out.
+/// The last part of a drain: open calls are ended this long before the drain times out, so that
+/// their final events reach the clients.
 const FINAL_EVENTS_TIME: Duration = Duration::from_secs(1);
 
-/// Bound, but not serving yet.
+/// A gateway whose port is bound and which does not serve yet. Made by [`Config::bind`], consumed by
+/// [`Service::run`].
 pub struct Service {
     listener: Listener,
     pool: Pool,
@@ -54,7 +56,7 @@ pub struct Service {
 }
 
 impl Config {
-    /// Opens the socket; no traffic yet.
+    /// Checks the configuration, loads the card key and binds the port. No request is served yet.
     pub async fn bind(self) -> Result<Service, Error> {
         if self.bindings.is_empty() {
             return Err(Error::NoBindings);
@@ -119,12 +121,12 @@ impl Config {
 }
 
 impl Service {
-    /// The address it listens on, with the port it really got.
+    /// The address it listens on, with the port that port 0 became.
     pub fn addr(&self) -> SocketAddr {
         self.listener.addr()
     }
 
-    /// To be asked while it runs.
+    /// A handle that tells whether the running gateway is ready.
     pub fn readiness(&self) -> Readiness {
         Readiness(self.pool.clone())
     }
@@ -151,7 +153,7 @@ impl Service {
             console: self.console,
         };
         let router = router::router(Arc::new(gateway));
-        // Whoever sends requests here hears only after a while that it should not.
+        // Balancers notice only after a while that the gateway leaves: until then it still accepts.
         let closing = Drain::new();
         let leaving = async {
             drain.signalled().await;
@@ -165,7 +167,7 @@ impl Service {
         tokio::select! {
             () = server::serve(self.listener, router, closing.clone(), limits::DRAIN_TIMEOUT) => {}
             () = leaving => {}
-            // Here and not beside: a gateway without these had better end than seem to live.
+            // In this select, not in tasks: a gateway without its links must end, not look healthy.
             () = pool.clone().run() => {}
             () = pool.clone().end_stalled_streams() => {}
         }
@@ -173,7 +175,7 @@ impl Service {
     }
 }
 
-/// Whether a gateway is of use: it is once it has reached the coordinator.
+/// Readiness: a gateway is ready while it has a link to a coordinator.
 #[derive(Clone)]
 pub struct Readiness(Pool);
 

@@ -147,7 +147,7 @@ export async function locked(browser, base) {
   await page.keyboard.press("Escape");
   ok(await dialog.isVisible(), "there is nothing behind it");
   await enter("wrong");
-  await dialog.getByText("no caller has this token").waitFor();
+  await dialog.getByText("this token is unknown here").waitFor();
   await enter("only-read");
   await page.getByText("Not for this token").waitFor();
   await page.getByText("'operate'").waitFor();

@@ -1,5 +1,5 @@
-//! gRPC, on the same port as everything else: A2A's own service, and the health check that
-//! balancers ask for. Thin: messages become operations, failures become statuses.
+//! The gRPC binding, on the same port as HTTP: the A2A service and the health service for balancers.
+//! Messages become operations, failures become statuses.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -51,12 +51,11 @@ pub(crate) fn router(pool: &Pool, drain: &Drain) -> Router {
     let health = HealthServer::new(HealthEndpoint { pool: pool.clone(), drain: drain.clone() })
         .max_decoding_message_size(limits::HEALTH_BYTES_MAX);
     let routes = Routes::new(a2a).add_service(health);
-    // The guard stands outermost: it must see the panics and clocks of everything inside.
+    // The guard is outermost: it catches panics and enforces timeouts of everything inside.
     routes.prepare().into_axum_router().layer(GuardLayer)
 }
 
-/// Answers a call. Every request here is one message, so it is read first, within the same bounds
-/// as any other body.
+/// Answers a call. Every request is one message, so it is read first, within the limits of any body.
 pub(crate) async fn handle(
     context: &RequestContext,
     is_health: bool,
@@ -85,7 +84,7 @@ pub(crate) async fn handle(
     }
 }
 
-/// What tonic itself refused, in our words and with our details: it has none.
+/// The failure for a call that tonic itself rejected, because its status has no details.
 fn refused_by_tonic(headers: &HeaderMap) -> Option<Failure> {
     if headers.contains_key(DETAILS) {
         return None;
@@ -96,7 +95,7 @@ fn refused_by_tonic(headers: &HeaderMap) -> Option<Failure> {
             Failure::new(&reason::METHOD_NOT_FOUND)
                 .because("no such method: lf.a2a.v1.A2AService has those of A2A 1.0")
         }
-        // Bytes that are no message, or too few of them.
+        // Bytes that are no message.
         Code::InvalidArgument => {
             Failure::new(&reason::INVALID_REQUEST).because(status.message().to_owned())
         }
@@ -104,7 +103,7 @@ fn refused_by_tonic(headers: &HeaderMap) -> Option<Failure> {
     })
 }
 
-/// What http has put beside the message.
+/// The context that [`handle`] put beside the message.
 fn context_of<T>(request: &Request<T>) -> Result<Arc<RequestContext>, Status> {
     let found = request.extensions().get::<Arc<RequestContext>>().cloned();
     found.ok_or_else(|| Failure::new(&reason::INTERNAL).into())
@@ -116,13 +115,12 @@ fn admit(
     call: call::Body,
 ) -> Result<AdmittedCall, Failure> {
     context.record.set_operation(operation);
-    // Also without any metadata: to be lenient here would only hide what clients forget, and the
-    // official ones do not.
+    // Strict also without metadata: the official clients always send the version.
     negotiation::require_v1(context, negotiation::version(context)?, operation)?;
     admission::admit(context, operation, None, call)
 }
 
-/// A call with one answer, of the kind that `take` finds.
+/// A call with one answer, which `take` finds in the reply.
 async fn unary<T, A>(
     request: Request<T>,
     operation: Operation,
@@ -143,7 +141,7 @@ async fn unary<T, A>(
 
 type EventStream = Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>;
 
-/// A call with many answers. A failure before the first one is the status of the call itself.
+/// A call with a stream of answers. A failure before the first one is the status of the call.
 async fn streaming<T>(
     request: Request<T>,
     operation: Operation,
@@ -163,7 +161,7 @@ async fn streaming<T>(
     Ok(respond(&context, events, &extensions))
 }
 
-/// The context is kept for its span, which is open for as long as the stream is.
+/// The events after the first. The context is kept for its span, which ends with the stream.
 fn remaining_events(
     frames: FrameStream,
     context: Arc<RequestContext>,
@@ -187,6 +185,7 @@ fn respond<T>(context: &RequestContext, answer: T, active: &[String]) -> Respons
     response
 }
 
+/// The A2A service. Stateless: the context of each request is in its extensions.
 struct A2aEndpoint;
 
 #[tonic::async_trait]
@@ -310,7 +309,7 @@ fn push(answer: reply::Body) -> Option<TaskPushNotificationConfig> {
     }
 }
 
-/// What `/healthz` says, as gRPC says it.
+/// The gRPC health service, with the same status as `/healthz`.
 struct HealthEndpoint {
     pool: Pool,
     drain: Drain,
@@ -340,13 +339,13 @@ impl Health for HealthEndpoint {
             let is_up = *ups.wait_for(|ups| Some(*ups > 0) != said).await.ok()? > 0;
             Some((Ok(health(is_up)), (ups, Some(is_up))))
         });
-        // A watch has no end of its own, and a drain would wait for it.
+        // A watch never ends by itself, so a drain would wait for it.
         let drain = self.drain.clone();
         let states = states.take_until(async move { drain.signalled().await });
         let last = stream::iter([Ok(health(false))]);
-        // Counted for as long as it is open.
+        // The place in the limit is held until the watch ends.
         let states = states.chain(last).map(move |state| {
-            let _counted = &taken;
+            let _held = &taken;
             state
         });
         Ok(Response::new(states.boxed()))
@@ -356,7 +355,9 @@ impl Health for HealthEndpoint {
 fn is_known(service: &str) -> Result<(), Status> {
     match service {
         "" | "lf.a2a.v1.A2AService" => Ok(()),
-        _ => Err(Failure::new(&reason::NOT_FOUND).because("no such service is here").into()),
+        _ => {
+            Err(Failure::new(&reason::NOT_FOUND).because("this gateway has no such service").into())
+        }
     }
 }
 

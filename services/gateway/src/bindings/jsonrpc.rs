@@ -1,5 +1,5 @@
-//! JSON-RPC 2.0: the envelope, and which method is which operation. Whatever is wrong with a
-//! request, the answer is a JSON-RPC error.
+//! The JSON-RPC 2.0 binding: the request object and the operation of each method. Every rejection is a
+//! JSON-RPC error.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub(crate) async fn handle(
         Ok(read) => read,
         Err((id, failure)) => return context.reporter().rpc(failure.into(), &id),
     };
-    // A blocking call may wait for hours; its body need not.
+    // A blocking call may wait for hours: its body is freed before.
     drop(body);
     format.respond(context, agent, call).await
 }
@@ -45,13 +45,13 @@ struct RawRequest<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// An explicit null is there; only a missing field is absent.
+/// An explicit null is present; only a missing field is `None`.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(input: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(input).map(Some)
 }
 
-/// The call in a body and the format of its answer, or the id to refuse it with, which is null until
-/// one was found.
+/// The call in a body and the format of its answer; or a failure and the id for it, which is null
+/// until one is found.
 fn read(
     context: &RequestContext,
     body: &[u8],
@@ -61,9 +61,9 @@ fn read(
         let text = "id must be a string, an integer or null, and not longer than 256";
         return Err((RequestId::NULL, invalid(text)));
     };
-    let chosen = method(&raw).and_then(|name| choose(context, &name));
-    let (operation, version) = match chosen {
-        Ok(chosen) => chosen,
+    let resolved = method(&raw).and_then(|name| resolve(context, &name));
+    let (operation, version) = match resolved {
+        Ok(resolved) => resolved,
         Err(failure) => return Err((id, failure)),
     };
     context.set_operation(operation);
@@ -73,8 +73,8 @@ fn read(
     Ok((format, call))
 }
 
-/// What a method name means in the version that is spoken.
-fn choose(context: &RequestContext, name: &str) -> Result<(Operation, Version), Failure> {
+/// The operation and the version of a method name.
+fn resolve(context: &RequestContext, name: &str) -> Result<(Operation, Version), Failure> {
     let version = negotiation::version(context)?;
     if let Some(operation) = Operation::named(name) {
         negotiation::require_v1(context, version, operation)?;
@@ -97,7 +97,7 @@ fn read_envelope(body: &[u8]) -> Result<RawRequest<'_>, Failure> {
     validate::depth(body)?;
     let first = text.trim_ascii_start().as_bytes().first();
     if first != Some(&b'{') {
-        // Valid or not decides which of the two errors it is.
+        // Malformed JSON and a request that is no object are different errors.
         serde_json::from_str::<IgnoredAny>(text).map_err(|e| validate::not_json(&e.to_string()))?;
         return Err(match first {
             Some(b'[') => invalid("batches are not part of A2A: send one request"),
@@ -115,7 +115,7 @@ fn method<'a>(raw: &RawRequest<'a>) -> Result<Cow<'a, str>, Failure> {
         return Err(invalid(r#"jsonrpc must be "2.0""#));
     }
     let Some(method) = raw.method else { return Err(invalid("method is missing")) };
-    // Borrowed as it stands, unless somebody took the trouble to escape it.
+    // Borrowed, unless the name contains escapes.
     serde_json::from_str::<&str>(method.get())
         .map(Cow::Borrowed)
         .or_else(|_| serde_json::from_str::<String>(method.get()).map(Cow::Owned))
@@ -134,7 +134,9 @@ fn no_such_method(name: &str) -> Failure {
 }
 
 fn not_any_more(name: &str, operation: Operation) -> Failure {
-    let text =
-        format!("'{name}' is A2A 0.3: in 1.0, as A2A-Version says, it is {}", operation.name());
+    let text = format!(
+        "'{name}' is A2A 0.3: in 1.0, which A2A-Version asks for, it is {}",
+        operation.name()
+    );
     Failure::new(&reason::METHOD_NOT_FOUND).because(text)
 }

@@ -1,5 +1,5 @@
-//! REST, which A2A calls HTTP+JSON: what the path, the query and the body say together. The paths
-//! are in route; what comes back is in format.
+//! The REST binding, which A2A calls HTTP+JSON: a request is made of the path, the query and the body.
+//! The paths are in `http::route`, the responses in `http::response`.
 
 use std::{borrow::Cow, str};
 
@@ -36,7 +36,7 @@ pub(crate) async fn handle(
     body: &mut Body,
 ) -> Result<Response<Body>, Rejection> {
     context.set_operation(operation);
-    let version = speak(context, rest, operation)?;
+    let version = version(context, rest, operation)?;
     let format = ResponseFormat { envelope: Envelope::Bare, version, operation };
     let call = match context.head.method {
         Method::POST => {
@@ -46,7 +46,7 @@ pub(crate) async fn handle(
         _ => from_query(&format, context.head.uri.query().unwrap_or("")),
     };
     let call = call.map(|mut call| {
-        fill(&mut call, &rest.resource);
+        set_path_ids(&mut call, &rest.resource);
         call
     });
     let mut tenant = rest.tenant.clone().map(Cow::into_owned).unwrap_or_default();
@@ -55,8 +55,8 @@ pub(crate) async fn handle(
     Ok(format.respond(context, agent, call).await)
 }
 
-/// The path says which version is meant, and the header must not say otherwise.
-fn speak(
+/// The version, which the path determines. A header that differs is an error.
+fn version(
     context: &RequestContext,
     rest: &RestPath<'_>,
     operation: Operation,
@@ -70,12 +70,12 @@ fn speak(
     match version {
         Version::V03 => Ok(Version::V03),
         Version::V1 => Err(Failure::new(&reason::VERSION_NOT_SUPPORTED).because(
-            "paths below /v1 are A2A 0.3, and A2A-Version says 1.0: leave /v1 out of the path",
+            "paths below /v1 are A2A 0.3, and A2A-Version is 1.0: leave /v1 out of the path",
         )),
     }
 }
 
-/// No body, `null` and `{}` are the same: a request that says nothing.
+/// No body, `null` and `{}` are the same: an empty request.
 fn from_body(format: &ResponseFormat, body: &[u8]) -> Result<call::Body, Failure> {
     let text = match body.trim_ascii() {
         b"" | b"null" => "{}",
@@ -88,17 +88,17 @@ fn from_body(format: &ResponseFormat, body: &[u8]) -> Result<call::Body, Failure
 }
 
 fn from_query(format: &ResponseFormat, query: &str) -> Result<call::Body, Failure> {
-    let said = Value::Object(parameters(format.operation, query)?);
-    format.read(&said.to_string())
+    let fields = Value::Object(parameters(format.operation, query)?);
+    format.read(&fields.to_string())
 }
 
 /// The parameters of a query that are fields of the request, by their JSON or their proto name.
-/// The others are somebody else's.
+/// Others are ignored.
 fn parameters(operation: Operation, query: &str) -> Result<Map<String, Value>, Failure> {
-    let mut said = Map::new();
+    let mut fields = Map::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let Some(field) = field(operation, &name) else { continue };
-        // Numbers and enums are read from text; only truth is not, in ProtoJSON.
+        // ProtoJSON reads numbers and enums from text, but not booleans.
         let value = match (field, &*value) {
             ("includeArtifacts", "true") => Value::Bool(true),
             ("includeArtifacts", "false") => Value::Bool(false),
@@ -107,11 +107,11 @@ fn parameters(operation: Operation, query: &str) -> Result<Map<String, Value>, F
             }
             (_, text) => Value::String(text.to_owned()),
         };
-        if said.insert(field.to_owned(), value).is_some() {
+        if fields.insert(field.to_owned(), value).is_some() {
             return Err(validate::violation(field, "is given twice"));
         }
     }
-    Ok(said)
+    Ok(fields)
 }
 
 fn field(operation: Operation, name: &str) -> Option<&'static str> {
@@ -132,8 +132,8 @@ fn field_of<M: ProtoMessage>(name: &str) -> Option<&'static str> {
     M::field(name).map(|at| M::FIELDS[at])
 }
 
-/// What the path names, whatever the rest of the request says of it.
-fn fill(call: &mut call::Body, resource: &Resource<'_>) {
+/// Sets the ids of the path, which take precedence over those of the body or the query.
+fn set_path_ids(call: &mut call::Body, resource: &Resource<'_>) {
     match (call, resource) {
         (call::Body::Get(request), Resource::Task(id)) => request.id = id.to_string(),
         (call::Body::Cancel(request), Resource::Cancel(id)) => request.id = id.to_string(),
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_read_by_either_name_and_decoded() {
+    fn query_parameter_is_read_by_json_or_proto_name() {
         let read = |query: &str| parameters(Operation::ListTasks, query).map(Value::Object);
         let said = "context_id=a%2Bb+c&pageSize=5&includeArtifacts=true&utm=x&A2A-Version=1.0";
         let fields = json!({"contextId": "a+b c", "pageSize": "5", "includeArtifacts": true});
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_names_its_parameter() {
+    fn invalid_query_value_names_its_parameter() {
         let format = ResponseFormat {
             envelope: Envelope::Bare,
             version: Version::V1,

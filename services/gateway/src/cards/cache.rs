@@ -1,6 +1,5 @@
-//! A cache of agent cards as coordinators tell them, so that anonymous requests for cards do not
-//! reach a coordinator each. Requests for the same card share one call (single flight), which goes
-//! on when its clients leave.
+//! A cache of agent cards, so that anonymous requests do not reach a coordinator each. Requests for the
+//! same card share one call (single flight), which continues when its clients leave.
 
 use std::{
     collections::HashMap,
@@ -25,11 +24,11 @@ use crate::{
     protocol::validate,
 };
 
-/// An agent, or that there is none.
+/// An agent, or `None` for an agent that does not exist.
 type CachedAgent = Option<Arc<Agent>>;
 type SharedFetch = Shared<BoxFuture<'static, Result<CachedAgent, Failure>>>;
 
-/// Cheap to clone; all clones are one.
+/// The entries by name, empty for the default agent, behind one lock. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct CardCache(Arc<Mutex<HashMap<String, Entry>>>);
 
@@ -46,20 +45,20 @@ impl Entry {
     }
 
     fn fresh(&self) -> Option<CachedAgent> {
-        // Soon there may be an agent that nobody has offered so far.
+        // Absence is cached shorter than a card: a worker may offer the agent soon.
         let is_there = self.known.as_ref().is_some_and(|(_, found)| found.is_some());
         self.younger_than(if is_there { limits::CARD_TTL } else { limits::CARD_MISSING_TTL })
     }
 }
 
 impl CardCache {
-    /// The agent of this name, or the one that serves the root.
+    /// The agent of this name, or the default agent.
     pub(crate) async fn find(
         &self,
         pool: &Pool,
         name: Option<&str>,
     ) -> Result<CachedAgent, Failure> {
-        // No coordinator knows an agent whose name cannot be one.
+        // An invalid name belongs to no agent.
         if name.is_some_and(|name| check_agent_name(name).is_err()) {
             return Ok(None);
         }
@@ -69,7 +68,7 @@ impl CardCache {
             if let Some(found) = entry.and_then(Entry::fresh) {
                 return Ok(found);
             }
-            // A fetch that has ended and is still here panicked before it was put away.
+            // A fetch that has ended and is still stored has panicked.
             let running = |fetch: &SharedFetch| fetch.peek().is_none();
             match entry.and_then(|entry| entry.fetch.clone()).filter(running) {
                 Some(fetch) => fetch,
@@ -80,7 +79,7 @@ impl CardCache {
                         entries.entry(name).or_default().fetch = Some(fetch.clone());
                         fetch
                     }
-                    // Too many are being fetched: an older card is better than none.
+                    // Too many fetches are running: a stale card is better than none.
                     Err(failure) => {
                         let cache =
                             entry.and_then(|entry| entry.younger_than(limits::CARD_STALE_TTL));
@@ -92,7 +91,7 @@ impl CardCache {
         fetch.await
     }
 
-    /// Begins a call whose answer is cache, whoever still waits for it.
+    /// Starts a call whose answer is cached, also if all its clients leave.
     fn fetch(&self, pool: &Pool, name: Option<&str>) -> Result<SharedFetch, Failure> {
         let taken = server::acquire(Resource::CardFetch)?;
         let cache = self.clone();
@@ -124,7 +123,7 @@ impl CardCache {
     }
 }
 
-/// Keeps the cache within its bound: agents that do not exist go first, then any.
+/// Evicts entries at the bound: agents that do not exist first, then all.
 fn make_room(entries: &mut HashMap<String, Entry>) {
     if entries.len() < limits::CARDS_CACHED_MAX {
         return;

@@ -18,7 +18,7 @@ mod tests {
 
     /// Sections 3.2.2 to 3.2.4.
     #[test]
-    fn the_example_of_the_rfc() {
+    fn rfc_example_is_canonical() {
         let json = r#"{
             "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
             "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/",
@@ -49,7 +49,7 @@ mod tests {
 
     /// Appendix B: the bits of a double and its text.
     #[test]
-    fn the_numbers_of_the_rfc() {
+    fn rfc_numbers_are_canonical() {
         for (bits, text) in [
             (0x0000000000000000, "0"),
             (0x8000000000000000, "0"),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_need_not_be_escaped_is_not() {
+    fn only_required_characters_are_escaped() {
         assert_eq!(
             canonical_text(r#""\u0008\u0009\u000c\u001f\u007f\u2028\/""#),
             "\"\\b\\t\\f\\u001f\u{7f}\u{2028}/\""

@@ -1,5 +1,5 @@
-//! Agent cards: what an agent says of itself, with what only the gateway knows: where it is
-//! reached, how callers are known, and a signature.
+//! The content of an agent card: the card of the worker, completed with the interfaces, the security
+//! scheme and the signature of the gateway.
 
 use std::time::SystemTime;
 
@@ -18,45 +18,46 @@ use crate::{
 };
 
 const VERSION: &str = "1.0";
-/// The name of our security scheme on a card.
+/// The name of the security scheme on a card.
 const BEARER: &str = "bearer";
-/// For an agent that does not say what it reads or writes.
+/// The media types of an agent that names none.
 const ANYTHING: &str = "*/*";
 
-/// What this gateway adds to every card.
+/// The part of every card that the gateway adds. Immutable after the start.
 pub(crate) struct CardSettings {
     pub(crate) public: PublicUrl,
-    /// Where gRPC clients dial, if cards should say so.
+    /// The gRPC address, if cards list gRPC.
     pub(crate) grpc: Option<String>,
     pub(crate) signer: Option<Signer>,
-    /// Authenticator need a token.
+    /// Whether callers need a token.
     pub(crate) secured: bool,
     pub(crate) bindings: Vec<Binding>,
-    /// Clients of A2A 0.3 find what they look for, too.
+    /// Whether cards have the fields of A2A 0.3 too.
     pub(crate) v03: bool,
-    /// When this gateway started: what it adds is as old as that.
+    /// The start of this gateway, which is the earliest `Last-Modified` of a card.
     pub(crate) since: SystemTime,
 }
 
-/// A card as JSON, and the meaning of the bytes where other bytes may mean the same.
+/// A card as JSON. `meaning` identifies the content where its bytes differ between gateways.
 pub(crate) struct PrintedCard {
     pub(crate) body: Vec<u8>,
     pub(crate) meaning: Option<Vec<u8>>,
 }
 
 impl CardSettings {
+    /// Completes and signs the card of an agent, or of the default agent at the root.
     pub(crate) fn complete(&self, head: &Parts, name: Option<&str>, card: &mut AgentCard) {
         fill(card);
         card.supported_interfaces = self.interfaces(head, name);
         if self.secured {
             secure(card);
         }
-        // What somebody signed before is no longer what is sent.
+        // Signatures of the worker do not cover the completed card.
         card.signatures.clear();
         card.signatures = self.signer.as_ref().map_or_else(Vec::new, |signer| signer.sign(card));
     }
 
-    /// The first is the one that clients prefer.
+    /// The interfaces, in order of preference.
     fn interfaces(&self, head: &Parts, name: Option<&str>) -> Vec<AgentInterface> {
         let public = self.public.url(head);
         let (rpc, rest) = match name {
@@ -71,7 +72,7 @@ impl CardSettings {
         };
         let mut interfaces =
             vec![interface(rpc, Binding::JsonRpc, ""), interface(rest, Binding::Rest, "")];
-        // One address for all agents: there the tenant tells them apart.
+        // gRPC has one address for all agents: the tenant distinguishes them.
         let grpc = self.grpc.clone();
         interfaces.extend(grpc.map(|url| interface(url, Binding::Grpc, name.unwrap_or_default())));
         let served =
@@ -83,8 +84,8 @@ impl CardSettings {
         interfaces
     }
 
-    /// As JSON. No two gateways make the same signature, so the meaning of a signed card is what was
-    /// signed and with which key: their caches and clients must not take one for a new card.
+    /// The card as JSON. Two gateways never make the same ECDSA signature, so a signed card is identified
+    /// by its unsigned content and the key: caches must not take a new signature for a new card.
     pub(crate) fn printed(&self, mut card: AgentCard) -> PrintedCard {
         let body = self.print(&card);
         let signatures = std::mem::take(&mut card.signatures);
@@ -96,8 +97,8 @@ impl CardSettings {
         PrintedCard { body, meaning: Some(meaning) }
     }
 
-    /// As JSON. What 0.3 looks for stands beside it, outside of what is signed: a client of 1.0
-    /// does not see it, so it cannot verify it either.
+    /// The bytes of a card. The fields of 0.3 are outside of the signature: a verifier of 1.0 does not
+    /// know them.
     fn print(&self, card: &AgentCard) -> Vec<u8> {
         let new = json::to_vec(card);
         if !self.v03 {
@@ -108,8 +109,8 @@ impl CardSettings {
     }
 }
 
-/// Gives every field that A2A requires something to say, whatever the worker left out: clients
-/// rely on them, and verifiers disagree on whether an empty one is signed.
+/// Fills the required fields that the worker left empty: clients rely on them, and verifiers disagree
+/// on whether an empty field is signed.
 fn fill(card: &mut AgentCard) {
     let name = card.name.clone();
     or(&mut card.description, &name);
@@ -148,7 +149,7 @@ fn or_one(field: &mut Vec<String>, otherwise: &str) {
     }
 }
 
-/// Says that callers need a token. The scopes are those a client needs to do all it can.
+/// Adds the bearer scheme. The scopes are those of all operations of A2A.
 fn secure(card: &mut AgentCard) {
     let scheme = HttpAuthSecurityScheme { scheme: "Bearer".to_owned(), ..Default::default() };
     let scheme = SecurityScheme { scheme: Some(Scheme::HttpAuthSecurityScheme(scheme)) };

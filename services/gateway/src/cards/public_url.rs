@@ -1,20 +1,20 @@
-//! The public name of this gateway: what its cards tell clients to call.
+//! The public URL of this gateway, as agent cards name it.
 
 use std::net::SocketAddr;
 
 use http::{Uri, header::HOST, request::Parts, uri::Authority};
 
-/// What clients call this gateway.
+/// The public URL: configured, or derived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PublicUrl {
-    /// Without a slash at its end.
+    /// The same for every request, without a slash at its end.
     Fixed(String),
-    /// Bound to every address: whatever the client found us by, else `bound`.
+    /// On a wildcard address: the host of the request, or `bound` without one.
     FromHostHeader { scheme: &'static str, bound: SocketAddr },
 }
 
 impl PublicUrl {
-    /// The refused text is given back.
+    /// An invalid URL is the error.
     pub(crate) fn new(url: Option<String>, bound: SocketAddr, tls: bool) -> Result<Self, String> {
         let scheme = if tls { "https" } else { "http" };
         let Some(url) = url else {
@@ -40,7 +40,7 @@ impl PublicUrl {
             PublicUrl::Fixed(url) => return url.clone(),
             PublicUrl::FromHostHeader { scheme, bound } => (scheme, bound),
         };
-        // HTTP/2 has the host in the URI. What is no host is not put into a card.
+        // HTTP/2 has the host in the URI. An invalid host does not get into a card.
         let header = || head.headers.get(HOST)?.to_str().ok()?.parse::<Authority>().ok();
         let asked = head.uri.authority().cloned().or_else(header);
         match asked.filter(|host| !host.host().is_empty() && !host.as_str().contains('@')) {
@@ -49,18 +49,18 @@ impl PublicUrl {
         }
     }
 
-    /// Whether another Host header gives another card.
+    /// Whether the URL depends on the Host header.
     pub(crate) fn depends_on_host(&self) -> bool {
         matches!(self, PublicUrl::FromHostHeader { .. })
     }
 }
 
-/// The host that a URL names.
+/// The host of a URL.
 pub(crate) fn host(url: &str) -> Option<String> {
     url.parse::<Uri>().ok()?.host().map(str::to_owned)
 }
 
-/// Whether this is an address as gRPC clients dial it: a host and a port, and nothing else.
+/// Whether the text is a gRPC address: a host and a port, and nothing else.
 pub(crate) fn is_grpc_address(text: &str) -> bool {
     text.parse::<Authority>().is_ok_and(|address| {
         !address.host().is_empty() && address.port_u16().is_some() && !text.contains('@')
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_names_the_address_the_client_can_use() {
+    fn card_names_an_address_that_the_client_can_use() {
         let local: SocketAddr = "127.0.0.1:8080".parse().unwrap();
         let every: SocketAddr = "0.0.0.0:8080".parse().unwrap();
         let asked = head("mesh.example:99");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_url_must_be_one() {
+    fn invalid_public_url_is_rejected() {
         let bound: SocketAddr = "127.0.0.1:8080".parse().unwrap();
         for bad in ["", "example.com", "ftp://example.com", "http://", "http://x?y=1"] {
             assert!(PublicUrl::new(Some(bad.to_owned()), bound, false).is_err(), "{bad}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grpc_address_is_a_host_and_a_port() {
+    fn grpc_address_is_a_host_and_a_port() {
         for good in ["agents.example.org:443", "10.0.0.1:8080", "[::1]:8080"] {
             assert!(is_grpc_address(good), "{good}");
         }

@@ -1,5 +1,4 @@
-//! Signatures of agent cards: JWS over the canonical JSON of a card. It owns the key; what is on a
-//! card is not its business.
+//! Signatures of agent cards: JWS over the canonical JSON of a card, with one key.
 
 use std::{
     collections::VecDeque,
@@ -23,23 +22,22 @@ use serde_json::{Value, json};
 
 use crate::cards::canonical_json;
 
-/// Signatures that are cache. There is one a card and address; only addresses taken from the Host
-/// header can be many.
+/// Cached signatures: one per card and public URL. Only URLs from the Host header can be many.
 const CACHE_MAX: usize = 256;
 
-/// Why cards cannot be signed.
+/// The reason for which cards cannot be signed.
 #[derive(Debug, thiserror::Error)]
 pub enum BadKey {
     #[error("cannot read gateway.card_key '{}'", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "gateway.card_key '{}' is no PKCS#8 key of EC P-256 or Ed25519 in PEM (make one with \
+        "gateway.card_key '{}' is no PKCS#8 key of EC P-256 or Ed25519 in PEM (create one with \
          'openssl genpkey -algorithm ed25519')", path.display()
     )]
     Kind { path: PathBuf },
     #[error("gateway.card_key needs gateway.card_key_id, by which verifiers find the public key")]
     NoId,
-    #[error("gateway.card_key_id names no key: set gateway.card_key too")]
+    #[error("gateway.card_key_id needs gateway.card_key: set it too")]
     NoKey,
 }
 
@@ -48,13 +46,13 @@ pub(crate) struct Signer {
     key: Key,
     /// The protected header as it is sent and signed.
     protected: String,
-    /// By the digest of the card. ECDSA signs differently each time, and a card that did not
-    /// change must stay the same bytes for its caches.
+    /// By the digest of the card, oldest first. ECDSA signatures are random, and an unchanged card must
+    /// keep its bytes for caches.
     cache: Mutex<VecDeque<(Vec<u8>, Vec<AgentCardSignature>)>>,
 }
 
 impl Signer {
-    /// With neither key nor id configured, cards are not signed.
+    /// `None` with neither key nor id: cards are not signed.
     pub(crate) fn load(key: Option<&Path>, id: Option<&str>) -> Result<Option<Self>, BadKey> {
         let (path, id) = match (key, id.filter(|id| !id.is_empty())) {
             (None, None) => return Ok(None),
@@ -74,7 +72,7 @@ impl Signer {
         Self { key, protected, cache: Mutex::default() }
     }
 
-    /// What goes on a card that is otherwise complete and has no signature yet.
+    /// The signatures for a card that is otherwise complete.
     pub(crate) fn sign(&self, card: &AgentCard) -> Vec<AgentCardSignature> {
         let unsigned = json::to_vec(card);
         let digest = digest::digest(&SHA256, &unsigned).as_ref().to_vec();
@@ -101,9 +99,9 @@ impl Signer {
     }
 }
 
-/// What is signed. The specification keeps required fields that are empty; the official SDKs drop
-/// everything that is. A verifier takes a card when one signature fits, so a card on which the two
-/// differ gets both; first the one that most verifiers look for.
+/// The payloads to sign. The specification keeps required fields that are empty; the official SDKs drop
+/// all empty fields. A verifier needs one matching signature, so a card for which the two differ gets
+/// both, first the one of the SDKs.
 fn payloads(unsigned: &[u8]) -> Vec<Vec<u8>> {
     let card: Value = serde_json::from_slice(unsigned).expect("ProtoJSON is JSON");
     let specified = canonical_json::canonical(&card);
@@ -111,7 +109,7 @@ fn payloads(unsigned: &[u8]) -> Vec<Vec<u8>> {
     if usual == specified { vec![usual] } else { vec![usual, specified] }
 }
 
-/// The value without anything in it that says nothing.
+/// The value without empty fields and elements.
 fn without_empty(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
@@ -142,7 +140,7 @@ impl Key {
         if let Ok(pair) = EcdsaKeyPair::from_pkcs8(algorithm, der, &SystemRandom::new()) {
             return Some(Key::P256(pair));
         }
-        // OpenSSL writes Ed25519 keys without their public half, which is then computed.
+        // OpenSSL writes Ed25519 keys without the public half, which is computed here.
         Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).ok().map(Key::Ed25519)
     }
 
@@ -174,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// What stands before the 32 bytes of an Ed25519 key as OpenSSL writes it: PKCS#8, version 1.
+    /// The PKCS#8 (version 1) header before the 32 bytes of an Ed25519 key from OpenSSL.
     const OPENSSL_ED25519: [u8; 16] =
         [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
@@ -220,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_card_verifies_with_the_public_key() {
+    fn signed_card_verifies_with_the_public_key() {
         for (pem, algorithm) in [(p256(), "ES256"), (ed25519(), "EdDSA")] {
             let signer = signer(&pem);
             let signatures = signer.sign(&card());
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_card_keeps_its_signature_and_another_gets_its_own() {
+    fn unchanged_card_keeps_its_signature() {
         let signer = signer(&p256());
         let signed = |name: &str| signer.sign(&AgentCard { name: name.to_owned(), ..card() });
         let first = signed("a");
@@ -247,11 +245,11 @@ mod tests {
             signed(&n.to_string());
         }
         assert_eq!(signer.cache.lock().unwrap().len(), CACHE_MAX);
-        assert_ne!(signed("a"), first, "it was dropped long ago");
+        assert_ne!(signed("a"), first, "the first signature was evicted");
     }
 
     #[test]
-    fn required_fields_are_signed_also_when_empty_and_for_sdks_without() {
+    fn empty_required_fields_are_signed_in_both_canonical_forms() {
         let text = |bytes: &Vec<u8>| String::from_utf8(bytes.clone()).unwrap();
         let payloads: Vec<_> = payloads(&json::to_vec(&card())).iter().map(text).collect();
         let specified = concat!(
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_cannot_sign_is_named() {
+    fn invalid_card_key_is_named() {
         let file = NamedTempFile::new().unwrap();
         let good = p256();
         let path = file.path();
@@ -279,8 +277,8 @@ mod tests {
         assert!(refused(Some(Path::new("/no/such.pem")), Some("k")).contains("/no/such.pem"));
         for bad in ["", "junk", &good.replace("PRIVATE", "PUBLIC"), &good.replace("MIG", "NIG")] {
             fs::write(path, bad).unwrap();
-            let said = refused(Some(path), Some("k"));
-            assert!(said.contains(path.to_str().unwrap()), "{said}");
+            let text = refused(Some(path), Some("k"));
+            assert!(text.contains(path.to_str().unwrap()), "{text}");
         }
         fs::write(path, &good).unwrap();
         assert!(Signer::load(Some(path), Some("k")).unwrap().is_some());

@@ -1,4 +1,4 @@
-//! Metrics of the pool to the coordinators: how they stand, and the calls and streams on them.
+//! Gauges of the pool: links by status, calls and streams in flight, resumes.
 
 use faultline_chassis::{
     Metrics,
@@ -14,7 +14,7 @@ const UP: Def<0> = Def::new(
     [],
 );
 const LINKS: Def<1> = Def::new(
-    "faultline.pool",
+    "faultline.links",
     Unit::Of("link"),
     "Coordinators that the gateway knows of, by how the link to each stands.",
     ["state"],
@@ -41,7 +41,7 @@ const RESUMED: Def<1> = Def::new(
     ["outcome"],
 );
 
-/// Observed for as long as the pool are used.
+/// Registers the gauges. They are read for as long as the pool is in use.
 pub(crate) fn observe(metrics: &Metrics, pool: &Pool) {
     let pool = pool.downgrade();
     metrics.observe(move |seen| {

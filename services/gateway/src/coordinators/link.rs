@@ -1,6 +1,6 @@
-//! The way to one coordinator: one long-lived stream that carries many calls. It owns the numbering
-//! of calls, who waits for which, and coming back after a break. It knows nothing of HTTP and of
-//! other coordinators, and of the calls it carries only whether one answer follows or many.
+//! The link to one coordinator: one long-lived stream that multiplexes many calls, with numbered calls,
+//! credit-based flow control for streams, and reconnection with exponential backoff and jitter. HTTP
+//! and other coordinators are not known here.
 
 mod ejection;
 mod fair_share;
@@ -41,21 +41,22 @@ pub(crate) use interruption::{
 use interruption::{broken, transport};
 use outgoing::Outgoing;
 
-/// The pauses between two attempts to connect.
+/// Backoff between attempts to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// What one stream can be ahead: its credit, and the failure that ends it.
+/// Buffered frames of one stream: its credit, and the failure that ends it.
 const FRAMES_AHEAD_MAX: usize = limits::STREAM_CREDIT as usize + 1;
 
-/// What the links of one gateway share.
+/// State that all links of a gateway share. Links update it; the pool waits for changes. Its parts
+/// synchronize themselves.
 pub(crate) struct SharedLinkState {
-    /// How many of them have a connection.
+    /// The number of links with a connection.
     pub(crate) up_links: watch::Sender<usize>,
-    /// One of them became another than it was.
+    /// Notified when the status of a link changes.
     pub(crate) changed: Notify,
-    /// Streams that were ended because nobody read them.
+    /// Streams that were ended because their client did not read.
     pub(crate) stalled: AtomicU64,
-    /// How long a reader may take nothing while something waits for it.
+    /// How long a client may read nothing while a frame waits for it.
     pub(crate) reader_stall: Duration,
     pub(crate) shares: CallShares,
 }
@@ -68,7 +69,7 @@ impl SharedLinkState {
     }
 }
 
-/// Cheap to clone; all clones share the one connection.
+/// One link. Clones share its connection.
 #[derive(Clone)]
 pub(crate) struct Link {
     inner: Arc<LinkInner>,
@@ -76,49 +77,53 @@ pub(crate) struct Link {
 
 struct LinkInner {
     state: Mutex<State>,
-    /// Whether there is a connection.
+    /// Whether there is a connection. Written by the session only; cleared before `state` is locked.
     is_up: AtomicBool,
     all_links: Arc<SharedLinkState>,
 }
 
+/// The state of a link, under the lock of [`LinkInner`], which is never held across an await. Callers
+/// register and cancel calls; the session delivers replies and fails calls. It lives as long as the
+/// member of the pool.
 #[derive(Default)]
 struct State {
-    /// The gateway leaves.
+    /// The gateway leaves: no new calls.
     is_leaving: bool,
-    /// The coordinator leaves: it said so on this connection.
+    /// The coordinator has announced on this connection that it leaves.
     coordinator_leaves: bool,
-    /// Nobody names it any more.
+    /// The address of the coordinator is gone.
     is_unlisted: bool,
     outlier: OutlierState,
-    /// Counts connections, so that the sending half of a broken one cannot take calls of the next.
+    /// The number of the connection, so that the sender of an old one takes no calls of the next.
     epoch: u64,
-    /// Never reused, also not across connections: a late drop or reply hits nobody else.
+    /// Never reused, not even across connections: a late drop or reply cannot hit another call.
     last_id: u64,
     /// Every call that the coordinator has not answered.
     pending: HashMap<u64, PendingCall>,
+    /// Messages that wait for the transport.
     outbox: VecDeque<Call>,
-    /// Of the sending half, when it found the outbox empty.
+    /// The waker of the sender, set when it found the outbox empty.
     writer: Option<Waker>,
 }
 
-/// How a link stands, for whoever has a call to give.
+/// The status of a link, for the choice of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkStatus {
     Up,
-    /// It failed too often, and is left alone until then.
+    /// Outlier ejection after consecutive failures, until this time.
     Ejected(Instant),
-    /// Connected, but only for the calls that are under way.
+    /// Connected, for calls in flight only.
     Leaving,
     Down,
 }
 
-/// What came back, and the extensions that are in force for the call.
+/// A reply, and the extensions that are active for the call.
 pub(crate) struct Answer {
     pub(crate) body: reply::Body,
     pub(crate) extensions: Vec<String>,
 }
 
-/// A call that the coordinator has not answered, and the part of a share that it takes.
+/// A call in flight, with its place in the share of its caller.
 struct PendingCall {
     waiter: Waiter,
     _share: HeldShare,
@@ -130,6 +135,7 @@ impl PendingCall {
     }
 }
 
+/// The receiver of the replies to a call.
 enum Waiter {
     Unary(oneshot::Sender<Result<Answer, CallError>>),
     Stream(StreamBuffer),
@@ -138,7 +144,7 @@ enum Waiter {
 }
 
 impl Link {
-    /// Not connected; [`Link::run`] does that.
+    /// A link without a connection; [`Link::run`] makes it.
     pub(crate) fn new(all_links: Arc<SharedLinkState>) -> Self {
         let inner = LinkInner { state: Mutex::default(), is_up: AtomicBool::new(false), all_links };
         Self { inner: Arc::new(inner) }
@@ -148,12 +154,12 @@ impl Link {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Calls that the coordinator has not answered, streams among them.
+    /// Calls that the coordinator has not answered, streams included.
     pub(crate) fn in_flight(&self) -> usize {
         self.inner.lock().pending.len()
     }
 
-    /// Whether somebody waits for one of them.
+    /// Whether a caller still waits for one of the calls.
     pub(crate) fn has_waiters(&self) -> bool {
         let state = self.inner.lock();
         state.pending.values().any(|open| !matches!(open.waiter, Waiter::Abandoned(_)))
@@ -169,7 +175,7 @@ impl Link {
         }
     }
 
-    /// Whether anybody still names it.
+    /// Sets whether the address of the coordinator is still among the addresses of the pool.
     pub(crate) fn set_listed(&self, is_listed: bool) {
         self.inner.lock().is_unlisted = !is_listed;
         self.inner.all_links.changed.notify_waiters();
@@ -179,7 +185,7 @@ impl Link {
         !self.inner.lock().is_unlisted
     }
 
-    /// A call with one answer. Dropped before its end, it tells the coordinator so.
+    /// A call with one answer. Dropping the future cancels the call at the coordinator.
     pub(crate) async fn call(&self, caller: Caller, body: call::Body) -> Result<Answer, CallError> {
         let (sender, receiver) = oneshot::channel();
         let mut guard = self.register(caller, body, Waiter::Unary(sender))?;
@@ -188,7 +194,7 @@ impl Link {
         answer.unwrap_or(Err(CallError::Interrupted(CONNECTION_LOST)))
     }
 
-    /// A call with many answers.
+    /// A call with a stream of answers.
     pub(crate) fn stream(
         &self,
         caller: Caller,
@@ -209,12 +215,12 @@ impl Link {
     ) -> Result<CallGuard, CallError> {
         let share = self.inner.all_links.shares.acquire(&caller)?;
         let mut state = self.inner.lock();
-        // Asked under the lock: `fail_all` says no before it takes the lock, so it misses nobody.
+        // Checked under the lock: `fail_all` clears `is_up` before it locks, so it misses no call.
         if state.is_leaving || !self.inner.is_up() {
             return Err(CallError::NotSent(Box::new((caller, body))));
         }
         if state.pending.len() >= limits::LINK_CALLS_MAX {
-            return Err(overloaded("too many calls are under way at this gateway").into());
+            return Err(overloaded("too many calls are in flight at this gateway").into());
         }
         if state.outbox.len() >= limits::OUTBOX_MAX {
             return Err(overloaded("the coordinator does not keep up").into());
@@ -222,13 +228,13 @@ impl Link {
         state.last_id += 1;
         let id = state.last_id;
         state.pending.insert(id, PendingCall { waiter, _share: share });
-        let sender = state.enqueue(Call { id, caller: Some(caller), body: Some(body) });
+        let writer = state.enqueue(Call { id, caller: Some(caller), body: Some(body) });
         drop(state);
-        wake(sender);
+        wake(writer);
         Ok(CallGuard { inner: Arc::clone(&self.inner), id, is_armed: true })
     }
 
-    /// Keeps the connection for as long as it is polled, and tells whenever it was lost.
+    /// Keeps the connection while it is polled, and calls `lost` after each loss.
     pub(crate) async fn run(self, coordinator: Channel, name: String, lost: impl Fn()) {
         let mut client = LinkClient::new(coordinator)
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
@@ -247,24 +253,24 @@ impl Link {
                 tracing::warn!(%failure, private, at = name, "no connection to the coordinator");
                 is_logged = true;
             }
-            // Half of it by chance: gateways that lost one coordinator must not return as one.
+            // Jitter: gateways that lost one coordinator must not reconnect at the same time.
             tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
             pause = (pause * 2).min(BACKOFF_MAX);
         }
     }
 
-    /// Ends streams whose readers are stuck.
+    /// Ends streams whose clients do not read.
     pub(crate) fn end_stalled_streams(&self) {
         self.inner.end_stalled_streams(Instant::now());
     }
 
-    /// Ends every call, because the gateway leaves, and takes no more.
+    /// Ends every call with the failure that the gateway leaves, and takes no more calls.
     pub(crate) fn shut_down(&self) {
         self.inner.lock().is_leaving = true;
         self.inner.fail_all(GATEWAY_LEAVES);
     }
 
-    /// Ends every call, because nobody looks after the connection any longer.
+    /// Ends every call, because the link is removed from the pool.
     pub(crate) fn close(&self) {
         self.inner.fail_all(CONNECTION_LOST);
     }
@@ -272,7 +278,7 @@ impl Link {
 
 impl LinkInner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that can panic runs under the lock, so there is nothing half-done to fear.
+        // No code that can panic runs under the lock, so a poisoned lock has consistent data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -293,7 +299,7 @@ impl LinkInner {
         self.all_links.changed.notify_waiters();
     }
 
-    /// One connection from its first byte to its last. Also says whether it ever was up.
+    /// One connection from start to end. Returns the reason of its end, and whether it was up.
     async fn session(
         self: &Arc<Self>,
         client: &mut LinkClient<Channel>,
@@ -316,7 +322,7 @@ impl LinkInner {
         }
     }
 
-    /// Hands one reply to whoever waits for it. One for an unknown id is late: its reader left.
+    /// Delivers one reply to its call. A reply with an unknown id is late: its caller has left.
     fn deliver(&self, reply: Reply) {
         let Reply { id, body: Some(body), extensions } = reply else { return };
         let mut state = self.lock();
@@ -325,7 +331,7 @@ impl LinkInner {
             reply::Body::Moved(_) if id == 0 => {
                 state.coordinator_leaves = true;
                 drop(state);
-                tracing::info!("a coordinator is about to leave");
+                tracing::info!("coordinator announces that it leaves");
                 return self.all_links.changed.notify_waiters();
             }
             last => {
@@ -344,41 +350,41 @@ impl LinkInner {
         };
         state.outlier.on_success();
         let refused = match state.pending.get_mut(&id).map(|open| &mut open.waiter) {
-            // Sent under the lock: a clone of the sender would cost more than the send.
+            // Sent under the lock: cloning the sender would cost more than the send.
             Some(Waiter::Stream(reader)) => !reader.push(frame, extensions),
             Some(Waiter::Unary(_)) => true,
             Some(Waiter::Abandoned(_)) | None => false,
         };
         if refused {
-            // Either its reader is just leaving and will say so itself, or the coordinator sent
-            // what nobody asked for. The second ends this call, and only this one.
-            let (waiter, sender) = state.cancel(id);
+            // Either the client is just leaving, or the coordinator ignored the credit or sent a frame
+            // to a call with one answer. Only this call ends.
+            let (waiter, writer) = state.cancel(id);
             drop(state);
-            wake(sender);
+            wake(writer);
             waiter.into_iter().for_each(|waiter| fail(waiter, broken().into()));
         }
     }
 
-    /// Ends the streams that nobody has read for too long although something waits in them. Calls
-    /// that were left long ago are forgotten: an older coordinator does not confirm all of them.
+    /// Ends streams with waiting frames that their clients have not read for too long. Calls that were
+    /// cancelled long ago are removed: an older coordinator does not acknowledge all of them.
     fn end_stalled_streams(&self, now: Instant) {
         let mut state = self.lock();
-        let is_forgotten = |open: &PendingCall| match open.waiter {
+        let is_expired = |open: &PendingCall| match open.waiter {
             Waiter::Abandoned(at) => now.duration_since(at) >= limits::ABANDONED_CALL_TIMEOUT,
             Waiter::Unary(_) | Waiter::Stream(_) => false,
         };
-        state.pending.retain(|_, open| !is_forgotten(open));
+        state.pending.retain(|_, open| !is_expired(open));
         let is_stalled = |open: &mut PendingCall| match &mut open.waiter {
             Waiter::Stream(reader) => reader.is_stalled(now, self.all_links.reader_stall),
             Waiter::Unary(_) | Waiter::Abandoned(_) => false,
         };
-        let stuck =
+        let stalled =
             state.pending.iter_mut().filter_map(|(id, open)| is_stalled(open).then_some(*id));
-        let stuck: Vec<_> = stuck.collect();
-        let ended: Vec<_> = stuck.into_iter().map(|id| state.cancel(id)).collect();
+        let stalled: Vec<_> = stalled.collect();
+        let ended: Vec<_> = stalled.into_iter().map(|id| state.cancel(id)).collect();
         drop(state);
-        for (waiter, sender) in ended {
-            wake(sender);
+        for (waiter, writer) in ended {
+            wake(writer);
             if let Some(Waiter::Stream(reader)) = waiter {
                 self.all_links.stalled.fetch_add(1, Ordering::Relaxed);
                 reader.reset();
@@ -386,7 +392,7 @@ impl LinkInner {
         }
     }
 
-    /// Ends all calls, says of what, and gives back what was not sent yet.
+    /// Ends all calls with a reason; calls that were not sent yet are returned to their callers.
     fn fail_all(&self, what: &'static str) {
         self.set_up(false);
         let mut state = self.lock();
@@ -396,19 +402,19 @@ impl LinkInner {
         let unsent: Vec<_> = mem::take(&mut state.outbox)
             .into_iter()
             .filter_map(|Call { id, caller, body }| {
-                // Credit has no caller, and is of a call that was sent.
+                // Credit has no caller; its call was sent.
                 let caller = caller?;
                 Some((pending.remove(&id)?, caller, body?))
             })
             .collect();
         let waiters: Vec<_> = pending.into_values().map(|call| call.waiter).collect();
-        let sender = state.writer.take();
-        // One break is one failure, however many calls it cost.
+        let writer = state.writer.take();
+        // A lost connection counts as one failure, for any number of calls.
         if what == CONNECTION_LOST && !waiters.is_empty() {
             state.outlier.on_failure(Instant::now());
         }
         drop(state);
-        wake(sender);
+        wake(writer);
         for (open, caller, body) in unsent {
             fail(open.waiter, CallError::NotSent(Box::new((caller, body))));
         }
@@ -419,8 +425,8 @@ impl LinkInner {
 }
 
 impl State {
-    /// Cancels a call. It stays in the in-flight count until the coordinator answers. Returns its
-    /// waiter and the task to wake.
+    /// Cancels a call. It stays in flight until the coordinator acknowledges it. Returns its waiter and
+    /// the waker of the sender.
     fn cancel(&mut self, id: u64) -> (Option<Waiter>, Option<Waker>) {
         let Some(open) = self.pending.get_mut(&id) else { return (None, None) };
         match mem::replace(&mut open.waiter, Waiter::Abandoned(Instant::now())) {
@@ -432,8 +438,8 @@ impl State {
         }
     }
 
-    /// Puts a message in the outbox and gives the one to wake, once the lock is gone. What is not
-    /// a new call is never refused: there are few of it per call, and calls are counted.
+    /// Queues a message, and returns the waker to call after the lock is released. Only new calls have
+    /// a limit: other messages are few per call.
     #[must_use]
     fn enqueue(&mut self, call: Call) -> Option<Waker> {
         self.outbox.push_back(call);
@@ -451,7 +457,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// The last reply to a call, or the failure that it is.
+/// The last reply to a call as a result. A failure without an origin is from the coordinator.
 fn parse_last_reply(last: reply::Body) -> Result<reply::Body, Failure> {
     let reply::Body::Failure(record) = last else { return Ok(last) };
     let failure = Failure::from_record(*record);
@@ -468,7 +474,7 @@ fn finish(waiter: Option<Waiter>, last: Result<reply::Body, Failure>, extensions
         | (Some(Waiter::Stream(_)), Ok(reply::Body::End(_))) => {}
         (Some(waiter), Err(failure)) => fail(waiter, failure.into()),
         (Some(Waiter::Unary(sender)), Ok(body)) => {
-            // The caller may have left in this very moment; then nobody minds.
+            // The send fails if the caller leaves at this moment, which is harmless.
             let _ = sender.send(Ok(Answer { body, extensions }));
         }
         (Some(waiter @ Waiter::Stream(_)), Ok(reply::Body::Moved(moved))) => {

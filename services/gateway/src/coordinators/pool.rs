@@ -1,7 +1,6 @@
-//! The way to the coordinators: a link to each, and every call on one of them. It owns the choice,
-//! and what is made again when a coordinator breaks or leaves: reads, sends that have a key, sends
-//! whose task goes on elsewhere, streams, and whatever one that left says it has not done. It knows
-//! nothing of HTTP.
+//! The pool of links to the coordinators. It balances calls (power of two choices by calls in flight,
+//! with outlier ejection of at most half the members) and repeats those that are safe to repeat when a
+//! coordinator breaks or leaves. HTTP is not known here.
 
 mod frame_stream;
 mod resume_backoff;
@@ -34,41 +33,46 @@ use crate::coordinators::link::{
     LinkStatus, RetrySafety, SharedLinkState, is_transient, is_undone_when_moved,
 };
 
-/// How long a call waits for a connection before it fails: long enough for a coordinator that
-/// restarts, short enough for a caller that would rather go elsewhere.
+/// How long a call waits for a link before it fails: long enough for a coordinator that restarts,
+/// short enough for a caller that could use another gateway.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
-/// Between two looks whether a coordinator that nobody names any more has calls left.
+/// The interval at which the pool checks whether a removed coordinator has calls left.
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
 
-/// Cheap to clone; all clones are one.
+/// The pool. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Inner>);
 
+/// The state of the pool. `members` changes in `Pool::update_members` only, and its lock is never held
+/// across an await; everything else is atomic or immutable. It lives as long as the service.
 struct Inner {
+    /// The addresses of the coordinators, resolved again and again.
     addresses: Members,
     members: Mutex<Vec<Member>>,
     all_links: Arc<SharedLinkState>,
     /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
-    /// How long another coordinator is looked for when one is lost.
+    /// How long a call or stream may look for another coordinator.
     resume: Duration,
-    /// The gateway finishes what it has: whoever loses a coordinator now finds another gateway.
+    /// Cancelled when the gateway drains: from then on nothing is resumed at another coordinator.
     draining: CancellationToken,
+    /// Set when the gateway takes no more calls.
     is_leaving: AtomicBool,
+    /// Streams that resumed at another coordinator.
     resumed: AtomicU64,
     /// Streams for which no other coordinator was found in time.
     given_up: AtomicU64,
 }
 
-/// A coordinator and the way to it.
+/// One coordinator and the link to it.
 struct Member {
     address: members::Member,
     link: Link,
-    /// Keeps the connection.
+    /// The task that keeps the connection.
     _running: Option<AbortOnDropHandle<()>>,
 }
 
-/// Whoever keeps the links. Without it there are none, although others may still ask for them.
+/// Closes all links when [`Pool::run`] ends or is dropped; other clones of the pool may live longer.
 struct CloseOnDrop<'a>(&'a Pool);
 
 impl Drop for CloseOnDrop<'_> {
@@ -78,7 +82,7 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-/// Pool by how they stand.
+/// The number of links by status.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LinkCounts {
     pub(crate) up: usize,
@@ -88,7 +92,7 @@ pub(crate) struct LinkCounts {
 }
 
 impl Pool {
-    /// Not connected; [`Pool::run`] does that.
+    /// A pool without connections; [`Pool::run`] makes them.
     pub(crate) fn new(
         addresses: Members,
         reader_stall: Duration,
@@ -112,18 +116,18 @@ impl Pool {
         *self.0.all_links.up_links.borrow() > 0
     }
 
-    /// How many links are up, and whenever that changes.
+    /// Watches the number of links that are up.
     pub(crate) fn up_links(&self) -> watch::Receiver<usize> {
         self.0.all_links.up_links.subscribe()
     }
 
-    /// Finds it again for as long as it is used.
+    /// A weak reference, for gauges.
     pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + use<> {
         let inner = Arc::downgrade(&self.0);
         move || inner.upgrade().map(Self)
     }
 
-    /// Calls under way, streams among them.
+    /// Calls in flight, streams included.
     pub(crate) fn in_flight(&self) -> usize {
         self.members().iter().map(|member| member.link.in_flight()).sum()
     }
@@ -136,7 +140,7 @@ impl Pool {
         self.0.all_links.stalled.load(Ordering::Relaxed)
     }
 
-    /// Streams that went on elsewhere, and those that did not although they should have.
+    /// Streams that resumed at another coordinator, and streams that found none in time.
     pub(crate) fn resumes(&self) -> (u64, u64) {
         (self.0.resumed.load(Ordering::Relaxed), self.0.given_up.load(Ordering::Relaxed))
     }
@@ -155,42 +159,46 @@ impl Pool {
         counts
     }
 
-    /// A call with one answer. Dropped before its end, it tells the coordinator so.
+    /// A call with one answer, with the retries that are safe. Dropping the future cancels the call at
+    /// the coordinator.
     pub(crate) async fn call(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
-        let again = RetrySafety::of(&caller, &body);
-        let left_undone = is_undone_when_moved(&body);
-        let is_repeated = again.gateway_may_retry();
-        let is_spared = is_repeated || left_undone && self.has_alternative();
-        let mut spare = is_spared.then(|| (caller.clone(), body.clone()));
-        let moving = TaskWait::of(&caller, &body);
+        let retry_safety = RetrySafety::of(&caller, &body);
+        let undone_when_moved = is_undone_when_moved(&body);
+        let may_retry = retry_safety.gateway_may_retry();
+        let needs_copy = may_retry || undone_when_moved && self.has_alternative();
+        let mut copy = needs_copy.then(|| (caller.clone(), body.clone()));
+        let task_wait = TaskWait::of(&caller, &body);
         let mut next = (caller, body);
         let mut until = Instant::now() + CONNECT_WAIT;
-        let mut was_cut = None;
+        let mut interrupted_by = None;
         let mut refused_by = None;
         loop {
-            let unreached = |failure| was_cut.map_or(failure, |what| again.failure(what));
+            let unreached =
+                |failure| interrupted_by.map_or(failure, |what| retry_safety.failure(what));
             let link = self.wait_for_link(until, refused_by.as_ref()).await.map_err(unreached)?;
             match link.call(next.0, next.1).await {
-                // Nothing was done: it came too late for that one.
+                // The coordinator leaves and did nothing: another one gets the call.
                 Ok(Answer { body: reply::Body::Moved(moved), .. }) if moved.task_id.is_empty() => {
-                    next = spare.take().ok_or_else(|| {
-                        if left_undone {
+                    next = copy.take().ok_or_else(|| {
+                        if undone_when_moved {
                             unreached(link::unreachable())
                         } else {
-                            again.failure(COORDINATOR_LEFT)
+                            retry_safety.failure(COORDINATOR_LEFT)
                         }
                     })?;
                     refused_by = Some(link);
                 }
                 Ok(Answer { body: reply::Body::Moved(moved), extensions }) => {
-                    let Some(moving) = moving else { return Err(again.failure(CONNECTION_LOST)) };
-                    return self.wait(moving, moved, extensions, again).await;
+                    let Some(task_wait) = task_wait else {
+                        return Err(retry_safety.failure(CONNECTION_LOST));
+                    };
+                    return self.wait_for_task(task_wait, moved, extensions, retry_safety).await;
                 }
                 Ok(answer) => return Ok(answer),
                 Err(CallError::Failed(failure))
                     if is_transient(&failure) && self.has_other_up(&link) =>
                 {
-                    next = spare.take().filter(|_| is_repeated).ok_or(failure)?;
+                    next = copy.take().filter(|_| may_retry).ok_or(failure)?;
                     refused_by = Some(link);
                 }
                 Err(CallError::Failed(failure)) => return Err(failure),
@@ -199,28 +207,28 @@ impl Pool {
                 }
                 Err(CallError::NotSent(unsent)) => next = *unsent,
                 Err(CallError::Interrupted(what)) => {
-                    let spared = spare.take().filter(|_| is_repeated && !self.is_draining());
-                    next = spared.ok_or_else(|| again.failure(what))?;
+                    let copy = copy.take().filter(|_| may_retry && !self.is_draining());
+                    next = copy.ok_or_else(|| retry_safety.failure(what))?;
                     until = Instant::now() + CONNECT_WAIT;
-                    was_cut = Some(what);
+                    interrupted_by = Some(what);
                 }
-                // Only streams end so; a call with one answer has it as its answer.
-                Err(CallError::Moved(_)) => return Err(again.failure(COORDINATOR_LEFT)),
+                // Only streams end this way; a call with one answer gets `Moved` as its answer.
+                Err(CallError::Moved(_)) => return Err(retry_safety.failure(COORDINATOR_LEFT)),
             }
         }
     }
 
-    /// Waits for the end of a task whose coordinator left, where it goes on.
-    async fn wait(
+    /// Waits at other coordinators for the end of a task whose coordinator left.
+    async fn wait_for_task(
         &self,
-        moving: TaskWait,
+        task_wait: TaskWait,
         moved: Moved,
         mut extensions: Vec<String>,
-        again: RetrySafety,
+        retry_safety: RetrySafety,
     ) -> Result<Answer, Failure> {
-        let TaskWait { mut caller, history_length, since } = moving;
+        let TaskWait { mut caller, history_length, since } = task_wait;
         let mut backoff = ResumeBackoff::new(self.0.resume);
-        let lost = |what: &str| again.failure(what).with_task(&moved.task_id, "");
+        let lost = |what: &str| retry_safety.failure(what).with_task(&moved.task_id, "");
         let timeout = Duration::from_millis(caller.timeout_ms.into());
         loop {
             let Some(pause) = backoff.next_pause() else { return Err(lost(CONNECTION_LOST)) };
@@ -252,7 +260,7 @@ impl Pool {
         }
     }
 
-    /// A call with many answers.
+    /// A call with a stream of answers, which resumes at other coordinators.
     pub(crate) async fn stream(
         &self,
         caller: Caller,
@@ -261,10 +269,10 @@ impl Pool {
         FrameStream::open(self, caller, body).await
     }
 
-    /// One that takes a call, which is waited for until then. Not `but`, if there is another.
+    /// A link that takes calls, awaited until a deadline. `but` only if there is no other.
     async fn wait_for_link(&self, until: Instant, but: Option<&Link>) -> Result<Link, Failure> {
         loop {
-            // Made before looking, so that no change falls between the look and the wait.
+            // Registered before the check, so that no change between check and wait is lost.
             let changed = self.0.all_links.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -275,14 +283,13 @@ impl Pool {
                 return Ok(link);
             }
             if timeout_at(until, changed).await.is_err() {
-                // One that leaves is better than none: what it cannot finish, it hands over.
+                // A coordinator that leaves is better than none: it hands unfinished calls over.
                 return self.leaving_link().ok_or_else(link::unreachable);
             }
         }
     }
 
-    /// Whether there is anywhere to go for what one of them has not done. Else nothing has to be
-    /// kept for that.
+    /// Whether another coordinator could repeat a call. Otherwise the call needs no copy for that.
     fn has_alternative(&self) -> bool {
         self.members().len() > 1
     }
@@ -293,7 +300,8 @@ impl Pool {
         self.members().iter().any(|member| is_other(&member.link))
     }
 
-    /// Among those that are up, the less busy of two. Not `but`, if there is another.
+    /// Power of two choices: the less busy of two random links that are up. `but` only if there is no
+    /// other.
     fn choose(&self, but: Option<&Link>) -> Option<Link> {
         let now = Instant::now();
         let members = self.members();
@@ -306,11 +314,11 @@ impl Pool {
                 LinkStatus::Leaving | LinkStatus::Down => {}
             }
         }
-        // Half of them at most: when more fail, it is not their own fault.
+        // At most half of the members are ejected: when more fail, the cause is not theirs.
         let listed = members.iter().filter(|member| member.link.is_listed()).count();
         ejected.sort_unstable_by_key(|(until, _)| *until);
-        let pardoned = ejected.len().saturating_sub(listed / 2);
-        fit.extend(ejected.iter().take(pardoned).map(|(_, link)| *link));
+        let readmitted = ejected.len().saturating_sub(listed / 2);
+        fit.extend(ejected.iter().take(readmitted).map(|(_, link)| *link));
         if fit.is_empty() {
             fit.extend(ejected.first().map(|(_, link)| *link));
         }
@@ -331,6 +339,7 @@ impl Pool {
         }
     }
 
+    /// A link to a coordinator that leaves: it still takes calls.
     fn leaving_link(&self) -> Option<Link> {
         let now = Instant::now();
         let members = self.members();
@@ -338,7 +347,7 @@ impl Pool {
         left.map(|member| member.link.clone())
     }
 
-    /// Waits, unless the gateway drains.
+    /// Sleeps; fails as soon as the gateway drains.
     async fn pause(&self, pause: Duration) -> Result<(), ()> {
         self.0
             .draining
@@ -352,23 +361,23 @@ impl Pool {
         self.0.draining.is_cancelled()
     }
 
-    /// Keeps a link to every coordinator there is, for as long as it is polled.
+    /// Keeps a link to every coordinator while it is polled.
     pub(crate) async fn run(self) {
-        let _following = AbortOnDropHandle::new(tokio::spawn(self.0.addresses.clone().run()));
+        let _resolving = AbortOnDropHandle::new(tokio::spawn(self.0.addresses.clone().run()));
         let _close = CloseOnDrop(&self);
         let mut listed = self.0.addresses.watch();
         loop {
             let now = listed.borrow_and_update().clone();
-            let is_parting = self.update_members(&now);
+            let has_removals = self.update_members(&now);
             tokio::select! {
                 changed = listed.changed() => if changed.is_err() { return },
-                () = sleep(REMOVAL_POLL), if is_parting => {}
+                () = sleep(REMOVAL_POLL), if has_removals => {}
             }
         }
     }
 
-    /// Gives every member a link, and takes it from those that are none and have no calls left.
-    /// Says whether there are others yet.
+    /// Adds members for new addresses, and removes members whose address is gone once they have no
+    /// calls left. `true`: some members still wait for that.
     fn update_members(&self, addresses: &[members::Member]) -> bool {
         let mut members = self.members();
         for member in members.iter() {
@@ -388,16 +397,16 @@ impl Pool {
                 members.push(Member { address: address.clone(), link, _running: running });
             }
         }
-        let parted =
+        let removed =
             members.extract_if(.., |member| !member.link.is_listed() && !member.link.has_waiters());
-        let parted: Vec<_> = parted.collect();
-        let is_parting = members.iter().any(|member| !member.link.is_listed());
+        let removed: Vec<_> = removed.collect();
+        let has_removals = members.iter().any(|member| !member.link.is_listed());
         drop(members);
-        parted.into_iter().for_each(|member| member.link.close());
-        is_parting
+        removed.into_iter().for_each(|member| member.link.close());
+        has_removals
     }
 
-    /// Ends streams whose readers are stuck, for as long as it is polled.
+    /// Ends streams whose clients do not read (backpressure without an end), while it is polled.
     pub(crate) async fn end_stalled_streams(self) {
         loop {
             sleep(self.0.all_links.reader_stall / 12).await;
@@ -406,13 +415,12 @@ impl Pool {
         }
     }
 
-    /// From now on what loses its coordinator is not taken to another one: the client had better
-    /// go to another gateway, which does not leave.
+    /// From now on nothing is resumed at another coordinator: clients do better at another gateway.
     pub(crate) fn drain(&self) {
         self.0.draining.cancel();
     }
 
-    /// Ends every call with a failure that says the gateway leaves, and takes no more.
+    /// Ends every call with the failure that the gateway leaves, and takes no more calls.
     pub(crate) fn shut_down(&self) {
         self.0.is_leaving.store(true, Ordering::Relaxed);
         self.drain();
@@ -422,12 +430,12 @@ impl Pool {
     }
 
     fn members(&self) -> MutexGuard<'_, Vec<Member>> {
-        // No code that can panic runs under the lock, so there is nothing half-done to fear.
+        // No code that can panic runs under the lock, so a poisoned lock has consistent data.
         self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What it takes to wait elsewhere for the task of a send.
+/// The data to wait at another coordinator for the task of a blocking send.
 struct TaskWait {
     caller: Caller,
     history_length: Option<i32>,
@@ -435,7 +443,7 @@ struct TaskWait {
 }
 
 impl TaskWait {
-    /// Of a send that waits for its task; others are answered where they were made.
+    /// `None` for calls that do not wait for a task.
     fn of(caller: &Caller, body: &call::Body) -> Option<Self> {
         let call::Body::Send(request) = body else { return None };
         let configuration = request.configuration.as_ref();

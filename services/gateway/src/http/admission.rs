@@ -1,5 +1,5 @@
-//! The operations of A2A, each once for all bindings: a binding gives the request, here it is
-//! addressed, checked and turned into a call to a coordinator.
+//! Admission of a call, the same for all bindings: authorization, validation, idempotency key,
+//! deadline, trace and extensions. Then the call goes to a coordinator. No binding is known here.
 
 use std::time::Duration;
 
@@ -20,21 +20,20 @@ use crate::{
 
 const LAST_EVENT_ID: &str = "last-event-id";
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
-/// The same as metadata, for clients that cannot set headers.
+/// The key as metadata, for clients that cannot set headers.
 const IDEMPOTENCY_METADATA: &str = "faultline.dev/idempotencyKey";
-/// The longest wait a caller may ask for.
+/// The longest wait that a caller may ask for.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A call that may be sent on.
+/// A call that has passed admission, with the client span that it will have.
 pub(crate) struct AdmittedCall {
     calling: ClientSpan,
     caller: Caller,
     call: call::Body,
 }
 
-/// Lets a call through, whichever binding it came by: the caller may do this, and all is right
-/// with it that can be known without the coordinator. It is addressed to the agent of its path, if
-/// that names one.
+/// Admits a call of any binding: the caller has the scope, and the call passes every check that
+/// needs no coordinator. The agent of the path, if there is one, becomes the tenant.
 pub(crate) fn admit(
     context: &RequestContext,
     operation: Operation,
@@ -62,14 +61,14 @@ pub(crate) fn admit(
 }
 
 impl AdmittedCall {
-    /// Whether it is a list that shows what its tasks made.
+    /// Whether the call is a list with the artifacts of its tasks.
     pub(crate) fn lists_artifacts(&self) -> bool {
         matches!(&self.call, call::Body::List(request) if request.include_artifacts == Some(true))
     }
 }
 
-/// Sends a call that has one answer. Only the gateway knows where an agent is reached, so it has
-/// to complete an extended card.
+/// Sends a call that has one answer. An extended card is completed here: only the gateway knows
+/// its own public address.
 pub(crate) async fn call(
     context: &RequestContext,
     admitted: AdmittedCall,
@@ -95,7 +94,7 @@ pub(crate) async fn call(
     Ok(answer)
 }
 
-/// The task that an answer is, if it is one.
+/// The task in an answer, if it has one.
 fn task(answer: &reply::Body) -> Option<&Task> {
     match answer {
         reply::Body::Task(task) => Some(task),
@@ -104,7 +103,7 @@ fn task(answer: &reply::Body) -> Option<&Task> {
     }
 }
 
-/// Opens a call that has many answers.
+/// Opens a call that has a stream of answers.
 pub(crate) async fn open_stream(
     context: &RequestContext,
     admitted: AdmittedCall,
@@ -148,7 +147,7 @@ fn tenant(call: &mut call::Body) -> Option<&mut String> {
     })
 }
 
-/// The agent of the path is the tenant; a request that names another is mistaken about one.
+/// Makes the agent of the path the tenant. A request that names another tenant is invalid.
 pub(crate) fn set_tenant(tenant: &mut String, agent: Option<&str>) -> Result<(), Failure> {
     match agent {
         None => Ok(()),
@@ -160,13 +159,13 @@ pub(crate) fn set_tenant(tenant: &mut String, agent: Option<&str>) -> Result<(),
     }
 }
 
-/// `Last-Event-ID` resumes a subscription, and goes with nothing else that streams.
+/// `Last-Event-ID` resumes a subscription; with a send it is an error.
 fn set_resume_point(context: &RequestContext, call: &mut call::Body) -> Result<(), Failure> {
     let Some(seen) = context.header(LAST_EVENT_ID) else { return Ok(()) };
     match call {
         call::Body::Subscribe(subscribe) => {
             let number = seen.trim().parse().map_err(|_| {
-                let text = "must be the number of the last event seen, as its id: line gave it; \
+                let text = "must be the number of the last event seen, from its id: line; \
                             leave the header out to start from a snapshot";
                 validate::violation("Last-Event-ID", text)
             })?;
@@ -181,22 +180,21 @@ fn set_resume_point(context: &RequestContext, call: &mut call::Body) -> Result<(
     }
 }
 
-/// How long the caller is willing to wait for a task to end. Zero is for as long as it takes.
+/// How long the caller waits for a task to end. Zero: without a limit.
 fn max_wait(context: &RequestContext, call: &call::Body) -> Duration {
     let call::Body::Send(request) = call else { return Duration::ZERO };
     if request.configuration.as_ref().is_some_and(|c| c.return_immediately) {
         return Duration::ZERO;
     }
     let grpc = context.header("grpc-timeout").and_then(parse_grpc_timeout);
-    // A little before the caller's own clock, so that it hears which task it waited for.
+    // A little before the caller's own deadline, so that the answer with the task id arrives.
     let grpc = grpc.map(|timeout| timeout.mul_f64(0.95).max(Duration::from_millis(1)));
     let prefer = context.header("prefer").and_then(preferred_wait);
     grpc.into_iter().chain(prefer).min().unwrap_or(Duration::ZERO)
 }
 
-/// How long the task may be active; zero where the caller does not say. A gRPC client that waits
-/// for the end has no use for a task that takes longer; the task ends a little earlier than its
-/// patience, so that it is seen to.
+/// How long the task may be active; zero without a limit. A gRPC deadline also bounds the task that
+/// its client waits for; the task ends a little earlier, so that the client sees the end.
 fn task_timeout_ms(
     context: &RequestContext,
     request: &SendMessageRequest,
@@ -204,35 +202,35 @@ fn task_timeout_ms(
 ) -> Result<u64, Failure> {
     let headers = context.head.headers.get_all(request_options::TIMEOUT_HEADER).iter();
     let headers = headers.map(|value| value.to_str().unwrap_or("?"));
-    let said = request_options::task_timeout(headers, request)?;
+    let requested = request_options::task_timeout(headers, request)?;
     let is_grpc = context.header("content-type").is_some_and(|t| t.starts_with("application/grpc"));
     let has_deadline = max_wait_ms > 0 && context.header("grpc-timeout").is_some();
     let patience = (is_grpc && has_deadline).then(|| {
         let patience = Duration::from_millis(max_wait_ms.into());
         patience.saturating_sub(request_options::reserve(patience)).max(Duration::from_millis(1))
     });
-    let least = said.into_iter().chain(patience).min();
+    let least = requested.into_iter().chain(patience).min();
     Ok(least.map_or(0, |time| time.as_millis() as u64))
 }
 
-/// `Prefer: wait=SECONDS`. A preference that cannot be read is no preference (RFC 7240).
+/// `Prefer: wait=SECONDS`. A malformed preference is ignored (RFC 7240).
 fn preferred_wait(header: &str) -> Option<Duration> {
     let seconds = header.split(',').find_map(|preference| {
         let (name, value) = preference.split_once('=')?;
         let is_wait = name.trim().eq_ignore_ascii_case("wait");
         is_wait.then(|| value.trim().trim_matches('"').parse::<u64>().ok())?
     })?;
-    // Not zero, which would mean for ever.
+    // At least a millisecond, because zero means no limit.
     Some(Duration::from_secs(seconds).clamp(Duration::from_millis(1), WAIT_MAX))
 }
 
-/// What makes a send safe to repeat: the header, or metadata of the message or of the request.
+/// The idempotency key of a send: from the header, or from metadata of the message or the request.
 fn idempotency_key(
     context: &RequestContext,
     request: &SendMessageRequest,
 ) -> Result<String, Failure> {
     let headers = context.head.headers.get_all(IDEMPOTENCY_KEY).iter();
-    // What is not text is empty, which is refused below.
+    // A value that is not text becomes empty, and validation rejects an empty key.
     let headers = headers.map(|key| (IDEMPOTENCY_KEY, key.to_str().unwrap_or("").trim()));
     let message = request.message.as_ref().and_then(|message| message.metadata.as_ref());
     let message = key_in(message, "message.metadata[\"faultline.dev/idempotencyKey\"]")?;
@@ -264,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_and_a_path_must_agree() {
+    fn tenant_and_path_must_agree() {
         let set = |tenant: &str, agent| {
             let mut tenant = tenant.to_owned();
             set_tenant(&mut tenant, agent)
@@ -278,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_cannot_be_read_is_no_preference() {
+    fn malformed_wait_preference_is_ignored() {
         let seconds = Duration::from_secs;
         for (header, wait) in [
             ("wait=5", Some(seconds(5))),

@@ -1,6 +1,6 @@
-//! Who calls: bearer tokens and the principals behind them. Only digests of tokens are known here,
-//! so neither the configuration nor a dump of memory gives one away. What a principal may see is
-//! decided by the coordinator.
+//! Authentication by bearer token, and the scopes of principals. Only digests of tokens are kept, so
+//! neither the configuration nor a memory dump reveals a token. The coordinator decides which tasks a
+//! principal may see.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -18,55 +18,56 @@ use subtle::ConstantTimeEq;
 
 use crate::protocol::operation::Operation;
 
-/// Everybody's name where no token is configured.
+/// The principal of every caller where no token is configured.
 const LOCAL: &str = "local";
 
 type Digest = [u8; SHA256_OUTPUT_LEN];
 
-/// Who may call. With no token at all everybody may, and is `local`.
+/// The tokens of callers. Without any token every caller is the principal `local`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Auth {
-    /// One entry a token. Default: none.
+    /// One entry per token. Default: none.
     pub token: Vec<Token>,
 }
 
-/// One bearer token and what its holder may do.
+/// One bearer token and its rights.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
     /// SHA-256 of the token, 64 hexadecimal digits.
     pub sha256: String,
-    /// Whose token it is. Tasks belong to principals: two tokens of one share them.
+    /// The principal of the token. Tasks belong to principals: two tokens of one principal share
+    /// them.
     pub principal: String,
     /// The agents it may use. Default: all but those for drills, such as `script`.
     #[serde(default, deserialize_with = "named", skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<String>,
-    /// What it may do. Default: send and read.
+    /// Its scopes. Default: send and read.
     #[serde(default = "usual_scopes")]
     pub scopes: Vec<Scope>,
 }
 
-/// A kind of right.
+/// A right of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Starts, answers and cancels tasks, and says where to push their news.
+    /// Starts, answers and cancels tasks, and configures their push notifications.
     Send,
-    /// Reads and follows one's own tasks.
+    /// Reads and follows the tasks of the principal.
     Read,
-    /// Looks at everybody's through the operators' view.
+    /// Reads the tasks of all principals through the operators' view.
     Operate,
 }
 
 impl Scope {
-    /// What a caller must be allowed to do.
+    /// The scope that an operation requires.
     pub(crate) fn of(operation: Operation) -> Self {
         match operation {
             Operation::SendMessage
             | Operation::SendStreamingMessage
             | Operation::CancelTask
-            // Also to read them: they hold what a webhook is to be told as a secret.
+            // Reading a push configuration needs it too: it holds the secret of a webhook.
             | Operation::CreateTaskPushNotificationConfig
             | Operation::GetTaskPushNotificationConfig
             | Operation::ListTaskPushNotificationConfigs
@@ -91,7 +92,7 @@ fn usual_scopes() -> Vec<Scope> {
     vec![Scope::Send, Scope::Read]
 }
 
-/// A list that is written down but empty would mean all agents, which nobody expects of it.
+/// Rejects an explicit empty list of agents: internally an empty list means all of them.
 fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let agents = Vec::<String>::deserialize(deserializer)?;
     if agents.is_empty() {
@@ -102,11 +103,11 @@ fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
     Ok(agents)
 }
 
-/// An entry that cannot be meant.
+/// An invalid entry of the token list.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("auth.token[{entry}] (principal '{principal}'): {wrong}")]
 pub struct BadToken {
-    /// Counted from 0, as it is written in the file.
+    /// Its index in the file, from 0.
     pub entry: usize,
     pub principal: String,
     pub wrong: TokenProblem,
@@ -128,9 +129,9 @@ pub enum TokenProblem {
     NoScope,
 }
 
-/// Everybody who may call, ready to be asked.
+/// The configured tokens. Immutable after the start.
 pub(crate) struct Authenticator {
-    /// Empty: everybody is `local`.
+    /// Empty: every caller is `local`.
     tokens: Vec<(Digest, Principal)>,
     local: Principal,
 }
@@ -149,38 +150,38 @@ impl Authenticator {
         Ok(Self { tokens, local: Principal::local() })
     }
 
-    /// Whether callers have to say who they are.
+    /// Whether callers need a token.
     pub(crate) fn requires_token(&self) -> bool {
         !self.tokens.is_empty()
     }
 
-    /// The names of those who have tokens.
+    /// The names of the principals that have tokens.
     pub(crate) fn principals(&self) -> impl Iterator<Item = &str> {
         self.tokens.iter().map(|(_, principal)| principal.0.name.as_str())
     }
 
-    /// Who sent these headers. Other kinds of identity, of an OIDC issuer or a client certificate,
-    /// would be told apart here and nowhere else.
+    /// The principal of a request. Other kinds of identity, such as OIDC or client certificates,
+    /// would be added here only.
     pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Failure> {
         if !self.requires_token() {
             return Ok(self.local.clone());
         }
         let token = bearer(headers).ok_or_else(|| {
-            unauthenticated("this mesh knows its callers: send 'Authorization: Bearer TOKEN'")
+            unauthenticated("this mesh requires a token: send 'Authorization: Bearer TOKEN'")
         })?;
         let sent = digest(&SHA256, token);
-        // Every entry is compared, and each in the same time: how long it took says nothing.
+        // Every entry is compared, in constant time: the duration reveals nothing about the tokens.
         let matching = |found, (known, principal)| {
             if bool::from(sent.as_ref().ct_eq(known)) { Some(principal) } else { found }
         };
         let known = self.tokens.iter().map(|(digest, principal)| (&digest[..], principal));
         known.fold(None, matching).cloned().ok_or_else(|| {
-            unauthenticated("no caller has this token: ask the operator for a current one")
+            unauthenticated("this token is unknown here: ask the operator for a current one")
         })
     }
 }
 
-/// The token, if exactly one was sent in the way of RFC 6750.
+/// The token, if exactly one was sent as RFC 6750 defines it.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (value, None) = (all.next()?.as_bytes(), all.next()) else { return None };
@@ -221,23 +222,23 @@ fn unhex(text: &str) -> Option<Digest> {
     Some(digest)
 }
 
-/// Somebody who calls, and what they may do.
+/// An authenticated caller and its rights.
 #[derive(Clone, Debug)]
 pub(crate) struct Principal(Arc<Rights>);
 
 #[derive(Debug)]
 struct Rights {
     name: String,
-    /// Empty: all of them…
+    /// Empty: all agents…
     agents: Vec<String>,
-    /// …but agents for drills, if it is a token that says nothing of agents.
+    /// …without agents for drills, for a token that names no agents.
     without_drills: bool,
     scopes: Vec<Scope>,
 }
 
 impl Principal {
     fn of(token: &Token) -> Self {
-        // The same agent twice says nothing more, and all of them travel with every call.
+        // Duplicates are dropped, because every call carries the list.
         let mut seen = HashSet::new();
         let agents = token.agents.iter().filter(|name| seen.insert(*name)).cloned().collect();
         let name = token.principal.clone();
@@ -257,18 +258,18 @@ impl Principal {
         self.0.scopes.contains(&scope)
     }
 
-    /// Refuses what needs a scope that the principal was not given.
+    /// Fails unless the principal has this scope.
     pub(crate) fn require_scope(&self, scope: Scope) -> Result<(), Failure> {
         if self.has(scope) {
             return Ok(());
         }
-        let who = &self.0.name;
+        let name = &self.0.name;
         let scope = scope.name();
         Err(Failure::new(&reason::INSUFFICIENT_SCOPE)
-            .because(format!("this needs the scope '{scope}', and the token of '{who}' lacks it")))
+            .because(format!("this needs the scope '{scope}', and the token of '{name}' lacks it")))
     }
 
-    /// As the coordinator is told.
+    /// The caller as calls to a coordinator carry it.
     pub(crate) fn caller(&self) -> Caller {
         Caller {
             principal: self.0.name.clone(),
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_configured_means_everybody_is_local() {
+    fn callers_are_local_without_configured_tokens() {
         let authenticator = authenticator(Vec::new());
         for sent in [&[][..], &["Bearer whatever"], &["Basic eDp5"]] {
             let principal = authenticator.authenticate(&headers(sent)).unwrap();
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_its_principal() {
+    fn token_authenticates_its_principal() {
         let upper = SECRET.to_uppercase();
         let authenticator = authenticator(vec![token(&upper, "acme"), token(OTHER, "beta")]);
         for (sent, name) in [
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_known_token_nobody_calls() {
+    fn unknown_tokens_are_rejected() {
         let authenticator = authenticator(vec![token(SECRET, "acme")]);
         let hint = |sent: &[&str]| {
             let failure = authenticator.authenticate(&headers(sent)).unwrap_err();
@@ -344,7 +345,7 @@ mod tests {
         {
             assert_eq!(hint(none), missing, "{none:?}");
         }
-        // A token that is nearly right is told nothing else than one that is all wrong.
+        // A nearly right token gets the same answer as an entirely wrong one.
         let wrong = hint(&["Bearer nonsense"]);
         assert_ne!(wrong, missing);
         for near in ["Bearer secre", "Bearer secrets", "Bearer Secret", &format!("Bearer {SECRET}")]
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_that_is_missing_is_named() {
+    fn missing_scope_is_named() {
         let mut reader = token(SECRET, "acme");
         reader.scopes = vec![Scope::Read];
         let authenticator = authenticator(vec![reader]);
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_cannot_be_meant_is_named() {
+    fn invalid_token_entry_is_named() {
         let agent = |name: &str| {
             let mut token = token(OTHER, "acme");
             token.agents = vec!["echo".to_owned(), name.to_owned()];
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_without_agents_leaves_out_agents_for_drills() {
+    fn token_without_agents_leaves_out_agents_for_drills() {
         let mut named = token(OTHER, "acme");
         named.agents = vec!["script".to_owned()];
         let authenticator = authenticator(vec![token(SECRET, "acme"), named]);
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_read_with_its_defaults() {
+    fn token_is_read_with_its_defaults() {
         let read = |text: &str| serde_json::from_str::<Auth>(text);
         let short = format!(r#"{{"token":[{{"sha256":"{SECRET}","principal":"acme"}}]}}"#);
         let auth = read(&short).unwrap();

@@ -1,4 +1,5 @@
-//! Reading the body of a request: within its time, within its size, and of a type we know.
+//! Reads the body of a request within a timeout, a size limit and the memory budget of its client,
+//! and checks its content type.
 
 use std::time::Duration;
 
@@ -17,13 +18,13 @@ use tokio::time::timeout;
 
 use crate::http::failure::Rejection;
 
-/// How much of a body that is too large is read and thrown away. A client that is still sending
-/// when the connection closes never sees the answer.
+/// How much of a body that is too large is read and discarded. A client that still sends when the
+/// connection closes never sees the answer.
 const DISCARD_BYTES_MAX: usize = 8 * limits::BODY_BYTES_MAX;
-/// How long the rest of a body that nobody wants is waited for.
+/// The timeout for discarding the rest of a body.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The whole body, if it says that it is JSON. No body is of any type.
+/// The whole body, whose content type must be JSON. An empty body needs no content type.
 pub(crate) async fn read_json(head: &Parts, body: &mut Body) -> Result<Bytes, Rejection> {
     if !body.is_end_stream() {
         must_be_json(head)?;
@@ -31,7 +32,7 @@ pub(crate) async fn read_json(head: &Parts, body: &mut Body) -> Result<Bytes, Re
     read(head, body).await
 }
 
-/// The whole body, if it comes in time and is not too large.
+/// The whole body, within the timeout and the size limit.
 pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Rejection> {
     let declared = declared(head);
     let reading = async {
@@ -50,12 +51,12 @@ pub(crate) async fn read(head: &Parts, body: &mut Body) -> Result<Bytes, Rejecti
     in_time(reading).await
 }
 
-/// The whole body of a health check, for which nobody needs a credential.
+/// The whole body of a health check. Its limit is small, because it needs no credential.
 pub(crate) async fn read_health(body: &mut Body) -> Result<Bytes, Rejection> {
     let most = limits::HEALTH_BYTES_MAX;
     let too_large = || {
         let text =
-            format!("the body of a health check is over {most} bytes: send a service's name");
+            format!("the body of a health check is over {most} bytes: send the name of a service");
         Rejection::from(Failure::new(&reason::CONTENT_TOO_LARGE).because(text))
     };
     let reading = async { collect(body, most).await?.ok_or_else(too_large) };
@@ -71,10 +72,10 @@ async fn in_time(
     }
 }
 
-/// Reads on what an answer that did not need it has left, within reason. Says whether the whole
-/// body is read now: if not, the connection is of no more use.
+/// Reads the rest of a body that the answer did not need, within limits. `false`: some of it is left,
+/// so the connection cannot be used again.
 pub(crate) async fn finish(head: &Parts, body: &mut Body) -> bool {
-    // HTTP/2 leaves a stream without leaving the connection.
+    // HTTP/2 resets the one stream and keeps the connection.
     if body.is_end_stream() || head.version >= Version::HTTP_2 {
         return true;
     }
@@ -86,8 +87,8 @@ fn declared(head: &Parts) -> u64 {
     length().unwrap_or(0)
 }
 
-/// None: it is too large. A body that is here whole is taken as it is. One that has to be waited
-/// for is charged to the budget of its client, with what a waiting request takes.
+/// `None`: it is too large. A body in one piece is taken as it is. A body that has to be waited for is
+/// charged to the memory budget of its client, with the size of the waiting request.
 async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Rejection> {
     let mut reserved = None;
     let first = match next(body).now_or_never() {
@@ -126,7 +127,7 @@ async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Rejectio
     Ok(Some(reserved.attach_to(all.into())))
 }
 
-/// The status is that of the reason: JSON-RPC has not read what it would answer.
+/// The HTTP status is that of the reason, also on JSON-RPC: the request was not read.
 fn no_room(failure: Failure) -> Rejection {
     Rejection::new(StatusCode::TOO_MANY_REQUESTS, failure)
 }
@@ -141,7 +142,7 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Rejection> {
                     .privately(error.to_string());
                 return Err(Rejection::new(StatusCode::BAD_REQUEST, failure));
             }
-            // Trailers say nothing we know; the body ends after them.
+            // Trailers are ignored; the body ends after them.
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
@@ -151,9 +152,9 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Rejection> {
     }
 }
 
-/// Reads on without keeping anything, and says whether that came to the end.
+/// Reads and discards; `true` at the end of the body.
 async fn discard(head: &Parts, body: &mut Body) -> bool {
-    // One who asks first is answered before sending.
+    // With `Expect: 100-continue` the client sends nothing before it is told to.
     if head.headers.contains_key(EXPECT) || declared(head) > DISCARD_BYTES_MAX as u64 {
         return false;
     }
@@ -168,22 +169,24 @@ async fn discard(head: &Parts, body: &mut Body) -> bool {
     false
 }
 
-/// Not lenient, not even with a body that does not say what it is: a browser sends such a one to
-/// the gateway on its user's machine for whatever page the user looks at, but it asks before it
-/// sends JSON.
+/// Requires a JSON content type, as a defence against CSRF: a browser sends other types, and bodies
+/// without a type, for any page without a preflight, but not JSON.
 fn must_be_json(head: &Parts) -> Result<(), Rejection> {
     let given = |name| head.headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
     if !head.headers.get(CONTENT_TYPE).is_some_and(is_json) {
-        let text = "the body must be application/json or application/a2a+json, and say so";
+        let text =
+            "the body must be JSON: send Content-Type application/json or application/a2a+json";
         return Err(wrong_type(text));
     }
     match given(CONTENT_ENCODING) {
         None | Some("identity") => Ok(()),
-        Some(_) => Err(wrong_type("the body must be as it is: no Content-Encoding is known here")),
+        Some(_) => {
+            Err(wrong_type("the body must not be encoded: no Content-Encoding is known here"))
+        }
     }
 }
 
-/// Whether a `Content-Type` is one of those that A2A has for JSON.
+/// Whether a `Content-Type` is one that A2A defines for JSON.
 pub(crate) fn is_json(kind: &HeaderValue) -> bool {
     let essence = kind.to_str().ok().and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
     let known = ["application/json", "application/a2a+json"];

@@ -1,5 +1,5 @@
-//! Agent cards over HTTP: the public card of an agent, and the extended one for its caller, with
-//! the headers by which clients may keep them.
+//! Agent cards over HTTP: the public card of an agent and the extended card of a caller, with
+//! `ETag` and caching headers.
 
 use std::time::SystemTime;
 
@@ -16,11 +16,11 @@ use crate::{
     },
 };
 
-/// A card changes when a worker with another one attaches, which is rare.
+/// A card changes only when a worker with another card attaches.
 const PUBLIC: HeaderValue = HeaderValue::from_static("public, max-age=60");
 const PRIVATE: HeaderValue = HeaderValue::from_static("private, max-age=60");
 
-/// The public card of one agent, or of the one that serves the root.
+/// The public card of one agent, or of the default agent at the root.
 pub(crate) async fn handle(
     context: &RequestContext,
     name: Option<&str>,
@@ -43,7 +43,7 @@ pub(crate) async fn handle(
     Ok(conditional::respond(&context.head, tagged(cards.printed(card)), JSON, policy))
 }
 
-/// An extended card as the answer to a GET, which its caller may keep and nobody else.
+/// An extended card as the answer to a GET. Only its caller may cache it.
 pub(crate) fn extended_card(
     context: &RequestContext,
     card: &AgentCard,
@@ -57,7 +57,7 @@ pub(crate) fn extended_card(
     conditional::respond(&context.head, tagged(cards.printed(card.clone())), kind, policy)
 }
 
-/// The tag of a card: by its bytes, or by its meaning where the bytes differ each time.
+/// The tag of a card: of its bytes, or of its meaning where the bytes differ between gateways.
 fn tagged(printed: PrintedCard) -> TaggedBody {
     match printed.meaning {
         None => TaggedBody::by_bytes(printed.body.into()),

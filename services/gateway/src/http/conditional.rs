@@ -1,5 +1,5 @@
-//! Answers that clients and proxies may keep, and the short answer to who still has the current
-//! one (RFC 9110, section 13).
+//! Conditional requests (RFC 9110, section 13): answers with `ETag` and `Last-Modified`, and 304 for a
+//! client that has the current one.
 
 use std::time::SystemTime;
 
@@ -16,35 +16,35 @@ use http::{
 };
 use ring::digest::{SHA256, digest};
 
-/// What is said about policy an answer.
+/// The caching headers of an answer.
 pub(crate) struct CachePolicy {
     pub(crate) control: HeaderValue,
-    /// The request headers that made the answer what it is, if any.
+    /// The request headers on which the answer depends, if any.
     pub(crate) vary: Option<HeaderValue>,
-    /// When it last changed, where that is known.
+    /// When the content changed last, where that is known.
     pub(crate) last_modified: Option<SystemTime>,
 }
 
-/// A body, and the tag that tells it from others.
+/// A body and its entity tag.
 pub(crate) struct TaggedBody {
     body: Bytes,
     tag: String,
 }
 
 impl TaggedBody {
-    /// By its bytes, with a strong tag.
+    /// A strong tag of the bytes.
     pub(crate) fn by_bytes(body: Bytes) -> Self {
         let tag = tag(&body);
         Self { body, tag }
     }
 
-    /// By what it means, with a weak tag: other bytes may say the same.
+    /// A weak tag of the meaning, for content whose bytes may differ.
     pub(crate) fn by_meaning(body: Bytes, meaning: &[u8]) -> Self {
         Self { body, tag: format!("W/{}", tag(meaning)) }
     }
 }
 
-/// The body, or only that it is still the same.
+/// The whole answer, or 304.
 pub(crate) fn respond(
     request: &Parts,
     TaggedBody { body, tag }: TaggedBody,
@@ -85,18 +85,18 @@ fn whole(body: Bytes, kind: HeaderValue, only_head: bool) -> Response<Body> {
     response
 }
 
-/// Other bytes, another tag. Half of the digest is plenty.
+/// An entity tag from the first half of the digest.
 fn tag(body: &[u8]) -> String {
     let digest = digest(&SHA256, body);
     format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..16]))
 }
 
 fn is_current(headers: &HeaderMap, tag: &str, changed: Option<SystemTime>) -> bool {
-    // With tags the date counts for nothing, so that a client with both is not misled by it.
+    // `If-None-Match` takes precedence over the date.
     if headers.contains_key(IF_NONE_MATCH) {
         let opaque = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
         let lists = headers.get_all(IF_NONE_MATCH).iter().filter_map(|v| v.to_str().ok());
-        // Our tags have no comma in them, so one of another's that has is only not ours.
+        // The tags here contain no comma, so splitting a foreign tag at a comma does no harm.
         return lists.flat_map(|list| list.split(',')).any(|one| {
             let one = one.trim();
             one == "*" || opaque(one) == opaque(tag)
@@ -104,7 +104,7 @@ fn is_current(headers: &HeaderMap, tag: &str, changed: Option<SystemTime>) -> bo
     }
     let since = || headers.get(IF_MODIFIED_SINCE)?.to_str().ok();
     let since = since().and_then(|date| httpdate::parse_http_date(date).ok());
-    // What is sent as a date has whole seconds, so what is compared with it has too.
+    // HTTP dates have whole seconds, so the comparison rounds to seconds too.
     let sent = changed.map(httpdate::HttpDate::from);
     matches!((since, sent), (Some(since), Some(sent)) if sent <= since.into())
 }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::http::failure::JSON;
 
-    /// Not a whole second, as the date in a header is.
+    /// Not a whole second, unlike a date in a header.
     fn changed() -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_700)
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_current_one_is_told_so() {
+    fn current_tag_or_date_is_answered_with_304() {
         let first = ask(Method::GET, &[]);
         assert_eq!(first.status(), StatusCode::OK);
         let tag = first.headers()[ETAG].to_str().unwrap().to_owned();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_is_all_but_the_body() {
+    async fn head_request_has_the_headers_of_get_and_no_body() {
         let get = ask(Method::GET, &[]);
         let head = ask(Method::HEAD, &[]);
         assert_eq!(get.headers(), head.headers());

@@ -1,4 +1,4 @@
-//! The context of a request, and what all requests of a gateway share.
+//! The context of a request, and the state that all requests of a gateway share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,11 +23,13 @@ use crate::{
     protocol::{binding::Binding, operation::Operation},
 };
 
-/// What every request shares.
+/// The state that all requests of a gateway share. Made once by `Service::run`; its parts are
+/// immutable or synchronize themselves, so requests read it without a lock.
 pub(crate) struct Gateway {
     pub(crate) pool: Pool,
-    /// It is told to leave.
+    /// Signalled when the gateway shall leave; health answers accordingly.
     pub(crate) drain: Drain,
+    /// The tonic services, called by `bindings::grpc`.
     pub(crate) grpc: Router,
     pub(crate) cards: CardSettings,
     pub(crate) card_cache: CardCache,
@@ -39,44 +41,46 @@ pub(crate) struct Gateway {
     pub(crate) error_table: ErrorTable,
     pub(crate) metrics: Metrics,
     pub(crate) http_metrics: Arc<HttpMetrics>,
+    /// Host and port of the coordinators, for spans.
     pub(crate) peer: (String, Option<u16>),
-    /// Clients are told to keep to it.
+    /// Whether the port has TLS; then answers carry HSTS.
     pub(crate) is_tls: bool,
     /// Whether the console is served.
     pub(crate) console: bool,
 }
 
 impl Gateway {
-    /// The span of a call to the coordinator.
+    /// Begins the client span of a call to a coordinator.
     pub(crate) fn calling(&self, method: &str, parent: &TraceContext) -> ClientSpan {
         let (host, port) = &self.peer;
         ClientSpan::begin("gateway", method, parent).to(host, *port)
     }
 }
 
-/// One request, as far as all handlers need it.
+/// One request, as all handlers need it. Made by the router after authentication; immutable but for
+/// its span and its record. gRPC streams keep it until they end.
 #[derive(Clone)]
 pub(crate) struct RequestContext {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) head: Parts,
-    /// Open for as long as anything of the answer is under way.
+    /// Open until the answer, or the stream that it is, has ended.
     pub(crate) span: SharedSpan,
-    /// What is handed on: a child of what the client sent.
+    /// The trace context for calls: a child of the one that the client sent.
     pub(crate) trace: TraceContext,
-    /// Who asks; nobody where it does not matter.
+    /// The authenticated caller; `None` on public routes.
     pub(crate) principal: Option<Principal>,
     pub(crate) record: Arc<RequestRecord>,
 }
 
 impl RequestContext {
-    /// The caller, in no trace yet: that is of the call that is made for him.
+    /// The caller for a coordinator, without a trace: the span of the call adds it.
     pub(crate) fn caller(&self, wait: Duration) -> Caller {
         let timeout_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        let who = self.principal.as_ref().map(Principal::caller).unwrap_or_default();
-        Caller { timeout_ms, ..who }
+        let caller = self.principal.as_ref().map(Principal::caller).unwrap_or_default();
+        Caller { timeout_ms, ..caller }
     }
 
-    /// It is known what an HTTP request asks for.
+    /// Names the operation of an HTTP request on its span and in the metrics.
     pub(crate) fn set_operation(&self, operation: Operation) {
         self.span.with(|span| {
             span.set("a2a.method.name", operation.name());
@@ -84,19 +88,19 @@ impl RequestContext {
         self.record.set_operation(operation);
     }
 
-    /// A gRPC call is answered.
+    /// Ends the span of a gRPC call that was answered.
     pub(crate) fn record_success(&self) {
         self.span.with(|span| {
             span.rpc_ended(Ok(()));
         });
     }
 
-    /// A header that is text. What is not text is as good as absent, except that it is not empty.
+    /// The text of a header. A value that is not text becomes `?`, which no header means.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.headers.get(name).map(|value| value.to_str().unwrap_or("?"))
     }
 
-    /// Refuses what the one who asks may not do.
+    /// Fails unless the token of the caller has this scope.
     pub(crate) fn require_scope(&self, scope: Scope) -> Result<(), Failure> {
         match &self.principal {
             Some(principal) => principal.require_scope(scope),

@@ -1,6 +1,6 @@
-//! Keeps requests that a web page forges (CSRF) from a gateway without tokens. A browser sends a
-//! "simple" request of any page without asking first, and says in `Origin` which page it was;
-//! everything else it asks for by a preflight, which this gateway never grants.
+//! CSRF and DNS rebinding checks of a gateway. A browser sends a "simple" request of any page without
+//! a preflight, and names the page in `Origin`; other requests need a preflight, which this gateway
+//! never grants.
 
 use faultline_proto::{Failure, reason};
 use http::{
@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Gateway {
-    /// Checks every request but health checks before anything else of it is read: that it came by
-    /// a name of this gateway (DNS rebinding), and that no foreign page made a browser send it.
+    /// Checks a request before anything else of it is read: its host is a name of this gateway
+    /// (DNS rebinding), and no foreign web page made a browser send it (CSRF). Health checks pass.
     pub(crate) fn check_host_and_origin(
         &self,
         head: &Parts,
@@ -27,21 +27,21 @@ impl Gateway {
             return Ok(());
         }
         let checked = self.hosts.check(&head.uri, &head.headers);
-        // A bearer token is nothing that a browser adds by itself.
+        // A browser does not add a bearer token by itself, so tokens make CSRF impossible.
         let requires_token = self.authenticator.requires_token();
         let checked =
             checked.and_then(|()| if requires_token { Ok(()) } else { self.check_origin(head) });
         checked.map_err(|failure| Rejection::new(StatusCode::FORBIDDEN, failure))?;
         if !requires_token && is_simple(head, route) {
             return Err(body::wrong_type(
-                "say Content-Type: application/json, also without a body: a request that changes \
-                 a task must be none that a browser sends for any web page",
+                "send Content-Type: application/json, also without a body: a request that changes a \
+                 task must not be one that a browser sends for any web page",
             ));
         }
         Ok(())
     }
 
-    /// Refuses a request of a page that this gateway did not serve.
+    /// Rejects a request of a page that this gateway did not serve.
     fn check_origin(&self, head: &Parts) -> Result<(), Failure> {
         let is_own = |origin: &http::HeaderValue| {
             let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
@@ -57,7 +57,7 @@ impl Gateway {
     }
 }
 
-/// Whether a page is from the host and port that the request was sent to.
+/// Whether the page is from the host and port of the request.
 fn is_same(page: &str, head: &Parts) -> bool {
     let (uri, headers): (&Uri, &HeaderMap) = (&head.uri, &head.headers);
     let header = || headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -65,8 +65,8 @@ fn is_same(page: &str, head: &Parts) -> bool {
     host.is_some_and(|host| host.eq_ignore_ascii_case(page))
 }
 
-/// Whether a browser would send this for any page without a preflight, although it changes a task.
-/// Only a cancel has no body to be refused for its type; DELETE is never simple.
+/// Whether a browser sends this request for any page without a preflight although it changes a task.
+/// Only a cancel has no body whose type could be checked; DELETE is never simple.
 fn is_simple(head: &Parts, route: &Route<'_>) -> bool {
     let Route::Rest(rest) = route else { return false };
     head.method == Method::POST

@@ -1,5 +1,5 @@
-//! Extensions of A2A: those that a request declares, and those that its answer says are in force.
-//! What they mean is between clients and agents.
+//! Extensions of A2A: reads the ones that a request declares, and names the active ones in the
+//! answer. Their meaning is between clients and agents.
 
 use faultline_proto::Failure;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -7,12 +7,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::protocol::validate;
 
 const HEADER: HeaderName = HeaderName::from_static("a2a-extensions");
-/// What it was called in 0.3.
+/// The header of A2A 0.3.
 const OLD_HEADER: HeaderName = HeaderName::from_static("x-a2a-extensions");
 /// Extensions that one request may declare. Every call carries them.
 const DECLARED_MAX: usize = 64;
 
-/// URIs between commas, in one header or several.
+/// The declared URIs, separated by commas, in one header or several.
 pub(crate) fn declared(request: &HeaderMap) -> Result<Vec<String>, Failure> {
     let mut declared: Vec<String> = Vec::new();
     let headers = request.get_all(HEADER).into_iter().chain(request.get_all(OLD_HEADER));
@@ -30,7 +30,7 @@ pub(crate) fn declared(request: &HeaderMap) -> Result<Vec<String>, Failure> {
     Ok(declared)
 }
 
-/// Tells the client which of them are in force, under the name by which it asked.
+/// Names the active extensions in the answer, in the header that the request used.
 pub(crate) fn set_header(active: &[String], request: &HeaderMap, response: &mut HeaderMap) {
     if active.is_empty() {
         return;
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_declared_once_and_not_too_many_are() {
+    fn declared_extensions_are_deduplicated_and_bounded() {
         let read = |text: &str| declared(&headers(&[(HEADER, text)]));
         assert_eq!(read(" urn:a ,,urn:b,urn:a").unwrap(), ["urn:a", "urn:b"]);
         let many = |n: usize| (0..n).map(|n| format!("urn:{n},")).collect::<String>();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_has_the_name_of_the_question() {
+    fn answer_uses_the_header_name_of_the_request() {
         let new = headers(&[(HEADER, "urn:a")]);
         let old = headers(&[(OLD_HEADER, "urn:a")]);
         let both = headers(&[(OLD_HEADER, "urn:b"), (HEADER, "urn:a")]);

@@ -1,6 +1,5 @@
-//! A failure becomes an answer here, and only here: as a JSON-RPC error, as the `error` object of
-//! REST, or as a gRPC status. This is also where it is logged, once. It decides nothing: numbers
-//! and statuses come from the table.
+//! Writes a failure as a JSON-RPC error, as the `error` object of REST, or as a gRPC status, and logs
+//! it once. Numbers and statuses come from the table of reasons.
 
 use std::{collections::BTreeMap, io::Write, sync::Arc};
 
@@ -27,14 +26,14 @@ use crate::{
 };
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// How a caller says who it is (RFC 6750).
+/// The authentication scheme (RFC 6750).
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"faultline\"");
 
-/// A failure on its way out, with the HTTP status where the usual one would not do.
+/// A failure as the answer to a request, with an HTTP status that overrides the one of its reason.
 pub(crate) struct Rejection {
     pub(crate) failure: Failure,
     pub(crate) status: Option<StatusCode>,
-    /// The body was not read, so that the HTTP status says it on JSON-RPC as well.
+    /// The body was not read: then JSON-RPC has the HTTP status of the reason too, not 200.
     is_unread: bool,
 }
 
@@ -49,13 +48,13 @@ impl Rejection {
         Self { failure, status: Some(status), is_unread: false }
     }
 
-    /// Rejection by its headers: on every binding the HTTP status is that of the error table.
+    /// A rejection by headers alone: every binding has the HTTP status of the error table.
     pub(crate) fn unread(failure: Failure) -> Self {
         Self { failure, status: None, is_unread: true }
     }
 }
 
-/// What a failure needs to become an answer.
+/// Writes failures for one request: completes, logs and counts each, and marks the span.
 #[derive(Clone)]
 pub(crate) struct Reporter {
     pub(crate) span: SharedSpan,
@@ -64,7 +63,7 @@ pub(crate) struct Reporter {
     pub(crate) record: Arc<RequestRecord>,
 }
 
-/// Which edition of A2A's error table HTTP and gRPC answers follow: 1.0.1 changed six rows.
+/// The edition of A2A's error table that HTTP and gRPC answers follow: 1.0.1 changed six rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum ErrorTable {
     #[serde(rename = "1.0.0")]
@@ -75,8 +74,8 @@ pub enum ErrorTable {
 }
 
 impl Reporter {
-    /// The answer to a JSON-RPC request. The error is in the body; HTTP went well, unless the
-    /// request was turned away before it was read, or this very caller was.
+    /// The answer to a JSON-RPC request: status 200 with the error in the body. Other statuses are
+    /// for requests that were not read, and for callers without the right.
     pub(crate) fn rpc(&self, refused: Rejection, id: &RequestId) -> Response<Body> {
         let failure = self.complete_on_span(refused.failure);
         let usual = match failure.row() {
@@ -91,12 +90,12 @@ impl Reporter {
         respond(refused.status.unwrap_or(usual), &failure, body)
     }
 
-    /// The same as one more frame of a stream that has begun.
+    /// A JSON-RPC error as the last event of a stream.
     pub(crate) fn write_rpc(&self, failure: Failure, id: &RequestId, out: &mut Vec<u8>) {
         write_rpc(&self.complete_on_span(failure), id, out);
     }
 
-    /// The answer of everything that is not JSON-RPC.
+    /// The answer on every path that is not JSON-RPC or gRPC.
     pub(crate) fn plain(&self, refused: Rejection, version: Version) -> Response<Body> {
         let failure = self.complete_on_span(refused.failure);
         let status = refused.status.unwrap_or_else(|| self.http(&failure));
@@ -110,7 +109,7 @@ impl Reporter {
         write_plain(&failure, self.http(&failure), version, out);
     }
 
-    /// The answer to a gRPC call.
+    /// The status of a gRPC call.
     pub(crate) fn status(&self, failure: Failure) -> Status {
         let failure = self.complete(failure);
         self.record.count_truncated_status(&failure);
@@ -129,7 +128,7 @@ impl Reporter {
         StatusCode::from_u16(number).unwrap_or(StatusCode::BAD_GATEWAY)
     }
 
-    /// The same, and the span of an HTTP request says so.
+    /// Completes a failure and marks the span of an HTTP request with it.
     fn complete_on_span(&self, failure: Failure) -> Failure {
         let failure = self.complete(failure);
         self.span.with(|span| {
@@ -138,8 +137,8 @@ impl Reporter {
         failure
     }
 
-    /// Gives a failure of our own its birthplace and trace, writes the one line about it, and
-    /// gives it the code that the client's table has for it.
+    /// Adds origin and trace to a failure of the gateway itself, logs and counts it, and sets the code
+    /// of the configured error table.
     fn complete(&self, mut failure: Failure) -> Failure {
         if failure.trace_id.is_empty() {
             failure = failure.with_trace(self.trace.trace_id(), self.trace.span_id());
@@ -180,7 +179,7 @@ fn respond(status: StatusCode, failure: &Failure, body: Vec<u8>) -> Response<Bod
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     if let Some(delay) = failure.delay().or(failure.retry_after()) {
-        // Rounded up: a client that comes back early is only refused again.
+        // Rounded up: a client that comes back early is rejected again.
         let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -191,7 +190,7 @@ fn respond(status: StatusCode, failure: &Failure, body: Vec<u8>) -> Response<Bod
 }
 
 fn log(failure: &Failure) {
-    // The keys are those of every service, so that one id finds every line about it.
+    // Every service uses the same keys, so one id finds all lines about a failure.
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
@@ -220,11 +219,11 @@ fn write_rpc(failure: &Failure, id: &RequestId, out: &mut Vec<u8>) {
     out.extend_from_slice(b"}}");
 }
 
-/// The details as an array of `Any`: what every A2A client knows first, then our own
-/// record, and last the advice that follows from it.
+/// The details as an array of `Any`: the standard types first, then the failure record, and last
+/// the advice that follows from it.
 fn write_details(failure: &Failure, out: &mut Vec<u8>) {
     let info = error_info(failure);
-    // Sorted, so that the same failure is the same bytes.
+    // Sorted, so that equal failures give equal bytes.
     let metadata: BTreeMap<String, String> = info.metadata.into_iter().collect();
     out.extend_from_slice(br#"[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"#);
     put_json(out, &info.reason);
@@ -251,12 +250,12 @@ fn write_details(failure: &Failure, out: &mut Vec<u8>) {
         out.push(b'}');
     }
     out.extend_from_slice(br#",{"@type":"type.googleapis.com/faultline.v1.Failure","#);
-    // A record has an id at least, so its fields follow the comma; its own brace must go.
+    // A record has at least an id, so its fields follow the comma; its own brace is removed.
     let brace = out.len();
     json::write(failure.record(), out);
     out.remove(brace);
     out.extend_from_slice(br#",{"@type":"type.googleapis.com/faultline.v1.Advice","#);
-    // It has a verdict at least.
+    // Advice has at least a verdict.
     let brace = out.len();
     json::write(&advise(failure, Reader::Caller).to_record(), out);
     out.remove(brace);

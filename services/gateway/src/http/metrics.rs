@@ -1,4 +1,4 @@
-//! What the gateway measures: every request once, by what it asked for and how it was answered.
+//! HTTP metrics: a histogram of all requests by route, operation and result, and counters of failures.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -29,11 +29,12 @@ const REQUESTS: Def<5> = Def::time(
     ],
     CALL_BOUNDS,
 );
+/// The instruments. Made once; each is atomic and needs no lock.
 pub(crate) struct HttpMetrics {
     requests: Histograms<5>,
-    /// Those that are posted and go well, by where and what: finding their series would cost more
-    /// than the rest.
-    often: [[OnceLock<Histogram>; Operation::ALL.len()]; 4],
+    /// The histograms of successful POSTs by endpoint and operation: looking their series up would
+    /// cost more than recording.
+    frequent: [[OnceLock<Histogram>; Operation::ALL.len()]; 4],
     failures: Failures,
 }
 
@@ -41,25 +42,25 @@ impl HttpMetrics {
     pub(crate) fn new(metrics: &Metrics) -> Arc<Self> {
         let requests = metrics.histogram(&REQUESTS);
         let failures = Failures::of(metrics);
-        Arc::new(Self { requests, often: Default::default(), failures })
+        Arc::new(Self { requests, frequent: Default::default(), failures })
     }
 
-    /// Of a request that was posted and went well, if it is one of those.
-    fn often(&self, route: &Route<'_>, operation: Operation) -> Option<&Histogram> {
-        let door = match route {
+    /// The histogram of a successful POST, if its route is one of the frequent ones.
+    fn frequent(&self, route: &Route<'_>, operation: Operation) -> Option<&Histogram> {
+        let endpoint = match route {
             Route::Rpc(None) => 0,
             Route::Rpc(Some(_)) => 1,
             Route::Rest(_) => 2,
             Route::Grpc => 3,
             _ => return None,
         };
-        let place = self.often[door].get(operation as usize)?;
+        let place = self.frequent[endpoint].get(operation as usize)?;
         let labels = ["POST", route.template(), StatusCode::OK.as_str(), operation.name(), ""];
         Some(place.get_or_init(|| self.requests.with(labels)))
     }
 }
 
-/// What becomes known of one request on its way.
+/// What becomes known of one request while it is handled, for its metrics. Each field is set once.
 pub(crate) struct RequestRecord {
     http_metrics: Arc<HttpMetrics>,
     operation: OnceLock<Operation>,
@@ -72,12 +73,12 @@ impl RequestRecord {
         Arc::new(Self { http_metrics, operation: OnceLock::new(), error: OnceLock::new() })
     }
 
-    /// What it asks for. The first word counts, as nobody says another.
+    /// The first operation that is set counts.
     pub(crate) fn set_operation(&self, operation: Operation) {
         let _ = self.operation.set(operation);
     }
 
-    /// It is answered with this. What came from behind us was counted there.
+    /// The failure of the answer. A failure from behind the gateway was counted where it arose.
     pub(crate) fn record_failure(&self, failure: &Failure, is_ours: bool) {
         let _ = self.error.set(reason_of(failure));
         if is_ours {
@@ -85,7 +86,7 @@ impl RequestRecord {
         }
     }
 
-    /// The same by gRPC, which has little room.
+    /// Counts a failure whose details do not fit into a gRPC status.
     pub(crate) fn count_truncated_status(&self, failure: &Failure) {
         if !status::fits(failure) {
             self.http_metrics.failures.truncated();
@@ -102,8 +103,9 @@ impl RequestRecord {
         let operation = self.operation.get().copied();
         let error = self.error.get().copied();
         let well = error.is_none() && status == StatusCode::OK && method == "POST";
-        let often = operation.filter(|_| well).and_then(|o| self.http_metrics.often(route, o));
-        if let Some(histogram) = often {
+        let frequent =
+            operation.filter(|_| well).and_then(|o| self.http_metrics.frequent(route, o));
+        if let Some(histogram) = frequent {
             return histogram.record(took);
         }
         let operation = operation.map_or("", Operation::name);

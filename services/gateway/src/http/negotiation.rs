@@ -1,5 +1,5 @@
-//! Which version of A2A a request speaks: what `A2A-Version` says as a header, as gRPC metadata or
-//! as a parameter of the query. Nothing said means 0.3.
+//! Version negotiation: `A2A-Version` as a header, as gRPC metadata or as a query parameter. A request
+//! without it is A2A 0.3.
 
 use std::borrow::Cow;
 
@@ -12,12 +12,13 @@ use crate::{
 
 pub(crate) const HEADER: &str = "a2a-version";
 
+/// The version that a request asks for, if it is served.
 pub(crate) fn version(context: &RequestContext) -> Result<Version, Failure> {
-    let said = requested(context);
-    Version::read(&said).ok_or_else(|| not_supported(context, &said))
+    let text = requested(context);
+    Version::read(&text).ok_or_else(|| not_supported(context, &text))
 }
 
-/// Refuses an operation in the form of 1.0 that was not said to be 1.0.
+/// Rejects an operation in the form of 1.0 whose request does not ask for 1.0.
 pub(crate) fn require_v1(
     context: &RequestContext,
     version: Version,
@@ -32,15 +33,15 @@ pub(crate) fn require_v1(
             "{operation} as it was sent is A2A 1.0: send the header A2A-Version: 1.0 (without it \
              a request counts as 0.3)"
         ),
-        said => format!(
-            "{operation} as it was sent is A2A 1.0, but A2A-Version says {said}: send \
+        text => format!(
+            "{operation} as it was sent is A2A 1.0, but A2A-Version is {text}: send \
              A2A-Version: 1.0"
         ),
     };
     Err(Failure::new(&reason::VERSION_NOT_SUPPORTED).because(text))
 }
 
-/// Refuses 0.3 where it is switched off.
+/// Rejects 0.3 where it is switched off.
 pub(crate) fn require_v03_served(context: &RequestContext) -> Result<(), Failure> {
     if context.serves_v03() { Ok(()) } else { Err(not_supported(context, "0.3")) }
 }
@@ -50,7 +51,7 @@ fn requested(context: &RequestContext) -> Cow<'_, str> {
     let versions = headers.flat_map(|value| value.to_str().unwrap_or("?").split(','));
     let mut versions = versions.map(str::trim).filter(|version| !version.is_empty());
     let Some(first) = versions.next() else { return in_query(context).unwrap_or_default() };
-    // Proxies may repeat it. Two that differ are no version, together.
+    // Proxies may repeat the header. Two different values are an error.
     match versions.find(|other| *other != first) {
         None => Cow::Borrowed(first),
         Some(other) => Cow::Owned(format!("{first}, {other}")),
@@ -62,12 +63,12 @@ fn in_query(context: &RequestContext) -> Option<Cow<'_, str>> {
     pairs.find(|(name, _)| name.eq_ignore_ascii_case(HEADER)).map(|(_, value)| value)
 }
 
-fn not_supported(context: &RequestContext, said: &str) -> Failure {
-    let said: String = said.chars().take(32).collect();
-    // There was no gRPC of 0.3 that is spoken here.
+fn not_supported(context: &RequestContext, text: &str) -> Failure {
+    let text: String = text.chars().take(32).collect();
+    // gRPC of A2A 0.3 is not supported.
     let is_grpc = route::is_grpc(&context.head.headers);
     let served = if context.serves_v03() && !is_grpc { "1.0 or 0.3" } else { "1.0" };
     Failure::new(&reason::VERSION_NOT_SUPPORTED).because(format!(
-        "A2A {said} is not served here: send the header A2A-Version with {served}"
+        "A2A {text} is not served here: send the header A2A-Version with {served}"
     ))
 }

@@ -1,5 +1,5 @@
-//! The form of a JSON answer: what is put around it, and which version of A2A it is written in.
-//! JSON-RPC and REST share everything but this. Old requests become new here, new answers old.
+//! The response format of JSON-RPC and REST: the envelope around an answer and the version of A2A it
+//! is written in. Requests of 0.3 are translated to 1.0 here, and answers back.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -32,6 +32,7 @@ use crate::{
 
 const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
 
+/// The format of one response. Streams keep it until they end.
 #[derive(Clone)]
 pub(crate) struct ResponseFormat {
     pub(crate) envelope: Envelope,
@@ -41,14 +42,14 @@ pub(crate) struct ResponseFormat {
 
 #[derive(Clone)]
 pub(crate) enum Envelope {
-    /// In JSON-RPC's envelope.
+    /// A JSON-RPC response with the id of its request.
     JsonRpc(RequestId),
-    /// As it is.
+    /// No envelope.
     Bare,
 }
 
 impl ResponseFormat {
-    /// The call that a request in JSON asks for, not checked yet.
+    /// Parses a request in JSON; validation follows later.
     pub(crate) fn read(&self, text: &str) -> Result<call::Body, Failure> {
         match self.version {
             Version::V1 => self.operation.read(text),
@@ -61,7 +62,7 @@ impl ResponseFormat {
         }
     }
 
-    /// Does what is asked, and answers in this form whatever comes of it.
+    /// Admits and sends a call, and answers in this format, also with a failure.
     pub(crate) async fn respond(
         self,
         context: &RequestContext,
@@ -71,13 +72,13 @@ impl ResponseFormat {
         let admit = |call| admission::admit(context, self.operation, agent, call);
         let answered = match call.and_then(admit) {
             Err(failure) => Err(failure),
-            Ok(call) if self.operation.streams() => self.stream(context, call).await,
-            Ok(call) => self.once(context, call).await,
+            Ok(call) if self.operation.streams() => self.respond_with_stream(context, call).await,
+            Ok(call) => self.respond_once(context, call).await,
         };
-        answered.unwrap_or_else(|failure| self.refuse(failure.into(), context))
+        answered.unwrap_or_else(|failure| self.reject(failure.into(), context))
     }
 
-    async fn stream(
+    async fn respond_with_stream(
         &self,
         context: &RequestContext,
         call: AdmittedCall,
@@ -86,7 +87,7 @@ impl ResponseFormat {
         sse::respond(context, frames, self.clone()).await
     }
 
-    async fn once(
+    async fn respond_once(
         &self,
         context: &RequestContext,
         call: AdmittedCall,
@@ -97,13 +98,17 @@ impl ResponseFormat {
             (Envelope::Bare, reply::Body::Card(card)) => {
                 card_endpoint::extended_card(context, card, self.kind())
             }
-            (_, body) => self.whole(body, with_artifacts)?,
+            (_, body) => self.full_response(body, with_artifacts)?,
         };
         extensions::set_header(&answer.extensions, &context.head.headers, response.headers_mut());
         Ok(response)
     }
 
-    fn whole(&self, answer: &reply::Body, with_artifacts: bool) -> Result<Response<Body>, Failure> {
+    fn full_response(
+        &self,
+        answer: &reply::Body,
+        with_artifacts: bool,
+    ) -> Result<Response<Body>, Failure> {
         let mut out = Vec::with_capacity(1024);
         self.open(&mut out);
         match (self.version, answer) {
@@ -111,7 +116,7 @@ impl ResponseFormat {
                 write_with_artifacts(list, &mut out);
             }
             (Version::V1, answer) => write(answer, &mut out)?,
-            (Version::V03, answer) => self.write_old(answer, &mut out)?,
+            (Version::V03, answer) => self.write_v03(answer, &mut out)?,
         }
         self.close(&mut out);
         let mut response = Response::new(Body::from(out));
@@ -119,7 +124,7 @@ impl ResponseFormat {
         Ok(response)
     }
 
-    fn write_old(&self, answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn write_v03(&self, answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
         let mut new = Vec::new();
         match (self.operation, answer) {
             (Operation::GetTaskPushNotificationConfig, reply::Body::Pushes(all)) => {
@@ -132,7 +137,7 @@ impl ResponseFormat {
         Ok(())
     }
 
-    pub(crate) fn refuse(&self, refused: Rejection, context: &RequestContext) -> Response<Body> {
+    pub(crate) fn reject(&self, refused: Rejection, context: &RequestContext) -> Response<Body> {
         match &self.envelope {
             Envelope::JsonRpc(id) => context.reporter().rpc(refused, id),
             Envelope::Bare => context.reporter().plain(refused, self.version),
@@ -184,8 +189,8 @@ impl EventFormat for ResponseFormat {
         out.extend_from_slice(b"\n\n");
     }
 
-    /// The event that ends a stream that broke. JSON-RPC has errors of its own; elsewhere the
-    /// event says that it is one.
+    /// The last event of a stream that failed: a JSON-RPC error, or without JSON-RPC an event of the
+    /// type `error`.
     fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>) {
         let event: &[u8] = match self.envelope {
             Envelope::JsonRpc(_) => b"data: ",
@@ -214,7 +219,7 @@ pub(crate) fn json_answer(body: Bytes) -> Response<Body> {
     response
 }
 
-/// Appends the JSON of an answer, if it is one to an operation.
+/// Appends the JSON of an answer to an operation. Other replies are an error.
 fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
     match answer {
         reply::Body::Sent(sent) => json::write(sent, out),
@@ -240,8 +245,8 @@ fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same of a list whose tasks show what they made, which is an empty list where that is
-/// nothing: in protobuf this is the same as not to be shown, in JSON it is not.
+/// Appends a list of tasks with `artifacts` in each task. An empty list of artifacts is written too:
+/// protobuf cannot tell it from an absent one, but JSON can.
 fn write_with_artifacts(list: &ListTasksResponse, out: &mut Vec<u8>) {
     const EMPTY: &[u8] = br#"{"tasks":[]"#;
     let around = ListTasksResponse {
@@ -272,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_with_artifacts_has_them_also_where_there_are_none() {
+    fn list_with_artifacts_has_them_in_every_task() {
         let mut list: ListTasksResponse = json::from_str(
             r#"{"tasks":[{"id":"a"},{"id":"b","artifacts":[{"artifactId":"x"}]},{"id":"c"}],
                 "nextPageToken":"n","pageSize":3,"totalSize":7}"#,
@@ -290,7 +295,7 @@ mod tests {
         }
         list.tasks.iter_mut().for_each(|task| task.artifacts.clear());
         let plain: serde_json::Value = serde_json::from_str(&json::to_string(&list)).unwrap();
-        assert_eq!(shown, plain, "and is the same otherwise");
+        assert_eq!(shown, plain, "everything else is the same");
         list.tasks.clear();
         assert_eq!(written(&list)["tasks"], serde_json::json!([]));
     }

@@ -1,5 +1,5 @@
-//! Which path is what. One list for all bindings, and not axum's router: it cannot match
-//! `{id}:cancel`, and every refusal has to be in the form of its binding.
+//! Routing: the one table of paths for all bindings. It is not axum's router, which cannot match
+//! `{id}:cancel`, and which cannot reject a request in the form of its binding.
 
 use std::borrow::Cow;
 
@@ -11,42 +11,42 @@ use crate::protocol::{binding::Binding, operation::Operation};
 const HEALTH: &str = "/grpc.health.v1.Health/";
 const CARD: &str = ".well-known/agent-card.json";
 const LEGACY_CARD: &str = ".well-known/agent.json";
-/// First steps of a path that are ours, so no tenant can have such a name.
+/// Reserved first segments of a path: no tenant can have such a name.
 const RESERVED: [&str; 9] =
     [".well-known", "agents", "console", "healthz", "mesh", "message", "metrics", "tasks", "v1"];
 
-/// What the pages may know of this gateway and of who uses them: the one file that is not public.
+/// The configuration of the console for its user: its one file that is not public.
 pub(crate) const CONSOLE_CONFIG: &str = "config.json";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route<'a> {
-    /// gRPC: its own paths, on the same port.
+    /// gRPC, on the same port, recognized by its content type.
     Grpc,
-    /// The part of gRPC that balancers ask, and nobody has to say who they are for.
+    /// The gRPC health service, which needs no token.
     GrpcHealth,
     /// JSON-RPC, at the root or for one agent.
     Rpc(Option<&'a str>),
     Rest(RestPath<'a>),
     Card(Option<&'a str>),
-    /// The same, where clients older than 0.3 look for it.
+    /// The card at the path of clients older than 0.3.
     LegacyCard(Option<&'a str>),
     Mesh(&'a str),
-    /// The numbers, as Prometheus scrapes them.
+    /// Metrics for Prometheus.
     Metrics,
-    /// The operators' pages: without a slash, or one of their files.
+    /// The console: without a slash, or one of its files.
     Console(Option<&'a str>),
     Health,
     Unknown,
 }
 
-/// One resource of the REST binding, and whose it is.
+/// One resource of the REST binding, with the agent and the tenant of its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RestPath<'a> {
     /// Of the path `/agents/{agent}/…`.
     pub(crate) agent: Option<&'a str>,
-    /// Of the path `/{tenant}/…`, which may stand behind the agent.
+    /// Of the path `/{tenant}/…`, which may follow the agent.
     pub(crate) tenant: Option<Cow<'a, str>>,
-    /// Below `/v1`, where A2A 0.3 has its paths.
+    /// Whether the path is below `/v1`, the paths of A2A 0.3.
     pub(crate) is_v03: bool,
     pub(crate) resource: Resource<'a>,
 }
@@ -91,7 +91,7 @@ impl<'a> Route<'a> {
     fn below_agents(path: &'a str) -> Self {
         let (agent, rest) = path.split_once('/').unwrap_or((path, ""));
         match rest {
-            // No agent has a name that would have to be escaped.
+            // The name of an agent never needs escaping.
             _ if agent.is_empty() || agent.contains('%') => Route::Unknown,
             "" => Route::Rpc(Some(agent)),
             CARD => Route::Card(Some(agent)),
@@ -100,7 +100,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// The one that a path belongs to; none for cards, health and the operators' view.
+    /// The binding of a path; `None` for cards, health and the operators' view.
     pub(crate) fn binding(&self) -> Option<Binding> {
         match self {
             Route::Rpc(_) => Some(Binding::JsonRpc),
@@ -131,11 +131,11 @@ impl<'a> Route<'a> {
         self.allow().split(", ").any(|allowed| allowed == method.as_str())
     }
 
-    /// Whether it does not matter who asks.
+    /// Whether the path needs no authentication.
     pub(crate) fn is_public(&self) -> bool {
         match self {
             Route::Card(_) | Route::LegacyCard(_) | Route::Health | Route::GrpcHealth => true,
-            // The pages tell nothing. Who uses them and what they may do is another matter.
+            // The files of the console contain no data; only its configuration depends on the user.
             Route::Console(file) => *file != Some(CONSOLE_CONFIG),
             Route::Unknown => true,
             Route::Grpc | Route::Rpc(_) | Route::Rest(_) | Route::Mesh(_) => false,
@@ -143,7 +143,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// The path as a span names it: few names, whatever clients ask for.
+    /// The path template for spans and metrics, so that clients cannot add series.
     pub(crate) fn template(&self) -> &'static str {
         match self {
             Route::Grpc => "/lf.a2a.v1.A2AService",
@@ -168,7 +168,7 @@ impl<'a> Route<'a> {
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let given = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
     let rest = given.and_then(|value| value.strip_prefix(b"application/grpc"));
-    // What follows a minus is gRPC-Web, which is another protocol.
+    // `application/grpc-web` is another protocol.
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
@@ -199,7 +199,7 @@ impl<'a> Resource<'a> {
             (first, None, ..) => match &*first {
                 "message:send" => Resource::Send,
                 "message:stream" => Resource::Stream,
-                // There was no way to list tasks in 0.3.
+                // A2A 0.3 has no operation that lists tasks.
                 "tasks" if !is_v03 => Resource::Tasks,
                 "extendedAgentCard" if !is_v03 => Resource::ExtendedCard,
                 "card" if is_v03 => Resource::ExtendedCard,
@@ -224,7 +224,7 @@ impl<'a> Resource<'a> {
         })
     }
 
-    /// What a method does here, if anything.
+    /// The operation of a method on this resource, if there is one.
     pub(crate) fn operation(&self, method: &Method) -> Option<Operation> {
         Some(match (self, method.as_str()) {
             (Resource::Send, "POST") => Operation::SendMessage,
@@ -232,7 +232,7 @@ impl<'a> Resource<'a> {
             (Resource::Tasks, "GET") => Operation::ListTasks,
             (Resource::Task(_), "GET") => Operation::GetTask,
             (Resource::Cancel(_), "POST") => Operation::CancelTask,
-            // The specification says both, so clients do either.
+            // The specification names both methods, so clients use either.
             (Resource::Subscribe(_), "GET" | "POST") => Operation::SubscribeToTask,
             (Resource::PushConfigs(_), "POST") => Operation::CreateTaskPushNotificationConfig,
             (Resource::PushConfigs(_), "GET") => Operation::ListTaskPushNotificationConfigs,
@@ -267,7 +267,7 @@ impl<'a> Resource<'a> {
     }
 }
 
-/// One step of a path. What is not text is at no path of ours.
+/// One decoded segment of a path; `None` if it is not UTF-8.
 fn decode(step: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(step).decode_utf8().ok()
 }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_what_is_done() {
+    fn allowed_methods_match_the_operations() {
         for path in [
             "/message:send",
             "/message:stream",
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_is_known_by_its_content_type() {
+    fn grpc_is_recognized_by_its_content_type() {
         let of = |kind: &str| {
             let headers = [(CONTENT_TYPE, kind.parse().unwrap())].into_iter().collect();
             Route::parse("/", &headers)

@@ -1,6 +1,5 @@
-//! Streams as server-sent events: one frame of the coordinator is one event, whose number is what
-//! `Last-Event-ID` resumes from. It never ends a stream without a last word: a failure in the
-//! middle is one more event.
+//! Server-sent events: one frame of a coordinator is one event, and its number is the id from which
+//! `Last-Event-ID` resumes. A stream that fails ends with an event that contains the failure.
 
 use std::{
     convert::Infallible,
@@ -24,21 +23,21 @@ use crate::{
     http::{context::RequestContext, extensions, failure::Reporter},
 };
 
-/// EventBody that are ready together leave together, up to about so many bytes.
+/// Events that are ready at the same time are sent as one chunk of about this size.
 const CHUNK_BYTES: usize = 16 * 1024;
 const KEEP_ALIVE: &[u8] = b":\n\n";
 
-/// What a stream is written as.
+/// The format of the events of a stream.
 pub(crate) trait EventFormat: Send + Unpin + 'static {
-    /// One event, without its number.
+    /// Writes one event, without its id.
     fn write_event(&self, frame: Frame, out: &mut Vec<u8>);
 
-    /// The event that ends a stream that broke.
+    /// Writes the last event of a stream that failed.
     fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>);
 }
 
-/// Shows a stream. A failure before its first event is a plain answer, so that is waited for, but
-/// not for ever: proxies want to see headers.
+/// Answers with a stream. A failure before the first event is a plain answer, so the first event is
+/// awaited, but only for one keep-alive interval: proxies need headers.
 pub(crate) async fn respond(
     context: &RequestContext,
     mut frames: FrameStream,
@@ -54,7 +53,7 @@ pub(crate) async fn respond(
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Buffering proxies would hold events back until there are enough of them.
+    // Tells proxies not to buffer events.
     let buffering = HeaderName::from_static("x-accel-buffering");
     headers.insert(buffering, HeaderValue::from_static("no"));
     extensions::set_header(frames.extensions(), &context.head.headers, headers);
@@ -69,15 +68,15 @@ pub(crate) async fn respond(
     Ok(response.map(|()| Body::new(events)))
 }
 
-/// The body of a stream. Dropped with the connection, it takes its call along.
+/// The body of a stream, polled by the connection. Dropping it cancels the call.
 struct EventBody<F> {
     first: Option<Frame>,
-    /// None once the last event is written.
+    /// `None` after the last event.
     frames: Option<FrameStream>,
     format: F,
     idle: Pin<Box<Sleep>>,
     last_sent: Instant,
-    /// Its span is open for as long as the stream is.
+    /// Holds the span open until the stream ends.
     report: Reporter,
 }
 
@@ -90,7 +89,7 @@ impl<F: EventFormat> EventBody<F> {
         }
     }
 
-    /// Everything that is ready now, as far as it fits.
+    /// All events that are ready now, up to the chunk size.
     fn write_ready(&mut self, cx: &mut Context<'_>) -> Vec<u8> {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES
@@ -126,7 +125,8 @@ impl<F: EventFormat> EventBody<F> {
             if is_due {
                 self.last_sent = Instant::now();
             }
-            // Set here only: moving the alarm with every event would cost more than the events.
+            // The timer is reset only when it fires: resetting it per event would cost more than
+            // writing the event.
             self.idle.as_mut().reset(self.last_sent + limits::SSE_KEEP_ALIVE);
             if is_due {
                 return Poll::Ready(());

@@ -1,15 +1,15 @@
-//! The link to where traces are shown: `trace_url` of the configuration, with a place for the id.
+//! Links to a trace viewer, from the template `trace_url` of the configuration.
 
 use http::Uri;
 
-/// What stands for the id of a trace.
+/// The placeholder for the id of a trace.
 const PLACE: &str = "{trace_id}";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TraceLink(String);
 
 impl TraceLink {
-    /// The refused text is given back.
+    /// An invalid template is the error.
     pub(crate) fn new(template: String) -> Result<Self, String> {
         let made = template.replace(PLACE, "0").parse::<Uri>().ok();
         let web = made.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
@@ -17,7 +17,7 @@ impl TraceLink {
         if is_link { Ok(Self(template)) } else { Err(template) }
     }
 
-    /// What is no id of a trace gets no link.
+    /// The link to a trace; empty for text that is not a trace id.
     pub(crate) fn to(&self, trace_id: &str) -> String {
         let is_id = trace_id.len() == 32 && trace_id.bytes().all(|b| b.is_ascii_hexdigit());
         if is_id { self.0.replace(PLACE, trace_id) } else { String::new() }
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_has_the_id_in_its_place() {
+    fn trace_link_contains_the_id_of_the_trace() {
         let id = "4bf92f3577b34da6a3ce929d0e0e4736";
         for (template, expected) in [
             ("https://t.example/trace/{trace_id}", format!("https://t.example/trace/{id}")),
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_link_is_refused() {
+    fn invalid_trace_url_is_rejected() {
         for bad in [
             "",
             "{trace_id}",

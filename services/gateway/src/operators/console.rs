@@ -1,6 +1,5 @@
-//! The operators' pages: files that are part of this binary, so that they work without a build,
-//! without another host and without a network. They get everything else from `/mesh`, as anybody
-//! would. It knows files and headers, and nothing of what the pages show.
+//! Serves the console: static files inside of this binary, so that it needs no build, no other host and
+//! no network. Its data comes from `/mesh`. A content security policy excludes foreign scripts.
 
 use std::sync::LazyLock;
 
@@ -25,7 +24,7 @@ use crate::http::{
     route::CONSOLE_CONFIG,
 };
 
-/// The table of reasons, so that no page has a copy of it.
+/// The table of reasons as a file, so that the scripts need no copy of it.
 const REASONS: &str = "reasons.json";
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -33,10 +32,10 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const ICON: &str = "image/svg+xml";
 
-/// Asked again each time, as the next version of the mesh has other files under the same names.
-const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+/// Revalidated on each use: the next version has other files under the same names.
+const REVALIDATE: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// Nothing but these files and this gateway; and no text becomes markup, whatever a page does.
+/// Only files and calls of this gateway; and trusted types forbid turning text into markup.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'; \
@@ -49,7 +48,7 @@ macro_rules! files {
     };
 }
 
-/// Everything that is served as it is.
+/// The static files.
 const FILES: &[(&str, &str, &[u8])] = files![
     "index.html" HTML,
     "base.css" CSS,
@@ -78,14 +77,14 @@ const FILES: &[(&str, &str, &[u8])] = files![
     "tree.js" SCRIPT,
 ];
 
-/// The table of reasons as JSON, made when it is first asked for.
+/// The table of reasons as JSON, made at its first request.
 static REASON_TABLE: LazyLock<Bytes> = LazyLock::new(|| {
-    let rows: Vec<_> = reason::TABLE.iter().map(|row| shown(row)).collect();
+    let rows: Vec<_> = reason::TABLE.iter().map(|row| row_json(row)).collect();
     Value::from(rows).to_string().into()
 });
 
-/// A row of the table as the pages read it.
-fn shown(row: &Reason) -> Value {
+/// A row of the table of reasons as JSON.
+fn row_json(row: &Reason) -> Value {
     json!({
         "name": row.name,
         "domain": row.domain,
@@ -99,34 +98,34 @@ fn shown(row: &Reason) -> Value {
     })
 }
 
-/// One file. None is the address without a slash, below which no file would be found.
+/// One file. `None` is the path without a slash, which redirects: relative links need the slash.
 pub(crate) fn handle(
     context: &RequestContext,
     file: Option<&str>,
 ) -> Result<Response<Body>, Rejection> {
     let mut response = match file {
-        None => to_the_slash(),
+        None => redirect_to_slash(),
         Some(CONSOLE_CONFIG) => config(context)?,
-        Some(REASONS) => keep(context, REASON_TABLE.clone(), JSON),
+        Some(REASONS) => cacheable(context, REASON_TABLE.clone(), JSON),
         Some(name) => {
             let name = if name.is_empty() { "index.html" } else { name };
             let Some((_, kind, bytes)) = FILES.iter().find(|(known, ..)| *known == name) else {
                 return Err(no_such_path().into());
             };
-            keep(context, Bytes::from_static(bytes), HeaderValue::from_static(kind))
+            cacheable(context, Bytes::from_static(bytes), HeaderValue::from_static(kind))
         }
     };
-    protect(&mut response);
+    set_security_headers(&mut response);
     Ok(response)
 }
 
-fn keep(context: &RequestContext, body: Bytes, kind: HeaderValue) -> Response<Body> {
-    let policy = CachePolicy { control: ASK_AGAIN, vary: None, last_modified: None };
+fn cacheable(context: &RequestContext, body: Bytes, kind: HeaderValue) -> Response<Body> {
+    let policy = CachePolicy { control: REVALIDATE, vary: None, last_modified: None };
     conditional::respond(&context.head, TaggedBody::by_bytes(body), kind, policy)
 }
 
-/// Relative, so that it is right behind a proxy that puts the gateway below a path of its own.
-fn to_the_slash() -> Response<Body> {
+/// A relative redirect, so that it works behind a proxy that adds a path prefix.
+fn redirect_to_slash() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
     response.headers_mut().insert(LOCATION, HeaderValue::from_static("console/"));
@@ -144,7 +143,7 @@ fn config(context: &RequestContext) -> Result<Response<Body>, Rejection> {
     Ok(response)
 }
 
-fn protect(response: &mut Response<Body>) {
+fn set_security_headers(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,6 +1,6 @@
 //! The operators' view as ProtoJSON: `POST /mesh/{Method}` is `faultline.v1.Mesh/{Method}`, and
-//! `Watch` is server-sent events. It knows the names of the methods and who may call them, and
-//! nothing of what they say.
+//! `Watch` is a stream of server-sent events. Authorization is here; the content comes from a
+//! coordinator.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::{
     protocol::{validate, version::Version},
 };
 
-/// What is asked for, by its name in the contract.
+/// A method of `faultline.v1.Mesh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Agents,
@@ -65,7 +65,7 @@ impl Method {
         })
     }
 
-    /// One's own task is there to be read; what everybody does is for operators.
+    /// Inspecting a task of the own principal needs `read`; everything else needs `operate`.
     fn scope(self, principal: Option<&Principal>) -> Scope {
         match self {
             Method::Inspect | Method::Events
@@ -77,7 +77,7 @@ impl Method {
         }
     }
 
-    /// Whether it changes a task or an agent.
+    /// Whether the method changes a task or an agent.
     fn changes_state(self) -> bool {
         matches!(self, Method::Cancel | Method::Answer | Method::RemoveAgent)
     }
@@ -104,13 +104,13 @@ pub(crate) async fn handle(
     method: &str,
     body: &mut Body,
 ) -> Result<Response<Body>, Rejection> {
-    // Who may not look is not told what there is to see.
+    // Authorization precedes the check of the method name, which would reveal the methods.
     let named = Method::named(method);
     let scope = named.as_ref().map(|method| method.scope(context.principal.as_ref()));
     context.require_scope(scope.unwrap_or(Scope::Operate))?;
     let method = named?;
     if method.changes_state() && !context.gateway.operators_act {
-        return Err(may_not_act().into());
+        return Err(actions_disabled().into());
     }
     let body = body::read_json(&context.head, body).await?;
     let call = method.call(&body)?;
@@ -142,14 +142,14 @@ pub(crate) async fn handle(
     Ok(json_answer(body.into()))
 }
 
-fn may_not_act() -> Failure {
+fn actions_disabled() -> Failure {
     Failure::new(&reason::PERMISSION_DENIED).because(
-        "operators of this gateway may look and not act: `operators_act = true` in [gateway] lets \
+        "operators of this gateway have read access only: `operators_act = true` in [gateway] lets \
          them cancel and answer tasks, and remove agents",
     )
 }
 
-/// An empty body is an empty request: most of them have nothing to say.
+/// An empty body is an empty request.
 fn request<T: ProtoJson + Default>(body: &[u8]) -> Result<T, Failure> {
     match body.trim_ascii() {
         b"" => Ok(T::default()),
@@ -157,7 +157,7 @@ fn request<T: ProtoJson + Default>(body: &[u8]) -> Result<T, Failure> {
     }
 }
 
-/// How a watch is written: bare messages, and a failure that says it is one.
+/// The format of a watch: bare messages, and a failure as an event of the type `error`.
 struct WatchFormat;
 
 impl EventFormat for WatchFormat {

@@ -1,9 +1,9 @@
-//! The bindings of A2A, of which a gateway may serve some and not others.
+//! The bindings of A2A: JSON-RPC, REST and gRPC.
 
 use faultline_proto::{Failure, reason};
 use serde::{Deserialize, Serialize};
 
-/// One way to speak A2A.
+/// A binding of A2A. A gateway serves those that its configuration names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Binding {
@@ -15,7 +15,7 @@ pub enum Binding {
 impl Binding {
     pub const ALL: [Binding; 3] = [Binding::JsonRpc, Binding::Rest, Binding::Grpc];
 
-    /// As cards spell it.
+    /// The name on agent cards.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Binding::JsonRpc => "JSONRPC",

@@ -1,5 +1,4 @@
-//! The eleven operations of A2A, each of them once. A binding gives the request of one; here it is
-//! addressed, checked and turned into a call to the coordinator. It knows no binding.
+//! The eleven operations of A2A, and the call to a coordinator that each request in JSON becomes.
 
 use faultline_proto::{
     Failure,
@@ -59,12 +58,12 @@ impl Operation {
         }
     }
 
-    /// Whether many answers follow, or one.
+    /// Whether the answer is a stream.
     pub(crate) fn streams(self) -> bool {
         matches!(self, Operation::SendStreamingMessage | Operation::SubscribeToTask)
     }
 
-    /// The call that a request in JSON asks for, not checked yet.
+    /// Parses a request in JSON; validation follows later.
     pub(crate) fn read(self, json: &str) -> Result<call::Body, Failure> {
         Ok(match self {
             Operation::SendMessage => call::Body::Send(parse(json)?),

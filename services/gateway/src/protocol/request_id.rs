@@ -1,13 +1,13 @@
-//! The id of a JSON-RPC request.
+//! The id of a JSON-RPC request, which its response echoes.
 
 use std::{borrow::Cow, fmt};
 
 use serde_json::value::RawValue;
 
-/// Longest id that is echoed. A stream repeats it in every frame.
+/// The longest id. A stream repeats it in every event.
 const ID_BYTES_MAX: usize = 256;
 
-/// The id of a request as JSON, to be echoed as it came.
+/// The id of a request as JSON text, byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId(Cow<'static, str>);
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_a_string_an_integer_or_null() {
+    fn request_id_is_a_string_an_integer_or_null() {
         let read = |text: &str| RequestId::read(&RawValue::from_string(text.to_owned()).unwrap());
         for good in ["null", "0", "-7", "12345678901234567890", r#""""#, r#""a\u0000""#] {
             assert_eq!(read(good).unwrap().to_string(), good);

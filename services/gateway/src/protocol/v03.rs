@@ -1,10 +1,9 @@
-//! A2A 0.3 for clients that still speak it: a pure translation between its JSON and that of 1.0,
-//! on both bindings. The objects are translated by `faultline_proto::v03`; this module owns the
-//! operations and the card. Whatever comes out of here is checked and answered as any 1.0 request
-//! is.
+//! Protocol translation between A2A 0.3 and 1.0: pure JSON to JSON, for JSON-RPC and REST. Objects
+//! are translated by `faultline_proto::v03`, operations and the card here. A translated request is
+//! validated and answered like any request of 1.0.
 //!
-//! Error numbers stay as they are: 0.3 knows them up to -32007, and its clients take any other
-//! number, and an array as `data`.
+//! Error numbers are not translated: 0.3 defines them up to -32007, and its clients accept other
+//! numbers and an array as `data`.
 
 mod answers;
 mod card;
@@ -23,8 +22,8 @@ use serde_json::Value;
 
 use crate::protocol::operation::Operation;
 
-/// The operation that a request means, made new. Who asked for a configuration and did not say
-/// which one meant the first, and 1.0 can only be asked for all.
+/// The operation of 1.0 for a translated request. In 0.3 a request for a push configuration without
+/// an id means the first one; 1.0 has only the list of all.
 pub(crate) fn effective_operation(operation: Operation, new: &Value) -> Operation {
     match operation {
         Operation::GetTaskPushNotificationConfig if new.get("pageSize").is_some() => {
@@ -34,12 +33,12 @@ pub(crate) fn effective_operation(operation: Operation, new: &Value) -> Operatio
     }
 }
 
-/// There is no first one.
+/// The failure for a task without a push configuration.
 pub(crate) fn no_configuration() -> Failure {
     Failure::new(&reason::TASK_NOT_FOUND).because("the task has no push configuration")
 }
 
-/// What an old method of JSON-RPC became. There was no way to list tasks.
+/// The operation of a JSON-RPC method of 0.3, which cannot list tasks.
 pub(crate) fn method(old: &str) -> Option<Operation> {
     Some(match old {
         "message/send" => Operation::SendMessage,

@@ -1,6 +1,5 @@
-//! What a request must satisfy before it is sent on, and how it is refused: always with the field
-//! and what is wrong with it. It knows nothing that only the coordinator can know, such as whether
-//! a task exists.
+//! Validation of requests before they are sent to a coordinator. Each violation names the field and
+//! the rule. Rules that need state, such as the existence of a task, are the coordinator's.
 
 use std::ops::RangeInclusive;
 
@@ -19,19 +18,19 @@ use faultline_proto::{
 use prost::Message as _;
 use prost_types::{Struct, Timestamp, Value, value};
 
-/// TokenProblem fields named in one answer; a list of a million bad parts is not echoed.
+/// Violations in one answer; a list of a million bad parts is not echoed.
 const VIOLATIONS_MAX: usize = 16;
-/// How deep a body may nest.
+/// The deepest nesting of a body.
 const NESTING_MAX: usize = 128;
 const PAGE_SIZE_MAX: i32 = 100;
-/// Tasks that one message refers to, and extensions that it names: each is in every history.
+/// Referenced tasks, and extensions, in one message: every history repeats them.
 const NAMES_MAX: usize = 256;
 const NOT_JSON: &str = "must be JSON, which has no NaN, no infinity and no value without a kind";
 /// The times that protobuf defines, in seconds since 1970: the years 1 to 9999.
 const YEARS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 const NANOS: RangeInclusive<i32> = 0..=999_999_999;
 
-/// Collects what is wrong, so that the caller hears of everything at once.
+/// Collects all violations of a request, as (field, description), for one answer.
 #[derive(Default)]
 struct Violations(Vec<(String, String)>);
 
@@ -83,15 +82,15 @@ impl Violations {
         if self.0.is_empty() {
             return Ok(());
         }
-        let said: Vec<_> = self.0.iter().map(|(field, text)| format!("{field} {text}")).collect();
+        let texts: Vec<_> = self.0.iter().map(|(field, text)| format!("{field} {text}")).collect();
         let failure = Failure::new(&reason::INVALID_PARAMS)
-            .because(format!("invalid parameters: {}", said.join("; ")));
+            .because(format!("invalid parameters: {}", texts.join("; ")));
         let add = |failure: Failure, (field, text)| failure.with_violation(field, text);
         Err(self.0.into_iter().fold(failure, add))
     }
 }
 
-/// One wrong field, and nothing else to say.
+/// A failure with one violation.
 pub(crate) fn violation(field: &str, description: &str) -> Failure {
     Failure::new(&reason::INVALID_PARAMS)
         .because(format!("invalid parameters: {field} {description}"))
@@ -129,7 +128,7 @@ pub(crate) fn call(call: &call::Body) -> Result<(), Failure> {
         }
         call::Body::ListPush(request) => {
             wrong.id("taskId", &request.task_id);
-            // Zero is not set here: the field has no presence of its own.
+            // Zero means unset here, because the field has no presence in protobuf.
             if !(0..=PAGE_SIZE_MAX).contains(&request.page_size) {
                 wrong.add("pageSize", "must be from 1 to 100");
             }
@@ -219,7 +218,7 @@ fn message(message: &Message, wrong: &mut Violations) {
     }
 }
 
-/// Protobuf has values that JSON does not. They would come back as null.
+/// Whether a protobuf value exists in JSON too. Others would come back as null.
 fn is_json(value: &Value) -> bool {
     match &value.kind {
         Some(value::Kind::NumberValue(number)) => number.is_finite(),
@@ -230,13 +229,13 @@ fn is_json(value: &Value) -> bool {
     }
 }
 
-/// What JSON is refused for when it is read, in the same words.
+/// The same text as the JSON reader has for this violation.
 fn too_deep() -> String {
     format!("nested deeper than {} levels", limits::DATA_DEPTH_MAX)
 }
 
-/// Where a task's news are pushed to: only what A2A requires. What can be reached and how much of
-/// it can be kept is the coordinator's to know.
+/// A push configuration: the fields that A2A requires. The coordinator checks the URL (SSRF) and the
+/// sizes.
 fn push(at: &str, config: &TaskPushNotificationConfig, wrong: &mut Violations) {
     wrong.required(&format!("{at}url"), &config.url);
     if let Some(authentication) = &config.authentication {
@@ -260,7 +259,7 @@ fn list(request: &ListTasksRequest, wrong: &mut Violations) {
     }
 }
 
-/// A key that is there must say something, and is bounded as all keys are.
+/// An idempotency key: not empty, and bounded like all keys.
 pub(crate) fn idempotency_key(field: &str, key: &str) -> Result<(), Failure> {
     let mut wrong = Violations::default();
     wrong.required(field, key);
@@ -268,7 +267,7 @@ pub(crate) fn idempotency_key(field: &str, key: &str) -> Result<(), Failure> {
     wrong.done()
 }
 
-/// What nests too deep is not even parsed: readers of ours and others stop there, some by crashing.
+/// Rejects JSON that nests too deep before it is parsed: some parsers overflow their stack.
 pub(crate) fn depth(json: &[u8]) -> Result<(), Failure> {
     if nests_too_deep(json) {
         return Err(not_json(&format!("nested deeper than {NESTING_MAX} levels")));
@@ -276,10 +275,10 @@ pub(crate) fn depth(json: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Counted before anything is parsed, as fields that are skipped are not counted by the parser.
+/// Counts the nesting before the parser runs, which does not count fields that it skips.
 fn nests_too_deep(body: &[u8]) -> bool {
     let opens = |byte: &u8| matches!(byte, b'{' | b'[');
-    // Nearly always there are not even so many brackets, and that is quick to see.
+    // Fast path: nearly every body has fewer brackets than this in all.
     if body.iter().filter(|byte| opens(byte)).count() <= NESTING_MAX {
         return false;
     }
@@ -307,7 +306,7 @@ pub(crate) fn not_json(text: &str) -> Failure {
     Failure::new(&reason::JSON_PARSE).because(format!("invalid JSON payload: {text}"))
 }
 
-/// JSON that is not the message it should be.
+/// The failure for JSON that is malformed or not the expected message.
 pub(crate) fn decode_failure(error: &json::Error) -> Failure {
     match error.kind() {
         Kind::Syntax => not_json(error.description()),
@@ -315,8 +314,8 @@ pub(crate) fn decode_failure(error: &json::Error) -> Failure {
     }
 }
 
-/// The field a path leads to. Below `data` and `metadata` all JSON is legal except what nests too
-/// deep, and then it is the whole field that does.
+/// The field of a path. Below `data` and `metadata` any JSON is legal except deep nesting, which is a
+/// violation of the whole field.
 fn named(path: &str) -> &str {
     let mut end = 0;
     for step in path.split('.') {
@@ -330,7 +329,7 @@ fn named(path: &str) -> &str {
     if path.is_empty() { "params" } else { path }
 }
 
-/// The coordinator answered a call with the answer to another.
+/// The failure for a reply of the wrong kind from a coordinator.
 pub(crate) fn unexpected_reply() -> Failure {
     Failure::new(&reason::INTERNAL).because("the coordinator gave an answer of the wrong kind")
 }
@@ -342,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_below_free_json_is_cut_at_the_field() {
+    fn violation_below_free_json_names_the_whole_field() {
         for (path, field) in [
             ("", "params"),
             ("message.parts[0].text", "message.parts[0].text"),
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_said_at_once() {
+    fn all_violations_are_in_one_answer() {
         let message = Message { parts: vec![Default::default()], ..Message::default() };
         let request = SendMessageRequest { message: Some(message), ..Default::default() };
         let failure = call(&call::Body::Send(request)).unwrap_err();
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_those_that_are_written_down() {
+    fn numeric_bounds_are_enforced() {
         let list = |page_size| {
             call(&call::Body::List(ListTasksRequest { page_size, ..Default::default() }))
         };
@@ -381,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_counted_outside_of_strings_only() {
+    fn brackets_in_strings_do_not_count_as_nesting() {
         let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
         assert!(!nests_too_deep(nested(128).as_bytes()));
         assert!(nests_too_deep(nested(129).as_bytes()));

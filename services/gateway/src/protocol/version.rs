@@ -1,4 +1,4 @@
-//! The versions of A2A that are spoken here.
+//! The versions of A2A that a gateway serves.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
@@ -7,9 +7,9 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// Any 1.x is 1.0 to us, and a patch number never matters.
-    pub(crate) fn read(said: &str) -> Option<Self> {
-        let mut numbers = said.split('.').map(|number| {
+    /// Parses `A2A-Version`. Every 1.x counts as 1.0, and a patch number is ignored; empty is 0.3.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let mut numbers = text.split('.').map(|number| {
             let digits = !number.is_empty() && number.len() < 4;
             number.parse::<u16>().ok().filter(|_| digits && !number.starts_with('+'))
         });
@@ -18,7 +18,7 @@ impl Version {
         let patch = numbers.next();
         let well_formed = minor != Some(None) && patch != Some(None) && numbers.next().is_none();
         match (major.flatten(), minor.flatten()) {
-            _ if said.is_empty() => Some(Version::V03),
+            _ if text.is_empty() => Some(Version::V03),
             _ if !well_formed => None,
             (Some(1), _) => Some(Version::V1),
             (Some(0), Some(3)) => Some(Version::V03),
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_major_and_minor() {
+    fn version_is_major_and_minor() {
         for v1 in ["1", "1.0", "1.0.1", "1.1", "1.27.3"] {
             assert_eq!(Version::read(v1), Some(Version::V1), "{v1}");
         }

@@ -39,7 +39,7 @@ fn known(config: &mut Config) {
 }
 
 #[tokio::test]
-async fn a_stranger_is_turned_away_before_anything_is_read() {
+async fn unauthenticated_request_is_rejected_before_its_body_is_read() {
     let mesh = Mesh::start_with(known).await;
     let mut client = mesh.client().await;
     for (method, path, body) in [
@@ -67,7 +67,7 @@ async fn a_stranger_is_turned_away_before_anything_is_read() {
 
 /// A client that is refused, finds a token and comes back, comes back on the same connection.
 #[tokio::test]
-async fn a_refusal_does_not_cost_the_connection() {
+async fn rejection_keeps_the_connection() {
     let mesh = Mesh::start_with(known).await;
     let mut client = mesh.client().await;
     let large = "x".repeat(1024 * 1024);
@@ -90,7 +90,7 @@ async fn a_refusal_does_not_cost_the_connection() {
 }
 
 #[tokio::test]
-async fn a_scope_that_is_missing_is_403_on_every_binding() {
+async fn missing_scope_is_403_on_every_binding() {
     let mesh = Mesh::start_with(known).await;
     let mut client = mesh.client().await;
     let rpc = request("SendMessage", message("x"));
@@ -121,7 +121,7 @@ async fn a_scope_that_is_missing_is_403_on_every_binding() {
 }
 
 #[tokio::test]
-async fn the_coordinator_is_told_who_calls() {
+async fn coordinator_gets_the_caller() {
     let mesh = Mesh::start_with(known).await;
     let mut client = mesh.client().await;
     client.ask("GET", "/tasks/t", &[ACME], "").await;
@@ -143,7 +143,7 @@ async fn send(mesh: &Mesh, headers: &[(&str, &str)], params: Value) -> (Answer, 
 }
 
 #[tokio::test]
-async fn a_key_comes_by_header_or_by_metadata() {
+async fn idempotency_key_comes_by_header_or_by_metadata() {
     let mesh = Mesh::start().await;
     let header = [("idempotency-key", "k-1")];
     let keyed = |on_message: Value, on_request: Value| {
@@ -182,7 +182,7 @@ async fn a_key_comes_by_header_or_by_metadata() {
 }
 
 #[tokio::test]
-async fn extensions_go_in_and_those_in_force_come_back() {
+async fn declared_extensions_reach_the_agent_and_active_ones_come_back() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let headers = [
@@ -211,7 +211,7 @@ async fn extensions_go_in_and_those_in_force_come_back() {
 }
 
 #[tokio::test]
-async fn a_message_is_bounded_in_parts_and_metadata() {
+async fn message_is_bounded_in_parts_and_metadata() {
     let mesh = Mesh::start().await;
     let mut parts = message("x");
     parts["message"]["parts"] = json!(vec![json!({"text": "x"}); 1025]);

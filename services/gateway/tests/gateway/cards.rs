@@ -37,7 +37,7 @@ fn auth() -> Auth {
 }
 
 #[tokio::test]
-async fn a_card_says_where_its_agent_is() {
+async fn card_lists_the_interfaces_of_its_agent() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let public = format!("http://{}", mesh.address);
@@ -61,7 +61,7 @@ async fn a_card_says_where_its_agent_is() {
 }
 
 #[tokio::test]
-async fn a_card_lists_grpc_where_it_is_configured_and_the_old_version_where_it_is_served() {
+async fn card_lists_grpc_if_configured_and_v03_if_served() {
     let mesh = Mesh::start_with(|config| {
         config.public_url = Some("https://agents.example.org/".to_owned());
         config.public_grpc = Some("agents.example.org:443".to_owned());
@@ -79,7 +79,7 @@ async fn a_card_lists_grpc_where_it_is_configured_and_the_old_version_where_it_i
 }
 
 #[tokio::test]
-async fn a_binding_that_is_not_served_is_on_no_card_and_says_so_when_called() {
+async fn disabled_binding_is_on_no_card_and_answers_with_advice() {
     let mesh = Mesh::start_with(|config| {
         config.bindings = vec![Binding::Rest];
         config.public_grpc = Some("agents.example.org:443".to_owned());
@@ -98,14 +98,14 @@ async fn a_binding_that_is_not_served_is_on_no_card_and_says_so_when_called() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_would_serve_no_binding_does_not_start() {
+async fn gateway_without_bindings_does_not_start() {
     let config = Config { bindings: Vec::new(), ..Config::default() };
     let error = config.bind().await.err().unwrap().to_string();
     assert!(error.contains("gateway.bindings"), "{error}");
 }
 
 #[tokio::test]
-async fn every_required_field_of_a_card_says_something() {
+async fn required_card_fields_are_never_empty() {
     let mesh = Mesh::start().await;
     let card = mesh.client().await.ask("GET", CARD, &[], "").await.body;
     assert_eq!(card["description"], "echo");
@@ -142,7 +142,7 @@ fn changed_at(seconds: u64) -> Agent {
 }
 
 #[tokio::test]
-async fn who_has_the_current_card_is_not_sent_it_again() {
+async fn current_card_is_answered_with_304() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     // Later than the start of the gateway, which dates all older cards.
@@ -172,7 +172,7 @@ async fn who_has_the_current_card_is_not_sent_it_again() {
 }
 
 #[tokio::test]
-async fn a_card_is_never_older_than_its_gateway() {
+async fn card_is_never_older_than_its_gateway() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     mesh.fake.offer(vec![changed_at(1_000_000_000)]);
@@ -186,7 +186,7 @@ async fn a_card_is_never_older_than_its_gateway() {
 }
 
 #[tokio::test]
-async fn behind_every_address_the_card_has_the_one_that_was_asked() {
+async fn card_on_a_wildcard_address_names_the_requested_host() {
     let mesh = Mesh::start_with(|config| {
         config.listen = SocketAddr::from(([0, 0, 0, 0], 0));
         config.insecure = true;
@@ -199,7 +199,7 @@ async fn behind_every_address_the_card_has_the_one_that_was_asked() {
 }
 
 #[tokio::test]
-async fn a_card_says_that_callers_need_a_token_and_needs_none_itself() {
+async fn public_card_names_the_bearer_scheme_and_needs_no_token() {
     let mesh = Mesh::start_with(|config| config.auth = auth()).await;
     let card = mesh.client().await.ask("GET", CARD, &[], "").await.body;
     assert_eq!(card["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"], "Bearer");
@@ -221,7 +221,7 @@ fn key() -> (NamedTempFile, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_signed_card_verifies_and_stays_the_same() {
+async fn signed_card_verifies_and_keeps_its_bytes() {
     let (file, public) = key();
     let mesh = Mesh::start_with(|config| {
         config.card_key = Some(file.path().to_owned());
@@ -251,7 +251,7 @@ async fn a_signed_card_verifies_and_stays_the_same() {
 }
 
 #[tokio::test]
-async fn replicas_of_a_gateway_tag_a_signed_card_alike() {
+async fn replicas_give_a_signed_card_the_same_tag() {
     let (file, _) = key();
     let replica = |id: &'static str| {
         let file = file.path().to_owned();
@@ -284,7 +284,7 @@ async fn replicas_of_a_gateway_tag_a_signed_card_alike() {
 const BEARER: (&str, &str) = ("authorization", "Bearer secret");
 
 #[tokio::test]
-async fn an_extended_card_is_complete_and_for_its_caller_only() {
+async fn extended_card_is_complete_and_private() {
     let mesh = Mesh::start_with(|config| config.auth = auth()).await;
     let mut client = mesh.client().await;
     let version = ("a2a-version", "1.0");
@@ -302,7 +302,7 @@ async fn an_extended_card_is_complete_and_for_its_caller_only() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_on_a_card_stops_the_start() {
+async fn invalid_card_settings_prevent_the_start() {
     let refused = async |change: fn(&mut Config)| {
         let mut config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
         change(&mut config);
@@ -325,7 +325,7 @@ async fn what_cannot_be_on_a_card_stops_the_start() {
 }
 
 #[tokio::test]
-async fn a_card_that_is_not_there_is_404_with_advice() {
+async fn missing_card_is_404_with_advice() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     mesh.fake.offer(vec![agent("plan", false)]);
@@ -359,7 +359,7 @@ async fn operators_see_agents_workers_and_tasks() {
 }
 
 #[tokio::test]
-async fn operators_errors_have_the_status_of_their_reason() {
+async fn mesh_errors_have_the_status_of_their_reason() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for (method, body, status, name) in [
@@ -376,7 +376,7 @@ async fn operators_errors_have_the_status_of_their_reason() {
 }
 
 #[tokio::test]
-async fn health_is_that_of_the_link() {
+async fn health_follows_the_link() {
     let mesh = Mesh::start().await;
     let health = mesh.client().await.ask("GET", "/healthz", &[], "").await;
     assert_eq!((health.status, health.body), (StatusCode::OK, json!({"status": "ok"})));
@@ -404,7 +404,7 @@ async fn cards_are_cached_and_requests_for_the_same_one_share_a_call() {
 }
 
 #[tokio::test]
-async fn card_that_is_offered_late_is_found_soon() {
+async fn card_of_a_new_agent_is_found_soon() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let path = "/agents/late/.well-known/agent-card.json";
@@ -419,7 +419,7 @@ async fn card_that_is_offered_late_is_found_soon() {
 }
 
 #[tokio::test]
-async fn cards_are_not_signed_for_whatever_host_a_request_names() {
+async fn cards_are_not_signed_for_any_requested_host() {
     let (file, _) = key();
     let bind = async |listen: &str, public_url: Option<&str>, signs: bool| {
         let config = Config {

@@ -60,7 +60,7 @@ async fn files(client: &mut Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_file_of_the_pages_is_there_and_is_what_it_says() {
+async fn every_console_file_is_served_with_its_content_type() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let files = files(&mut client).await;
@@ -80,7 +80,7 @@ async fn every_file_of_the_pages_is_there_and_is_what_it_says() {
 }
 
 #[tokio::test]
-async fn a_page_may_load_and_call_nothing_but_its_gateway() {
+async fn content_security_policy_allows_only_the_gateway() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for path in ["/console", "/console/", "/console/app.js", "/console/config.json"] {
@@ -107,7 +107,7 @@ async fn a_page_may_load_and_call_nothing_but_its_gateway() {
 }
 
 #[tokio::test]
-async fn who_has_the_current_file_is_told_so() {
+async fn current_console_file_is_answered_with_304() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for path in ["/console/", "/console/app.js", "/console/base.css", "/console/reasons.json"] {
@@ -133,7 +133,7 @@ async fn who_has_the_current_file_is_told_so() {
 }
 
 #[tokio::test]
-async fn the_address_without_a_slash_leads_to_the_one_with_it() {
+async fn console_path_without_a_slash_redirects() {
     let mesh = Mesh::start().await;
     let (status, headers, _) = fetch(&mut mesh.client().await, "GET", "/console", &[]).await;
     // Relative, so that it holds behind a proxy that puts all of this below a path.
@@ -144,7 +144,7 @@ async fn the_address_without_a_slash_leads_to_the_one_with_it() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_of_the_pages_is_not_there() {
+async fn unknown_console_file_is_404() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for path in [
@@ -167,7 +167,7 @@ async fn what_is_no_file_of_the_pages_is_not_there() {
 }
 
 #[tokio::test]
-async fn it_can_be_switched_off() {
+async fn console_can_be_switched_off() {
     let mesh = Mesh::start_with(|config| config.console = false).await;
     let mut client = mesh.client().await;
     for path in ["/console", "/console/", "/console/app.js", "/console/config.json"] {
@@ -181,7 +181,7 @@ async fn it_can_be_switched_off() {
 }
 
 #[tokio::test]
-async fn the_pages_are_for_everybody_and_what_they_show_is_for_operators() {
+async fn console_files_are_public_and_their_data_is_for_operators() {
     let mesh = Mesh::start_with(known).await;
     let mut client = mesh.client().await;
     for path in ["/console", "/console/", "/console/app.js", "/console/reasons.json"] {
@@ -203,14 +203,14 @@ async fn the_pages_are_for_everybody_and_what_they_show_is_for_operators() {
 }
 
 #[tokio::test]
-async fn the_pages_know_what_operators_may_do() {
+async fn console_configuration_tells_whether_operators_act() {
     let mesh = Mesh::start_with(|config| config.operators_act = true).await;
     let config = mesh.client().await.ask("GET", "/console/config.json", &[], "").await.body;
     assert_eq!(config, json!({"acts": true, "version": env!("CARGO_PKG_VERSION")}));
 }
 
 #[tokio::test]
-async fn a_page_from_elsewhere_is_told_nothing() {
+async fn foreign_page_cannot_read_the_console_configuration() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let elsewhere = [("host", "evil.example")];
@@ -219,7 +219,7 @@ async fn a_page_from_elsewhere_is_told_nothing() {
 }
 
 #[tokio::test]
-async fn the_table_of_reasons_is_the_meshs_own() {
+async fn console_gets_the_table_of_reasons() {
     let mesh = Mesh::start().await;
     let (_, headers, body) =
         fetch(&mut mesh.client().await, "GET", "/console/reasons.json", &[]).await;

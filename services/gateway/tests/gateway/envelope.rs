@@ -30,7 +30,7 @@ async fn every_method_answers_with_its_own_result() {
 }
 
 #[tokio::test]
-async fn an_id_comes_back_as_it_was_sent() {
+async fn request_id_is_echoed_unchanged() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for id in [json!("a \"b\" \u{1F600}"), json!(0), json!(-5), json!(u64::MAX), json!(null)] {
@@ -42,7 +42,7 @@ async fn an_id_comes_back_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn no_parameters_may_be_said_as_null() {
+async fn null_params_mean_no_params() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let answer = client.rpc("ListTasks", json!(null)).await;
@@ -54,7 +54,7 @@ async fn no_parameters_may_be_said_as_null() {
 }
 
 #[tokio::test]
-async fn the_path_names_the_agent() {
+async fn path_names_the_agent() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for path in ["/agents/echo", "/agents/echo/"] {
@@ -70,7 +70,7 @@ async fn the_path_names_the_agent() {
 }
 
 #[tokio::test]
-async fn snake_case_and_unknown_fields_are_taken() {
+async fn snake_case_and_unknown_fields_are_accepted() {
     let mesh = Mesh::start().await;
     let params = json!({
         "message": {"message_id": "m", "role": "ROLE_USER", "parts": [{"text": "x"}], "new": {}},
@@ -88,7 +88,7 @@ async fn snake_case_and_unknown_fields_are_taken() {
 }
 
 #[tokio::test]
-async fn a_preference_to_wait_reaches_the_coordinator() {
+async fn preferred_wait_reaches_the_coordinator() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let mut later = message("x");
@@ -109,7 +109,7 @@ async fn a_preference_to_wait_reaches_the_coordinator() {
 }
 
 #[tokio::test]
-async fn a_trace_goes_on_in_the_call_and_in_the_failure() {
+async fn trace_continues_in_the_call_and_in_the_failure() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -125,7 +125,7 @@ async fn a_trace_goes_on_in_the_call_and_in_the_failure() {
 }
 
 #[tokio::test]
-async fn a_failure_of_the_coordinator_arrives_whole() {
+async fn failure_of_the_coordinator_arrives_whole() {
     let mesh = Mesh::start().await;
     let answer = mesh.client().await.rpc("SendMessage", message("fail")).await;
     assert_eq!((answer.status, answer.code()), (StatusCode::OK, -31008));
@@ -161,7 +161,7 @@ async fn a_failure_of_the_coordinator_arrives_whole() {
 }
 
 #[tokio::test]
-async fn an_unknown_reason_degrades_to_its_code() {
+async fn unknown_reason_degrades_to_its_code() {
     let mesh = Mesh::start().await;
     let answer = mesh.client().await.rpc("SendMessage", message("unknown")).await;
     assert_eq!(answer.code(), -31014);
@@ -170,7 +170,7 @@ async fn an_unknown_reason_degrades_to_its_code() {
 }
 
 #[tokio::test]
-async fn an_answer_of_the_wrong_kind_is_an_internal_error() {
+async fn reply_of_the_wrong_kind_is_an_internal_error() {
     let mesh = Mesh::start().await;
     let answer = mesh.client().await.rpc("SendMessage", message("mixup")).await;
     assert_eq!(answer.code(), -32603);

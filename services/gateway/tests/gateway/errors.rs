@@ -57,7 +57,7 @@ async fn every_reason_is_the_same_on_every_binding() {
 }
 
 #[tokio::test]
-async fn old_peers_get_the_old_table() {
+async fn error_table_1_0_0_is_served_on_request() {
     let mesh = Mesh::start_with(|config| config.a2a_error_table = ErrorTable::V1_0_0).await;
     for (name, number, http, code) in [
         ("TASK_NOT_FOUND", -32001, 404, Code::NotFound),
@@ -86,7 +86,7 @@ const DETAILS: &str = concat!(
 );
 
 #[tokio::test]
-async fn an_error_is_these_bytes() {
+async fn error_bytes_are_pinned() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let rpc = request("SendMessage", message("error TASK_NOT_FOUND"));

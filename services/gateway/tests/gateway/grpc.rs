@@ -62,7 +62,7 @@ fn field(status: &Status) -> String {
 }
 
 #[tokio::test]
-async fn every_method_answers() {
+async fn every_grpc_method_answers() {
     let mesh = Mesh::start().await;
     let mut client = grpc(&mesh);
     let id = "p-1".to_owned();
@@ -105,7 +105,7 @@ async fn every_method_answers() {
 }
 
 #[tokio::test]
-async fn a_stream_comes_in_order_and_fails_with_a_status() {
+async fn stream_comes_in_order_and_fails_with_a_status() {
     let mesh = Mesh::start().await;
     let mut client = grpc(&mesh);
     let mut stream =
@@ -133,7 +133,7 @@ async fn a_stream_comes_in_order_and_fails_with_a_status() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_and_versions_are_checked() {
+async fn grpc_violations_name_the_field_and_versions_are_checked() {
     let mesh = Mesh::start().await;
     let mut client = grpc(&mesh);
     let empty = client.send_message(v1(SendMessageRequest::default())).await.unwrap_err();
@@ -166,7 +166,7 @@ async fn what_is_wrong_is_named_and_versions_are_checked() {
 /// JSON is refused when it is read. What protobuf lets through would not be read at the other end
 /// of the link, and that ends the link for everybody.
 #[tokio::test]
-async fn data_is_what_json_can_be() {
+async fn protobuf_values_outside_of_json_are_rejected() {
     let mesh = Mesh::start().await;
     let mut client = grpc(&mesh);
     let nested = |levels: usize| {
@@ -284,7 +284,7 @@ async fn json_goes_over_http2_as_well() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_gets_a_status_with_details() {
+async fn invalid_grpc_request_gets_a_status_with_details() {
     let mesh = Mesh::start().await;
     let method = "/lf.a2a.v1.A2AService/GetTask";
     for (path, body, code, reason) in [
@@ -305,7 +305,7 @@ async fn what_is_no_call_gets_a_status_with_details() {
 }
 
 #[tokio::test]
-async fn whoever_watches_its_health_does_not_keep_it_from_leaving() {
+async fn health_watch_does_not_delay_a_drain() {
     let mesh = Mesh::start().await;
     let mut client = HealthClient::new(Channel::without_token(&mesh.address.to_string()).unwrap());
     let mut beats = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();

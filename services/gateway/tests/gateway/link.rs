@@ -26,7 +26,7 @@ use crate::{
 const STREAM: &str = "SendStreamingMessage";
 
 #[tokio::test]
-async fn a_broken_link_fails_the_calls_on_it_and_comes_back() {
+async fn lost_link_fails_its_calls_and_reconnects() {
     let mesh = Mesh::start().await;
     let mut one = mesh.client().await;
     let mut other = mesh.client().await;
@@ -50,7 +50,7 @@ async fn a_broken_link_fails_the_calls_on_it_and_comes_back() {
 }
 
 #[tokio::test]
-async fn what_is_safe_to_repeat_is_told_so_when_the_link_breaks() {
+async fn interrupted_call_gets_advice_by_its_retry_safety() {
     let mesh = Mesh::start_with(|config| config.resume_ms = 0).await;
     let mut watcher = mesh.client().await;
     let mut events = watcher.events(&[], "SubscribeToTask", json!({"id": "open"})).await;
@@ -102,7 +102,7 @@ async fn alone() -> (Client, SocketAddr) {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_a_coordinator_that_is_late() {
+async fn call_waits_for_a_late_coordinator() {
     let (mut client, coordinator) = alone().await;
     let ((), answer) = tokio::join!(
         async {
@@ -115,7 +115,7 @@ async fn a_call_waits_for_a_coordinator_that_is_late() {
 }
 
 #[tokio::test]
-async fn without_a_coordinator_a_call_fails_soon_and_health_says_so() {
+async fn call_fails_soon_and_health_is_503_without_a_coordinator() {
     let (mut client, _) = alone().await;
     let health = client.ask("GET", "/healthz", &[], "").await;
     assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -130,7 +130,7 @@ async fn without_a_coordinator_a_call_fails_soon_and_health_says_so() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_is_dropped_at_the_coordinator() {
+async fn disconnected_client_cancels_its_call_at_the_coordinator() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let mut events = client.events(&[], STREAM, message("open")).await;
@@ -165,7 +165,7 @@ fn hanging(calls: &[Call]) -> usize {
 }
 
 #[tokio::test]
-async fn a_storm_of_killed_clients_disturbs_nobody() {
+async fn killed_clients_do_not_disturb_others() {
     const STORM: usize = 400;
     let mesh = Mesh::start().await;
     let mut steady = mesh.client().await;
@@ -192,7 +192,7 @@ async fn a_storm_of_killed_clients_disturbs_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_leaves_says_goodbye_on_open_streams() {
+async fn draining_gateway_ends_open_streams_with_a_failure() {
     let mesh = Mesh::start().await;
     let mut one = mesh.client().await;
     let mut other = mesh.client().await;

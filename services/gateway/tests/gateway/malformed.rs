@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn what_is_not_a_request_gets_a_json_rpc_error() {
+async fn malformed_request_gets_a_json_rpc_error() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let deep = "[".repeat(5000);
@@ -60,7 +60,7 @@ async fn what_is_not_a_request_gets_a_json_rpc_error() {
 }
 
 #[tokio::test]
-async fn a_parse_error_says_where() {
+async fn parse_error_names_its_position() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let answer = client.post("/", "{\"jsonrpc\":\n  oops}").await;
@@ -71,7 +71,7 @@ async fn a_parse_error_says_where() {
 }
 
 #[tokio::test]
-async fn wrong_parameters_are_named() {
+async fn violations_name_their_parameters() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let with = |pointer: &str, value: Value| {
@@ -120,7 +120,7 @@ async fn wrong_parameters_are_named() {
 }
 
 #[tokio::test]
-async fn a_duplicate_key_is_refused_and_named() {
+async fn duplicate_key_is_rejected_and_named() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let text =
@@ -157,7 +157,7 @@ async fn a_duplicate_key_is_refused_and_named() {
 }
 
 #[tokio::test]
-async fn data_may_nest_so_deep_and_no_deeper() {
+async fn data_nesting_is_bounded() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let nested = |levels: usize| -> Value {
@@ -190,7 +190,7 @@ async fn data_may_nest_so_deep_and_no_deeper() {
 }
 
 #[tokio::test]
-async fn too_much_content_is_413() {
+async fn oversized_content_is_413() {
     let mesh = Mesh::start().await;
     let text = |bytes: usize| request("SendMessage", message(&"x".repeat(bytes)));
     for (body, id) in
@@ -214,7 +214,7 @@ async fn too_much_content_is_413() {
 }
 
 #[tokio::test]
-async fn a_body_without_a_length_is_bounded_too() {
+async fn chunked_body_is_bounded_too() {
     let mesh = Mesh::start().await;
     let mut stream = TcpStream::connect(mesh.address).await.unwrap();
     let head = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -233,7 +233,7 @@ async fn a_body_without_a_length_is_bounded_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_408() {
+async fn body_that_does_not_arrive_is_408() {
     let mesh = Mesh::start().await;
     let mut stream = TcpStream::connect(mesh.address).await.unwrap();
     let head = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -262,7 +262,7 @@ async fn unknown_content_type_has_the_status_of_the_error_table() {
 }
 
 #[tokio::test]
-async fn other_types_and_verbs_are_refused_in_json() {
+async fn wrong_content_types_and_methods_are_rejected_in_json() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let body = request("ListTasks", json!({}));

@@ -46,7 +46,7 @@ async fn watch(client: &mut Client, headers: &[(&str, &str)], agent: &str) -> Ev
 }
 
 #[tokio::test]
-async fn every_method_of_the_contract_is_served_and_named() {
+async fn every_mesh_method_is_served_and_listed() {
     let mesh = Mesh::start_with(|config| config.operators_act = true).await;
     let mut client = mesh.client().await;
     let unknown = client.post("/mesh/Forget", "{}").await;
@@ -66,7 +66,7 @@ async fn every_method_of_the_contract_is_served_and_named() {
 }
 
 #[tokio::test]
-async fn ones_own_task_is_for_readers_and_everything_for_operators() {
+async fn readers_see_own_tasks_and_operators_see_all() {
     let mesh = Mesh::start_with(known).await;
     let mut client = mesh.client().await;
     for method in METHODS {
@@ -91,7 +91,7 @@ async fn ones_own_task_is_for_readers_and_everything_for_operators() {
 }
 
 #[tokio::test]
-async fn operators_act_only_where_they_may() {
+async fn operators_act_only_if_configured() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     client.post("/mesh/Agents", "").await;
@@ -105,7 +105,7 @@ async fn operators_act_only_where_they_may() {
 }
 
 #[tokio::test]
-async fn a_watch_is_a_stream_of_bare_messages_that_ends_with_a_word() {
+async fn watch_streams_bare_messages_and_ends_with_an_error_event() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let mut events = watch(&mut client, &[], "echo").await;
@@ -122,7 +122,7 @@ async fn a_watch_is_a_stream_of_bare_messages_that_ends_with_a_word() {
 
 /// A browser posts these for any page without asking anybody.
 #[tokio::test]
-async fn a_form_of_another_page_does_nothing() {
+async fn form_of_a_foreign_page_has_no_effect() {
     let mesh = Mesh::start_with(|config| config.operators_act = true).await;
     let mut client = mesh.client().await;
     client.post("/mesh/Workers", "").await;
@@ -153,7 +153,7 @@ async fn a_form_of_another_page_does_nothing() {
 
 /// The name of a page's own server may lead here: then the page may read what we answer.
 #[tokio::test]
-async fn a_page_under_another_name_is_refused_where_nobody_is_asked_who_they_are() {
+async fn foreign_host_is_refused_without_tokens() {
     let mesh = Mesh::start_with(|c| c.public_url = Some("https://mesh.example".into())).await;
     let mut client = mesh.client().await;
     client.post("/mesh/Workers", "").await;
@@ -176,7 +176,7 @@ async fn a_page_under_another_name_is_refused_where_nobody_is_asked_who_they_are
 }
 
 #[tokio::test]
-async fn a_task_comes_with_the_link_to_its_trace() {
+async fn task_comes_with_the_link_to_its_trace() {
     let link = |url: &str| Some(url.to_owned());
     let mesh = Mesh::start_with(|c| c.trace_url = link("https://t.example/{trace_id}")).await;
     let shown = mesh.client().await.post("/mesh/Inspect", TASK).await.body;

@@ -41,7 +41,7 @@ async fn every_operation_has_its_path() {
 }
 
 #[tokio::test]
-async fn a_cancel_needs_no_body() {
+async fn cancel_needs_no_body() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for body in ["", "{}", "null", " null ", r#"{"metadata":{"why":"late"}}"#] {
@@ -63,7 +63,7 @@ async fn a_cancel_needs_no_body() {
 }
 
 #[tokio::test]
-async fn a_query_becomes_the_request() {
+async fn query_becomes_the_request() {
     let mesh = Mesh::start().await;
     let query = "contextId=a%20b&status=TASK_STATE_WORKING&page_size=7&pageToken=x%2By&\
                  historyLength=0&statusTimestampAfter=2026-01-02T03%3A04%3A05Z&\
@@ -78,7 +78,7 @@ async fn a_query_becomes_the_request() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named() {
+async fn invalid_rest_request_names_the_field() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for (method, path, body, field) in [
@@ -110,7 +110,7 @@ async fn what_is_wrong_is_named() {
 }
 
 #[tokio::test]
-async fn another_verb_is_told_which_ones_there_are() {
+async fn wrong_method_gets_the_allowed_ones() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for (method, path, allow) in [
@@ -137,7 +137,7 @@ async fn another_verb_is_told_which_ones_there_are() {
 }
 
 #[tokio::test]
-async fn a_stream_is_bare_events_and_its_failure_says_so() {
+async fn rest_stream_has_bare_events_and_an_error_event() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let body = message("count 3").to_string();

@@ -24,7 +24,7 @@ use crate::{
 const STREAM: &str = "SendStreamingMessage";
 
 #[tokio::test]
-async fn every_frame_is_an_event_with_its_number() {
+async fn every_frame_is_an_event_with_its_id() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let mut events = client.events(&[], STREAM, message("count 2")).await;
@@ -41,7 +41,7 @@ async fn every_frame_is_an_event_with_its_number() {
 }
 
 #[tokio::test]
-async fn a_stream_resumes_after_the_event_it_names() {
+async fn stream_resumes_after_the_event_it_names() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let task = json!({"id": "t-1"});
@@ -57,7 +57,7 @@ async fn a_stream_resumes_after_the_event_it_names() {
 }
 
 #[tokio::test]
-async fn a_resume_that_makes_no_sense_says_what_to_do() {
+async fn invalid_last_event_id_is_rejected_with_advice() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for (method, params, header, advice) in [
@@ -74,14 +74,14 @@ async fn a_resume_that_makes_no_sense_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_failure_before_the_first_event_is_a_plain_answer() {
+async fn failure_before_the_first_event_is_a_plain_answer() {
     let mesh = Mesh::start().await;
     let answer = mesh.client().await.rpc(STREAM, message("fail")).await;
     assert_eq!((answer.status, answer.code()), (StatusCode::OK, -31008));
 }
 
 #[tokio::test]
-async fn a_failure_in_the_middle_is_the_last_event() {
+async fn failure_in_the_middle_is_the_last_event() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let mut events = client.events(&[], STREAM, message("break")).await;
@@ -93,7 +93,7 @@ async fn a_failure_in_the_middle_is_the_last_event() {
 }
 
 #[tokio::test]
-async fn a_long_stream_arrives_whole_and_gives_its_credit_back() {
+async fn long_stream_arrives_completely_and_returns_its_credit() {
     let mesh = Mesh::start().await;
     let count = u64::from(limits::STREAM_CREDIT) * 20;
     let mut client = mesh.client().await;
@@ -107,7 +107,7 @@ async fn a_long_stream_arrives_whole_and_gives_its_credit_back() {
 }
 
 #[tokio::test]
-async fn a_coordinator_that_ignores_credit_loses_that_stream_only() {
+async fn coordinator_that_ignores_credit_loses_that_stream_only() {
     let mesh = Mesh::start().await;
     let count = limits::STREAM_CREDIT * 1000;
     let mut client = mesh.client().await;
@@ -126,7 +126,7 @@ async fn a_coordinator_that_ignores_credit_loses_that_stream_only() {
 
 /// By the real clock: small windows make the kernel wait too, and its clock cannot be stopped.
 #[tokio::test]
-async fn a_reader_that_reads_too_late_is_told_how_to_resume() {
+async fn slow_reader_gets_a_failure_that_tells_how_to_resume() {
     let mesh = Mesh::start_with(|config| config.reader_stall_ms = 1000).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -158,7 +158,7 @@ async fn a_reader_that_reads_too_late_is_told_how_to_resume() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_stream_is_kept_alive_from_its_start() {
+async fn silent_stream_is_kept_alive_from_its_start() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let started = tokio::time::Instant::now();
@@ -175,7 +175,7 @@ async fn a_quiet_stream_is_kept_alive_from_its_start() {
 
 /// HTTP/2 itself goes on, so only the stream tells: its window is full and stays so.
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_nobody_reads_is_let_go_also_over_http2() {
+async fn unread_stream_is_reset_over_http2_too() {
     let mesh = Mesh::start().await;
     let (mut sender, response, _connection) = unread(&mesh).await;
     sleep(limits::READER_STALL / 2).await;
@@ -190,7 +190,7 @@ async fn a_stream_that_nobody_reads_is_let_go_also_over_http2() {
 }
 
 #[tokio::test]
-async fn who_comes_back_soon_after_that_is_told_how_to_resume() {
+async fn reader_that_returns_soon_is_told_how_to_resume() {
     let mesh = Mesh::start_with(|config| config.reader_stall_ms = 1000).await;
     let (_sender, response, _connection) = unread(&mesh).await;
     mesh.fake.until("a drop", |calls| drops(calls) == 1).await;

@@ -18,7 +18,7 @@ async fn rpc(client: &mut Client, version: &str, method: &str, params: Value) ->
 }
 
 #[tokio::test]
-async fn a_version_is_what_the_header_or_the_query_says() {
+async fn version_comes_from_the_header_or_the_query() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for version in ["1", "1.0", "1.0.1", "1.7", " 1.0 "] {
@@ -50,7 +50,7 @@ async fn a_version_is_what_the_header_or_the_query_says() {
 }
 
 #[tokio::test]
-async fn a_new_method_without_a_version_names_the_header() {
+async fn method_of_1_0_without_a_version_is_rejected_with_the_header_name() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for version in ["", "0.3"] {
@@ -69,7 +69,7 @@ async fn a_new_method_without_a_version_names_the_header() {
 }
 
 #[tokio::test]
-async fn an_old_client_is_answered_in_its_own_words() {
+async fn v03_client_is_answered_in_v03() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     for version in ["", "0.3", "0.3.0"] {
@@ -96,7 +96,7 @@ async fn an_old_client_is_answered_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn an_old_client_that_names_no_configuration_gets_the_first() {
+async fn v03_request_without_a_configuration_id_gets_the_first() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let get = "tasks/pushNotificationConfig/get";
@@ -119,7 +119,7 @@ async fn an_old_client_that_names_no_configuration_gets_the_first() {
 }
 
 #[tokio::test]
-async fn an_old_rest_client_has_its_own_paths() {
+async fn v03_rest_client_has_its_own_paths() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let nothing = [("a2a-version", "")];
@@ -144,7 +144,7 @@ async fn an_old_rest_client_has_its_own_paths() {
 }
 
 #[tokio::test]
-async fn old_clients_can_be_turned_away() {
+async fn v03_clients_can_be_rejected() {
     let mesh = Mesh::start_with(|config| config.serve_v03 = false).await;
     let mut client = mesh.client().await;
     let sent = rpc(&mut client, "", "message/send", old_message("x")).await;

@@ -1,15 +1,17 @@
-//! Whether a coordinator is worth a call: one that fails several in a row is left alone for a
-//! while, longer each time. Pure; time is an argument.
+//! Outlier ejection: a coordinator with consecutive failures gets no calls for a while, longer each
+//! time. Pure; time is an argument.
 
 use faultline_chassis::limits;
 use tokio::time::Instant;
 
+/// The failures of one coordinator. Under the lock of its link.
 #[derive(Default)]
 pub(super) struct OutlierState {
     /// Failures since the last success.
     consecutive_failures: u32,
-    /// How often it was left alone without a success since.
+    /// Ejections since the last success.
     ejections: u32,
+    /// The end of the last ejection.
     until: Option<Instant>,
 }
 
@@ -28,7 +30,7 @@ impl OutlierState {
         }
     }
 
-    /// Until when it is left alone, if it is. A late answer to an earlier call changes nothing.
+    /// The end of the present ejection. A late success of an earlier call does not shorten it.
     pub(super) fn ejected_until(&self, now: Instant) -> Option<Instant> {
         self.until.filter(|until| *until > now)
     }
@@ -41,27 +43,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_of_failures_ejects_for_longer_each_time_and_a_success_resets() {
-        let mut health = OutlierState::default();
+    fn consecutive_failures_eject_for_longer_each_time_and_success_resets() {
+        let mut state = OutlierState::default();
         let mut now = Instant::now();
-        let row = |health: &mut OutlierState, now: Instant| {
+        let row = |state: &mut OutlierState, now: Instant| {
             for _ in 1..limits::EJECT_AFTER {
-                health.on_failure(now);
-                assert_eq!(health.ejected_until(now), None, "not yet");
+                state.on_failure(now);
+                assert_eq!(state.ejected_until(now), None, "below the threshold");
             }
-            health.on_failure(now);
-            health.ejected_until(now).expect("too many") - now
+            state.on_failure(now);
+            state.ejected_until(now).expect("the threshold is reached") - now
         };
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
-            let time = row(&mut health, now);
+            let time = row(&mut state, now);
             assert_eq!(time, Duration::from_secs(seconds));
             now += time;
-            assert_eq!(health.ejected_until(now), None, "it has another chance");
+            assert_eq!(state.ejected_until(now), None, "the ejection has ended");
         }
         for _ in 1..limits::EJECT_AFTER {
-            health.on_failure(now);
+            state.on_failure(now);
         }
-        health.on_success();
-        assert_eq!(row(&mut health, now), limits::EJECT_MIN, "all is forgotten");
+        state.on_success();
+        assert_eq!(row(&mut state, now), limits::EJECT_MIN, "a success resets the duration");
     }
 }

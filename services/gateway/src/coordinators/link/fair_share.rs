@@ -1,5 +1,5 @@
-//! Fairness on the links: how many calls one caller may have under way. A call counts until the
-//! coordinator has answered it, whether its caller still waits or has left.
+//! Fairness between callers: a limit of calls in flight per caller. A call counts until the coordinator
+//! has answered it, also after its caller has left.
 
 use std::{
     collections::HashMap,
@@ -14,14 +14,14 @@ use faultline_proto::{Failure, reason, v1::Caller};
 
 use crate::coordinators::link::interruption::RETRY_AFTER;
 
-/// The shares of all callers. Those that no token makes known are told apart by their address.
+/// The shares of all callers: by principal, or by address for callers without a token.
 #[derive(Debug, Default)]
 pub(crate) struct CallShares {
     principals: HashMap<String, Arc<AtomicUsize>>,
     max: usize,
 }
 
-/// One call of somebody's share, given back when dropped.
+/// One call in the share of a caller, released on drop.
 #[derive(Debug)]
 pub(super) enum HeldShare {
     Principal(Arc<AtomicUsize>),
@@ -29,7 +29,7 @@ pub(super) enum HeldShare {
 }
 
 impl CallShares {
-    /// So many calls for each of these, and for each address.
+    /// At most `max` calls for each of these principals.
     pub(crate) fn new<'a>(principals: impl Iterator<Item = &'a str>, max: usize) -> Self {
         let principals = principals.map(|name| (name.to_owned(), Arc::default())).collect();
         Self { principals, max }

@@ -1,5 +1,5 @@
-//! The reader's side of one call: its frames in order, and the credit and the goodbye that go back
-//! for it. Neither of them ever waits. What happens after its end is not known here.
+//! The frames of one streaming call: buffer, credit-based flow control (backpressure), stall detection
+//! and cancellation. Nothing here waits for the transport.
 
 use std::{
     mem,
@@ -18,37 +18,39 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CallError, LinkInner, PendingCall, wake};
 
-/// Frames taken before the coordinator hears of it: a quarter of what it may be ahead, so that it
-/// neither runs dry nor gets a message per frame.
+/// Frames per credit message: a quarter of the credit, so that the coordinator neither runs out of
+/// credit nor gets a message per frame.
 const CREDIT_BATCH: u32 = limits::STREAM_CREDIT / 4;
 
-/// One frame, with the extensions that are in force, which the first one says.
+/// One frame, with the active extensions, which are in the first frame only.
 pub(crate) type Item = Result<(Frame, Vec<String>), CallError>;
 
-/// Who reads a stream: the request that is being answered, whichever links it takes.
+/// The request that a stream answers, with the tokens that end its response. It is the same over all
+/// coordinators of a stream.
 #[derive(Clone)]
 pub(crate) struct Peer {
-    /// Cancelled when what waits is not read: neither this stream, which over HTTP/2 may be so
-    /// although others of the connection are, nor the connection.
+    /// Cancelled when the client does not read this stream. Over HTTP/2 that may be so although the
+    /// client reads other streams of the connection.
     pub(crate) stall: CancellationToken,
-    /// Ends it without being read.
+    /// Resets the response although its frames are unread.
     end: Option<CancellationToken>,
 }
 
 impl Peer {
-    /// Of the request that is being answered here.
+    /// The request that is being answered on this task.
     pub(crate) fn here() -> Self {
         let stall = server::peer_stall().map_or_else(CancellationToken::new, |s| s.child_token());
         Self { stall, end: server::stream_reset() }
     }
 }
 
-/// The link's side of one stream.
+/// The buffer of one stream, at the end of the link. Under the lock of the link.
 pub(super) struct StreamBuffer {
     frames: mpsc::Sender<Item>,
     sent: usize,
-    /// How many frames the reader had taken when it was last looked at, and when it last moved.
+    /// Frames that were read until the last check.
     taken: usize,
+    /// The last check that found progress, or nothing to read.
     moved: Instant,
     peer: Peer,
 }
@@ -58,7 +60,7 @@ impl StreamBuffer {
         Self { frames, sent: 0, taken: 0, moved: Instant::now(), peer }
     }
 
-    /// Hands a frame on, if there is room. One place is left free for the failure that may end it.
+    /// Buffers a frame; `false` without room. One place stays free for a failure at the end.
     pub(super) fn push(&mut self, frame: Frame, extensions: Vec<String>) -> bool {
         let took =
             self.frames.capacity() >= 2 && self.frames.try_send(Ok((frame, extensions))).is_ok();
@@ -67,13 +69,12 @@ impl StreamBuffer {
     }
 
     pub(super) fn fail(self, ended: CallError) {
-        // A reader that is gone needs no last word.
+        // The send fails if the reader is gone, which is harmless.
         drop(self.frames.try_send(Err(ended)));
     }
 
-    /// Ends a stream that is not read: what waits in it must not wait for ever. A reader that comes
-    /// back soon is told so; for one that does not, the stream is reset. Over HTTP/1 its connection
-    /// is cut instead.
+    /// Ends a stream that is not read. A client that returns soon gets a failure as its last event;
+    /// after that the stream is reset. Over HTTP/1 its connection is closed instead.
     pub(super) fn reset(self) {
         self.peer.stall.cancel();
         if let Some(end) = self.peer.end {
@@ -84,7 +85,7 @@ impl StreamBuffer {
         }
     }
 
-    /// Whether frames wait and none was taken for so long.
+    /// Whether frames wait and none was read for this long.
     pub(super) fn is_stalled(&mut self, now: Instant, stall: Duration) -> bool {
         let waiting = self.frames.max_capacity() - self.frames.capacity();
         let taken = self.sent - waiting;
@@ -95,11 +96,11 @@ impl StreamBuffer {
     }
 }
 
-/// The answers of one call, in order. After its end comes nothing more.
+/// The answers of one call, in order. Nothing follows its end.
 pub(crate) struct Frames {
     frames: mpsc::Receiver<Item>,
     guard: CallGuard,
-    /// Not yet given back as credit.
+    /// Frames read since the last credit message.
     taken: u32,
 }
 
@@ -121,8 +122,7 @@ impl Frames {
     }
 }
 
-/// The right to wait for call `id`. Whoever lets go of it early is struck off, and the coordinator
-/// hears of it; nobody waits for that.
+/// Guard of call `id`: dropping it before the end of the call cancels the call at the coordinator.
 pub(super) struct CallGuard {
     pub(super) inner: Arc<LinkInner>,
     pub(super) id: u64,
@@ -132,7 +132,7 @@ pub(super) struct CallGuard {
 impl CallGuard {
     fn give_credit(&self, frames: u32) {
         let mut state = self.inner.lock();
-        // Once its last reply is here the coordinator has forgotten the call.
+        // After its last reply the coordinator no longer knows the call.
         let is_known = state.pending.get(&self.id).is_some_and(PendingCall::is_stream);
         let body = Some(call::Body::Credit(frames));
         let writer =

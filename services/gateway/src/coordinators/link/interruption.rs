@@ -1,5 +1,5 @@
-//! What a caller is told whose call was under way when the connection broke, or when the gateway
-//! left: whether it may have been done, and how to go on. Knows calls, and nothing of connections.
+//! Interrupted calls: whether a call that lost its connection may be repeated safely, and the failure
+//! that its caller gets. Pure: connections are not known here.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use faultline_proto::{
     v1::{Caller, Origin, Plane, call},
 };
 
-/// When it may be different: what a caller is told that came at a bad moment.
+/// The retry delay for failures of the gateway itself.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) const CONNECTION_LOST: &str = "the connection to the coordinator was lost";
 pub(crate) const GATEWAY_LEAVES: &str = "the gateway is leaving";
 pub(crate) const COORDINATOR_LEFT: &str = "the coordinator left";
 
-/// How a call ended that was not answered.
+/// The end of a call without an answer.
 pub(crate) enum CallError {
-    /// With a failure that is the answer.
+    /// The coordinator answered with a failure.
     Failed(Failure),
-    /// In the middle, by this.
+    /// The connection ended during the call, for this reason. The outcome is unknown.
     Interrupted(&'static str),
-    /// Before it was sent: as good as never made.
+    /// The connection ended before the call was sent: it had no effect.
     NotSent(Box<(Caller, call::Body)>),
-    /// By a coordinator that left. It names the task that goes on elsewhere, or none.
+    /// The coordinator left. It names the task that continues elsewhere, or none.
     Moved(String),
 }
 
@@ -33,17 +33,17 @@ impl From<Failure> for CallError {
     }
 }
 
-/// Whether a coordinator failed here that another one, or the same a little later, may not: it
-/// cannot be reached, has no store, or is not yet or no longer the one to ask.
+/// Whether a failure is transient: another coordinator, or the same one later, may succeed. That is so
+/// when it cannot be reached, has no store, or is starting or leaving.
 pub(crate) fn is_transient(failure: &Failure) -> bool {
     let is_coordinators = |origin: &Origin| origin.service == "coordinator";
     let passing = [&reason::UNAVAILABLE, &reason::STORE_UNAVAILABLE];
     passing.contains(&failure.row()) && failure.origin.as_ref().is_none_or(is_coordinators)
 }
 
-/// Whether a coordinator that leaves and names no task has done nothing of this call. It is so but
-/// for answers: one that was stored for another coordinator's task may be named by nobody, and a
-/// second one would be taken for the answer to the next question.
+/// Whether `Moved` without a task means that the coordinator did nothing of this call. Answers to
+/// questions are the exception: an answer may be stored for the task of another coordinator, and
+/// repeating it would answer the next question.
 pub(crate) fn is_undone_when_moved(call: &call::Body) -> bool {
     match call {
         call::Body::Send(request) | call::Body::Stream(request) => {
@@ -54,16 +54,16 @@ pub(crate) fn is_undone_when_moved(call: &call::Body) -> bool {
     }
 }
 
-/// How a call that was cut off can be made again.
+/// Whether an interrupted call can be repeated safely (idempotency).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetrySafety {
-    /// As it is: it changes nothing, or not twice.
+    /// As it is: it changes nothing, or nothing twice.
     Idempotent,
-    /// From where it was.
+    /// By resuming after the last event.
     Resumable,
-    /// With its key, by which it is known.
+    /// With the same idempotency key.
     WithKey,
-    /// Only by somebody who has looked first: it may have been done.
+    /// Only after the caller has looked: it may have been executed.
     Unknown,
 }
 
@@ -101,12 +101,12 @@ impl RetrySafety {
         }
     }
 
-    /// Whether the gateway may make it again by itself.
+    /// Whether the gateway may repeat it by itself.
     pub(crate) fn gateway_may_retry(self) -> bool {
         matches!(self, RetrySafety::Idempotent | RetrySafety::WithKey)
     }
 
-    /// The end of a call that this befell.
+    /// The failure for an interrupted call, with the advice how to continue.
     pub(crate) fn failure(self, what: &str) -> Failure {
         let how = match self {
             RetrySafety::Idempotent => "ask again",
@@ -151,5 +151,5 @@ pub(crate) fn overloaded(text: &str) -> Failure {
 }
 
 pub(super) fn broken() -> Failure {
-    Failure::new(&reason::INTERNAL).because("the coordinator answered out of turn")
+    Failure::new(&reason::INTERNAL).because("the coordinator broke the link protocol")
 }

@@ -1,5 +1,5 @@
-//! What one connection sends: whatever waits in the outbox, whenever the transport has room. There
-//! is no task of its own that could fall behind.
+//! The request stream of one connection: the transport polls it and takes messages from the outbox, so
+//! its backpressure reaches the outbox without a task in between.
 
 use std::{
     collections::VecDeque,
@@ -14,16 +14,16 @@ use futures::Stream;
 
 use super::LinkInner;
 
-/// The sending half of one connection: empties the outbox whenever the transport has room.
+/// The sender of one connection. It ends when the link has a newer connection.
 pub(super) struct Outgoing {
     inner: Arc<LinkInner>,
     epoch: u64,
-    /// Taken out of the outbox together, so that the lock is taken once for many.
+    /// Messages taken from the outbox together, so that the lock is taken once for many.
     batch: VecDeque<Call>,
 }
 
 impl Outgoing {
-    /// Of the connection that is being made.
+    /// The sender of the connection that is being made.
     pub(super) fn new(inner: &Arc<LinkInner>) -> Self {
         let epoch = inner.lock().epoch;
         Self { inner: Arc::clone(inner), epoch, batch: VecDeque::new() }

@@ -1,41 +1,42 @@
-//! The bounds, which no test over sockets reaches in reasonable time. The rest is in tests/.
+//! Limits and interleavings that tests over sockets (`tests/gateway`) do not reach in reasonable time.
 
 use super::*;
 use faultline_proto::v1::{End, Frame, Moved, WorkersRequest};
 
 impl Link {
-    /// Connected to nobody: what is sent stays here.
+    /// A link that is up without a connection: its messages stay in the outbox.
     pub(crate) fn connected(all_links: &Arc<SharedLinkState>) -> Self {
         let link = Self::new(Arc::clone(all_links));
         link.inner.set_up(true);
         link
     }
 
-    /// What the coordinator would say.
-    pub(crate) fn hear(&self, id: u64, body: reply::Body) {
+    /// Delivers a reply as if from the coordinator.
+    pub(crate) fn receive(&self, id: u64, body: reply::Body) {
         self.inner.deliver(reply(id, body));
     }
 
-    /// What was sent, and is gone with that.
+    /// Takes the messages out of the outbox.
     pub(crate) fn sent(&self) -> Vec<Call> {
         self.inner.lock().outbox.drain(..).collect()
     }
 
-    /// The calls that were sent, with every drop in them confirmed.
+    /// Takes the messages out of the outbox and acknowledges every drop among them.
     pub(crate) fn confirm(&self) -> Vec<Call> {
         let sent = self.sent();
         for call in sent.iter().filter(|call| matches!(call.body, Some(call::Body::Drop(_)))) {
-            self.hear(call.id, reply::Body::End(End {}));
+            self.receive(call.id, reply::Body::End(End {}));
         }
         sent
     }
 
-    /// Loses its connection, or has it again.
-    pub(crate) fn break_off(&self) {
+    /// Loses the connection.
+    pub(crate) fn disconnect(&self) {
         self.inner.fail_all(CONNECTION_LOST);
     }
 
-    pub(crate) fn come_back(&self) {
+    /// Connects again.
+    pub(crate) fn reconnect(&self) {
         self.inner.set_up(true);
     }
 }
@@ -47,20 +48,20 @@ fn up() -> Link {
 fn open(link: &Link) -> Frames {
     let body = call::Body::Workers(WorkersRequest {});
     let opened = link.stream(Caller::default(), body, &Peer::here());
-    opened.unwrap_or_else(|_| panic!("it is up"))
+    opened.unwrap_or_else(|_| panic!("the link is up"))
 }
 
 async fn next(frames: &mut Frames) -> Option<frames::Item> {
     std::future::poll_fn(|cx| frames.poll_next(cx)).await
 }
 
-/// A call with one answer that nobody waits for.
+/// Registers a call with one answer.
 fn call(link: &Link) -> Result<CallGuard, Failure> {
     let waiter = Waiter::Unary(oneshot::channel().0);
     let called = link.register(Caller::default(), call::Body::Workers(WorkersRequest {}), waiter);
     called.map_err(|ended| match ended {
         CallError::Failed(failure) => failure,
-        _ => panic!("it is up"),
+        _ => panic!("the link is up"),
     })
 }
 
@@ -69,7 +70,7 @@ fn reply(id: u64, body: reply::Body) -> Reply {
 }
 
 #[tokio::test]
-async fn a_coordinator_that_does_not_read_is_not_sent_ever_more() {
+async fn outbox_of_a_coordinator_that_does_not_read_is_bounded() {
     let link = up();
     let mut held = Vec::new();
     let refused = loop {
@@ -83,14 +84,14 @@ async fn a_coordinator_that_does_not_read_is_not_sent_ever_more() {
     assert_eq!(refused.retry_after(), Some(Duration::from_secs(1)));
     drop(held);
     let outbox = link.inner.lock().outbox.len();
-    assert_eq!(outbox, 2 * limits::OUTBOX_MAX, "each call and its drop, no more");
-    assert_eq!(link.in_flight(), limits::OUTBOX_MAX, "none of them is answered");
+    assert_eq!(outbox, 2 * limits::OUTBOX_MAX, "each call and its drop, and nothing else");
+    assert_eq!(link.in_flight(), limits::OUTBOX_MAX, "no call is acknowledged");
     link.confirm();
     assert_eq!(link.in_flight(), 0);
 }
 
 #[tokio::test]
-async fn calls_under_way_are_counted_and_a_free_place_is_used() {
+async fn calls_in_flight_are_bounded_and_a_freed_place_is_reused() {
     let link = up();
     let mut held = Vec::new();
     let refused = loop {
@@ -102,13 +103,13 @@ async fn calls_under_way_are_counted_and_a_free_place_is_used() {
     };
     assert_eq!((held.len(), refused.reason.as_str()), (limits::LINK_CALLS_MAX, "OVERLOADED"));
     held.pop();
-    assert!(call(&link).is_err(), "a call that was left counts until it is answered");
+    assert!(call(&link).is_err(), "a cancelled call counts until it is acknowledged");
     link.confirm();
     assert!(call(&link).is_ok());
 }
 
 #[tokio::test]
-async fn caller_that_leaves_its_calls_has_no_more_of_them_than_its_share() {
+async fn cancelled_calls_count_against_the_share_of_their_caller() {
     let most = 8;
     let names = ["acme", "beta"];
     let shares = CallShares::new(names.into_iter(), most);
@@ -119,7 +120,7 @@ async fn caller_that_leaves_its_calls_has_no_more_of_them_than_its_share() {
         let body = call::Body::Workers(WorkersRequest {});
         link.register(caller, body, waiter).map(drop).map_err(|ended| match ended {
             CallError::Failed(failure) => failure,
-            _ => panic!("it is up"),
+            _ => panic!("the link is up"),
         })
     };
     for _ in 0..most {
@@ -134,7 +135,7 @@ async fn caller_that_leaves_its_calls_has_no_more_of_them_than_its_share() {
 }
 
 #[tokio::test]
-async fn call_that_is_never_confirmed_is_forgotten_in_the_end() {
+async fn unacknowledged_cancel_expires() {
     let link = up();
     drop(call(&link).unwrap());
     link.inner.end_stalled_streams(Instant::now() + limits::ABANDONED_CALL_TIMEOUT / 2);
@@ -144,7 +145,7 @@ async fn call_that_is_never_confirmed_is_forgotten_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_is_let_go() {
+async fn stream_that_is_not_read_is_ended() {
     let link = up();
     let frame = || reply::Body::Frame(Frame::default());
     let _slow = open(&link);
@@ -165,18 +166,18 @@ async fn a_reader_that_takes_nothing_is_let_go() {
     }
     {
         let state = link.inner.lock();
-        assert_eq!(state.pending.len(), 2, "the idle one and the one that still reads");
+        assert_eq!(state.pending.len(), 2, "the stream without frames and the stream that is read");
         assert!(state.outbox.iter().any(|call| *call == dropped(slow_id)));
     }
 }
 
 #[tokio::test]
-async fn what_an_old_connection_left_behind_is_not_said_on_the_next() {
+async fn messages_of_a_lost_connection_are_not_sent_on_the_next() {
     let link = up();
     let mut stream = open(&link);
     link.sent();
-    link.break_off();
-    link.come_back();
+    link.disconnect();
+    link.reconnect();
     assert!(matches!(next(&mut stream).await, Some(Err(CallError::Interrupted(CONNECTION_LOST)))));
     assert!(next(&mut stream).await.is_none());
     let untouched = open(&link);
@@ -186,51 +187,51 @@ async fn what_an_old_connection_left_behind_is_not_said_on_the_next() {
 }
 
 #[tokio::test]
-async fn what_was_not_sent_is_given_back_and_the_rest_is_cut() {
+async fn unsent_calls_are_returned_and_sent_ones_are_interrupted() {
     let link = up();
     let mut sent = open(&link);
     let sent_id = link.sent()[0].id;
     for _ in 0..limits::STREAM_CREDIT / 4 {
-        link.hear(sent_id, reply::Body::Frame(Frame::default()));
+        link.receive(sent_id, reply::Body::Frame(Frame::default()));
         assert!(next(&mut sent).await.is_some_and(|item| item.is_ok()));
     }
     let mut unsent = open(&link);
-    assert_eq!(link.inner.lock().outbox.len(), 2, "credit, which is no call, and the call");
-    link.break_off();
+    assert_eq!(link.inner.lock().outbox.len(), 2, "a credit message and the call");
+    link.disconnect();
     assert!(matches!(next(&mut sent).await, Some(Err(CallError::Interrupted(CONNECTION_LOST)))));
     let Some(Err(CallError::NotSent(call))) = next(&mut unsent).await else {
-        panic!("it never left")
+        panic!("the call was not sent")
     };
     assert!(matches!(call.1, call::Body::Workers(_)));
 }
 
 #[tokio::test]
-async fn a_late_reply_hits_nobody() {
+async fn late_reply_does_not_hit_another_call() {
     let link = up();
     let stream = open(&link);
     let id = link.inner.lock().last_id;
     drop(stream);
     let mut other = open(&link);
     let end = || reply::Body::End(Default::default());
-    link.hear(id, reply::Body::Frame(Frame::default()));
-    link.hear(999, end());
+    link.receive(id, reply::Body::Frame(Frame::default()));
+    link.receive(999, end());
     link.inner.deliver(Reply { id, ..Reply::default() });
-    link.hear(id + 1, end());
+    link.receive(id + 1, end());
     assert!(next(&mut other).await.is_none());
 }
 
 #[tokio::test]
-async fn a_coordinator_that_leaves_is_known_to_until_it_is_back() {
+async fn leaving_coordinator_has_status_leaving_until_it_reconnects() {
     let link = up();
     let now = Instant::now();
     let mut stream = open(&link);
-    link.hear(0, reply::Body::Moved(Moved::default()));
+    link.receive(0, reply::Body::Moved(Moved::default()));
     assert_eq!(link.status(now), LinkStatus::Leaving);
     let id = link.inner.lock().last_id;
-    link.hear(id, reply::Body::Frame(Frame::default()));
-    assert!(next(&mut stream).await.is_some_and(|item| item.is_ok()), "what is under way goes on");
-    link.break_off();
+    link.receive(id, reply::Body::Frame(Frame::default()));
+    assert!(next(&mut stream).await.is_some_and(|item| item.is_ok()), "a call in flight continues");
+    link.disconnect();
     assert_eq!(link.status(now), LinkStatus::Down);
-    link.come_back();
+    link.reconnect();
     assert_eq!(link.status(now), LinkStatus::Up);
 }

@@ -1,5 +1,5 @@
-//! The answers of one call to whichever coordinators it takes. When the one that gave them breaks
-//! or leaves, the stream goes on with another: its reader sees every event once, in order.
+//! A stream of answers that outlives its coordinator. When the coordinator breaks or leaves, the stream
+//! resumes at another one; its reader sees every event once, in order.
 
 use std::{
     pin::Pin,
@@ -24,49 +24,50 @@ use crate::coordinators::link::{
     self, CONNECTION_LOST, COORDINATOR_LEFT, CallError, Frames, GATEWAY_LEAVES, Peer, is_transient,
 };
 
-/// After a failure or the end comes nothing more.
+/// One stream, polled by the response that it belongs to. It ends with `None` or with one failure.
+/// Dropping it cancels the call at the coordinator.
 pub(crate) struct FrameStream {
-    links: Pool,
+    pool: Pool,
     flow: Flow,
     resume: ResumeState,
     backoff: ResumeBackoff,
     peer: Peer,
     extensions: Vec<String>,
-    /// Ready when its reader does not read. No frame need wait then: the connection may have had
-    /// room for all there was to say.
+    /// Ready when the client has stopped reading. No frame need wait here then: the connection may
+    /// have buffered all of them.
     stalled: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: OwnedSemaphorePermit,
-    /// The call, and the request that makes it.
+    _permit: OwnedSemaphorePermit,
+    /// The span of the call, and the span of the request.
     spans: Option<(ClientSpan, SharedSpan)>,
 }
 
 enum Flow {
     Open(Frames),
-    /// Between two coordinators.
+    /// Lost its coordinator; the future finds another one.
     Lost(BoxFuture<'static, Result<Frames, CallError>>),
     Ended,
 }
 
 impl FrameStream {
     pub(super) async fn open(
-        links: &Pool,
+        pool: &Pool,
         caller: Caller,
         body: call::Body,
     ) -> Result<Self, Failure> {
         let until = Instant::now() + CONNECT_WAIT;
-        links.wait_for_link(until, None).await?;
-        let place = Arc::clone(&links.0.streams).try_acquire_owned();
-        let place = place.map_err(|_| {
+        pool.wait_for_link(until, None).await?;
+        let permit = Arc::clone(&pool.0.streams).try_acquire_owned();
+        let permit = permit.map_err(|_| {
             let most = limits::STREAMS_MAX;
             link::overloaded(&format!(
-                "{most} streams are open at this gateway, and more may not be"
+                "{most} streams are open at this gateway, which is the limit"
             ))
         })?;
         let peer = Peer::here();
-        let resume = ResumeState::new(&caller, &body, links.has_alternative());
+        let resume = ResumeState::new(&caller, &body, pool.has_alternative());
         let mut next = (caller, body);
         let frames = loop {
-            match links.wait_for_link(until, None).await?.stream(next.0, next.1, &peer) {
+            match pool.wait_for_link(until, None).await?.stream(next.0, next.1, &peer) {
                 Ok(frames) => break frames,
                 Err(CallError::Failed(failure)) => return Err(failure),
                 Err(CallError::Interrupted(what)) => return Err(resume.failure(what)),
@@ -80,17 +81,17 @@ impl FrameStream {
         Ok(Self {
             flow: Flow::Open(frames),
             resume,
-            backoff: ResumeBackoff::new(links.0.resume),
+            backoff: ResumeBackoff::new(pool.0.resume),
             extensions: Vec::new(),
             stalled: Box::pin(peer.stall.clone().cancelled_owned()),
             peer,
-            links: links.clone(),
-            _place: place,
+            pool: pool.clone(),
+            _permit: permit,
             spans: None,
         })
     }
 
-    /// Whatever comes is told to these spans.
+    /// The stream, with each item recorded on these spans.
     pub(crate) fn traced(self, calling: ClientSpan, request: SharedSpan) -> Self {
         Self { spans: Some((calling, request)), ..self }
     }
@@ -109,7 +110,7 @@ impl FrameStream {
         }
     }
 
-    /// The extensions in force. Known once the first frame is here.
+    /// The active extensions, known from the first frame on.
     pub(crate) fn extensions(&self) -> &[String] {
         &self.extensions
     }
@@ -126,7 +127,7 @@ impl FrameStream {
             return Poll::Ready(None);
         }
         if self.stalled.as_mut().poll(cx).is_ready() {
-            // What waits is there to be resumed from, and the last word should not wait for it.
+            // Unread frames are dropped: the failure must not wait for them, and the client can resume.
             self.flow = Flow::Ended;
             return Poll::Ready(Some(Err(self.stalled_reader_failure())));
         }
@@ -180,8 +181,8 @@ impl FrameStream {
         }
     }
 
-    /// The call ended before the stream did: begins to look for another coordinator, or says why
-    /// not. Leaves nothing to do where the stream was complete but for its last word.
+    /// The call ended before the stream did: starts the search for another coordinator, or fails. A
+    /// stream that lacks only its end message is complete.
     fn start_resume(&mut self, ended: CallError) -> Result<(), Failure> {
         if self.resume.is_over() && !matches!(ended, CallError::Failed(_)) {
             self.flow = Flow::Ended;
@@ -189,7 +190,7 @@ impl FrameStream {
         }
         let (failure, unsent) = match ended {
             CallError::Failed(failure) if !self.may_succeed_elsewhere(&failure) => {
-                // Its caller asked for something else, of which this says nothing.
+                // The failure answers a subscription, but the caller made a send.
                 let is_handed_over = self.resume.is_handed_over();
                 return Err(if is_handed_over {
                     self.resume.failure(COORDINATOR_LEFT)
@@ -208,25 +209,25 @@ impl FrameStream {
             }
             CallError::NotSent(call) => (self.resume.failure(CONNECTION_LOST), Some(*call)),
         };
-        if self.links.is_draining() {
+        if self.pool.is_draining() {
             return Err(failure);
         }
         let Some((caller, body)) = unsent.or_else(|| self.resume.next_call()) else {
             return Err(failure);
         };
         let Some(pause) = self.backoff.next_pause() else {
-            self.links.0.given_up.fetch_add(1, Ordering::Relaxed);
+            self.pool.0.given_up.fetch_add(1, Ordering::Relaxed);
             return Err(failure);
         };
-        let links = self.links.clone();
+        let pool = self.pool.clone();
         let peer = self.peer.clone();
         let until = self.backoff.deadline();
         let resuming = async move {
-            links.pause(pause).await.map_err(|()| CallError::Interrupted(GATEWAY_LEAVES))?;
-            // Nobody there in time is how it ends; the call itself says how it may be resumed.
+            pool.pause(pause).await.map_err(|()| CallError::Interrupted(GATEWAY_LEAVES))?;
+            // Without a coordinator in time the stream ends; its failure tells how to resume.
             let link = tokio::select! {
-                link = links.wait_for_link(until, None) => link.map_err(|_| CallError::Interrupted(CONNECTION_LOST))?,
-                () = links.0.draining.cancelled() => return Err(CallError::Interrupted(GATEWAY_LEAVES)),
+                link = pool.wait_for_link(until, None) => link.map_err(|_| CallError::Interrupted(CONNECTION_LOST))?,
+                () = pool.0.draining.cancelled() => return Err(CallError::Interrupted(GATEWAY_LEAVES)),
             };
             link.stream(caller, body, &peer)
         };
@@ -234,15 +235,15 @@ impl FrameStream {
         Ok(())
     }
 
-    /// Whether another coordinator, or the same a little later, would not fail like this. One that
-    /// has just started knows an agent only once a worker has told it.
+    /// Whether another coordinator, or the same one later, may succeed. A coordinator that has just
+    /// started does not know an agent before its worker attaches.
     fn may_succeed_elsewhere(&self, failure: &Failure) -> bool {
         let is_early = self.resume.is_resumed() && failure.row() == &reason::AGENT_NOT_FOUND;
         self.resume.can_resume() && (is_transient(failure) || is_early)
     }
 
     fn record_resume(&mut self) {
-        self.links.0.resumed.fetch_add(1, Ordering::Relaxed);
+        self.pool.0.resumed.fetch_add(1, Ordering::Relaxed);
         if let Some((_, request)) = &self.spans {
             request.with(|span| {
                 span.event("faultline.stream.resumed", &[]);
@@ -250,19 +251,19 @@ impl FrameStream {
         }
     }
 
-    /// The last word to who did not read.
+    /// The failure for a client that did not read.
     fn stalled_reader_failure(&self) -> Failure {
         link::overloaded(&format!(
             "nothing of this stream was read for {:?}, so it ends here; the task goes on: resume \
              with SubscribeToTask and Last-Event-ID",
-            self.links.0.all_links.reader_stall
+            self.pool.0.all_links.reader_stall
         ))
     }
 }
 
 #[cfg(test)]
 impl FrameStream {
-    /// As when its reader does not read.
+    /// Marks the client as stalled.
     pub(super) fn stall(&self) {
         self.peer.stall.cancel();
     }

@@ -1,43 +1,44 @@
-//! How long and how often something that lost its coordinator is tried elsewhere. A loss that comes
-//! long after the last one is a new one.
+//! Exponential backoff with jitter and a deadline, for a call or stream that has lost its coordinator.
+//! A loss long after the last one starts anew.
 
 use std::time::Duration;
 
 use faultline_chassis::limits;
 use tokio::time::Instant;
 
+/// The backoff of one call or stream, which owns it.
 pub(super) struct ResumeBackoff {
     bound: Duration,
-    /// When it was first lost, since all was well.
-    since: Option<Instant>,
-    /// When it was taken up, wherever that was last.
-    begun: Option<Instant>,
+    /// The first loss since the last success.
+    lost_since: Option<Instant>,
+    /// The last time that a coordinator took the call.
+    resumed_at: Option<Instant>,
     pause: Duration,
 }
 
 impl ResumeBackoff {
     pub(super) fn new(bound: Duration) -> Self {
-        Self { bound, since: None, begun: None, pause: Duration::ZERO }
+        Self { bound, lost_since: None, resumed_at: None, pause: Duration::ZERO }
     }
 
-    /// All is well again.
+    /// After a success.
     pub(super) fn reset(&mut self) {
         *self = Self::new(self.bound);
     }
 
-    /// Somebody took it up, and may keep it for long without a word.
+    /// A coordinator took the call, and may be silent for long.
     pub(super) fn on_resumed(&mut self) {
-        self.begun = Some(Instant::now());
+        self.resumed_at = Some(Instant::now());
     }
 
-    /// It was lost: the pause before it is tried again; `None`: that is enough. The first is none,
-    /// and all others are partly by chance, so that what was lost as one does not come as one.
+    /// After a loss: the pause before the next attempt, or `None` at the deadline. The first pause is
+    /// zero; the others have jitter, so that calls lost together do not return together.
     pub(super) fn next_pause(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        if self.begun.take().is_some_and(|begun| now - begun > self.bound) {
+        if self.resumed_at.take().is_some_and(|at| now - at > self.bound) {
             self.reset();
         }
-        let since = *self.since.get_or_insert(now);
+        let since = *self.lost_since.get_or_insert(now);
         if now - since >= self.bound {
             return None;
         }
@@ -46,9 +47,9 @@ impl ResumeBackoff {
         Some(pause.mul_f64(rand::random_range(0.5..=1.0)))
     }
 
-    /// When it ends.
+    /// The deadline of the attempts.
     pub(super) fn deadline(&self) -> Instant {
-        self.since.unwrap_or_else(Instant::now) + self.bound
+        self.lost_since.unwrap_or_else(Instant::now) + self.bound
     }
 }
 
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn tries_become_rarer_end_at_the_bound_and_begin_anew_after_a_long_calm() {
+    async fn attempts_back_off_end_at_the_deadline_and_start_anew_after_a_long_calm() {
         let bound = Duration::from_secs(10);
         let mut backoff = ResumeBackoff::new(bound);
         let start = Instant::now();
@@ -72,7 +73,7 @@ mod tests {
         assert!((10..40).contains(&tries), "{tries}");
         backoff.on_resumed();
         tokio::time::sleep(bound / 2).await;
-        assert_eq!(backoff.next_pause(), None, "not long enough to count as calm");
+        assert_eq!(backoff.next_pause(), None, "the calm was shorter than the bound");
         backoff.on_resumed();
         tokio::time::sleep(bound * 2).await;
         assert_eq!(backoff.next_pause(), Some(Duration::ZERO), "a new loss");

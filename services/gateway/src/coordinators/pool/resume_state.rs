@@ -1,5 +1,5 @@
-//! What is known of a stream, and so what to ask for where it goes on. It sees every frame once,
-//! and knows calls and nothing of links.
+//! The state from which a stream resumes: task, last event, and the call that continues it. Pure: it
+//! sees frames and makes calls, and does not know links.
 
 use faultline_proto::{
     Failure,
@@ -12,25 +12,26 @@ use faultline_proto::{
 
 use crate::coordinators::link::{self, RetrySafety};
 
+/// The resume state of one stream. Owned by its `FrameStream`, which records every frame in it.
 pub(super) struct ResumeState {
     caller: Caller,
     kind: Kind,
     retry_safety: RetrySafety,
     task_id: String,
-    /// The last event that was seen; zero: none that has a number.
+    /// The number of the last event; zero without a numbered event.
     seq: u64,
     has_begun: bool,
     is_resumed: bool,
-    /// Whether a coordinator that leaves and names no task has done nothing.
+    /// Whether `Moved` without a task means that the coordinator did nothing.
     undone_when_moved: bool,
-    /// One did so, and nobody else was asked since.
+    /// A coordinator did nothing and left, and no other has got the call since.
     is_undone: bool,
-    /// Nothing comes after the last frame, whatever else is said.
+    /// The last frame was the final one.
     is_over: bool,
 }
 
 enum Kind {
-    /// Kept whole until something came of it, if it may have to be made retry_safety till then.
+    /// `request` is kept until the first frame, if it may have to be sent again.
     Send {
         tenant: String,
         request: Option<Box<SendMessageRequest>>,
@@ -73,7 +74,7 @@ impl ResumeState {
         }
     }
 
-    /// Learns from a frame; `false`: it was seen before.
+    /// Records a frame; `false` for a duplicate.
     pub(super) fn record(&mut self, frame: &Frame) -> bool {
         if self.is_resumed && frame.seq > 0 && frame.seq <= self.seq {
             return false;
@@ -94,35 +95,35 @@ impl ResumeState {
                 | TaskState::Canceled
                 | TaskState::Rejected,
             ) => true,
-            // A streaming send ends there. Its coordinator sees to that; one that only knows of a
-            // subscription does not.
+            // A streaming send ends at a question. After a resume the coordinator sees a
+            // subscription, which does not.
             Some(TaskState::InputRequired) => matches!(self.kind, Kind::Send { .. }),
             _ => false,
         };
         true
     }
 
-    /// Whether the last frame is where it ends, although the coordinator would not say so.
+    /// Whether the stream ends at the last frame without an end message of the coordinator.
     pub(super) fn ends_at_last_frame(&self) -> bool {
         self.is_over && self.is_resumed
     }
 
-    /// Whether the last frame was the last one.
+    /// Whether the last frame was the final one.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Whether it is known what to ask for: something came, or is promised.
+    /// Whether there is something to resume: a frame has come, or the task is known.
     pub(super) fn can_resume(&self) -> bool {
         self.has_begun || self.is_handed_over()
     }
 
-    /// A send of which nothing came yet, and whose task is known all the same.
+    /// Whether this is a send without a frame whose task a leaving coordinator has named.
     pub(super) fn is_handed_over(&self) -> bool {
         !self.has_begun && matches!(self.kind, Kind::Send { .. }) && !self.task_id.is_empty()
     }
 
-    /// Its coordinator left, and named the task that goes on elsewhere, or none.
+    /// The coordinator left, and named the task that continues elsewhere, or none.
     pub(super) fn on_moved(&mut self, task_id: String) {
         if self.can_resume() {
             return;
@@ -137,7 +138,7 @@ impl ResumeState {
         self.is_resumed
     }
 
-    /// What to ask for to have what comes next; `None`: there is no way to know.
+    /// The call that continues the stream; `None` if there is no safe one.
     pub(super) fn next_call(&mut self) -> Option<(Caller, call::Body)> {
         let may_send =
             std::mem::take(&mut self.is_undone) || self.retry_safety == RetrySafety::WithKey;
@@ -165,8 +166,7 @@ impl ResumeState {
         Some((self.caller.clone(), body))
     }
 
-    /// It goes on. What is to be said of it at once, if anything: whoever watches tasks missed
-    /// some.
+    /// The stream has resumed. A watch gets a frame at once that says that changes were missed.
     pub(super) fn on_resumed(&mut self) -> Option<Frame> {
         self.is_resumed = true;
         let is_watch = matches!(self.kind, Kind::Watch(_));
@@ -176,7 +176,7 @@ impl ResumeState {
         })
     }
 
-    /// It does not.
+    /// The failure of a stream that does not resume.
     pub(super) fn failure(&self, what: &str) -> Failure {
         if self.is_undone {
             return link::unreachable();

@@ -1,4 +1,4 @@
-//! New answers, made old, operation by operation.
+//! Answers of 1.0 translated to 0.3, by operation.
 
 use faultline_proto::{
     Failure,
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Dialect, card};
 use crate::protocol::operation::Operation;
 
-/// The old answer to an operation, from the new one.
+/// The answer of 0.3 to an operation.
 pub(crate) fn response(operation: Operation, dialect: Dialect, new: Value) -> Value {
     match (operation, dialect) {
         (Operation::SendMessage, _) => event(operation, dialect, new),
@@ -27,15 +27,15 @@ pub(crate) fn response(operation: Operation, dialect: Dialect, new: Value) -> Va
         (Operation::DeleteTaskPushNotificationConfig, Dialect::Rpc) => Value::Null,
         (Operation::DeleteTaskPushNotificationConfig, Dialect::Rest) => json!({}),
         (Operation::GetExtendedAgentCard, _) => card(new),
-        // Answered event by event.
+        // Streams are translated event by event.
         (Operation::SendStreamingMessage | Operation::SubscribeToTask, _) => new,
-        // Nobody asks: there was no way to.
+        // 0.3 has no such operation.
         (Operation::ListTasks, _) => new,
     }
 }
 
-/// One event of a stream that an operation opened, from a `StreamResponse` or from its subset, a
-/// `SendMessageResponse`: bare in JSON, still wrapped on REST.
+/// One event of a stream, from a `StreamResponse` or from its subset `SendMessageResponse`: bare on
+/// JSON-RPC, wrapped on REST.
 pub(crate) fn event(operation: Operation, dialect: Dialect, new: Value) -> Value {
     let Value::Object(fields) = new else { return new };
     let Some((name, value)) = fields.into_iter().next() else { return json!({}) };
@@ -55,8 +55,8 @@ pub(crate) fn event(operation: Operation, dialect: Dialect, new: Value) -> Value
     }
 }
 
-/// An error body of REST, from a new one. Old clients tell errors apart by what stands at the top:
-/// some by the number that JSON-RPC has for it, some by the name of a class.
+/// An error body of REST. Clients of 0.3 distinguish errors by fields at the top: some by the JSON-RPC
+/// number in `code`, some by the class name in `type`.
 pub(crate) fn error(failure: &Failure, mut new: Value) -> Value {
     let row = failure.row();
     if let Value::Object(fields) = &mut new {
@@ -69,7 +69,7 @@ pub(crate) fn error(failure: &Failure, mut new: Value) -> Value {
     new
 }
 
-/// `TASK_NOT_FOUND` as the SDKs call it: `TaskNotFoundError`.
+/// The class name in the SDKs: `TASK_NOT_FOUND` becomes `TaskNotFoundError`.
 fn class(row: &Reason) -> String {
     let word = |word: &str| match word {
         "JSON" => word.to_owned(),

@@ -1,26 +1,25 @@
-//! One card for both generations of clients: the old fields stand beside the new ones. Each
-//! generation ignores the other's. A signature covers the new ones.
+//! Agent cards for both versions: the fields of 0.3 beside those of 1.0. Each client ignores the other
+//! fields. A signature covers the fields of 1.0.
 
 use faultline_proto::a2a::AgentInterface;
 use serde_json::{Map, Value, json};
 
 const VERSION: &str = "0.3";
 
-/// The old face of every interface that has one. To be added to a card before it is signed;
-/// behind the new ones, as clients of 1.0 prefer what comes first.
+/// The interfaces of 0.3. They are added to a card before it is signed, after those of 1.0, because
+/// clients of 1.0 prefer the first interface.
 pub(crate) fn interfaces(new: &[AgentInterface]) -> Vec<AgentInterface> {
     let served = |i: &&AgentInterface| matches!(&*i.protocol_binding, "JSONRPC" | "HTTP+JSON");
     let old = |i: &AgentInterface| AgentInterface {
         protocol_version: VERSION.to_owned(),
-        // 0.3 knows no tenants: its interfaces are told apart by their URLs.
+        // 0.3 has no tenants: URLs distinguish its interfaces.
         tenant: String::new(),
         ..i.clone()
     };
     new.iter().filter(served).map(old).collect()
 }
 
-/// Adds to a 1.0 card what an old client looks for. A card without an interface for 0.3 stays as
-/// it is.
+/// Adds the fields of 0.3 to a card. A card without an interface for 0.3 stays unchanged.
 pub(crate) fn card(new: Value) -> Value {
     let Value::Object(mut card) = new else { return new };
     let old: Vec<_> = list(card.get("supportedInterfaces"))
@@ -50,7 +49,7 @@ fn list(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// What ProtoJSON leaves out when it is empty, and an old client insists on.
+/// The fields that ProtoJSON omits when they are empty and that clients of 0.3 require.
 fn required(card: &mut Map<String, Value>) {
     for text in ["name", "description", "version"] {
         card.entry(text).or_insert_with(|| json!(""));
@@ -69,7 +68,7 @@ fn required(card: &mut Map<String, Value>) {
     }
 }
 
-/// `security` of a card or a skill: the same requirements without their wrapping.
+/// `security` of a card or a skill: the requirements without their wrapper objects.
 fn secured(of: &mut Map<String, Value>) {
     let requirement = |new: &Value| -> Option<Value> {
         let schemes = new.get("schemes")?.as_object()?;
@@ -83,7 +82,7 @@ fn secured(of: &mut Map<String, Value>) {
     }
 }
 
-/// A scheme was flat, with its type as a field. The old fields go beside the new wrapper.
+/// A scheme of 0.3 is flat, with its type as a field: the flat fields go beside the wrapper of 1.0.
 fn scheme(scheme: &mut Value) {
     const KINDS: [(&str, &str); 5] = [
         ("apiKeySecurityScheme", "apiKey"),
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_has_an_old_face_beside_the_new_one() {
+    fn card_has_the_fields_of_both_versions() {
         let new = ["GRPC", "HTTP+JSON", "JSONRPC"].map(|binding| interface(binding, "1.0"));
         let old = interfaces(&new);
         assert_eq!(old, ["HTTP+JSON", "JSONRPC"].map(|binding| interface(binding, "0.3")));
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn security_is_said_in_both_shapes() {
+    fn security_is_written_for_both_versions() {
         let required = json!([{"schemes": {"bearer": {"list": ["read"]}, "key": {}}}]);
         let flow = json!({"tokenUrl": "https://t"});
         let card = card(json!({

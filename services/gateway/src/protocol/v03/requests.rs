@@ -1,4 +1,4 @@
-//! Old requests, made new, operation by operation.
+//! Requests of 0.3 translated to 1.0, by operation.
 
 use faultline_proto::{
     Failure,
@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use super::Dialect;
 use crate::protocol::{operation::Operation, validate};
 
-/// The request of an operation, from the old `params`; on REST from the old body or, where there
-/// is none, the query. What a path says is not in here: it is the same in both versions, and wins.
+/// The request of an operation, from `params` on JSON-RPC, from the body or the query on REST. Values
+/// of the path are not in it: they are the same in both versions and take precedence.
 pub(crate) fn request(
     operation: Operation,
     dialect: Dialect,
@@ -39,7 +39,7 @@ fn read(operation: Operation, dialect: Dialect, old: Value) -> Result<Value, Mis
             Ok(config.into())
         }
         (Operation::CreateTaskPushNotificationConfig, Dialect::Rest) => {
-            // The contract says the body is the `config`; some send the whole request.
+            // By the specification the body is the `config`; some clients send the whole request.
             let mut config = old.object("config")?.unwrap_or(old);
             push(config.required_object("pushNotificationConfig")?).map(Value::Object)
         }
@@ -57,7 +57,7 @@ fn read(operation: Operation, dialect: Dialect, old: Value) -> Result<Value, Mis
             let task_id = old.required("id")?;
             Ok(json!({"taskId": task_id, "id": old.required("pushNotificationConfigId")?}))
         }
-        // The names are the same, but for one that only repeats the path.
+        // The field names are the same; `name` repeats the path and is dropped.
         (
             Operation::CancelTask
             | Operation::SubscribeToTask
@@ -77,7 +77,7 @@ fn read(operation: Operation, dialect: Dialect, old: Value) -> Result<Value, Mis
 fn send(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     let mut new = Map::new();
     old.move_to(&mut new, &["metadata"]);
-    // The one field whose name in the contract and in JSON were different.
+    // The one field with different names in the proto file (`request`) and in JSON (`message`).
     let sent = match old.object("message")? {
         None => old.object("request")?,
         sent => sent,
@@ -105,9 +105,9 @@ fn configuration(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     old.move_to(&mut new, &["acceptedOutputModes"]);
     history_length(&mut old, &mut new);
     let (name, unless_said) = match dialect {
-        // Servers of 0.3 wait unless they are told not to.
+        // On JSON-RPC a send of 0.3 blocks by default.
         Dialect::Rpc => ("pushNotificationConfig", true),
-        // A flag of protobuf: whoever does not want to wait leaves it out.
+        // On REST an absent protobuf flag means false, so a send does not block by default.
         Dialect::Rest => ("pushNotification", false),
     };
     let blocking = old.flag("blocking")?.unwrap_or(unless_said);
@@ -125,7 +125,7 @@ fn task(mut old: Object) -> Result<Value, Misfit> {
     Ok(new.into())
 }
 
-/// Zero was no limit, as an unset number of protobuf; in 1.0 it is no history.
+/// Zero means no limit in 0.3, like an unset number of protobuf; in 1.0 it means no history.
 fn history_length(old: &mut Object, new: &mut Map<String, Value>) {
     let is_zero = |value: &Value| *value == json!(0) || *value == json!("0");
     if let Some(length) = old.take("historyLength").filter(|value| !is_zero(value)) {

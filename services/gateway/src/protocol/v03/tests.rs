@@ -1,5 +1,5 @@
-//! Both directions against what the SDKs of 0.3 really send and read, captured from the Python one
-//! (0.3.26) and the JavaScript one (0.3.14).
+//! Translation in both directions against JSON that the SDKs of 0.3 send and read, captured from the
+//! Python SDK (0.3.26) and the JavaScript SDK (0.3.14).
 
 use faultline_proto::{
     Failure,
@@ -65,7 +65,7 @@ fn message_rpc() -> Value {
     })
 }
 
-/// The same, but for the references, which the contract behind REST did not have.
+/// The same message on REST, which has no references to tasks.
 fn message_rest() -> Value {
     json!({
         "messageId": "m", "role": "ROLE_USER", "contextId": "c", "taskId": "t",
@@ -112,7 +112,7 @@ fn push_new(task: &str) -> Value {
 }
 
 #[test]
-fn every_old_method_has_its_successor() {
+fn every_v03_method_has_an_operation() {
     for (old, new) in METHODS {
         assert_eq!(method(old), Some(named(new)));
         assert_eq!(method(new), None, "{new}");
@@ -121,7 +121,7 @@ fn every_old_method_has_its_successor() {
 }
 
 #[test]
-fn a_message_goes_in_whole_and_comes_back_whole() {
+fn message_survives_translation_in_both_directions() {
     let new = rpc_request("SendMessage", json!({"message": message_rpc(), "metadata": {"m": 1}}));
     assert_eq!(new.unwrap(), json!({"message": message_new(), "metadata": {"m": 1}}));
     assert_eq!(rpc_answer("SendMessage", json!({"message": message_new()})), message_rpc());
@@ -136,7 +136,7 @@ fn a_message_goes_in_whole_and_comes_back_whole() {
 }
 
 #[test]
-fn what_comes_out_is_what_the_contract_reads() {
+fn translated_requests_parse_as_1_0() {
     let rpc = json!({"message": message_rpc(),
         "configuration": {"pushNotificationConfig": push_old(), "blocking": false}});
     let rest = json!({"message": message_rest(), "configuration": {"historyLength": 3}});
@@ -154,7 +154,7 @@ fn what_comes_out_is_what_the_contract_reads() {
 }
 
 #[test]
-fn waiting_is_the_default_of_json_rpc_and_the_wish_of_rest() {
+fn sends_block_by_default_on_json_rpc_and_by_request_on_rest() {
     let cases = [
         (json!({}), Some(false), Some(true)),
         (json!({"blocking": true}), Some(false), Some(false)),
@@ -174,7 +174,7 @@ fn waiting_is_the_default_of_json_rpc_and_the_wish_of_rest() {
 }
 
 #[test]
-fn a_configuration_keeps_what_it_says() {
+fn send_configuration_is_translated_completely() {
     let new = json!({"returnImmediately": false, "acceptedOutputModes": ["text/plain"],
                      "historyLength": 3, "taskPushNotificationConfig": push_new("")});
     let mut old = json!({"blocking": true, "acceptedOutputModes": ["text/plain"],
@@ -187,7 +187,7 @@ fn a_configuration_keeps_what_it_says() {
 }
 
 #[test]
-fn ids_get_their_new_names() {
+fn ids_of_v03_get_their_names_of_1_0() {
     let cases = [
         ("GetTask", json!({"id": "t", "historyLength": 2}), json!({"id": "t", "historyLength": 2})),
         ("GetTask", json!({"id": "t", "historyLength": 0}), json!({"id": "t"})),
@@ -230,7 +230,7 @@ fn ids_get_their_new_names() {
 }
 
 #[test]
-fn a_refusal_names_the_old_field() {
+fn violation_names_the_field_of_v03() {
     let file = |file: Value| json!({"message": {"role": "user", "parts": [{"file": file}]}});
     let part = |part: Value| json!({"message": {"role": "user", "parts": [part]}});
     let of_rpc = [
@@ -283,7 +283,7 @@ fn task_new(state: &str) -> Value {
 }
 
 #[test]
-fn a_task_is_bare_and_kind_in_json() {
+fn task_of_json_rpc_is_bare_with_its_kind() {
     let old = json!({
         "kind": "task", "id": "t", "contextId": "c", "metadata": {"k": 1},
         "status": {"state": "canceled", "timestamp": "2026-11-16T07:00:00.000Z",
@@ -305,7 +305,7 @@ fn a_task_is_bare_and_kind_in_json() {
 }
 
 #[test]
-fn a_task_is_wrapped_and_spelt_as_before_on_rest() {
+fn task_of_rest_is_wrapped_with_the_states_of_v03() {
     let old = json!({
         "id": "t", "contextId": "c", "metadata": {"k": 1},
         "status": {"state": "TASK_STATE_CANCELLED", "timestamp": "2026-11-16T07:00:00.000Z",
@@ -320,7 +320,7 @@ fn a_task_is_wrapped_and_spelt_as_before_on_rest() {
 }
 
 #[test]
-fn every_state_has_its_old_name_and_the_last_ones_are_final() {
+fn every_state_has_its_v03_name_and_last_states_are_final() {
     let states = [
         ("TASK_STATE_UNSPECIFIED", "unknown", false),
         ("TASK_STATE_SUBMITTED", "submitted", false),
@@ -350,7 +350,7 @@ fn every_state_has_its_old_name_and_the_last_ones_are_final() {
 }
 
 #[test]
-fn an_artifact_update_says_how_it_continues() {
+fn artifact_update_keeps_append_and_gets_last_chunk() {
     let new = json!({"artifactUpdate": {"taskId": "t", "contextId": "c", "append": true,
         "artifact": {"artifactId": "a", "extensions": ["urn:e"], "parts": [{"raw": "AP94"}]}}});
     let rpc = json!({"kind": "artifact-update", "taskId": "t", "contextId": "c",
@@ -366,7 +366,7 @@ fn an_artifact_update_says_how_it_continues() {
 }
 
 #[test]
-fn data_that_is_no_object_is_wrapped_and_unwrapped() {
+fn data_that_is_not_an_object_is_wrapped_and_unwrapped() {
     for data in [json!(7), json!("x"), json!([1, 2]), json!(null)] {
         let part = json!({"data": data, "metadata": {"k": 1}});
         let new = json!({"messageId": "m", "role": "ROLE_AGENT", "parts": [part, {"data": data}]});
@@ -379,7 +379,7 @@ fn data_that_is_no_object_is_wrapped_and_unwrapped() {
 }
 
 #[test]
-fn push_configs_are_listed_bare_in_json_and_named_on_rest() {
+fn push_configs_are_bare_on_json_rpc_and_named_on_rest() {
     let rpc = json!({"taskId": "t", "pushNotificationConfig": push_old()});
     let rest = json!({"name": "tasks/t/pushNotificationConfigs/p",
                       "pushNotificationConfig": push_old()});
@@ -398,7 +398,7 @@ fn push_configs_are_listed_bare_in_json_and_named_on_rest() {
 }
 
 #[test]
-fn an_error_on_rest_has_its_number_and_its_class_at_the_top() {
+fn error_on_rest_has_its_number_and_its_class_at_the_top() {
     let new = json!({"error": {"code": 404, "status": "NOT_FOUND", "message": "no such task"}});
     for (row, class) in [
         (&reason::TASK_NOT_FOUND, json!("TaskNotFoundError")),
@@ -413,7 +413,7 @@ fn an_error_on_rest_has_its_number_and_its_class_at_the_top() {
     }
 }
 
-/// Any JSON, made mostly of the names that mean something here.
+/// Arbitrary JSON, mostly with field names that the translation knows.
 fn any_json() -> impl Strategy<Value = Value> {
     let name = prop_oneof![
         prop::sample::select(vec![
@@ -471,7 +471,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn nothing_panics_whatever_it_is_given(value in any_json()) {
+    fn translation_never_panics(value in any_json()) {
         for (_, method) in METHODS {
             let _ = rpc_request(method, value.clone());
             let _ = rest_request(method, value.clone());

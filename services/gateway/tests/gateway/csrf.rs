@@ -168,7 +168,7 @@ async fn configured_hosts_are_the_only_names_also_with_tokens() {
 
 /// 0.3 names its version by the path, and 1.0 may name it in the query, so neither needs a header.
 #[tokio::test]
-async fn cancel_without_body_is_no_simple_request() {
+async fn cancel_without_body_is_not_a_simple_request() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let paths = ["/v1/tasks/t:cancel", "/agents/echo/v1/tasks/t:cancel"];
@@ -220,7 +220,7 @@ async fn raw(mesh: &Mesh, request: &str) -> String {
 }
 
 #[tokio::test]
-async fn request_of_a_foreign_page_is_refused_and_the_consoles_own_is_not() {
+async fn foreign_page_is_refused_and_the_console_is_not() {
     let mesh = Mesh::start_with(|config| {
         config.operators_act = true;
         config.public_url = Some("https://mesh.example/x".to_owned());

@@ -95,7 +95,7 @@ fn is_send(body: &call::Body) -> bool {
 }
 
 #[tokio::test]
-async fn calls_are_spread_and_go_where_somebody_is() {
+async fn calls_are_balanced_and_avoid_a_coordinator_that_is_down() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     for _ in 0..40 {
@@ -116,7 +116,7 @@ async fn calls_are_spread_and_go_where_somebody_is() {
 }
 
 #[tokio::test]
-async fn a_read_and_a_send_with_a_key_are_made_again_elsewhere_and_a_bare_send_is_not() {
+async fn interrupted_read_and_send_with_key_are_repeated_elsewhere_but_not_send_without_key() {
     let pair = Pair::start().await;
     let mut reader = pair.client().await;
     let reading = tokio::spawn(async move { reader.rpc("GetTask", json!({"id": "hang"})).await });
@@ -153,7 +153,7 @@ async fn a_read_and_a_send_with_a_key_are_made_again_elsewhere_and_a_bare_send_i
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_with_another_coordinator_without_loss_or_repetition() {
+async fn stream_resumes_at_another_coordinator_without_loss_or_duplicates() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let mut events = client.events(&[], STREAM, message("open")).await;
@@ -177,7 +177,7 @@ async fn a_stream_goes_on_with_another_coordinator_without_loss_or_repetition() 
 }
 
 #[tokio::test]
-async fn a_stream_of_which_nothing_came_is_made_again_only_with_a_key() {
+async fn stream_without_events_is_repeated_only_with_a_key() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let mut events = client.events(&[("idempotency-key", "k-2")], STREAM, message("hang")).await;
@@ -200,7 +200,7 @@ async fn a_stream_of_which_nothing_came_is_made_again_only_with_a_key() {
 }
 
 #[tokio::test]
-async fn without_any_coordinator_in_time_a_stream_ends_with_how_to_resume() {
+async fn stream_without_a_coordinator_in_time_ends_with_advice() {
     let pair = Pair::start_with(|config| config.resume_ms = 300).await;
     let mut client = pair.client().await;
     let mut events = client.events(&[], "SubscribeToTask", json!({"id": "open"})).await;
@@ -217,7 +217,7 @@ async fn without_any_coordinator_in_time_a_stream_ends_with_how_to_resume() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_and_says_that_something_was_missed() {
+async fn watch_resumes_and_reports_missed_changes() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let body = json!({"filter": {"agent": "silent"}}).to_string();
@@ -234,7 +234,7 @@ async fn a_watch_goes_on_and_says_that_something_was_missed() {
 }
 
 #[tokio::test]
-async fn who_leaves_is_given_nothing_new_and_finishes_what_it_has() {
+async fn leaving_coordinator_gets_no_new_calls_and_finishes_its_own() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let mut events = client.events(&[], STREAM, message("open")).await;
@@ -261,7 +261,7 @@ async fn who_leaves_is_given_nothing_new_and_finishes_what_it_has() {
 }
 
 #[tokio::test]
-async fn a_send_whose_coordinator_leaves_is_answered_by_another() {
+async fn blocking_send_is_answered_by_another_coordinator_after_handover() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let mut params = message("hang");
@@ -294,7 +294,7 @@ async fn a_send_whose_coordinator_leaves_is_answered_by_another() {
 }
 
 #[tokio::test]
-async fn what_a_coordinator_that_leaves_has_not_done_is_done_by_another_without_a_key_too() {
+async fn undone_call_of_a_leaving_coordinator_is_repeated_without_a_key() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let sending = tokio::spawn(async move { client.rpc("SendMessage", message("hang")).await });
@@ -323,7 +323,7 @@ async fn what_a_coordinator_that_leaves_has_not_done_is_done_by_another_without_
 }
 
 #[tokio::test]
-async fn what_breaks_after_it_was_not_done_elsewhere_is_unknown_and_so_is_an_answer_that_moved() {
+async fn outcome_is_unknown_if_the_repeated_call_breaks_or_an_answer_moved() {
     for method in ["SendMessage", STREAM] {
         let pair = Pair::start().await;
         let mut client = pair.client().await;
@@ -351,7 +351,7 @@ async fn what_breaks_after_it_was_not_done_elsewhere_is_unknown_and_so_is_an_ans
 }
 
 #[tokio::test]
-async fn a_stream_of_which_nothing_came_goes_on_where_its_task_does() {
+async fn stream_without_events_follows_its_task_after_handover() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let mut events = client.events(&[], STREAM, message("hang")).await;
@@ -365,7 +365,7 @@ async fn a_stream_of_which_nothing_came_goes_on_where_its_task_does() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_its_send_waits_elsewhere_is_dropped_there() {
+async fn disconnected_client_cancels_its_wait_at_another_coordinator() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let sending = tokio::spawn(async move { client.rpc("SendMessage", message("hang")).await });
@@ -378,7 +378,7 @@ async fn a_client_that_leaves_while_its_send_waits_elsewhere_is_dropped_there() 
 }
 
 #[tokio::test]
-async fn a_coordinator_without_a_store_is_left_alone_for_a_while() {
+async fn coordinator_without_a_store_is_ejected_for_a_while() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let sick = &pair.fakes[0];
@@ -413,7 +413,7 @@ fn names(led: &Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>) -> Resolver {
 }
 
 #[tokio::test]
-async fn members_of_a_name_come_and_go() {
+async fn coordinators_behind_a_name_are_added_and_removed() {
     let [one, other] = [Fake::start().await, Fake::start().await];
     let led = HashMap::from([("hub.mesh".to_owned(), vec![one.address()])]);
     let led = Arc::new(Mutex::new(led));
@@ -448,7 +448,7 @@ async fn members_of_a_name_come_and_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_leaves_says_so_before_it_closes_its_door() {
+async fn draining_gateway_reports_it_before_it_closes_its_port() {
     let pair = Pair::start_with(|config| config.drain_delay_ms = 5000).await;
     let mut client = pair.client().await;
     let mut events = client.events(&[], STREAM, message("open")).await;
