@@ -1,5 +1,5 @@
-//! Remote agents that speak A2A 0.3 and nothing newer, by JSON-RPC and by HTTP+JSON: the face that
-//! another mesh shows to clients of 0.3, and peers that say what that face never would.
+//! Remote agents that speak only A2A 0.3, by JSON-RPC and HTTP+JSON: another mesh with its
+//! endpoints for 0.3, and scripted peers that break the protocol.
 
 use faultline::{
     remote::Remote,
@@ -18,7 +18,7 @@ use crate::{Running, start_with};
 
 const TRANSPORTS: [&str; 2] = ["JSONRPC", "HTTP+JSON"];
 
-/// Opens the path of a card that the script of a peer serves.
+/// Path of the card that a scripted peer serves.
 const CARD: &str = "/old.json";
 
 fn card(url: &str, transport: &str) -> Value {
@@ -31,30 +31,31 @@ fn remote(peer: &Peer, allow_origins: Vec<String>) -> Remote {
     Remote { card: format!("{}{CARD}", peer.url()), allow_origins, ..Remote::default() }
 }
 
-/// A mesh that offers the agent of a card of 0.3 as `elsewhere`.
+/// A mesh that offers the agent of a card of 0.3 as `partner`.
 async fn offering(peer: &Peer, allow_origins: Vec<String>) -> (Running, Rpc) {
     let remote = remote(peer, allow_origins);
     let here = start_with(|config| {
         config.coordinator.retry_base_ms = 20;
-        config.remote.insert("elsewhere".to_owned(), remote);
+        config.remote.insert("partner".to_owned(), remote);
     })
     .await;
-    let elsewhere = here.rpc.agent("elsewhere");
-    (here, elsewhere)
+    let partner = here.rpc.agent("partner");
+    (here, partner)
 }
 
-/// Two meshes, of which one knows the agent `script` of the other by a card of 0.3.
-async fn two(transport: &str) -> (Running, Running, Rpc) {
+/// Two meshes, one of which offers the agent `script` of the other by a card of 0.3.
+async fn two_meshes(transport: &str) -> (Running, Running, Rpc) {
     let there = start_with(|_| {}).await;
     let url = format!("{}/agents/script", there.mesh.url());
     let shown = card(&url, transport);
     let peer = Peer::answering(move |_, _| Reply::json(200, shown.clone())).await;
     let peer = peer.expect("a port is free");
-    let (here, elsewhere) = offering(&peer, vec![there.mesh.url()]).await;
-    (there, here, elsewhere)
+    let (here, partner) = offering(&peer, vec![there.mesh.url()]).await;
+    (there, here, partner)
 }
 
-/// A peer with a card of 0.3 that answers everything else by the script, and a mesh that has it.
+/// A peer with a card of 0.3 that answers all other requests by the script, and a mesh that uses
+/// that peer.
 async fn scripted(
     transport: &'static str,
     mut script: impl FnMut(&Request, usize) -> Reply + Send + 'static,
@@ -67,13 +68,13 @@ async fn scripted(
         _ => script(request, count),
     });
     let peer = peer.await.expect("a port is free");
-    let (here, elsewhere) = offering(&peer, Vec::new()).await;
-    (peer, here, elsewhere)
+    let (here, partner) = offering(&peer, Vec::new()).await;
+    (peer, here, partner)
 }
 
 async fn tasks(rpc: &Rpc) -> Vec<Value> {
     let list = rpc.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
-    list["tasks"].as_array().expect("it is a list").clone()
+    list["tasks"].as_array().expect("tasks are a list").clone()
 }
 
 fn calls(peer: &Peer) -> Vec<Request> {
@@ -81,22 +82,22 @@ fn calls(peer: &Peer) -> Vec<Request> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_of_an_agent_of_0_3_comes_in_pieces() {
+async fn stream_of_an_agent_of_0_3_arrives_in_chunks() {
     for transport in TRANSPORTS {
-        let (there, _here, elsewhere) = two(transport).await;
+        let (there, _here, partner) = two_meshes(transport).await;
         let script = "say one; chunk \"a \"; sleep 50ms; chunk \"b \"; artifact extra whole; \
                       sleep 50ms; chunk c; message done";
-        let sent = elsewhere.stream("SendStreamingMessage", message(script)).await.unwrap();
+        let sent = partner.stream("SendStreamingMessage", message(script)).await.unwrap();
         let frames = sent.all().await;
         let fold = Fold::of(&frames);
         assert_eq!(fold.finals(), [COMPLETED], "{transport}: {frames:?}");
         assert_eq!(fold.artifacts["output"], "a b c", "{transport}");
         assert_eq!(fold.artifacts["extra"], "whole", "{transport}");
         let chunks = frames.iter().filter(|f| f.body.get("artifactUpdate").is_some()).count();
-        assert!(chunks >= 3, "{transport}: pieces come as pieces, {chunks}");
+        assert!(chunks >= 3, "{transport}: chunks arrive one by one, {chunks}");
         let said: Vec<_> = frames.iter().map(|f| &f.body["statusUpdate"]["status"]).collect();
         assert!(said.iter().any(|s| task::text(&s["message"]) == "one"), "{said:?}");
-        let stored = elsewhere.task(task::id(&frames[0].body["task"])).await;
+        let stored = partner.task(task::id(&frames[0].body["task"])).await;
         assert_eq!(task::text(&stored["status"]["message"]), "done", "{stored}");
         assert_eq!(tasks(&there.rpc).await.len(), 1, "{transport}: sent once");
     }
@@ -105,16 +106,16 @@ async fn stream_of_an_agent_of_0_3_comes_in_pieces() {
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_of_an_agent_of_0_3_are_answered() {
     for transport in TRANSPORTS {
-        let (there, _here, elsewhere) = two(transport).await;
+        let (there, _here, partner) = two_meshes(transport).await;
         let script = "chunk \"hello \"; ask \"Your name?\"; chunk $answer; ask \"And?\"; \
                       chunk \" and $answer\"";
-        let asked = elsewhere.send(script).await;
+        let asked = partner.send(script).await;
         let id = task::id(&asked);
         assert_eq!(task::state(&asked), INPUT_REQUIRED, "{transport}: {asked}");
         assert_eq!(task::text(&asked["status"]["message"]), "Your name?");
-        let again = elsewhere.call("SendMessage", answer(id, "Ada")).await.expect("it waits");
+        let again = partner.call("SendMessage", answer(id, "Ada")).await.expect("the task waits");
         assert_eq!(task::text(&again["task"]["status"]["message"]), "And?", "{again}");
-        let done = elsewhere.call("SendMessage", answer(id, "Bob")).await.expect("it waits");
+        let done = partner.call("SendMessage", answer(id, "Bob")).await.expect("the task waits");
         assert_eq!(task::state(&done["task"]), COMPLETED, "{done}");
         assert_eq!(task::artifacts(&done["task"])["output"], "hello Ada and Bob");
         assert_eq!(tasks(&there.rpc).await.len(), 1, "{transport}");
@@ -122,27 +123,27 @@ async fn questions_of_an_agent_of_0_3_are_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn next_worker_goes_on_with_the_same_task_of_0_3() {
+async fn next_worker_continues_the_same_task_of_0_3() {
     let there = start_with(|_| {}).await;
     let shown = card(&format!("{}/agents/script", there.mesh.url()), "JSONRPC");
     let peer = Peer::answering(move |_, _| Reply::json(200, shown.clone())).await.unwrap();
-    let (mut here, elsewhere) = offering(&peer, vec![there.mesh.url()]).await;
+    let (mut here, partner) = offering(&peer, vec![there.mesh.url()]).await;
     let script = "chunk \"one \"; ask \"Well?\"; chunk $answer";
-    let task = elsewhere.send_immediately(script).await;
-    until("it asks", SOON, async || {
-        let task = elsewhere.task(task::id(&task)).await;
+    let task = partner.send_immediately(script).await;
+    until("the task asks", SOON, async || {
+        let task = partner.task(task::id(&task)).await;
         (task::state(&task) == INPUT_REQUIRED).then_some(())
     })
     .await;
-    here.mesh.detach().await.expect("the worker leaves");
+    here.mesh.detach().await.expect("the worker detaches");
     let remote = remote(&peer, vec![there.mesh.url()]);
-    let remotes = [("elsewhere".to_owned(), remote)].into();
+    let remotes = [("partner".to_owned(), remote)].into();
     let offers = faultline::remote::offers(&remotes).await;
-    let offer = offers.expect("it can be offered").remove(0);
+    let offer = offers.expect("the agent is offered").remove(0);
     let worker = faultline_worker::Config::default();
     let attached = here.mesh.attach(worker, |c| faultline_worker::Worker::new(c).offer(offer));
-    attached.await.expect("another worker comes");
-    let done = elsewhere.call("SendMessage", answer(task::id(&task), "two")).await.unwrap();
+    attached.await.expect("another worker attaches");
+    let done = partner.call("SendMessage", answer(task::id(&task), "two")).await.unwrap();
     assert_eq!(task::artifacts(&done["task"])["output"], "one two", "{done}");
     assert_eq!(tasks(&there.rpc).await.len(), 1, "sent once");
 }
@@ -150,21 +151,21 @@ async fn next_worker_goes_on_with_the_same_task_of_0_3() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_failure_and_rejection_cross_to_and_from_an_agent_of_0_3() {
     for transport in TRANSPORTS {
-        let (there, _here, elsewhere) = two(transport).await;
-        let task = elsewhere.send_immediately("chunk here; sleep 120s").await;
-        until("the first piece is here", SOON, async || {
-            let task = elsewhere.task(task::id(&task)).await;
+        let (there, _here, partner) = two_meshes(transport).await;
+        let task = partner.send_immediately("chunk here; sleep 120s").await;
+        until("the first chunk has arrived", SOON, async || {
+            let task = partner.task(task::id(&task)).await;
             task::artifacts(&task).get("output").cloned()
         })
         .await;
-        let canceled = elsewhere.call("CancelTask", json!({"id": task["id"]})).await.unwrap();
+        let canceled = partner.call("CancelTask", json!({"id": task["id"]})).await.unwrap();
         assert_eq!(task::state(&canceled), CANCELED, "{transport}");
-        until("the other is stopped", SOON, async || {
+        until("the remote task is canceled", SOON, async || {
             let theirs = tasks(&there.rpc).await;
             (task::state(&theirs[0]) == CANCELED).then_some(())
         })
         .await;
-        let failed = elsewhere.send("fail FAILED_PRECONDITION code=40401 text=\"closed\"").await;
+        let failed = partner.send("fail FAILED_PRECONDITION code=40401 text=\"closed\"").await;
         let failure = &failed["metadata"]["faultline.dev/failure"];
         assert_eq!(task::state(&failed), FAILED, "{transport}: {failed}");
         assert_eq!(
@@ -172,15 +173,15 @@ async fn cancel_failure_and_rejection_cross_to_and_from_an_agent_of_0_3() {
             (&json!("FAILED_PRECONDITION"), &json!(true))
         );
         assert_eq!(failure["businessCode"], "40401", "{transport}: {failure}");
-        assert_eq!(failure["origin"]["agent"], "elsewhere", "{failure}");
-        let rejected = elsewhere.send("reject \"not my work\"").await;
+        assert_eq!(failure["origin"]["agent"], "partner", "{failure}");
+        let rejected = partner.send("reject \"not my work\"").await;
         assert_eq!(task::state(&rejected), REJECTED, "{transport}: {rejected}");
         assert_eq!(task::text(&rejected["status"]["message"]), "not my work");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn task_of_0_3_whose_stream_broke_is_asked_for() {
+async fn task_of_0_3_is_polled_after_its_stream_breaks() {
     for transport in TRANSPORTS {
         let is_rpc = transport == "JSONRPC";
         let script = move |request: &Request, _: usize| {
@@ -208,8 +209,8 @@ async fn task_of_0_3_whose_stream_broke_is_asked_for() {
                 "artifacts": [artifact(&[part("one "), part("two")])]});
             if is_rpc { Reply::result(task) } else { Reply::json(200, task) }
         };
-        let (peer, _here, elsewhere) = scripted(transport, script).await;
-        let task = elsewhere.send("x").await;
+        let (peer, _here, partner) = scripted(transport, script).await;
+        let task = partner.send("x").await;
         assert_eq!(task::state(&task), COMPLETED, "{transport}: {task}");
         assert_eq!(task::artifacts(&task)["a"], "one two", "{transport}");
         let sent = calls(&peer).remove(0);
@@ -227,7 +228,7 @@ async fn task_of_0_3_whose_stream_broke_is_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agent_of_0_3_that_breaks_the_protocol_or_forgets_is_blamed() {
+async fn agent_of_0_3_is_blamed_for_protocol_errors_and_lost_tasks() {
     let working = json!({"kind": "task", "id": "t", "contextId": "c",
         "status": {"state": "working"}});
     let odd = json!({"kind": "artifact-update", "taskId": "t", "contextId": "c",
@@ -242,26 +243,26 @@ async fn agent_of_0_3_that_breaks_the_protocol_or_forgets_is_blamed() {
             let text = format!("data: {}\n\n", json!({ "task": task }));
             Reply::bytes(200, "text/event-stream", text)
         }
-        // As the SDK of 0.3 says it.
+        // The error of the SDK of 0.3.
         _ => Reply::json(404, json!({"message": "Task not found"})),
     };
     let refuses = |_: &Request, _: usize| Reply::json(422, json!({"message": "no such room"}));
     let (odd, _a, a) = scripted("JSONRPC", streams).await;
     let (_lost, _b, b) = scripted("HTTP+JSON", forgets).await;
     let (_no, _c, c) = scripted("HTTP+JSON", refuses).await;
-    for (elsewhere, reason, text) in [
+    for (partner, reason, text) in [
         (a, "INVALID_AGENT_RESPONSE", "result.artifact.parts[0].kind"),
         (b, "OUTCOME_UNKNOWN", "no longer knows the task"),
         (c, "INVALID_PARAMS", "no such room"),
     ] {
-        let task = elsewhere.send("x").await;
+        let task = partner.send("x").await;
         let failure = &task["metadata"]["faultline.dev/failure"];
         assert_eq!(task::state(&task), FAILED, "{reason}: {task}");
         assert_eq!((&failure["reason"], &failure["foreign"]), (&json!(reason), &json!(true)));
         assert!(failure["publicMessage"].as_str().unwrap().contains(text), "{failure}");
     }
-    // A task that cannot be followed is not left running.
-    until("it is told to stop", SOON, async || {
+    // A task whose stream is invalid is cancelled at the peer.
+    until("the peer gets a cancel", SOON, async || {
         calls(&odd).iter().any(|call| call.method() == "tasks/cancel").then_some(())
     })
     .await;

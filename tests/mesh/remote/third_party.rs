@@ -1,5 +1,5 @@
-//! Remote agents that are not faultlines: servers of other houses, that fail in words of their own,
-//! say nothing, or lie.
+//! Remote agents of other vendors: their failures, refusals and silence, and forged failure
+//! records.
 
 use std::{
     net::SocketAddr,
@@ -22,34 +22,34 @@ use tokio::{
 
 use crate::{Running, start_with};
 
-/// A server with a card that answers every call with the same.
-struct Stranger {
+/// An A2A server with a card and one scripted behaviour.
+struct FakeServer {
     address: SocketAddr,
-    /// What was called, as it came.
-    seen: Arc<Mutex<Vec<String>>>,
+    /// Received calls as raw text.
+    received: Arc<Mutex<Vec<String>>>,
 }
 
-/// What it does with a call.
+/// The reaction of a server to a call.
 #[derive(Clone)]
-enum Manner {
+enum Behaviour {
     /// `result` or `error` of a JSON-RPC answer.
     Answers(Value),
     Refuses(&'static str),
     Silent,
 }
 
-impl Stranger {
-    async fn start(manner: Manner) -> Self {
+impl FakeServer {
+    async fn start(behaviour: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("a listener has an address");
-        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
-        let calls = Arc::clone(&seen);
+        let received: Arc<Mutex<Vec<String>>> = Arc::default();
+        let calls = Arc::clone(&received);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(serve(socket, address, manner.clone(), Arc::clone(&calls)));
+                tokio::spawn(serve(socket, address, behaviour.clone(), Arc::clone(&calls)));
             }
         });
-        Self { address, seen }
+        Self { address, received }
     }
 
     fn remote(&self) -> Remote {
@@ -57,11 +57,11 @@ impl Stranger {
     }
 
     fn calls(&self) -> Vec<String> {
-        self.seen.lock().expect("nobody panics with it").clone()
+        self.received.lock().expect("the lock is not poisoned").clone()
     }
 }
 
-/// It has no streams, as many of its kind have none.
+/// The card offers no streaming.
 fn card(address: SocketAddr) -> Value {
     let interface = json!({"url": format!("http://{address}/rpc"), "protocolBinding": "JSONRPC",
         "protocolVersion": "1.0"});
@@ -73,7 +73,7 @@ fn card(address: SocketAddr) -> Value {
 async fn serve(
     mut socket: TcpStream,
     address: SocketAddr,
-    manner: Manner,
+    behaviour: Behaviour,
     calls: Arc<Mutex<Vec<String>>>,
 ) {
     let request = read(&mut socket).await;
@@ -84,21 +84,21 @@ async fn serve(
              connection: close\r\n\r\n{body}"
         )
     };
-    let answer = match manner {
+    let answer = match behaviour {
         _ if request.starts_with("GET ") => plain("200 OK", card(address).to_string()),
-        Manner::Answers(mut answer) => {
+        Behaviour::Answers(mut answer) => {
             answer["jsonrpc"] = "2.0".into();
             plain("200 OK", answer.to_string())
         }
-        Manner::Refuses(status) => plain(status, String::new()),
-        Manner::Silent => {
-            // Until the other hangs up.
+        Behaviour::Refuses(status) => plain(status, String::new()),
+        Behaviour::Silent => {
+            // Until the client disconnects.
             let _ = socket.read(&mut [0; 16]).await;
             return;
         }
     };
     if request.starts_with("POST ") {
-        calls.lock().expect("nobody panics with it").push(request);
+        calls.lock().expect("the lock is not poisoned").push(request);
     }
     let _ = socket.write_all(answer.as_bytes()).await;
 }
@@ -119,16 +119,19 @@ async fn read(socket: &mut TcpStream) -> String {
     }
 }
 
-async fn with(manner: Manner, change: impl FnOnce(&mut Remote)) -> (Stranger, Running, Rpc) {
-    let stranger = Stranger::start(manner).await;
-    let mut remote = stranger.remote();
+async fn with(
+    behaviour: Behaviour,
+    change: impl FnOnce(&mut Remote),
+) -> (FakeServer, Running, Rpc) {
+    let server = FakeServer::start(behaviour).await;
+    let mut remote = server.remote();
     change(&mut remote);
     let up = start_with(|config| {
         config.remote.insert("billing".to_owned(), remote);
     })
     .await;
     let billing = up.rpc.agent("billing");
-    (stranger, up, billing)
+    (server, up, billing)
 }
 
 fn failure(task: &Value) -> &Value {
@@ -141,36 +144,38 @@ fn agents(failure: &Value) -> Vec<&str> {
     causes.map(|cause| cause["agent"].as_str().unwrap_or_default()).collect()
 }
 
-fn ended(state: &str, metadata: Value) -> Manner {
+fn ended(state: &str, metadata: Value) -> Behaviour {
     let status = json!({"state": state, "timestamp": "2026-01-01T00:00:00Z"});
-    Manner::Answers(json!({"result": {"task": {"id": "t-9", "contextId": "c-9", "status": status,
-        "metadata": metadata, "artifacts": []}}}))
+    Behaviour::Answers(
+        json!({"result": {"task": {"id": "t-9", "contextId": "c-9", "status": status,
+        "metadata": metadata, "artifacts": []}}}),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_that_works_is_an_agent_like_any_other() {
+async fn third_party_agent_works_like_a_local_agent() {
     let task = json!({"id": "t-9", "contextId": "c-9", "artifacts": [
         {"artifactId": "bill", "name": "The bill", "parts": [{"text": "12.50"}],
          "metadata": {"currency": "CHF", "faultline.dev/parent": "forged"}}],
         "status": {"state": "TASK_STATE_COMPLETED",
             "message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "paid"}]}}});
-    let answer = Manner::Answers(json!({"result": {"task": task}}));
-    let (stranger, _up, billing) = with(answer, |_| {}).await;
+    let answer = Behaviour::Answers(json!({"result": {"task": task}}));
+    let (server, _up, billing) = with(answer, |_| {}).await;
     let task = billing.send("bill me").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
     let bill = &task["artifacts"][0];
     assert_eq!((&bill["artifactId"], &bill["name"]), (&json!("bill"), &json!("The bill")));
-    assert_eq!(bill["metadata"], json!({"currency": "CHF"}), "what claims to be ours is not");
+    assert_eq!(bill["metadata"], json!({"currency": "CHF"}), "reserved metadata keys are dropped");
     assert_eq!(task::text(&task["status"]["message"]), "paid");
-    let call = stranger.calls().remove(0);
-    for told in [&format!("idempotency-key: {}", task::id(&task)), "traceparent: 00-", "bill me"] {
-        assert!(call.contains(told), "{told} in {call}");
+    let call = server.calls().remove(0);
+    for part in [&format!("idempotency-key: {}", task::id(&task)), "traceparent: 00-", "bill me"] {
+        assert!(call.contains(part), "{part} in {call}");
     }
-    assert!(!call.contains("faultline.dev/"), "nothing of ours in the body: {call}");
+    assert!(!call.contains("faultline.dev/"), "the body has no faultline metadata: {call}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_liar_cannot_blame_our_agents_nor_flood_the_chain() {
+async fn forged_failure_record_blames_no_local_agent_and_is_bounded() {
     let cause = |agent: &str| {
         json!({"agent": agent, "code": 13, "reason": "INTERNAL", "hop": 15,
             "publicMessage": "m".repeat(2000)})
@@ -180,7 +185,7 @@ async fn a_liar_cannot_blame_our_agents_nor_flood_the_chain() {
         "publicMessage": "script did it", "hop": 15, "origin": {"agent": "script",
         "worker": "local"}, "causes": causes, "traceId": "zz"});
     let told = json!({"faultline.dev/failure": lie});
-    let (_stranger, up, billing) = with(ended("TASK_STATE_FAILED", told), |_| {}).await;
+    let (_server, up, billing) = with(ended("TASK_STATE_FAILED", told), |_| {}).await;
     let task = billing.send("hello").await;
     let failure = failure(&task);
     assert_eq!(failure["origin"]["agent"], "billing", "{failure}");
@@ -190,30 +195,29 @@ async fn a_liar_cannot_blame_our_agents_nor_flood_the_chain() {
     assert_eq!((agents[0], agents[1]), ("billing", "billing:script"));
     assert!(agents[1..].iter().all(|agent| agent.starts_with("billing:")), "{agents:?}");
     assert!(failure.to_string().len() < 64 * 1024);
-    assert_ne!(failure["traceId"], "zz", "what is no trace is not taken for one");
+    assert_ne!(failure["traceId"], "zz", "an invalid trace id is ignored");
     assert_eq!(task::state(&up.script.send("chunk x").await), COMPLETED);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_says_who_stopped_it() {
-    let (stranger, _up, billing) = with(ended("TASK_STATE_WORKING", json!({})), |_| {}).await;
+async fn cancel_request_names_its_initiator() {
+    let (server, _up, billing) = with(ended("TASK_STATE_WORKING", json!({})), |_| {}).await;
     let task = billing.send_immediately("hello").await;
     let called = async |method: &str| {
-        until(method, SOON, async || stranger.calls().into_iter().find(|c| c.contains(method)))
-            .await
+        until(method, SOON, async || server.calls().into_iter().find(|c| c.contains(method))).await
     };
     called("\"SendMessage\"").await;
-    billing.call("CancelTask", json!({"id": task["id"]})).await.expect("it can be stopped");
+    billing.call("CancelTask", json!({"id": task["id"]})).await.expect("the task is cancelled");
     let stop = called("\"CancelTask\"").await;
-    for told in ["\"id\":\"t-9\"", "faultline.dev/cancel", "\"initiator\":\"parent\""] {
-        assert!(stop.contains(told), "{told} in {stop}");
+    for part in ["\"id\":\"t-9\"", "faultline.dev/cancel", "\"initiator\":\"parent\""] {
+        assert!(stop.contains(part), "{part} in {stop}");
     }
-    assert!(!stop.contains("idempotency-key"), "a key is for the send alone: {stop}");
+    assert!(!stop.contains("idempotency-key"), "only the send has an idempotency key: {stop}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_without_a_word_is_one_all_the_same() {
-    let (_stranger, _up, billing) = with(ended("TASK_STATE_FAILED", json!({})), |_| {}).await;
+async fn failed_task_without_a_message_is_a_failure() {
+    let (_server, _up, billing) = with(ended("TASK_STATE_FAILED", json!({})), |_| {}).await;
     let task = billing.send("hello").await;
     let failure = failure(&task);
     assert_eq!((&failure["reason"], &failure["code"]), (&json!("TASK_FAILED"), &json!(2)));
@@ -221,10 +225,10 @@ async fn a_failure_without_a_word_is_one_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejection_of_his_stays_one_with_all_that_he_says() {
+async fn rejection_of_a_remote_keeps_its_reason_and_text() {
     let told = json!({"faultline.dev/failure": {"code": 9, "reason": "POLICY", "domain": "shop",
         "publicMessage": "policy says no", "businessCode": "POLICY_7", "severity": "ODD"}});
-    let (_stranger, up, billing) = with(ended("TASK_STATE_REJECTED", told), |_| {}).await;
+    let (_server, up, billing) = with(ended("TASK_STATE_REJECTED", told), |_| {}).await;
     let task = billing.send("hello").await;
     assert_eq!(task::state(&task), REJECTED, "{task}");
     assert_eq!(task::text(&task["status"]["message"]), "policy says no", "{task}");
@@ -234,14 +238,14 @@ async fn a_rejection_of_his_stays_one_with_all_that_he_says() {
     assert_eq!(failure["publicMessage"], "policy says no", "{failure}");
     assert_eq!(agents(failure), ["billing", "billing:Billing Inc."], "{failure}");
     let stored = &up.rpc.inspect(task::id(&task)).await["failure"];
-    assert_eq!(task::public(stored), *failure, "as it is stored");
+    assert_eq!(task::public(stored), *failure, "the stored failure is the same");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flat_keys_are_read() {
+async fn flat_error_keys_are_read() {
     let flat = json!({"object_type": "error", "error_type": "flow_error", "error_code": 40401,
         "error_message": "validation failed", "error_param": "order.id", "task_state": "failed"});
-    let (_stranger, _up, billing) = with(ended("TASK_STATE_FAILED", flat), |_| {}).await;
+    let (_server, _up, billing) = with(ended("TASK_STATE_FAILED", flat), |_| {}).await;
     let task = billing.send("hello").await;
     let failure = failure(&task);
     assert_eq!(failure["businessCode"], "40401", "{failure}");
@@ -252,32 +256,32 @@ async fn flat_keys_are_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_dialect_is_understood() {
+async fn older_error_dialect_is_read() {
     let below = json!({"code": -32006, "message": "timed out", "data": {"timeout": 30}});
     let shaped = json!({"error": {"code": -32005, "message": "Downstream agent 'code' failed",
         "data": {"currentAgent": "plan", "downstreamAgent": "code", "retryable": false,
             "downstreamError": below}}});
-    let (_stranger, _up, billing) = with(Manner::Answers(shaped), |_| {}).await;
+    let (_server, _up, billing) = with(Behaviour::Answers(shaped), |_| {}).await;
     let task = billing.send("hello").await;
     let told = failure(&task);
     assert_eq!((&told["reason"], &told["retryable"]), (&json!("AGENT_UNAVAILABLE"), &json!(false)));
     assert_eq!(agents(told), ["billing", "billing:plan", "billing:code"], "{told}");
     assert_eq!(told["causes"][2]["reason"], "TASK_TIMEOUT", "{told}");
-    // A number alone has the older meaning only where that is configured.
-    let bare = Manner::Answers(json!({"error": {"code": -32008, "message": "no such skill"}}));
+    // A bare number has its older meaning only if the dialect is configured.
+    let bare = Behaviour::Answers(json!({"error": {"code": -32008, "message": "no such skill"}}));
     for (dialect, reason) in
         [(Dialect::Auto, "EXTENSION_SUPPORT_REQUIRED"), (Dialect::StackA2a, "SKILL_NOT_FOUND")]
     {
-        let (_stranger, _up, billing) = with(bare.clone(), |r| r.dialect = dialect).await;
+        let (_server, _up, billing) = with(bare.clone(), |r| r.dialect = dialect).await;
         let task = billing.send("hello").await;
         assert_eq!(failure(&task)["reason"], reason, "{task}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_bad_token_is_the_operators_matter_and_not_our_callers() {
-    let refuses = Manner::Refuses("401 Unauthorized");
-    let (_stranger, _up, billing) = with(refuses, |_| {}).await;
+async fn refused_token_is_reported_to_the_operator() {
+    let refuses = Behaviour::Refuses("401 Unauthorized");
+    let (_server, _up, billing) = with(refuses, |_| {}).await;
     let task = billing.send("hello").await;
     let failure = failure(&task);
     assert_eq!(
@@ -292,39 +296,39 @@ async fn our_bad_token_is_the_operators_matter_and_not_our_callers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_token_stays_where_the_card_is_from_unless_another_origin_is_allowed() {
+async fn token_is_sent_to_the_origin_of_the_card_unless_others_are_allowed() {
     let answer = ended("TASK_STATE_COMPLETED", json!({}));
-    let stranger = Stranger::start(answer).await;
-    let there = format!("http://{}", stranger.address);
-    // The same machine by another name: to a browser and to us another origin.
-    let here = format!("http://localhost:{}", stranger.address.port());
-    let token = Some(Secret::new("s3cret").expect("it can be sent"));
-    let shy = Remote { card: here.clone(), token, ..stranger.remote() };
-    let open = Remote { allow_origins: vec![there.clone()], ..shy.clone() };
+    let server = FakeServer::start(answer).await;
+    let there = format!("http://{}", server.address);
+    // The same machine under another name is another origin.
+    let here = format!("http://localhost:{}", server.address.port());
+    let token = Some(Secret::new("s3cret").expect("a valid token"));
+    let strict = Remote { card: here.clone(), token, ..server.remote() };
+    let open = Remote { allow_origins: vec![there.clone()], ..strict.clone() };
     let up = start_with(|config| {
-        config.remote.insert("shy".to_owned(), shy);
+        config.remote.insert("strict".to_owned(), strict);
         config.remote.insert("open".to_owned(), open);
     })
     .await;
-    let task = up.rpc.agent("shy").send("hello").await;
+    let task = up.rpc.agent("strict").send("hello").await;
     let text = failure(&task)["publicMessage"].as_str().unwrap_or_default();
-    for named in [&*here, &*there, "`remote.shy.allow_origins`"] {
+    for named in [&*here, &*there, "`remote.strict.allow_origins`"] {
         assert!(text.contains(named), "{named} in {text}");
     }
-    assert_eq!(stranger.calls(), Vec::<String>::new(), "nothing was sent");
+    assert_eq!(server.calls(), Vec::<String>::new(), "nothing was sent");
     let task = up.rpc.agent("open").send("hello").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
-    assert!(stranger.calls()[0].contains("authorization: Bearer s3cret"));
+    assert!(server.calls()[0].contains("authorization: Bearer s3cret"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn card_of_a_remote_leads_to_no_internal_address_unless_its_origin_is_allowed() {
-    let stranger = Stranger::start(ended("TASK_STATE_COMPLETED", json!({}))).await;
-    let there = format!("http://{}", stranger.address);
-    let here = format!("http://localhost:{}", stranger.address.port());
-    let tricked = Remote { card: here.clone(), ..stranger.remote() };
+    let server = FakeServer::start(ended("TASK_STATE_COMPLETED", json!({}))).await;
+    let there = format!("http://{}", server.address);
+    let here = format!("http://localhost:{}", server.address.port());
+    let tricked = Remote { card: here.clone(), ..server.remote() };
     let allowed = Remote { allow_origins: vec![there.clone()], ..tricked.clone() };
-    let own = stranger.remote();
+    let own = server.remote();
     let up = start_with(|config| {
         for (name, remote) in [("tricked", tricked), ("allowed", allowed), ("own", own)] {
             config.remote.insert(name.to_owned(), remote);
@@ -336,7 +340,7 @@ async fn card_of_a_remote_leads_to_no_internal_address_unless_its_origin_is_allo
     for named in [&*here, &*there, "not a public address", "`remote.tricked.allow_origins`"] {
         assert!(text.contains(named), "{named} in {text}");
     }
-    assert_eq!(stranger.calls(), Vec::<String>::new(), "nothing was sent");
+    assert_eq!(server.calls(), Vec::<String>::new(), "nothing was sent");
     for agent in ["allowed", "own"] {
         let task = up.rpc.agent(agent).send("hello").await;
         assert_eq!(task::state(&task), COMPLETED, "{task}");
@@ -344,11 +348,11 @@ async fn card_of_a_remote_leads_to_no_internal_address_unless_its_origin_is_allo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_silent_agents_only_the_one_with_little_patience_fails() {
-    let stranger = Stranger::start(Manner::Silent).await;
+async fn read_timeout_is_set_per_agent() {
+    let server = FakeServer::start(Behaviour::Silent).await;
     let up = start_with(|config| {
-        let mut tight = stranger.remote();
-        let patient = stranger.remote();
+        let mut tight = server.remote();
+        let patient = server.remote();
         tight.timeouts.read_ms = 300;
         config.remote.insert("tight".to_owned(), tight);
         config.remote.insert("patient".to_owned(), patient);

@@ -1,5 +1,5 @@
-//! Limits by client address, which hold before anybody says who they are: one address takes its
-//! share of a port, and others are served meanwhile.
+//! Limits per client address, before authentication: one address cannot exhaust the connections,
+//! health watches or KEDA streams of a port.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use crate::start_with;
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const KEDA: &str = "/externalscaler.ExternalScaler/StreamIsActive";
-/// Of gRPC.
+/// Status code of gRPC.
 const RESOURCE_EXHAUSTED: &str = "8";
 
-/// Opens streams until one is refused, and gives those that are open and what refused it.
+/// Opens streams until one is refused; returns the open streams and the status of the refusal.
 async fn take_all(
     connection: &mut Connection,
     path: &str,
@@ -36,15 +36,15 @@ async fn take_all(
         let mut answer = timeout(SOON, connection.grpc(path, message))
             .await
             .expect("in time")
-            .expect("it is answered");
+            .expect("the call is answered");
         if answer.headers().contains_key("grpc-status") {
             return (open, grpc_status(answer).await);
         }
         timeout(SOON, answer.body_mut().frame())
             .await
             .expect("in time")
-            .expect("it says something")
-            .expect("it is a frame");
+            .expect("the stream has a first frame")
+            .expect("the frame is valid");
         open.push(answer.into_body());
     }
 }
@@ -63,13 +63,17 @@ async fn health_watches_of_one_address_leave_room_for_others() {
         let (open, refused) = take_all(&mut greedy, WATCH, b"").await;
         assert_eq!((open.len(), refused.as_str()), (5, RESOURCE_EXHAUSTED), "{port}");
         let again = same.grpc(WATCH, b"").await.unwrap();
-        assert_eq!(grpc_status(again).await, RESOURCE_EXHAUSTED, "another connection is no other");
+        assert_eq!(
+            grpc_status(again).await,
+            RESOURCE_EXHAUSTED,
+            "the limit counts the address, not the connection"
+        );
         let watch = other.grpc(WATCH, b"").await.unwrap();
-        assert!(!watch.headers().contains_key("grpc-status"), "others may watch");
+        assert!(!watch.headers().contains_key("grpc-status"), "another address may watch");
         let check = same.grpc(CHECK, b"").await.unwrap();
-        assert_eq!(grpc_status(check).await, "0", "a check is no watch");
+        assert_eq!(grpc_status(check).await, "0", "a check is not a watch");
         drop(open);
-        until("what was given back is to be had again", SOON, || {
+        until("closed streams free their places", SOON, || {
             let watch =
                 same.request(WATCH, "application/grpc", faultline_tests::http2::framed(b""));
             let watch = same.sender.send_request(watch);
@@ -91,8 +95,8 @@ async fn keda_streams_of_one_address_leave_room_for_others() {
     let (open, refused) = take_all(&mut greedy, KEDA, &object).await;
     assert_eq!((open.len(), refused.as_str()), (3, RESOURCE_EXHAUSTED));
     let mut other = Connection::open(3, up.mesh.hub_addr()).await.unwrap();
-    let told = other.grpc(KEDA, &object).await.unwrap();
-    assert!(!told.headers().contains_key("grpc-status"), "others are told");
+    let answer = other.grpc(KEDA, &object).await.unwrap();
+    assert!(!answer.headers().contains_key("grpc-status"), "another address is served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,7 +142,7 @@ async fn idle_http2_connections_are_closed_and_open_streams_are_not() {
     let mut idle: Vec<_> = Vec::new();
     for from in 2..8 {
         let mut connection = Connection::open(from, port).await.unwrap();
-        // Half of them never ask for anything.
+        // Every second connection never sends a request.
         if from % 2 == 0 {
             assert_eq!(grpc_status(connection.grpc(CHECK, b"").await.unwrap()).await, "0");
         }
@@ -160,18 +164,18 @@ async fn idle_http2_connections_are_closed_and_open_streams_are_not() {
         async move { closed.then_some(()) }
     })
     .await;
-    assert!(!watching.is_closed(), "an open stream is use, whatever it carries");
-    assert!(quiet.all().await.len() > 2, "a stream of HTTP/1 goes on, too");
+    assert!(!watching.is_closed(), "a connection with an open stream is not idle");
+    assert!(quiet.all().await.len() > 2, "a stream over HTTP/1 goes on too");
     assert_eq!(grpc_status(watching.grpc(CHECK, b"").await.unwrap()).await, "0");
 }
 
 #[tokio::test]
-async fn limits_that_nobody_could_live_with_are_refused_by_name() {
+async fn unusable_limits_are_refused_by_name() {
     let gateway = async |change: fn(&mut faultline_gateway::Config)| {
         let listen = ([127, 0, 0, 1], 0).into();
         let mut config = faultline_gateway::Config { listen, ..Default::default() };
         change(&mut config);
-        config.bind().await.err().expect("it must not start").to_string()
+        config.bind().await.err().expect("the configuration is refused").to_string()
     };
     for (refused, key) in [
         (gateway(|c| c.connections_per_address_max = 0).await, "connections_per_address_max is 0"),
@@ -187,7 +191,7 @@ async fn limits_that_nobody_could_live_with_are_refused_by_name() {
         scaler_streams_per_address_max: 0,
         ..faultline_coordinator::Config::default()
     };
-    let refused = config.bind().await.err().expect("it must not start").to_string();
+    let refused = config.bind().await.err().expect("the configuration is refused").to_string();
     assert!(refused.contains("scaler_streams_per_address_max is 0"), "{refused}");
     assert!(!data.path().join("mesh.token").exists(), "no token without a coordinator");
 }

@@ -1,5 +1,5 @@
 //! Cross-site request forgery at the coordinator's port: the requests that a web page can make a
-//! browser send, as raw bytes and over HTTP/2. None of them is served, whatever token it carries.
+//! browser send, as raw bytes and over HTTP/2. None is served, with or without a valid token.
 
 use std::net::SocketAddr;
 
@@ -25,11 +25,11 @@ use crate::start_with;
 const SEND: &str = "/lf.a2a.v1.A2AService/SendMessage";
 const ANSWER: &str = "/faultline.v1.Mesh/Answer";
 
-/// As gRPC frames a message.
+/// A message with its gRPC frame.
 fn framed(message: &impl prost::Message) -> Vec<u8> {
     let body = message.encode_to_vec();
     let mut frame = vec![0];
-    frame.extend(u32::try_from(body.len()).expect("it is short").to_be_bytes());
+    frame.extend(u32::try_from(body.len()).expect("the message is short").to_be_bytes());
     frame.extend(body);
     frame
 }
@@ -49,15 +49,15 @@ fn send() -> Vec<u8> {
 
 /// A POST over HTTP/1.1, and the status of its answer.
 async fn posted(hub: SocketAddr, path: &str, headers: &[String], body: &[u8]) -> String {
-    let mut stream = TcpStream::connect(hub).await.expect("it listens");
+    let mut stream = TcpStream::connect(hub).await.expect("the port listens");
     let mut head = format!("POST {path} HTTP/1.1\r\nhost: {hub}\r\nconnection: close\r\n");
     for header in headers {
         head += &format!("{header}\r\n");
     }
     head += &format!("content-length: {}\r\n\r\n", body.len());
-    stream.write_all(head.as_bytes()).await.expect("it reads");
-    stream.write_all(body).await.expect("it reads");
-    let answer = read_to_close(&mut stream, SOON).await.expect("it closes");
+    stream.write_all(head.as_bytes()).await.expect("the server reads");
+    stream.write_all(body).await.expect("the server reads");
+    let answer = read_to_close(&mut stream, SOON).await.expect("the server closes the connection");
     let answer = String::from_utf8_lossy(&answer).into_owned();
     assert!(!answer.to_ascii_lowercase().contains("access-control"), "{answer}");
     answer.split_whitespace().nth(1).unwrap_or_default().to_owned()
@@ -123,7 +123,7 @@ async fn web_page_can_neither_start_a_task_nor_answer_a_question_at_the_coordina
     let there = up.rpc.mesh("Tasks", json!({})).await;
     assert_eq!(there["tasks"].as_array().map(Vec::len), Some(1), "{there}");
     assert_eq!(task::state(&up.script.task(task::id(&asks)).await), INPUT_REQUIRED);
-    // The same bytes with the token, as gRPC: so it was the shape that was refused.
+    // The same bytes with the token are served as a gRPC request.
     let (status, headers, body) =
         sent(Method::POST, SEND, &[grpc, ("te", "trailers")], &send()).await;
     let status =

@@ -45,7 +45,7 @@ const BILLING: (&str, &str) =
 const OPERATOR: (&str, &str) =
     ("operator-token", "0850123315d21ab90f4f7236408a52ef6dbd6a02a6550e5c10dc73f4d993680e");
 
-/// Of a webhook, which nobody but its owner may read.
+/// Secret of a webhook, which only its owner may read.
 const WEBHOOK_SECRET: &str = "webhook-secret";
 
 fn credentials(config: &mut Config) {
@@ -65,15 +65,15 @@ fn credentials(config: &mut Config) {
 }
 
 fn channel(hub: SocketAddr, (token, _): (&str, &str)) -> Channel {
-    let token = Some(Secret::new(token).expect("it is a token"));
+    let token = Some(Secret::new(token).expect("a valid token"));
     Channel::lazy(&Dial { address: hub.to_string(), token, ..Dial::default() })
-        .expect("it is an address")
+        .expect("a valid address")
 }
 
-/// A worker that is played by hand.
-struct Played {
-    say: mpsc::Sender<FromWorker>,
-    heard: Streaming<ToWorker>,
+/// A worker whose messages the test sends by hand.
+struct ManualWorker {
+    sender: mpsc::Sender<FromWorker>,
+    incoming: Streaming<ToWorker>,
 }
 
 fn offer(agent: &str, description: &str) -> AgentOffer {
@@ -89,27 +89,28 @@ async fn attach(
     credential: (&str, &str),
     id: WorkerId,
     offers: Vec<AgentOffer>,
-) -> Result<Played, Status> {
+) -> Result<ManualWorker, Status> {
     let hello = Hello { worker_id: id.to_string(), agents: offers, slots: 4, ..Hello::default() };
-    let (say, said) = mpsc::channel(16);
-    say.send(FromWorker { body: Some(from_worker::Body::Hello(hello)) })
+    let (sender, outgoing) = mpsc::channel(16);
+    sender
+        .send(FromWorker { body: Some(from_worker::Body::Hello(hello)) })
         .await
         .expect("there is room");
     let mut client = HubClient::new(channel(hub, credential));
-    let attached = client.attach(ReceiverStream::new(said));
-    let mut heard = timeout(SOON, attached).await.expect("in time")?.into_inner();
-    let first = timeout(SOON, heard.message()).await.expect("in time")?.expect("a message").body;
+    let attached = client.attach(ReceiverStream::new(outgoing));
+    let mut incoming = timeout(SOON, attached).await.expect("in time")?.into_inner();
+    let first = timeout(SOON, incoming.message()).await.expect("in time")?.expect("a message").body;
     assert!(matches!(first, Some(to_worker::Body::Welcome(_))), "{first:?}");
-    Ok(Played { say, heard })
+    Ok(ManualWorker { sender, incoming })
 }
 
-impl Played {
+impl ManualWorker {
     async fn assigned(&mut self) -> Assign {
         loop {
-            match timeout(SOON, self.heard.message())
+            match timeout(SOON, self.incoming.message())
                 .await
                 .expect("in time")
-                .expect("it goes on")
+                .expect("the stream continues")
                 .expect("a message")
                 .body
             {
@@ -119,18 +120,18 @@ impl Played {
         }
     }
 
-    /// Waits until a report is acknowledged, and so was taken or dropped.
+    /// Sends a report and waits for its acknowledgement.
     async fn report(&mut self, assign: &Assign, number: u32, body: report::Body) {
         let task_id = assign.task_id.clone();
         let attempt = assign.attempt;
         let report = Report { task_id: task_id.clone(), attempt, number, body: Some(body) };
         let body = Some(from_worker::Body::Reports(Reports { reports: vec![report] }));
-        self.say.send(FromWorker { body }).await.expect("it is read");
+        self.sender.send(FromWorker { body }).await.expect("the stream is open");
         loop {
-            match timeout(SOON, self.heard.message())
+            match timeout(SOON, self.incoming.message())
                 .await
                 .expect("in time")
-                .expect("it goes on")
+                .expect("the stream continues")
                 .expect("a message")
                 .body
             {
@@ -145,7 +146,7 @@ impl Played {
     }
 }
 
-/// Every method that any service of the port has, by the contracts themselves.
+/// Every method of every service of the port, read from the proto files.
 fn methods() -> Vec<String> {
     let contracts = [
         include_str!("../../../proto/a2a/v1/a2a.proto"),
@@ -159,11 +160,11 @@ fn methods() -> Vec<String> {
         let mut service = "";
         for line in contract.lines() {
             let line = line.trim();
-            let word = |start| {
-                line.strip_prefix(start).map(|rest: &str| rest.trim_end_matches([';', ' ', '{']))
+            let declared = |keyword| {
+                line.strip_prefix(keyword).map(|rest: &str| rest.trim_end_matches([';', ' ', '{']))
             };
-            package = word("package ").unwrap_or(package);
-            service = word("service ").unwrap_or(service);
+            package = declared("package ").unwrap_or(package);
+            service = declared("service ").unwrap_or(service);
             if let Some(method) = line.strip_prefix("rpc ").and_then(|rest| rest.split_once('(')) {
                 methods.push(format!("/{package}.{service}/{}", method.0));
             }
@@ -173,7 +174,7 @@ fn methods() -> Vec<String> {
     methods
 }
 
-/// The code that an empty message to a method is answered with, and the text of a refusal.
+/// Calls a method with an empty message; returns the status code and its message.
 async fn code(
     hub: SocketAddr,
     token: Option<&str>,
@@ -190,18 +191,16 @@ async fn code(
         request = request.header(*name, *value);
     }
     let request = request.body(Full::new(Bytes::from_static(&[0; 5]))).expect("a request");
-    let answer = timeout(SOON, client.request(request))
-        .await
-        .expect("it is answered")
-        .expect("by a port that is open");
+    let answer =
+        timeout(SOON, client.request(request)).await.expect("in time").expect("the port answers");
     let head = answer.headers().clone();
     let trailers = if head.contains_key("grpc-status") {
         head
     } else {
         let body = timeout(SOON, answer.into_body().collect())
             .await
-            .expect("it ends")
-            .expect("with trailers");
+            .expect("in time")
+            .expect("the answer has trailers");
         body.trailers().cloned().unwrap_or_default()
     };
     let text = |name| {
@@ -210,12 +209,15 @@ async fn code(
     (Code::from_bytes(text("grpc-status").as_bytes()), text("grpc-message"))
 }
 
-/// A task of a tenant that asks, with a webhook.
+/// A waiting task of a tenant, with a webhook.
 async fn victim(up: &Running) -> String {
     let asks = up.script.send("ask \"Pay back 5000 EUR?\"").await;
     let id = task::id(&asks).to_owned();
     let config = json!({"taskId": id, "url": "http://127.0.0.1:9/hook", "token": WEBHOOK_SECRET});
-    up.script.call("CreateTaskPushNotificationConfig", config).await.expect("it is made");
+    up.script
+        .call("CreateTaskPushNotificationConfig", config)
+        .await
+        .expect("the configuration is created");
     id
 }
 
@@ -230,12 +232,12 @@ async fn one_workers_credential_calls_no_method_but_its_own() {
         for principal in ["local", "acme"] {
             let as_tenant = [("faultline-principal", principal)];
             let as_attempt = [as_tenant[0], ("faultline-task", forged.as_str())];
-            for said in [&as_tenant[..], &as_attempt] {
-                let (code, text) = code(hub, Some(REFUNDS.0), &path, said).await;
+            for headers in [&as_tenant[..], &as_attempt] {
+                let (code, text) = code(hub, Some(REFUNDS.0), &path, headers).await;
                 if own {
                     assert_eq!(code, Code::InvalidArgument, "an empty hello: {text}")
                 } else {
-                    assert_eq!(code, Code::PermissionDenied, "{path} {said:?}: {text}")
+                    assert_eq!(code, Code::PermissionDenied, "{path} {headers:?}: {text}")
                 }
                 assert!(!text.contains(WEBHOOK_SECRET), "{path}: {text}");
             }
@@ -260,8 +262,8 @@ async fn each_role_calls_its_own_service_and_no_other() {
             [(GATEWAY, "/faultline.v1.Link/"), (OPERATOR, "/faultline.v1.Mesh/")]
         {
             if !path.starts_with(service) {
-                let said = [("faultline-principal", "local")];
-                let (code, text) = code(hub, Some(credential.0), &path, &said).await;
+                let headers = [("faultline-principal", "local")];
+                let (code, text) = code(hub, Some(credential.0), &path, &headers).await;
                 assert_eq!(code, Code::PermissionDenied, "{credential:?} {path}: {text}");
             }
         }
@@ -318,34 +320,34 @@ async fn worker_id_cannot_be_taken_over_with_another_credential() {
     let sent = rpc.send_immediately("pay").await;
     let assign = owner.assigned().await;
     assert_eq!(assign.task_id, task::id(&sent));
-    let takes_over = async |hub| {
+    let assert_takeover_refused = async |hub| {
         let refused = attach(hub, REFUNDS, id, vec![offer("refunds", "")]).await.err().unwrap();
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         assert!(refused.message().contains("another credential"), "{refused}");
     };
-    takes_over(hub).await;
+    assert_takeover_refused(hub).await;
 
-    // A worker of the attacker's own reports for a task that is not assigned to it.
+    // A worker of the attacker reports for a task that is assigned to another worker.
     let mut other =
         attach(hub, REFUNDS, WorkerId::new(), vec![offer("refunds", "")]).await.ok().unwrap();
     other.report(&assign, 1, report::Body::Completed(Completed::default())).await;
     let seen = rpc.task(&assign.task_id).await;
     assert!([WORKING, "TASK_STATE_SUBMITTED"].contains(&task::state(&seen)), "{seen}");
 
-    // The owner is undisturbed: its stream is the same.
+    // The stream of the owner is undisturbed.
     owner.report(&assign, 1, report::Body::Completed(Completed::default())).await;
-    let done = until("its task ends", SOON, async || {
+    let done = until("the task of the owner ends", SOON, async || {
         let seen = rpc.task(&assign.task_id).await;
         (task::state(&seen) == COMPLETED).then_some(seen)
     });
     done.await;
 
-    // Nor after the stream of the owner is gone, nor at the next start of the coordinator.
+    // The same after the stream of the owner ends and after a restart of the coordinator.
     drop(owner);
-    takes_over(hub).await;
+    assert_takeover_refused(hub).await;
     mesh.stop().await.unwrap();
     let mesh = LocalMesh::start(config).await.unwrap();
-    takes_over(mesh.hub_addr()).await;
+    assert_takeover_refused(mesh.hub_addr()).await;
     attach(mesh.hub_addr(), BILLING, id, vec![offer("billing", "")]).await.expect("its own");
     mesh.stop().await.unwrap();
 }
@@ -399,7 +401,7 @@ async fn token_of_an_attempt_works_for_its_own_worker_and_its_own_children_only(
         A2aServiceClient::new(channel(hub, REFUNDS)).get_task(request).await
     };
     assert_eq!(get(&child.id).await.unwrap().into_inner().id, child.id);
-    // Of the same principal, and still not its own.
+    // Tasks of the same principal that are not its children.
     for other in [&victim, &theirs.task_id, &own.task_id] {
         assert_eq!(get(other).await.unwrap_err().code(), Code::NotFound, "{other}");
     }
@@ -408,11 +410,11 @@ async fn token_of_an_attempt_works_for_its_own_worker_and_its_own_children_only(
     answers.get_mut().tenant.clear();
     let refused = a2a.send_message(answers).await.unwrap_err();
     assert_eq!(refused.code(), Code::NotFound, "{refused}");
-    let said = [("faultline-task", own.token.as_str())];
+    let headers = [("faultline-task", own.token.as_str())];
     for method in ["ListTasks", "ListTaskPushNotificationConfigs", "GetTaskPushNotificationConfig"]
     {
         let path = format!("/lf.a2a.v1.A2AService/{method}");
-        assert_eq!(code(hub, Some(REFUNDS.0), &path, &said).await.0, Code::PermissionDenied);
+        assert_eq!(code(hub, Some(REFUNDS.0), &path, &headers).await.0, Code::PermissionDenied);
     }
     assert_eq!(task::state(&up.script.task(&victim).await), INPUT_REQUIRED);
 }

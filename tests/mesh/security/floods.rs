@@ -1,6 +1,6 @@
-//! Floods from clients that nobody knows: they cost a bounded amount of memory, cut no link, and
-//! others are served meanwhile. Bounded themselves, so that a mesh that fails here does not take
-//! the machine with it.
+//! Resource exhaustion by anonymous clients: memory stays bounded, links stay up, and other clients
+//! are served meanwhile. The floods are bounded as well, so that a failing test does not exhaust
+//! the machine.
 
 use std::{
     fs,
@@ -34,11 +34,11 @@ use yaml_rust2::YamlLoader;
 use crate::start_with;
 
 const MIB: u64 = 1024 * 1024;
-/// As many as a gateway lets one connection have.
+/// Streams that a gateway allows on one connection.
 const STREAMS: usize = limits::PUBLIC_STREAMS_PER_CONNECTION_MAX as usize;
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// The memory that the chart gives a role, in MiB.
+/// Memory limit of a role in the chart, in MiB.
 fn chart_limit(role: &str) -> u64 {
     let values = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/faultline/values.yaml");
     let values = fs::read_to_string(values).expect("the chart has values");
@@ -52,20 +52,21 @@ fn chart_limit(role: &str) -> u64 {
     }
 }
 
-/// The most memory that a process ever had, in MiB.
+/// Peak resident memory of a process, in MiB.
 fn peak(process: &Process) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", process.pid()));
     let status = status.expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux says so");
+    let line =
+        status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux reports the peak");
     let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("a number");
     kib * 1024 / MIB
 }
 
-/// Sends bodies that do not end on many streams of many connections, and waits until each stream
-/// was answered or has sent all it had.
+/// Sends endless bodies on many streams of many connections, until each stream is answered or has
+/// sent `bytes`.
 async fn flood(port: SocketAddr, path: &'static str, kind: &'static str, bytes: usize) {
     let connections = (0..8).map(|n| async move {
-        let connection = Connection::open(2 + n % 2, port).await.expect("it listens");
+        let connection = Connection::open(2 + n % 2, port).await.expect("the port listens");
         let streams = (0..16).map(|_| {
             let mut sender = connection.sender.clone();
             let request = connection.request(path, kind, endless(bytes));
@@ -74,7 +75,7 @@ async fn flood(port: SocketAddr, path: &'static str, kind: &'static str, bytes: 
                     sender.ready().await?;
                     sender.send_request(request).await
                 };
-                // A stream that is not answered by then has sent what it had.
+                // An unanswered stream has sent all its bytes by then.
                 let _ = timeout(Duration::from_secs(4), answer).await;
             }
         });
@@ -83,8 +84,8 @@ async fn flood(port: SocketAddr, path: &'static str, kind: &'static str, bytes: 
     join_all(connections).await;
 }
 
-/// Sends and is answered until told to stop; gives how often.
-async fn behave(rpc: Rpc, stop: Arc<AtomicBool>) -> usize {
+/// Sends tasks until `stop` is set; returns the number of completed tasks.
+async fn send_until(rpc: Rpc, stop: Arc<AtomicBool>) -> usize {
     let mut count = 0;
     while !stop.load(Relaxed) {
         let sent = rpc.send("hello").await;
@@ -95,31 +96,31 @@ async fn behave(rpc: Rpc, stop: Arc<AtomicBool>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_strangers_stay_within_the_memory_of_the_chart() {
+async fn bodies_of_anonymous_clients_stay_within_the_memory_of_the_chart() {
     let cluster = Plan::default().workers(&["echo"]).start().await;
     let stop = Arc::new(AtomicBool::new(false));
     let rpc = cluster.rpc().agent("echo").within(SOON);
-    let behaved = tokio::spawn(behave(rpc, Arc::clone(&stop)));
+    let well_behaved = tokio::spawn(send_until(rpc, Arc::clone(&stop)));
     let gateway = cluster.addresses[0];
     let hub = cluster.coordinator_proxies[0].address;
     let grpc = "application/grpc";
-    // 768 MiB each, if anybody kept them.
+    // 768 MiB each, if a server buffered the bodies.
     flood(gateway, CHECK, grpc, 6 * MIB as usize).await;
     flood(hub, CHECK, grpc, 6 * MIB as usize).await;
     flood(hub, "/externalscaler.ExternalScaler/IsActive", grpc, 6 * MIB as usize).await;
     flood(gateway, "/", "application/json", 6 * MIB as usize).await;
     flood(gateway, "/lf.a2a.v1.A2AService/SendMessage", grpc, 6 * MIB as usize).await;
     stop.store(true, Relaxed);
-    let served = behaved.await.expect("every request of the others succeeds");
+    let served = well_behaved.await.expect("every request of other clients succeeds");
     assert!(served > 0);
     check_memory(&cluster);
 }
 
-/// Sends heads that are small on the wire and large in memory, because header compression makes a
-/// repeated header one byte, and bodies that do not come.
+/// Sends heads that are small in transit and large in memory, because header compression makes a
+/// repeated header one byte, with endless bodies.
 async fn compressed_heads(port: SocketAddr) {
     let connections = (0..4).map(|_| async move {
-        let connection = Connection::open(2, port).await.expect("it listens");
+        let connection = Connection::open(2, port).await.expect("the port listens");
         let streams = (0..STREAMS).map(|_| {
             let mut sender = connection.sender.clone();
             let mut request = connection.request(CHECK, "application/grpc", endless(1));
@@ -140,20 +141,20 @@ async fn compressed_heads(port: SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn compressed_heads_of_strangers_stay_within_the_memory_of_the_chart() {
+async fn compressed_heads_of_anonymous_clients_stay_within_the_memory_of_the_chart() {
     let cluster = Plan::default().workers(&["echo"]).start().await;
     let stop = Arc::new(AtomicBool::new(false));
     let rpc = cluster.rpc().agent("echo").within(SOON);
-    let behaved = tokio::spawn(behave(rpc, Arc::clone(&stop)));
+    let well_behaved = tokio::spawn(send_until(rpc, Arc::clone(&stop)));
     compressed_heads(cluster.addresses[0]).await;
     compressed_heads(cluster.coordinator_proxies[0].address).await;
     stop.store(true, Relaxed);
-    assert!(behaved.await.expect("every request of the others succeeds") > 0);
+    assert!(well_behaved.await.expect("every request of other clients succeeds") > 0);
     check_memory(&cluster);
 }
 
-/// HTTP/2 requests without bodies, written by hand: hyper's client always reads.
-fn requests_without_end(count: u32) -> Vec<u8> {
+/// Raw HTTP/2 requests without bodies, because the client of hyper always reads.
+fn raw_requests(count: u32) -> Vec<u8> {
     const HEADERS: u8 = 1;
     const END_STREAM_AND_HEADERS: u8 = 5;
     // :method GET and :scheme http of the static table, then :path and :authority as literals.
@@ -169,14 +170,14 @@ fn requests_without_end(count: u32) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_to_sockets_that_nobody_reads_stay_within_the_memory_of_the_chart() {
+async fn answers_to_unread_sockets_stay_within_the_memory_of_the_chart() {
     let cluster = Plan::default().workers(&["echo"]).start().await;
-    let bytes = requests_without_end(4000);
+    let bytes = raw_requests(4000);
     let unread = (0..100).map(|_| async {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4096).expect("a small buffer");
-        let mut stream = socket.connect(cluster.addresses[0]).await.expect("it listens");
-        // The gateway may cut the connection, or stop to read it.
+        let mut stream = socket.connect(cluster.addresses[0]).await.expect("the port listens");
+        // The gateway may close the connection or stop reading from it.
         let _ = timeout(Duration::from_secs(4), stream.write_all(&bytes)).await;
         stream
     });
@@ -197,8 +198,8 @@ fn check_memory(cluster: &Cluster) {
     }
 }
 
-/// Asks on many streams of many connections, and reads nothing of the answers. Gives what must be
-/// kept for that.
+/// Sends requests on many streams of many connections and reads no answer. Returns the connections,
+/// which the test keeps open.
 async fn read_nothing(port: SocketAddr, path: &'static str, window: u32) -> impl Sized {
     let connections = (0..32).map(|_| async move {
         let connection = Connection::with_window(2, port, Some(window)).await.expect("it connects");
@@ -218,14 +219,14 @@ async fn read_nothing(port: SocketAddr, path: &'static str, window: u32) -> impl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_strangers_do_not_read_stay_within_the_memory_of_the_chart() {
+async fn unread_answers_of_anonymous_clients_stay_within_the_memory_of_the_chart() {
     let cluster = Plan::default().workers(&["echo"]).start().await;
     let gateway = cluster.addresses[0];
     let hub = cluster.coordinator_proxies[0].address;
     let card = "/agents/echo/.well-known/agent-card.json";
-    let _kept = [
+    let _open = [
         read_nothing(gateway, card, 0).await,
-        // HTTP/2 takes a whole answer once there is room for its first byte.
+        // With a window of one byte the HTTP/2 library buffers a whole answer.
         read_nothing(gateway, card, 1).await,
         read_nothing(hub, "/", 0).await,
     ];
@@ -234,14 +235,14 @@ async fn answers_that_strangers_do_not_read_stay_within_the_memory_of_the_chart(
     other.sender.ready().await.unwrap();
     let asked = Request::get(format!("http://{gateway}{card}")).body(Empty::new().boxed()).unwrap();
     let answer = timeout(SOON, other.sender.send_request(asked)).await.unwrap().unwrap();
-    assert_eq!(answer.status(), 200, "others are answered");
+    assert_eq!(answer.status(), 200, "another client is answered");
     assert!(!answer.into_body().collect().await.unwrap().to_bytes().is_empty());
     let sent = cluster.rpc().agent("echo").within(SOON).send("hello").await;
     assert_eq!(task::state(&sent), COMPLETED);
 }
 
-/// Asks for cards and leaves before the answer, on as many connections as it takes.
-async fn reset_again_and_again(from: u8, port: SocketAddr, resets: Arc<AtomicUsize>, most: usize) {
+/// Requests cards and resets the streams before the answer, on new connections as needed.
+async fn reset_repeatedly(from: u8, port: SocketAddr, resets: Arc<AtomicUsize>, most: usize) {
     while resets.load(Relaxed) < most {
         let Ok(connection) = Connection::open(from, port).await else { continue };
         while !connection.is_closed() && resets.load(Relaxed) < most {
@@ -270,10 +271,10 @@ async fn reset_requests_of_one_client_do_not_cut_the_link_of_others() {
         .collect();
     let resets = Arc::new(AtomicUsize::new(0));
     let port = cluster.addresses[0];
-    let storm = (0..8).map(|_| reset_again_and_again(2, port, Arc::clone(&resets), 30_000));
+    let storm = (0..8).map(|_| reset_repeatedly(2, port, Arc::clone(&resets), 30_000));
     timeout(Duration::from_secs(60), join_all(storm)).await.expect("a bounded storm ends");
     for sent in join_all(waiting).await {
-        let sent = sent.expect("every send that waits is answered");
+        let sent = sent.expect("every waiting send is answered");
         assert_eq!(task::state(&sent), COMPLETED, "{sent}");
     }
     let log = cluster.gateways[0].log();
@@ -281,7 +282,7 @@ async fn reset_requests_of_one_client_do_not_cut_the_link_of_others() {
     assert!(!log.contains("no connection to the coordinator"), "{log}");
 }
 
-fn asked(id: u64, body: call::Body) -> Call {
+fn link_call(id: u64, body: call::Body) -> Call {
     Call {
         id,
         caller: Some(Caller { principal: "acme".into(), ..Caller::default() }),
@@ -289,13 +290,13 @@ fn asked(id: u64, body: call::Body) -> Call {
     }
 }
 
-/// A gateway that has too many calls under way, because it does not read their answers.
+/// A gateway with too many calls in flight, because it does not read the replies.
 #[tokio::test(flavor = "multi_thread")]
 async fn coordinator_refuses_calls_above_the_limit_alone_and_keeps_the_link() {
     let up = start_with(|config| config.mesh.token = Some(Secret::new("hunter2").unwrap())).await;
     let endpoint =
         tonic::transport::Endpoint::from_shared(format!("http://{}", up.mesh.hub_addr()));
-    // Little room for answers, so that they wait at the coordinator.
+    // A small window, so that replies wait at the coordinator.
     let endpoint = endpoint.unwrap().initial_stream_window_size(1024);
     let channel = endpoint.connect().await.unwrap();
     let most = limits::LINK_CALLS_MAX as u64 + 500;
@@ -308,10 +309,10 @@ async fn coordinator_refuses_calls_above_the_limit_alone_and_keeps_the_link() {
     let asking = calls.clone();
     tokio::spawn(async move {
         for id in 1..=most {
-            asking.send(asked(id, call::Body::Get(unknown()))).await.expect("the link is up");
+            asking.send(link_call(id, call::Body::Get(unknown()))).await.expect("the link is up");
         }
     });
-    // No answer is read until the coordinator has refused the first call.
+    // No reply is read until the coordinator has refused the first call.
     until("a call is refused", SOON, || async {
         let numbers = up.rpc.path("/metrics").get().await;
         String::from_utf8_lossy(&numbers.body).contains("OVERLOADED").then_some(())
@@ -323,11 +324,13 @@ async fn coordinator_refuses_calls_above_the_limit_alone_and_keeps_the_link() {
         let reply = timeout(SOON, replies.message()).await.expect("in time");
         let reply = reply.expect("the link is not cut").expect("the link is not closed");
         answered[reply.id as usize] += 1;
-        let Some(reply::Body::Failure(failure)) = reply.body else { panic!("no such task") };
+        let Some(reply::Body::Failure(failure)) = reply.body else {
+            panic!("an unknown task is a failure")
+        };
         refused += usize::from(failure.reason == "OVERLOADED");
     }
     assert!(answered[1..].iter().all(|count| *count == 1), "each call is answered once");
-    assert!(refused > 0, "that was no overload");
+    assert!(refused > 0, "no call was refused as overload");
 
     // The link goes on, and a call that is dropped is confirmed.
     let part = Part { content: Some(Content::Text("sleep 60s".into())), ..Part::default() };
@@ -343,7 +346,7 @@ async fn coordinator_refuses_calls_above_the_limit_alone_and_keeps_the_link() {
         ..SendMessageRequest::default()
     };
     let id = most + 1;
-    let sent = asked(id, call::Body::Send(send));
+    let sent = link_call(id, call::Body::Send(send));
     let left = call::Body::Drop(Dropped {});
     calls.send(sent).await.unwrap();
     calls.send(Call { id, caller: None, body: Some(left) }).await.unwrap();

@@ -1,4 +1,4 @@
-//! The host names that the ports of a mesh answer to: DNS rebinding gets a web page nowhere.
+//! Host-header checks of the ports of a mesh against DNS rebinding.
 
 use faultline_chassis::{
     Metrics, Secret,
@@ -16,10 +16,10 @@ const TOKEN: &str = "hunter2";
 
 /// A gRPC call to `address` under this `:authority`, with the token of the mesh.
 async fn call(address: std::net::SocketAddr, authority: &str, path: &str) -> HeaderMap {
-    let stream = TcpStream::connect(address).await.expect("it listens");
+    let stream = TcpStream::connect(address).await.expect("the port listens");
     let handshake =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
-    let (mut sender, connection) = handshake.await.expect("it speaks HTTP/2");
+    let (mut sender, connection) = handshake.await.expect("the port speaks HTTP/2");
     tokio::spawn(connection);
     let request = Request::post(format!("http://{authority}{path}"))
         .header("content-type", "application/grpc")
@@ -30,10 +30,11 @@ async fn call(address: std::net::SocketAddr, authority: &str, path: &str) -> Hea
     let answer = timeout(SOON, sender.send_request(request))
         .await
         .expect("in time")
-        .expect("it is answered");
+        .expect("the call is answered");
     assert_eq!(answer.status(), StatusCode::OK);
     let (head, body) = answer.into_parts();
-    let trailers = body.collect().await.expect("it ends").trailers().cloned().unwrap_or_default();
+    let trailers =
+        body.collect().await.expect("the answer ends").trailers().cloned().unwrap_or_default();
     head.headers.into_iter().chain(trailers).filter_map(|(k, v)| Some((k?, v))).collect()
 }
 
@@ -50,7 +51,7 @@ async fn coordinator_on_loopback_refuses_a_foreign_authority_also_with_the_token
             assert_eq!(answer["grpc-status"], "7", "{name} {path}: {answer:?}");
         }
         let health = call(address, name, "/grpc.health.v1.Health/Check").await;
-        assert_eq!(health["grpc-status"], "0", "balancers come by any name");
+        assert_eq!(health["grpc-status"], "0", "health checks are allowed under any name");
     }
     for name in ["localhost:1", &address.to_string()] {
         let answer = call(address, name, agents).await;
@@ -59,7 +60,7 @@ async fn coordinator_on_loopback_refuses_a_foreign_authority_also_with_the_token
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn coordinator_answers_to_the_hosts_that_are_configured() {
+async fn coordinator_answers_under_configured_hosts_only() {
     let up = start_with(|config| {
         config.mesh.token = Some(Secret::new(TOKEN).unwrap());
         config.coordinator.hosts = vec!["coordinator.agents.svc".to_owned()];
@@ -73,7 +74,7 @@ async fn coordinator_answers_to_the_hosts_that_are_configured() {
 }
 
 #[tokio::test]
-async fn admin_port_on_loopback_tells_no_foreign_page_its_metrics() {
+async fn admin_port_on_loopback_refuses_metrics_for_a_foreign_host() {
     let metrics = Metrics::default();
     let probes = Probes::default();
     let admin = Admin::bind(([127, 0, 0, 1], 0).into(), metrics, probes).await.unwrap();
@@ -89,6 +90,10 @@ async fn admin_port_on_loopback_tells_no_foreign_page_its_metrics() {
         answer.expect("in time").unwrap().status()
     };
     assert_eq!(ask("evil.example", "/metrics").await, StatusCode::FORBIDDEN);
-    assert_eq!(ask("evil.example", "/livez").await, StatusCode::OK, "probes come by any name");
+    assert_eq!(
+        ask("evil.example", "/livez").await,
+        StatusCode::OK,
+        "probes are allowed under any name"
+    );
     assert_eq!(ask("localhost:9090", "/metrics").await, StatusCode::OK);
 }
