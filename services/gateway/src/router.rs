@@ -141,7 +141,8 @@ fn set_status(span: &mut Span, route: &Route<'_>, status: StatusCode) {
     }
 }
 
-/// The method for spans and metrics: an unknown method is `other`, so that clients cannot add series.
+/// The method for spans and metrics: an unknown method is `other`, so that clients cannot add
+/// series.
 fn verb(method: &Method) -> &str {
     match method.as_str() {
         known @ ("GET" | "HEAD" | "POST" | "DELETE") => known,

@@ -36,8 +36,8 @@ use crate::{
 /// their final events reach the clients.
 const FINAL_EVENTS_TIME: Duration = Duration::from_secs(1);
 
-/// A gateway whose port is bound and which does not serve yet. Made by [`Config::bind`], consumed by
-/// [`Service::run`].
+/// A gateway whose port is bound and which does not serve yet. Made by [`Config::bind`], consumed
+/// by [`Service::run`].
 pub struct Service {
     listener: Listener,
     pool: Pool,

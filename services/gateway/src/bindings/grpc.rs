@@ -1,5 +1,5 @@
-//! The gRPC binding, on the same port as HTTP: the A2A service and the health service for balancers.
-//! Messages become operations, failures become statuses.
+//! The gRPC binding, on the same port as HTTP: the A2A service and the health service for
+//! balancers. Messages become operations, failures become statuses.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -55,7 +55,8 @@ pub(crate) fn router(pool: &Pool, drain: &Drain) -> Router {
     routes.prepare().into_axum_router().layer(GuardLayer)
 }
 
-/// Answers a call. Every request is one message, so it is read first, within the limits of any body.
+/// Answers a call. Every request is one message, so it is read first, within the limits of any
+/// body.
 pub(crate) async fn handle(
     context: &RequestContext,
     is_health: bool,

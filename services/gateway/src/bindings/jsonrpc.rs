@@ -1,5 +1,5 @@
-//! The JSON-RPC 2.0 binding: the request object and the operation of each method. Every rejection is a
-//! JSON-RPC error.
+//! The JSON-RPC 2.0 binding: the request object and the operation of each method. Every rejection
+//! is a JSON-RPC error.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! The REST binding, which A2A calls HTTP+JSON: a request is made of the path, the query and the body.
-//! The paths are in `http::route`, the responses in `http::response`.
+//! The REST binding, which A2A calls HTTP+JSON: a request is made of the path, the query and the
+//! body. The paths are in `http::route`, the responses in `http::response`.
 
 use std::{borrow::Cow, str};
 

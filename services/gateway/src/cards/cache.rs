@@ -1,5 +1,5 @@
-//! A cache of agent cards, so that anonymous requests do not reach a coordinator each. Requests for the
-//! same card share one call (single flight), which continues when its clients leave.
+//! A cache of agent cards, so that anonymous requests do not reach a coordinator each. Requests for
+//! the same card share one call (single flight), which continues when its clients leave.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! Canonical JSON (RFC 8785): equal values give equal bytes, so a signature over them can be verified
-//! by others. The tests are the examples of the RFC.
+//! Canonical JSON (RFC 8785): equal values give equal bytes, so a signature over them can be
+//! verified by others. The tests are the examples of the RFC.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! The content of an agent card: the card of the worker, completed with the interfaces, the security
-//! scheme and the signature of the gateway.
+//! The content of an agent card: the card of the worker, completed with the interfaces, the
+//! security scheme and the signature of the gateway.
 
 use std::time::SystemTime;
 
@@ -84,8 +84,9 @@ impl CardSettings {
         interfaces
     }
 
-    /// The card as JSON. Two gateways never make the same ECDSA signature, so a signed card is identified
-    /// by its unsigned content and the key: caches must not take a new signature for a new card.
+    /// The card as JSON. Two gateways never make the same ECDSA signature, so a signed card is
+    /// identified by its unsigned content and the key: caches must not take a new signature for a
+    /// new card.
     pub(crate) fn printed(&self, mut card: AgentCard) -> PrintedCard {
         let body = self.print(&card);
         let signatures = std::mem::take(&mut card.signatures);
@@ -97,8 +98,8 @@ impl CardSettings {
         PrintedCard { body, meaning: Some(meaning) }
     }
 
-    /// The bytes of a card. The fields of 0.3 are outside of the signature: a verifier of 1.0 does not
-    /// know them.
+    /// The bytes of a card. The fields of 0.3 are outside of the signature: a verifier of 1.0 does
+    /// not know them.
     fn print(&self, card: &AgentCard) -> Vec<u8> {
         let new = json::to_vec(card);
         if !self.v03 {
@@ -109,8 +110,8 @@ impl CardSettings {
     }
 }
 
-/// Fills the required fields that the worker left empty: clients rely on them, and verifiers disagree
-/// on whether an empty field is signed.
+/// Fills the required fields that the worker left empty: clients rely on them, and verifiers
+/// disagree on whether an empty field is signed.
 fn fill(card: &mut AgentCard) {
     let name = card.name.clone();
     or(&mut card.description, &name);

@@ -37,7 +37,7 @@ pub enum BadKey {
     Kind { path: PathBuf },
     #[error("gateway.card_key needs gateway.card_key_id, by which verifiers find the public key")]
     NoId,
-    #[error("gateway.card_key_id needs gateway.card_key: set it too")]
+    #[error("gateway.card_key_id needs a key: set gateway.card_key too")]
     NoKey,
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct Signer {
     key: Key,
     /// The protected header as it is sent and signed.
     protected: String,
-    /// By the digest of the card, oldest first. ECDSA signatures are random, and an unchanged card must
-    /// keep its bytes for caches.
+    /// By the digest of the card, oldest first. ECDSA signatures are random, and an unchanged card
+    /// must keep its bytes for caches.
     cache: Mutex<VecDeque<(Vec<u8>, Vec<AgentCardSignature>)>>,
 }
 
@@ -99,9 +99,9 @@ impl Signer {
     }
 }
 
-/// The payloads to sign. The specification keeps required fields that are empty; the official SDKs drop
-/// all empty fields. A verifier needs one matching signature, so a card for which the two differ gets
-/// both, first the one of the SDKs.
+/// The payloads to sign. The specification keeps required fields that are empty; the official SDKs
+/// drop all empty fields. A verifier needs one matching signature, so a card for which the two
+/// differ gets both, first the one of the SDKs.
 fn payloads(unsigned: &[u8]) -> Vec<Vec<u8>> {
     let card: Value = serde_json::from_slice(unsigned).expect("ProtoJSON is JSON");
     let specified = canonical_json::canonical(&card);

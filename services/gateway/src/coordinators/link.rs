@@ -1,6 +1,6 @@
-//! The link to one coordinator: one long-lived stream that multiplexes many calls, with numbered calls,
-//! credit-based flow control for streams, and reconnection with exponential backoff and jitter. HTTP
-//! and other coordinators are not known here.
+//! The link to one coordinator: one long-lived stream that multiplexes many calls, with numbered
+//! calls, credit-based flow control for streams, and reconnection with exponential backoff and
+//! jitter. HTTP and other coordinators are not known here.
 
 mod ejection;
 mod fair_share;
@@ -77,14 +77,15 @@ pub(crate) struct Link {
 
 struct LinkInner {
     state: Mutex<State>,
-    /// Whether there is a connection. Written by the session only; cleared before `state` is locked.
+    /// Whether there is a connection. Written by the session only; cleared before `state` is
+    /// locked.
     is_up: AtomicBool,
     all_links: Arc<SharedLinkState>,
 }
 
-/// The state of a link, under the lock of [`LinkInner`], which is never held across an await. Callers
-/// register and cancel calls; the session delivers replies and fails calls. It lives as long as the
-/// member of the pool.
+/// The state of a link, under the lock of [`LinkInner`], which is never held across an await.
+/// Callers register and cancel calls; the session delivers replies and fails calls. It lives as
+/// long as the member of the pool.
 #[derive(Default)]
 struct State {
     /// The gateway leaves: no new calls.
@@ -356,8 +357,8 @@ impl LinkInner {
             Some(Waiter::Abandoned(_)) | None => false,
         };
         if refused {
-            // Either the client is just leaving, or the coordinator ignored the credit or sent a frame
-            // to a call with one answer. Only this call ends.
+            // Either the client is just leaving, or the coordinator ignored the credit or sent a
+            // frame to a call with one answer. Only this call ends.
             let (waiter, writer) = state.cancel(id);
             drop(state);
             wake(writer);
@@ -365,8 +366,8 @@ impl LinkInner {
         }
     }
 
-    /// Ends streams with waiting frames that their clients have not read for too long. Calls that were
-    /// cancelled long ago are removed: an older coordinator does not acknowledge all of them.
+    /// Ends streams with waiting frames that their clients have not read for too long. Calls that
+    /// were cancelled long ago are removed: an older coordinator does not acknowledge all of them.
     fn end_stalled_streams(&self, now: Instant) {
         let mut state = self.lock();
         let is_expired = |open: &PendingCall| match open.waiter {
@@ -425,8 +426,8 @@ impl LinkInner {
 }
 
 impl State {
-    /// Cancels a call. It stays in flight until the coordinator acknowledges it. Returns its waiter and
-    /// the waker of the sender.
+    /// Cancels a call. It stays in flight until the coordinator acknowledges it. Returns its waiter
+    /// and the waker of the sender.
     fn cancel(&mut self, id: u64) -> (Option<Waiter>, Option<Waker>) {
         let Some(open) = self.pending.get_mut(&id) else { return (None, None) };
         match mem::replace(&mut open.waiter, Waiter::Abandoned(Instant::now())) {
@@ -438,8 +439,8 @@ impl State {
         }
     }
 
-    /// Queues a message, and returns the waker to call after the lock is released. Only new calls have
-    /// a limit: other messages are few per call.
+    /// Queues a message, and returns the waker to call after the lock is released. Only new calls
+    /// have a limit: other messages are few per call.
     #[must_use]
     fn enqueue(&mut self, call: Call) -> Option<Waker> {
         self.outbox.push_back(call);

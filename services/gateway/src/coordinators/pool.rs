@@ -1,6 +1,6 @@
-//! The pool of links to the coordinators. It balances calls (power of two choices by calls in flight,
-//! with outlier ejection of at most half the members) and repeats those that are safe to repeat when a
-//! coordinator breaks or leaves. HTTP is not known here.
+//! The pool of links to the coordinators. It balances calls (power of two choices by calls in
+//! flight, with outlier ejection of at most half the members) and repeats those that are safe to
+//! repeat when a coordinator breaks or leaves. HTTP is not known here.
 
 mod frame_stream;
 mod resume_backoff;
@@ -43,8 +43,8 @@ const REMOVAL_POLL: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Inner>);
 
-/// The state of the pool. `members` changes in `Pool::update_members` only, and its lock is never held
-/// across an await; everything else is atomic or immutable. It lives as long as the service.
+/// The state of the pool. `members` changes in `Pool::update_members` only, and its lock is never
+/// held across an await; everything else is atomic or immutable. It lives as long as the service.
 struct Inner {
     /// The addresses of the coordinators, resolved again and again.
     addresses: Members,
@@ -72,7 +72,8 @@ struct Member {
     _running: Option<AbortOnDropHandle<()>>,
 }
 
-/// Closes all links when [`Pool::run`] ends or is dropped; other clones of the pool may live longer.
+/// Closes all links when [`Pool::run`] ends or is dropped; other clones of the pool may live
+/// longer.
 struct CloseOnDrop<'a>(&'a Pool);
 
 impl Drop for CloseOnDrop<'_> {
@@ -159,8 +160,8 @@ impl Pool {
         counts
     }
 
-    /// A call with one answer, with the retries that are safe. Dropping the future cancels the call at
-    /// the coordinator.
+    /// A call with one answer, with the retries that are safe. Dropping the future cancels the call
+    /// at the coordinator.
     pub(crate) async fn call(&self, caller: Caller, body: call::Body) -> Result<Answer, Failure> {
         let retry_safety = RetrySafety::of(&caller, &body);
         let undone_when_moved = is_undone_when_moved(&body);
@@ -300,8 +301,8 @@ impl Pool {
         self.members().iter().any(|member| is_other(&member.link))
     }
 
-    /// Power of two choices: the less busy of two random links that are up. `but` only if there is no
-    /// other.
+    /// Power of two choices: the less busy of two random links that are up. `but` only if there is
+    /// no other.
     fn choose(&self, but: Option<&Link>) -> Option<Link> {
         let now = Instant::now();
         let members = self.members();

@@ -1,6 +1,6 @@
-//! Authentication by bearer token, and the scopes of principals. Only digests of tokens are kept, so
-//! neither the configuration nor a memory dump reveals a token. The coordinator decides which tasks a
-//! principal may see.
+//! Authentication by bearer token, and the scopes of principals. Only digests of tokens are kept,
+//! so neither the configuration nor a memory dump reveals a token. The coordinator decides which
+//! tasks a principal may see.
 
 use std::{collections::HashSet, sync::Arc};
 

@@ -72,8 +72,8 @@ async fn in_time(
     }
 }
 
-/// Reads the rest of a body that the answer did not need, within limits. `false`: some of it is left,
-/// so the connection cannot be used again.
+/// Reads the rest of a body that the answer did not need, within limits. `false`: some of it is
+/// left, so the connection cannot be used again.
 pub(crate) async fn finish(head: &Parts, body: &mut Body) -> bool {
     // HTTP/2 resets the one stream and keeps the connection.
     if body.is_end_stream() || head.version >= Version::HTTP_2 {
@@ -87,8 +87,8 @@ fn declared(head: &Parts) -> u64 {
     length().unwrap_or(0)
 }
 
-/// `None`: it is too large. A body in one piece is taken as it is. A body that has to be waited for is
-/// charged to the memory budget of its client, with the size of the waiting request.
+/// `None`: it is too large. A body in one piece is taken as it is. A body that has to be waited for
+/// is charged to the memory budget of its client, with the size of the waiting request.
 async fn collect(body: &mut Body, most: usize) -> Result<Option<Bytes>, Rejection> {
     let mut reserved = None;
     let first = match next(body).now_or_never() {

@@ -1,5 +1,5 @@
-//! Conditional requests (RFC 9110, section 13): answers with `ETag` and `Last-Modified`, and 304 for a
-//! client that has the current one.
+//! Conditional requests (RFC 9110, section 13): answers with `ETag` and `Last-Modified`, and 304
+//! for a client that has the current one.
 
 use std::time::SystemTime;
 

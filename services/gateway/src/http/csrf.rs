@@ -1,6 +1,6 @@
-//! CSRF and DNS rebinding checks of a gateway. A browser sends a "simple" request of any page without
-//! a preflight, and names the page in `Origin`; other requests need a preflight, which this gateway
-//! never grants.
+//! CSRF and DNS rebinding checks of a gateway. A browser sends a "simple" request of any page
+//! without a preflight, and names the page in `Origin`; other requests need a preflight, which this
+//! gateway never grants.
 
 use faultline_proto::{Failure, reason};
 use http::{
@@ -34,8 +34,8 @@ impl Gateway {
         checked.map_err(|failure| Rejection::new(StatusCode::FORBIDDEN, failure))?;
         if !requires_token && is_simple(head, route) {
             return Err(body::wrong_type(
-                "send Content-Type: application/json, also without a body: a request that changes a \
-                 task must not be one that a browser sends for any web page",
+                "send Content-Type: application/json, also without a body: a request that changes \
+                 a task must not be one that a browser sends for any web page",
             ));
         }
         Ok(())
@@ -65,8 +65,8 @@ fn is_same(page: &str, head: &Parts) -> bool {
     host.is_some_and(|host| host.eq_ignore_ascii_case(page))
 }
 
-/// Whether a browser sends this request for any page without a preflight although it changes a task.
-/// Only a cancel has no body whose type could be checked; DELETE is never simple.
+/// Whether a browser sends this request for any page without a preflight although it changes a
+/// task. Only a cancel has no body whose type could be checked; DELETE is never simple.
 fn is_simple(head: &Parts, route: &Route<'_>) -> bool {
     let Route::Rest(rest) = route else { return false };
     head.method == Method::POST

@@ -1,5 +1,5 @@
-//! Writes a failure as a JSON-RPC error, as the `error` object of REST, or as a gRPC status, and logs
-//! it once. Numbers and statuses come from the table of reasons.
+//! Writes a failure as a JSON-RPC error, as the `error` object of REST, or as a gRPC status, and
+//! logs it once. Numbers and statuses come from the table of reasons.
 
 use std::{collections::BTreeMap, io::Write, sync::Arc};
 
@@ -137,8 +137,8 @@ impl Reporter {
         failure
     }
 
-    /// Adds origin and trace to a failure of the gateway itself, logs and counts it, and sets the code
-    /// of the configured error table.
+    /// Adds origin and trace to a failure of the gateway itself, logs and counts it, and sets the
+    /// code of the configured error table.
     fn complete(&self, mut failure: Failure) -> Failure {
         if failure.trace_id.is_empty() {
             failure = failure.with_trace(self.trace.trace_id(), self.trace.span_id());

@@ -1,4 +1,5 @@
-//! HTTP metrics: a histogram of all requests by route, operation and result, and counters of failures.
+//! HTTP metrics: a histogram of all requests by route, operation and result, and counters of
+//! failures.
 
 use std::{
     sync::{Arc, OnceLock},

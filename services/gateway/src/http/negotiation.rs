@@ -1,5 +1,5 @@
-//! Version negotiation: `A2A-Version` as a header, as gRPC metadata or as a query parameter. A request
-//! without it is A2A 0.3.
+//! Version negotiation: `A2A-Version` as a header, as gRPC metadata or as a query parameter. A
+//! request without it is A2A 0.3.
 
 use std::borrow::Cow;
 

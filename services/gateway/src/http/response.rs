@@ -1,5 +1,5 @@
-//! The response format of JSON-RPC and REST: the envelope around an answer and the version of A2A it
-//! is written in. Requests of 0.3 are translated to 1.0 here, and answers back.
+//! The response format of JSON-RPC and REST: the envelope around an answer and the version of A2A
+//! it is written in. Requests of 0.3 are translated to 1.0 here, and answers back.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -189,8 +189,8 @@ impl EventFormat for ResponseFormat {
         out.extend_from_slice(b"\n\n");
     }
 
-    /// The last event of a stream that failed: a JSON-RPC error, or without JSON-RPC an event of the
-    /// type `error`.
+    /// The last event of a stream that failed: a JSON-RPC error, or without JSON-RPC an event of
+    /// the type `error`.
     fn write_failure(&self, failure: Failure, report: &Reporter, out: &mut Vec<u8>) {
         let event: &[u8] = match self.envelope {
             Envelope::JsonRpc(_) => b"data: ",
@@ -245,8 +245,8 @@ fn write(answer: &reply::Body, out: &mut Vec<u8>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Appends a list of tasks with `artifacts` in each task. An empty list of artifacts is written too:
-/// protobuf cannot tell it from an absent one, but JSON can.
+/// Appends a list of tasks with `artifacts` in each task. An empty list of artifacts is written
+/// too: protobuf cannot tell it from an absent one, but JSON can.
 fn write_with_artifacts(list: &ListTasksResponse, out: &mut Vec<u8>) {
     const EMPTY: &[u8] = br#"{"tasks":[]"#;
     let around = ListTasksResponse {

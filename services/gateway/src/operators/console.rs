@@ -1,5 +1,5 @@
-//! Serves the console: static files inside of this binary, so that it needs no build, no other host and
-//! no network. Its data comes from `/mesh`. A content security policy excludes foreign scripts.
+//! Serves the console: static files inside of this binary, so that it needs no build, no other host
+//! and no network. Its data comes from `/mesh`. A content security policy excludes foreign scripts.
 
 use std::sync::LazyLock;
 

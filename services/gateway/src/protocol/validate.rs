@@ -234,8 +234,8 @@ fn too_deep() -> String {
     format!("nested deeper than {} levels", limits::DATA_DEPTH_MAX)
 }
 
-/// A push configuration: the fields that A2A requires. The coordinator checks the URL (SSRF) and the
-/// sizes.
+/// A push configuration: the fields that A2A requires. The coordinator checks the URL (SSRF) and
+/// the sizes.
 fn push(at: &str, config: &TaskPushNotificationConfig, wrong: &mut Violations) {
     wrong.required(&format!("{at}url"), &config.url);
     if let Some(authentication) = &config.authentication {
@@ -314,8 +314,8 @@ pub(crate) fn decode_failure(error: &json::Error) -> Failure {
     }
 }
 
-/// The field of a path. Below `data` and `metadata` any JSON is legal except deep nesting, which is a
-/// violation of the whole field.
+/// The field of a path. Below `data` and `metadata` any JSON is legal except deep nesting, which is
+/// a violation of the whole field.
 fn named(path: &str) -> &str {
     let mut end = 0;
     for step in path.split('.') {

@@ -1,4 +1,5 @@
-//! Who calls, with what in their headers, and what the coordinator is told of it.
+//! Authentication, scopes, idempotency keys and extensions: the headers of callers, and the caller
+//! record that the coordinator gets.
 
 use faultline_chassis::client::Channel;
 use faultline_gateway::{Auth, Config, Scope, Token};
@@ -21,7 +22,7 @@ const OTHER: &str = "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2
 const ACME: (&str, &str) = ("authorization", "Bearer secret");
 const OPS: (&str, &str) = ("authorization", "Bearer other");
 
-/// `acme` may read what it does with `echo`; `ops` may do everything.
+/// `acme` has the scope `read` for `echo`; `ops` has all scopes.
 fn known(config: &mut Config) {
     let token = |sha256: &str, principal: &str, agents: &[&str], scopes: &[Scope]| Token {
         sha256: sha256.to_owned(),
@@ -65,7 +66,7 @@ async fn unauthenticated_request_is_rejected_before_its_body_is_read() {
     }
 }
 
-/// A client that is refused, finds a token and comes back, comes back on the same connection.
+/// A client that is rejected can send its next request on the same connection.
 #[tokio::test]
 async fn rejection_keeps_the_connection() {
     let mesh = Mesh::start_with(known).await;
@@ -86,7 +87,7 @@ async fn rejection_keeps_the_connection() {
         }
     }
     let endless = client.send("POST", "/", &[("expect", "100-continue")], "x").await;
-    assert_eq!(endless.headers()["connection"], "close", "nobody waits for what was not sent");
+    assert_eq!(endless.headers()["connection"], "close", "the unsent body is not awaited");
 }
 
 #[tokio::test]
@@ -204,7 +205,10 @@ async fn declared_extensions_reach_the_agent_and_active_ones_come_back() {
     let old = [("x-a2a-extensions", "https://known.example/a")];
     let old = client.send("POST", "/message:send", &old, message("x").to_string()).await;
     assert_eq!(old.headers()["x-a2a-extensions"], "https://known.example/a");
-    assert!(!old.headers().contains_key("a2a-extensions"), "one name, the one it knows");
+    assert!(
+        !old.headers().contains_key("a2a-extensions"),
+        "only the header of the request is used"
+    );
     let many: Vec<_> = (0..65).map(|n| format!("urn:{n}")).collect();
     let (refused, _) = send(&mesh, &[("a2a-extensions", &many.join(","))], message("x")).await;
     assert_eq!(refused.fields(), ["A2A-Extensions"]);

@@ -1,4 +1,4 @@
-//! Cards, the operators' view and health.
+//! Agent cards, their caching and signatures; the operators' view and health.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -92,7 +92,7 @@ async fn disabled_binding_is_on_no_card_and_answers_with_advice() {
     assert_eq!(card["supportedInterfaces"], json!([interface(&url, "HTTP+JSON", "1.0")]));
     let refused = client.rpc("GetTask", json!({"id": "t-7"})).await;
     assert_eq!((refused.status, refused.code()), (StatusCode::NOT_FOUND, -32601));
-    assert!(refused.message().contains("card"), "it says where to look: {refused:?}");
+    assert!(refused.message().contains("card"), "the text points to the card: {refused:?}");
     let served = client.ask("GET", "/tasks/t-7", &[], "").await;
     assert_eq!(served.status, StatusCode::OK);
 }
@@ -124,8 +124,8 @@ async fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> (u16,
     (response.status().as_u16(), response.headers().clone())
 }
 
-/// Waits until the cached card has expired and the coordinator was asked again.
-async fn until_asked_again(mesh: &Mesh, client: &mut Client) {
+/// Waits until the cached card has expired and the gateway has called the coordinator again.
+async fn until_refetched(mesh: &Mesh, client: &mut Client) {
     let before = mesh.fake.calls().len();
     let asking = async {
         while mesh.fake.calls().len() == before {
@@ -133,7 +133,7 @@ async fn until_asked_again(mesh: &Mesh, client: &mut Client) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    soon("the card is asked for again", asking).await;
+    soon("a new fetch of the card", asking).await;
 }
 
 fn changed_at(seconds: u64) -> Agent {
@@ -145,7 +145,7 @@ fn changed_at(seconds: u64) -> Agent {
 async fn current_card_is_answered_with_304() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
-    // Later than the start of the gateway, which dates all older cards.
+    // Later than the start of the gateway, which is the earliest date of a card.
     mesh.fake.offer(vec![changed_at(4_000_000_000)]);
     let (status, first) = get(&mut client, CARD, &[]).await;
     assert_eq!((status, &first["cache-control"]), (200, &"public, max-age=60".parse().unwrap()));
@@ -163,7 +163,7 @@ async fn current_card_is_answered_with_304() {
     let mut other = changed_at(4_000_000_001);
     other.card.as_mut().unwrap().description = "another".to_owned();
     mesh.fake.offer(vec![other]);
-    until_asked_again(&mesh, &mut client).await;
+    until_refetched(&mesh, &mut client).await;
     for condition in [("if-none-match", tag), ("if-modified-since", date)] {
         let (status, headers) = get(&mut client, CARD, &[condition]).await;
         assert_eq!(status, 200, "{condition:?}");
@@ -176,13 +176,13 @@ async fn card_is_never_older_than_its_gateway() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     mesh.fake.offer(vec![changed_at(1_000_000_000)]);
-    // What the gateway adds may be new although the worker's card is not.
+    // The part of the gateway may be newer than the card of the worker.
     let known = [("if-modified-since", "Sun, 09 Sep 2001 01:46:40 GMT")];
     assert_eq!(get(&mut client, CARD, &known).await.0, 200);
     mesh.fake.offer(vec![agent("echo", true)]);
-    until_asked_again(&mesh, &mut client).await;
+    until_refetched(&mesh, &mut client).await;
     let (_, headers) = get(&mut client, CARD, &known).await;
-    assert!(!headers.contains_key("last-modified"), "nobody knows when it changed");
+    assert!(!headers.contains_key("last-modified"), "the time of the change is unknown");
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn public_card_names_the_bearer_scheme_and_needs_no_token() {
     assert_eq!(card["securityRequirements"], required);
 }
 
-/// A key as a file, and its public half.
+/// A key file, and its public half.
 fn key() -> (NamedTempFile, Vec<u8>) {
     let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
     let random = SystemRandom::new();
@@ -239,11 +239,15 @@ async fn signed_card_verifies_and_keeps_its_bytes() {
     assert_eq!(first.headers["etag"], again.headers["etag"]);
     let mut card = first.body;
     let signatures = card.as_object_mut().unwrap().remove("signatures").unwrap();
-    assert_eq!(signatures.as_array().unwrap().len(), 1, "nothing is empty, so one fits all");
+    assert_eq!(
+        signatures.as_array().unwrap().len(),
+        1,
+        "no field is empty, so both forms are the same"
+    );
     let protected = signatures[0]["protected"].as_str().unwrap();
     let header = BASE64URL.decode(protected).unwrap();
     assert_eq!(header, br#"{"alg":"ES256","kid":"k-1","typ":"JOSE"}"#);
-    // Sorted and dense, which is canonical for a card of plain ASCII.
+    // Sorted without whitespace: canonical for a card of plain ASCII.
     let input = format!("{protected}.{}", BASE64URL.encode(card.to_string()));
     let signature = BASE64URL.decode(signatures[0]["signature"].as_str().unwrap()).unwrap();
     let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public);
@@ -267,17 +271,17 @@ async fn replicas_give_a_signed_card_the_same_tag() {
     let twin = card(&other).await;
     let new = card(&new).await;
     let signature = |card: &Answer| card.body["signatures"][0]["signature"].clone();
-    assert_ne!(signature(&one), signature(&twin), "no two signatures are alike");
+    assert_ne!(signature(&one), signature(&twin), "ECDSA signatures differ");
     assert_eq!(one.headers["etag"], twin.headers["etag"]);
     let tag = one.headers["etag"].to_str().unwrap();
     assert!(tag.starts_with("W/\""), "the bytes are not: {tag}");
-    assert_ne!(one.headers["etag"], new.headers["etag"], "another key, another card");
+    assert_ne!(one.headers["etag"], new.headers["etag"], "another key gives another tag");
     let known = [("if-none-match", tag)];
     assert_eq!(get(&mut other.client().await, CARD, &known).await.0, 304);
     let mut changed = agent("echo", true);
     changed.card.as_mut().unwrap().description = "another".to_owned();
     other.fake.offer(vec![changed]);
-    until_asked_again(&other, &mut other.client().await).await;
+    until_refetched(&other, &mut other.client().await).await;
     assert_eq!(get(&mut other.client().await, CARD, &known).await.0, 200);
 }
 
@@ -298,7 +302,11 @@ async fn extended_card_is_complete_and_private() {
     assert_eq!(card.headers["vary"], "authorization");
     let tag = ("if-none-match", card.headers["etag"].to_str().unwrap());
     assert_eq!(get(&mut client, path, &[version, BEARER, tag]).await.0, 304);
-    assert_eq!(get(&mut client, path, &[version, tag]).await.0, 401, "only with credentials");
+    assert_eq!(
+        get(&mut client, path, &[version, tag]).await.0,
+        401,
+        "a tag does not replace a token"
+    );
 }
 
 #[tokio::test]
@@ -382,7 +390,7 @@ async fn health_follows_the_link() {
     assert_eq!((health.status, health.body), (StatusCode::OK, json!({"status": "ok"})));
 }
 
-/// Anonymous clients read cards as often as they like; the coordinator is asked once a second.
+/// Any number of anonymous requests for a card causes one call per second.
 #[tokio::test]
 async fn cards_are_cached_and_requests_for_the_same_one_share_a_call() {
     let mesh = Mesh::start().await;
@@ -397,7 +405,7 @@ async fn cards_are_cached_and_requests_for_the_same_one_share_a_call() {
     let asked = mesh.fake.calls().len();
     let most = 1 + start.elapsed().as_secs() as usize;
     assert!((1..=most).contains(&asked), "{asked} calls for 400 requests");
-    // A name that no agent can have is not asked for at all.
+    // An invalid name causes no call.
     let missing = format!("/agents/{}/.well-known/agent-card.json", "X".repeat(300));
     assert_eq!(get(&mut mesh.client().await, &missing, &[]).await.0, 404);
     assert_eq!(mesh.fake.calls().len(), asked);
@@ -415,7 +423,7 @@ async fn card_of_a_new_agent_is_found_soon() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    soon("the card is found", found).await;
+    soon("the card of the new agent", found).await;
 }
 
 #[tokio::test]
@@ -440,7 +448,7 @@ async fn cards_are_not_signed_for_any_requested_host() {
     bind("0.0.0.0:0", Some("https://mesh.example"), true).await.unwrap();
     bind("0.0.0.0:0", None, false).await.unwrap();
     bind("127.0.0.1:0", None, true).await.unwrap();
-    // The card of one address names that address, whatever the Host. This one is of no machine.
+    // A card on one address names that address for every Host. No machine has this address.
     let refused = bind("192.0.2.1:0", None, true).await.unwrap_err();
     assert!(matches!(refused, Error::Listen(_)), "{refused}");
 }

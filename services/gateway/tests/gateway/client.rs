@@ -1,4 +1,4 @@
-//! A client that says exactly what it is told to, and reads what comes back.
+//! An HTTP client that sends exactly the given requests, and parses answers and events.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use tokio::{net::TcpStream, task::JoinHandle};
 
 use crate::soon;
 
-/// One connection. Dropped, it is cut.
+/// One connection, closed on drop.
 pub(crate) struct Client {
     sender: SendRequest<Full<Bytes>>,
     connection: JoinHandle<()>,
@@ -40,7 +40,7 @@ impl Answer {
         self.body["error"]["message"].as_str().unwrap_or_else(|| panic!("no error: {self:?}"))
     }
 
-    /// The details, where JSON-RPC and where REST has them.
+    /// The details of an error of JSON-RPC or REST.
     pub(crate) fn details(&self) -> &Value {
         let error = &self.body["error"];
         if error["data"].is_array() { &error["data"] } else { &error["details"] }
@@ -85,11 +85,11 @@ impl Client {
         body: impl Into<Bytes>,
     ) -> http::Response<Incoming> {
         let mut request = Request::builder().method(method).uri(path);
-        // Said unless a test says something else of it.
-        let said =
+        // Default headers, unless the test sets them.
+        let defaults =
             [("host", "localhost"), ("a2a-version", "1.0"), ("content-type", "application/json")];
-        for (name, value) in said {
-            if !headers.iter().any(|(said, _)| *said == name) {
+        for (name, value) in defaults {
+            if !headers.iter().any(|(known, _)| *known == name) {
                 request = request.header(name, value);
             }
         }
@@ -101,7 +101,7 @@ impl Client {
         soon("an answer", self.sender.send_request(request)).await.unwrap()
     }
 
-    /// A whole exchange; every answer has to be JSON.
+    /// Sends a request and reads the answer, which must be JSON.
     pub(crate) async fn ask(
         &mut self,
         method: &str,
@@ -150,7 +150,7 @@ pub(crate) fn request(method: &str, params: Value) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
 }
 
-/// A message whose text tells the fake coordinator what to do.
+/// A message whose text is a command to the fake coordinator.
 pub(crate) fn message(text: &str) -> Value {
     let part = json!({"text": text});
     json!({"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [part]}})
@@ -167,7 +167,7 @@ pub(crate) enum Event {
         id: Option<u64>,
         data: Value,
     },
-    /// One that says that it is an error.
+    /// An event of the type `error`.
     Failure {
         data: Value,
     },
@@ -184,11 +184,11 @@ impl Events {
         Events { body, unread: String::new() }
     }
 
-    /// The next event or comment; none at an orderly end.
+    /// The next event or comment; `None` at a regular end.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         while !self.unread.contains("\n\n") {
             let frame = match self.body.frame().await {
-                Some(frame) => frame.expect("the stream was cut"),
+                Some(frame) => frame.expect("the stream ended irregularly"),
                 None => {
                     assert_eq!(self.unread, "", "half an event at the end");
                     return None;
@@ -227,7 +227,7 @@ impl Events {
         }
     }
 
-    /// The numbers of all events up to the end.
+    /// The ids of all events up to the end.
     pub(crate) async fn numbers(&mut self) -> Vec<u64> {
         let mut numbers = Vec::new();
         while let Some(event) = soon("the end", self.next()).await {

@@ -1,4 +1,4 @@
-//! The operators' pages as files: what is there, in what headers, and for whom.
+//! The console as files: content types, security headers, caching, and authorization.
 
 use faultline_gateway::{Auth, Config, Scope, Token};
 use faultline_proto::reason;
@@ -12,7 +12,7 @@ use crate::{Mesh, client::Client};
 const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 const OTHER: &str = "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa";
 
-/// As a browser asks.
+/// Sends a request and reads the answer as text.
 async fn fetch(
     client: &mut Client,
     method: &str,
@@ -24,7 +24,7 @@ async fn fetch(
     (head.status, head.headers, String::from_utf8(bytes.to_vec()).unwrap())
 }
 
-/// `acme` may read its own, `ops` may operate.
+/// `acme` has the scope `read`, `ops` has `operate`.
 fn known(config: &mut Config) {
     let token = |sha256: &str, principal: &str, scopes: &[Scope]| Token {
         sha256: sha256.to_owned(),
@@ -37,7 +37,7 @@ fn known(config: &mut Config) {
     };
 }
 
-/// Everything that the pages ask this gateway for, found as a browser finds it.
+/// All files of the console, found by following references as a browser does.
 async fn files(client: &mut Client) -> Vec<String> {
     let mut found = vec!["/console/".to_owned()];
     let mut read = 0;
@@ -112,7 +112,7 @@ async fn current_console_file_is_answered_with_304() {
     let mut client = mesh.client().await;
     for path in ["/console/", "/console/app.js", "/console/base.css", "/console/reasons.json"] {
         let (_, first, body) = fetch(&mut client, "GET", path, &[]).await;
-        // Kept, but never used without asking: a newer gateway has other files of the same names.
+        // Cached, but revalidated: a newer gateway has other files under the same names.
         assert_eq!(first["cache-control"], "no-cache", "{path}");
         let tag = first["etag"].to_str().unwrap();
         let (status, again, nothing) =
@@ -136,7 +136,7 @@ async fn current_console_file_is_answered_with_304() {
 async fn console_path_without_a_slash_redirects() {
     let mesh = Mesh::start().await;
     let (status, headers, _) = fetch(&mut mesh.client().await, "GET", "/console", &[]).await;
-    // Relative, so that it holds behind a proxy that puts all of this below a path.
+    // A relative redirect works behind a proxy that adds a path prefix.
     assert_eq!(
         (status, &headers["location"]),
         (StatusCode::PERMANENT_REDIRECT, &"console/".parse().unwrap())
@@ -229,9 +229,9 @@ async fn console_gets_the_table_of_reasons() {
     for (row, known) in rows.iter().zip(reason::TABLE) {
         assert_eq!((&row["name"], &row["domain"]), (&json!(known.name), &json!(known.domain)));
         assert_eq!((&row["title"], &row["help"]), (&json!(known.title), &json!(known.help)));
-        assert_eq!(row.get("actor"), None, "the advice says who acts");
+        assert_eq!(row.get("actor"), None, "the advice names the actor");
     }
-    // The pages show the party as the advice names it, and make up none.
+    // The party to act comes from the advice, not from this table.
     for page in ["chain.js", "failures.js", "reasons.js"] {
         let path = format!("/console/{page}");
         let (_, _, text) = fetch(&mut mesh.client().await, "GET", &path, &[]).await;

@@ -1,5 +1,4 @@
-//! Several coordinators: who is given which call, and what clients see when one of them breaks, is
-//! out of order, leaves or comes.
+//! A gateway with several coordinators: balancing, ejection, handover, and resuming of streams.
 
 use std::{
     collections::HashMap,
@@ -57,7 +56,7 @@ impl Pair {
         Client::connect(self.address).await
     }
 
-    /// The one that was given the last call of this kind, the call, and the other one.
+    /// The coordinator with the last call of this kind, the call, and the other coordinator.
     async fn holder(&self, is: impl Fn(&call::Body) -> bool) -> (&Fake, Call, &Fake) {
         let found = async {
             loop {
@@ -71,10 +70,10 @@ impl Pair {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        soon("such a call", found).await
+        soon("a call of this kind", found).await
     }
 
-    /// What the numbers say.
+    /// The value of a metric.
     async fn metric(&self, name: &str) -> f64 {
         let mut client = self.client().await;
         let response = client.send("GET", "/metrics", &[], "").await;
@@ -122,13 +121,13 @@ async fn interrupted_read_and_send_with_key_are_repeated_elsewhere_but_not_send_
     let reading = tokio::spawn(async move { reader.rpc("GetTask", json!({"id": "hang"})).await });
     let (holder, _, other) = pair.holder(|body| matches!(body, call::Body::Get(_))).await;
     holder.cut();
-    other.until("it again", |calls| !calls.is_empty()).await;
+    other.until("the repeated call", |calls| !calls.is_empty()).await;
     let again = other.calls().pop().unwrap();
     assert!(matches!(again.body, Some(call::Body::Get(_))), "{again:?}");
     other.say(again.id, reply::Body::Task(Box::default()));
     assert!(soon("an answer", reading).await.unwrap().body["result"].is_object());
 
-    // Both are up again, for sure.
+    // A new pair, of which both are up.
     let pair = Pair::start().await;
     let mut sender = pair.client().await;
     let key = [("idempotency-key", "k-1")];
@@ -137,7 +136,7 @@ async fn interrupted_read_and_send_with_key_are_repeated_elsewhere_but_not_send_
     let (holder, first, other) = pair.holder(is_send).await;
     holder.cut();
     let has_key = |c: &Call| c.caller.as_ref().is_some_and(|c| c.idempotency_key == "k-1");
-    other.until("it again", |calls| calls.iter().any(has_key)).await;
+    other.until("the repeated call", |calls| calls.iter().any(has_key)).await;
     let again = other.calls().pop().unwrap();
     assert_eq!((&again.caller, &again.body), (&first.caller, &first.body));
     other.say(again.id, reply::Body::Sent(Default::default()));
@@ -159,7 +158,7 @@ async fn stream_resumes_at_another_coordinator_without_loss_or_duplicates() {
     let mut events = client.events(&[], STREAM, message("open")).await;
     assert_eq!(events.next_data().await.0, Some(1));
     let (holder, call, other) = pair.holder(is_stream).await;
-    // More than credit at once: the next coordinator starts with a credit of its own.
+    // More frames than the credit: the next coordinator starts with a new credit.
     for seq in 2..=40 {
         holder.say(call.id, crate::fake::frame(seq));
     }
@@ -183,7 +182,7 @@ async fn stream_without_events_is_repeated_only_with_a_key() {
     let mut events = client.events(&[("idempotency-key", "k-2")], STREAM, message("hang")).await;
     let (holder, call, other) = pair.holder(is_stream).await;
     holder.cut();
-    other.until("it again", |calls| !calls.is_empty()).await;
+    other.until("the repeated call", |calls| !calls.is_empty()).await;
     let again = other.calls().pop().unwrap();
     assert_eq!(again.body, call.body);
     other.say(again.id, crate::fake::frame(1));
@@ -230,7 +229,7 @@ async fn watch_resumes_and_reports_missed_changes() {
     let (mut events, _client) = soon("the stream", opening).await.unwrap();
     let (_, first) = events.next_data().await;
     assert_eq!(first["missed"], true, "{first}");
-    other.until("it again", |calls| calls.iter().any(|c| c.body == call.body)).await;
+    other.until("the repeated call", |calls| calls.iter().any(|c| c.body == call.body)).await;
 }
 
 #[tokio::test]
@@ -242,12 +241,12 @@ async fn leaving_coordinator_gets_no_new_calls_and_finishes_its_own() {
     let (leaving, call, other) = pair.holder(is_stream).await;
     leaving.say(0, reply::Body::Moved(Moved::default()));
     let state = "faultline_links{state=\"leaving\"}";
-    let heard = async {
+    let waiting = async {
         while pair.metric(state).await < 1.0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    soon("it is heard", heard).await;
+    soon("the status leaving", waiting).await;
     let mut asker = pair.client().await;
     for _ in 0..20 {
         asker.rpc("SendMessage", message("x")).await;
@@ -255,7 +254,7 @@ async fn leaving_coordinator_gets_no_new_calls_and_finishes_its_own() {
     assert_eq!((leaving.calls().len(), other.calls().len()), (1, 20));
     leaving.say(call.id, crate::fake::frame(2));
     assert_eq!(events.next_data().await.0, Some(2));
-    // The stream is moved on at the end, and its reader hears nothing of it.
+    // The stream is handed over at the end, which its client does not notice.
     leaving.say(call.id, reply::Body::Moved(Moved::default()));
     assert_eq!(events.numbers().await, [3, 4, 5]);
 }
@@ -275,14 +274,14 @@ async fn blocking_send_is_answered_by_another_coordinator_after_handover() {
     assert_eq!(wait.caller, call.caller);
     let Some(call::Body::Wait(wanted)) = &wait.body else { panic!("{wait:?}") };
     assert_eq!((wanted.task_id.as_str(), wanted.history_length), ("hang", Some(3)));
-    // Also this one leaves, and the first is back.
+    // The second coordinator leaves too, and the first one is back.
     leaving.cut();
     leaving.until_connected().await;
     other.say(0, reply::Body::Moved(Moved::default()));
     other.say(wait.id, reply::Body::Moved(Moved { task_id: "hang".into() }));
     leaving.until("a wait", |calls| calls.iter().any(|c| c.body == wait.body)).await;
     let wait = leaving.calls().pop().unwrap();
-    // It breaks on the way: the task is known, and its end is asked for once more.
+    // Its link breaks: the task is known, so the wait is repeated.
     leaving.cut();
     leaving
         .until("another", |calls| calls.iter().filter(|c| c.body == wait.body).count() == 2)
@@ -301,7 +300,7 @@ async fn undone_call_of_a_leaving_coordinator_is_repeated_without_a_key() {
     let (leaving, call, other) = pair.holder(is_send).await;
     leaving.say(0, reply::Body::Moved(Moved::default()));
     leaving.say(call.id, reply::Body::Moved(Moved::default()));
-    other.until("it again", |calls| !calls.is_empty()).await;
+    other.until("the repeated call", |calls| !calls.is_empty()).await;
     let again = other.calls().pop().unwrap();
     assert_eq!((&again.caller, &again.body), (&call.caller, &call.body));
     other.say(again.id, reply::Body::Sent(Default::default()));
@@ -314,7 +313,7 @@ async fn undone_call_of_a_leaving_coordinator_is_repeated_without_a_key() {
     let (leaving, call, other) = pair.holder(is_stream).await;
     leaving.say(0, reply::Body::Moved(Moved::default()));
     leaving.say(call.id, reply::Body::Moved(Moved::default()));
-    other.until("it again", |calls| !calls.is_empty()).await;
+    other.until("the repeated call", |calls| !calls.is_empty()).await;
     let again = other.calls().pop().unwrap();
     assert_eq!((&again.caller, &again.body), (&call.caller, &call.body));
     other.say(again.id, crate::fake::frame(1));
@@ -331,12 +330,12 @@ async fn outcome_is_unknown_if_the_repeated_call_breaks_or_an_answer_moved() {
         let (leaving, call, other) = pair.holder(|_| true).await;
         leaving.say(0, reply::Body::Moved(Moved::default()));
         leaving.say(call.id, reply::Body::Moved(Moved::default()));
-        other.until("it again", |calls| !calls.is_empty()).await;
+        other.until("the repeated call", |calls| !calls.is_empty()).await;
         other.cut();
         assert_eq!(soon("an answer", sending).await.unwrap().reason(), "OUTCOME_UNKNOWN");
         assert_eq!((leaving.calls().len(), other.calls().len()), (1, 1), "{method}");
 
-        // Its coordinator may have stored it, and have left before it could say so.
+        // The coordinator may have stored the answer before it left.
         let pair = Pair::start().await;
         let mut client = pair.client().await;
         let mut answer = message("hang");
@@ -390,12 +389,12 @@ async fn coordinator_without_a_store_is_ejected_for_a_while() {
         sick.say(4711, refused());
     }
     let state = "faultline_links{state=\"ejected\"}";
-    let heard = async {
+    let waiting = async {
         while pair.metric(state).await < 1.0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    soon("it is ejected", heard).await;
+    soon("the ejection", waiting).await;
     let before = sick.calls().len();
     for _ in 0..20 {
         client.rpc("SendMessage", message("x")).await;
@@ -403,11 +402,11 @@ async fn coordinator_without_a_store_is_ejected_for_a_while() {
     assert_eq!(sick.calls().len(), before);
 }
 
-/// Names that lead where the test says.
-fn names(led: &Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>) -> Resolver {
-    let led = Arc::clone(led);
+/// A resolver that the test controls.
+fn resolver(addresses: &Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>) -> Resolver {
+    let addresses = Arc::clone(addresses);
     Resolver::new(move |name, _| {
-        let found = led.lock().unwrap().get(name).cloned();
+        let found = addresses.lock().unwrap().get(name).cloned();
         async move { found.ok_or_else(|| io::ErrorKind::NotFound.into()) }
     })
 }
@@ -415,14 +414,14 @@ fn names(led: &Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>) -> Resolver {
 #[tokio::test]
 async fn coordinators_behind_a_name_are_added_and_removed() {
     let [one, other] = [Fake::start().await, Fake::start().await];
-    let led = HashMap::from([("hub.mesh".to_owned(), vec![one.address()])]);
-    let led = Arc::new(Mutex::new(led));
+    let addresses = HashMap::from([("hub.mesh".to_owned(), vec![one.address()])]);
+    let addresses = Arc::new(Mutex::new(addresses));
     let mut config = Config {
         listen: ([127, 0, 0, 1], 0).into(),
         coordinator: "http://hub.mesh:1".to_owned(),
         ..Config::default()
     };
-    config.mesh.resolver = Some(names(&led));
+    config.mesh.resolver = Some(resolver(&addresses));
     let service = config.bind().await.unwrap();
     let address = service.addr();
     tokio::spawn(service.run(Drain::new()));
@@ -432,9 +431,9 @@ async fn coordinators_behind_a_name_are_added_and_removed() {
     let mut events = watcher.events(&[], STREAM, message("open")).await;
     assert_eq!(events.next_data().await.0, Some(1));
 
-    led.lock().unwrap().insert("hub.mesh".to_owned(), vec![other.address()]);
+    addresses.lock().unwrap().insert("hub.mesh".to_owned(), vec![other.address()]);
     other.until_connected().await;
-    // It has a stream, so it stays; but it is given nothing new.
+    // The removed coordinator keeps its stream, but gets no new calls.
     let before = one.calls().len();
     for _ in 0..20 {
         client.rpc("SendMessage", message("x")).await;
@@ -444,7 +443,7 @@ async fn coordinators_behind_a_name_are_added_and_removed() {
     assert_eq!(events.next_data().await.0, Some(2));
     drop((events, watcher));
     one.until("a drop", |calls| drops(calls) == 1).await;
-    soon("it is let go", one.until_alone()).await;
+    soon("the end of its link", one.until_alone()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -459,14 +458,14 @@ async fn draining_gateway_reports_it_before_it_closes_its_port() {
     let health = asker.ask("GET", "/healthz", &[], "").await;
     assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(health.body["status"], "leaving");
-    // Who has not heard of it yet is served as ever, also on a new connection.
+    // During the delay requests are served, also on new connections.
     let answer = pair.client().await.rpc("SendMessage", message("x")).await;
     assert!(answer.body["result"].is_object(), "{answer:?}");
     let last = loop {
         match events.next().await {
             Some(Event::Data { data, .. }) => break data,
             Some(Event::Comment) => {}
-            other => panic!("no last word: {other:?}"),
+            other => panic!("no final event: {other:?}"),
         }
     };
     assert!(last["error"]["message"].as_str().unwrap().contains("resume with Last-Event-ID"));

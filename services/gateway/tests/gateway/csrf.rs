@@ -1,5 +1,5 @@
-//! Web pages that try to reach a gateway without tokens on their user's machine: by DNS rebinding,
-//! under a name of their own, and by requests that a browser sends without asking (CSRF).
+//! Attacks of web pages on a gateway without tokens on the machine of their user: DNS rebinding,
+//! and requests that a browser sends without a preflight (CSRF).
 
 use faultline_gateway::{Auth, Config, Scope, Token};
 use faultline_proto::v1::{Call, call};
@@ -14,7 +14,7 @@ use crate::{Mesh, soon};
 const EVIL: &str = "evil.example";
 const GRPC: (&str, &str) = ("content-type", "application/grpc");
 
-/// A request for each route that tells or changes anything: method, path, headers, body.
+/// Method, path, headers and body of a request; one for each route that reads or changes anything.
 type Asked = (&'static str, &'static str, &'static [(&'static str, &'static str)], String);
 
 fn every_route() -> Vec<Asked> {
@@ -40,7 +40,7 @@ fn reached(mesh: &Mesh) -> Vec<Call> {
     mesh.fake.calls()
 }
 
-/// Says `:authority` over HTTP/2, or `Host` over HTTP/1.1.
+/// Sends `:authority` over HTTP/2, or `Host` over HTTP/1.1.
 async fn ask(
     mesh: &Mesh,
     version: Version,
@@ -92,7 +92,7 @@ fn is_refused(path: &str, (status, headers, body): &(StatusCode, http::HeaderMap
         return *status == StatusCode::OK
             && headers.get("grpc-status").is_some_and(|code| code == "7");
     }
-    // JSON-RPC has its own envelope, and 0.3 its own form.
+    // JSON-RPC has its envelope, and 0.3 another format.
     *status == StatusCode::FORBIDDEN
         && (path.starts_with("/v1") || body.contains("PERMISSION_DENIED"))
 }
@@ -103,7 +103,7 @@ async fn foreign_host_is_refused_on_every_route_of_every_binding() {
     for version in [Version::HTTP_11, Version::HTTP_2] {
         for authority in [Some("evil.example:8080"), Some("127.0.0.1.evil.example"), None] {
             for asked in every_route() {
-                // An HTTP/2 client of hyper always has an authority.
+                // An HTTP/2 client of hyper always sends an authority.
                 if version == Version::HTTP_2 && authority.is_none() {
                     continue;
                 }
@@ -117,7 +117,7 @@ async fn foreign_host_is_refused_on_every_route_of_every_binding() {
     for health in ["/healthz"] {
         let asked = ("GET", health, &[][..], String::new());
         let (status, ..) = ask(&mesh, Version::HTTP_11, Some(EVIL), asked).await;
-        assert_eq!(status, StatusCode::OK, "balancers come by any name");
+        assert_eq!(status, StatusCode::OK, "health checks may use any name");
     }
     let asked = ("POST", "/grpc.health.v1.Health/Check", &[GRPC][..], "\0\0\0\0\0".to_owned());
     let (status, headers, _) = ask(&mesh, Version::HTTP_2, Some(EVIL), asked).await;
@@ -166,7 +166,7 @@ async fn configured_hosts_are_the_only_names_also_with_tokens() {
     assert!(refused.contains("gateway.hosts: 'https://x'"), "{refused}");
 }
 
-/// 0.3 names its version by the path, and 1.0 may name it in the query, so neither needs a header.
+/// 0.3 has its version in the path, and 1.0 may have it in the query: neither needs a header.
 #[tokio::test]
 async fn cancel_without_body_is_not_a_simple_request() {
     let mesh = Mesh::start().await;
@@ -192,7 +192,7 @@ async fn cancel_without_body_is_not_a_simple_request() {
         }
     }
     assert_eq!(reached(&mesh), [], "no request reached the coordinator");
-    // Both of these make a browser ask first.
+    // Each of these headers makes a browser send a preflight.
     for headers in [
         [("a2a-version", ""), ("content-type", "application/json")],
         [("a2a-version", "0.3"), ("content-type", "text/plain")],
@@ -201,7 +201,7 @@ async fn cancel_without_body_is_not_a_simple_request() {
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{headers:?}: {answer:?}");
         assert!(matches!(mesh.fake.last_call().await.body, Some(call::Body::Cancel(_))));
     }
-    // A token is nothing that a browser adds by itself.
+    // A browser does not add a token by itself.
     let known = Mesh::start_with(with_token).await;
     let request = "POST /v1/tasks/t:cancel HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\
                    content-length: 0\r\n\r\n";
@@ -209,7 +209,7 @@ async fn cancel_without_body_is_not_a_simple_request() {
     assert!(status.contains(" 404 "), "{status}");
 }
 
-/// The first line of the answer to these bytes.
+/// The status line of the answer to these bytes.
 async fn raw(mesh: &Mesh, request: &str) -> String {
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     let mut stream = BufReader::new(TcpStream::connect(mesh.address).await.unwrap());

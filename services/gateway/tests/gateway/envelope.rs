@@ -1,4 +1,4 @@
-//! What goes in, what comes out, and what the coordinator is told.
+//! JSON-RPC requests and responses, and the calls that the coordinator gets.
 
 use faultline_proto::v1::call;
 use http::StatusCode;
@@ -50,7 +50,7 @@ async fn null_params_mean_no_params() {
     let answer = client.rpc("GetTask", json!(null)).await;
     assert_eq!((answer.code(), answer.fields()), (-32602, vec!["id"]));
     let answer = client.rpc("GetTask", json!([])).await;
-    assert_eq!(answer.code(), -32602, "nothing else is nothing");
+    assert_eq!(answer.code(), -32602, "an array is not empty params");
 }
 
 #[tokio::test]
@@ -59,7 +59,10 @@ async fn path_names_the_agent() {
     let mut client = mesh.client().await;
     for path in ["/agents/echo", "/agents/echo/"] {
         let answer = client.post(path, request("SendMessage", message("x"))).await;
-        assert_eq!(answer.body["result"]["task"]["id"], "echo", "the fake names tasks so");
+        assert_eq!(
+            answer.body["result"]["task"]["id"], "echo",
+            "the fake uses the tenant as task id"
+        );
     }
     let mut params = message("x");
     params["tenant"] = json!("other");
@@ -157,7 +160,7 @@ async fn failure_of_the_coordinator_arrives_whole() {
     assert_eq!(record["id"], info["metadata"]["failureId"]);
     assert_eq!(record["origin"], json!({"agent": "code"}));
     assert_eq!(record["causes"][1]["publicMessage"], "slow down");
-    assert!(data[0]["@type"].as_str().unwrap().ends_with("ErrorInfo"), "known types come first");
+    assert!(data[0]["@type"].as_str().unwrap().ends_with("ErrorInfo"), "standard types come first");
 }
 
 #[tokio::test]
@@ -176,5 +179,5 @@ async fn reply_of_the_wrong_kind_is_an_internal_error() {
     assert_eq!(answer.code(), -32603);
     let info = detail(answer.details(), "google.rpc.ErrorInfo");
     assert_eq!(info["metadata"]["retryable"], "false", "{answer:?}");
-    assert!(!answer.body.to_string().contains("mixup"), "it says nothing of what it met");
+    assert!(!answer.body.to_string().contains("mixup"), "the reply is not echoed");
 }

@@ -1,4 +1,4 @@
-//! The same failure on the three bindings, number by number, and a few of them byte by byte.
+//! The error mapping: every reason on the three bindings, and the exact bytes of two errors.
 
 use faultline_chassis::client::Channel;
 use faultline_gateway::ErrorTable;

@@ -1,5 +1,5 @@
-//! A coordinator that does what the text of a message tells it, keeps every call it got, and can
-//! be cut off. It keeps to the rules of the link itself: a frame only for credit.
+//! A fake coordinator: the text of a message is its command, it records every call, and its links
+//! can be cut. It follows the link protocol: a frame only for credit.
 
 use std::{
     collections::HashMap,
@@ -39,7 +39,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::soon;
 
-/// What a stream may send before it is given more.
+/// The initial credit of a stream.
 const CREDIT: u64 = faultline_chassis::limits::STREAM_CREDIT as u64;
 
 pub(crate) struct Fake {
@@ -50,15 +50,15 @@ pub(crate) struct Fake {
 
 type Sender = mpsc::Sender<Result<Reply, Status>>;
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Clone, Default)]
 struct Part {
     calls: Arc<watch::Sender<Vec<Call>>>,
     cut: Arc<Mutex<CancellationToken>>,
     down: Arc<AtomicBool>,
-    /// Whoever is connected.
+    /// The connected gateways.
     senders: Arc<Mutex<Vec<Sender>>>,
-    /// Without an agent there is no card.
+    /// The agents with their cards.
     agents: Arc<Mutex<Vec<Agent>>>,
 }
 
@@ -95,17 +95,17 @@ impl Fake {
         std::mem::take(&mut *self.part.cut.lock().unwrap()).cancel();
     }
 
-    /// Ends every open link and takes no more.
+    /// Ends every open link and accepts no more.
     pub(crate) fn go_down(&self) {
         self.part.down.store(true, Ordering::Relaxed);
         self.cut();
     }
 
-    /// Says something on every open link.
+    /// Sends a reply on every open link.
     pub(crate) fn say(&self, id: u64, body: reply::Body) {
         let mut senders = self.part.senders.lock().unwrap();
         senders.retain(|sender| !sender.is_closed());
-        assert!(!senders.is_empty(), "nobody is connected");
+        assert!(!senders.is_empty(), "no gateway is connected");
         for sender in senders.iter() {
             let reply = Reply { id, body: Some(body.clone()), extensions: Vec::new() };
             sender.try_send(Ok(reply)).unwrap();
@@ -129,21 +129,21 @@ impl Fake {
         }
     }
 
-    /// The calls so far that are none of the link's own.
+    /// The recorded calls, without the link's own messages.
     pub(crate) fn calls(&self) -> Vec<Call> {
         let mut calls = self.part.calls.borrow().clone();
         calls.retain(|call| call.caller.is_some());
         calls
     }
 
-    /// Waits until the calls so far are as they should be.
+    /// Waits until the recorded calls meet a condition.
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&[Call]) -> bool) -> Vec<Call> {
         let mut calls = self.part.calls.subscribe();
         let calls = soon(what, calls.wait_for(|calls| is(calls))).await.unwrap();
         calls.clone()
     }
 
-    /// The last call that is none of the link's own.
+    /// The last recorded call, without the link's own messages.
     pub(crate) async fn last_call(&self) -> Call {
         let is_call =
             |c: &Call| !matches!(c.body, Some(call::Body::Credit(_) | call::Body::Drop(_)) | None);
@@ -199,7 +199,7 @@ struct Session {
     part: Part,
     sender: Sender,
     streams: HashMap<u64, Events>,
-    /// What the first reply to a call says of its extensions.
+    /// The active extensions for the first reply to a call.
     active: HashMap<u64, Vec<String>>,
 }
 
@@ -208,7 +208,7 @@ struct Events {
     next: u64,
     last: u64,
     credit: u64,
-    /// How large each is, about.
+    /// The approximate size of each frame.
     bytes: usize,
 }
 
@@ -239,7 +239,7 @@ impl Session {
             call::Body::List(_) => {
                 self.reply(id, reply::Body::List(ListTasksResponse::default()));
             }
-            call::Body::Subscribe(subscribe) if told(&subscribe) == "open" => {
+            call::Body::Subscribe(subscribe) if task_id_of(&subscribe) == "open" => {
                 self.reply(id, frame(1));
             }
             call::Body::Subscribe(subscribe) => {
@@ -342,7 +342,7 @@ impl Session {
                     events.credit += u64::from(frames);
                 }
             }
-            // Confirms it, as a coordinator does.
+            // Acknowledges the drop like a coordinator.
             call::Body::Drop(_) => {
                 self.streams.remove(&id);
                 self.reply(id, reply::Body::End(End {}));
@@ -408,7 +408,7 @@ impl Session {
         }
     }
 
-    /// As many frames as there is credit for.
+    /// Sends as many frames as the credit allows.
     fn pump(&mut self, id: u64) {
         let Some(mut events) = self.streams.remove(&id) else { return };
         while events.credit > 0 && events.next <= events.last {
@@ -424,7 +424,7 @@ impl Session {
     }
 }
 
-fn told(subscribe: &Subscribe) -> &str {
+fn task_id_of(subscribe: &Subscribe) -> &str {
     subscribe.request.as_ref().map_or("", |request| &request.id)
 }
 
@@ -461,7 +461,7 @@ pub(crate) fn failure(failure: Failure) -> reply::Body {
     reply::Body::Failure(Box::new(failure.into_record()))
 }
 
-/// A failure that is the same every time.
+/// A failure with fixed ids, for byte comparisons.
 fn fixed(name: &str) -> Failure {
     let failure = Failure::new(reason::named(name).unwrap()).with_trace("t", "s");
     Failure::from_record(v1::Failure {
@@ -472,7 +472,7 @@ fn fixed(name: &str) -> Failure {
     })
 }
 
-/// A failure with everything in it.
+/// A failure with all fields set.
 fn rich() -> Failure {
     Failure::new(&reason::RATE_LIMITED)
         .because("slow down")

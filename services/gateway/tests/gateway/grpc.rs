@@ -1,4 +1,4 @@
-//! gRPC on the port of everything else: every method, its metadata, its errors.
+//! The gRPC binding: every method, metadata, errors and health.
 
 use std::{str::FromStr, time::Duration};
 
@@ -32,7 +32,7 @@ fn grpc(mesh: &Mesh) -> A2aServiceClient<Channel> {
     A2aServiceClient::new(Channel::without_token(&mesh.address.to_string()).unwrap())
 }
 
-/// A request with metadata, of version 1.0 unless that says otherwise.
+/// A request with metadata, of version 1.0 by default.
 fn with<T>(metadata: &[(&'static str, &str)], message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("a2a-version", MetadataValue::from_static("1.0"));
@@ -163,8 +163,8 @@ async fn grpc_violations_name_the_field_and_versions_are_checked() {
     }
 }
 
-/// JSON is refused when it is read. What protobuf lets through would not be read at the other end
-/// of the link, and that ends the link for everybody.
+/// The JSON parser rejects such values. A protobuf decoder accepts them, but the decoder at the
+/// other end of the link would fail, which ends the link for all calls.
 #[tokio::test]
 async fn protobuf_values_outside_of_json_are_rejected() {
     let mesh = Mesh::start().await;
@@ -236,7 +236,7 @@ async fn metadata_reaches_the_coordinator_and_comes_back() {
     assert_eq!(late.code(), Code::DeadlineExceeded);
 }
 
-/// One exchange over HTTP/2, with the bytes as given.
+/// One request over HTTP/2 with these bytes, and its answer.
 async fn over_h2(
     mesh: &Mesh,
     path: &str,
@@ -298,25 +298,25 @@ async fn invalid_grpc_request_gets_a_status_with_details() {
     ] {
         let failure = raw(&mesh, path, body).await;
         assert_eq!((failure.code() as i32, failure.reason.as_str()), (code, reason), "{path}");
-        assert!(!failure.trace_id.is_empty(), "ours, with all its details");
+        assert!(!failure.trace_id.is_empty(), "the failure has its details");
     }
     let health = raw(&mesh, "/grpc.health.v1.Health/Check", b"\0\0\0\0\0").await;
-    assert_eq!(health.reason, "UNKNOWN", "OK, which is no failure");
+    assert_eq!(health.reason, "UNKNOWN", "OK is not a failure");
 }
 
 #[tokio::test]
 async fn health_watch_does_not_delay_a_drain() {
     let mesh = Mesh::start().await;
     let mut client = HealthClient::new(Channel::without_token(&mesh.address.to_string()).unwrap());
-    let mut beats = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    let mut states = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     let mut next = async || {
-        let beat = soon("a beat", beats.message()).await.unwrap();
-        beat.map(|beat| beat.status())
+        let state = soon("a health state", states.message()).await.unwrap();
+        state.map(|state| state.status())
     };
     assert_eq!(next().await, Some(ServingStatus::Serving));
     mesh.drain.start();
     assert_eq!(next().await, Some(ServingStatus::NotServing));
     assert_eq!(next().await, None);
     let left = tokio::time::timeout(Duration::from_secs(5), mesh.running).await;
-    assert!(left.is_ok(), "long before it would have to");
+    assert!(left.is_ok(), "the drain ends before its timeout");
 }

@@ -1,5 +1,4 @@
-//! The one stream to the coordinator: what happens when it breaks, when clients leave, and when
-//! the gateway does.
+//! The link to the coordinator: reconnection, retries, cancellation by clients, and draining.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -39,12 +38,12 @@ async fn lost_link_fails_its_calls_and_reconnects() {
     assert_eq!(answer.code(), -31014);
     assert!(answer.message().contains("goes on"), "{answer:?}");
     let info = detail(&answer.body["error"]["data"], "google.rpc.ErrorInfo");
-    assert_eq!(info["reason"], "OUTCOME_UNKNOWN", "it may have been done");
+    assert_eq!(info["reason"], "OUTCOME_UNKNOWN", "the send may have been executed");
     assert_eq!(info["metadata"]["retryable"], "false");
     let record = detail(&answer.body["error"]["data"], "faultline.v1.Failure");
     assert_eq!(record["plane"], "PLANE_TRANSPORT");
-    assert_eq!(events.numbers().await, [2, 3, 4], "the stream goes on by itself");
-    // No wait for health: a call made now waits for the link by itself.
+    assert_eq!(events.numbers().await, [2, 3, 4], "the stream resumes by itself");
+    // No wait for health: a call waits for the link by itself.
     let answer = mesh.client().await.rpc("SendMessage", message("x")).await;
     assert!(answer.body["result"].is_object(), "{answer:?}");
 }
@@ -63,8 +62,8 @@ async fn interrupted_call_gets_advice_by_its_retry_safety() {
     let sending = tokio::spawn(async move { sender.ask("POST", "/", &key, sending).await });
     mesh.fake.until("all calls", |calls| calls.len() == 3).await;
     mesh.fake.cut();
-    // Once more, without a word; what breaks twice is not the link's to repair.
-    mesh.fake.until("both again", |calls| calls.len() == 5).await;
+    // The gateway repeats both calls once. A second interruption fails them.
+    mesh.fake.until("both repeated calls", |calls| calls.len() == 5).await;
     mesh.fake.cut();
     for (call, advice) in [(reading, "ask again"), (sending, "the same Idempotency-Key")] {
         let answer = soon("an answer", call).await.unwrap();
@@ -87,23 +86,23 @@ async fn interrupted_call_gets_advice_by_its_retry_safety() {
     assert_eq!(soon("the end", events.next()).await, None);
 }
 
-/// A gateway whose coordinator is not there, and the address where it would be.
-async fn alone() -> (Client, SocketAddr) {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+/// A gateway without a coordinator, and the address of the missing one.
+async fn gateway_without_coordinator() -> (Client, SocketAddr) {
+    let missing = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let config = Config {
         listen: ([127, 0, 0, 1], 0).into(),
-        coordinator: nobody.to_string(),
+        coordinator: missing.to_string(),
         ..Config::default()
     };
     let service = config.bind().await.unwrap();
     let address = service.addr();
     tokio::spawn(service.run(Drain::new()));
-    (Client::connect(address).await, nobody)
+    (Client::connect(address).await, missing)
 }
 
 #[tokio::test]
 async fn call_waits_for_a_late_coordinator() {
-    let (mut client, coordinator) = alone().await;
+    let (mut client, coordinator) = gateway_without_coordinator().await;
     let ((), answer) = tokio::join!(
         async {
             let fake = Fake::start_at(coordinator).await;
@@ -116,7 +115,7 @@ async fn call_waits_for_a_late_coordinator() {
 
 #[tokio::test]
 async fn call_fails_soon_and_health_is_503_without_a_coordinator() {
-    let (mut client, _) = alone().await;
+    let (mut client, _) = gateway_without_coordinator().await;
     let health = client.ask("GET", "/healthz", &[], "").await;
     assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
     let answer = client.rpc("SendMessage", message("x")).await;
@@ -156,9 +155,9 @@ fn raw(method: &str, text: &str) -> String {
 }
 
 fn hanging(calls: &[Call]) -> usize {
-    let told = |request: &SendMessageRequest| format!("{request:?}").contains("hang");
+    let has_command = |request: &SendMessageRequest| format!("{request:?}").contains("hang");
     let is_hanging = |call: &&Call| match &call.body {
-        Some(call::Body::Send(request) | call::Body::Stream(request)) => told(request),
+        Some(call::Body::Send(request) | call::Body::Stream(request)) => has_command(request),
         _ => false,
     };
     calls.iter().filter(is_hanging).count()
@@ -181,14 +180,14 @@ async fn killed_clients_do_not_disturb_others() {
             assert!(answer.body["result"].is_object(), "round {round}: {answer:?}");
         }
         mesh.fake.until("the call", |calls| hanging(calls) == round + 1).await;
-        // A reset, not a goodbye.
+        // A TCP reset instead of a regular close.
         stream.set_zero_linger().unwrap();
         drop(stream);
     }
     mesh.fake.until("every drop", |calls| drops(calls) == STORM).await;
     assert!(other.rpc("GetTask", json!({"id": "t"})).await.body["result"].is_object());
     mesh.fake.cut();
-    assert_eq!(events.next_data().await.0, Some(2), "it was open all along, and goes on");
+    assert_eq!(events.next_data().await.0, Some(2), "the stream stayed open and resumes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,7 +205,7 @@ async fn draining_gateway_ends_open_streams_with_a_failure() {
         match events.next().await {
             Some(Event::Data { data, .. }) => break data,
             Some(Event::Comment) => {}
-            other => panic!("no last word: {other:?}"),
+            other => panic!("no final event: {other:?}"),
         }
     };
     assert_eq!(last["error"]["code"], -31014);

@@ -1,7 +1,7 @@
-//! The gateway over real sockets, in front of a coordinator that plays a part. Each file is about
-//! one side of it; `fake` and `client` are what they share.
+//! Tests of the gateway over real sockets, with a fake coordinator. Each file tests one aspect;
+//! `fake` and `client` are shared.
 
-// clippy knows tests by their attribute, and what they share has none.
+// clippy recognizes tests by their attribute, which shared code does not have.
 #![allow(clippy::unwrap_used)]
 
 mod client;
@@ -30,10 +30,10 @@ use tokio::task::JoinHandle;
 
 use crate::{client::Client, fake::Fake};
 
-/// How long any test waits for anything before it fails.
+/// The timeout of every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A gateway with its coordinator, both on ports of their own.
+/// A gateway and its fake coordinator, each on a free port.
 struct Mesh {
     fake: Fake,
     address: SocketAddr,
@@ -81,7 +81,7 @@ impl Mesh {
     }
 }
 
-/// Runs `work`, but not for ever.
+/// Awaits `work` with a timeout.
 async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("never: {what}"))
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("timeout: {what}"))
 }

@@ -1,4 +1,4 @@
-//! Everything a client can get wrong, and the JSON it gets for it.
+//! Malformed requests and the JSON errors that answer them.
 
 use faultline_chassis::limits;
 use faultline_gateway::ErrorTable;
@@ -166,7 +166,7 @@ async fn data_nesting_is_bounded() {
             _ => json!({"x": inner}),
         })
     };
-    // An object is itself the first level.
+    // An object counts as the first level.
     let object = |levels: usize| json!({"x": nested(levels - 1)});
     let data = |levels| json!([{"text": "a"}, {"text": "b"}, {"data": nested(levels)}]);
     for (pointer, field, make) in [
@@ -201,7 +201,7 @@ async fn oversized_content_is_413() {
         assert_eq!((answer.code(), &answer.body["id"]), (-32602, &id));
         assert_eq!(answer.body["error"]["data"][0]["reason"], "CONTENT_TOO_LARGE");
     }
-    // The coordinator decodes no such call, and the link that all callers share would break.
+    // The coordinator could not decode such a call, which would break the link of all callers.
     let large = "x".repeat(limits::MESSAGE_BYTES_MAX);
     let push = request("CreateTaskPushNotificationConfig", json!({"taskId": "t-1", "url": large}));
     let inspect = json!({"taskId": large}).to_string();

@@ -1,5 +1,4 @@
-//! The operators' view at the edge: who may ask, what may be done, and which pages of a browser
-//! are kept out.
+//! The operators' view as JSON: methods, scopes, actions, the watch, and CSRF protection.
 
 use faultline_gateway::{Auth, Config, Scope, Token};
 use faultline_proto::v1::call;
@@ -100,7 +99,10 @@ async fn operators_act_only_if_configured() {
         assert_eq!((answer.status, answer.reason()), (StatusCode::FORBIDDEN, "PERMISSION_DENIED"));
         assert!(answer.message().contains("`operators_act = true` in [gateway]"), "{answer:?}");
         let last = mesh.fake.last_call().await.body;
-        assert!(matches!(last, Some(call::Body::Agents(_))), "nobody was asked: {last:?}");
+        assert!(
+            matches!(last, Some(call::Body::Agents(_))),
+            "no call reached the coordinator: {last:?}"
+        );
     }
 }
 
@@ -109,18 +111,22 @@ async fn watch_streams_bare_messages_and_ends_with_an_error_event() {
     let mesh = Mesh::start().await;
     let mut client = mesh.client().await;
     let mut events = watch(&mut client, &[], "echo").await;
-    assert_eq!(events.next_data().await, (None, json!({})), "what begins is empty");
+    assert_eq!(events.next_data().await, (None, json!({})), "the first message is empty");
     assert_eq!(events.next_data().await, (None, json!({"tasks": [{"agent": "echo"}]})));
     let Some(Event::Failure { data }) = events.next().await else { panic!("a failure") };
     assert_eq!(data["error"]["details"][0]["reason"], "RATE_LIMITED");
     assert_eq!(events.next().await, None);
     let refused = client.post("/mesh/Watch", r#"{"filter":{"agent":"refused"}}"#).await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "before the first it is an answer");
+    assert_eq!(
+        refused.status,
+        StatusCode::TOO_MANY_REQUESTS,
+        "a failure before the first event is an answer"
+    );
     let mut silent = watch(&mut client, &[], "silent").await;
-    assert_eq!(silent.next().await, Some(Event::Comment), "silence is filled");
+    assert_eq!(silent.next().await, Some(Event::Comment), "a silent watch gets keep-alives");
 }
 
-/// A browser posts these for any page without asking anybody.
+/// A browser posts these content types for any page without a preflight.
 #[tokio::test]
 async fn form_of_a_foreign_page_has_no_effect() {
     let mesh = Mesh::start_with(|config| config.operators_act = true).await;
@@ -136,7 +142,7 @@ async fn form_of_a_foreign_page_has_no_effect() {
             let answer = client.ask("POST", &path, &foreign, body_of(method)).await;
             assert_eq!(answer.status, StatusCode::FORBIDDEN, "{method} {kind}");
         }
-        // What it asks before it sends JSON.
+        // The preflight of a browser before it sends JSON.
         let preflight = [
             ("origin", "https://evil.example"),
             ("access-control-request-method", "POST"),
@@ -148,10 +154,14 @@ async fn form_of_a_foreign_page_has_no_effect() {
         assert!(!allowed, "{:?}", answer.headers);
     }
     let last = mesh.fake.last_call().await.body;
-    assert!(matches!(last, Some(call::Body::Workers(_))), "nobody was asked: {last:?}");
+    assert!(
+        matches!(last, Some(call::Body::Workers(_))),
+        "no call reached the coordinator: {last:?}"
+    );
 }
 
-/// The name of a page's own server may lead here: then the page may read what we answer.
+/// DNS rebinding: the host name of a page resolves to this gateway, so the page could read the
+/// answers.
 #[tokio::test]
 async fn foreign_host_is_refused_without_tokens() {
     let mesh = Mesh::start_with(|c| c.public_url = Some("https://mesh.example".into())).await;
@@ -164,7 +174,10 @@ async fn foreign_host_is_refused_without_tokens() {
         assert!(answer.message().contains("localhost"), "{answer:?}");
     }
     let last = mesh.fake.last_call().await.body;
-    assert!(matches!(last, Some(call::Body::Workers(_))), "nobody was asked: {last:?}");
+    assert!(
+        matches!(last, Some(call::Body::Workers(_))),
+        "no call reached the coordinator: {last:?}"
+    );
     for host in ["localhost:1", "127.0.0.1:8080", "[::1]:8080", "mesh.example"] {
         let answer = client.ask("POST", "/mesh/Agents", &[("host", host)], "{}").await;
         assert_eq!(answer.status, StatusCode::OK, "{host}");
@@ -172,7 +185,7 @@ async fn foreign_host_is_refused_without_tokens() {
     let guarded = Mesh::start_with(known).await;
     let headers = [OPERATOR, ("host", "mesh.internal")];
     let answer = guarded.client().await.ask("POST", "/mesh/Agents", &headers, "{}").await;
-    assert_eq!(answer.status, StatusCode::OK, "who has a token is no stray page");
+    assert_eq!(answer.status, StatusCode::OK, "a token makes the host irrelevant");
 }
 
 #[tokio::test]

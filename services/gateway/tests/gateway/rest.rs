@@ -1,4 +1,4 @@
-//! The REST binding: its paths, what they may say, and what comes back.
+//! The REST binding: paths, queries, bodies and responses.
 
 use faultline_proto::v1::call;
 use http::StatusCode;
@@ -57,7 +57,7 @@ async fn cancel_needs_no_body() {
     }
     let odd = [("content-type", "text/plain")];
     let empty = client.ask("POST", "/tasks/t-9:cancel", &odd, "").await;
-    assert_eq!(empty.status, StatusCode::NOT_FOUND, "nothing is of any type");
+    assert_eq!(empty.status, StatusCode::NOT_FOUND, "an empty body needs no content type");
     let text = client.ask("POST", "/tasks/t-9:cancel", &odd, "{}").await;
     assert_eq!(text.status, StatusCode::BAD_REQUEST);
 }

@@ -1,4 +1,4 @@
-//! Server-sent events: framing, resuming, failing, keeping alive.
+//! Server-sent events: framing, resuming, failures, backpressure and keep-alive.
 
 use bytes::Bytes;
 use faultline_chassis::limits;
@@ -36,7 +36,7 @@ async fn every_frame_is_an_event_with_its_id() {
     }
     assert_eq!(soon("the end", events.next()).await, None);
     let mut bare = client.events(&[], STREAM, message("message")).await;
-    assert_eq!(bare.next_data().await.0, None, "what has no number cannot be resumed from");
+    assert_eq!(bare.next_data().await.0, None, "an event without a number has no id");
     assert_eq!(soon("the end", bare.next()).await, None);
 }
 
@@ -99,11 +99,11 @@ async fn long_stream_arrives_completely_and_returns_its_credit() {
     let mut client = mesh.client().await;
     let mut events = client.events(&[], STREAM, message(&format!("count {count}"))).await;
     assert_eq!(events.numbers().await, (1..=count).collect::<Vec<_>>());
-    let calls = mesh.fake.until("a look", |_| true).await;
+    let calls = mesh.fake.until("the recorded calls", |_| true).await;
     let credits = calls.iter().filter(|c| matches!(c.body, Some(call::Body::Credit(_)))).count();
     let sparing = count as usize / 32;
     assert!((1..=sparing).contains(&credits), "{credits} messages for {count} frames");
-    assert_eq!(drops(&calls), 0, "a stream that ended is not dropped");
+    assert_eq!(drops(&calls), 0, "an ended stream is not cancelled");
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn coordinator_that_ignores_credit_loses_that_stream_only() {
     mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
 }
 
-/// By the real clock: small windows make the kernel wait too, and its clock cannot be stopped.
+/// With the real clock: small windows make the kernel wait too, and its clock cannot be paused.
 #[tokio::test]
 async fn slow_reader_gets_a_failure_that_tells_how_to_resume() {
     let mesh = Mesh::start_with(|config| config.reader_stall_ms = 1000).await;
@@ -138,7 +138,7 @@ async fn slow_reader_gets_a_failure_that_tells_how_to_resume() {
         match events.next_data().await {
             (Some(id), _) => {
                 last += 1;
-                assert_eq!(id, last, "none is missing");
+                assert_eq!(id, last, "no event is missing");
             }
             (None, data) => break data,
         }
@@ -148,10 +148,10 @@ async fn slow_reader_gets_a_failure_that_tells_how_to_resume() {
     assert_eq!(info["metadata"]["retryable"], "true", "{failure}");
     let text = failure["error"]["message"].as_str().unwrap();
     assert!(text.contains("resume with SubscribeToTask and Last-Event-ID"), "{text}");
-    assert_eq!(soon("the end", events.next()).await, None, "an orderly one");
+    assert_eq!(soon("the end", events.next()).await, None, "a regular end");
     drop(events);
 
-    // The connection is as good as new, and the stream goes on where it was.
+    // The connection is still usable, and the stream resumes after the last event.
     let resume = [("last-event-id", &*last.to_string())];
     let mut events = slow.events(&resume, "SubscribeToTask", json!({"id": "t-1"})).await;
     assert_eq!(events.numbers().await, [last + 1, last + 2, last + 3]);
@@ -173,7 +173,7 @@ async fn silent_stream_is_kept_alive_from_its_start() {
     assert_eq!(silent.next().await, Some(Event::Comment), "headers do not wait for an event");
 }
 
-/// HTTP/2 itself goes on, so only the stream tells: its window is full and stays so.
+/// The HTTP/2 connection is alive, so only the full window of the stream shows the stall.
 #[tokio::test(start_paused = true)]
 async fn unread_stream_is_reset_over_http2_too() {
     let mesh = Mesh::start().await;
@@ -183,10 +183,10 @@ async fn unread_stream_is_reset_over_http2_too() {
     sleep(limits::READER_STALL).await;
     mesh.fake.until("a drop", |calls| drops(calls) == 1).await;
     sleep(limits::READER_RETURN_TIMEOUT).await;
-    assert!(response.into_body().collect().await.is_err(), "nothing is kept for it");
+    assert!(response.into_body().collect().await.is_err(), "the stream was reset");
     let other = Request::get(format!("http://{}/healthz", mesh.address));
     let other = sender.send_request(other.body(Full::default()).unwrap()).await.unwrap();
-    assert_eq!(other.status(), StatusCode::OK, "only the stream was ended");
+    assert_eq!(other.status(), StatusCode::OK, "only the stream was reset");
 }
 
 #[tokio::test]
@@ -201,16 +201,16 @@ async fn reader_that_returns_soon_is_told_how_to_resume() {
             Some(Event::Data { id: Some(id), .. }) => last = id,
             Some(Event::Data { id: None, data }) => break data,
             Some(Event::Comment) => {}
-            other => panic!("no last word: {other:?}"),
+            other => panic!("no final event: {other:?}"),
         }
     };
     assert!((1..3000).contains(&last));
     let text = failure["error"]["message"].as_str().unwrap();
     assert!(text.contains("resume with SubscribeToTask and Last-Event-ID"), "{text}");
-    assert_eq!(events.next().await, None, "an orderly end");
+    assert_eq!(events.next().await, None, "a regular end");
 }
 
-/// A stream over HTTP/2 of which nothing is read but its head.
+/// A stream over HTTP/2 of which only the head is read.
 async fn unread(
     mesh: &Mesh,
 ) -> (SendRequest<Full<Bytes>>, Response<Incoming>, AbortOnDropHandle<hyper::Result<()>>) {

@@ -1,4 +1,4 @@
-//! Which version of A2A is spoken, on every binding, and what old clients get.
+//! Version negotiation on every binding, and answers to clients of A2A 0.3.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -115,7 +115,7 @@ async fn v03_request_without_a_configuration_id_gets_the_first() {
     let none = rpc(&mut client, "", get, json!({"id": "none"})).await;
     assert_eq!((none.code(), none.reason()), (-32001, "TASK_NOT_FOUND"), "{none:?}");
     let new = client.rpc("GetTaskPushNotificationConfig", json!({"taskId": "pushed"})).await;
-    assert_eq!((new.code(), new.fields()), (-32602, vec!["id"]), "in 1.0 it is required");
+    assert_eq!((new.code(), new.fields()), (-32602, vec!["id"]), "1.0 requires the id");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Fairness between callers: a limit of calls in flight per caller. A call counts until the coordinator
-//! has answered it, also after its caller has left.
+//! Fairness between callers: a limit of calls in flight per caller. A call counts until the
+//! coordinator has answered it, also after its caller has left.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! The frames of one streaming call: buffer, credit-based flow control (backpressure), stall detection
-//! and cancellation. Nothing here waits for the transport.
+//! The frames of one streaming call: buffer, credit-based flow control (backpressure), stall
+//! detection and cancellation. Nothing here waits for the transport.
 
 use std::{
     mem,
@@ -25,8 +25,8 @@ const CREDIT_BATCH: u32 = limits::STREAM_CREDIT / 4;
 /// One frame, with the active extensions, which are in the first frame only.
 pub(crate) type Item = Result<(Frame, Vec<String>), CallError>;
 
-/// The request that a stream answers, with the tokens that end its response. It is the same over all
-/// coordinators of a stream.
+/// The request that a stream answers, with the tokens that end its response. It is the same over
+/// all coordinators of a stream.
 #[derive(Clone)]
 pub(crate) struct Peer {
     /// Cancelled when the client does not read this stream. Over HTTP/2 that may be so although the

@@ -1,5 +1,5 @@
-//! Interrupted calls: whether a call that lost its connection may be repeated safely, and the failure
-//! that its caller gets. Pure: connections are not known here.
+//! Interrupted calls: whether a call that lost its connection may be repeated safely, and the
+//! failure that its caller gets. Pure: connections are not known here.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ impl From<Failure> for CallError {
     }
 }
 
-/// Whether a failure is transient: another coordinator, or the same one later, may succeed. That is so
-/// when it cannot be reached, has no store, or is starting or leaving.
+/// Whether a failure is transient: another coordinator, or the same one later, may succeed. That is
+/// so when it cannot be reached, has no store, or is starting or leaving.
 pub(crate) fn is_transient(failure: &Failure) -> bool {
     let is_coordinators = |origin: &Origin| origin.service == "coordinator";
     let passing = [&reason::UNAVAILABLE, &reason::STORE_UNAVAILABLE];

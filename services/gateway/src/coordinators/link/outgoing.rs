@@ -1,5 +1,5 @@
-//! The request stream of one connection: the transport polls it and takes messages from the outbox, so
-//! its backpressure reaches the outbox without a task in between.
+//! The request stream of one connection: the transport polls it and takes messages from the outbox,
+//! so its backpressure reaches the outbox without a task in between.
 
 use std::{
     collections::VecDeque,

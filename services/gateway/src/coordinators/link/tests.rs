@@ -1,4 +1,5 @@
-//! Limits and interleavings that tests over sockets (`tests/gateway`) do not reach in reasonable time.
+//! Limits and interleavings that tests over sockets (`tests/gateway`) do not reach in reasonable
+//! time.
 
 use super::*;
 use faultline_proto::v1::{End, Frame, Moved, WorkersRequest};

@@ -1,5 +1,5 @@
-//! A stream of answers that outlives its coordinator. When the coordinator breaks or leaves, the stream
-//! resumes at another one; its reader sees every event once, in order.
+//! A stream of answers that outlives its coordinator. When the coordinator breaks or leaves, the
+//! stream resumes at another one; its reader sees every event once, in order.
 
 use std::{
     pin::Pin,
@@ -127,7 +127,8 @@ impl FrameStream {
             return Poll::Ready(None);
         }
         if self.stalled.as_mut().poll(cx).is_ready() {
-            // Unread frames are dropped: the failure must not wait for them, and the client can resume.
+            // Unread frames are dropped: the failure must not wait for them, and the client can
+            // resume.
             self.flow = Flow::Ended;
             return Poll::Ready(Some(Err(self.stalled_reader_failure())));
         }
@@ -223,11 +224,13 @@ impl FrameStream {
         let peer = self.peer.clone();
         let until = self.backoff.deadline();
         let resuming = async move {
-            pool.pause(pause).await.map_err(|()| CallError::Interrupted(GATEWAY_LEAVES))?;
+            let leaves = || CallError::Interrupted(GATEWAY_LEAVES);
+            pool.pause(pause).await.map_err(|()| leaves())?;
             // Without a coordinator in time the stream ends; its failure tells how to resume.
+            let lost = |_| CallError::Interrupted(CONNECTION_LOST);
             let link = tokio::select! {
-                link = pool.wait_for_link(until, None) => link.map_err(|_| CallError::Interrupted(CONNECTION_LOST))?,
-                () = pool.0.draining.cancelled() => return Err(CallError::Interrupted(GATEWAY_LEAVES)),
+                link = pool.wait_for_link(until, None) => link.map_err(lost)?,
+                () = pool.0.draining.cancelled() => return Err(leaves()),
             };
             link.stream(caller, body, &peer)
         };

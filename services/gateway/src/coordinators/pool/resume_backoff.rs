@@ -1,5 +1,5 @@
-//! Exponential backoff with jitter and a deadline, for a call or stream that has lost its coordinator.
-//! A loss long after the last one starts anew.
+//! Exponential backoff with jitter and a deadline, for a call or stream that has lost its
+//! coordinator. A loss long after the last one starts anew.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ impl ResumeBackoff {
         self.resumed_at = Some(Instant::now());
     }
 
-    /// After a loss: the pause before the next attempt, or `None` at the deadline. The first pause is
-    /// zero; the others have jitter, so that calls lost together do not return together.
+    /// After a loss: the pause before the next attempt, or `None` at the deadline. The first pause
+    /// is zero; the others have jitter, so that calls lost together do not return together.
     pub(super) fn next_pause(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if self.resumed_at.take().is_some_and(|at| now - at > self.bound) {

@@ -1,5 +1,5 @@
-//! The state from which a stream resumes: task, last event, and the call that continues it. Pure: it
-//! sees frames and makes calls, and does not know links.
+//! The state from which a stream resumes: task, last event, and the call that continues it. Pure:
+//! it sees frames and makes calls, and does not know links.
 
 use faultline_proto::{
     Failure,

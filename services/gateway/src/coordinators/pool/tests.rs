@@ -1,5 +1,5 @@
-//! The choice among pool and what a stream makes of their ends, without sockets. The rest is in
-//! tests/.
+//! Load balancing, ejection and resuming without sockets. Tests over sockets are in
+//! `tests/gateway`.
 
 use faultline_chassis::MeshConfig;
 use faultline_proto::{
@@ -14,7 +14,7 @@ use futures::FutureExt;
 
 use super::*;
 
-/// Pool that are up, and lead nowhere.
+/// A pool with links that are up and not connected.
 fn pool_of(count: usize) -> (Pool, Vec<Link>) {
     let addresses = Members::new(&MeshConfig::default(), "127.0.0.1:1").unwrap();
     let pool = Pool::new(
@@ -35,7 +35,7 @@ fn read() -> call::Body {
     call::Body::Workers(WorkersRequest {})
 }
 
-/// Which of them were given so many calls, each of which is over at once.
+/// The number of calls that each link gets. Each call is cancelled at once.
 async fn calls_per_link(pool: &Pool, all: &[Link], calls: usize) -> Vec<usize> {
     let mut counts = vec![0; all.len()];
     for _ in 0..calls {
@@ -69,7 +69,11 @@ async fn calls_go_to_the_less_busy_link_and_not_to_leaving_or_down_ones() {
     all[2].disconnect();
     assert_eq!(calls_per_link(&pool, &all, 10).await, [10, 0, 0]);
     all[0].set_listed(false);
-    assert_eq!(calls_per_link(&pool, &all, 10).await, [0, 0, 0], "it waits for another");
+    assert_eq!(
+        calls_per_link(&pool, &all, 10).await,
+        [0, 0, 0],
+        "the call waits for another coordinator"
+    );
     let expected = LinkCounts { up: 0, down: 1, ejected: 0, leaving: 2 };
     assert_eq!(pool.link_counts(), expected);
 }
@@ -91,19 +95,19 @@ async fn leaving_coordinator_is_used_when_no_other_comes() {
 async fn consecutive_failures_eject_at_most_half_of_the_coordinators() {
     let (pool, all) = pool_of(4);
     fail_often(&all[0], &reason::RATE_LIMITED);
-    assert_eq!(pool.link_counts().ejected, 0, "that is an answer");
+    assert_eq!(pool.link_counts().ejected, 0, "a rate limit is an answer, not an outage");
     fail_often(&all[0], &reason::STORE_UNAVAILABLE);
     assert_eq!(pool.link_counts(), LinkCounts { up: 3, ejected: 1, ..LinkCounts::default() });
     let counts = calls_per_link(&pool, &all, 60).await;
     assert!(counts[0] == 0 && counts[1..].iter().all(|count| *count > 0), "{counts:?}");
     tokio::time::sleep(limits::EJECT_MIN).await;
-    assert!(calls_per_link(&pool, &all, 60).await[0] > 0, "it has another chance");
+    assert!(calls_per_link(&pool, &all, 60).await[0] > 0, "the ejection has ended");
     for link in &all {
         fail_often(link, &reason::UNAVAILABLE);
     }
     assert_eq!(pool.link_counts().ejected, 4);
     let used = calls_per_link(&pool, &all, 60).await.iter().filter(|count| **count > 0).count();
-    assert_eq!(used, 2, "half of them are tried all the same");
+    assert_eq!(used, 2, "at most half are ejected");
 }
 
 #[tokio::test]
@@ -119,7 +123,10 @@ async fn open_streams_are_bounded_and_a_freed_place_is_reused() {
     };
     assert_eq!((held.len(), refused.reason.as_str()), (limits::STREAMS_MAX, "OVERLOADED"));
     assert!(refused.public_message.contains("streams"), "{refused}");
-    assert!(pool.call(Caller::default(), read()).now_or_never().is_none(), "only streams are full");
+    assert!(
+        pool.call(Caller::default(), read()).now_or_never().is_none(),
+        "the limit is for streams only"
+    );
     held.pop();
     assert!(pool.stream(Caller::default(), read()).await.is_ok());
 }
@@ -134,7 +141,7 @@ fn event(seq: u64, state: TaskState) -> reply::Body {
     reply::Body::Frame(Frame { seq, response, ..Frame::default() })
 }
 
-/// The one call that any of them was given.
+/// The next call on any of the links.
 async fn received_call(all: &[Link]) -> (Link, Call) {
     loop {
         for link in all {
@@ -142,7 +149,7 @@ async fn received_call(all: &[Link]) -> (Link, Call) {
                 return (link.clone(), call);
             }
         }
-        // Not a yield: that would keep a clock from going on that is stopped.
+        // A sleep, because a yield would keep a paused clock from advancing.
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -177,10 +184,10 @@ async fn resumed_send_sees_every_event_once_and_ends_at_a_question() {
         (subscribe.request.as_ref().unwrap().id.as_str(), subscribe.after),
         ("t-1", Some(2))
     );
-    assert_eq!(next.unwrap().unwrap().seq, 3, "what was seen before is not shown again");
+    assert_eq!(next.unwrap().unwrap().seq, 3, "a duplicate is skipped");
     assert_eq!(stream.next().await.unwrap().unwrap().seq, 4);
     assert_eq!(stream.next().await.unwrap().unwrap().seq, 5);
-    assert!(stream.next().await.is_none(), "a streaming send ends there");
+    assert!(stream.next().await.is_none(), "a streaming send ends at a question");
     let sent = link.sent();
     assert!(matches!(sent[0].body, Some(call::Body::Drop(_))), "{sent:?}");
     assert_eq!(pool.resumes(), (1, 0));
@@ -196,7 +203,7 @@ async fn resume_is_retried_after_transient_failures_only() {
     let (mut stream, lost) = started_stream(&pool, &all).await;
     lost.disconnect();
     let (next, ()) = tokio::join!(stream.next(), async {
-        // A coordinator that leaves, one without a store, one that no worker has reached yet.
+        // A coordinator that leaves, one without a store, and one without a worker yet.
         for passing in [&reason::UNAVAILABLE, &reason::STORE_UNAVAILABLE, &reason::AGENT_NOT_FOUND]
         {
             let (link, call) = received_call(&all).await;
@@ -222,7 +229,10 @@ async fn transient_failure_of_a_read_is_retried_once_at_another_coordinator() {
         for _ in 0..answers {
             let (link, call) = received_call(&all).await;
             link.receive(call.id, refusal(reason));
-            assert!(!by.iter().any(|before| before.is_same(&link)), "not by the same");
+            assert!(
+                !by.iter().any(|before| before.is_same(&link)),
+                "the retry is at another coordinator"
+            );
             by.push(link);
         }
         assert_eq!(asked.await.unwrap().unwrap_err().row(), reason);

@@ -55,8 +55,8 @@ pub(crate) fn event(operation: Operation, dialect: Dialect, new: Value) -> Value
     }
 }
 
-/// An error body of REST. Clients of 0.3 distinguish errors by fields at the top: some by the JSON-RPC
-/// number in `code`, some by the class name in `type`.
+/// An error body of REST. Clients of 0.3 distinguish errors by fields at the top: some by the
+/// JSON-RPC number in `code`, some by the class name in `type`.
 pub(crate) fn error(failure: &Failure, mut new: Value) -> Value {
     let row = failure.row();
     if let Value::Object(fields) = &mut new {

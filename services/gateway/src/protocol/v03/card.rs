@@ -1,5 +1,5 @@
-//! Agent cards for both versions: the fields of 0.3 beside those of 1.0. Each client ignores the other
-//! fields. A signature covers the fields of 1.0.
+//! Agent cards for both versions: the fields of 0.3 beside those of 1.0. Each client ignores the
+//! other fields. A signature covers the fields of 1.0.
 
 use faultline_proto::a2a::AgentInterface;
 use serde_json::{Map, Value, json};

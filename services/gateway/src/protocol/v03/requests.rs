@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use super::Dialect;
 use crate::protocol::{operation::Operation, validate};
 
-/// The request of an operation, from `params` on JSON-RPC, from the body or the query on REST. Values
-/// of the path are not in it: they are the same in both versions and take precedence.
+/// The request of an operation, from `params` on JSON-RPC, from the body or the query on REST.
+/// Values of the path are not in it: they are the same in both versions and take precedence.
 pub(crate) fn request(
     operation: Operation,
     dialect: Dialect,

@@ -1,5 +1,5 @@
-//! Translation in both directions against JSON that the SDKs of 0.3 send and read, captured from the
-//! Python SDK (0.3.26) and the JavaScript SDK (0.3.14).
+//! Translation in both directions against JSON that the SDKs of 0.3 send and read, captured from
+//! the Python SDK (0.3.26) and the JavaScript SDK (0.3.14).
 
 use faultline_proto::{
     Failure,
