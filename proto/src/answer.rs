@@ -191,5 +191,4 @@ pub fn fields_part(fields: Struct) -> Part {
 }
 
 #[cfg(test)]
-#[path = "answer_tests.rs"]
 mod tests;

@@ -428,5 +428,4 @@ pub(crate) fn cut(text: &mut String, bytes_max: usize) {
 }
 
 #[cfg(test)]
-#[path = "failure_tests.rs"]
 mod tests;

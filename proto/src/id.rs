@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agents_name_is_what_fits_a_path() {
+    fn agent_name_fits_a_url_path() {
         let long = "a".repeat(AGENT_NAME_BYTES_MAX + 1);
         for bad in ["", "1a", "-a", "Echo", "a_b", "é", &long] {
             let illegal = Err(BadAgentName::Illegal(bad.to_owned()));
@@ -140,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tasks_id_tells_when_it_was_made() {
+    fn task_id_contains_its_time() {
         let id: TaskId = "01a1e5fc-69f8-77c1-ad9b-e7794fa9d0c8".parse().unwrap();
         assert_eq!(id.made_at(), 0x01a1_e5fc_69f8);
     }
 
     #[test]
-    fn an_id_reads_back_in_its_one_spelling_only() {
+    fn id_round_trips_in_one_spelling_only() {
         let id = TaskId::new();
         assert_eq!(id.to_string().parse::<TaskId>().ok(), Some(id));
         assert!(id.to_string().to_uppercase().parse::<TaskId>().is_err());

@@ -348,5 +348,4 @@ table! {
 }
 
 #[cfg(test)]
-#[path = "reason_tests.rs"]
 mod tests;

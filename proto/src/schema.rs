@@ -473,5 +473,4 @@ impl<'a> Keywords<'a> {
 }
 
 #[cfg(test)]
-#[path = "schema_tests.rs"]
 mod tests;

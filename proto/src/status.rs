@@ -251,5 +251,4 @@ fn decode(bytes: &[u8]) -> Details {
 }
 
 #[cfg(test)]
-#[path = "status_tests.rs"]
 mod tests;

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_is_read_first() {
+    fn state_decides_whether_there_is_a_failure() {
         let flat = r#""metadata":{"object_type":"error","error_code":"E1"}"#;
         for state in ["COMPLETED", "WORKING", "INPUT_REQUIRED"] {
             let task = format!(r#"{{"status":{{"state":"TASK_STATE_{state}"}},{flat}}}"#);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn then_what_is_around_it_then_the_mirror_then_the_text() {
+    fn outer_metadata_precedes_the_message_metadata_and_its_text() {
         let outer = foreign(
             r#"{"error_code":"E1","error_message":"outer","error_param":"city"}"#,
             r#"{"error_code":"E2","error_message":"mirror","llm_response_id":"r"}"#,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn our_record_says_more_than_the_flat_keys() {
+    fn failure_record_precedes_the_flat_keys() {
         let failure = Failure::new(&reason::RATE_LIMITED).because("slow down");
         let metadata = json::to_string(&failure.to_metadata(TaskState::Failed));
         assert_eq!(foreign(&metadata, r#"{"error_code":"E"}"#, "t"), failure);

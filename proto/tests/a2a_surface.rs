@@ -13,7 +13,7 @@ fn pool() -> DescriptorPool {
 }
 
 #[test]
-fn every_field_and_enum_value_is_the_protocols() {
+fn every_field_and_enum_value_matches_the_protocol() {
     let pool = pool();
     let behavior = pool.get_extension_by_name("google.api.field_behavior").unwrap();
     let mut lines = Vec::new();
@@ -72,7 +72,7 @@ fn name_of(kind: &Kind) -> String {
 }
 
 #[test]
-fn the_service_has_the_protocols_eleven_methods() {
+fn service_has_the_eleven_methods_of_the_protocol() {
     const METHODS: &str = "
         SendMessage(SendMessageRequest) SendMessageResponse
         SendStreamingMessage(SendMessageRequest) stream StreamResponse

@@ -45,7 +45,7 @@ fn every_message_reads_and_prints_like_the_reference() {
 }
 
 #[test]
-fn the_registry_names_every_message_of_both_packages() {
+fn registry_lists_every_message_of_both_packages() {
     let pool = DescriptorPool::decode(DESCRIPTOR_SET).unwrap();
     let is_ours = |desc: &MessageDescriptor| {
         ["lf.a2a.v1", "faultline.v1"].contains(&desc.package_name()) && !desc.is_map_entry()

@@ -21,7 +21,7 @@ fn refuses<T: ProtoJson>(json: &str, path: &str, description: &str) {
 }
 
 #[test]
-fn a_refusal_names_the_field_and_both_types() {
+fn json_type_error_names_the_field_and_both_types() {
     let text = r#"{"message":{"parts":[{"text":"a"},{"text":5}]}}"#;
     refuses::<SendMessageRequest>(
         text,
@@ -46,7 +46,7 @@ fn a_refusal_names_the_field_and_both_types() {
 }
 
 #[test]
-fn a_path_uses_json_names_and_map_keys() {
+fn error_path_uses_json_names_and_map_keys() {
     refuses::<Task>(r#"{"context_id":1}"#, "contextId", "expected a string, found a number");
     let card = r#"{"securitySchemes":{"o auth":{"oauth2SecurityScheme":{"flows":
         {"clientCredentials":{"scopes":{"read":1}}}}}}}"#;
@@ -58,7 +58,7 @@ fn a_path_uses_json_names_and_map_keys() {
 }
 
 #[test]
-fn a_duplicate_key_is_refused_and_named() {
+fn duplicate_key_is_refused_and_named() {
     let twice = "given twice: a key stands once in an object";
     refuses::<Task>(r#"{"id":"a","kind":"task","id":"a"}"#, "id", twice);
     refuses::<Task>(r#"{"contextId":"a","context_id":"b"}"#, "contextId", twice);
@@ -76,7 +76,7 @@ fn a_duplicate_key_is_refused_and_named() {
 }
 
 #[test]
-fn a_duplicate_key_that_the_contract_does_not_have_is_refused_too() {
+fn duplicate_unknown_key_is_refused_too() {
     let named = r#"key "pay" is given twice"#;
     refuses::<Task>(r#"{"pay":1,"id":"a","pay":1000}"#, "", named);
     let inside = r#"{"message":{"parts":[{"text":"a","pay":1,"pay":2}]}}"#;
@@ -88,7 +88,7 @@ fn a_duplicate_key_that_the_contract_does_not_have_is_refused_too() {
 }
 
 #[test]
-fn an_unknown_enum_name_is_told_the_legal_ones() {
+fn unknown_enum_name_is_refused_with_the_known_ones() {
     let error = fails::<SendMessageRequest>(r#"{"message":{"role":"user"}}"#);
     assert_eq!(error.path(), "message.role");
     let legal = "expected one of ROLE_UNSPECIFIED, ROLE_USER, ROLE_AGENT";
@@ -103,7 +103,7 @@ fn an_unknown_enum_name_is_told_the_legal_ones() {
 }
 
 #[test]
-fn numbers_text_and_oneofs_say_what_is_wrong_with_them() {
+fn errors_of_numbers_texts_and_oneofs_state_the_problem() {
     refuses::<Failure>(r#"{"code":1.5}"#, "code", "expected an integer, found a fraction");
     let range = "expected an integer from 0 to 4294967295";
     refuses::<Failure>(r#"{"hop":-1}"#, "hop", range);
@@ -132,7 +132,7 @@ fn numbers_text_and_oneofs_say_what_is_wrong_with_them() {
 }
 
 #[test]
-fn what_is_not_json_is_a_syntax_error_with_its_place() {
+fn malformed_json_is_a_syntax_error_with_its_position() {
     for json in ["", "{", "{\"id\":}", "{\"id\":\"a\",}", "{} x", "{'id':1}", "nul", "{\"id\":01}"]
     {
         assert_eq!(fails::<Task>(json).kind(), Kind::Syntax, "{json}");

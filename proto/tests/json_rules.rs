@@ -23,7 +23,7 @@ fn read<T: faultline_proto::json::ProtoJson>(json: &str) -> T {
 }
 
 #[test]
-fn an_empty_page_shows_all_four_fields() {
+fn empty_page_prints_all_four_fields() {
     let empty = r#"{"tasks":[],"nextPageToken":"","pageSize":0,"totalSize":0}"#;
     assert_eq!(to_string(&ListTasksResponse::default()), empty);
 }
@@ -49,7 +49,7 @@ fn from_json(json: &str) -> serde_json::Value {
 }
 
 #[test]
-fn names_are_camel_case_out_and_either_in() {
+fn names_are_printed_in_camel_case_and_read_in_either() {
     let config = a2a::SendMessageConfiguration {
         return_immediately: true,
         history_length: Some(0),
@@ -63,7 +63,7 @@ fn names_are_camel_case_out_and_either_in() {
 }
 
 #[test]
-fn enums_are_names_out_and_names_or_numbers_in() {
+fn enums_are_printed_as_names_and_read_as_names_or_numbers() {
     let status = TaskStatus { state: TaskState::InputRequired.into(), ..Default::default() };
     assert_eq!(to_string(&status), r#"{"state":"TASK_STATE_INPUT_REQUIRED"}"#);
     for json in ["\"TASK_STATE_INPUT_REQUIRED\"", "6", "6.0"] {
@@ -79,7 +79,7 @@ fn enums_are_names_out_and_names_or_numbers_in() {
 }
 
 #[test]
-fn integers_of_64_bits_are_text_out_and_either_in() {
+fn integers_of_64_bits_are_printed_as_text_and_read_as_either() {
     let frame = Frame { seq: u64::MAX, ..Frame::default() };
     assert_eq!(to_string(&frame), r#"{"seq":"18446744073709551615"}"#);
     for (json, seq) in [
@@ -102,7 +102,7 @@ fn integers_of_64_bits_are_text_out_and_either_in() {
 }
 
 #[test]
-fn floats_without_a_number_have_names() {
+fn infinite_floats_and_nan_have_names() {
     for (value, json) in [
         (f64::INFINITY, "\"Infinity\""),
         (f64::NEG_INFINITY, "\"-Infinity\""),
@@ -121,7 +121,7 @@ fn floats_without_a_number_have_names() {
 }
 
 #[test]
-fn bytes_are_standard_base64_out_and_any_base64_in() {
+fn bytes_are_printed_in_standard_base64_and_read_in_any() {
     let raw = vec![0xfb, 0xef, 0xff, 0x00];
     assert_eq!(to_string(&raw), r#""++//AA==""#);
     for json in [r#""++//AA==""#, r#""++//AA""#, r#""--__AA==""#, r#""--__AA""#] {
@@ -246,7 +246,7 @@ fn illegal_times_of_a_peer_are_printed_as_the_nearest_legal_ones() {
 }
 
 #[test]
-fn values_are_json_itself() {
+fn values_are_plain_json() {
     let json = r#"{"a":[1,1.5,"x",true,null,{}],"b":{"c":[]}}"#;
     let value: Struct = read(json);
     assert_eq!(to_string(&value), json);
@@ -261,7 +261,7 @@ fn values_are_json_itself() {
 }
 
 #[test]
-fn null_is_the_default_but_for_a_value() {
+fn null_is_the_default_except_for_a_value() {
     let task = r#"{"id":null,"contextId":null,"status":null,"artifacts":null,"metadata":null}"#;
     assert_eq!(read::<Task>(task), Task::default());
     assert_eq!(read::<TaskStatus>(r#"{"state":null}"#), TaskStatus::default());
@@ -276,7 +276,7 @@ fn null_is_the_default_but_for_a_value() {
 }
 
 #[test]
-fn a_oneof_has_one_member() {
+fn oneof_has_one_member() {
     assert!(from_str::<Part>(r#"{"text":"a","url":"b"}"#).is_err());
     assert!(from_str::<Part>(r#"{"text":"a","data":null}"#).is_err());
     let one = Some(Content::Text("a".into()));
@@ -313,7 +313,7 @@ fn strings_are_escaped_where_json_needs_it() {
 }
 
 #[test]
-fn a_message_is_appended_to_what_is_there() {
+fn message_is_appended_to_the_buffer() {
     let mut out = b"{\"result\":".to_vec();
     write(&v1::Heartbeat {}, &mut out);
     out.push(b',');
@@ -323,7 +323,7 @@ fn a_message_is_appended_to_what_is_there() {
 }
 
 #[test]
-fn a_message_goes_into_a_struct_and_back() {
+fn message_round_trips_through_a_struct() {
     let failure = Failure {
         id: "f".into(),
         code: 5,
@@ -349,7 +349,7 @@ fn serde_json_values_are_protobuf_values() {
 }
 
 #[test]
-fn the_sample_is_a_typical_task() {
+fn sample_is_a_typical_task() {
     let task = sample_task();
     let json = to_vec(&task);
     assert!((3_300..3_500).contains(&json.len()), "{}", json.len());
@@ -359,7 +359,7 @@ fn the_sample_is_a_typical_task() {
 
 /// The outermost thing that ever wraps a Part, so that nothing legal dies on the wire.
 #[test]
-fn whatever_is_read_survives_the_deepest_trip_through_the_mesh() {
+fn accepted_depth_survives_the_deepest_nesting_in_the_mesh() {
     let deep = |levels: usize| format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
     let frame = |levels: usize| {
         let part = format!(r#"{{"metadata":{}}}"#, deep(levels));

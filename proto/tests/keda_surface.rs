@@ -17,7 +17,7 @@ const MESSAGES: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn the_scaler_has_kedas_names_and_numbers() {
+fn scaler_contract_has_the_names_and_numbers_of_keda() {
     let pool = DescriptorPool::decode(DESCRIPTOR_SET).unwrap();
     let service = pool.get_service_by_name("externalscaler.ExternalScaler").unwrap();
     let methods = service.methods().map(|method| {

@@ -199,7 +199,7 @@ mod tests {
     use crate::json::{VALUE_DEPTH_MAX, from_str};
 
     #[test]
-    fn depth_is_what_the_reader_counts() {
+    fn depth_equals_the_depth_that_the_reader_counts() {
         for (json, depth) in [("7", 0), ("[]", 1), ("{}", 1), (r#"[1,{"a":[]},[2]]"#, 3)] {
             assert_eq!(value_depth(&from_str(json).unwrap()), depth, "{json}");
         }

@@ -26,7 +26,7 @@ fn status(state: &str) -> Value {
 }
 
 #[test]
-fn objects_survive_the_way_to_0_3_and_back() {
+fn objects_round_trip_through_0_3() {
     let artifact = json!({"artifactId": "a", "name": "n", "parts": [{"text": "x"}]});
     for state in super::STATES.iter().map(|(_, _, state)| status(state)) {
         for dialect in DIALECTS {
@@ -53,7 +53,7 @@ fn objects_survive_the_way_to_0_3_and_back() {
 }
 
 #[test]
-fn kind_that_is_missing_is_guessed_and_one_that_is_unknown_is_named() {
+fn missing_kind_is_inferred_and_an_unknown_one_is_refused() {
     for (bare, name) in [
         (json!({"id": "t", "status": {"state": "working"}}), "task"),
         (json!({"taskId": "t", "status": {"state": "working"}}), "statusUpdate"),

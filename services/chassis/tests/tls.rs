@@ -97,7 +97,7 @@ async fn dial(connector: Connector, url: &str) -> Result<(), dial::Error> {
 }
 
 #[tokio::test]
-async fn both_versions_of_http_are_spoken_over_tls() {
+async fn both_http_versions_work_over_tls() {
     let ours = Identity::new();
     let (addr, _drain) = serve(hello(), Some(&ours.files())).await;
     let connector = || Connector::new(ours.trust());
@@ -110,7 +110,7 @@ async fn both_versions_of_http_are_spoken_over_tls() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_ours_to_trust_is_refused_and_says_why() {
+async fn untrusted_certificate_is_refused_with_its_reason() {
     let ours = Identity::new();
     let other = Identity::new();
     let (addr, _drain) = serve(hello(), Some(&ours.files())).await;
@@ -136,7 +136,7 @@ async fn a_certificate_that_is_not_ours_to_trust_is_refused_and_says_why() {
 }
 
 #[tokio::test]
-async fn one_address_behind_a_name_is_dialled_and_its_certificate_is_for_the_name() {
+async fn chosen_address_is_dialled_and_the_certificate_is_verified_for_the_name() {
     let ours = Identity::new();
     let router = puppet::agents(async |_| Ok(AgentsResponse::default()));
     let (addr, _drain) = serve(router.layer(server::GuardLayer), Some(&ours.files())).await;
@@ -154,7 +154,7 @@ async fn one_address_behind_a_name_is_dialled_and_its_certificate_is_for_the_nam
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_are_named_with_what_is_wrong() {
+async fn unusable_files_are_named_with_their_problem() {
     let ours = Identity::new();
     let other = Identity::new();
     let said = |cert: PathBuf, key: PathBuf| {
@@ -177,7 +177,7 @@ async fn files_that_cannot_be_used_are_named_with_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn plain_http_on_a_tls_port_and_tls_on_a_plain_port_are_cut() {
+async fn plain_http_on_a_tls_port_and_tls_on_a_plain_port_are_closed() {
     let ours = Identity::new();
     let (encrypted, _drain) = serve(hello(), Some(&ours.files())).await;
     let mut stream = TcpStream::connect(encrypted).await.unwrap();
@@ -199,7 +199,7 @@ async fn is_cut(mut stream: impl AsyncRead + Unpin) -> bool {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_is_cut_before_its_handshake_and_after_it() {
+async fn silent_client_times_out_before_and_after_its_handshake() {
     let ours = Identity::new();
     let (addr, _drain) = serve(hello(), Some(&ours.files())).await;
     let silent = TcpStream::connect(addr).await.unwrap();
@@ -223,7 +223,7 @@ async fn agents(channel: Channel) -> Result<AgentsResponse, Failure> {
 }
 
 #[tokio::test]
-async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
+async fn missing_token_is_refused_with_the_setting_to_change() {
     let ours = Identity::new();
     let secret = |text: &str| Some(Secret::new(text).unwrap());
     let router = puppet::agents(async |_| Ok(AgentsResponse::default()));
@@ -260,7 +260,7 @@ async fn the_token_opens_grpc_and_its_absence_says_what_to_set() {
 }
 
 #[tokio::test]
-async fn a_bad_dial_is_refused_before_anything_is_dialled() {
+async fn invalid_dial_is_refused_before_dialling() {
     let said = |dial: Dial| Channel::lazy(&dial).unwrap_err().to_string();
     let at = |address: &str| Dial { address: address.to_owned(), ..Dial::default() };
     for bad in ["", "http://a b", "ftp://x:1", "unix:///tmp/x"] {

@@ -91,7 +91,7 @@ fn code(failed: Result<(), Failure>) -> Code {
 }
 
 #[tokio::test]
-async fn a_failure_arrives_as_it_was_sent() {
+async fn failure_round_trips_over_the_wire() {
     let (addr, _drain) = puppet().await;
     assert!(ask(addr, "", Timeouts::default()).await.is_ok());
     let failure = ask(addr, "fail", Timeouts::default()).await.unwrap_err();
@@ -102,7 +102,7 @@ async fn a_failure_arrives_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn a_panic_is_internal_and_the_connection_lives() {
+async fn panic_is_internal_and_the_connection_survives() {
     let (addr, _drain) = puppet().await;
     let mut client = mesh(addr);
     let panicked =
@@ -112,7 +112,7 @@ async fn a_panic_is_internal_and_the_connection_lives() {
 }
 
 #[tokio::test]
-async fn an_expired_deadline_is_called_so_on_both_sides() {
+async fn expired_deadline_is_deadline_exceeded_on_both_sides() {
     let (addr, _drain) = puppet().await;
     let soon = Timeouts::total(Duration::from_millis(50));
     assert_eq!(code(ask(addr, "hang", soon).await), Code::DeadlineExceeded);
@@ -140,7 +140,7 @@ async fn end_of(mut stream: Streaming<ToWorker>) -> Code {
 }
 
 #[tokio::test]
-async fn a_stream_has_a_total_and_an_idle_deadline() {
+async fn stream_has_a_total_and_an_idle_deadline() {
     let (addr, _drain) = puppet().await;
     let total = Timeouts::total(Duration::from_millis(100));
     assert_eq!(end_of(attach(addr, total, false).await).await, Code::DeadlineExceeded);
@@ -149,13 +149,13 @@ async fn a_stream_has_a_total_and_an_idle_deadline() {
 }
 
 #[tokio::test]
-async fn a_panic_in_a_stream_is_internal() {
+async fn panic_in_a_stream_is_internal() {
     let (addr, _drain) = puppet().await;
     assert_eq!(end_of(attach(addr, Timeouts::default(), true).await).await, Code::Internal);
 }
 
 #[tokio::test]
-async fn a_peer_that_is_not_there_or_dies_is_unavailable() {
+async fn absent_or_dying_peer_is_unavailable() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     assert_eq!(code(ask(free, "", Timeouts::default()).await), Code::Unavailable);
 
@@ -183,7 +183,7 @@ fn grpc(headers: &[(&str, &str)]) -> Response {
 }
 
 #[tokio::test]
-async fn garbage_in_the_details_neither_panics_nor_hides_the_code() {
+async fn invalid_details_neither_panic_nor_hide_the_code() {
     let answer = || async {
         grpc(&[("grpc-status", "7"), ("grpc-message", "no"), ("grpc-status-details-bin", "%%%")])
     };
@@ -193,14 +193,14 @@ async fn garbage_in_the_details_neither_panics_nor_hides_the_code() {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_status_is_unknown() {
+async fn response_without_a_status_is_unknown() {
     let answer = || async { grpc(&[]) };
     let (addr, _drain) = serve(Router::new().fallback(any(answer))).await;
     assert_eq!(code(ask(addr, "", Timeouts::default()).await), Code::Unknown);
 }
 
 #[tokio::test]
-async fn a_proxy_that_answers_http_is_understood() {
+async fn http_response_of_a_proxy_is_mapped_to_a_code() {
     for (status, expected) in [
         (401, Code::Unauthenticated),
         (403, Code::PermissionDenied),
@@ -220,7 +220,7 @@ async fn a_proxy_that_answers_http_is_understood() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_too_little_is_cut_off_and_others_are_served() {
+async fn client_that_sends_too_little_times_out_and_others_are_served() {
     let (addr, _drain) = puppet().await;
     let mut slow = tokio::net::TcpStream::connect(addr).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut slow, b"P").await.unwrap();
@@ -231,7 +231,7 @@ async fn a_client_that_says_too_little_is_cut_off_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_protobuf_is_an_invalid_argument() {
+async fn request_that_is_not_protobuf_is_an_invalid_argument() {
     let (addr, _drain) = puppet().await;
     let channel = Channel::without_token(&addr.to_string()).unwrap();
     let mut grpc = tonic::client::Grpc::new(channel);
@@ -245,7 +245,7 @@ async fn a_request_that_is_not_protobuf_is_an_invalid_argument() {
 }
 
 #[tokio::test]
-async fn connection_with_an_unread_answer_is_cut_and_one_that_is_read_is_not() {
+async fn connection_with_an_unread_response_is_closed_and_one_that_reads_is_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let listener = server::Listener::from(listener).reader_stall(Duration::from_millis(200));
@@ -272,7 +272,7 @@ async fn connection_with_an_unread_answer_is_cut_and_one_that_is_read_is_not() {
 }
 
 #[tokio::test]
-async fn metrics_that_nobody_reads_are_kept_for_a_few_streams_only() {
+async fn unread_metrics_are_held_for_a_few_streams_only() {
     let any = "127.0.0.1:0".parse().unwrap();
     let metrics = Metrics::default();
     let admin = Admin::bind(any, metrics, Probes::default()).await.unwrap();

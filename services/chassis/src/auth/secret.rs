@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_read_and_not_shown() {
+    fn secret_is_deserialised_and_never_printed() {
         let config: Config = toml::from_str("token = 'hunter2'").unwrap();
         assert_eq!(config.token.reveal(), "hunter2");
         assert_eq!(format!("{config:?} {}", config.token), "Config { token: *** } ***");
@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn a_random_one_can_be_sent_and_is_never_the_same() {
+    fn random_secret_is_unique_and_a_valid_bearer_token() {
         let made = Secret::random();
         assert_eq!(Secret::new(made.reveal()).unwrap(), made);
         assert_ne!(Secret::random(), made);
     }
 
     #[test]
-    fn what_cannot_be_sent_is_refused_without_being_quoted() {
+    fn invalid_secret_is_refused_without_being_quoted() {
         for bad in ["''", "'two words'", "\"line\\n\"", "'schlüssel'", "424242", "['x']"] {
             let error = toml::from_str::<Config>(&format!("token = {bad}")).unwrap_err();
             assert_eq!(error.message(), NotASecret.to_string(), "{bad}");

@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_leaves_this_machine_unencrypted_is_overheard() {
+    fn plain_http_to_another_machine_is_overheard() {
         let overheard = |url: &str| is_overheard(&url.parse().unwrap());
         for open in ["http://hub:8081", "http://10.0.0.1:8081", "http://[2001:db8::1]:8081"] {
             assert!(overheard(open), "{open}");

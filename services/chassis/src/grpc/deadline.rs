@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeout_reads_back_within_its_unit() {
+    fn grpc_timeout_round_trips_within_its_unit() {
         for ms in [1, 200, 50_000, 3_600_000, 86_400_000] {
             let timeout = Duration::from_millis(ms);
             assert_eq!(parse_grpc_timeout(&format_grpc_timeout(timeout)), Some(timeout));

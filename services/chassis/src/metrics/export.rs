@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_unless_somebody_asks() {
+    fn export_is_off_without_an_endpoint() {
         let all = Some("http://collector:4317");
         assert_eq!(read(&[], None).0, None);
         for off in [("OTEL_METRICS_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "true")] {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_metrics_counts_more_than_what_is_said_of_all() {
+    fn variables_of_metrics_override_those_of_all_signals() {
         let options = read(
             &[
                 ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_and_passed_over() {
+    fn unusable_value_is_reported_and_ignored() {
         for (name, value) in [
             ("OTEL_METRICS_EXPORTER", "console"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),

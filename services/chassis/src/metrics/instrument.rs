@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_in_the_bucket_whose_bound_it_does_not_exceed() {
+    fn value_at_a_bound_is_in_the_bucket_below_it() {
         let sizes = family::<Histogram>(SIZES);
         for n in [0, 10, 11, 20, 21] {
             sizes.with(["x"]).record_size(n);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_seconds_to_the_microsecond() {
+    fn durations_are_exposed_in_seconds_to_the_microsecond() {
         let times = family::<Histogram>(Def::time("time", "Times.", ["of"], CALL_BOUNDS));
         times.with(["x"]).record(Duration::from_nanos(1_500_600));
         times.with(["x"]).record(Duration::MAX);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_too_many_series_shares_one() {
+    fn series_above_the_limit_share_one() {
         let counters = family::<Counter>(SIZES);
         for n in 0..2 * limits::METRIC_SERIES_MAX {
             counters.at([&n.to_string()], |counter| counter.add(1));
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_held_is_counted_until_it_is_let_go() {
+    fn gauge_counts_its_live_guards() {
         let gauges = family::<Gauge>(SIZES);
         let held = [gauges.with(["x"]).guard(), gauges.with(["x"]).guard()];
         let value = || gauges.0.read().points[0].value.clone();

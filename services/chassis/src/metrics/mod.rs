@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_a_metric_gets_the_same_one() {
+    fn metric_of_one_name_exists_once() {
         let metrics = Metrics::default();
         for _ in 0..3 {
             metrics.clone().counter(&SEEN).with(["x"]).add(1);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_not_asked_again_and_what_is_said_twice_adds_up() {
+    fn observer_is_removed_after_false_and_equal_labels_add_up() {
         let metrics = Metrics::default();
         let there = Arc::new(AtomicBool::new(true));
         metrics.observe({

@@ -76,7 +76,7 @@ mod tests {
     };
 
     #[test]
-    fn a_process_knows_what_it_takes() {
+    fn process_metrics_are_plausible() {
         let sets = Metrics::default().read();
         let one = |name: &str| {
             let set = sets.iter().find(|set| set.name == name).expect(name);

@@ -71,7 +71,7 @@ mod tests {
     };
 
     #[test]
-    fn it_reads_as_prometheus_expects() {
+    fn text_format_is_valid_prometheus() {
         let metrics = Metrics::default();
         let calls = Def::new("a.calls", Unit::Of("call"), "How\nmany.", ["rpc.method"]);
         metrics.counter(&calls).with(["with \"quotes\" and \\"]).add(3);

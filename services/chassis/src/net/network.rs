@@ -135,7 +135,7 @@ mod tests {
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
     #[tokio::test]
-    async fn whoever_connects_talks_to_whoever_listens_there_and_to_nobody_elsewhere() {
+    async fn connection_reaches_the_listener_of_its_own_network_only() {
         let one = Network::new();
         let other = Network::new();
         let mut here = Socket::bind(Some(&one), ANY).await.unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_is_taken_once_and_free_when_its_listener_has_gone() {
+    async fn address_is_bound_once_and_freed_with_its_listener() {
         let network = Network::new();
         let first = Socket::bind(Some(&network), ANY).await.unwrap();
         let address = first.addr();

@@ -201,7 +201,7 @@ mod tests {
     use crate::limits;
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_takes_nothing_is_cut_and_a_slow_one_is_not() {
+    async fn stalled_peer_is_disconnected_and_a_slow_one_is_not() {
         let (ours, mut theirs) = duplex(4);
         let mut ours = Impatient::new(ours, Some(limits::READER_STALL));
         let slow = async {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn before_the_cut_those_who_answer_are_warned_and_the_peer_may_return() {
+    async fn handlers_are_warned_before_the_write_timeout_and_the_peer_may_return() {
         let stall = limits::READER_STALL;
         let farewell = limits::READER_RETURN_TIMEOUT;
         let (ours, mut theirs) = duplex(4);

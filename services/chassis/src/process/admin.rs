@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_starts_is_of_use_or_not_and_leaves() {
+    fn readiness_follows_the_phases_of_a_process() {
         let probes = Probes::default();
         let useful = Arc::new(AtomicBool::new(false));
         assert!(probes.startup().is_err() && probes.ready().is_err());

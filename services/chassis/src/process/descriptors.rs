@@ -14,7 +14,7 @@ mod tests {
     use rlimit::Resource;
 
     #[test]
-    fn the_soft_limit_becomes_the_hard_one() {
+    fn soft_limit_is_raised_to_the_hard_limit() {
         let (soft, hard) = Resource::NOFILE.get().unwrap();
         Resource::NOFILE.set(soft.min(hard - 1), hard).unwrap();
         super::raise_limit();

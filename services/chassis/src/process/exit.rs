@@ -2,7 +2,11 @@
 
 use std::{error::Error, fmt, io, iter::successors, process::ExitCode};
 
-use faultline_proto::{Failure, reason::Reason};
+use faultline_proto::{
+    Failure,
+    advice::{Reader, Verdict, advise},
+    reason::Reason,
+};
 use tonic::Code;
 
 use crate::{auth::token_file, config, net::tls};
@@ -28,21 +32,15 @@ impl Exit {
         self.0
     }
 
-    /// The code for a failed call or task.
+    /// The code for a failed call or task. It follows the verdict of the advice, so that a script
+    /// and a person take the same next step: no script repeats work that may have been done.
     pub fn of_failure(failure: &Failure) -> Self {
-        Self::of(failure.code(), failure.may_retry())
-    }
-
-    /// The code for a failure of which only the reason is known.
-    pub fn of_row(row: &Reason) -> Self {
-        Self::of(row.code, row.retry.may_retry())
-    }
-
-    fn of(code: Code, retryable: bool) -> Self {
-        match code {
+        let verdict = advise(failure, Reader::Caller).verdict;
+        match failure.code() {
             Code::Unauthenticated | Code::PermissionDenied => Exit::DENIED,
+            _ if verdict == Verdict::Check => Exit::FAILED,
             Code::Unavailable => Exit::UNAVAILABLE,
-            _ if retryable => Exit::RETRYABLE,
+            _ if verdict == Verdict::Retry => Exit::RETRYABLE,
             Code::InvalidArgument
             | Code::OutOfRange
             | Code::NotFound
@@ -58,6 +56,11 @@ impl Exit {
             | Code::Internal
             | Code::DataLoss => Exit::FAILED,
         }
+    }
+
+    /// The code for a failure of which only the reason is known.
+    pub fn of_row(row: &'static Reason) -> Self {
+        Self::of_failure(&Failure::new(row))
     }
 
     /// The code for an error that keeps a service from starting. A failure in the error chain
@@ -94,12 +97,12 @@ impl From<Exit> for ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use faultline_proto::reason;
+    use faultline_proto::reason::{self, Retry};
 
     use super::*;
 
     #[test]
-    fn every_code_and_flag_has_its_number() {
+    fn exit_code_follows_from_code_and_retryability() {
         // Code, exit when not retryable, exit when retryable.
         let table = [
             (Code::Cancelled, 70, 75),
@@ -128,7 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn an_error_at_the_start_tells_configuration_from_surroundings() {
+    fn unknown_outcome_is_no_invitation_to_repeat() {
+        let unknown = reason::TABLE.iter().filter(|row| row.retry == Retry::Idempotent);
+        for row in unknown {
+            assert_eq!(Exit::of_row(row), Exit::FAILED, "{}", row.name);
+        }
+        let lost = Failure::new(&reason::WORKER_LOST).with_retryable(false);
+        assert_eq!(Exit::of_failure(&lost), Exit::FAILED);
+        // The same key makes the repeat safe.
+        let keyed = Failure::new(&reason::OUTCOME_UNKNOWN).with_repeat_by_key();
+        assert_eq!(Exit::of_failure(&keyed), Exit::UNAVAILABLE);
+    }
+
+    #[test]
+    fn start_error_distinguishes_configuration_from_environment() {
         let io = |kind| io::Error::from(kind);
         let code = |error: &(dyn Error + 'static)| Exit::of_start(error);
         assert_eq!(code(&Failure::new(&reason::UNAUTHENTICATED_CALLER)), Exit::DENIED);

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_service_that_does_not_leave_is_cut_off_and_its_code_says_so() {
+    async fn service_that_outlives_its_drain_is_stopped_with_an_error_code() {
         let drain = Drain::new();
         let patience = Duration::from_millis(20);
         let leaving = async {

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn buffered_bytes_are_given_back_with_the_bytes_themselves() {
+    fn reservation_ends_with_the_last_slice_of_its_bytes() {
         let connection = connection(100, 100, 60);
         let connection = &connection;
         streams::within(connection, || {

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_header_of_one_byte_counts_with_its_memory() {
+    fn header_of_one_byte_is_charged_with_its_memory() {
         let mut request = Request::get("/agents/echo?x=1");
         for _ in 0..400 {
             request = request.header("a", "");

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_that_is_no_host_name_is_named() {
+    fn invalid_host_name_is_quoted_in_the_error() {
         for entry in ["", "https://agents.example", "agents.example:443", "*.example", "a b"] {
             let bad = Hosts::new(SECTION, false, &[entry.to_owned()]).unwrap_err();
             assert!(bad.to_string().starts_with(&format!("gateway.hosts: '{entry}'")), "{bad}");

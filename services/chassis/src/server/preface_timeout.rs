@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_read_ahead_is_still_to_be_had_in_pieces_of_any_size() {
+    async fn bytes_read_ahead_are_read_again_in_pieces_of_any_size() {
         for said in ["GET / HTTP/1.1\r\n", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand more"] {
             for size in 1..30 {
                 let (mut client, server) = tokio::io::duplex(64);

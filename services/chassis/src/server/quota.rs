@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_cannot_take_what_is_there_for_all() {
+    fn quota_of_one_address_leaves_room_for_others() {
         let limits = Quotas::default().with(Resource::HealthWatch, 2, 3);
         let quotas = QuotaTable::new(limits);
         let one = quotas.address(ip(1), false);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn trusted_proxies_are_bound_by_the_total_alone() {
+    fn trusted_proxies_are_limited_by_the_total_only() {
         let proxies = vec!["127.0.0.9".parse().unwrap()];
         let limits = Quotas::default().with(Resource::Connection, 1, 3).exempt(proxies);
         let quotas = QuotaTable::new(limits);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn address_is_forgotten_when_it_holds_nothing() {
+    fn account_of_an_address_is_dropped_with_its_last_permit() {
         let quotas = QuotaTable::new(Quotas::default());
         let address = quotas.address(ip(1), false);
         let call = address.acquire(Resource::Call, 1).unwrap();

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_much_costs_the_oldest_and_is_counted() {
+    fn full_queue_drops_the_oldest_batch_and_counts_it() {
         let queue = ExportQueue::new(2, 4);
         for record in 0..7_u8 {
             queue.push(&[record]);

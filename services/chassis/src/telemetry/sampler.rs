@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_standard_names_mean_what_they_say() {
+    fn standard_sampler_names_are_supported() {
         let sampler = |name| Sampler::named(name, 0.25).unwrap();
         let id = u128::from(u64::MAX);
         assert!(sampler("always_on").decides(id, Some(false)));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_keeps_about_that_share() {
+    fn ratio_samples_about_that_share() {
         let sampler = Sampler::named("traceidratio", 0.25).unwrap();
         let kept = (0..10_000).filter(|_| sampler.decides(rand::random(), None)).count();
         assert!((2_200..2_800).contains(&kept), "{kept} of 10000");

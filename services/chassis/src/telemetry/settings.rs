@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_endpoint_nothing_is_exported() {
+    fn export_needs_an_endpoint() {
         let settings = read(None, &[]);
         assert_eq!((settings.traces, settings.logs), (None, None));
         let off = read(Some("http://c:4317"), &[("OTEL_SDK_DISABLED", "true")]);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protocol_decides_where_an_endpoint_leads() {
+    fn protocol_decides_the_path_of_an_endpoint() {
         let url = |pairs: &[(&str, &str)]| {
             let settings = read(Some("http://c:4317/"), pairs);
             settings.traces.unwrap().url.to_string()
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_resource_and_batches_are_as_the_variables_say() {
+    fn headers_resource_and_batch_limits_come_from_the_variables() {
         let settings = read(
             Some("c:4317"),
             &[
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_and_passed_over() {
+    fn unusable_value_is_reported_and_ignored() {
         let settings = read(
             Some("http://c:4317"),
             &[

@@ -247,7 +247,7 @@ mod tests {
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_traceparent_reads_back() {
+    fn traceparent_round_trips() {
         let context: TraceContext = GOOD.parse().unwrap();
         assert_eq!(context.to_string(), GOOD);
         assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_one_starts_a_new_trace() {
+    fn malformed_traceparent_starts_a_new_trace() {
         for bad in [
             "",
             "garbage",
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_keeps_the_trace_and_changes_the_span() {
+    fn child_has_the_same_trace_and_another_span() {
         let parent = TraceContext::read(GOOD, "vendor=x");
         let child = parent.child();
         assert_eq!(child.trace_id(), parent.trace_id());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_other_vendors_passes_whole_or_not_at_all() {
+    fn tracestate_is_propagated_whole_or_not_at_all() {
         let mut headers = HeaderMap::new();
         headers.insert(TRACEPARENT, GOOD.parse().unwrap());
         headers.append(TRACESTATE, "rojo=00f067aa0ba902b7".parse().unwrap());
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stranger_wants_sampled_is_not_for_him_to_say() {
+    fn sampling_flag_of_an_unknown_caller_is_ignored() {
         let mut headers = HeaderMap::new();
         headers.insert(TRACEPARENT, GOOD.replace("-01", "-00").parse().unwrap());
         assert!(!TraceContext::at_edge(&headers, true).is_sampled());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_a_span_follows_from_what_it_stands_for() {
+    fn span_id_is_derived_from_the_name() {
         let ids: std::collections::HashSet<_> = (0..1000_u64)
             .flat_map(|n| {
                 let mut name = [7; 16];

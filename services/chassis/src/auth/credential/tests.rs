@@ -37,7 +37,7 @@ fn headers(values: &[&str]) -> HeaderMap {
 }
 
 #[test]
-fn token_is_the_role_it_was_configured_for() {
+fn token_has_its_configured_role() {
     let refunds = Credential {
         agents: vec!["refunds".into()],
         ..entry(Role::Worker, &SECRET.to_uppercase())
@@ -68,7 +68,7 @@ fn token_is_the_role_it_was_configured_for() {
 }
 
 #[test]
-fn one_token_is_every_role_on_loopback_and_in_one_process_only() {
+fn shared_token_has_every_role_on_loopback_and_in_process_only() {
     let mesh = MeshConfig { token: token("secret"), ..MeshConfig::default() };
     let inside = MeshConfig { network: Some(Network::new()), ..mesh.clone() };
     for (mesh, port) in [(&mesh, here()), (&mesh, port("[::1]:1")), (&inside, everywhere())] {
@@ -86,7 +86,7 @@ fn one_token_is_every_role_on_loopback_and_in_one_process_only() {
 }
 
 #[test]
-fn without_configuration_a_token_is_generated_on_loopback_with_an_own_store_only() {
+fn token_is_generated_on_loopback_with_an_own_store_only() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = MeshConfig { data: Some(dir.path().join("data")), ..MeshConfig::default() };
     let refused = |port| Credentials::load(&mesh, port).unwrap_err().to_string();
@@ -107,7 +107,7 @@ fn without_configuration_a_token_is_generated_on_loopback_with_an_own_store_only
 }
 
 #[test]
-fn process_with_its_own_token_needs_no_other_and_opens_no_port_to_others() {
+fn in_process_token_replaces_configuration_but_opens_no_public_port() {
     let dir = tempfile::tempdir().unwrap();
     let data = Some(dir.path().join("data"));
     let mesh = MeshConfig { in_process_token: token("secret"), data, ..MeshConfig::default() };
@@ -121,7 +121,7 @@ fn process_with_its_own_token_needs_no_other_and_opens_no_port_to_others() {
 }
 
 #[test]
-fn entry_that_cannot_be_meant_is_named_with_its_remedy() {
+fn invalid_entry_is_named_with_its_remedy() {
     let worker = |agents: &[&str]| {
         let agents = agents.iter().map(|name| (*name).to_owned()).collect();
         Credential { agents, ..entry(Role::Worker, OTHER) }
@@ -153,7 +153,7 @@ fn entry_that_cannot_be_meant_is_named_with_its_remedy() {
 }
 
 #[test]
-fn credential_is_read_as_the_documents_write_it() {
+fn credential_of_the_documents_is_accepted() {
     let text = format!(
         "[[credential]]\nrole = 'worker'\nsha256 = '{SECRET}'\nagents = ['refunds']\n\
          [[credential]]\nrole = 'gateway'\nsha256 = '{OTHER}'\nname = 'edge'\n"

@@ -31,7 +31,7 @@ async fn until(members: &Members, wanted: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_follow_their_name_and_stay_while_it_cannot_be_asked() {
+async fn members_follow_dns_and_survive_a_failed_resolution() {
     let [one, other, third] = ["10.0.0.1:81", "10.0.0.2:81", "10.0.0.3:81"];
     let found = |them: &[&str]| Ok(them.iter().map(|at| at.parse().unwrap()).collect());
     let led = Arc::new(Mutex::new(found(&[other, one])));
@@ -50,7 +50,7 @@ async fn members_follow_their_name_and_stay_while_it_cannot_be_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_connection_is_a_reason_to_look_at_once() {
+async fn refresh_resolves_at_once() {
     let led = Arc::new(Mutex::new(Ok(vec!["10.0.0.1:81".parse().unwrap()])));
     let members = Members::new(&names(&led), "hub.mesh:81").unwrap();
     let following = tokio::spawn(members.clone().run());
@@ -64,7 +64,7 @@ async fn a_lost_connection_is_a_reason_to_look_at_once() {
 }
 
 #[tokio::test]
-async fn a_list_is_its_addresses_and_what_its_names_lead_to_each_once() {
+async fn members_are_the_distinct_addresses_of_all_entries() {
     let led = Arc::new(Mutex::new(Ok(vec!["10.0.0.2:81".parse().unwrap()])));
     let text = " http://10.0.0.1:81, http://hub.mesh:81,http://10.0.0.2:81,[::1]:7 ,";
     let members = Members::new(&names(&led), text).unwrap();
@@ -81,7 +81,7 @@ async fn a_list_is_its_addresses_and_what_its_names_lead_to_each_once() {
 }
 
 #[tokio::test]
-async fn localhost_is_looked_up_by_the_system_and_a_network_of_ones_own_has_no_names() {
+async fn localhost_is_resolved_by_the_system_and_not_on_an_in_process_network() {
     let members = Members::new(&MeshConfig::default(), "http://localhost:81").unwrap();
     let following = tokio::spawn(members.clone().run());
     let mut watch = members.watch();

@@ -412,7 +412,7 @@ mod tests {
         &["localhost", "127.0.0.1", "127.1", "0x7f000001", "[::1]", "[::ffff:10.0.0.1]"];
 
     #[tokio::test]
-    async fn what_is_not_public_is_refused_before_it_is_dialled() {
+    async fn address_that_is_not_public_is_refused_before_dialling() {
         for host in INSIDE {
             let checked = check_public(host, 80).await;
             assert!(matches!(checked, Err(BadTarget::Forbidden(_))), "{host}: {checked:?}");
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_the_rule_the_same_address_is_only_closed() {
+    async fn loopback_address_is_dialled_without_the_ssrf_guard() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let closed = listener.local_addr().unwrap();
         drop(listener);

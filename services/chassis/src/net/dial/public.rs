@@ -108,7 +108,7 @@ mod tests {
         3ffe:ffff:: 3fff:1000:: 3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
 
     #[test]
-    fn only_public_addresses_are_public() {
+    fn ranges_that_are_not_public_are_refused_up_to_their_edges() {
         for (list, public) in [(REFUSED, false), (ALLOWED, true)] {
             for text in list.split_whitespace() {
                 let address = text.parse().unwrap_or_else(|_| panic!("{text} is no address"));

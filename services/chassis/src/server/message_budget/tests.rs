@@ -106,7 +106,7 @@ async fn single_message_is_charged_until_its_request_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn message_without_room_is_refused_and_others_go_on() {
+async fn message_above_the_budget_is_refused_and_others_continue() {
     let client = client_with(20_000, 30_000);
     let mut first = Fed::new(&client, false);
     first.read(&prefix(10_000)).await.unwrap();
@@ -122,7 +122,7 @@ async fn message_without_room_is_refused_and_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unfinished_message_ends_after_its_time_and_a_silent_stream_does_not() {
+async fn unfinished_message_times_out_and_an_idle_stream_does_not() {
     let client = client_with(100_000, 100_000);
     let start = Instant::now();
     let mut silent = Fed::new(&client, true);

@@ -29,7 +29,7 @@ fn wrong(property: serde_json::Value, given: serde_json::Value) -> Option<String
 }
 
 #[test]
-fn values_are_held_against_every_keyword() {
+fn values_are_checked_against_every_keyword() {
     let port = json!({"type": "integer", "minimum": 1, "maximum": 65535});
     let colour = json!({"type": "string", "enum": ["red", "green"]});
     let size = json!({"type": "string", "oneOf": [{"const": "s", "title": "Small"}]});
@@ -90,7 +90,7 @@ fn values_are_held_against_every_keyword() {
 }
 
 #[test]
-fn every_field_that_is_wrong_is_named() {
+fn every_invalid_field_is_named() {
     let schema = schema(
         json!({"host": {"type": "string"}, "port": {"type": "integer", "maximum": 65535},
                "tls": {"type": "boolean", "default": true}}),
@@ -109,7 +109,7 @@ fn every_field_that_is_wrong_is_named() {
 }
 
 #[test]
-fn plain_words_are_for_the_only_field() {
+fn plain_text_answers_a_single_field() {
     let read = |property: serde_json::Value, text: &str| {
         let schema = schema(json!({"x": property}), &["x"]);
         schema.check(schema.from_text(text)?).ok().map(|answer| plain(answer)["x"].clone())
@@ -131,7 +131,7 @@ fn plain_words_are_for_the_only_field() {
 }
 
 #[test]
-fn a_schema_that_no_form_could_show_is_refused_by_name() {
+fn schema_without_a_form_is_refused_with_its_field() {
     let property = |x: serde_json::Value| json!({"type": "object", "properties": {"x": x}});
     let cases = [
         (json!({}), "schema.type"),
@@ -206,7 +206,7 @@ proptest! {
     /// Whatever is given as a schema and as an answer, both are read or refused; and what was
     /// found right once, with its defaults, is right.
     #[test]
-    fn nothing_panics_and_a_checked_answer_stays_right(
+    fn random_schemas_never_panic_and_checked_answers_stay_valid(
         properties in any_json(), answer in any_json(), text in ".*",
     ) {
         let whole = json!({"type": "object", "properties": properties});
@@ -226,7 +226,7 @@ proptest! {
     }
 
     #[test]
-    fn a_number_is_taken_exactly_within_its_bounds(
+    fn number_is_accepted_exactly_within_its_bounds(
         low in -100i32..100, span in 0i32..100, n in -300i32..300,
     ) {
         let property = json!({"type": "integer", "minimum": low, "maximum": low + span});

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn names_are_legal_unique_and_explained() {
+fn reason_names_are_legal_unique_and_explained() {
     for (i, row) in TABLE.iter().enumerate() {
         let legal = row.name.len() <= 63
             && row.name.starts_with(|c: char| c.is_ascii_uppercase())
@@ -69,7 +69,7 @@ fn a2a_reasons_have_the_numbers_of_1_0_1() {
 }
 
 #[test]
-fn our_reasons_stay_out_of_the_ranges_of_others() {
+fn own_reasons_stay_out_of_foreign_number_ranges() {
     let expected = [
         ("UNAUTHENTICATED_CALLER", 401, -31016),
         ("INSUFFICIENT_SCOPE", 403, -31007),
@@ -98,7 +98,7 @@ fn our_reasons_stay_out_of_the_ranges_of_others() {
 }
 
 #[test]
-fn six_rows_were_others_in_1_0_0() {
+fn six_rows_differ_in_1_0_0() {
     let changed: Vec<_> = TABLE
         .iter()
         .filter(|row| row.in_1_0_0() != (row.code, row.http))

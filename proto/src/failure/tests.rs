@@ -12,7 +12,7 @@ fn born(agent: &str) -> Failure {
 }
 
 #[test]
-fn a_wrapped_failure_keeps_what_its_origin_knew() {
+fn wrapped_failure_keeps_the_facts_of_its_origin() {
     let root = born("code");
     let top = root.clone().wrap("plan", "t-2", "c").wrap("front", "t-1", "c");
     assert_eq!((top.id.as_str(), top.origin_agent()), (root.id.as_str(), "code"));
@@ -26,7 +26,7 @@ fn a_wrapped_failure_keeps_what_its_origin_knew() {
 }
 
 #[test]
-fn the_text_of_a_chain_is_the_origins_with_the_way_up_from_it() {
+fn text_of_a_chain_is_the_origins_with_its_path() {
     let text = "the card processor takes 20 calls a minute";
     let failure = born("ledger").because("unused");
     let mut record = failure.into_record();
@@ -40,7 +40,7 @@ fn the_text_of_a_chain_is_the_origins_with_the_way_up_from_it() {
 }
 
 #[test]
-fn the_text_of_a_long_chain_is_bounded_and_keeps_its_path() {
+fn text_of_a_long_chain_is_bounded_and_keeps_its_path() {
     let origin = Origin { agent: "code".to_owned(), ..Origin::default() };
     let mut failure = Failure::new(&reason::UNAVAILABLE).because("ä".repeat(2000)).born_at(origin);
     for hop in 0..40 {
@@ -53,7 +53,7 @@ fn the_text_of_a_long_chain_is_bounded_and_keeps_its_path() {
 }
 
 #[test]
-fn a_long_chain_loses_its_middle_and_counts_it() {
+fn long_chain_loses_its_middle_and_counts_it() {
     let mut failure = born("root");
     for i in 0..40 {
         failure = failure.wrap(&format!("a{i}"), "t", "c");
@@ -66,7 +66,7 @@ fn a_long_chain_loses_its_middle_and_counts_it() {
 }
 
 #[test]
-fn private_text_shows_nowhere_but_in_the_log() {
+fn private_text_appears_only_in_the_log() {
     let failure = born("a").privately("password=hunter2");
     assert!(!format!("{failure:?} {failure}").contains("hunter2"));
     assert!(!json::to_string(failure.record()).contains("hunter2"));
@@ -74,14 +74,14 @@ fn private_text_shows_nowhere_but_in_the_log() {
 }
 
 #[test]
-fn an_explicit_flag_beats_the_reason() {
+fn explicit_flag_overrides_the_reason() {
     assert!(born("a").may_retry());
     assert!(!born("a").with_retryable(false).may_retry());
     assert!(!Failure::new(&reason::INTERNAL).may_retry());
 }
 
 #[test]
-fn a_word_of_a_newer_peer_costs_the_record_nothing_else() {
+fn unknown_field_of_a_newer_peer_keeps_the_rest_of_the_record() {
     let record = r#"{"code":8,"reason":"RATE_LIMITED","domain":"faultline.dev",
         "plane":"PLANE_BRAND_NEW","severity":"SEVERITY_ODD","businessCode":"B9"}"#;
     let record: Struct = json::from_str(record).unwrap();
@@ -93,7 +93,7 @@ fn a_word_of_a_newer_peer_costs_the_record_nothing_else() {
 }
 
 #[test]
-fn a_task_carries_the_record_and_the_flat_keys() {
+fn task_metadata_has_the_record_and_the_flat_keys() {
     let failure = born("a").with_violation("order.id", "missing");
     let metadata = failure.to_metadata(TaskState::Failed);
     assert_eq!(Failure::from_metadata(&metadata), Some(failure.clone()));

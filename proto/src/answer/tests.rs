@@ -33,14 +33,14 @@ fn fitted(reply: Reply, question: &Interrupt) -> Result<serde_json::Value, Vec<S
 }
 
 #[test]
-fn words_answer_the_oldest_and_accept() {
+fn plain_text_accepts_the_oldest_question() {
     let reply = read(json!({"parts": [{"text": "a"}, {"text": "b"}]})).unwrap();
     assert_eq!((reply.interrupt_id.as_str(), reply.action), ("", AnswerAction::Accept));
     assert_eq!((reply.text.as_str(), reply.content), ("a\nb", None));
 }
 
 #[test]
-fn a_record_names_the_question_and_the_action_in_metadata_or_in_a_part() {
+fn answer_record_in_metadata_or_in_a_part_names_question_and_action() {
     let record = json!({ANSWER_KEY: {"interruptId": "k", "action": "decline"}});
     let written = [
         json!({"parts": [{"text": "no"}], "metadata": record}),
@@ -57,7 +57,7 @@ fn a_record_names_the_question_and_the_action_in_metadata_or_in_a_part() {
 }
 
 #[test]
-fn a_record_that_makes_no_sense_is_refused_by_field() {
+fn invalid_answer_record_is_refused_with_its_field() {
     let metadata = |record| json!({"parts": [], "metadata": {ANSWER_KEY: record}});
     let at = |field: &str| format!("message.metadata.{ANSWER_KEY}{field}");
     assert_eq!(read(metadata(json!("yes"))).unwrap_err(), at(""));
@@ -71,7 +71,7 @@ fn a_record_that_makes_no_sense_is_refused_by_field() {
 }
 
 #[test]
-fn an_answer_fits_its_question_or_says_where_not() {
+fn answer_that_does_not_fit_its_question_is_refused_with_its_fields() {
     let port = question(json!({"type": "object", "required": ["port"], "properties": {
         "port": {"type": "integer", "maximum": 65535},
     }}));
@@ -87,7 +87,7 @@ fn an_answer_fits_its_question_or_says_where_not() {
 }
 
 #[test]
-fn a_no_needs_no_fields_and_a_question_without_a_schema_takes_anything() {
+fn refusal_needs_no_fields_and_a_question_without_a_schema_accepts_any() {
     let strict = question(json!({"type": "object", "required": ["x"], "properties": {
         "x": {"type": "boolean"},
     }}));
@@ -104,7 +104,7 @@ fn a_no_needs_no_fields_and_a_question_without_a_schema_takes_anything() {
 }
 
 #[test]
-fn a_no_is_told_from_a_yes_in_fields_in_words_and_by_its_action() {
+fn refusal_is_recognised_in_fields_text_and_action() {
     let approval =
         question(json!({"type": "object", "properties": {"approved": {"type": "boolean"}},
         "required": ["approved"]}));

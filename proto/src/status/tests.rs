@@ -19,7 +19,7 @@ fn whole(code: i32, retryable: bool) -> Failure {
 }
 
 #[test]
-fn every_code_crosses_whole() {
+fn every_code_round_trips_with_its_record() {
     for code in 1..=16 {
         for retryable in [true, false] {
             let sent = whole(code, retryable);
@@ -32,7 +32,7 @@ fn every_code_crosses_whole() {
 }
 
 #[test]
-fn a_peer_without_our_record_still_reads_the_essentials() {
+fn standard_details_have_the_essentials() {
     let sent = whole(14, true);
     let bytes = encode(&sent, false);
     let status = Status::with_details(Code::Unavailable, "card declined", bytes.into());
@@ -45,7 +45,7 @@ fn a_peer_without_our_record_still_reads_the_essentials() {
 }
 
 #[test]
-fn an_unknown_reason_degrades_to_its_code() {
+fn unknown_reason_degrades_to_its_code() {
     let mut record = whole(8, true).into_record();
     record.reason = "FROM_THE_FUTURE".into();
     record.retryable = None;
@@ -72,7 +72,7 @@ fn details_stay_within_their_bounds_and_the_essentials_within_them() {
 }
 
 #[test]
-fn what_tonic_calls_wrongly_is_called_right() {
+fn wrong_codes_of_tonic_are_corrected() {
     let read = from_status(&Status::cancelled("Timeout expired"));
     assert_eq!(read.reason, "DEADLINE_EXCEEDED");
     let text = "Error, decoded message length too large: found 5 bytes, the limit is: 4 bytes";
@@ -83,7 +83,7 @@ fn what_tonic_calls_wrongly_is_called_right() {
 }
 
 #[test]
-fn a_record_that_contradicts_the_code_is_not_believed() {
+fn record_that_contradicts_the_code_is_ignored() {
     let bytes = encode(&whole(5, false), true);
     let status = Status::with_details(Code::Internal, "boom", bytes.into());
     assert_eq!(from_status(&status).code(), Code::Internal);
