@@ -1,5 +1,5 @@
-//! A database that is reached over a network: it asks for TLS and a password, and the coordinator
-//! asks who it is.
+//! TLS to PostgreSQL: the server requires TLS and a password, and the coordinator verifies the
+//! certificate of the server.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -14,34 +14,34 @@ use tempfile::TempDir;
 const USER: &str = "mesh";
 const PASSWORD: &str = "of-a-test";
 
-/// A server with a certificate for `localhost`, which lets nobody in by any other way.
-struct Guarded {
+/// A server with a certificate for `localhost`, which accepts the user `mesh` over TLS only.
+struct TlsServer {
     database: Database,
-    /// Has to outlive its database.
+    /// Outlives its database.
     _server: Server,
     files: TempDir,
 }
 
 fn authority() -> CertifiedIssuer<'static, KeyPair> {
-    let mut params = CertificateParams::new([]).expect("no names are fine names");
+    let mut params = CertificateParams::new([]).expect("an empty list of names is valid");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key can be made");
-    CertifiedIssuer::self_signed(params, key).expect("it signs itself")
+    CertifiedIssuer::self_signed(params, key).expect("the authority signs itself")
 }
 
-impl Guarded {
+impl TlsServer {
     fn start() -> Self {
         let files = tempfile::tempdir_in("/tmp").expect("there is room for a temporary directory");
-        // The server's user may not be ours, and has to read what is its.
+        // The server may run as another user, which must read its files.
         let mode = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(files.path(), mode).expect("it is ours");
+        fs::set_permissions(files.path(), mode).expect("the test owns the directory");
         let ca = authority();
         let other = authority();
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
-        let cert = params.signed_by(&key, &ca).expect("it is signed");
-        let server = Server::start();
-        let database = Database::on(server.url());
+        let cert = params.signed_by(&key, &ca).expect("the certificate is signed");
+        let postgres = Server::start();
+        let database = Database::on(postgres.url());
         let rules = "hostssl all mesh all scram-sha-256\nhost all postgres all trust\n";
         for (name, text) in [
             ("ca.pem", ca.pem()),
@@ -61,7 +61,7 @@ impl Guarded {
         database.query(&format!("ALTER DATABASE {} OWNER TO {USER}", database.name()));
         database.query("ALTER SYSTEM SET ssl = on");
         database.query("SELECT pg_reload_conf()");
-        Self { database, _server: server, files }
+        Self { database, _server: postgres, files }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -74,7 +74,7 @@ impl Guarded {
         format!("postgres://{USER}:{PASSWORD}@{host}:{port}/{name}?{query}")
     }
 
-    /// Verifies against this file.
+    /// The URL with `sslmode=verify-full` and this root file.
     fn verifying(&self, host: &str, roots: &str) -> String {
         let roots = self.file(roots);
         self.url(host, &format!("sslmode=verify-full&sslrootcert={}", roots.display()))
@@ -88,44 +88,50 @@ async fn refused(store: String) -> String {
         mesh: MeshConfig { in_process_token: Some(Secret::random()), ..MeshConfig::default() },
         ..faultline_coordinator::Config::default()
     };
-    let error = config.bind().await.err().expect("it must not start");
-    let said = error.to_string();
-    assert!(!said.contains(PASSWORD), "{said}");
-    said
+    let error = config.bind().await.err().expect("the start is refused");
+    let message = error.to_string();
+    assert!(!message.contains(PASSWORD), "{message}");
+    message
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_proves_who_it_is_is_used_over_tls_alone() {
-    let guarded = Guarded::start();
+async fn verified_store_is_used_over_tls_only() {
+    let server = TlsServer::start();
     for store in
-        [guarded.verifying("localhost", "ca.pem"), guarded.url("localhost", "sslmode=require")]
+        [server.verifying("localhost", "ca.pem"), server.url("localhost", "sslmode=require")]
     {
         let running = crate::start_with(|config| config.coordinator.store = store).await;
         let sent = running.script.send("chunk one; ask more?").await;
         let done =
             running.rpc.call("SendMessage", faultline_tests::rpc::answer(task::id(&sent), "yes"));
-        let done = done.await.expect("it is asked")["task"].clone();
+        let done = done.await.expect("the question is open")["task"].clone();
         assert_eq!(task::state(&done), COMPLETED, "{done}");
-        let connections = guarded.database.query(
+        let connections = server.database.query(
             "SELECT bool_and(ssl) AND count(*) >= 3 FROM pg_stat_ssl \
              JOIN pg_stat_activity USING (pid) WHERE usename = 'mesh'",
         );
-        assert_eq!(connections, "t", "those that write, read and listen are all encrypted");
+        assert_eq!(
+            connections, "t",
+            "connections for writes, reads and notifications are encrypted"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_not_who_the_url_trusts_is_refused_by_name() {
-    let guarded = Guarded::start();
-    let said = refused(guarded.verifying("127.0.0.1", "ca.pem")).await;
-    assert!(said.contains("certificate not valid for name"), "{said}");
-    let said = refused(guarded.verifying("localhost", "other.pem")).await;
-    assert!(said.contains("invalid peer certificate"), "{said}");
-    let said = refused(guarded.url("localhost", "sslmode=verify-full")).await;
-    assert!(said.contains("UnknownIssuer"), "what the system trusts does not know it: {said}");
-    let said = refused(guarded.url("localhost", "sslmode=disable")).await;
-    assert!(said.contains("no encryption"), "{said}");
-    let wrong = guarded.verifying("localhost", "ca.pem").replace(PASSWORD, "guessed");
-    let said = refused(wrong).await;
-    assert!(said.contains("password authentication failed"), "{said}");
+async fn store_with_an_untrusted_certificate_is_refused_with_the_cause() {
+    let server = TlsServer::start();
+    let message = refused(server.verifying("127.0.0.1", "ca.pem")).await;
+    assert!(message.contains("certificate not valid for name"), "{message}");
+    let message = refused(server.verifying("localhost", "other.pem")).await;
+    assert!(message.contains("invalid peer certificate"), "{message}");
+    let message = refused(server.url("localhost", "sslmode=verify-full")).await;
+    assert!(
+        message.contains("UnknownIssuer"),
+        "the system roots do not include the authority: {message}"
+    );
+    let message = refused(server.url("localhost", "sslmode=disable")).await;
+    assert!(message.contains("no encryption"), "{message}");
+    let wrong = server.verifying("localhost", "ca.pem").replace(PASSWORD, "guessed");
+    let message = refused(wrong).await;
+    assert!(message.contains("password authentication failed"), "{message}");
 }

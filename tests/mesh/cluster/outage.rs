@@ -1,5 +1,5 @@
-//! A database that goes away under a whole cluster, for a moment or for longer than any lease. Who
-//! sends meanwhile is told to come again and nothing else, and nothing is lost or done twice.
+//! Outages of the database under a whole cluster, shorter and longer than a lease: callers get
+//! STORE_UNAVAILABLE with a retry delay, and no task is lost or duplicated.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -23,17 +23,16 @@ const CLIENTS: usize = 4;
 const UNAVAILABLE: i64 = -31014;
 const LEASE: Duration = Duration::from_secs(2);
 
-/// What a refusal has to say: that it passes, and after how long to come again, unless it may have
-/// been done.
+/// Checks a refusal during an outage: a retry delay, or the outcome is unknown.
 fn check_refusal(error: &Value) {
     assert_eq!(error["code"], UNAVAILABLE, "{error}");
     let details = error["data"].as_array().cloned().unwrap_or_default();
     let is_unknown = details.iter().any(|detail| detail["reason"] == "OUTCOME_UNKNOWN");
     let has_delay = details.iter().any(|detail| detail["retryDelay"].is_string());
-    assert!(is_unknown || has_delay, "it does not say when to come again: {error}");
+    assert!(is_unknown || has_delay, "no retry delay: {error}");
 }
 
-/// Clients that send with keys, one task after the other, and come again with what was refused.
+/// Clients that send with idempotency keys, one task at a time, and repeat refused sends.
 struct Load<'a> {
     cluster: &'a Cluster,
     stop: AtomicBool,
@@ -48,7 +47,7 @@ impl<'a> Load<'a> {
         Self { cluster, stop: AtomicBool::new(false), refused, done }
     }
 
-    /// Until it is told to stop, each time at another gateway.
+    /// Sends until `stop` is set, round robin over the gateways.
     async fn client(&self, name: usize) -> Vec<String> {
         let mut tasks = Vec::new();
         let mut tries = name;
@@ -64,7 +63,7 @@ impl<'a> Load<'a> {
                     Ok(Ok(sent)) if task::is_final(task::state(&sent["task"])) => {
                         break sent["task"].clone();
                     }
-                    // It is stored, and the database is away: the repeat finds the same task.
+                    // The task is stored, but the database is down: a repeat finds the task.
                     Ok(Ok(sent)) => {
                         assert!(
                             [SUBMITTED, WORKING].contains(&task::state(&sent["task"])),
@@ -75,9 +74,9 @@ impl<'a> Load<'a> {
                         check_refusal(&error);
                         self.refused.fetch_add(1, SeqCst);
                     }
-                    Err(error) => panic!("a gateway always answers: {error}"),
+                    Err(error) => panic!("no answer from a gateway: {error}"),
                 }
-                assert!(Instant::now() < end, "'{text}' is never taken");
+                assert!(Instant::now() < end, "'{text}' is not accepted in time");
                 sleep(Duration::from_millis(50)).await;
             };
             assert_eq!(task::state(&task), COMPLETED, "{task}");
@@ -88,30 +87,30 @@ impl<'a> Load<'a> {
         tasks
     }
 
-    /// Waits until so many more are done.
-    async fn goes_on(&self, more: usize) {
+    /// Waits until `more` further tasks complete.
+    async fn until_progress(&self, more: usize) {
         let before = self.done.load(SeqCst);
-        until("the load goes on", 2 * SOON, async || {
+        until("further tasks complete", 2 * SOON, async || {
             (self.done.load(SeqCst) >= before + more).then_some(())
         })
         .await;
     }
 
-    /// Every send is one task, and there is no other.
+    /// Checks that every send is exactly one task.
     async fn check(&self, tasks: Vec<Vec<String>>) {
         let mut ids: Vec<_> = tasks.into_iter().flatten().collect();
         let count = ids.len();
         ids.sort();
         ids.dedup();
-        assert_eq!(ids.len(), count, "each send is a task of its own");
+        assert_eq!(ids.len(), count, "each send is a separate task");
         let listed = self.cluster.rpc().call("ListTasks", json!({"pageSize": 1})).await;
         let listed = listed.expect("the cluster serves");
-        assert_eq!(listed["totalSize"], count, "nothing is lost, and nothing is there twice");
+        assert_eq!(listed["totalSize"], count, "no task is lost or duplicated");
     }
 
-    /// Under the load of all clients.
+    /// Runs the faults under the load of all clients.
     async fn during(&self, faults: impl AsyncFnOnce(&Server)) {
-        let server = self.cluster.server.as_ref().expect("it has its own");
+        let server = self.cluster.server.as_ref().expect("the plan has a private server");
         let faults = async {
             faults(server).await;
             self.stop.store(true, SeqCst);
@@ -128,40 +127,43 @@ fn plan() -> Plan {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_of_the_database_is_a_pause_and_nothing_else() {
+async fn database_restart_delays_tasks_and_loses_none() {
     let cluster = plan().gateways(2).workers(&["echo,script"; 2]).start().await;
     let load = Load::on(&cluster);
     load.during(async |server| {
         for crash in [false, true] {
-            load.goes_on(20).await;
+            load.until_progress(20).await;
             server.restart(crash).await;
-            load.goes_on(20).await;
+            load.until_progress(20).await;
         }
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_longer_than_every_lease_is_a_longer_pause_and_nothing_else() {
-    // Whoever speaks to one coordinator only must find that one back.
+async fn outage_longer_than_every_lease_delays_tasks_and_loses_none() {
+    // Each gateway and worker must reconnect to its only coordinator.
     let plan = plan().gateways(REPLICAS).one_coordinator_each().workers(&["echo,script"; REPLICAS]);
     let cluster = plan.start().await;
     let load = Load::on(&cluster);
     load.during(async |server| {
-        load.goes_on(20).await;
+        load.until_progress(20).await;
         server.stop();
         let refused = load.refused.load(SeqCst);
         let done = load.done.load(SeqCst);
-        // Long enough for every lease to end, and for whoever holds one to know.
+        // Long enough for every lease to expire, and for its holder to notice.
         sleep(3 * LEASE).await;
-        assert!(load.refused.load(SeqCst) > refused + CLIENTS, "callers are answered meanwhile");
+        assert!(
+            load.refused.load(SeqCst) > refused + CLIENTS,
+            "callers are answered during the outage"
+        );
         let meanwhile = load.done.load(SeqCst) - done;
-        assert!(meanwhile <= CLIENTS, "{meanwhile} were done without a database");
+        assert!(meanwhile <= CLIENTS, "{meanwhile} tasks completed without a database");
         server.start_again();
-        load.goes_on(20).await;
+        load.until_progress(20).await;
     })
     .await;
-    // Each of them, and not only those that were asked.
+    // Every coordinator, including those without calls.
     for gateway in 0..REPLICAS {
         let rpc = cluster.rpc_at(gateway).agent("echo");
         until("every coordinator is back", SOON, async || {
@@ -171,11 +173,11 @@ async fn an_outage_longer_than_every_lease_is_a_longer_pause_and_nothing_else() 
     }
 }
 
-/// A caller is answered so soon while the database is away.
+/// Bound for an answer during an outage.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 const SENDS: usize = 8;
 
-/// Checks a refusal because of the store, and whether it calls the outcome unknown.
+/// Checks a refusal because of the store; returns whether its outcome is unknown.
 fn is_unknown(error: &Value, has_key: bool) -> bool {
     assert_eq!(error["data"][0]["reason"], "STORE_UNAVAILABLE", "{error}");
     let said = error["message"].as_str().unwrap_or_default();
@@ -192,10 +194,10 @@ fn is_unknown(error: &Value, has_key: bool) -> bool {
     true
 }
 
-/// Takes the database away from all coordinators.
-fn take_away(cluster: &Cluster, is_silent: bool) {
-    for wire in &cluster.store_proxies {
-        if is_silent { wire.stall() } else { wire.sever() }
+/// Cuts all coordinators off from the database.
+fn disconnect_database(cluster: &Cluster, is_silent: bool) {
+    for proxy in &cluster.store_proxies {
+        if is_silent { proxy.stall() } else { proxy.sever() }
     }
 }
 
@@ -206,7 +208,7 @@ async fn check_answers_without_database(is_silent: bool) {
         let rpc = cluster.rpc().agent("script").within(2 * SOON);
         key.map_or(rpc.clone(), |key| rpc.header("idempotency-key", key))
     };
-    // Every second one has a key.
+    // Every second send has a key.
     let key_of = |n: usize| n.is_multiple_of(2).then(|| format!("before-{n}"));
     let params: Vec<_> = (0..SENDS).map(|_| message("sleep 1s; chunk done")).collect();
     let sends = params.iter().enumerate().map(|(n, params)| {
@@ -220,9 +222,9 @@ async fn check_answers_without_database(is_silent: bool) {
         (listed["totalSize"] == SENDS).then_some(())
     })
     .await;
-    take_away(&cluster, is_silent);
-    let away = Instant::now();
-    // Sends that come while it is away, with and without a key, blocking and streaming.
+    disconnect_database(&cluster, is_silent);
+    let outage = Instant::now();
+    // Sends during the outage, with and without a key, blocking and streaming.
     let late = ["blocking", "streaming"].map(|kind| message(&format!("chunk {kind}")));
     let send = async |key: Option<&str>| {
         let sent = rpc(key).call("SendMessage", late[0].clone()).await;
@@ -236,22 +238,22 @@ async fn check_answers_without_database(is_silent: bool) {
         tokio::join!(send(Some("blocking")), send(None), stream(Some("streaming")), stream(None));
     let mut unknown_without_key = 0;
     for (answer, has_key, answered) in [refused.0, refused.1, refused.2, refused.3] {
-        let took = answered - away;
+        let took = answered - outage;
         assert!(took < ANSWERED_WITHIN, "answered after {took:?}: {answer:?}");
-        let is_unknown = is_unknown(&answer.expect_err("the database is away"), has_key);
+        let is_unknown = is_unknown(&answer.expect_err("the database is down"), has_key);
         unknown_without_key += usize::from(is_unknown && !has_key);
     }
     let mut ids = Vec::new();
     for send in sends {
         let (sent, answered) = send.await.expect("no send panics");
-        let took = answered.saturating_duration_since(away);
+        let took = answered.saturating_duration_since(outage);
         assert!(took < ANSWERED_WITHIN, "answered after {took:?}: {sent:?}");
-        let task = sent.expect("its task is stored")["task"].clone();
+        let task = sent.expect("the task is stored")["task"].clone();
         assert!([SUBMITTED, WORKING].contains(&task::state(&task)), "{task}");
         assert_eq!(task["metadata"]["faultline.dev/earlyAnswer"], "STORE_UNAVAILABLE", "{task}");
         ids.push(task::id(&task).to_owned());
     }
-    cluster.store_proxies.iter().for_each(|wire| wire.heal());
+    cluster.store_proxies.iter().for_each(|proxy| proxy.heal());
     // The tasks go on, and each send with a key finds its one task.
     let ended = async |method: &str, key: Option<&str>, params: &Value| {
         until("the task ends", 2 * SOON, async || {

@@ -1,4 +1,4 @@
-//! Workers are shared out among the coordinators there are, and nobody notices when one moves.
+//! Rebalance: workers are distributed over the coordinators, and a moved worker keeps its tasks.
 
 use faultline_tests::{
     Cluster, Plan,
@@ -8,16 +8,16 @@ use faultline_tests::{
 };
 use serde_json::{Value, json};
 
-/// How many workers each coordinator has, as it says itself.
+/// Number of workers attached to each coordinator, from its log.
 fn attached(cluster: &Cluster) -> Vec<usize> {
     let count = |log: &str, words: &str| log.matches(words).count();
-    let here =
+    let attached_here =
         |log: String| count(&log, "a worker attached") - count(&log, "a worker's stream ended");
-    cluster.coordinators.iter().map(|process| here(process.log())).collect()
+    cluster.coordinators.iter().map(|process| attached_here(process.log())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_that_comes_last_gets_its_share_of_the_workers_and_of_their_work() {
+async fn late_coordinator_gets_its_share_of_workers_and_tasks() {
     let plan = Plan::replicas(2).gateways(2).one_coordinator_each().workers(&[]).slots(2);
     let mut cluster = plan.with("lease_ms = 2000").start().await;
     cluster.coordinator_proxies[1].sever();
@@ -25,7 +25,7 @@ async fn a_coordinator_that_comes_last_gets_its_share_of_the_workers_and_of_thei
         cluster.add_worker("echo,script", 2).await;
     }
     let rpc = cluster.rpc_at(0).agent("script");
-    until("all are attached to the first", SOON, async || {
+    until("all workers are attached to the first coordinator", SOON, async || {
         (attached(&cluster) == [4, 0]).then_some(())
     })
     .await;
@@ -40,9 +40,11 @@ async fn a_coordinator_that_comes_last_gets_its_share_of_the_workers_and_of_thei
     };
     until("every slot is taken", SOON, all_at_work).await;
     cluster.coordinator_proxies[1].heal();
-    until("each has its share", 2 * SOON, async || (attached(&cluster) == [2, 2]).then_some(()))
-        .await;
-    until("those who moved have taken their work along", SOON, all_at_work).await;
+    until("each coordinator has its share", 2 * SOON, async || {
+        (attached(&cluster) == [2, 2]).then_some(())
+    })
+    .await;
+    until("moved workers keep their tasks", SOON, all_at_work).await;
     for id in &sent {
         let done = until("the task has ended", 2 * SOON, async || {
             Some(rpc.task(id).await).filter(|task| is_final(task::state(task)))

@@ -1,5 +1,5 @@
-//! Several coordinators on one store: whichever one somebody reaches answers for all. Each gateway
-//! here knows one coordinator only, so what is asked of a gateway is asked of that one.
+//! Several coordinators on one store: each answers for the tasks of all. Each gateway here knows
+//! one coordinator only, so a test addresses a coordinator through its gateway.
 
 use std::sync::{
     Arc,
@@ -25,25 +25,24 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::operators::keda;
 
 const REPLICAS: usize = 3;
-/// From whom something is asked first, and from whom then.
+/// Pairs of replicas: the first takes a task, the second acts on it.
 const PAIRS: [(usize, usize); 4] = [(0, 1), (1, 0), (1, 2), (2, 0)];
 
-/// A gateway for each of the coordinators, and these workers, each attached to one of them by
-/// turns.
+/// One gateway per coordinator, and these workers, attached round robin.
 async fn start(workers: &[&'static str]) -> Cluster {
     let plan = Plan::replicas(REPLICAS).gateways(REPLICAS).one_coordinator_each().workers(workers);
     let cluster = plan.with("lease_ms = 2000").start().await;
     if !workers.is_empty() {
-        known(&cluster, "script").await;
+        until_known(&cluster, "script").await;
     }
     cluster
 }
 
-/// Waits until every replica has heard of the agent.
-async fn known(cluster: &Cluster, agent: &str) {
+/// Waits until every replica knows the agent.
+async fn until_known(cluster: &Cluster, agent: &str) {
     for gateway in 0..cluster.gateways.len() {
         let rpc = cluster.rpc_at(gateway);
-        until("everybody knows the agent", SOON, async || {
+        until("every replica knows the agent", SOON, async || {
             let agents = rpc.mesh("Agents", json!({"name": agent})).await;
             agents["agents"][0]["name"].is_string().then_some(())
         })
@@ -65,14 +64,14 @@ async fn in_state(rpc: &Rpc, id: &str, state: &str) -> Value {
     .await
 }
 
-/// Every event that clients see, read again from the store.
+/// All public events of a task, replayed from the store.
 async fn replayed(rpc: &Rpc, id: &str) -> Vec<Frame> {
     let rpc = rpc.header("last-event-id", 0);
     let frames = rpc.stream("SubscribeToTask", json!({"id": id})).await;
-    frames.expect("an ended task can be read again").all().await
+    frames.expect("an ended task can be replayed").all().await
 }
 
-/// A worker in this process that only this coordinator knows.
+/// A worker in this process, attached to this coordinator only.
 async fn attach(cluster: &Cluster, coordinator: usize, offer: Offer) -> AbortOnDropHandle<()> {
     let name = offer.name().to_owned();
     let coordinator = format!("http://{}", cluster.coordinator_proxies[coordinator].address);
@@ -82,12 +81,12 @@ async fn attach(cluster: &Cluster, coordinator: usize, offer: Offer) -> AbortOnD
     let running = tokio::spawn(async move {
         service.run(Drain::new()).await.expect("a worker runs until it is dropped");
     });
-    known(cluster, &name).await;
+    until_known(cluster, &name).await;
     AbortOnDropHandle::new(running)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_to_one_replica_is_read_and_listed_and_inspected_at_any() {
+async fn task_of_one_replica_is_read_listed_and_inspected_at_any() {
     let cluster = start(&["echo,script"]).await;
     for (here, there) in PAIRS {
         let here = cluster.rpc_at(here);
@@ -95,7 +94,7 @@ async fn what_is_sent_to_one_replica_is_read_and_listed_and_inspected_at_any() {
         let sent = here.agent("script").send("chunk a; sleep 10ms; chunk b").await;
         assert_eq!(task::state(&sent), COMPLETED, "{sent}");
         let id = task::id(&sent);
-        assert_eq!(there.task(id).await, sent, "at once, and the same");
+        assert_eq!(there.task(id).await, sent, "each replica reads the tasks of its peers at once");
         let listed = there.call("ListTasks", json!({"pageSize": 1})).await.unwrap();
         assert_eq!(task::id(&listed["tasks"][0]), id, "{listed}");
         assert_eq!(there.inspect(id).await, here.inspect(id).await);
@@ -104,7 +103,7 @@ async fn what_is_sent_to_one_replica_is_read_and_listed_and_inspected_at_any() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_at_one_replica_is_answered_at_another() {
+async fn question_at_one_replica_is_answered_at_another() {
     let cluster = start(&["echo,script"]).await;
     for (here, there) in PAIRS {
         let here = cluster.rpc_at(here).agent("script");
@@ -114,33 +113,38 @@ async fn what_is_asked_at_one_replica_is_answered_at_another() {
         let id = task::id(&asks);
         assert_eq!(there.task(id).await, asks);
         let answered = there.agent("script").call("SendMessage", answer(id, "ada")).await;
-        let answered = &answered.expect("it is asked everywhere")["task"];
+        let answered = &answered.expect("the question is open at every replica")["task"];
         assert_eq!(task::state(answered), COMPLETED, "{answered}");
         assert_eq!(task::artifacts(answered)["output"], "hello ada");
         assert_eq!(here.task(id).await, *answered);
         let again = here.call("SendMessage", answer(id, "bob")).await;
-        assert!(again.is_err(), "it was answered, wherever that was: {again:?}");
+        assert!(again.is_err(), "the question was answered at another replica: {again:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_at_one_replica_is_stopped_at_another() {
+async fn task_of_one_replica_is_cancelled_at_another() {
     let cluster = start(&["echo,script"]).await;
     for (here, there) in PAIRS {
         let here = cluster.rpc_at(here).agent("script");
         let there = cluster.rpc_at(there);
         let mut stream = here.stream("SendStreamingMessage", message("say on; sleep 60s")).await;
-        let stream = stream.as_mut().expect("it is taken");
+        let stream = stream.as_mut().expect("the stream opens");
         let first = stream.next().await.unwrap().expect("the task");
         let id = task::id(&first.body["task"]).to_owned();
         in_state(&there, &id, WORKING).await;
-        let stopped = there.call("CancelTask", json!({"id": id})).await.expect("it can be stopped");
+        let stopped =
+            there.call("CancelTask", json!({"id": id})).await.expect("the task is cancelled");
         assert_eq!(task::state(&stopped), CANCELED, "{stopped}");
         let mut last = Value::Null;
         while let Some(frame) = stream.next().await.expect("the stream ends in order") {
             last = frame.body;
         }
-        assert_eq!(task::state(&last["statusUpdate"]), CANCELED, "its caller is told: {last}");
+        assert_eq!(
+            task::state(&last["statusUpdate"]),
+            CANCELED,
+            "the stream ends with the cancel: {last}"
+        );
         let again = here.call("CancelTask", json!({"id": id})).await.unwrap_err();
         assert_eq!(again["code"], -32002, "{again}");
     }
@@ -152,10 +156,10 @@ async fn what_runs_at_one_replica_is_stopped_at_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_of_one_replica_serves_what_is_sent_to_all() {
+async fn worker_of_one_replica_serves_tasks_of_all() {
     let mut cluster = start(&[]).await;
     cluster.add_worker_of(1, "echo,script", 4).await;
-    known(&cluster, "script").await;
+    until_known(&cluster, "script").await;
     let sends = (0..30).map(async |n: usize| {
         let rpc = cluster.rpc_at(n % REPLICAS).agent("script");
         rpc.send(&format!("sleep 20ms; chunk {n}")).await
@@ -166,7 +170,7 @@ async fn a_worker_of_one_replica_serves_what_is_sent_to_all() {
     }
     for gateway in 0..REPLICAS {
         let rpc = cluster.rpc_at(gateway);
-        until("every replica tells of the one worker", SOON, async || {
+        until("every replica lists the worker", SOON, async || {
             let agents = rpc.mesh("Agents", json!({"name": "script"})).await;
             let workers = rpc.mesh("Workers", json!({})).await;
             let listed = workers["workers"].as_array().map_or(0, Vec::len);
@@ -177,12 +181,12 @@ async fn a_worker_of_one_replica_serves_what_is_sent_to_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscriber_at_each_replica_sees_every_event_once_and_in_order() {
+async fn subscribers_at_each_replica_see_every_event_once_in_order() {
     let cluster = start(&["echo,script"]).await;
     let chunks: String = (0..200).map(|n| format!("chunk \"{n} \"; sleep 2ms; ")).collect();
     let sent = cluster.rpc_at(2).agent("script").send_immediately(&chunks).await;
     let id = task::id(&sent);
-    // Nobody can resume behind what has not happened.
+    // Resumption after a future event is refused.
     until("there are 40 events", SOON, async || {
         let resumed = cluster.rpc().header("last-event-id", 40);
         resumed.stream("SubscribeToTask", json!({"id": id})).await.ok()
@@ -192,7 +196,7 @@ async fn a_subscriber_at_each_replica_sees_every_event_once_and_in_order() {
         let rpc = cluster.rpc_at(gateway).header("last-event-id", after);
         async move {
             let stream = rpc.stream("SubscribeToTask", json!({"id": id})).await;
-            stream.expect("it can be followed").all().await
+            stream.expect("the subscription opens").all().await
         }
     };
     let live = join_all((0..REPLICAS).flat_map(|at| [read(at, 0), read(at, 40)])).await;
@@ -210,7 +214,7 @@ async fn a_subscriber_at_each_replica_sees_every_event_once_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_send_that_is_repeated_at_another_replica_is_the_same_task() {
+async fn repeated_send_at_another_replica_is_the_same_task() {
     let cluster = start(&["echo,script"]).await;
     let keyed = |gateway: usize, key: &str| {
         cluster.rpc_at(gateway).agent("script").header("idempotency-key", key)
@@ -222,8 +226,8 @@ async fn a_send_that_is_repeated_at_another_replica_is_the_same_task() {
         assert_eq!(again, first, "at gateway {gateway}");
     }
     let other = keyed(2, "k").call("SendMessage", message("chunk other")).await;
-    assert!(other.is_err(), "a key belongs to one body, wherever it is used: {other:?}");
-    // At once, and at all of them.
+    assert!(other.is_err(), "a key belongs to one body at every replica: {other:?}");
+    // Concurrently, at all replicas.
     for round in 0..10 {
         let key = format!("at once {round}");
         let params = message("sleep 50ms; chunk once");
@@ -235,7 +239,7 @@ async fn a_send_that_is_repeated_at_another_replica_is_the_same_task() {
         let ids: Vec<_> = join_all(calls)
             .await
             .into_iter()
-            .map(|sent| sent.expect("it is taken")["task"]["id"].clone())
+            .map(|sent| sent.expect("the send is accepted")["task"]["id"].clone())
             .collect();
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     }
@@ -243,12 +247,12 @@ async fn a_send_that_is_repeated_at_another_replica_is_the_same_task() {
     assert_eq!(list["totalSize"], 11, "{list}");
 }
 
-/// Asks, and says what it was answered; or waits to be told to stop.
-struct Elsewhere {
+/// Asks and writes the answer, or waits for a cancel and counts it.
+struct PeerAgent {
     stopped: Arc<AtomicUsize>,
 }
 
-impl Agent for Elsewhere {
+impl Agent for PeerAgent {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         if cx.text() == "ask" {
             let answer = cx.ask(Question::input("who?")).await?;
@@ -262,17 +266,18 @@ impl Agent for Elsewhere {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_runs_at_another_replica_and_its_question_is_answered_at_a_third() {
+async fn question_of_a_child_at_another_replica_is_answered_at_a_third() {
     let cluster = start(&["script"]).await;
-    let elsewhere = Elsewhere { stopped: Arc::default() };
-    let _worker = attach(&cluster, 1, Offer::new("elsewhere", elsewhere)).await;
-    let asks = cluster.rpc_at(0).agent("script").send("delegate elsewhere { ask }").await;
+    let peer = PeerAgent { stopped: Arc::default() };
+    let _worker = attach(&cluster, 1, Offer::new("peer", peer)).await;
+    let asks = cluster.rpc_at(0).agent("script").send("delegate peer { ask }").await;
     assert_eq!(task::state(&asks), INPUT_REQUIRED, "{asks}");
     let third = cluster.rpc_at(2);
     let id = task::id(&asks);
     let child = third.inspect(id).await["children"][0].clone();
-    assert_eq!(child["agent"], "elsewhere");
-    let answered = third.call("SendMessage", answer(id, "ada")).await.expect("it is asked there");
+    assert_eq!(child["agent"], "peer");
+    let answered =
+        third.call("SendMessage", answer(id, "ada")).await.expect("the question is open there");
     assert_eq!(task::state(&answered["task"]), COMPLETED, "{answered}");
     assert_eq!(task::artifacts(&answered["task"])["output"], "ada");
     let child = third.inspect(child["taskId"].as_str().unwrap()).await;
@@ -281,12 +286,12 @@ async fn a_child_runs_at_another_replica_and_its_question_is_answered_at_a_third
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_stops_a_parent_stops_its_children_at_other_replicas() {
+async fn cancel_of_a_parent_reaches_children_at_other_replicas() {
     let cluster = start(&["script"]).await;
     let stopped = Arc::new(AtomicUsize::new(0));
-    let elsewhere = Elsewhere { stopped: Arc::clone(&stopped) };
-    let _worker = attach(&cluster, 1, Offer::new("elsewhere", elsewhere)).await;
-    let script = "delegate script { delegate elsewhere { wait } }";
+    let peer = PeerAgent { stopped: Arc::clone(&stopped) };
+    let _worker = attach(&cluster, 1, Offer::new("peer", peer)).await;
+    let script = "delegate script { delegate peer { wait } }";
     let sent = cluster.rpc_at(0).agent("script").send_immediately(script).await;
     let rpc = cluster.rpc_at(2);
     let id = task::id(&sent);
@@ -297,35 +302,35 @@ async fn who_stops_a_parent_stops_its_children_at_other_replicas() {
         (said == "here").then_some([child, last])
     })
     .await;
-    rpc.call("CancelTask", json!({"id": id})).await.expect("it can be stopped");
+    rpc.call("CancelTask", json!({"id": id})).await.expect("the task is cancelled");
     for child in &line {
         assert_eq!(task::state(&ended(&rpc, child).await), CANCELED);
     }
-    until("the agent itself was told", SOON, async || (stopped.load(SeqCst) == 1).then_some(()))
+    until("the agent sees the cancel", SOON, async || (stopped.load(SeqCst) == 1).then_some(()))
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keda_is_told_by_each_replica_what_all_of_them_need() {
+async fn keda_demand_at_each_replica_covers_all_replicas() {
     let mut cluster = start(&["echo,script"]).await;
-    // Somebody has offered it, so it is known, and nobody does any more.
+    // The agent was offered, so it is known; no worker offers it now.
     cluster.workers[0].terminate().await;
     assert!(cluster.workers[0].exit_within(SOON).await.is_some());
-    // They wait for somebody who says whether the answer is a task.
+    // The sends wait for a worker, which decides between a message and a task.
     let sends = (0..2 * REPLICAS).map(|n| {
         let script = cluster.rpc_at(n % REPLICAS).agent("script");
         tokio::spawn(async move { script.send("chunk done").await })
     });
     let sends: Vec<_> = sends.collect();
-    for wire in &cluster.coordinator_proxies {
-        let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
+    for proxy in &cluster.coordinator_proxies {
+        let dial = Dial { address: format!("http://{}", proxy.address), ..Dial::default() };
         let scaler = keda::Scaler::new(Channel::lazy(&dial).unwrap());
-        // Six tasks, and two fit into a worker.
+        // Six tasks on workers with two slots.
         keda::until_desired(&scaler, 3).await;
     }
     cluster.add_worker_of(2, "echo,script", 2).await;
-    for wire in &cluster.coordinator_proxies {
-        let dial = Dial { address: format!("http://{}", wire.address), ..Dial::default() };
+    for proxy in &cluster.coordinator_proxies {
+        let dial = Dial { address: format!("http://{}", proxy.address), ..Dial::default() };
         keda::until_desired(&keda::Scaler::new(Channel::lazy(&dial).unwrap()), 0).await;
     }
     for sent in join_all(sends).await {
@@ -334,30 +339,33 @@ async fn keda_is_told_by_each_replica_what_all_of_them_need() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_notice_tells_is_found_all_the_same() {
+async fn lost_notifications_are_found_by_the_periodic_comparison() {
     let plan = Plan::replicas(2).gateways(2).one_coordinator_each().workers(&["echo,script"]);
     let plan = plan.with("lease_ms = 1200").env("FAULTLINE_CHAOS_MUTE", "1");
     let cluster = plan.start().await;
-    known(&cluster, "script").await;
-    // The worker is at the first, and nobody tells anybody anything.
+    until_known(&cluster, "script").await;
+    // The worker is attached to the first coordinator; notifications are off.
     let here = cluster.rpc_at(0).agent("script");
     let there = cluster.rpc_at(1).agent("script");
     let sent = there.send("chunk a; sleep 10ms; chunk b").await;
-    assert_eq!(task::artifacts(&sent)["output"], "ab", "what waits is claimed: {sent}");
+    assert_eq!(task::artifacts(&sent)["output"], "ab", "the waiting task is claimed: {sent}");
 
     let asks = here.send("ask \"who?\"; chunk $answer").await;
     let answered = there.call("SendMessage", answer(task::id(&asks), "ada")).await.unwrap();
     assert_eq!(task::artifacts(&answered["task"])["output"], "ada", "{answered}");
 
-    let family = here.send_immediately("delegate script { say on; sleep 60s }").await;
-    let subscriber = there.stream("SubscribeToTask", json!({"id": task::id(&family)})).await;
-    let child = until("it has a child", SOON, async || {
-        here.inspect(task::id(&family)).await["children"][0]["taskId"].as_str().map(str::to_owned)
+    let parent = here.send_immediately("delegate script { say on; sleep 60s }").await;
+    let subscriber = there.stream("SubscribeToTask", json!({"id": task::id(&parent)})).await;
+    let child = until("the task has a child", SOON, async || {
+        here.inspect(task::id(&parent)).await["children"][0]["taskId"].as_str().map(str::to_owned)
     })
     .await;
-    there.call("CancelTask", json!({"id": task::id(&family)})).await.expect("it can be stopped");
+    there
+        .call("CancelTask", json!({"id": task::id(&parent)}))
+        .await
+        .expect("the task is cancelled");
     assert_eq!(task::state(&ended(&there, &child).await), CANCELED);
-    let seen = subscriber.expect("it is followed").all().await;
+    let seen = subscriber.expect("the subscription opens").all().await;
     let last = seen.last().expect("there is an end");
     assert_eq!(task::state(&last.body["statusUpdate"]), CANCELED, "{last:?}");
     until("no slot is held", SOON, async || {

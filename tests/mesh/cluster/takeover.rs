@@ -1,4 +1,5 @@
-//! A coordinator that dies among others: what was its is theirs, once and whole.
+//! Take-over after the loss of a coordinator: its peers acquire ownership of its tasks when the
+//! lease expires, without loss or duplicates.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 
 const REPLICAS: usize = 3;
 const SUBMITTED: &str = "TASK_STATE_SUBMITTED";
-/// What is another's after this.
+/// A lease that is not renewed for this time may be taken over.
 const LEASE: Duration = Duration::from_secs(2);
 
 /// A gateway for each coordinator; no workers yet.
@@ -39,8 +40,8 @@ async fn ended(rpc: &Rpc, id: &str) -> Value {
     .await
 }
 
-async fn says(rpc: &Rpc, id: &str, text: &str) {
-    until("the task says how far it is", SOON, async || {
+async fn until_status(rpc: &Rpc, id: &str, text: &str) {
+    until("the task reports its status", SOON, async || {
         let task = rpc.task(id).await;
         (task::text(&task["status"]["message"]) == text).then_some(())
     })
@@ -49,9 +50,9 @@ async fn says(rpc: &Rpc, id: &str, text: &str) {
 
 /// A worker that knows all coordinators and is attached to this one.
 async fn attach_first_to(cluster: &mut Cluster, coordinator: usize) {
-    for (n, wire) in cluster.coordinator_proxies.iter().enumerate() {
+    for (n, proxy) in cluster.coordinator_proxies.iter().enumerate() {
         if n != coordinator {
-            wire.sever();
+            proxy.sever();
         }
     }
     cluster.add_worker("echo,script", 64).await;
@@ -61,10 +62,10 @@ async fn attach_first_to(cluster: &mut Cluster, coordinator: usize) {
         (workers["workers"][0]["attached"] == true).then_some(())
     })
     .await;
-    cluster.coordinator_proxies.iter().for_each(|wire| wire.heal());
+    cluster.coordinator_proxies.iter().for_each(|proxy| proxy.heal());
     for gateway in 0..cluster.gateways.len() {
         let rpc = cluster.rpc_at(gateway);
-        until("every gateway is back, and knows the agent", SOON, async || {
+        until("every gateway serves the agent again", SOON, async || {
             let sent = rpc.agent("echo").try_call("SendMessage", message("hello")).await;
             sent.ok()?.ok()
         })
@@ -73,14 +74,14 @@ async fn attach_first_to(cluster: &mut Cluster, coordinator: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_whose_worker_goes_elsewhere_completes_in_the_same_attempt() {
+async fn task_completes_in_the_same_attempt_when_its_worker_changes_coordinator() {
     let mut cluster = plan(LEASE).start().await;
     attach_first_to(&mut cluster, 0).await;
     let rpc = cluster.rpc_at(1);
     let script = "chunk a; say here; sleep 3s; chunk b; sleep 10ms; chunk c";
     let sent = rpc.agent("script").send_immediately(script).await;
     let id = task::id(&sent);
-    says(&rpc, id, "here").await;
+    until_status(&rpc, id, "here").await;
     let subscriber = rpc.header("last-event-id", 0);
     let stream = subscriber.stream("SubscribeToTask", json!({"id": id})).await.unwrap();
     cluster.coordinators[0].kill().await;
@@ -90,14 +91,14 @@ async fn a_task_whose_worker_goes_elsewhere_completes_in_the_same_attempt() {
     let inspected = cluster.rpc_at(2).inspect(id).await;
     let outcomes = inspected["attempts"].as_array().unwrap().iter().map(|a| &a["outcome"]);
     assert_eq!(outcomes.collect::<Vec<_>>(), ["OUTCOME_ENDED"], "{inspected}");
-    // Who followed it at another coordinator did not even notice.
+    // A subscriber at another coordinator sees an uninterrupted stream.
     let seen = stream.all().await;
     let replay = rpc.header("last-event-id", 0).stream("SubscribeToTask", json!({"id": id})).await;
     assert_eq!(seen, replay.unwrap().all().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
+async fn queued_tasks_of_a_dead_coordinator_are_run_by_its_peers() {
     let mut cluster = plan(LEASE).with("max_attempts = 5").start().await;
     cluster.add_worker_of(0, "echo,script", 1).await;
     let rpc = cluster.rpc_at(0).agent("script");
@@ -106,8 +107,8 @@ async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
     })
     .await;
     let running = rpc.send_immediately("say here; sleep 2s; chunk held").await;
-    says(&rpc, task::id(&running), "here").await;
-    // The one slot is taken.
+    until_status(&rpc, task::id(&running), "here").await;
+    // The only slot is taken.
     let echo = cluster.rpc_at(0).agent("echo");
     let waiting = join_all((0..10).map(async |n| {
         let task = echo.send_immediately(&n.to_string()).await;
@@ -126,10 +127,10 @@ async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
     }
     let done = ended(&others, task::id(&running)).await;
     assert_eq!(task::artifacts(&done)["output"], "held", "{done}");
-    // It comes back to what is not its own any more, and harms nothing.
+    // The restarted coordinator no longer owns the tasks, and changes none.
     cluster.coordinators[0].restart().await;
     let list = cluster.rpc_at(0);
-    until("it answers again", SOON, async || {
+    until("the coordinator answers again", SOON, async || {
         let listed = list.try_call("ListTasks", json!({"pageSize": 100})).await.ok()?.ok()?;
         let tasks = listed["tasks"].as_array()?;
         tasks.iter().all(|task| task::state(task) == COMPLETED).then_some(())
@@ -138,39 +139,40 @@ async fn what_waits_at_a_coordinator_that_dies_is_done_by_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_that_leaves_in_order_is_missed_by_nobody() {
+async fn drained_coordinator_hands_over_without_waiting_for_its_lease() {
     let mut cluster = plan(3 * SOON).start().await;
     attach_first_to(&mut cluster, 0).await;
     let rpc = cluster.rpc_at(1);
     let sent = rpc.agent("script").send_immediately("say here; sleep 1s; chunk done").await;
-    says(&rpc, task::id(&sent), "here").await;
+    until_status(&rpc, task::id(&sent), "here").await;
     let started = Instant::now();
     cluster.coordinators[0].terminate().await;
-    let ended_with = cluster.coordinators[0].exit_within(SOON).await.expect("it leaves");
+    let ended_with =
+        cluster.coordinators[0].exit_within(SOON).await.expect("the coordinator exits");
     assert!(ended_with.success(), "{}", cluster.coordinators[0].log());
     let done = ended(&rpc, task::id(&sent)).await;
     assert_eq!(task::artifacts(&done)["output"], "done", "{done}");
-    assert!(started.elapsed() < SOON, "nobody has to wait for its lease");
+    assert!(started.elapsed() < SOON, "the hand-over does not wait for the lease");
     let inspected = rpc.inspect(task::id(&sent)).await;
     assert_eq!(inspected["attempts"].as_array().map(Vec::len), Some(1), "{inspected}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_that_slept_too_long_finds_that_others_have_gone_on() {
+async fn stalled_coordinator_changes_nothing_after_a_take_over() {
     let mut cluster = plan(LEASE).with("max_attempts = 5").start().await;
     attach_first_to(&mut cluster, 0).await;
     let rpc = cluster.rpc_at(1);
     let script = "chunk a; say here; sleep 8s; chunk b";
     let sent = rpc.agent("script").send_immediately(script).await;
     let id = task::id(&sent);
-    says(&rpc, id, "here").await;
+    until_status(&rpc, id, "here").await;
     cluster.coordinators[0].pause().await;
-    // As far as the others know it is dead, and its worker has nobody that answers.
+    // Its peers consider it dead, and its worker gets no answer.
     let done = ended(&rpc, id).await;
     assert_eq!(task::artifacts(&done)["output"], "ab", "{done}");
     cluster.coordinators[0].resume().await;
     let late = cluster.rpc_at(0);
-    until("it answers as the others do", SOON, async || {
+    until("the stalled coordinator answers as its peers do", SOON, async || {
         let task = late.try_call("GetTask", json!({"id": id})).await.ok()?.ok()?;
         (task == done).then_some(())
     })
@@ -182,7 +184,7 @@ async fn a_coordinator_that_slept_too_long_finds_that_others_have_gone_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_is_told_all_although_the_coordinator_that_took_it_died() {
+async fn webhook_receives_every_status_after_the_loss_of_its_coordinator() {
     let is_up = Arc::new(AtomicBool::new(false));
     let answers = Arc::clone(&is_up);
     let webhook = Webhook::answering(move |_| Some(if answers.load(SeqCst) { 200 } else { 503 }));
@@ -201,7 +203,7 @@ async fn a_webhook_is_told_all_although_the_coordinator_that_took_it_died() {
     is_up.store(true, SeqCst);
     let rpc = cluster.rpc_at(2);
     ended(&rpc, id).await;
-    until("the webhook takes the end", 2 * SOON, async || {
+    until("the webhook accepts the final status", 2 * SOON, async || {
         webhook.states().iter().any(|state| is_final(state)).then_some(())
     })
     .await;
@@ -211,11 +213,11 @@ async fn a_webhook_is_told_all_although_the_coordinator_that_took_it_died() {
     let statuses: Vec<_> = updates.filter(|update| !update.is_null()).collect();
     let mut taken = webhook.accepted();
     taken.dedup();
-    assert_eq!(taken, statuses, "all, in order, some perhaps twice in a row");
+    assert_eq!(taken, statuses, "all in order; consecutive duplicates are allowed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_knows_all_goes_on_with_another() {
+async fn gateway_switches_to_another_coordinator() {
     let plan = Plan::replicas(2).workers(&["echo,script"]);
     let mut cluster = plan.with("lease_ms = 2000").start().await;
     let rpc = cluster.rpc().agent("script");
@@ -224,10 +226,10 @@ async fn a_gateway_that_knows_all_goes_on_with_another() {
         params["configuration"] = json!({"returnImmediately": true});
         let keyed = rpc.header("idempotency-key", format!("{:x}", rand::random::<u64>()));
         let send = async || keyed.try_call("SendMessage", params.clone()).await.ok()?.ok();
-        let before = until("it is taken", SOON, send).await;
+        let before = until("the send is accepted", SOON, send).await;
         cluster.coordinators[dying].kill().await;
-        let after = until("it is taken by the other", SOON, send).await;
-        assert_eq!(before["task"]["id"], after["task"]["id"], "its key is known to both");
+        let after = until("the other coordinator accepts the send", SOON, send).await;
+        assert_eq!(before["task"]["id"], after["task"]["id"], "both coordinators know the key");
         let done = ended(&rpc, task::id(&before["task"])).await;
         assert_eq!(task::artifacts(&done)["output"], "ab", "{done}");
         cluster.coordinators[dying].restart().await;
