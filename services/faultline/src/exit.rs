@@ -15,7 +15,7 @@ Exit codes:
   64  the command line is wrong
   65  the input is wrong: change it before trying again
   69  unavailable: nobody serves this right now
-  70  it failed, and trying again would not help
+  70  it failed, and trying again would not help or may do the work twice
   75  it failed, and trying again may help
   77  denied
   78  the configuration is wrong";

@@ -1,6 +1,11 @@
 //! One row of the table of reasons, for people and for programs.
 
-use faultline_proto::reason::{self, Reason};
+use faultline_proto::{
+    Failure,
+    advice::{Party, Reader, advise},
+    reason::{self, Reason},
+    v1::Origin,
+};
 use serde_json::json;
 
 use crate::{
@@ -11,14 +16,46 @@ use crate::{
     },
 };
 
-pub(crate) fn card(row: &Reason, style: Style) -> String {
+/// The actor of a reason whose advice names another party for another place of failure.
+const DEPENDS: &str = "depends on where it failed: see the task's advice";
+
+/// The party that the advice names at every place at which this reason may arise. `None`: the
+/// advice names several.
+fn actor(row: &'static Reason) -> Option<String> {
+    let born = |agent: &str, service: &str| {
+        let origin = Origin { agent: agent.into(), service: service.into(), ..Origin::default() };
+        Failure::new(row).born_at(origin)
+    };
+    let agent = born("agent", "worker");
+    let mut theirs = agent.record().clone();
+    theirs.foreign = true;
+    let places = [
+        born("", "gateway"),
+        born("agent", "coordinator"),
+        agent.clone(),
+        agent.wrap("caller", "", ""),
+        Failure::from_record(theirs),
+    ];
+    let mut actors = places.iter().map(|failure| advise(failure, Reader::Caller).actor);
+    let first = actors.next()?;
+    let is_one = actors.all(|other| other.word() == first.word());
+    is_one.then(|| match first {
+        Party::Nobody => "nobody".to_owned(),
+        // The name of an agent is that of a place above.
+        Party::Owner(_) => Party::Owner(String::new()).describe(),
+        Party::Remote(_) => Party::Remote(String::new()).describe(),
+        party => party.describe(),
+    })
+}
+
+pub(crate) fn card(row: &'static Reason, style: Style) -> String {
     let facts = [
         ("domain", row.domain.to_owned()),
         ("gRPC", format!("{} ({})", reason::code_name(row.code), row.code as i32)),
         ("HTTP", row.http.to_string()),
         ("JSON-RPC", row.jsonrpc.to_string()),
         ("retry", row.retry.describe().to_owned()),
-        ("acts", row.actor.describe().to_owned()),
+        ("acts", actor(row).unwrap_or_else(|| DEPENDS.to_owned())),
         ("exit code", Exit::of_row(row).to_string()),
     ];
     let rows: Vec<_> = facts
@@ -42,7 +79,7 @@ pub(crate) fn table(style: Style) -> String {
             row.http.to_string(),
             row.jsonrpc.to_string(),
             if row.retry.may_retry() { "yes" } else { "no" }.to_owned(),
-            row.actor.describe().to_owned(),
+            actor(row).unwrap_or_else(|| "depends".to_owned()),
         ];
         let name = (row.name.to_owned(), style.bold(row.name));
         let facts = facts.into_iter().map(|fact| (fact.clone(), fact));
@@ -51,7 +88,7 @@ pub(crate) fn table(style: Style) -> String {
     columns(&rows)
 }
 
-pub(crate) fn json(row: &Reason) -> String {
+pub(crate) fn json(row: &'static Reason) -> String {
     json!({
         "reason": row.name,
         "domain": row.domain,
@@ -59,7 +96,7 @@ pub(crate) fn json(row: &Reason) -> String {
         "http": row.http,
         "jsonrpc": row.jsonrpc,
         "retry": row.retry.describe(),
-        "actor": row.actor.describe(),
+        "actor": actor(row).unwrap_or_else(|| DEPENDS.to_owned()),
         "exitCode": Exit::of_row(row).number(),
         "title": row.title,
         "help": row.help,
@@ -89,6 +126,20 @@ RATE_LIMITED   rate limited
   Too much at once. The delay that came with it says when there is room again.
 "
         );
+    }
+
+    #[test]
+    fn actor_of_a_reason_does_not_contradict_the_advice() {
+        for row in [&reason::INTERNAL, &reason::INVALID_ARGUMENT, &reason::UNAUTHENTICATED] {
+            assert!(card(row, Style::plain()).contains(&format!("acts       {DEPENDS}\n")));
+            assert!(json(row).contains(DEPENDS), "{}", row.name);
+        }
+        for row in [&reason::RATE_LIMITED, &reason::TASK_TIMEOUT, &reason::WORKER_LOST] {
+            assert_eq!(actor(row).as_deref(), Some("the caller"), "{}", row.name);
+        }
+        let timeout = card(&reason::TASK_TIMEOUT, Style::plain());
+        let retry = "retry      only if repeating does no harm: the work may have been done\n";
+        assert!(timeout.contains(retry) && timeout.contains("exit code  70\n"), "{timeout}");
     }
 
     #[test]
