@@ -33,6 +33,7 @@ pub(crate) async fn handle(
     format.respond(context, agent, call).await
 }
 
+/// The request object, with its fields as raw JSON.
 #[derive(Deserialize)]
 struct RawRequest<'a> {
     #[serde(borrow, default, deserialize_with = "present")]

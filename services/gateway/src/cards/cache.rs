@@ -32,6 +32,7 @@ type SharedFetch = Shared<BoxFuture<'static, Result<CachedAgent, Failure>>>;
 #[derive(Clone, Default)]
 pub(crate) struct CardCache(Arc<Mutex<HashMap<String, Entry>>>);
 
+/// The last known state of one agent, and the fetch that is running for it.
 #[derive(Default)]
 struct Entry {
     known: Option<(Instant, CachedAgent)>,

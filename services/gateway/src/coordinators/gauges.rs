@@ -16,13 +16,13 @@ const UP: Def<0> = Def::new(
 const LINKS: Def<1> = Def::new(
     "faultline.links",
     Unit::Of("link"),
-    "Coordinators that the gateway knows of, by how the link to each stands.",
+    "Coordinators that the gateway knows, by the status of the link to each.",
     ["state"],
 );
 const CALLS: Def<0> = Def::new(
     "faultline.link.calls",
     Unit::Of("call"),
-    "Calls of this gateway that are under way, streams among them.",
+    "Calls of this gateway in flight, streams included.",
     [],
 );
 const STREAMS: Def<0> =
@@ -30,14 +30,14 @@ const STREAMS: Def<0> =
 const STALLED: Def<0> = Def::new(
     "faultline.stream.stalled",
     Unit::Of("stream"),
-    "Streams that were ended because their reader took nothing of them.",
+    "Streams that were ended because their client did not read them.",
     [],
 );
 
 const RESUMED: Def<1> = Def::new(
     "faultline.stream.resumes",
     Unit::Of("stream"),
-    "Streams that lost their coordinator, by whether they went on with another.",
+    "Streams that lost their coordinator, by whether they resumed at another one.",
     ["outcome"],
 );
 

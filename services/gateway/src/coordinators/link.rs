@@ -75,6 +75,7 @@ pub(crate) struct Link {
     inner: Arc<LinkInner>,
 }
 
+/// The shared part of the clones of a link, and of its session.
 struct LinkInner {
     state: Mutex<State>,
     /// Whether there is a connection. Written by the session only; cleared before `state` is

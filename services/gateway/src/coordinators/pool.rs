@@ -270,8 +270,8 @@ impl Pool {
         FrameStream::open(self, caller, body).await
     }
 
-    /// A link that takes calls, awaited until a deadline. `but` only if there is no other.
-    async fn wait_for_link(&self, until: Instant, but: Option<&Link>) -> Result<Link, Failure> {
+    /// A link that takes calls, awaited until a deadline. `except` only if there is no other.
+    async fn wait_for_link(&self, until: Instant, except: Option<&Link>) -> Result<Link, Failure> {
         loop {
             // Registered before the check, so that no change between check and wait is lost.
             let changed = self.0.all_links.changed.notified();
@@ -280,7 +280,7 @@ impl Pool {
             if self.0.is_leaving.load(Ordering::Relaxed) {
                 return Err(link::leaving());
             }
-            if let Some(link) = self.choose(but) {
+            if let Some(link) = self.choose(except) {
                 return Ok(link);
             }
             if timeout_at(until, changed).await.is_err() {
@@ -301,9 +301,9 @@ impl Pool {
         self.members().iter().any(|member| is_other(&member.link))
     }
 
-    /// Power of two choices: the less busy of two random links that are up. `but` only if there is
+    /// Power of two choices: the less busy of two random links that are up. `except` only if there is
     /// no other.
-    fn choose(&self, but: Option<&Link>) -> Option<Link> {
+    fn choose(&self, except: Option<&Link>) -> Option<Link> {
         let now = Instant::now();
         let members = self.members();
         let mut fit = Vec::new();
@@ -323,10 +323,10 @@ impl Pool {
         if fit.is_empty() {
             fit.extend(ejected.first().map(|(_, link)| *link));
         }
-        if let Some(but) = but
-            && fit.iter().any(|link| !link.is_same(but))
+        if let Some(except) = except
+            && fit.iter().any(|link| !link.is_same(except))
         {
-            fit.retain(|link| !link.is_same(but));
+            fit.retain(|link| !link.is_same(except));
         }
         match fit.len() {
             0 => None,

@@ -226,6 +226,7 @@ fn unhex(text: &str) -> Option<Digest> {
 #[derive(Clone, Debug)]
 pub(crate) struct Principal(Arc<Rights>);
 
+/// The rights of a principal, shared by the requests that it makes.
 #[derive(Debug)]
 struct Rights {
     name: String,

@@ -20,7 +20,7 @@ use crate::{http::route::Route, protocol::operation::Operation};
 
 const REQUESTS: Def<5> = Def::time(
     "http.server.request.duration",
-    "Requests that were answered; of a stream, the time to its beginning.",
+    "Duration of requests; of a stream, the time until it begins.",
     [
         "http.request.method",
         "http.route",

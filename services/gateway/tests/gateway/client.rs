@@ -24,6 +24,7 @@ impl Drop for Client {
     }
 }
 
+/// An answer in JSON.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -156,6 +157,7 @@ pub(crate) fn message(text: &str) -> Value {
     json!({"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [part]}})
 }
 
+/// The events of a stream, parsed one by one.
 pub(crate) struct Events {
     body: Incoming,
     unread: String,

@@ -42,6 +42,7 @@ use crate::soon;
 /// The initial credit of a stream.
 const CREDIT: u64 = faultline_chassis::limits::STREAM_CREDIT as u64;
 
+/// The fake coordinator. It stops when it is dropped.
 pub(crate) struct Fake {
     address: SocketAddr,
     part: Part,
@@ -195,6 +196,7 @@ impl Link for Part {
     }
 }
 
+/// One link of a gateway.
 struct Session {
     part: Part,
     sender: Sender,

@@ -1,10 +1,10 @@
-// Everything that is asked of the gateway: calls, the stream of changes, and who asks. It knows no
-// page. The token is kept for as long as the tab is open, and goes nowhere but to this gateway.
+// Calls of the gateway, the stream of changes, and the token of the user. No page is known here.
+// The token is kept until the tab is closed, and is sent to this gateway only.
 
 const TOKEN = "faultline.token";
 const PAUSES_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
-/** The gateway said no, and why. */
+/** A rejection by the gateway. */
 export class Refused extends Error {
   constructor(status, error) {
     super(error?.message ?? `The gateway answered ${status}.`);
@@ -15,13 +15,13 @@ export class Refused extends Error {
     this.violations = of("google.rpc.BadRequest")?.fieldViolations ?? [];
   }
 
-  /** Asking again may help. */
+  /** Whether a retry may help. */
   get passes() {
     return this.status === 503 || this.status === 502 || this.status === 504 || this.status === 429;
   }
 }
 
-/** Nobody answered. */
+/** The gateway did not answer. */
 export class Lost extends Error {}
 
 let token = sessionStorage.getItem(TOKEN);
@@ -33,7 +33,7 @@ export function setToken(value) {
   else sessionStorage.removeItem(TOKEN);
 }
 
-/** How to ask somebody for a token; the frame knows. Returns when one was given. */
+/** Asks the user for a token; set by the frame. Resolves when a token was entered. */
 let askForToken = async () => {};
 export const onLocked = (ask) => (askForToken = ask);
 
@@ -71,27 +71,27 @@ async function read(response) {
   }
 }
 
-/** One method of the operators' view. */
+/** Calls one method of the operators' view. */
 export async function call(method, body = {}, signal) {
   return read(
     await request(`../mesh/${method}`, { method: "POST", body: JSON.stringify(body), signal }),
   );
 }
 
-/** One of the console's own files. */
+/** Fetches one file of the console. */
 export async function load(name) {
   return read(await request(name, { method: "GET" }));
 }
 
-/** Who wants to know whether changes arrive: `live`, or `lost` with when it is tried again. */
+/** Listeners for the state of the stream: `live`, or `lost` with the time of the next attempt. */
 let reportLink = () => {};
 export const onLink = (report) => (reportLink = report);
 let hurry = () => {};
-/** Tries again at once. */
+/** Reconnects at once. */
 export const reconnect = () => hurry();
 
 /**
- * Follows what changes, for as long as `signal` says, whatever happens to the connection.
+ * Follows changes until `signal` aborts, with reconnects.
  * `opened` is called each time that changes may have been missed; `changed` with each batch.
  */
 export async function follow(filter, { opened, changed }, signal) {
@@ -121,10 +121,10 @@ export async function follow(filter, { opened, changed }, signal) {
   }
 }
 
-/** The messages of a stream of server-sent events. */
+/** Parses a stream of server-sent events into messages. */
 async function* events(body, signal) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  // Nobody looks at a hidden page, so nothing is sent to it.
+  // A hidden page needs no updates, so its stream is closed.
   const hide = () => document.hidden && reader.cancel().catch(() => {});
   document.addEventListener("visibilitychange", hide);
   try {

@@ -1,5 +1,5 @@
-// The frame: which page is shown, who is asked for a token, whether the mesh is reached, and the
-// keys that work everywhere. What is on a page is the page's own.
+// The frame of the console: routing between pages, the prompt for a token, the connection state,
+// and the keys that work everywhere. The content of a page is in its own module.
 
 import { hasToken, load, Lost, onLink, onLocked, reconnect, setToken } from "./api.js";
 import { ask, help } from "./dialogs.js";
@@ -19,11 +19,11 @@ const link = document.getElementById("link");
 const themeButton = document.getElementById("theme");
 const leaveButton = document.getElementById("leave");
 
-/** What this gateway says of itself and of us. */
+/** The configuration of the gateway for this user. */
 let config = {};
 let shown = null;
 
-/** `#/task/ID?a=b` as the name of a page, its argument and its parameters. */
+/** Parses `#/task/ID?a=b` into the name of a page, its argument and its parameters. */
 function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const [name, ...rest] = path.split("/");
@@ -32,7 +32,7 @@ function route() {
   try {
     argument = decodeURIComponent(argument);
   } catch {
-    // Shown as it was written.
+    // A malformed escape is shown literally.
   }
   return { page, argument, params: new URLSearchParams(query ?? "") };
 }
@@ -81,7 +81,7 @@ function show() {
   document.title = `${title} · faultline`;
   const mounted = PAGES[page].mount(main, { argument, params, config, signal: controller.signal });
   shown = { page, argument, controller, mounted: mounted ?? {} };
-  // Who goes by keyboard or by ear goes on at the top of the new page.
+  // Moves the focus to the top of the new page, for keyboards and screen readers.
   if (!main.contains(document.activeElement)) main.focus({ preventScroll: true });
 }
 
@@ -95,7 +95,7 @@ function showLink(news) {
   showNote();
 }
 
-/** What is wrong with the connection, and when it is tried again. */
+/** Shows the problem of the connection, and the time of the next attempt. */
 function showNote() {
   if (!lost) {
     note.hidden = true;
@@ -123,7 +123,7 @@ function showTheme() {
   themeButton.title = THEME_WORDS[name];
 }
 
-/** One prompt, however many calls were refused; a token that came meanwhile is tried first. */
+/** One prompt for all rejected calls; a token that was entered meanwhile is tried first. */
 let asking = null;
 onLocked((refused, sent) => {
   if (sent !== null && sent !== sessionStorage.getItem("faultline.token")) return undefined;
@@ -143,7 +143,7 @@ async function start() {
     window.theme.turn();
     showTheme();
   });
-  // The address after the # is a page of ours, so this one cannot simply be a link.
+  // The fragment of the address is a route, so this cannot be a link.
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault();
     main.focus();
@@ -178,7 +178,7 @@ async function start() {
   show();
 }
 
-/** Whoever asks may not look, or not from here. */
+/** Shows that the user may not see the page, or not from this address. */
 function refuse(error) {
   link.hidden = true;
   const isToken = error.reason === "INSUFFICIENT_SCOPE";

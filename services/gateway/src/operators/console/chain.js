@@ -1,5 +1,5 @@
-// The failure as it travelled: from where it was born, hop by hop, to the answer that the caller
-// got. Beside each hop stands when its task ran and what its attempts came to.
+// The chain of a failure: from its origin, hop by hop, to the answer of the caller, with the time
+// and the attempts of the task at each hop.
 
 import { copy, h, svg } from "./dom.js";
 import { brief, count, millis, plural, precise, span, when } from "./format.js";
@@ -13,7 +13,7 @@ const OUTCOMES = {
   OUTCOME_FAILED: ["bad", "failed"],
 };
 
-/** Why the last attempt was the last; what came from below was decided there. */
+/** Why no further attempt was made. A hop without a reason forwards a failure from below. */
 const NOT_RETRIED = {
   NOT_RETRIED_REASON: "its reason does not allow it",
   NOT_RETRIED_PAUSE: "it asked for too long a pause",
@@ -23,7 +23,7 @@ const NOT_RETRIED = {
   NOT_RETRIED_ASKING: "somebody was being asked",
 };
 
-/** A failure, the task that shows it, and `inspect(id)`, which finds the tasks of its hops. */
+/** Draws a failure of a task; `inspect(id)` fetches the tasks of its hops. */
 export function chain(failure, shown, inspect) {
   const about = row(failure);
   const hops = hopsOf(failure, shown);
@@ -71,7 +71,7 @@ export function chain(failure, shown, inspect) {
   );
 }
 
-/** The origin first. A failure with one hop may have no causes: then it is its own. */
+/** The hops, origin first. A failure with one hop may have no causes: then it is its own origin. */
 function hopsOf(failure, shown) {
   const causes = failure.causes?.length ? [...failure.causes].reverse() : [{}];
   return causes.map((cause, at) => {
@@ -108,7 +108,7 @@ function hopRow(hop, first, failure) {
         brief(hop.taskId),
       )
     : null;
-  // Older builds stored such a text for every hop above the origin.
+  // Older versions stored this text for every hop above the origin.
   const repeated = !first && /^Downstream agent '.*' failed$/.test(hop.message);
   const el = h(
     "li",
@@ -164,13 +164,13 @@ function hopRow(hop, first, failure) {
   };
 }
 
-/** A point on the way. */
+/** One hop. */
 function node(mark) {
   const size = { viewBox: "0 0 28 32", width: 28, height: 32 };
   return svg("svg", { class: "node", "aria-hidden": "true", ...size }, mark);
 }
 
-/** Where it broke. */
+/** The origin. */
 function crack() {
   return svg(
     "g",
@@ -220,7 +220,7 @@ function answerRow(shown, about) {
   );
 }
 
-/** The gateway decides what to do; this only shows it. */
+/** Shows the advice of the gateway. */
 function adviceOf(failure, shown, about) {
   const advice = shown.advice ?? {};
   const text = advice.text ?? "";
@@ -261,7 +261,7 @@ function adviceOf(failure, shown, about) {
   return parts;
 }
 
-/** Those of a fan-out that failed: what the origin was made of. */
+/** The failed branches of a fan-out, which together are the origin. */
 function branchRow(branch) {
   const link = { href: `#/task/${encodeURIComponent(branch.taskId)}`, title: branch.taskId };
   return h(
@@ -286,7 +286,7 @@ function branchRow(branch) {
   );
 }
 
-/** Draws when each hop's task ran, on one scale, once all are known. */
+/** Draws the times of all hops on one scale, once all are known. */
 async function fillTimes(rows, hops, shown, inspect) {
   const tasks = await Promise.all(
     hops.map((hop) =>

@@ -1,4 +1,4 @@
-// What is asked in front of everything else: a token, whether one is sure, and which keys there are.
+// Modal dialogs: the prompt for a token, the confirmation of a cancel, and the list of keys.
 
 import { h } from "./dom.js";
 
@@ -9,7 +9,7 @@ function open(dialog) {
   return dialog;
 }
 
-/** Asks for a token until there is one. */
+/** Asks for a token until one is entered. */
 export function ask(refused, wasWrong) {
   return new Promise((resolve) => {
     const input = h("input", {
@@ -55,13 +55,13 @@ export function ask(refused, wasWrong) {
         ),
       ),
     );
-    // There is nothing behind it to go back to.
+    // Without a page behind it, the dialog cannot be closed.
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     open(dialog);
   });
 }
 
-/** Whether to stop a task, and why. Resolves to the reason, or to null. */
+/** Asks for the reason of a cancel. Resolves to the reason, or to null. */
 export function confirmCancel(agent) {
   return new Promise((resolve) => {
     let answer = null;

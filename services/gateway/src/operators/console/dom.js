@@ -1,9 +1,9 @@
-// Making and changing elements. Text is only ever text: nothing here reads markup, so whatever
-// agents and callers wrote can be shown as it is.
+// Creates and updates elements. Text is never parsed as markup, so that texts of agents and callers
+// are safe to show.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with its attributes and children; `on…` are listeners, null and false are left out. */
+/** Creates an element; `on…` are listeners, and attributes that are null or false are omitted. */
 export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -22,7 +22,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** Sets the text if it is another one: what is not touched need not be laid out. */
+/** Sets the text only if it differs, which saves a layout. */
 export function put(element, text) {
   const next = String(text ?? "");
   if (element.textContent !== next) element.textContent = next;
@@ -37,7 +37,7 @@ export function set(element, name, value) {
 const rows = new WeakMap();
 
 /**
- * Brings the children of a parent in line with a list and keeps the elements of what stays.
+ * Reconciles the children of a parent with a list and reuses the elements of items that stay.
  * `make` returns `{ el, update(item) }`.
  */
 export function keyed(parent, items, key, make) {
@@ -59,7 +59,7 @@ export function keyed(parent, items, key, make) {
 const COPY = "M5.5 5.5v-3h8v8h-3m-8-5h8v8h-8z";
 const DONE = "M3 8.5l3.2 3.2L13 4.8";
 
-/** A button that copies a text, where the browser lets it. */
+/** A button that copies a text, if the browser allows it. */
 export function copy(text, what) {
   if (!navigator.clipboard) return null;
   const path = svg("path", { d: COPY });
@@ -81,12 +81,12 @@ export function copy(text, what) {
   );
 }
 
-/** A command to try, with a button that copies it. */
+/** A command with a button that copies it. */
 export function command(text) {
   return h("div", { class: "command" }, h("code", null, text), copy(text, "the command"));
 }
 
-/** What is shown where there is nothing: why, and what to do about it. */
+/** The placeholder of an empty list: the reason, and what can be done. */
 export function empty(title, text, ...more) {
   return h(
     "div",

@@ -1,4 +1,4 @@
-// What fails, why and where it is born, over time. Each line leads to its tasks.
+// The failures page: reasons, origins and counts over time. Each line links to its tasks.
 
 import { call, follow, Lost } from "./api.js";
 import { empty, h } from "./dom.js";
@@ -10,7 +10,7 @@ import { chart, spark } from "./spark.js";
 const BUCKETS = 60;
 const SOONEST_MS = 2000;
 const ANYWAY_MS = 15_000;
-/** So many reasons have a colour of their own; the others share one. */
+/** The number of reasons with a colour of their own; the others share one. */
 const COLOURS = 5;
 
 export const title = () => "Failures";
@@ -139,7 +139,7 @@ class Page {
     if (focus) this.body.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus();
   }
 
-  /** Exactly those that were counted. */
+  /** The filter for exactly the tasks that were counted. */
   to(filter) {
     return `#/tasks?${new URLSearchParams({ state: "failed", ...filter, from: this.from })}`;
   }
@@ -263,7 +263,7 @@ function add(rows) {
   return Array.from({ length }, (_, at) => sum(rows.map((row) => row[at] ?? 0)));
 }
 
-/** The same failures, put together by one of their sides; the most frequent first. */
+/** Groups failures by one field, the most frequent first. */
 function group(failures, field) {
   const groups = new Map();
   for (const one of failures) {

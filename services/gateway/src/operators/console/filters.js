@@ -1,4 +1,4 @@
-// What a list of tasks is narrowed by. The address of the page is the only place where it is kept.
+// The filter of a list of tasks. It is stored in the address of the page only.
 
 import { h } from "./dom.js";
 import { GROUPS, millis } from "./format.js";
@@ -21,7 +21,7 @@ const STATE_WORDS = {
 const TEXTS = ["agent", "reason", "origin", "principal"];
 const KNOWN = ["state", ...TEXTS, "since", "from", "to", "roots"];
 
-/** Only what means something, in one order: the same filter is the same address. */
+/** Only fields with a meaning, in a fixed order: the same filter gives the same address. */
 export function read(params) {
   const filter = {};
   for (const name of KNOWN) {
@@ -40,7 +40,7 @@ export const address = (filter) => {
   return query ? `#/tasks?${query}` : "#/tasks";
 };
 
-/** As the mesh is asked. */
+/** The filter in the format of the API. */
 export function request(filter) {
   const { agent, reason, origin, principal } = filter;
   const asked = { agent, reason, origin, principal };
@@ -52,7 +52,7 @@ export function request(filter) {
   return asked;
 }
 
-/** The fields; `changed(filter)` hears of every change. */
+/** The form of a filter; `changed(filter)` is called on every change. */
 export function bar(changed) {
   const fields = {};
   const field = (name, label, element) => {
@@ -129,12 +129,12 @@ export function bar(changed) {
   let typing = 0;
   const tell = () => {
     clearTimeout(typing);
-    // Somebody who has gone on to another page is not called back.
+    // No callback after the user has left the page.
     if (!el.isConnected) return;
     const next = { ...current };
     for (const name of ["state", ...TEXTS, "since"]) next[name] = fields[name].value.trim();
     next.roots = fields.roots.checked ? "1" : "";
-    // A span of one's own ends with the choice of another.
+    // Choosing another period clears a custom one.
     if (next.since) next.from = next.to = "";
     changed(read(new URLSearchParams(next)));
   };

@@ -1,8 +1,8 @@
-// Numbers, times and states in the words that people read. Pure, but for the clock.
+// Formats numbers, times and states for readers. Pure, except for the clock.
 
 import { h, put } from "./dom.js";
 
-/** Each state: its word, how it looks, and whether it is the last. */
+/** Each state: label, style, and whether it is terminal. */
 const STATES = {
   TASK_STATE_SUBMITTED: { word: "submitted", tone: "idle" },
   TASK_STATE_WORKING: { word: "working", tone: "run" },
@@ -14,7 +14,7 @@ const STATES = {
   TASK_STATE_CANCELED: { word: "canceled", tone: "off", final: true },
 };
 
-/** What people filter by, and the states that each means. */
+/** The groups of states in filters. */
 export const GROUPS = {
   working: ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"],
   waiting: ["TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"],
@@ -30,7 +30,7 @@ export function state(name) {
 export const isFinal = (name) => state(name).final === true;
 export const isWaiting = (name) => state(name).tone === "wait";
 
-/** A state as a coloured mark and a word. */
+/** A state as a coloured mark with a label. */
 export function badge(name) {
   const { word, tone } = state(name);
   return h(
@@ -54,7 +54,7 @@ export const sum = (values) => (values ?? []).reduce((total, value) => total + v
 
 export const millis = (time) => (time ? Date.parse(time) : NaN);
 
-/** A length of time, as short as it can be said. */
+/** The shortest text of a duration. */
 export function span(ms) {
   if (!Number.isFinite(ms)) return "";
   if (ms < 0) return "0 ms";
@@ -77,10 +77,10 @@ export function span(ms) {
   return said.filter((one) => !one.startsWith("0 ")).join(" ");
 }
 
-/** The same without needless zeros, for what somebody chose. */
+/** A duration without trailing zeros, for configured values. */
 export const pause = (ms) => span(ms).replace(/\.0+ /, " ");
 
-/** How long ago, in one unit: it changes often enough without a second one. */
+/** The time since an event, in one unit. */
 function ago(ms, now = Date.now()) {
   const past = now - ms;
   if (!Number.isFinite(past)) return "";
@@ -126,7 +126,7 @@ export const hour = (ms) => clock.format(ms);
 export const precise = (ms) => clockSeconds.format(ms);
 export const date = (ms) => day.format(ms);
 
-/** A time that says how long ago it is, and keeps saying it; the exact one is its title. */
+/** A relative time that keeps itself up to date; its title is the exact time. */
 export function since(time) {
   return setSince(h("time", { "data-ago": true }), time);
 }
@@ -146,7 +146,7 @@ export function setSince(element, time) {
   return element;
 }
 
-/** Lets every time on the page say anew how long ago it is. */
+/** Updates all relative times of the page. */
 export function tick(root) {
   const now = Date.now();
   for (const element of root.querySelectorAll("time[data-ago][datetime]")) {
@@ -157,6 +157,6 @@ export function tick(root) {
   }
 }
 
-/** Enough of an id to know it again. Its beginning is a time, so neighbours share it. */
+/** A short form of an id with its end: ids begin with a time, so neighbours begin alike. */
 export const brief = (id) =>
   id && id.length > 14 ? `${id.slice(0, 8)}…${id.slice(-4)}` : (id ?? "");

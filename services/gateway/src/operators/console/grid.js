@@ -1,5 +1,5 @@
-// A table of any length: only the rows that are seen exist. Rows have one height, and the element
-// of a row is used again for the next one that comes into view.
+// A virtual table: only visible rows have elements. All rows have the same height, and elements are
+// reused while scrolling.
 
 import { h } from "./dom.js";
 
@@ -7,7 +7,7 @@ const SPARE = 6;
 
 export class Grid {
   /**
-   * `make()` returns `{ el, show(item) }`, `open(item)` is what a click and Enter do, and `near()`
+   * `make()` returns `{ el, show(item) }`, `open(item)` handles click and Enter, and `near()` is
    * is called when the end comes into view.
    */
   constructor({ label, columns, make, open, near }) {
@@ -51,7 +51,7 @@ export class Grid {
     this.layout();
   }
 
-  /** Other items, or the same in another order: what was chosen stays so, wherever it is. */
+  /** Replaces or reorders the items and keeps the selection. */
   replace(items) {
     const chosen = this.items[this.active];
     this.items = items;
@@ -59,7 +59,7 @@ export class Grid {
     this.layout();
   }
 
-  /** After `items` grew. */
+  /** Call after `items` has grown. */
   layout() {
     if (!this.height) return;
     this.canvas.style.height = `${this.items.length * this.height}px`;
@@ -120,7 +120,7 @@ export class Grid {
     row.el.setAttribute("aria-selected", is);
   }
 
-  /** An item changed in place. */
+  /** Call after an item has changed in place. */
   redraw(item) {
     const row = this.pool.find((one) => one.used && one.item === item);
     row?.show(item);
@@ -144,7 +144,7 @@ export class Grid {
 
   move(step) {
     this.el.focus({ preventScroll: true });
-    // The first one is chosen where the reader is, and not at the beginning.
+    // The first selection is at the scroll position, not at the beginning.
     const seen = Math.ceil(this.el.scrollTop / this.height);
     this.select(this.active < 0 ? seen : Math.max(0, this.active + step));
   }

@@ -1,5 +1,5 @@
-// The keyboard, outside of fields and dialogs. A page that moves in its own way says so with
-// `move` and `open`; on the others the rows are links, and moving is moving the focus.
+// Keyboard shortcuts outside of fields and dialogs. A page may handle `move` and `open` itself; on
+// other pages the rows are links, and moving moves the focus.
 
 const GO = { o: "#/", t: "#/tasks", f: "#/failures" };
 

@@ -1,6 +1,6 @@
-// The mesh at a glance: who is offered, who is attached, what waits and what fails. Everything is
-// read again when something changes, but not more than once a second, and every ten seconds anyway:
-// workers come and go without a task changing.
+// The overview page: agents, workers, waiting tasks and failures. Everything is read again after a
+// change, at most once a second, and every ten seconds anyway, because workers come and go without
+// changing a task.
 
 import { call, follow, Lost } from "./api.js";
 import { command, empty, h, keyed, put, set } from "./dom.js";
@@ -56,7 +56,7 @@ export function mount(main, { signal }) {
   follow({}, { opened: soon, changed: soon }, signal);
 }
 
-/** Reads everything; what is counted over time is dearer, and may be a few seconds old. */
+/** Reads everything. Counts over time are expensive and may be a few seconds old. */
 function reader(signal) {
   let counted = null;
   const countAgain = async () => {
@@ -251,7 +251,7 @@ function add(rows) {
   return Array.from({ length }, (_, at) => sum(rows.map((row) => row?.[at] ?? 0)));
 }
 
-/** Of the last five whole minutes. */
+/** The rate of the last five full minutes. */
 function perMinute(values) {
   const last = values.slice(-6, -1);
   const mean = last.length ? sum(last) / last.length : 0;

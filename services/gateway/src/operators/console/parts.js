@@ -1,13 +1,13 @@
-// What agents and callers wrote, shown as text: never as markup, never loaded from where it points.
+// Message parts of agents and callers as text: never as markup, and without loading foreign URLs.
 
 import { copy, h } from "./dom.js";
 import { count } from "./format.js";
 
-/** A text longer than this is shown in part until somebody wants it all. */
+/** A longer text is collapsed until the user expands it. */
 const SHOWN_MAX = 20_000;
 const SHORT_MAX = 160;
 
-/** All words of some parts. */
+/** The text of all parts. */
 export function textOf(parts) {
   return (parts ?? [])
     .map(
@@ -55,19 +55,19 @@ function part(one) {
   return h("p", { class: "dim" }, "Nothing");
 }
 
-/** Somebody else's address: a link only if it leads to the web, and it learns nothing of us. */
+/** A foreign URL: a link only for http and https, without a referrer. */
 export function address(text) {
   let url = null;
   try {
     url = new URL(text);
   } catch {
-    // Then it is only text.
+    // Not a URL: shown as text.
   }
   if (!url || !["https:", "http:"].includes(url.protocol)) return h("code", null, text);
   return h("a", { href: url.href, target: "_blank", rel: "noopener noreferrer" }, text);
 }
 
-/** The pieces of a text that was written bit by bit, as the one text that they are. */
+/** Joins the chunks of an artifact into one text. */
 function joined(parts) {
   const whole = [];
   for (const one of parts ?? []) {

@@ -1,5 +1,5 @@
-// A question that a task asks, as a form made of its schema. What does not fit is shown at its
-// field: first by the browser, then by the mesh, whose word is the last.
+// A question of a task as a form made from its schema. Violations appear at their fields: first
+// those that the browser finds, then those of the mesh, which decides.
 
 import { call, Refused } from "./api.js";
 import { command, h, put } from "./dom.js";
@@ -14,7 +14,7 @@ const KINDS = {
 };
 let unique = 0;
 
-/** `done()` is called when the answer was taken. */
+/** `done()` is called after the answer was accepted. */
 export function question(asked, taskId, acts, done) {
   const body = h("div", { class: "question-body" });
   const expires = millis(asked.expiresAt);
@@ -117,13 +117,13 @@ function form(asked, taskId, done) {
   return el;
 }
 
-/** The name of the one thing to be approved, where that is all there is. */
+/** The name of the single boolean field of an approval, if there is nothing else to fill in. */
 function onlyYesNo(schema) {
   const [first, ...more] = Object.entries(schema?.properties ?? {});
   return first && more.length === 0 && first[1].type === "boolean" ? first[0] : null;
 }
 
-/** One field: its label, its control, its help, and what is wrong with it. */
+/** One field: label, control, help and violation. */
 function field(name, { label, help, required, control, value }) {
   unique += 1;
   const id = `answer-${unique}`;
@@ -243,7 +243,7 @@ function controlOf(property, required) {
   return { control, hint, value: () => (control.value === "" ? undefined : control.value) };
 }
 
-/** What to choose from, as pairs of a value and its title. */
+/** The options of a choice, as pairs of value and title. */
 function optionsOf(property) {
   const titled = property.oneOf ?? property.anyOf;
   if (titled) return titled.map((one) => [one.const, one.title ?? one.const]);

@@ -1,5 +1,5 @@
-// The meaning of each reason, from the mesh's own table; this file has no copy of it. The next
-// step after a failure is in the advice of the gateway, and nowhere else.
+// The table of reasons, loaded from the gateway; this file has no copy of it. The next step after a
+// failure comes from the advice of the gateway only.
 
 import { load } from "./api.js";
 
@@ -13,10 +13,10 @@ export async function loadReasons() {
 
 export const reasons = () => table;
 
-/** By name alone, for places that know no more. */
+/** Looks a reason up by its name alone. */
 export const named = (name) => table.find((row) => row.name === name);
 
-/** The row of a failure, or the general one of its code when a newer mesh knows more than this one. */
+/** The row of a failure, or the general row of its code for a reason of a newer version. */
 export function row(failure) {
   const known = byName.get(`${failure.domain} ${failure.reason}`) ?? named(failure.reason);
   const grpc = failure.code ?? 2;

@@ -1,12 +1,12 @@
-// The rows of the overview: one agent, one worker, one task that waits, one way to fail. Each is made
-// once and then only changed.
+// The rows of the overview: agents, workers, waiting tasks and failures. Each row is created once
+// and then updated.
 
 import { h, put, set } from "./dom.js";
 import { badge, brief, count, millis, pause, plural, setSince, since, sum } from "./format.js";
 import { named } from "./reasons.js";
 import { spark } from "./spark.js";
 
-/** What can be said of an agent in two words, and how bad it is. */
+/** The condition of an agent in two words, and its severity. */
 function health(agent) {
   const about = agent.health ?? {};
   if (about.circuit === "CIRCUIT_OPEN") {

@@ -1,4 +1,4 @@
-// Small drawings of numbers over time. Bars, as what is drawn are counts.
+// Small bar charts of counts over time.
 
 import { h, svg } from "./dom.js";
 import { count, date, hour, plural, sum } from "./format.js";
@@ -10,14 +10,14 @@ function bars(values, top, width = 1, base = null) {
   values.forEach((value, at) => {
     if (!value) return;
     const from = base ? base[at] : 0;
-    // The smallest is still seen.
+    // The smallest bar stays visible.
     const size = Math.max((value / top) * HEIGHT, HEIGHT * 0.08);
     path += `M${at + 0.08} ${HEIGHT - (from / top) * HEIGHT}h${width - 0.16}v${-size}h${-(width - 0.16)}z`;
   });
   return path;
 }
 
-/** One row of numbers; `bad` are drawn over `all` in the colour of failures. */
+/** One series; `bad` is drawn over `all` in the colour of failures. */
 export function spark(what, wide = false) {
   const all = svg("path", { class: "spark-all" });
   const bad = svg("path", { class: "spark-bad" });
@@ -51,7 +51,7 @@ export function spark(what, wide = false) {
 
 /**
  * Stacked bars with an axis: `series` are `{ name, tone, values }`, the first at the bottom.
- * `href(from, to)` is where a bar leads.
+ * `href(from, to)` is the link of a bar.
  */
 export function chart({ series, from, bucketMs, href, label }) {
   const length = Math.max(1, ...series.map((one) => one.values.length));

@@ -1,5 +1,5 @@
-// One task: what it is, why it failed, what it asks, what happened to it, whom it gave work to and
-// what it made. Read again when it or one below it changes.
+// The task page: state, failure, question, events, delegated tasks and results. It is read again
+// when the task or one below it changes.
 
 import { call, follow, Lost } from "./api.js";
 import { chain } from "./chain.js";
@@ -24,7 +24,7 @@ import { lastList } from "./tasks.js";
 import { Timeline } from "./timeline.js";
 import { tree } from "./tree.js";
 
-/** Artifacts grow without a change of state, so a live task is looked at now and then. */
+/** The poll interval of a live task, because artifacts grow without a change of state. */
 const LOOK_MS = 2000;
 
 export const title = (id) => `Task ${brief(id)}`;
@@ -35,7 +35,7 @@ export function mount(main, { argument: id, config, signal }) {
     const tasks = news.tasks ?? [];
     if (news.missed || tasks.some((task) => page.concerns(task.taskId))) page.read();
   };
-  // Whatever it delegates is its principal's too.
+  // Delegated tasks belong to the same principal.
   page.read().then(() => {
     const filter = { principal: page.principal };
     follow(filter, { opened: () => page.read(), changed }, signal);
@@ -77,7 +77,7 @@ class Page {
     return id === this.id || this.below.has(id);
   }
 
-  /** A task below, asked for once if it has ended: then it does not change. */
+  /** A task below. A terminal one is fetched once, because it no longer changes. */
   inspect = (id) => {
     this.below.add(id);
     const known = this.seen.get(id);
@@ -129,7 +129,7 @@ class Page {
     this.body.replaceChildren(empty("This cannot be shown", error.message));
   }
 
-  /** Draws a part again only when what it shows is another: nothing is taken from under a cursor. */
+  /** Redraws a section only when its data differs, so that nothing moves under the cursor. */
   part(name, value, draw) {
     const next = JSON.stringify(value);
     if (this.drawn[name] === next) return;
@@ -142,7 +142,7 @@ class Page {
     this.principal = shown.principal;
     for (const child of shown.children ?? []) this.below.add(child.taskId);
     const state = task.status.state;
-    // What is left of its time changes with every look, and is only written anew.
+    // The remaining time changes with every read, so only its text is updated.
     const { remainingMs, ...lasting } = shown;
     const about = { ...lasting, task: { id: task.id, state, contextId: task.contextId } };
     this.part("head", about, () => this.header(shown, state));
@@ -163,7 +163,7 @@ class Page {
     this.panel("messages", task.history, conversation);
   }
 
-  /** One panel at the side, there if it has something to show. */
+  /** One panel at the side, shown if it has content. */
   panel(name, list, draw) {
     const place = (this.places[name] ??= this.side.appendChild(h("div", { class: "stack" })));
     this.part(name, list ?? [], () => {
@@ -351,7 +351,7 @@ function attempts(shown) {
   );
 }
 
-/** Where the trace is, if the gateway knows; else its id. */
+/** The link to the trace if the gateway has one, else the trace id. */
 function trace(id, url) {
   const shown = h("code", { title: id }, brief(id));
   if (!url) return [shown, copy(id, "the trace id")];

@@ -1,5 +1,6 @@
-// Everybody's tasks, the last to change first: page by page as they are scrolled to, and live. What
-// changes while somebody reads further down waits above, and moves nothing under their eyes.
+// The list of all tasks, latest change first: loaded page by page while scrolling, with live
+// updates. Changes that arrive while the user is further down are held back above, so that rows do
+// not move.
 
 import { call, follow, Lost } from "./api.js";
 import { command, empty, h, put } from "./dom.js";
@@ -31,10 +32,10 @@ const COLUMNS = [
   { key: "changed", name: "Changed" },
 ];
 
-/** Where somebody was, so that they are there again when they come back from a task. */
+/** The items, scroll position and selection of the list, to return to from a task. */
 let kept = null;
 
-/** The list that somebody looked at last. */
+/** The list that was shown last. */
 let last = "#/tasks";
 export const lastList = () => last;
 
@@ -88,7 +89,7 @@ class Page {
     grid.close();
   }
 
-  /** Another filter: everything anew, unless it is the one that was just left. */
+  /** Applies a filter. Loads the list again, unless this filter was shown last. */
   turn(filter) {
     const key = filters.address(filter);
     last = key;
@@ -128,7 +129,7 @@ class Page {
     );
   }
 
-  /** The next page, if there is one and nobody is at it. */
+  /** Loads the next page, unless there is none or one is loading. */
   async more() {
     if (this.loading || this.complete || this.stalled || this.wrong) return;
     const signal = this.turnSignal;
@@ -143,7 +144,7 @@ class Page {
       this.next = answer.nextPageToken ?? "";
       this.complete = !this.next;
       for (const task of answer.tasks ?? []) {
-        // One that changed meanwhile is further up, as it is now.
+        // A task that changed meanwhile is further up already.
         if (this.known.has(task.taskId)) continue;
         this.known.set(task.taskId, task);
         this.grid.items.push(task);
@@ -151,7 +152,7 @@ class Page {
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof Lost) && !error.passes) this.wrong = error;
-      // Until the stream is back: whoever is away is not asked again and again.
+      // No retries before the stream is back.
       this.stalled = true;
     }
     if (signal !== this.turnSignal) return;
@@ -161,10 +162,10 @@ class Page {
     if (this.behind) this.catchUp();
   }
 
-  /** What may have been missed while nobody listened. */
+  /** Loads changes that may have been missed while the stream was closed. */
   async catchUp() {
     this.stalled = false;
-    // One page at a time, as the next one begins where the last one ends.
+    // One page at a time: each begins where the last one ends.
     this.behind = this.loading;
     if (this.loading) return;
     const signal = this.turnSignal;
@@ -173,7 +174,7 @@ class Page {
       const answer = await call("Tasks", { filter: this.request, pageSize: PAGE }, signal);
       if (signal === this.turnSignal) this.merge(answer.tasks ?? [], answer.nextPageToken ?? "");
     } catch {
-      // The stream tells that the mesh is away, and is opened again when it is back.
+      // The stream reports that the mesh is unreachable, and reopens when it is back.
     }
     if (signal !== this.turnSignal) return;
     this.loading = false;
@@ -181,20 +182,20 @@ class Page {
     this.grid.draw();
   }
 
-  /** The first page as it is now, over what is listed. */
+  /** Merges the current first page into the list. */
   merge(tasks, next) {
     if (tasks.some((task) => this.known.has(task.taskId))) {
       this.take({ tasks, gone: this.unlisted(tasks, !next) });
       return;
     }
-    // Nothing in common: too much happened, or nothing was listed yet.
+    // No overlap: too much has changed, or the list is empty.
     this.known = new Map(tasks.map((task) => [task.taskId, task]));
     Object.assign(this, { next, complete: !next });
     this.waiting.clear();
     this.grid.replace(tasks);
   }
 
-  /** What should be among the first tasks, and is not: it does not fit any longer. */
+  /** The tasks that are missing from the first page: they no longer match the filter. */
   unlisted(first, areAll) {
     const listed = new Set(first.map((task) => task.taskId));
     const oldest = areAll ? -Infinity : millis(first.at(-1)?.changed);
@@ -221,7 +222,7 @@ class Page {
     else this.describe();
   }
 
-  /** Takes off what does not fit any longer. */
+  /** Removes tasks that no longer match the filter. */
   drop(ids) {
     const listed = ids.map((id) => this.known.get(id)).filter(Boolean);
     for (const id of ids) {
@@ -233,7 +234,7 @@ class Page {
     this.grid.replace(this.grid.items.filter((task) => !gone.has(task)));
   }
 
-  /** Puts what changed where it belongs: at the top. */
+  /** Moves changed tasks to the top. */
   showFresh() {
     const fresh = [...this.waiting.values()].sort((a, b) => millis(b.changed) - millis(a.changed));
     this.waiting.clear();
@@ -247,7 +248,7 @@ class Page {
     this.describe();
   }
 
-  /** How many there are, or why there is none. */
+  /** The number of tasks, or the reason for an empty list. */
   describe() {
     const { grid, loading, complete } = this;
     const shown = grid.items.length;

@@ -1,5 +1,5 @@
-// Light or dark before anything is drawn, so that no page flashes: that is why it is a file of its
-// own and no module. `theme` is what the button in the bar turns.
+// Sets the light or dark theme before the first paint, so that no page flashes; therefore a
+// separate file and not a module. `theme` is the state of the button in the bar.
 (() => {
   const KEY = "faultline.theme";
   const ORDER = ["auto", "light", "dark"];
@@ -22,7 +22,7 @@
       try {
         localStorage.setItem(KEY, next);
       } catch {
-        // A browser that keeps nothing forgets it with the page.
+        // Without storage the choice lasts until the page is closed.
       }
       return next;
     },

@@ -1,5 +1,5 @@
-// What happened to one task, event by event. Chunks of one artifact that follow each other are one
-// line: what counts is that it was written, not how.
+// The events of one task. Consecutive chunks of one artifact are one line, with the number of chunks
+// and characters.
 
 import { call } from "./api.js";
 import { h, put } from "./dom.js";
@@ -30,7 +30,7 @@ export class Timeline {
     );
   }
 
-  /** Everything up to now, or one page of a long story at a time. */
+  /** Loads all events so far, a long history page by page. */
   async more() {
     if (this.busy) return;
     this.busy = true;
@@ -47,7 +47,7 @@ export class Timeline {
     }
   }
 
-  /** Only what is new, unless somebody has yet to read up to there. */
+  /** Loads new events only, unless older pages are still missing. */
   async refresh() {
     if (this.button.hidden) await this.more();
   }

@@ -1,12 +1,12 @@
-// Who gave work to whom, below one task. A branch is read when it is opened; the one that failed is
-// open from the start.
+// The tree of delegated tasks below one task. A branch is loaded when it is expanded; the failed
+// one is expanded from the start.
 
 import { h } from "./dom.js";
 import { badge, brief, state } from "./format.js";
 
 /**
- * `path` are the tasks that the failure came through; `opened` are those that somebody opened, and
- * stay so when the tree is drawn again.
+ * `path` are the tasks through which the failure came; `opened` are those that the user expanded,
+ * and stay expanded when the tree is drawn again.
  */
 export function tree(shown, inspect, path, opened) {
   const root = h("ul", { class: "tree" });
@@ -54,7 +54,7 @@ function branch(child, knows) {
       const task = await inspect(child.taskId);
       const children = task.children ?? [];
       below.replaceChildren(...children.map((one) => branch(one, knows)));
-      // Nothing to open is no button.
+      // A task without branches has no button.
       if (children.length === 0) toggle.classList.add("leaf");
       toggle.disabled = children.length === 0;
     } catch {
