@@ -33,7 +33,7 @@ use yaml_rust2::YamlLoader;
 
 use crate::start_with;
 
-const MIB: u64 = 1024 * 1024;
+pub(super) const MIB: u64 = 1024 * 1024;
 /// Streams that a gateway allows on one connection.
 const STREAMS: usize = limits::PUBLIC_STREAMS_PER_CONNECTION_MAX as usize;
 const CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -85,7 +85,7 @@ async fn flood(port: SocketAddr, path: &'static str, kind: &'static str, bytes: 
 }
 
 /// Sends tasks until `stop` is set; returns the number of completed tasks.
-async fn send_until(rpc: Rpc, stop: Arc<AtomicBool>) -> usize {
+pub(super) async fn send_until(rpc: Rpc, stop: Arc<AtomicBool>) -> usize {
     let mut count = 0;
     while !stop.load(Relaxed) {
         let sent = rpc.send("hello").await;
@@ -187,7 +187,7 @@ async fn answers_to_unread_sockets_stay_within_the_memory_of_the_chart() {
     check_memory(&cluster);
 }
 
-fn check_memory(cluster: &Cluster) {
+pub(super) fn check_memory(cluster: &Cluster) {
     for (role, process) in
         [("gateway", &cluster.gateways[0]), ("coordinator", &cluster.coordinators[0])]
     {

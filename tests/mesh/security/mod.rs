@@ -5,3 +5,4 @@ mod browsers;
 mod credentials;
 mod floods;
 mod host_names;
+mod worker_floods;
