@@ -277,3 +277,15 @@ fn readme_has_the_two_commands_and_they_exist() {
     let ci = read(&root().join(".ci/run"));
     assert!(ci.contains("tests/run"), ".ci/run does not run tests/run");
 }
+
+#[test]
+fn deny_toml_skips_only_versions_that_are_locked() {
+    let locked = read(&root().join("Cargo.lock"));
+    let deny = read(&root().join("deny.toml"));
+    let skips = deny.lines().filter_map(|line| line.trim().strip_prefix("{ crate = \""));
+    for skip in skips.filter_map(|rest| rest.split('"').next()) {
+        let (name, version) = skip.split_once('@').expect("a skip names a version");
+        let entry = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+        assert!(locked.contains(&entry), "deny.toml skips {skip}, which Cargo.lock does not have");
+    }
+}
