@@ -92,15 +92,20 @@ impl fmt::Display for Block {
 
 /// The blocks of all documents, in their order.
 pub(crate) fn all() -> Vec<Block> {
-    let mut documents = Vec::new();
-    find(&root(), &mut documents);
-    documents.sort();
-    assert!(documents.iter().any(|path| path == "README.md"), "this is no whole tree");
     let read = |path: &String| {
         let text = fs::read_to_string(root().join(path)).expect("a document can be read");
         blocks_of(path, &text)
     };
-    documents.iter().flat_map(read).collect()
+    documents().iter().flat_map(read).collect()
+}
+
+/// The paths of all documents, from the root.
+pub(crate) fn documents() -> Vec<String> {
+    let mut documents = Vec::new();
+    find(&root(), &mut documents);
+    documents.sort();
+    assert!(documents.iter().any(|path| path == "README.md"), "the tree is incomplete");
+    documents
 }
 
 fn find(directory: &Path, found: &mut Vec<String>) {

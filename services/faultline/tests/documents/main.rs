@@ -6,6 +6,7 @@ mod blocks;
 mod compile;
 mod data;
 mod dry_run;
+mod inline;
 mod masks;
 mod postgres;
 mod refunds;
