@@ -89,12 +89,14 @@ pub(crate) enum Error {
     )]
     KeyReused(String),
     #[error(
-        "the attempt that calls is over, or never was: only the current attempt of a live task \
+        "the attempt that calls is over, or never was: only the current attempt of an active task \
          may call other agents"
     )]
     AttemptOver,
     #[error("another coordinator has the task that calls, or has just given it up: call again")]
     NotOwner,
+    #[error("the write lost a race with another coordinator")]
+    Conflict,
     #[error("{} delegations lie above the calling task already", limits::DELEGATION_DEPTH_MAX)]
     TooDeep,
     #[error(
@@ -221,6 +223,9 @@ impl From<Error> for Failure {
                 .because(text)
                 .with_violation("Idempotency-Key", "use a new key for another message"),
             Error::AttemptOver => Failure::new(&reason::PERMISSION_DENIED).because(text),
+            Error::Conflict => Failure::new(&reason::ABORTED)
+                .because("the task was changed elsewhere at the same moment")
+                .with_retryable(true),
             Error::NotOwner => Failure::new(&reason::UNAVAILABLE)
                 .because(text)
                 .with_retryable(true)

@@ -12,8 +12,7 @@ use faultline_chassis::{
     limits,
     server::{
         CredentialLayer, GrpcOnlyLayer, GuardLayer, HostLayer, Hosts, Listener, MeasureLayer,
-        MessageBudgetLayer,
-        UnauthenticatedLayer, refuse_undecodable, serve,
+        MessageBudgetLayer, UnauthenticatedLayer, refuse_undecodable, serve,
     },
 };
 use faultline_proto::{

@@ -147,7 +147,7 @@ impl Bench {
 
     pub(crate) fn send(&self, request: SendMessageRequest, caller: &Caller) -> Answer {
         let (done, answer) = oneshot::channel();
-        let done: Done = Box::new(move |sent| drop(done.send(sent)));
+        let done: Done = Box::new(move |sent| drop(done.send(sent.map_err(Failure::from))));
         self.core.send(request, caller.clone(), done);
         answer
     }

@@ -6,7 +6,7 @@ use faultline_chassis::{
     credential::{Binding, Identity},
     limits,
 };
-use faultline_proto::{id::TaskId, v1};
+use faultline_proto::v1;
 use http::request::Parts;
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     },
     engine::core::Core,
     error::Error,
-    store::{Digest, KeyName, Scope},
+    store::{Digest, Scope},
     task::Millis,
 };
 
@@ -79,29 +79,31 @@ impl Core {
         let said = AttemptClaims::read(&token).ok_or(Error::AttemptOver)?;
         let state = self.lock();
         state.check_served()?;
-        let Some(live) = state.live.get(&said.task) else { return Err(state.not_current()) };
-        if !state.tokens.verify(&live.task, said) {
+        let Some(active) = state.tasks.get(&said.task) else { return Err(state.not_current()) };
+        if !state.tokens.verify(active.pending(), said) {
             return Err(Error::AttemptOver);
         }
-        if !live.task.is_current(said.attempt) {
+        if !active.pending().is_current(said.attempt) {
             return Err(state.not_current());
         }
         if let Some(binding) = binding {
-            state.check_runs_for(&live.task.worker, binding)?;
+            state.check_runs_for(&active.pending().worker, binding)?;
         }
         // Children of the agent that it stands in for are not its own, whatever they are called.
-        let key = match live.task.runner() {
-            runner if runner != live.task.agent && !key.is_empty() => format!("{runner}/{key}"),
+        let key = match active.pending().runner() {
+            runner if runner != active.pending().agent && !key.is_empty() => {
+                format!("{runner}/{key}")
+            }
             _ => key,
         };
         let calling = CallingAttempt {
             task: said.task,
             attempt: said.attempt,
-            context_id: live.task.context_id.clone(),
+            context_id: active.pending().context_id.clone(),
             key,
             detached,
         };
-        let principal = live.task.principal.clone();
+        let principal = active.pending().principal.clone();
         Ok(Caller { principal, agents: Vec::new(), calling: Some(Box::new(calling)), ..caller })
     }
 }

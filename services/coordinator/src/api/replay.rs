@@ -1,13 +1,15 @@
 //! Sends that were seen before: the same key brings the same task, or the same message. A repeat
 //! starts nothing, answers nothing and waits like the first.
 
+use crate::engine::active_task::CallError;
+use crate::engine::effect::WriteResult;
 use crate::store::key_retention;
+use crate::task::confirmed::Confirmed;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use faultline_chassis::limits;
 use faultline_proto::{
-    a2a::{self, SendMessageRequest, SendMessageResponse, send_message_response::Payload},
+    a2a::{self, SendMessageRequest, send_message_response::Payload},
     id::TaskId,
     reason,
     v1::Wait,
@@ -151,12 +153,12 @@ impl Core {
         }
         let core = Arc::clone(self);
         Box::new(move |answer| match answer {
-            Err(failure) if failure.reason == reason::TASK_NOT_FOUND.name => {
+            Err(CallError::Failed(failure)) if failure.reason == reason::TASK_NOT_FOUND.name => {
                 tokio::spawn(async move {
                     let key = core.store.key(name, created).await;
                     let reply = key.ok().flatten().and_then(|key| key.reply);
                     let reply = reply.and_then(|reply| a2a::Message::decode(reply).ok());
-                    done(reply.map(message_response).ok_or(failure));
+                    done(reply.map(message_response).ok_or(CallError::Failed(failure)));
                 });
             }
             answer => done(answer),
@@ -195,34 +197,41 @@ impl Core {
         let id = key.task_id;
         let (done, answer) = oneshot::channel();
         let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        let (receipt, flushed) = oneshot::channel();
         let known = self.change(|state| {
             state.check_served()?;
-            match state.live.get_mut(&id) {
-                Some(live) if live.may_reply_without_task => {
+            match state.tasks.get_mut(&id) {
+                Some(active) if active.may_reply_without_task => {
                     let waiter = self.waiter(Until::FirstReport, options, caller, done);
-                    live.waiters.push(waiter);
+                    active.waiters.push(waiter);
                     if let Some(call) = caller.call {
                         state.calls.insert(call, id);
                     }
-                    Ok::<_, Error>(false)
+                    Ok::<_, Error>(Known::Undecided)
                 }
-                Some(_) => Ok(true),
-                // It has ended, or is leaving the store just now: see what is there after that.
+                Some(_) => Ok(Known::Task),
+                // It has ended, or its erasure is queued: read the key after that.
                 None => {
-                    state.after_commit(Effect::Answer(done, Box::default()));
-                    Ok(false)
+                    state.after_commit(Effect::Receipt(receipt));
+                    Ok(Known::Inactive)
                 }
             }
         })?;
-        if known {
-            return Ok(Outcome::Task(id));
-        }
-        match answer.await.unwrap_or_else(|_| Err(Error::unanswered().into()))? {
-            SendMessageResponse { payload: Some(Payload::Message(message)) } => {
-                Ok(Outcome::Message(message))
+        match known {
+            Known::Task => Ok(Outcome::Task(id)),
+            Known::Undecided => {
+                match answer.await.unwrap_or_else(|_| Err(Error::unanswered().into()))?.payload {
+                    Some(Payload::Message(message)) => Ok(Outcome::Message(message)),
+                    Some(Payload::Task(_)) | None => Ok(Outcome::Task(id)),
+                }
             }
-            SendMessageResponse { payload: Some(Payload::Task(_)) } => Ok(Outcome::Task(id)),
-            SendMessageResponse { payload: None } => {
+            Known::Inactive => {
+                match flushed.await {
+                    Ok(WriteResult::Done) => {}
+                    Ok(WriteResult::Conflict) => return Err(CallError::Conflict.into()),
+                    Ok(WriteResult::Unknown(failure)) => return Err(failure.into()),
+                    Err(_) => return Err(Error::unanswered()),
+                }
                 let stored = self.store.key(key.name, key.created);
                 let stored = read_in_time(async { Ok(stored.await?) }).await?;
                 let reply = stored.and_then(|key| key.reply);
@@ -245,7 +254,7 @@ impl Core {
             let once: Done = Box::new(move |answer| drop(told.send(answer)));
             self.wait_for(id, options, &caller, once).await;
             match answer.await {
-                Ok(Err(failure)) if failure.reason == reason::ABORTED.name => {}
+                Ok(Err(CallError::Conflict)) => {}
                 // Nobody waits any more.
                 Err(_) => return,
                 Ok(answer) => return done(answer),
@@ -276,11 +285,11 @@ impl Core {
             Err(error) => return done(Err(store_outage::stored(error, id).into())),
         };
         if !is_shared || options.immediately || task.is_final() || is_waiting(task.state) {
-            return done(Ok(task_response(task.into_a2a(options.history))));
+            return done(Ok(task_response(Confirmed::into_a2a(task, options.history))));
         }
         self.change(|state| {
             if let Err(error) = state.check_served() {
-                return done(Err(unserved(error, id)));
+                return state.reply(done, unserved(error, id));
             }
             let waiter = self.waiter(Until::Settled, options, caller, done);
             caller.call.map(|call| state.calls.insert(call, id));
@@ -304,22 +313,32 @@ impl Core {
     ) -> Option<Done> {
         self.change(|state| {
             if let Err(error) = state.check_served() {
-                done(Err(error.into()));
+                state.reply(done, error);
                 return None;
             }
-            let Some(live) = state.live.get_mut(&id) else { return Some(done) };
-            if options.immediately || is_waiting(live.task.state) {
-                let task = task_response(live.task.to_a2a(options.history, true));
+            let Some(active) = state.tasks.get_mut(&id) else { return Some(done) };
+            if options.immediately || is_waiting(active.pending().state) {
+                let task = active.response_on_commit(options.history);
                 state.after_writes_of(id, Effect::Answer(done, Box::new(task)));
                 return None;
             }
-            live.waiters.push(self.waiter(Until::Settled, options, caller, done));
+            active.waiters.push(self.waiter(Until::Settled, options, caller, done));
             if let Some(call) = caller.call {
                 state.calls.insert(call, id);
             }
             None
         })
     }
+}
+
+/// What memory says of a task that a repeated send refers to.
+enum Known {
+    /// The reply is a task.
+    Task,
+    /// The reply may still be a bare message; a waiter will be answered.
+    Undecided,
+    /// The task is not active here.
+    Inactive,
 }
 
 fn decoded(reply: Bytes) -> Result<Outcome, Error> {

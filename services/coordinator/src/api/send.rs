@@ -2,19 +2,18 @@
 //! for the beginning; those who follow are in `stream`. No door is known here; all use it. What a
 //! send that was seen before comes to is in `repeat`.
 
+use crate::engine::active_task::CallError;
 use crate::engine::admission::{answer_of, check_gates, check_size};
 use crate::store::push_row;
 use std::sync::Arc;
+use tokio_util::task::AbortOnDropHandle;
 
 use faultline_chassis::limits;
 use faultline_proto::{
-    Failure,
-    a2a::{self, SendMessageRequest, TaskPushNotificationConfig},
+    a2a::{SendMessageRequest, TaskPushNotificationConfig},
     id::TaskId,
     reason,
-    v1::{AgentOffer, event},
 };
-use prost::Message;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -23,20 +22,15 @@ use crate::{
     clock::now,
     cluster::remote_write::{Answered, STEP_TRIES, contended},
     engine::{
-        active_task::{Alarm, Done, Until, Waiter, task_response},
+        active_task::{Done, Until, Waiter},
         core::{Core, State},
         dispatch::{Decided, NewTask, Step},
         effect::Effect,
         store_outage,
     },
     error::Error,
-    policy::capabilities,
     store::{Extras, Scope},
-    task::{
-        Task,
-        answers::{self, NoAnswer},
-        nesting, trace_segment,
-    },
+    task::Task,
 };
 
 /// A send after everything that takes time has been looked up.
@@ -80,7 +74,9 @@ impl Core {
     ) {
         let tries = if self.store.cluster().is_some() { STEP_TRIES } else { 1 };
         let done: Done = match caller.has_key() {
-            true => Box::new(move |answer| done(answer.map_err(store_outage::with_key))),
+            true => Box::new(move |answer| {
+                done(answer.map_err(|error| error.map(store_outage::with_key)))
+            }),
             false => done,
         };
         let mut contested = Contested::of(&caller);
@@ -89,7 +85,7 @@ impl Core {
             let once: Done = Box::new(move |answer| drop(told.send(answer)));
             self.send_looked_up(request.clone(), caller.clone(), once).await;
             match answer.await {
-                Ok(Err(failure)) if contested.passes(&failure) => {}
+                Ok(Err(error)) if contested.passes(&error) => {}
                 Ok(answer) => return done(answer),
                 Err(_) => return done(Err(Error::unanswered().into())),
             }
@@ -189,21 +185,22 @@ impl Core {
         let options = Options::of(&sending.request);
         self.change(|state| {
             let left = state.has_left(caller);
+            let answers = sending.task.as_ref().map(|task| task.id);
             let decided = match self.decide(state, sending, caller, false) {
                 Ok(decided) => decided,
-                Err(error) => return Err((done, error)),
+                Err(error) => return state.reject_on_commit(answers, done, error),
             };
             let id = decided.step.task_id();
             let waits = !left && (!options.immediately || decided.step.may_message());
             let pushes = decided.push_keys();
-            state.take(decided, now(), |live, effects| match waits {
-                true => {
+            state.take(decided, now(), |transition| {
+                if waits {
                     let waiter = self.waiter(options.until(), options, caller, done);
-                    live.waiters.push(Waiter { depends_on_seq: live.task.seq, ..waiter });
-                }
-                false => {
-                    let task = live.task.to_a2a(options.history, true);
-                    effects.push(Effect::Answer(done, Box::new(task_response(task))));
+                    let depends_on_seq = transition.task().seq;
+                    transition.active.waiters.push(Waiter { depends_on_seq, ..waiter });
+                } else {
+                    let response = Box::new(transition.response(options.history));
+                    transition.effects.push(Effect::Answer(done, response));
                 }
             });
             if let Some(call) = caller.call.filter(|_| waits) {
@@ -225,7 +222,7 @@ impl Core {
         done: Done,
     ) -> Waiter {
         let (history, cancel_after) = (options.history, caller.cancel_after);
-        let _alarm = self.alarm(caller);
+        let _deadline = self.end_at_deadline(caller);
         let (call, patient) = (caller.call, caller.calling.is_some());
         Waiter {
             until,
@@ -236,12 +233,12 @@ impl Core {
             patient,
             cancel_after,
             done,
-            _alarm,
+            _deadline,
         }
     }
 
     /// Answers a waiting call after its patience, unless it was answered before.
-    fn alarm(self: &Arc<Self>, caller: &Caller) -> Option<Alarm> {
+    fn end_at_deadline(self: &Arc<Self>, caller: &Caller) -> Option<AbortOnDropHandle<()>> {
         let (deadline, call) = caller.deadline.zip(caller.call)?;
         let core = Arc::clone(self);
         let ringing = tokio::spawn(async move {
@@ -251,7 +248,7 @@ impl Core {
                 done(Err(Error::PatienceEnded(id).into()));
             }
         });
-        Some(Alarm(ringing.abort_handle()))
+        Some(AbortOnDropHandle::new(ringing))
     }
 
     /// A task that was there when we read it and not when we answered it: mostly it has ended.
@@ -286,7 +283,7 @@ impl Core {
         let key = claim.as_ref().map(|claim| claim.row(step.task_id(), used));
         let push = push.map(|config| {
             // A new task has no events yet: its notifications begin with the first.
-            let seq = state.live.get(&step.task_id()).map_or(0, |live| live.task.seq);
+            let seq = state.tasks.get(&step.task_id()).map_or(0, |active| active.pending().seq);
             push_row(step.task_id(), config, seq)
         });
         let extras = Extras { key, pushes: push.into_iter().collect() };
@@ -379,10 +376,14 @@ impl Contested {
         Self { looks_for_key: caller.has_key() }
     }
 
-    pub(crate) fn passes(&mut self, failure: &Failure) -> bool {
-        failure.reason == reason::ABORTED.name
-            || failure.reason == reason::UNSUPPORTED_OPERATION.name
-                && std::mem::take(&mut self.looks_for_key)
+    pub(crate) fn passes(&mut self, error: &CallError) -> bool {
+        match error {
+            CallError::Conflict => true,
+            CallError::Failed(failure) => {
+                failure.reason == reason::UNSUPPORTED_OPERATION.name
+                    && std::mem::take(&mut self.looks_for_key)
+            }
+        }
     }
 }
 
@@ -403,9 +404,9 @@ fn continued(
     streams: bool,
 ) -> Result<Step, Error> {
     // Memory is at least as new as what was read, or it would not be there any more.
-    let live = state.live.get(&task.id).map(|live| &live.task);
-    let body = answer_of(state, live.unwrap_or(task), request, caller, streams)?;
-    match live {
+    let active = state.tasks.get(&task.id).map(|active| active.pending());
+    let body = answer_of(state, active.unwrap_or(task), request, caller, streams)?;
+    match active {
         Some(task) => Ok(Step::Answer(task.id, Box::new(body))),
         None => Err(Error::TaskNotFound(task.id.to_string())),
     }

@@ -1,5 +1,6 @@
 //! A send that is followed: its first frame is the task or a bare message, then comes what happens.
 
+use crate::engine::active_task::CallError;
 use std::sync::Arc;
 
 use faultline_chassis::limits;
@@ -43,9 +44,9 @@ impl Core {
             match self.stream_looked_up(request.clone(), caller).await {
                 Ok(streams) => return Ok(streams),
                 Err(error) => {
-                    let failure = Failure::from(error);
-                    if !contested.passes(&failure) {
-                        return Err(refused(failure, has_key));
+                    let error = CallError::from(error);
+                    if !contested.passes(&error) {
+                        return Err(refused(error.into(), has_key));
                     }
                 }
             }
@@ -113,34 +114,47 @@ impl Core {
         let options = Options::of(&sending.request);
         let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
         let (done, first) = oneshot::channel();
-        let (id, seq, snapshot) = self.change(|state| {
-            let decided = self.decide(state, sending, caller, true)?;
+        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        let started = self.change(|state| {
+            let answers = sending.task.as_ref().map(|task| task.id);
+            let decided = match self.decide(state, sending, caller, true) {
+                Ok(decided) => decided,
+                Err(error) => {
+                    let rejected = state.reject_on_commit(answers, done, error);
+                    return rejected.map(|()| None).map_err(|(_, error)| error);
+                }
+            };
             let (id, may_message) = (decided.step.task_id(), decided.step.may_message());
             let pushes = decided.push_keys();
             let (mut seq, mut snapshot) = (0, a2a::Task::default());
-            state.take(decided, now(), |live, effects| {
-                let task = live.task.to_a2a(options.history, true);
-                (seq, snapshot) = (live.task.seq, task.clone());
-                live.watchers.push(watcher);
-                let done: Done = Box::new(move |answer| drop(done.send(answer)));
-                match may_message {
-                    true => live.waiters.push(Waiter {
+            state.take(decided, now(), |transition| {
+                seq = transition.task().seq;
+                snapshot = transition.snapshot(options.history);
+                transition.active.watchers.push(watcher);
+                if may_message {
+                    transition.active.waiters.push(Waiter {
                         until: Until::FirstReport,
                         call: None,
                         history: None,
-                        depends_on_seq: live.task.seq,
+                        depends_on_seq: seq,
                         min_seq: 0,
                         patient: false,
                         cancel_after: None,
                         done,
-                        _alarm: None,
-                    }),
-                    false => effects.push(Effect::Answer(done, Box::new(task_response(task)))),
+                        _deadline: None,
+                    });
+                } else {
+                    let response = Box::new(task_response(snapshot.clone()));
+                    transition.effects.push(Effect::Answer(done, response));
                 }
             });
             self.deliver_after_commit(state, pushes);
-            Ok::<_, Error>((id, seq, snapshot))
+            Ok::<_, Error>(Some((id, seq, snapshot)))
         })?;
+        let Some((id, seq, snapshot)) = started else {
+            let rejected = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
+            return Err(rejected.err().map_or_else(Error::unanswered, Error::from));
+        };
         let tie = Tie::of(caller, self, id);
         let answer = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
         let core = Arc::clone(self);

@@ -2,6 +2,7 @@
 //! exactly once, in order, to the end. A watcher that falls behind reads on from the store and
 //! joins again; it never notices.
 
+use crate::task::confirmed::Confirmed;
 use std::{collections::VecDeque, sync::Arc};
 
 use faultline_proto::{
@@ -115,7 +116,10 @@ impl Subscription {
                     (false, None) => Source::Replay(None),
                     (true, _) => Source::Over,
                 },
-                ready: VecDeque::from([frame(seq, Payload::Task(task.into_a2a(history)))]),
+                ready: VecDeque::from([frame(
+                    seq,
+                    Payload::Task(Confirmed::into_a2a(task, history)),
+                )]),
                 until_question: false,
                 tie: None,
             },

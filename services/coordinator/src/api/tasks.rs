@@ -1,6 +1,8 @@
 //! The operations on tasks that exist: get, list, cancel, subscribe; and what is read of an agent's
 //! offer. Nothing here knows through which door a call came.
 
+use crate::engine::active_task::CallError;
+use crate::task::confirmed::Confirmed;
 use faultline_chassis::telemetry::Span;
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use faultline_proto::{
         TaskState, send_message_response::Payload,
     },
     id::TaskId,
-    reason, request_options,
+    request_options,
     v1::AgentOffer,
 };
 use prost_types::Timestamp;
@@ -136,7 +138,7 @@ impl Core {
         caller: &Caller,
     ) -> Result<a2a::Task, Error> {
         let task = self.visible(&request.id, &request.tenant, caller).await?;
-        Ok(task.into_a2a(request.history_length))
+        Ok(Confirmed::into_a2a(task, request.history_length))
     }
 
     pub(crate) async fn list(
@@ -173,7 +175,8 @@ impl Core {
         let next_page_token =
             last.map_or_else(String::new, |task| format_token(task.status_at, task.id));
         let history = request.history_length;
-        let tasks = page.tasks.iter().map(|t| t.to_a2a(history, artifacts)).collect();
+        let tasks =
+            page.tasks.iter().map(|t| Confirmed::of(t).to_a2a(history, artifacts)).collect();
         let total_size = i32::try_from(page.total).unwrap_or(i32::MAX);
         Ok(ListTasksResponse { tasks, next_page_token, page_size: limit, total_size })
     }
@@ -229,20 +232,26 @@ impl Core {
         let (done, answer) = oneshot::channel();
         let taken = self.change(|state| {
             state.check_open()?;
-            let Some(live) = state.live.get_mut(&id) else { return Ok(false) };
-            let failure = live.task.complete_failure(failure.clone(), "coordinator");
-            let body = match live.task.decide_cancel(failure) {
-                Ok(body) => body,
-                Err(Refused::Final) => {
-                    return Err(Error::NotCancelable { id, state: live.task.state });
-                }
-                Err(_) => return Err(Error::Busy(id)),
-            };
+            let Some(active) = state.tasks.get_mut(&id) else { return Ok(false) };
+            let failure = active.pending().complete_failure(failure.clone(), "coordinator");
             let done: Done = Box::new(move |answer| drop(done.send(answer)));
+            let body = match active.pending().decide_cancel(failure) {
+                Ok(body) => body,
+                Err(refused) => {
+                    let error = match refused {
+                        Refused::Final => {
+                            Error::NotCancelable { id, state: active.pending().state }
+                        }
+                        _ => Error::Busy(id),
+                    };
+                    let rejected = state.reject_on_commit(Some(id), done, error);
+                    return rejected.map(|()| true).map_err(|(_, error)| error);
+                }
+            };
             let (until, call, history) = (Until::Settled, None, None);
-            let (cancel_after, _alarm) = (None, None);
-            let (depends_on_seq, min_seq, patient) = (live.task.seq + 1, 0, false);
-            live.waiters.push(Waiter {
+            let (cancel_after, _deadline) = (None, None);
+            let (depends_on_seq, min_seq, patient) = (active.pending().seq + 1, 0, false);
+            active.waiters.push(Waiter {
                 until,
                 call,
                 history,
@@ -251,7 +260,7 @@ impl Core {
                 patient,
                 cancel_after,
                 done,
-                _alarm,
+                _deadline,
             });
             state.end(id, body, initiator, now());
             Ok(true)
@@ -265,8 +274,8 @@ impl Core {
                 let ours = task.status.as_ref().is_some_and(|s| s.state() == TaskState::Canceled);
                 Ok(if ours { Here::Done(Box::new(task)) } else { Here::Raced })
             }
-            Ok(Err(failure)) if failure.reason == reason::ABORTED.name => Ok(Here::Raced),
-            Ok(Err(failure)) => Err(failure.into()),
+            Ok(Err(CallError::Conflict)) => Ok(Here::Raced),
+            Ok(Err(CallError::Failed(failure))) => Err(failure.into()),
             _ => Err(Error::unanswered()),
         }
     }
@@ -364,10 +373,10 @@ impl Core {
 
 impl State {
     fn watch(&mut self, id: TaskId) -> Option<mpsc::Receiver<Seen>> {
-        let live = self.live.get_mut(&id)?;
+        let active = self.tasks.get_mut(&id)?;
         let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
-        live.watchers.retain(|w| !w.is_closed());
-        live.watchers.push(watcher);
+        active.watchers.retain(|w| !w.is_closed());
+        active.watchers.push(watcher);
         Some(events)
     }
 }
@@ -415,7 +424,7 @@ impl Core {
             return;
         }
         let Ok(id) = id.parse::<TaskId>() else { return };
-        let run = self.lock().live.get(&id).map(|live| live.task.run_trace());
+        let run = self.lock().tasks.get(&id).map(|active| active.pending().run_trace());
         if let Some(run) = run {
             span.link(&run, why);
         }

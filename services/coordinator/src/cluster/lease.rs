@@ -187,10 +187,10 @@ impl Core {
             let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
             for task in tasks {
                 state.let_go_of_older(&task);
-                if let Some(live) = state.live.get_mut(&task.id) {
-                    live.owned_since = Instant::now();
+                if let Some(active) = state.tasks.get_mut(&task.id) {
+                    active.owned_since = Instant::now();
                 }
-                if !matches!(how, Acquired::Adopted) && !state.live.contains_key(&task.id) {
+                if !matches!(how, Acquired::Adopted) && !state.tasks.contains(&task.id) {
                     // Its worker may be here and know nothing of it: it learns when it attaches.
                     let worker = task.worker.parse::<WorkerId>();
                     worker.into_iter().for_each(|worker| state.registry.detach(worker));
@@ -302,16 +302,18 @@ impl State {
 
     /// What we knew of a task that went away and came back.
     fn let_go_of_older(&mut self, task: &Task) {
-        let known = self.live.get(&task.id);
-        if known.is_some_and(|live| live.is_confirmed() && live.task.version < task.version) {
+        let known = self.tasks.get(&task.id);
+        if known
+            .is_some_and(|active| active.is_confirmed() && active.pending().version < task.version)
+        {
             self.release_ownership(task.id);
         }
     }
 
     /// There is no worker for it here after all.
     pub(crate) fn announce_if_queued(&mut self, id: TaskId) {
-        let live = self.live.get(&id).filter(|live| live.queued.is_some());
-        let agent = live.map(|live| self.target(&live.task));
+        let active = self.tasks.get(&id).filter(|active| active.queued.is_some());
+        let agent = active.map(|active| self.target(active.pending()));
         agent.into_iter().for_each(|agent| self.announce(id, &agent));
     }
 

@@ -25,7 +25,7 @@ impl Core {
                 Ok(())
             }
             Notice::Offered => self.learn_offers().await,
-            Notice::RemoteWatch(id) => {
+            Notice::Followed(id) => {
                 self.touch(|state| state.is_wanted_elsewhere(id));
                 Ok(())
             }
@@ -51,8 +51,7 @@ impl Core {
             let mut state = self.lock();
             ids.iter().for_each(|id| state.feed.note(*id));
             state.mark_remote_dirty(&ids);
-            let ours: Vec<_> =
-                ids.iter().filter(|id| state.live.contains_key(id)).copied().collect();
+            let ours: Vec<_> = ids.iter().filter(|id| state.tasks.contains(id)).copied().collect();
             let kin: Vec<_> = ids.into_iter().filter(|id| state.is_remote_relative(id)).collect();
             (ours, kin)
         };
@@ -108,7 +107,7 @@ impl Core {
                 let followed: Vec<_> = state.remote_watches.keys().copied().collect();
                 state.remote_dirty.extend(followed);
                 let unknown = owned.iter().map(|(id, _)| *id);
-                let unknown = unknown.filter(|id| !state.live.contains_key(id)).collect();
+                let unknown = unknown.filter(|id| !state.tasks.contains(id)).collect();
                 (state.astray(&owned), unknown, state.kin_elsewhere())
             };
             for id in astray {
@@ -153,9 +152,10 @@ impl State {
     /// Tasks that we think are ours and that the store says otherwise of.
     fn astray(&self, owned: &[(TaskId, u64)]) -> Vec<TaskId> {
         let owned: HashMap<_, _> = owned.iter().copied().collect();
-        let live = self.live.iter().filter(|(_, live)| live.is_confirmed());
-        let astray = live
-            .filter(|(id, live)| owned.get(id).is_none_or(|version| *version > live.task.version));
-        astray.map(|(id, _)| *id).collect()
+        let active = self.tasks.iter().filter(|(_, active)| active.is_confirmed());
+        let astray = active.filter(|(id, active)| {
+            owned.get(id).is_none_or(|version| *version > active.pending().version)
+        });
+        astray.map(|(id, _)| id).collect()
     }
 }

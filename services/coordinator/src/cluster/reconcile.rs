@@ -47,7 +47,7 @@ pub(crate) struct RemoteStep {
 impl Core {
     /// A task of ours may have changed without us.
     pub(crate) async fn look_again(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
-        let Some(published) = self.lock().live.get(&id).map(|live| live.published) else {
+        let Some(published) = self.lock().tasks.get(&id).map(|active| active.published) else {
             return Ok(());
         };
         let found = self.find(id, published).await?;
@@ -62,7 +62,7 @@ impl Core {
         let Some(Stored { task, ours, .. }) = self.store.task(id, scope).await? else {
             return Ok(None);
         };
-        if !ours && !task.is_final() && self.lock().live.contains_key(&id) {
+        if !ours && !task.is_final() && self.lock().tasks.contains(&id) {
             self.change(|state| state.reconcile(id, StoredTask::Remote(asked), now()));
         }
         Ok(Some(task))
@@ -95,21 +95,21 @@ impl Core {
 
 impl State {
     pub(crate) fn reconcile(&mut self, id: TaskId, found: StoredTask, now: Millis) {
-        let Some(live) = self.live.get(&id) else { return };
+        let Some(active) = self.tasks.get(&id) else { return };
         match found {
-            StoredTask::Remote(asked) if live.owned_since > asked => {}
+            StoredTask::Remote(asked) if active.owned_since > asked => {}
             StoredTask::Remote(_) => self.release_ownership(id),
             // What we have on its way to the store is refused there, and looks again itself.
             StoredTask::Here(step)
-                if !live.is_confirmed() || step.task.version <= live.task.version => {}
+                if !active.is_confirmed() || step.task.version <= active.pending().version => {}
             StoredTask::Here(step)
-                if live.published + step.events.len() as u64 == step.task.seq =>
+                if active.published + step.events.len() as u64 == step.task.seq =>
             {
                 self.apply_remote_events(*step, now);
             }
             // It went on while we read: there is a notice of that, too.
             StoredTask::Here(_) => {}
-            StoredTask::Gone if live.published > 0 => {
+            StoredTask::Gone if active.published > 0 => {
                 self.release_ownership(id);
                 self.end_children(id, now);
             }
@@ -120,8 +120,8 @@ impl State {
     /// Those who wait for what a refused step would have done, or one after it. Wherever the task
     /// is by now, they are told.
     pub(crate) fn take_riders(&mut self, id: TaskId, refused: u64) -> Vec<Waiter> {
-        let waiters = match self.live.get_mut(&id) {
-            Some(live) => &mut live.waiters,
+        let waiters = match self.tasks.get_mut(&id) {
+            Some(active) => &mut active.waiters,
             None => match self.remote_watches.get_mut(&id) {
                 Some(followed) => followed.waiters_mut(),
                 None => return Vec::new(),
@@ -138,14 +138,14 @@ impl State {
     /// A step of ours was refused: the task is as it was found. Gives back who waited for what
     /// will never be.
     pub(crate) fn rollback(&mut self, id: TaskId, found: StoredTask, now: Millis) -> Vec<Waiter> {
-        let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
+        let Some(active) = self.tasks.get_mut(&id) else { return Vec::new() };
         let step = match found {
             StoredTask::Remote(_) => {
                 self.release_ownership(id);
                 return Vec::new();
             }
             StoredTask::Gone => {
-                let waiters = std::mem::take(&mut live.waiters);
+                let waiters = std::mem::take(&mut active.waiters);
                 waiters.iter().filter_map(|w| w.call).for_each(|call| {
                     self.calls.remove(&call);
                 });
@@ -157,15 +157,15 @@ impl State {
         };
         let task = &step.task;
         // Back to what is confirmed, from where the steps of others can be taken.
-        live.published = task.seq - step.events.len() as u64;
-        let (old, assigned) = (live.task.worker.clone(), live.assigned);
+        active.published = task.seq - step.events.len() as u64;
+        let (old, assigned) = (active.pending().worker.clone(), active.assigned);
         // What it reported and is not stored, it must send again, and what it does not have be told
         // again: as happens when it attaches.
         let concerned = [Some(&old).filter(|_| assigned), Some(&task.worker)];
         for worker in concerned.into_iter().flatten().filter_map(|w| w.parse().ok()) {
             self.registry.detach(worker);
         }
-        let Some(live) = self.live.get_mut(&id) else { return Vec::new() };
+        let Some(active) = self.tasks.get_mut(&id) else { return Vec::new() };
         if task.is_final() {
             // Who was to have it and was not told has nothing to stop.
             if !assigned && let Ok(worker) = old.parse::<WorkerId>() {
@@ -174,12 +174,12 @@ impl State {
             self.apply_remote_events(step, now);
             return Vec::new();
         }
-        let waiters = std::mem::take(&mut live.waiters);
-        if is_waiting(live.task.state) {
-            let agent = live.task.agent.clone();
+        let waiters = std::mem::take(&mut active.waiters);
+        if is_waiting(active.pending().state) {
+            let agent = active.pending().agent.clone();
             self.count_waiting(&agent, -1);
         }
-        self.live.remove(&id);
+        self.tasks.remove(&id);
         self.forget_time(id);
         if let Ok(worker) = old.parse::<WorkerId>() {
             self.finish_on(worker, id);
@@ -187,8 +187,8 @@ impl State {
         self.remember(step.task, now);
         self.announce_if_queued(id);
         self.join_family(id, now);
-        if let Some(live) = self.live.get_mut(&id) {
-            live.waiters = waiters;
+        if let Some(active) = self.tasks.get_mut(&id) {
+            active.waiters = waiters;
         }
         self.answer_settled(id);
         Vec::new()
@@ -196,19 +196,20 @@ impl State {
 
     /// Another coordinator has it now. Whoever waits for it here goes on to wait.
     pub(crate) fn release_ownership(&mut self, id: TaskId) {
-        let Some(live) = self.live.remove(&id) else { return };
-        let (agent, runner) = (live.task.agent.clone(), live.task.runner().to_owned());
+        let Some(active) = self.tasks.remove(&id) else { return };
+        let (agent, runner) =
+            (active.pending().agent.clone(), active.pending().runner().to_owned());
         let abandoned = self.timers.at(Timer::Abandoned(id));
         self.forget_time(id);
         abandoned.into_iter().for_each(|at| self.timers.set(Timer::Abandoned(id), at));
         self.leave_queues(id, &agent);
-        if is_waiting(live.task.state) {
+        if is_waiting(active.pending().state) {
             self.count_waiting(&agent, -1);
         }
-        if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
+        if let Ok(worker) = active.pending().worker.parse::<WorkerId>() {
             self.finish_on(worker, id);
             // What it still reports here is not ours to take: it must find who has the task.
-            if live.assigned {
+            if active.assigned {
                 self.registry.detach(worker);
             }
         }
@@ -217,7 +218,7 @@ impl State {
             agent.breaker.record(id, HealthSignal::Nothing, rules, Instant::now());
         }
         self.registry.meters.moved.add(1);
-        self.convert_to_remote_watch(id, *live);
+        self.convert_to_remote_watch(id, *active);
     }
 
     /// Somebody else took these steps of a task of ours.
@@ -229,15 +230,14 @@ impl State {
             self.note_undelivered_cancel(id);
             self.enqueue_deferred_cancels(now);
         }
-        let Some(live) = self.live.get_mut(&id) else { return };
-        let (was_waiting, attempt) = (is_waiting(live.task.state), live.task.attempt);
-        let worker = live.task.worker.parse::<WorkerId>().ok();
-        let first = live.published + 1;
-        live.task = task;
-        let (over, agent) = (live.task.is_final(), live.task.agent.clone());
-        let asks = is_waiting(live.task.state);
-        let version = || self.registry.version(&live.task.agent);
-        let spans = live.open.follow(&live.task, version);
+        let Some(active) = self.tasks.get_mut(&id) else { return };
+        let (was_waiting, attempt) = (is_waiting(active.pending().state), active.pending().attempt);
+        let worker = active.pending().worker.parse::<WorkerId>().ok();
+        let first = active.published + 1;
+        active.replace_by_stored(task);
+        let (over, agent) = (active.pending().is_final(), active.pending().agent.clone());
+        let asks = is_waiting(active.pending().state);
+        let spans = active.follow_spans(&self.registry);
         spans.into_iter().for_each(|spans| self.after_commit(spans.into()));
         self.watch_time(id);
         if over {
@@ -261,7 +261,7 @@ impl State {
     }
 
     fn tell_stop(&mut self, worker: WorkerId, id: TaskId, attempt: u32) {
-        let failure = self.live.get(&id).and_then(|live| live.task.failure.as_ref());
+        let failure = self.tasks.get(&id).and_then(|active| active.pending().failure.as_ref());
         let initiator = failure.and_then(|failure| failure.cancel.as_ref());
         let initiator = initiator.map_or("user", |told| told.initiator.as_str()).to_owned();
         let cancel = Cancel { task_id: id.to_string(), attempt, initiator };

@@ -2,7 +2,9 @@
 //! them is read from the store, when a notice says that there is something or a look finds it; it
 //! is passed on like the steps of our own, in order and once.
 
+use crate::engine::effect::WriteResult;
 use crate::engine::remote_watch::RemoteWatch;
+use crate::task::confirmed::Confirmed;
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::Ordering},
@@ -18,17 +20,16 @@ use faultline_proto::{
 };
 use futures::{StreamExt, stream};
 use prost::Message;
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::mpsc::{self};
 
 use crate::{
     engine::{
-        active_task::{ActiveTask, Done, Seen, Until, Waiter, message_response, task_response},
+        active_task::{ActiveTask, Seen, Until, Waiter, message_response, task_response},
         core::{Core, State},
         effect::Effect,
-        store_outage::split,
     },
     error::Error,
-    store::{KeyRow, Notice, Scope, Write},
+    store::{Notice, Scope, Write},
     task::{Task, is_final, is_waiting},
 };
 
@@ -52,9 +53,9 @@ impl State {
     pub(crate) fn wait_for_remote_task(&mut self, task: &Task, waiter: Waiter) {
         let (id, seq) = (task.id, task.seq);
         let waiter = Waiter { min_seq: seq, ..waiter };
-        match self.live.get_mut(&id) {
-            Some(live) => {
-                live.waiters.push(waiter);
+        match self.tasks.get_mut(&id) {
+            Some(active) => {
+                active.waiters.push(waiter);
                 self.answer_settled(id);
             }
             None => {
@@ -69,17 +70,17 @@ impl State {
 
     /// A task of ours is another's now: whoever waits for it goes on to wait. Those who watch read
     /// on from the store by themselves.
-    pub(crate) fn convert_to_remote_watch(&mut self, id: TaskId, live: ActiveTask) {
-        let ActiveTask { task, waiters, may_reply_without_task, key, published, .. } = live;
-        if waiters.is_empty() {
+    pub(crate) fn convert_to_remote_watch(&mut self, id: TaskId, active: ActiveTask) {
+        if active.waiters.is_empty() {
             return;
         }
+        let published = active.published;
         let followed = self.remote_watches.entry(id).or_insert_with(|| RemoteWatch::new(published));
-        followed.waiters.extend(waiters);
         followed.confirmed = followed.confirmed.max(published);
-        followed.may_reply_without_task = may_reply_without_task;
-        followed.key = key;
-        followed.context_id = task.context_id;
+        followed.may_reply_without_task = active.may_reply_without_task;
+        followed.context_id.clone_from(&active.pending().context_id);
+        followed.key = active.key;
+        followed.waiters.extend(active.waiters);
         self.remote_dirty.insert(id);
     }
 
@@ -94,10 +95,11 @@ impl State {
     /// A task that was followed is ours now.
     pub(crate) fn take_remote_watch(&mut self, id: TaskId) {
         let Some(followed) = self.remote_watches.remove(&id) else { return };
-        let Some(live) = self.live.get_mut(&id) else { return };
-        live.waiters.extend(followed.waiters);
-        live.may_reply_without_task = followed.may_reply_without_task && live.task.reported == 0;
-        live.key = followed.key.filter(|_| live.may_reply_without_task);
+        let Some(active) = self.tasks.get_mut(&id) else { return };
+        active.waiters.extend(followed.waiters);
+        active.may_reply_without_task =
+            followed.may_reply_without_task && active.pending().reported == 0;
+        active.key = followed.key.filter(|_| active.may_reply_without_task);
         // The watchers come back to it by themselves, as their channel is gone.
         self.answer_settled(id);
     }
@@ -113,27 +115,27 @@ impl State {
 
     /// Those who wait for what is so already.
     pub(crate) fn answer_settled(&mut self, id: TaskId) {
-        let Some(live) = self.live.get_mut(&id) else { return };
-        let begun = live.task.reported > 0;
-        let (settled, seq) = (is_waiting(live.task.state), live.task.seq);
-        let waiters = std::mem::take(&mut live.waiters);
+        let Some(active) = self.tasks.get_mut(&id) else { return };
+        let begun = active.pending().reported > 0;
+        let (settled, seq) = (is_waiting(active.pending().state), active.pending().seq);
+        let waiters = std::mem::take(&mut active.waiters);
         let done = |waiter: &Waiter| {
             waiter.min_seq <= seq && (settled || begun && waiter.until == Until::FirstReport)
         };
         let (over, later): (Vec<_>, Vec<_>) = waiters.into_iter().partition(done);
-        live.waiters = later;
+        active.waiters = later;
         for waiter in over {
             waiter.call.map(|call| self.calls.remove(&call));
-            let Some(live) = self.live.get(&id) else { return };
-            let task = task_response(live.task.to_a2a(waiter.history, true));
+            let Some(active) = self.tasks.get(&id) else { return };
+            let task = active.response_on_commit(waiter.history);
             self.after_writes_of(id, Effect::Reply(Box::new(waiter), Box::new(task)));
         }
     }
 
     /// Does anybody here still want to hear of this task, wherever it is?
     pub(crate) fn is_followed_here(&self, id: TaskId) -> bool {
-        let live = self.live.get(&id).is_some_and(|live| live.is_followed());
-        live || self.remote_watches.get(&id).is_some_and(RemoteWatch::is_followed)
+        let active = self.tasks.get(&id).is_some_and(|active| active.is_followed());
+        active || self.remote_watches.get(&id).is_some_and(RemoteWatch::is_followed)
     }
 
     /// Is there anything to do about others?
@@ -249,7 +251,7 @@ impl Core {
         let Some(stored) = self.store.task(id, Scope::default()).await? else {
             let gone = Failure::from(Error::TaskNotFound(id.to_string()));
             let waiters = self.take_waiters(id, |_| true);
-            waiters.into_iter().for_each(|waiter| (waiter.done)(Err(gone.clone())));
+            waiters.into_iter().for_each(|waiter| (waiter.done)(Err(gone.clone().into())));
             return Ok(());
         };
         let task = stored.task;
@@ -264,7 +266,7 @@ impl Core {
             Until::FirstReport => begun,
         });
         for waiter in waiters {
-            (waiter.done)(Ok(task_response(task.to_a2a(waiter.history, true))));
+            (waiter.done)(Ok(task_response(Confirmed::of(&task).to_a2a(waiter.history, true))));
         }
         Ok(())
     }
@@ -300,8 +302,7 @@ impl Core {
         let Some(message) = task.bare_message().filter(|_| may_reply_without_task) else {
             return false;
         };
-        let (done, erased) = tokio::sync::oneshot::channel();
-        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        let (receipt, erased) = tokio::sync::oneshot::channel();
         self.change(|state| {
             let key =
                 state.remote_watches.get_mut(&task.id).and_then(|followed| followed.key.take());
@@ -310,9 +311,9 @@ impl Core {
                 key
             });
             let erase = Write::Erase { id: task.id, from: task.version, key };
-            state.commit_write(erase, vec![Effect::Answer(done, Box::default())]);
+            state.commit_write(erase, vec![Effect::Receipt(receipt)]);
         });
-        if !matches!(erased.await, Ok(Ok(_))) {
+        if !matches!(erased.await, Ok(WriteResult::Done)) {
             return false;
         }
         for waiter in self.take_waiters(task.id, |_| true) {
@@ -323,25 +324,24 @@ impl Core {
 
     /// What a leaving coordinator tells those who still wait: where the answer is to be had.
     pub(crate) fn redirect_waiters(&self) {
-        let (live, followed) = {
+        let (active, followed) = {
             let mut state = self.lock();
-            let live = state.live.iter_mut();
-            let live: Vec<_> = live
-                .map(|(id, live)| (*id, live.published, std::mem::take(&mut live.waiters)))
+            let active: Vec<_> = state
+                .tasks
+                .iter_mut()
+                .map(|(id, active)| (id, active.published, std::mem::take(&mut active.waiters)))
                 .collect();
             let followed = state.remote_watches.drain();
             let followed: Vec<_> =
                 followed.map(|(id, followed)| (id, followed.confirmed, followed.waiters)).collect();
             state.calls.clear();
-            (live, followed)
+            (active, followed)
         };
-        for (id, confirmed, waiters) in live.into_iter().chain(followed) {
+        for (id, confirmed, waiters) in active.into_iter().chain(followed) {
             for waiter in waiters {
                 let stored = waiter.depends_on_seq <= confirmed;
-                (waiter.done)(Err(match stored {
-                    true => moved(id),
-                    false => Error::unanswered().into(),
-                }));
+                let error = if stored { moved(id) } else { Error::unanswered().into() };
+                (waiter.done)(Err(error.into()));
             }
         }
     }
@@ -354,7 +354,7 @@ impl Core {
     /// Others may hold on to a task because nobody follows it any more where it was begun.
     pub(crate) fn notify_watched(&self, id: TaskId) {
         if let Some(cluster) = self.store.cluster() {
-            cluster.tell(Notice::RemoteWatch(id));
+            cluster.tell(Notice::Followed(id));
         }
     }
 }

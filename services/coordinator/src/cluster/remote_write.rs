@@ -3,6 +3,7 @@
 //! children, is done by the owner, who hears of it (`absorb`).
 
 use crate::engine::admission::answer_of;
+use crate::task::confirmed::Confirmed;
 use std::sync::Arc;
 
 use faultline_proto::{
@@ -17,7 +18,10 @@ use tokio::sync::oneshot;
 use crate::{
     calls::caller::Caller,
     clock::now,
-    engine::{active_task::Done, core::Core, effect::Effect},
+    engine::{
+        core::Core,
+        effect::{Effect, WriteResult},
+    },
     error::Error,
     store::{Extras, Row, Scope, Write, encode},
     task::{Refused, Task},
@@ -30,7 +34,7 @@ impl Core {
     /// Has another coordinator this task?
     pub(crate) fn is_elsewhere(&self, task: &Task) -> bool {
         let state = self.lock();
-        state.is_shared && !task.is_final() && !state.live.contains_key(&task.id)
+        state.is_shared && !task.is_final() && !state.tasks.contains(&task.id)
     }
 
     /// `None`: somebody else was faster, or it is here by now.
@@ -57,7 +61,7 @@ impl Core {
                 self.change(|state| state.on_remote_relative_ended(id, now()));
                 // Should it have come here meanwhile: nobody else tells us of our own step.
                 self.look_again(id).await?;
-                Ok(Some(task.into_a2a(None)))
+                Ok(Some(Confirmed::into_a2a(task, None)))
             }
             false => Ok(None),
         }
@@ -110,21 +114,20 @@ impl Core {
         let extras = with.iter().flat_map(|extras| &extras.pushes);
         let pushes = extras.map(|row| row.key.clone()).collect();
         let write = Write::CompareAndSwap { from, row: Row::from(&*task), events, with };
-        let (done, written) = oneshot::channel();
-        let done: Done = Box::new(move |answer| drop(done.send(answer)));
+        let (receipt, written) = oneshot::channel();
         let id = task.id;
         self.change(|state| {
             state.check_open()?;
-            let then = vec![Effect::Answer(done, Box::default()), Effect::Note(id)];
+            let then = vec![Effect::Receipt(receipt), Effect::Note(id)];
             state.commit_write(write, then);
             // Queued with the write, which may be stored although nobody waits for it any more.
             self.deliver_after_commit(state, pushes);
             Ok::<_, Error>(())
         })?;
         match written.await {
-            Ok(Ok(_)) => Ok(true),
-            Ok(Err(failure)) if failure.reason == reason::ABORTED.name => Ok(false),
-            Ok(Err(failure)) => Err(failure.into()),
+            Ok(WriteResult::Done) => Ok(true),
+            Ok(WriteResult::Conflict) => Ok(false),
+            Ok(WriteResult::Unknown(failure)) => Err(failure.into()),
             Err(_) => Err(Error::unanswered()),
         }
     }

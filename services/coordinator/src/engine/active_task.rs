@@ -1,52 +1,129 @@
 //! A task that has not ended, in memory: its fold, who watches it and who waits for it. What is
 //! shown to anybody is what the store has confirmed, never what is still on its way there.
 
-use crate::calls::caller::CallKey;
-use std::{sync::Arc, time::Duration};
+pub(crate) mod transition;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use faultline_chassis::metrics::GaugeGuard;
 use faultline_proto::{
     Failure,
     a2a::{self, SendMessageResponse, send_message_response::Payload},
+    id::TaskId,
     v1::Event,
 };
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
-    task::AbortHandle,
     time::Instant,
 };
 
+use tokio_util::task::AbortOnDropHandle;
+
 use crate::{
+    calls::caller::CallKey,
+    engine::{publish::Deferred, workers::registry::Registry},
+    error::Error,
     store::KeyRow,
-    task::Task,
-    telemetry::{metrics::AgentMeters, spans::Open},
+    task::{Task, confirmed::Confirmed},
+    telemetry::{
+        metrics::AgentMeters,
+        spans::{EndedSpans, Open},
+    },
 };
 
+/// A task of this coordinator that has not ended: its state, its watchers and its waiters.
+///
+/// The task is the fold of all events that were applied here, so it may be ahead of the store
+/// (pending). `published` is the watermark: events up to it are durable (confirmed). Only
+/// [`State::transition`] applies events; the other fields are changed by the engine, all under the
+/// state lock. An active task lives from its first event, or from its recovery, until its end is
+/// durable or another coordinator takes ownership.
+///
+/// [`State::transition`]: crate::engine::core::State::transition
 pub(crate) struct ActiveTask {
-    pub(crate) task: Task,
-    /// When it became ours.
+    task: Task,
+    /// When this coordinator took ownership.
     pub(crate) owned_since: Instant,
-    /// The last event the store has confirmed.
+    /// The last event that the store has confirmed.
     pub(crate) published: u64,
-    /// The last report of the current attempt the store has confirmed.
+    /// The last report of the current attempt that the store has confirmed.
     pub(crate) acked: u32,
-    /// The assignment of the current attempt was put on the worker's stream.
+    /// The assignment of the current attempt was put on the stream of its worker.
     pub(crate) assigned: bool,
-    /// The answer may still turn out to be a bare message: nobody was told of a task.
+    /// The reply may still be a bare message, because no caller has seen a task.
     pub(crate) may_reply_without_task: bool,
-    /// Under which it was sent, for as long as it may vanish: the key keeps the message then.
+    /// The idempotency key of the send, while the reply may be a bare message: the key keeps it.
     pub(crate) key: Option<Box<KeyRow>>,
-    /// How many of the answers the current attempt was told.
+    /// The number of answers that the current attempt was sent.
     pub(crate) answers_sent: usize,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
     /// Since when it waits for a slot.
     pub(crate) queued: Option<Instant>,
-    /// Of its agent.
+    /// The metrics of its agent.
     pub(crate) meters: Arc<AgentMeters>,
     _active: GaugeGuard,
-    /// Which of its spans are under way.
+    /// The spans that are open.
     pub(crate) open: Open,
+}
+
+/// The active tasks of this coordinator, by id. Part of [`State`] and changed under its lock.
+///
+/// [`State`]: crate::engine::core::State
+#[derive(Default)]
+pub(crate) struct ActiveTasks(HashMap<TaskId, Box<ActiveTask>>);
+
+impl ActiveTasks {
+    pub(crate) fn get(&self, id: &TaskId) -> Option<&ActiveTask> {
+        self.0.get(id).map(|active| &**active)
+    }
+
+    /// For watchers, waiters and bookkeeping: the task itself is read-only here.
+    pub(crate) fn get_mut(&mut self, id: &TaskId) -> Option<&mut ActiveTask> {
+        self.0.get_mut(id).map(|active| &mut **active)
+    }
+
+    pub(crate) fn contains(&self, id: &TaskId) -> bool {
+        self.0.contains_key(id)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = TaskId> {
+        self.0.keys().copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &ActiveTask)> {
+        self.0.iter().map(|(id, active)| (*id, &**active))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (TaskId, &mut ActiveTask)> {
+        self.0.iter_mut().map(|(id, active)| (*id, &mut **active))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &ActiveTask> {
+        self.0.values().map(|active| &**active)
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut ActiveTask> {
+        self.0.values_mut().map(|active| &mut **active)
+    }
+
+    pub(crate) fn into_values(self) -> impl Iterator<Item = ActiveTask> {
+        self.0.into_values().map(|active| *active)
+    }
+
+    /// Takes out the tasks of which the store has at least one event.
+    pub(crate) fn take_stored(&mut self) -> Vec<(TaskId, ActiveTask)> {
+        let stored = self.0.extract_if(|_, active| active.published > 0);
+        stored.map(|(id, active)| (id, *active)).collect()
+    }
+
+    pub(crate) fn insert(&mut self, id: TaskId, active: ActiveTask) {
+        self.0.insert(id, Box::new(active));
+    }
+
+    pub(crate) fn remove(&mut self, id: &TaskId) -> Option<Box<ActiveTask>> {
+        self.0.remove(id)
+    }
 }
 
 /// A confirmed event on its way to a watcher.
@@ -72,20 +149,63 @@ pub(crate) struct Waiter {
     /// The task is cancelled so long after the caller gave up; `None`: it goes on.
     pub(crate) cancel_after: Option<Duration>,
     pub(crate) done: Done,
-    /// Goes off when the caller's patience ends.
-    pub(crate) _alarm: Option<Alarm>,
+    /// Ends the wait at the deadline of the caller; aborted when the waiter is dropped.
+    pub(crate) _deadline: Option<AbortOnDropHandle<()>>,
 }
 
-/// A task that is stopped when nobody needs it any more.
-pub(crate) struct Alarm(pub(crate) AbortHandle);
+/// Answers a call. It runs after the state lock is released.
+pub(crate) type Done = Box<dyn FnOnce(Result<SendMessageResponse, CallError>) + Send>;
 
-impl Drop for Alarm {
-    fn drop(&mut self) {
-        self.0.abort();
+/// Why a call is not answered with a task or a message.
+#[derive(Clone, Debug)]
+pub(crate) enum CallError {
+    /// The write lost a race with another coordinator: nothing was done, and the call may be made
+    /// again from the stored state.
+    Conflict,
+    Failed(Failure),
+}
+
+impl CallError {
+    pub(crate) fn map(self, change: impl FnOnce(Failure) -> Failure) -> Self {
+        match self {
+            Self::Conflict => Self::Conflict,
+            Self::Failed(failure) => Self::Failed(change(failure)),
+        }
     }
 }
 
-pub(crate) type Done = Box<dyn FnOnce(Result<SendMessageResponse, Failure>) + Send>;
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Error> for CallError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Conflict => Self::Conflict,
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Conflict => Error::Conflict.into(),
+            CallError::Failed(failure) => failure,
+        }
+    }
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Conflict => Self::Conflict,
+            CallError::Failed(failure) => failure.into(),
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
@@ -115,6 +235,21 @@ impl ActiveTask {
         }
     }
 
+    /// A task that the store does not have yet: not even its first event is confirmed.
+    pub(crate) fn unconfirmed(task: Task, meters: Arc<AgentMeters>) -> Self {
+        Self { published: 0, open: Open::begun(), ..Self::new(task, meters) }
+    }
+
+    /// Ends the spans that the task has left behind, and opens those that it is in now.
+    pub(crate) fn follow_spans(&mut self, registry: &Registry) -> Option<EndedSpans> {
+        self.open.follow(&self.task, || registry.version(&self.task.agent))
+    }
+
+    /// Ends the open spans of a task that leaves the store without an end of its own.
+    pub(crate) fn end_spans(&mut self, registry: &Registry) -> Option<EndedSpans> {
+        self.open.vanish(&self.task, registry.version(&self.task.agent))
+    }
+
     /// Passes confirmed events on. A watcher that does not keep up is let go; it reads on from the
     /// store and comes back.
     pub(crate) fn publish(&mut self, first: u64, events: Vec<Event>) {
@@ -142,7 +277,28 @@ impl ActiveTask {
         waits || self.watchers.iter().any(|watcher| !watcher.is_closed())
     }
 
-    /// Is what memory says what the store has confirmed?
+    /// The task with every event that was applied, durable or not. For deciding the next step and
+    /// for placement; never for an answer, an acknowledgement or a rejection.
+    pub(crate) fn pending(&self) -> &Task {
+        &self.task
+    }
+
+    /// The task, if the store has confirmed all of it.
+    pub(crate) fn confirmed(&self) -> Option<Confirmed<'_>> {
+        self.is_confirmed().then_some(Confirmed::of(&self.task))
+    }
+
+    /// A response with the pending task, for an effect that follows its commit.
+    pub(crate) fn response_on_commit(&self, history: Option<i32>) -> SendMessageResponse {
+        task_response(Confirmed::on_commit(&self.task).to_a2a(history, true))
+    }
+
+    /// Replaces the task by a newer state from the store, which is confirmed by nature.
+    pub(crate) fn replace_by_stored(&mut self, task: Task) {
+        self.task = task;
+    }
+
+    /// Whether the store has confirmed every event that was applied.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.published == self.task.seq
     }
@@ -156,19 +312,24 @@ impl ActiveTask {
         first
     }
 
-    /// Answers everybody with the final task. The last one gets it without a copy.
-    pub(crate) fn finish(self) {
+    /// The answers of all waiters with the final task; the last one gets it without a copy.
+    pub(crate) fn finish(self) -> Vec<Deferred> {
         let mut waiters = self.waiters;
         let last = waiters.pop();
+        let mut replies = Vec::with_capacity(waiters.len() + 1);
         for waiter in waiters {
-            (waiter.done)(Ok(task_response(self.task.to_a2a(waiter.history, true))));
+            let task = Confirmed::of(&self.task).to_a2a(waiter.history, true);
+            replies.push(Deferred::Reply(waiter.done, Ok(task_response(task))));
         }
         if let Some(waiter) = last {
-            (waiter.done)(Ok(task_response(self.task.into_a2a(waiter.history))));
+            let task = Confirmed::into_a2a(self.task, waiter.history);
+            replies.push(Deferred::Reply(waiter.done, Ok(task_response(task))));
         }
+        replies
     }
 }
 
+/// A response with a task as the store has it when the response is sent.
 pub(crate) fn task_response(task: a2a::Task) -> SendMessageResponse {
     SendMessageResponse { payload: Some(Payload::Task(task)) }
 }

@@ -4,17 +4,15 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use faultline_proto::{Failure, reason};
-
 use tokio::time::Instant;
 
 use crate::{
     clock::now,
     engine::{
-        active_task::Waiter,
+        active_task::{CallError, Waiter},
         commit_queue::{CommitQueue, PostCommit},
         core::{Closed, Core, State},
-        effect::Effect,
+        effect::{Effect, WriteResult},
         store_outage,
     },
     error::Error,
@@ -31,13 +29,13 @@ impl Core {
         let (mut confirmed, mut clock) = (Vec::new(), store_outage::clock());
         loop {
             if let Some(lapsed) = self.take_lapse() {
-                self.lock().publish(std::mem::take(&mut confirmed));
+                self.publish(std::mem::take(&mut confirmed));
                 self.recover_from(lapsed, Vec::new()).await;
                 continue;
             }
             let CommitQueue { writes, mut post_commits } = self.take_batch();
             if post_commits.is_empty() {
-                self.lock().publish(std::mem::take(&mut confirmed));
+                self.publish(std::mem::take(&mut confirmed));
                 if self.rest() {
                     self.work.notified().await;
                 }
@@ -45,7 +43,7 @@ impl Core {
             }
             let (expected, since) = (writes.len(), Instant::now());
             let answer = (expected > 0).then(|| self.store.commit(writes));
-            self.lock().publish(std::mem::take(&mut confirmed));
+            self.publish(std::mem::take(&mut confirmed));
             let written = match answer {
                 Some(answer) => self.patiently(&mut clock, answer, &mut post_commits).await,
                 None => Ok(Written::new()),
@@ -71,12 +69,12 @@ impl Core {
                     true if written.next() == Some(Ok(())) => confirmed.push(post_commit),
                     true => {
                         // In order: what others did comes after what was confirmed before it.
-                        self.lock().publish(std::mem::take(&mut confirmed));
+                        self.publish(std::mem::take(&mut confirmed));
                         refused.extend(post_commit.task.as_ref().map(|task| task.0));
                         self.abandon(post_commit).await;
                     }
                     false if is_so => confirmed.push(post_commit),
-                    false => answer_all(post_commit.effects, Vec::new(), &raced()),
+                    false => answer_all(post_commit.effects, Vec::new(), &CallError::Conflict),
                 }
             }
         }
@@ -86,7 +84,7 @@ impl Core {
     /// the task is read again; whoever waits for the task goes on to wait, wherever it is now.
     async fn abandon(self: &Arc<Self>, refused: PostCommit) {
         self.meters.conflicts.add(1);
-        let failure = raced();
+        let failure = CallError::Conflict;
         answer_all(refused.effects, Vec::new(), &failure);
         let Some((id, first, _)) = refused.task else { return };
         tracing::warn!(task.id = %id, "a step lost a race and was undone");
@@ -107,6 +105,10 @@ impl Core {
         });
         let effects = withdrawn.into_iter().flat_map(|post_commit| post_commit.effects).collect();
         answer_all(effects, lost, &failure);
+    }
+
+    fn publish(&self, confirmed: Vec<PostCommit>) {
+        self.touch(|state| state.publish(confirmed));
     }
 
     /// Nothing is under way. False: something has just come in.
@@ -155,9 +157,9 @@ impl Core {
     /// known to be stored, else that the outcome is unknown.
     fn forget(&self, error: &WriteError, lost: Vec<PostCommit>) {
         self.meters.store_failures.add(1);
-        let failure = Failure::from(Error::StoreSilent { detail: error.to_string() });
+        let failure = CallError::from(Error::StoreSilent { detail: error.to_string() });
         let mut lost_waiters = Vec::new();
-        let (queue, mut live) = {
+        let (queue, mut active) = {
             let mut state = self.lock();
             let meters = Arc::clone(&self.meters);
             let fresh =
@@ -171,26 +173,25 @@ impl Core {
             state.early_disconnects = std::mem::take(&mut old.early_disconnects);
             if state.is_shared {
                 // They are stored, so what becomes of them can be followed, whoever has them then.
-                let stored: Vec<_> = old.live.extract_if(|_, live| live.published > 0).collect();
-                for (id, mut live) in stored {
+                for (id, mut active) in old.tasks.take_stored() {
                     // Nobody knows of their steps.
-                    let unknown = |waiter: &mut Waiter| waiter.depends_on_seq > live.published;
-                    lost_waiters.extend(live.waiters.extract_if(.., unknown));
-                    state.convert_to_remote_watch(id, *live);
+                    let unknown = |waiter: &mut Waiter| waiter.depends_on_seq > active.published;
+                    lost_waiters.extend(active.waiters.extract_if(.., unknown));
+                    state.convert_to_remote_watch(id, active);
                 }
             }
             let known =
                 old.calls.into_iter().filter(|(_, id)| state.remote_watches.contains_key(id));
             state.calls = known.collect();
-            (old.queue, old.live)
+            (old.queue, old.tasks)
         };
         let effects = lost.into_iter().chain(queue.post_commits).flat_map(|f| f.effects).collect();
-        for live in live.values_mut() {
-            let (answered, unknown) = live.take_timed_out_waiters();
-            live.answers(answered).for_each(|(done, answer)| done(answer));
+        for active in active.values_mut() {
+            let (answered, unknown) = active.take_timed_out_waiters();
+            active.answers(answered).for_each(|(done, answer)| done(answer));
             lost_waiters.extend(unknown);
         }
-        lost_waiters.extend(live.into_values().flat_map(|live| live.waiters));
+        lost_waiters.extend(active.into_values().flat_map(|active| active.waiters));
         answer_all(effects, lost_waiters, &failure);
     }
 
@@ -228,23 +229,21 @@ impl Core {
     }
 }
 
-fn raced() -> Failure {
-    Failure::new(&reason::ABORTED)
-        .because("the task was changed elsewhere at the same moment")
-        .with_retryable(true)
-}
-
-/// Tells everybody who waits for something that will not be.
-fn answer_all(effects: Vec<Effect>, waiters: Vec<Waiter>, failure: &Failure) {
+/// Answers everybody who waits for a write that was not made.
+fn answer_all(effects: Vec<Effect>, waiters: Vec<Waiter>, error: &CallError) {
     for effect in effects {
         match effect {
-            Effect::Answer(done, _) => done(Err(failure.clone())),
-            Effect::Reply(waiter, _) => (waiter.done)(Err(failure.clone())),
+            Effect::Answer(done, _) | Effect::Reject(done, _) => done(Err(error.clone())),
+            Effect::Reply(waiter, _) => (waiter.done)(Err(error.clone())),
+            Effect::Receipt(receipt) => drop(receipt.send(match error {
+                CallError::Conflict => WriteResult::Conflict,
+                CallError::Failed(failure) => WriteResult::Unknown(failure.clone()),
+            })),
             _ => {}
         }
     }
     for waiter in waiters {
-        (waiter.done)(Err(failure.clone()));
+        (waiter.done)(Err(error.clone()));
     }
 }
 

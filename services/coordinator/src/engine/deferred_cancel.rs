@@ -35,8 +35,8 @@ pub(crate) fn rules(usual: RetryRules) -> RetryRules {
 impl State {
     /// A task is about to be ended from outside. If no worker can be told, its stop is left over.
     pub(crate) fn note_undelivered_cancel(&mut self, id: TaskId) {
-        let Some(live) = self.live.get(&id) else { return };
-        let task = &live.task;
+        let Some(active) = self.tasks.get(&id) else { return };
+        let task = active.pending();
         let worker = task.worker.parse::<WorkerId>().ok();
         let worker = worker.and_then(|worker| self.registry.workers.get(&worker));
         let delivers = self.registry.agents.get(task.runner());
@@ -50,16 +50,16 @@ impl State {
     /// Queued behind the ends that they belong to, and written with them.
     pub(crate) fn enqueue_deferred_cancels(&mut self, now: Millis) {
         for id in std::mem::take(&mut self.undelivered_cancels) {
-            let Some(live) = self.live.get(&id) else { continue };
-            let agent = live.task.runner().to_owned();
-            let trace = live.task.run_trace();
-            let checkpoint = live.task.checkpoint.clone();
+            let Some(active) = self.tasks.get(&id) else { continue };
+            let agent = active.pending().runner().to_owned();
+            let trace = active.pending().run_trace();
+            let checkpoint = active.pending().checkpoint.clone();
             tracing::info!(task = %id, agent, "its stop waits for a worker");
             let stop = NewTask {
                 id: TaskId::new(),
                 principal: PRINCIPAL.to_owned(),
                 agent,
-                context_id: live.task.context_id.clone(),
+                context_id: active.pending().context_id.clone(),
                 message: order(id),
                 trace,
                 parent: None,
@@ -67,7 +67,7 @@ impl State {
                 may_message: false,
                 checkpoint,
             };
-            self.submit(stop, None, now, |_, _| {});
+            self.submit(stop, None, now, |_| {});
         }
     }
 }

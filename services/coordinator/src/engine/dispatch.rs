@@ -1,6 +1,7 @@
 //! From a caller to a worker: submitting, assigning, answering, ending. All of it under the lock,
 //! all of it quick; what must be durable first is queued as an effect.
 
+use crate::engine::active_task::transition::Transition;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,8 +10,8 @@ use faultline_proto::{
     a2a::Message,
     id::{TaskId, WorkerId},
     v1::{
-        Answer, AnswerGiven, Answered, Assign, Cancel, Checkpointed, Event, Parent, Submitted,
-        ToWorker, event, to_worker,
+        Answer, AnswerGiven, Answered, Assign, Cancel, Checkpointed, Parent, Submitted, ToWorker,
+        event, to_worker,
     },
 };
 use tokio::time::Instant;
@@ -26,7 +27,6 @@ use crate::{
     policy::circuit_breaker::{Circuit, HealthSignal},
     store::{Extras, PushKey, Write},
     task::{Millis, Task, is_waiting},
-    telemetry::spans::Open,
 };
 
 /// A new task on its way in.
@@ -86,17 +86,18 @@ impl Step {
 }
 
 impl State {
-    /// Does what was decided, under the same lock. The effects that `then` adds follow the commit.
+    /// Carries out a decided send, under the same lock. `then` adds to the same transition.
     pub(crate) fn take(
         &mut self,
         decided: Decided,
         now: Millis,
-        then: impl FnOnce(&mut ActiveTask, &mut Vec<Effect>),
+        then: impl FnOnce(&mut Transition<'_>),
     ) {
         let Decided { step, with, claim } = decided;
-        let then = |live: &mut ActiveTask, effects: &mut Vec<Effect>| {
-            effects.extend(claim.map(|claim| Effect::Run(Box::new(move || drop(claim)))));
-            then(live, effects);
+        let then = |transition: &mut Transition<'_>| {
+            let release = claim.map(|claim| Effect::Run(Box::new(move || drop(claim))));
+            transition.effects.extend(release);
+            then(transition);
         };
         match step {
             Step::Start(new) => self.submit(*new, with, now, then),
@@ -131,7 +132,7 @@ impl State {
         new: NewTask,
         with: Option<Box<Extras>>,
         now: Millis,
-        then: impl FnOnce(&mut ActiveTask, &mut Vec<Effect>),
+        then: impl FnOnce(&mut Transition<'_>),
     ) {
         let NewTask { id, agent, context_id, may_message, .. } = new;
         let submitted = Submitted {
@@ -147,39 +148,31 @@ impl State {
         let taken_over = new
             .checkpoint
             .map(|state| task.apply_now(event::Body::Checkpointed(Checkpointed { state }), now));
-        let mut live = ActiveTask::new(task, self.meters_of(&agent));
-        // Not even its first event is with the store yet.
-        live.published = 0;
-        live.open = Open::begun();
-        live.may_reply_without_task = may_message;
-        let key = with.as_ref().filter(|_| may_message).and_then(|with| with.key.clone());
-        live.key = key.map(Box::new);
-        let mut effects = Vec::new();
-        then(&mut live, &mut effects);
         let is_bound = taken_over.is_some();
-        let mut events: Vec<_> = [first].into_iter().chain(taken_over).collect();
-        self.live.insert(id, Box::new(live));
+        let key = with.as_ref().filter(|_| may_message).and_then(|with| with.key.clone());
+        let mut active = ActiveTask::unconfirmed(task, self.meters_of(&agent));
+        active.may_reply_without_task = may_message;
+        active.key = key.map(Box::new);
+        self.tasks.insert(id, active);
         self.join_family(id, now);
-        let target = self.live.get(&id).map_or(agent, |live| self.target(&live.task));
-        // Whoever waits already comes first.
+        let target = self.tasks.get(&id).map_or(agent, |active| self.target(active.pending()));
+        // Tasks that wait already come first (fairness).
         let queues = self.registry.agents.get(&target).is_some_and(|a| !a.queue.is_empty());
-        let worker = match queues {
-            true => None,
-            false => self.registry.choose(&target, Some(id), None),
-        };
-        let waits = worker.is_none();
-        match worker {
-            Some(worker) => {
-                let given = self.hand_over(id, worker, &target, now, &mut effects);
-                events.extend(given.unwrap_or_default());
-            }
-            None => self.enqueue(id, &target),
+        let worker = if queues { None } else { self.registry.choose(&target, Some(id), None) };
+        if worker.is_none() {
+            self.enqueue(id, &target);
         }
-        self.commit_with(id, 0, events, with, effects);
+        let events = [first].into_iter().chain(taken_over).collect();
+        self.insert_step(id, events, with, now, |transition| {
+            then(transition);
+            if let Some(worker) = worker {
+                transition.assign(worker, &target);
+            }
+        });
         if is_bound {
             self.queue.bind_last();
         }
-        if waits {
+        if worker.is_none() {
             self.announce(id, &target);
         }
         if queues {
@@ -195,44 +188,14 @@ impl State {
     }
 
     pub(crate) fn enqueue(&mut self, id: TaskId, agent: &str) {
-        let (live, now) = (self.live.get_mut(&id), Instant::now());
-        let principal = live.map_or("", |live| {
-            live.queued.get_or_insert(now);
-            live.task.principal.as_str()
+        let (active, now) = (self.tasks.get_mut(&id), Instant::now());
+        let principal = active.map_or("", |active| {
+            active.queued.get_or_insert(now);
+            active.pending().principal.as_str()
         });
         if let Some(agent) = self.registry.agents.get_mut(agent) {
             agent.queue.push_back(id, principal, now);
         }
-    }
-
-    /// The events and effect of giving a task to a worker; `None`: the task is not to be given.
-    fn hand_over(
-        &mut self,
-        id: TaskId,
-        worker_id: WorkerId,
-        agent: &str,
-        now: Millis,
-        effects: &mut Vec<Effect>,
-    ) -> Option<Vec<Event>> {
-        let live = self.live.get_mut(&id)?;
-        let name = self.registry.workers.get(&worker_id).map_or("", |w| w.name.as_str());
-        let body = live.task.decide_assign(&worker_id.to_string(), name, agent).ok()?;
-        let mut events = vec![live.task.apply_now(body, now)];
-        events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
-        live.acked = 0;
-        live.answers_sent = live.task.answers.len();
-        live.assigned = false;
-        let queued = live.queued.take();
-        let assign = assign_message(live, &self.tokens);
-        effects.push(Effect::Assign(worker_id, Box::new(assign)));
-        if let Some(worker) = self.registry.workers.get_mut(&worker_id) {
-            worker.start(id, agent, live.task.attempt, true);
-        }
-        if let Some(agent) = self.registry.agents.get_mut(agent) {
-            agent.breaker.started(id, Instant::now());
-            agent.meters.assigned(queued);
-        }
-        Some(events)
     }
 
     /// Gives a worker as much as it has slots for: what goes on first, then what is new.
@@ -254,32 +217,21 @@ impl State {
         }
     }
 
-    pub(crate) fn assign(&mut self, id: TaskId, worker_id: WorkerId, agent: &str, now: Millis) {
-        let Some(live) = self.live.get_mut(&id) else { return };
-        let from = live.task.version;
-        live.task.version += 1;
-        let mut effects = Vec::new();
-        match self.hand_over(id, worker_id, agent, now, &mut effects) {
-            Some(events) => self.commit(id, from, events, effects),
-            None => {
-                if let Some(live) = self.live.get_mut(&id) {
-                    live.task.version = from;
-                }
-            }
-        }
+    pub(crate) fn assign(&mut self, id: TaskId, worker: WorkerId, agent: &str, now: Millis) {
+        self.transition(id, None, now, |transition| transition.assign(worker, agent));
     }
 
     /// Finds a place for a task that needs one, or queues it, at the front if it had one before.
     pub(crate) fn place(&mut self, id: TaskId, now: Millis) {
-        let Some(live) = self.live.get(&id) else { return };
-        let (agent, avoid) = (self.target(&live.task), worker_to_avoid(&live.task));
+        let Some(active) = self.tasks.get(&id) else { return };
+        let (agent, avoid) = (self.target(active.pending()), worker_to_avoid(active.pending()));
         match self.registry.choose(&agent, Some(id), avoid) {
             Some(worker) => self.assign(id, worker, &agent, now),
             None => {
-                let Some(live) = self.live.get_mut(&id) else { return };
-                live.queued.get_or_insert_with(Instant::now);
+                let Some(active) = self.tasks.get_mut(&id) else { return };
+                active.queued.get_or_insert_with(Instant::now);
                 if let Some(agent) = self.registry.agents.get_mut(&agent) {
-                    agent.queue.push_front(id, &live.task.principal, Instant::now());
+                    agent.queue.push_front(id, &active.pending().principal, Instant::now());
                     // Should it have been let through to see: whoever is next may be.
                     let rules = &agent.policy.breaker;
                     agent.breaker.record(id, HealthSignal::Nothing, rules, Instant::now());
@@ -292,10 +244,10 @@ impl State {
     /// Tells the worker of an answered task what it does not know of the answers, after whatever
     /// is queued is durable.
     pub(crate) fn send_answers(&mut self, id: TaskId, worker: WorkerId) {
-        let Some(live) = self.live.get_mut(&id) else { return };
-        let new = live.task.answers.iter().skip(live.answers_sent);
-        let new: Vec<_> = new.map(|given| answer_message(&live.task, given)).collect();
-        live.answers_sent = live.task.answers.len();
+        let Some(active) = self.tasks.get_mut(&id) else { return };
+        let new = active.pending().answers.iter().skip(active.answers_sent);
+        let new: Vec<_> = new.map(|given| answer_message(active.pending(), given)).collect();
+        active.answers_sent = active.pending().answers.len();
         for answer in new {
             let body = Some(to_worker::Body::Answer(answer));
             self.after_writes_of(id, Effect::Tell(worker, Box::new(ToWorker { body })));
@@ -309,21 +261,18 @@ impl State {
         body: event::Body,
         with: Option<Box<Extras>>,
         now: Millis,
-        then: impl FnOnce(&mut ActiveTask, &mut Vec<Effect>),
+        then: impl FnOnce(&mut Transition<'_>),
     ) {
-        let Some(live) = self.live.get_mut(&id) else { return };
-        if let event::Body::Answered(answer) = &body {
-            live.meters.answered(&live.task, answer, now);
-        }
-        let from = live.task.version;
-        live.task.version += 1;
-        let mut events = vec![live.task.apply_now(body, now)];
-        events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
-        let asks = is_waiting(live.task.state);
-        let mut effects = Vec::new();
-        then(live, &mut effects);
-        let agent = live.task.agent.clone();
-        self.commit_with(id, from, events, with, effects);
+        let answered = self.transition(id, with, now, |transition| {
+            if let event::Body::Answered(answer) = &body {
+                transition.active.meters.answered(transition.task(), answer, now);
+            }
+            transition.apply(body);
+            transition.show_open_question();
+            then(transition);
+            (is_waiting(transition.task().state), transition.task().agent.clone())
+        });
+        let Some((asks, agent)) = answered else { return };
         if !asks {
             self.count_waiting(&agent, -1);
         }
@@ -332,7 +281,8 @@ impl State {
 
     /// An answer is in, and more may still be asked: the task goes on where it is, or is placed.
     pub(crate) fn answered(&mut self, id: TaskId, asks: bool, agent: &str, now: Millis) {
-        let worker = self.live.get(&id).and_then(|live| live.task.worker.parse::<WorkerId>().ok());
+        let worker =
+            self.tasks.get(&id).and_then(|active| active.pending().worker.parse::<WorkerId>().ok());
         match worker {
             Some(worker_id) => {
                 match self.registry.workers.get_mut(&worker_id) {
@@ -382,25 +332,27 @@ impl State {
         now: Millis,
     ) {
         self.note_undelivered_cancel(id);
-        let Some(live) = self.live.get_mut(&id) else { return };
-        let (mut effects, mut told) = (Vec::new(), None);
-        let (agent, waited) = (live.task.agent.clone(), is_waiting(live.task.state));
-        if let Ok(worker) = live.task.worker.parse::<WorkerId>() {
-            // The slot stays taken until the worker says that the agent has stopped.
-            let (task_id, attempt) = (id.to_string(), live.task.attempt);
-            let cancel = Cancel { task_id, attempt, initiator: initiator.to_owned() };
-            let body = Some(to_worker::Body::Cancel(cancel));
-            effects.push(Effect::Tell(worker, Box::new(ToWorker { body })));
-            if let Some(worker) = self.registry.workers.get_mut(&worker) {
-                worker.stop_resuming(id);
+        let ended = self.transition(id, None, now, |transition| {
+            let task = transition.task();
+            let agent = task.agent.clone();
+            let waited = is_waiting(task.state);
+            let attempt = task.attempt;
+            let worker = task.worker.parse::<WorkerId>().ok();
+            if let Some(worker) = worker {
+                // The slot stays taken until the worker reports that the agent has stopped.
+                let task_id = id.to_string();
+                let cancel = Cancel { task_id, attempt, initiator: initiator.to_owned() };
+                let body = Some(to_worker::Body::Cancel(cancel));
+                transition.effects.push(Effect::Tell(worker, Box::new(ToWorker { body })));
+                if let Some(worker) = transition.registry.workers.get_mut(&worker) {
+                    worker.stop_resuming(id);
+                }
             }
-            told = Some((worker, attempt));
-        }
-        let from = live.task.version;
-        live.task.version += 1;
-        let event = live.task.apply_now(body, now);
-        self.commit(id, from, vec![event], effects);
-        if let Some((worker, attempt)) = told {
+            transition.apply(body);
+            (agent, waited, worker.map(|worker| (worker, attempt)))
+        });
+        let Some((agent, waited, stopping)) = ended else { return };
+        if let Some((worker, attempt)) = stopping {
             self.expect_stop(worker, id, attempt);
         }
         if waited {
@@ -410,8 +362,33 @@ impl State {
     }
 }
 
-pub(crate) fn assign_message(live: &ActiveTask, tokens: &Tokens) -> Assign {
-    let task = &live.task;
+impl Transition<'_> {
+    /// Assigns the task to a worker, if it may be assigned now.
+    fn assign(&mut self, worker_id: WorkerId, agent: &str) {
+        let name = self.registry.workers.get(&worker_id).map_or("", |w| w.name.as_str());
+        let Ok(body) = self.task().decide_assign(&worker_id.to_string(), name, agent) else {
+            return;
+        };
+        self.apply(body);
+        self.show_open_question();
+        self.active.acked = 0;
+        self.active.answers_sent = self.active.pending().answers.len();
+        self.active.assigned = false;
+        let queued = self.active.queued.take();
+        let assign = assign_message(self.active, self.tokens);
+        self.effects.push(Effect::Assign(worker_id, Box::new(assign)));
+        if let Some(worker) = self.registry.workers.get_mut(&worker_id) {
+            worker.start(self.id, agent, self.active.pending().attempt, true);
+        }
+        if let Some(agent) = self.registry.agents.get_mut(agent) {
+            agent.breaker.started(self.id, Instant::now());
+            agent.meters.assigned(queued);
+        }
+    }
+}
+
+pub(crate) fn assign_message(active: &ActiveTask, tokens: &Tokens) -> Assign {
+    let task = active.pending();
     let trace = task.attempt_trace();
     Assign {
         token: tokens.of(task),

@@ -223,7 +223,8 @@ impl State {
         if serves || !self.registry.is_in_failover(name) {
             return;
         }
-        let goes = |id: &TaskId| self.live.get(id).is_some_and(|l| self.target(&l.task) != name);
+        let goes =
+            |id: &TaskId| self.tasks.get(id).is_some_and(|l| self.target(l.pending()) != name);
         let going: Vec<_> = agent.queue.iter().map(|(id, _)| id).filter(goes).collect();
         for id in going {
             if let Some(agent) = self.registry.agents.get_mut(name) {
@@ -235,10 +236,10 @@ impl State {
 
     /// A task has ended, or an agent has shown otherwise how it is.
     pub(crate) fn note_end(&mut self, id: TaskId, now: Millis) {
-        let Some(live) = self.live.get(&id) else { return };
-        let agent = live.task.runner().to_owned();
+        let Some(active) = self.tasks.get(&id) else { return };
+        let agent = active.pending().runner().to_owned();
         let own = self.registry.agents.get(&agent).and_then(|agent| agent.policy.timeout);
-        let said = said_by(&live.task, own);
+        let said = said_by(active.pending(), own);
         self.note(&agent, id, said, now);
     }
 

@@ -6,19 +6,19 @@ use faultline_proto::{
     a2a::{Message, TaskState, part::Content},
     id::{TaskId, WorkerId},
     reason,
-    v1::{self, Ack, Cancel, Event, Report, ToWorker, report, to_worker},
+    v1::{self, Ack, Cancel, Report, ToWorker, report, to_worker},
 };
 use prost::Message as _;
 
 use crate::{
     engine::{
-        active_task::{ActiveTask, message_response, task_response},
+        active_task::{Waiter, message_response, transition::Transition},
         core::State,
         effect::Effect,
     },
     policy::circuit_breaker::HealthSignal,
-    store::{KeyRow, Write},
-    task::{Millis, Refused, is_waiting, report::ReportOutcome},
+    store::Write,
+    task::{Millis, Refused, Task, is_waiting, report::ReportOutcome},
 };
 
 impl State {
@@ -39,183 +39,112 @@ impl State {
 
     fn report_run(&mut self, worker: WorkerId, id: TaskId, run: Vec<Report>, now: Millis) {
         let name = worker.to_string();
-        let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else {
+        if !self.tasks.get(&id).is_some_and(|active| active.pending().worker == name) {
             run.iter().for_each(|report| self.late(worker, id, Brief::of(report)));
             return;
-        };
-        let (from, was_waiting) = (live.task.version, is_waiting(live.task.state));
-        let reported_before = live.task.reported;
-        // Only while somebody waits who was told of no task.
-        let may_message = live.may_reply_without_task && !live.waiters.is_empty();
-        let mut events = Vec::new();
-        let mut late = Vec::new();
-        let mut vanished = None;
-        let mut highest = 0;
-        let (mut agent_ended, mut asked) = (false, false);
-        for mut report in run {
-            let (number, attempt) = (report.number, report.attempt);
-            if !may_message {
-                report.body = report.body.map(message_to_completed);
-            }
-            let brief = Brief::of(&report);
-            match live.task.decide_report(report) {
-                Ok(ReportOutcome::Events(bodies)) => {
-                    live.task.reported = number;
-                    highest = number;
-                    agent_ended |= brief.is_last;
-                    asked |= brief.asks;
-                    for body in bodies {
-                        events.push(live.task.apply_now(body, now));
-                    }
-                }
-                Ok(ReportOutcome::BareMessage(message)) => {
-                    vanished = Some(message);
-                    highest = number;
-                    break;
-                }
-                Ok(ReportOutcome::Rejected(message)) => {
-                    live.task.reported = number;
-                    highest = number;
-                    agent_ended = true;
-                    let failure = rejected(live, &message);
-                    let body = live.task.reject(*message, failure);
-                    events.push(live.task.apply_now(body, now));
-                }
-                Ok(ReportOutcome::Failed(failure)) => {
-                    live.task.reported = number;
-                    highest = number;
-                    agent_ended = true;
-                    for body in self.registry.after_failure(&live.task, *failure, now) {
-                        events.push(live.task.apply_now(body, now));
-                    }
-                }
-                Ok(ReportOutcome::TooLarge) => {
-                    live.task.reported = number;
-                    highest = number;
-                    let failure = Failure::new(&reason::TASK_TOO_LARGE);
-                    fail_now(live, failure, now, &mut events);
-                }
-                Err(Refused::Duplicate) => highest = highest.max(number),
-                Err(Refused::Nonsense(what)) => {
-                    let trace = live.task.run_trace().trace_id();
-                    tracing::warn!(
-                        task.id = %id, trace.id = trace, attempt, number, what,
-                        "a report makes no sense"
-                    );
-                    let failure = Failure::new(&reason::INVALID_AGENT_RESPONSE).because(what);
-                    fail_now(live, failure, now, &mut events);
-                    late.push(brief);
-                }
-                Err(Refused::Fenced | Refused::Final | Refused::Busy) => late.push(brief),
-            }
         }
-        events.extend(live.task.shown_again().map(|body| live.task.apply_now(body, now)));
-        let attempt = live.task.attempt;
-        let ack = Ack { task_id: id.to_string(), attempt, number: highest };
-        let mut effects = Vec::new();
-        if highest > 0 {
-            effects.push(Effect::Ack(worker, ack));
-        }
-        if let Some(message) = vanished {
-            effects.push(Effect::Note(id));
-            let key = self.vanish(id, &message, &mut effects, now);
-            self.commit_write(Write::Erase { id, from, key }, effects);
-            self.end_children(id, now);
-            self.finish_on(worker, id);
-        } else {
-            let reported = reported_before;
-            let before = StateBefore { version: from, was_waiting, reported, agent_ended, asked };
-            if live.task.is_final() && !agent_ended {
-                let cancel = ToWorker { body: Some(to_worker::Body::Cancel(fenced(live))) };
-                effects.push(Effect::Tell(worker, Box::new(cancel)));
+        let ingested = self.transition(id, None, now, |transition| {
+            let before = StateBefore::of(transition.task());
+            let mut run = transition.ingest(run);
+            let task = transition.task();
+            let attempt = task.attempt;
+            if run.highest > 0 && run.message.is_none() {
+                let ack = Ack { task_id: id.to_string(), attempt, number: run.highest };
+                transition.effects.push(Effect::Ack(worker, ack));
+            }
+            let changed = transition.has_changed(before.reported);
+            let after = StateAfter::of(transition.task());
+            if run.message.is_none() && changed {
+                transition.active.may_reply_without_task = false;
+                transition.active.key = None;
+                if after.over && !run.agent_ended {
+                    let cancel = Some(to_worker::Body::Cancel(fenced(transition.task())));
+                    let cancel = Box::new(ToWorker { body: cancel });
+                    transition.effects.push(Effect::Tell(worker, cancel));
+                }
+                if !after.over {
+                    // The replies show the task as of this step, which is durable when they are sent.
+                    run.answered = transition.active.take_first_waiters();
+                }
+            }
+            let answered = std::mem::take(&mut run.answered);
+            let calls: Vec<_> = answered.iter().filter_map(|waiter| waiter.call).collect();
+            answered.into_iter().for_each(|waiter| transition.reply(waiter));
+            (before, after, run, attempt, changed, calls)
+        });
+        let Some((before, after, run, attempt, changed, calls)) = ingested else { return };
+        calls.iter().for_each(|call| drop(self.calls.remove(call)));
+        if let Some(message) = &run.message {
+            let ack = Ack { task_id: id.to_string(), attempt, number: run.highest };
+            self.erase(worker, id, message, ack, now);
+        } else if changed {
+            if after.over && !run.agent_ended {
                 self.expect_stop(worker, id, attempt);
             }
-            self.settle_run(worker, id, before, events, effects, now);
+            self.settle_run(worker, id, &before, &after, &run, now);
         }
-        late.into_iter().for_each(|brief| self.late(worker, id, brief));
+        run.late.into_iter().for_each(|brief| self.late(worker, id, brief));
     }
 
-    /// The answer is a message: the task leaves memory now and the store with this step. Its key
-    /// stays, with the message.
-    fn vanish(
-        &mut self,
-        id: TaskId,
-        message: &Message,
-        effects: &mut Vec<Effect>,
-        now: Millis,
-    ) -> Option<Box<KeyRow>> {
-        let mut live = self.live.remove(&id)?;
-        let version = self.registry.version(&live.task.agent);
-        effects.extend(live.open.vanish(&live.task, version).map(Effect::from));
-        self.drop_calls(&live);
+    /// The reply is a bare message: the task leaves memory now and the store with this write. Its
+    /// idempotency key stays, with the message.
+    fn erase(&mut self, worker: WorkerId, id: TaskId, message: &Message, ack: Ack, now: Millis) {
+        let Some(mut active) = self.tasks.remove(&id) else { return };
+        let from = active.pending().version;
+        let mut effects = vec![Effect::Ack(worker, ack), Effect::Note(id)];
+        effects.extend(active.end_spans(&self.registry).map(Effect::from));
+        self.drop_calls(&active);
         self.forget_time(id);
-        self.note(live.task.runner(), id, HealthSignal::Serves, now);
-        live.meters.ended(TaskState::Completed, live.task.created, now);
-        let mut key = live.key.take();
+        self.note(active.pending().runner(), id, HealthSignal::Serves, now);
+        active.meters.ended(TaskState::Completed, active.pending().created, now);
+        let mut key = active.key.take();
         if let Some(key) = &mut key {
             key.reply = Some(message.encode_to_vec().into());
         }
-        for waiter in live.waiters {
+        for waiter in std::mem::take(&mut active.waiters) {
             let answer = Box::new(message_response(message.clone()));
             effects.push(Effect::Reply(Box::new(waiter), answer));
         }
-        key
+        self.commit_write(Write::Erase { id, from, key }, effects);
+        self.end_children(id, now);
+        self.finish_on(worker, id);
     }
 
-    /// Queues the step that a run of reports made, and moves slots and queues accordingly.
+    /// Moves slots and queues after a run of reports that changed its task.
     fn settle_run(
         &mut self,
         worker: WorkerId,
         id: TaskId,
-        before: StateBefore,
-        events: Vec<Event>,
-        mut effects: Vec<Effect>,
+        before: &StateBefore,
+        after: &StateAfter,
+        run: &Ingested,
         now: Millis,
     ) {
-        let Some(live) = self.live.get_mut(&id) else { return };
-        if live.task.reported == before.reported && events.is_empty() {
-            effects.into_iter().for_each(|effect| self.after_writes_of(id, effect));
-            return;
-        }
-        live.task.version += 1;
-        let (over, unassigned) = (live.task.is_final(), live.task.worker.is_empty());
-        let needs_worker = live.task.needs_worker();
-        let (waiting, agent) = (is_waiting(live.task.state), live.task.agent.clone());
-        let runner = live.task.runner().to_owned();
-        live.may_reply_without_task = false;
-        live.key = None;
-        // As it is in this very step, which is durable when they hear of it.
-        let first = if over { Vec::new() } else { live.take_first_waiters() };
-        for waiter in first {
-            waiter.call.map(|call| self.calls.remove(&call));
-            let task = task_response(live.task.to_a2a(waiter.history, true));
-            effects.push(Effect::Reply(Box::new(waiter), Box::new(task)));
-        }
-        self.commit(id, before.version, events, effects);
-        if over {
+        if after.over {
             self.end_children(id, now);
             self.note_end(id, now);
-        } else if waiting && !before.was_waiting {
-            // Whoever asks is there.
-            self.note(&runner, id, HealthSignal::Serves, now);
+        } else if after.waiting && !before.waiting {
+            // An agent that asks serves.
+            self.note(&after.runner, id, HealthSignal::Serves, now);
         }
-        if before.agent_ended {
-            // The slot of an agent that was ended by us stays taken until it has stopped.
+        if run.agent_ended {
+            // The slot of an agent that was ended by the mesh stays taken until it has stopped.
             self.finish_on(worker, id);
-        } else if waiting
-            && before.asked
+        } else if after.waiting
+            && run.asked
             && let Some(worker) = self.registry.workers.get_mut(&worker)
         {
             worker.pause(id);
-        } else if before.was_waiting
-            && !waiting
+        } else if before.waiting
+            && !after.waiting
             && let Some(worker) = self.registry.workers.get_mut(&worker)
         {
-            // The agent took its question back and goes on, slot or no slot.
+            // The agent withdrew its question and goes on, with or without a slot.
             worker.take_back_question(id);
         }
-        self.count_waiting(&agent, i32::from(waiting) - i32::from(before.was_waiting));
-        if unassigned && needs_worker {
+        let by = i32::from(after.waiting) - i32::from(before.waiting);
+        self.count_waiting(&after.agent, by);
+        if after.unassigned && after.needs_worker {
             self.place_in_time(id, now);
         }
     }
@@ -236,37 +165,152 @@ impl State {
             told.into_iter().for_each(|at| self.registry.meters.stops.record(at.elapsed()));
             self.finish_on(worker, id);
         }
-        match report.acknowledges_stop {
-            true => self.after_commit(Effect::Ack(worker, ack)),
-            false => {
-                tracing::info!(task.id = %id, attempt = ack.attempt, "a late report was dropped");
-                self.registry.meters.late.add(1);
-                self.commit_write(Write::CountLate { id }, vec![Effect::Ack(worker, ack)]);
-            }
+        if !report.acknowledges_stop {
+            tracing::info!(task.id = %id, attempt = ack.attempt, "a late report was dropped");
+            self.registry.meters.late.add(1);
+            self.commit_write(Write::CountLate { id }, Vec::new());
+        }
+        // The step that made the report late may not be durable yet: if the store refuses it, the
+        // worker has to send the report again, so the report must not be acknowledged.
+        self.after_writes_of(id, Effect::Ack(worker, ack));
+    }
+}
+
+/// The state of a task before a run of reports.
+struct StateBefore {
+    waiting: bool,
+    reported: u32,
+}
+
+impl StateBefore {
+    fn of(task: &Task) -> Self {
+        Self { waiting: is_waiting(task.state), reported: task.reported }
+    }
+}
+
+/// The state of a task after a run of reports: read under the lock within the transition, used
+/// right after it.
+struct StateAfter {
+    over: bool,
+    unassigned: bool,
+    needs_worker: bool,
+    waiting: bool,
+    agent: String,
+    runner: String,
+}
+
+impl StateAfter {
+    fn of(task: &Task) -> Self {
+        Self {
+            over: task.is_final(),
+            unassigned: task.worker.is_empty(),
+            needs_worker: task.needs_worker(),
+            waiting: is_waiting(task.state),
+            agent: task.agent.clone(),
+            runner: task.runner().to_owned(),
         }
     }
 }
 
-/// A task as it was before a run of reports.
-struct StateBefore {
-    version: u64,
-    was_waiting: bool,
-    reported: u32,
+/// The outcome of a run of reports, one per run, within one transition.
+#[derive(Default)]
+struct Ingested {
+    /// The highest report number to acknowledge; 0: none.
+    highest: u32,
+    /// Reports that came too late, or make no sense.
+    late: Vec<Brief>,
+    /// The reply is this bare message.
+    message: Option<Box<Message>>,
     /// The run holds the last report of its attempt.
     agent_ended: bool,
-    /// And a question.
+    /// The run holds a question.
     asked: bool,
+    /// Waiters that are answered by the first report.
+    answered: Vec<Waiter>,
 }
 
-fn fenced(live: &ActiveTask) -> Cancel {
-    let (task_id, attempt) = (live.task.id.to_string(), live.task.attempt);
-    Cancel { task_id, attempt, initiator: "fenced".to_owned() }
+impl Transition<'_> {
+    /// Applies the reports of a run, in order, up to one that makes the reply a bare message.
+    fn ingest(&mut self, run: Vec<Report>) -> Ingested {
+        let id = self.id;
+        // A bare message needs a caller that has not seen a task.
+        let may_message = self.active.may_reply_without_task && !self.active.waiters.is_empty();
+        let mut out = Ingested::default();
+        for mut report in run {
+            let number = report.number;
+            let attempt = report.attempt;
+            if !may_message {
+                report.body = report.body.map(message_to_completed);
+            }
+            let brief = Brief::of(&report);
+            match self.task().decide_report(report) {
+                Ok(ReportOutcome::Events(bodies)) => {
+                    self.accept_report(number);
+                    out.highest = number;
+                    out.agent_ended |= brief.is_last;
+                    out.asked |= brief.asks;
+                    self.apply_all(bodies);
+                }
+                Ok(ReportOutcome::BareMessage(message)) => {
+                    out.message = Some(message);
+                    out.highest = number;
+                    return out;
+                }
+                Ok(ReportOutcome::Rejected(message)) => {
+                    self.accept_report(number);
+                    out.highest = number;
+                    out.agent_ended = true;
+                    let failure = rejected(self.task(), &message);
+                    let body = self.task().reject(*message, failure);
+                    self.apply(body);
+                }
+                Ok(ReportOutcome::Failed(failure)) => {
+                    self.accept_report(number);
+                    out.highest = number;
+                    out.agent_ended = true;
+                    let task = self.active.pending();
+                    let bodies = self.registry.after_failure(task, *failure, self.now);
+                    self.apply_all(bodies);
+                }
+                Ok(ReportOutcome::TooLarge) => {
+                    self.accept_report(number);
+                    out.highest = number;
+                    self.fail(Failure::new(&reason::TASK_TOO_LARGE));
+                }
+                Err(Refused::Duplicate) => out.highest = out.highest.max(number),
+                Err(Refused::Nonsense(what)) => {
+                    let trace = self.task().run_trace().trace_id();
+                    tracing::warn!(
+                        task.id = %id, trace.id = trace, attempt, number, what,
+                        "a report makes no sense"
+                    );
+                    self.fail(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(what));
+                    out.late.push(brief);
+                }
+                Err(Refused::Fenced | Refused::Final | Refused::Busy) => out.late.push(brief),
+            }
+        }
+        self.show_open_question();
+        out
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        let failure = failure.with_plane(v1::Plane::Execution);
+        let failure = self.task().complete_failure(failure, "coordinator");
+        if let Ok(body) = self.task().decide_fail(failure) {
+            self.apply(body);
+        }
+    }
 }
 
-/// As the agent tells it, or in the words of its message alone.
-fn rejected(live: &ActiveTask, message: &Message) -> Failure {
-    if let Some(told) = message.metadata.as_ref().and_then(Failure::from_metadata) {
-        return live.task.complete_failure(told, "worker");
+fn fenced(task: &Task) -> Cancel {
+    Cancel { task_id: task.id.to_string(), attempt: task.attempt, initiator: "fenced".to_owned() }
+}
+
+/// The failure of a rejected task: as the agent reports it, or made from its message alone.
+fn rejected(task: &Task, message: &Message) -> Failure {
+    if let Some(reported) = message.metadata.as_ref().and_then(Failure::from_metadata) {
+        return task.complete_failure(reported, "worker");
     }
     let text = message.parts.iter().find_map(|part| match &part.content {
         Some(Content::Text(text)) => Some(text.as_str()),
@@ -275,7 +319,7 @@ fn rejected(live: &ActiveTask, message: &Message) -> Failure {
     let failure = Failure::new(&reason::TASK_REJECTED)
         .because(text.unwrap_or(reason::TASK_REJECTED.title))
         .with_plane(v1::Plane::Execution);
-    live.task.complete_failure(failure, "worker")
+    task.complete_failure(failure, "worker")
 }
 
 /// Only an agent that said so may answer with a bare message: for others a task was promised.
@@ -310,13 +354,5 @@ impl Brief {
         let is_last = acknowledges_stop || is_result;
         let asks = matches!(report.body, Some(Body::Ask(_)));
         Self { attempt: report.attempt, number: report.number, is_last, acknowledges_stop, asks }
-    }
-}
-
-fn fail_now(live: &mut ActiveTask, failure: Failure, now: Millis, events: &mut Vec<Event>) {
-    let failure = failure.with_plane(v1::Plane::Execution);
-    let failure = live.task.complete_failure(failure, "coordinator");
-    if let Ok(body) = live.task.decide_fail(failure) {
-        events.push(live.task.apply_now(body, now));
     }
 }

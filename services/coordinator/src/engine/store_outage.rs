@@ -20,7 +20,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use crate::{
     engine::{
-        active_task::{ActiveTask, Done, Waiter, task_response},
+        active_task::{ActiveTask, CallError, Done, Waiter, task_response},
         commit_queue::PostCommit,
         core::{Core, State},
         effect::Effect,
@@ -32,7 +32,7 @@ use crate::{
 const EARLY_ANSWER_KEY: &str = "faultline.dev/earlyAnswer";
 
 /// A caller and its answer.
-type Answered = (Done, Result<a2a::SendMessageResponse, Failure>);
+type Answered = (Done, Result<a2a::SendMessageResponse, CallError>);
 
 /// A store that does not answer for so many ticks is away. Ticks are counted because time also
 /// passes while this process is stopped, which says nothing about the store.
@@ -118,31 +118,32 @@ impl State {
     fn take_answered(&mut self, under_way: &mut [PostCommit]) -> Vec<Answered> {
         let mut all = Vec::new();
         for post_commit in under_way.iter_mut().chain(&mut self.queue.post_commits) {
-            let live = |id: Option<TaskId>| id.and_then(|id| self.live.get(&id));
+            let active = |id: Option<TaskId>| id.and_then(|id| self.tasks.get(&id));
             // A reply about a stored task can return its last confirmed state.
-            let read = live(post_commit.depends_on_task).filter(|live| live.published > 0);
-            let changed =
-                live(post_commit.task.as_ref().map(|task| task.0).or(post_commit.depends_on_task));
+            let read = active(post_commit.depends_on_task).filter(|active| active.published > 0);
+            let changed = active(
+                post_commit.task.as_ref().map(|task| task.0).or(post_commit.depends_on_task),
+            );
             for effect in post_commit.effects.extract_if(.., |effect| is_answer(effect)) {
                 let (done, stored, history) = match effect {
                     Effect::Answer(done, _) => (done, read, Some(0)),
                     Effect::Reply(waiter, _) => {
-                        let stored = changed.filter(|live| waiter.is_stored(live.published));
+                        let stored = changed.filter(|active| waiter.is_stored(active.published));
                         (waiter.done, stored, waiter.history)
                     }
                     _ => continue,
                 };
-                let task = stored.map(|live| task_response(live.as_confirmed(history)));
+                let task = stored.map(|active| task_response(active.as_confirmed(history)));
                 all.push((done, task.ok_or_else(|| unknown().into())));
             }
         }
         let mut calls = Vec::new();
-        for live in self.live.values_mut() {
-            let (stored, others) = live.take_timed_out_waiters();
+        for active in self.tasks.values_mut() {
+            let (stored, others) = active.take_timed_out_waiters();
             calls.extend(stored.iter().chain(&others).filter_map(|waiter| waiter.call));
             // A caller was told of the task, so it has to stay.
-            live.may_reply_without_task &= stored.is_empty();
-            all.extend(live.answers(stored));
+            active.may_reply_without_task &= stored.is_empty();
+            all.extend(active.answers(stored));
             all.extend(others.into_iter().map(refused));
         }
         for (id, followed) in &mut self.remote_watches {
@@ -193,9 +194,9 @@ impl ActiveTask {
     /// The task as the store is known to have it. Where memory is ahead of the store, it is only
     /// certain that the task is there and has not ended.
     fn as_confirmed(&self, history: Option<i32>) -> a2a::Task {
-        let task = match self.is_confirmed() {
-            true => self.task.to_a2a(history, true),
-            false => working(self.task.id, &self.task.context_id),
+        let task = match self.confirmed() {
+            Some(confirmed) => confirmed.to_a2a(history, true),
+            None => working(self.pending().id, &self.pending().context_id),
         };
         marked(task)
     }

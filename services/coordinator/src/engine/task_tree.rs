@@ -126,8 +126,8 @@ impl TaskTree {
 impl State {
     /// May this attempt call others? Asked in the same breath as what it does then.
     pub(crate) fn check_current(&self, calling: &CallingAttempt) -> Result<(), Error> {
-        match self.live.get(&calling.task) {
-            Some(live) if live.task.is_current(calling.attempt) => Ok(()),
+        match self.tasks.get(&calling.task) {
+            Some(active) if active.pending().is_current(calling.attempt) => Ok(()),
             _ => Err(self.not_current()),
         }
     }
@@ -145,8 +145,8 @@ impl State {
 
     /// The parentage of a new child, if there may be one more.
     pub(crate) fn parentage(&self, calling: &CallingAttempt) -> Result<Parent, Error> {
-        let Some(live) = self.live.get(&calling.task) else { return Err(Error::AttemptOver) };
-        let depth = live.task.depth() + 1;
+        let Some(active) = self.tasks.get(&calling.task) else { return Err(Error::AttemptOver) };
+        let depth = active.pending().depth() + 1;
         if depth > limits::DELEGATION_DEPTH_MAX {
             return Err(Error::TooDeep);
         }
@@ -163,10 +163,11 @@ impl State {
 
     /// A task has come in, or was read from the store: it takes its place in its family.
     pub(crate) fn join_family(&mut self, id: TaskId, now: Millis) {
-        let parent = self.live.get(&id).and_then(|live| live.task.parent.as_ref());
+        let parent = self.tasks.get(&id).and_then(|active| active.pending().parent.as_ref());
         let Some(parent) = parent else { return };
         let detached = parent.detached;
-        let lives = |id: &TaskId| self.live.get(id).is_some_and(|live| !live.task.is_final());
+        let lives =
+            |id: &TaskId| self.tasks.get(id).is_some_and(|active| !active.pending().is_final());
         let parent = parent.task_id.parse::<TaskId>().ok();
         match parent.filter(lives) {
             Some(parent) => self.task_tree.join(parent, id, detached),
@@ -187,7 +188,7 @@ impl State {
 
     /// Is it a relative of ours that another coordinator has?
     pub(crate) fn is_remote_relative(&self, id: &TaskId) -> bool {
-        self.task_tree.lives(id) && !self.live.contains_key(id)
+        self.task_tree.lives(id) && !self.tasks.contains(id)
     }
 
     pub(crate) fn kin_elsewhere(&self) -> Vec<TaskId> {
@@ -204,7 +205,7 @@ impl State {
 
     /// Everything has been read from the store, in no particular order.
     pub(crate) fn join_families(&mut self, now: Millis) {
-        let ids: Vec<_> = self.live.keys().copied().collect();
+        let ids: Vec<_> = self.tasks.ids().collect();
         ids.into_iter().for_each(|id| self.join_family(id, now));
     }
 
@@ -223,10 +224,10 @@ impl State {
 
     /// False: it has ended already.
     fn cancel_child(&mut self, id: TaskId, now: Millis) -> bool {
-        let Some(live) = self.live.get(&id) else { return false };
+        let Some(active) = self.tasks.get(&id) else { return false };
         let failure = cancelled("parent", "the calling task ended", None);
-        let failure = live.task.complete_failure(failure, "coordinator");
-        let decided = live.task.decide_cancel(failure);
+        let failure = active.pending().complete_failure(failure, "coordinator");
+        let decided = active.pending().decide_cancel(failure);
         let Ok(body) = decided else { return false };
         self.end_alone(id, body, "parent", now);
         self.note_end(id, now);

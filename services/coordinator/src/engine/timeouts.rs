@@ -76,11 +76,12 @@ impl Core {
         let asked_max = self.config.timeout_ms_max.map(Duration::from_millis);
         // A child that outlives its parent need not be in time for it.
         let calling = caller.calling.as_ref().filter(|calling| !calling.detached);
-        let parent = calling.and_then(|calling| state.live.get(&calling.task));
-        let left = parent.and_then(|parent| parent.task.budget.left(now()));
+        let parent = calling.and_then(|calling| state.tasks.get(&calling.task));
+        let left = parent.and_then(|parent| parent.pending().budget.left(now()));
         time_budget::allot(caller.task_timeout, asked_max, agent.policy.timeout, left).map_err(
             |left| {
-                let caller = parent.map_or_else(String::new, |parent| parent.task.agent.clone());
+                let caller =
+                    parent.map_or_else(String::new, |parent| parent.pending().agent.clone());
                 Error::BudgetExhausted { caller, agent: agent.offer.name.clone(), left }
             },
         )
@@ -107,17 +108,17 @@ impl State {
 
     /// A task has taken a step: its time runs, stands still or is over, it pauses, it asks.
     pub(crate) fn watch_time(&mut self, id: TaskId) {
-        let Some(live) = self.live.get(&id) else { return };
-        if live.task.is_final() {
+        let Some(active) = self.tasks.get(&id) else { return };
+        if active.pending().is_final() {
             self.forget_time(id);
             return;
         }
-        let (budget, due) = (live.task.budget, Timer::Deadline(id));
-        if let Some(at) = live.task.retry_at {
+        let (budget, due) = (active.pending().budget, Timer::Deadline(id));
+        if let Some(at) = active.pending().retry_at {
             let pause = until(at, now()).min(limits::RETRY_BACKOFF_MAX);
             self.timers.set(Timer::Pause(id), Instant::now() + pause);
         }
-        match live.task.next_expiry() {
+        match active.pending().next_expiry() {
             Some(at) => self.timers.set(Timer::Question(id), Instant::now() + until(at, now())),
             None => self.timers.clear(Timer::Question(id)),
         }
@@ -146,7 +147,7 @@ impl State {
 
     /// A task that nobody has is given to somebody, unless it pauses first.
     pub(crate) fn place_in_time(&mut self, id: TaskId, now: Millis) {
-        if self.live.get(&id).is_some_and(|live| live.task.retry_at.is_none()) {
+        if self.tasks.get(&id).is_some_and(|active| active.pending().retry_at.is_none()) {
             self.place(id, now);
         }
     }
@@ -154,25 +155,27 @@ impl State {
     /// Nobody answered in time. That is the answer then; what becomes of the task is for its agent
     /// to say.
     fn expire_questions(&mut self, id: TaskId, now: Millis) {
-        let Some(live) = self.live.get(&id) else { return };
-        for key in live.task.expired(now) {
-            let Some(live) = self.live.get(&id) else { return };
-            let trace = live.task.run_trace().trace_id();
+        let Some(active) = self.tasks.get(&id) else { return };
+        for key in active.pending().expired(now) {
+            let Some(active) = self.tasks.get(&id) else { return };
+            let trace = active.pending().run_trace().trace_id();
             tracing::info!(
                 task.id = %id, trace.id = trace, question = key,
                 "nobody answered in time"
             );
             // Nobody called, so it goes on in a trace of its own.
-            let body =
-                trace_segment::traced(live.task.decide_expire(key), &live.task.run.parent().anew());
-            self.answer(id, body, None, now, |_, _| {});
+            let body = trace_segment::traced(
+                active.pending().decide_expire(key),
+                &active.pending().run.parent().anew(),
+            );
+            self.answer(id, body, None, now, |_| {});
         }
         // The clock on the wall may have been slower, or there are more.
         self.watch_time(id);
     }
 
     fn run_out(&mut self, id: TaskId, now: Millis) {
-        let Some(task) = self.live.get(&id).map(|live| &live.task) else { return };
+        let Some(task) = self.tasks.get(&id).map(|active| active.pending()) else { return };
         let failure = task.complete_failure(timed_out(task), "coordinator");
         if let Ok(body) = task.decide_fail(failure) {
             self.end(id, body, "deadline", now);
@@ -189,7 +192,7 @@ impl State {
         {
             return;
         }
-        let known = self.live.contains_key(&id) || self.remote_watches.contains_key(&id);
+        let known = self.tasks.contains(&id) || self.remote_watches.contains_key(&id);
         if self.closed.is_some() || !known && !self.may_be_elsewhere() {
             return;
         }
@@ -222,7 +225,7 @@ impl State {
         if self.is_followed_here(id) {
             return;
         }
-        let Some(live) = self.live.get(&id) else {
+        let Some(active) = self.tasks.get(&id) else {
             if self.is_shared {
                 self.remote_to_cancel.push(id);
             }
@@ -230,8 +233,8 @@ impl State {
         };
         let text = "cancelled because its caller went away";
         let failure = cancelled("disconnect", text, None);
-        let failure = live.task.complete_failure(failure, "coordinator");
-        if let Ok(body) = live.task.decide_cancel(failure) {
+        let failure = active.pending().complete_failure(failure, "coordinator");
+        if let Ok(body) = active.pending().decide_cancel(failure) {
             self.end(id, body, "disconnect", now);
         }
     }

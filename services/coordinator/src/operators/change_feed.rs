@@ -12,7 +12,7 @@ use std::{
 use faultline_chassis::limits;
 use faultline_proto::{
     id::TaskId,
-    v1::{Event, WatchRequest, WatchResponse, event::Body},
+    v1::{WatchRequest, WatchResponse},
 };
 use tokio::{
     sync::broadcast::{

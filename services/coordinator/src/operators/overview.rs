@@ -1,5 +1,6 @@
 //! The operators' questions: what is offered, who is attached, what became of a task.
 
+use crate::task::confirmed::Confirmed;
 use faultline_chassis::limits;
 use faultline_proto::{
     Failure,
@@ -123,7 +124,7 @@ impl Core {
             not_retried: task.not_retried as i32,
             trace_url: String::new(),
             advice: None,
-            task: Some(task.into_a2a(None)),
+            task: Some(Confirmed::into_a2a(task, None)),
         };
         if !caller.operates {
             hide_workers(&mut shown);

@@ -176,7 +176,7 @@ fn shown(stored: StoredEvent, caller: &Caller) -> Result<NumberedEvent, Error> {
 }
 
 impl Core {
-    async fn cached_activity(&self, over: Buckets) -> Result<Vec<AgentActivity>, Error> {
+    pub(crate) async fn cached_activity(&self, over: Buckets) -> Result<Vec<AgentActivity>, Error> {
         let known = self.pulse.known(over);
         let rest = known.as_ref().map_or(over, |known| over.after(&known.over));
         let fresh = Counted { over: rest, agents: self.store.activity(rest).await? };

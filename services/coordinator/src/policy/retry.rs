@@ -5,11 +5,7 @@
 use crate::task::failure_origin::is_born_here;
 use std::time::Duration;
 
-use faultline_proto::{
-    Failure,
-    reason::Retry,
-    v1::{NotRetried, Origin},
-};
+use faultline_proto::{Failure, reason::Retry, v1::NotRetried};
 
 /// The least time in which an attempt may come to anything.
 const USEFUL: Duration = Duration::from_millis(50);

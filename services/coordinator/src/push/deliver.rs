@@ -2,7 +2,7 @@
 //! from its place in them, sends every status, and moves on only when the webhook has taken it.
 //! It may be stopped at any moment; then what was taken last may come once more, and nothing else.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use faultline_chassis::TraceContext;
@@ -186,8 +186,8 @@ impl Core {
         task: TaskId,
         known: Option<TraceContext>,
     ) -> Result<TraceContext, Error> {
-        let live = self.lock().live.get(&task).map(|live| live.task.run_trace());
-        if let Some(trace) = live.or(known) {
+        let active = self.lock().tasks.get(&task).map(|active| active.pending().run_trace());
+        if let Some(trace) = active.or(known) {
             return Ok(trace);
         }
         let stored = self.store.task(task, Scope::default()).await?;

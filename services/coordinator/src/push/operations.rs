@@ -46,9 +46,9 @@ impl Core {
         let row = PushRow { done: task.is_final(), ..push_row(task.id, config, task.seq) };
         let made = row.config.clone();
         self.write_push(|state| {
-            if let Some(live) = state.live.get_mut(&task.id) {
+            if let Some(active) = state.tasks.get_mut(&task.id) {
                 // Whoever asks for its statuses was told of it, so it must stay.
-                live.may_reply_without_task = false;
+                active.may_reply_without_task = false;
             }
             PushWrite::Set(row)
         })

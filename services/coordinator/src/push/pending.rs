@@ -1,26 +1,32 @@
-//! A write on its way to the store, for whoever must not go on before it is durable.
+//! A write of a webhook configuration on its way to the store.
 
-use faultline_proto::{Failure, a2a::SendMessageResponse};
 use tokio::sync::oneshot;
 
 use crate::{
-    engine::{active_task::Done, core::State, effect::Effect},
+    cluster::remote_write::contended,
+    engine::{
+        core::State,
+        effect::{Effect, WriteResult},
+    },
     error::Error,
     store::{PushWrite, Write},
 };
 
-pub(super) struct Pending(oneshot::Receiver<Result<SendMessageResponse, Failure>>);
+pub(super) struct Pending(oneshot::Receiver<WriteResult>);
 
 impl Pending {
     pub(super) fn queue(state: &mut State, write: PushWrite) -> Self {
-        let (done, written) = oneshot::channel();
-        let done: Done = Box::new(move |answer| drop(done.send(answer)));
-        state.commit_write(Write::Push(write), vec![Effect::Answer(done, Box::default())]);
+        let (receipt, written) = oneshot::channel();
+        state.commit_write(Write::Push(write), vec![Effect::Receipt(receipt)]);
         Self(written)
     }
 
     pub(super) async fn durable(self) -> Result<(), Error> {
-        self.0.await.unwrap_or_else(|_| Err(Error::unanswered().into()))?;
-        Ok(())
+        match self.0.await {
+            Ok(WriteResult::Done) => Ok(()),
+            Ok(WriteResult::Conflict) => Err(contended()),
+            Ok(WriteResult::Unknown(failure)) => Err(failure.into()),
+            Err(_) => Err(Error::unanswered()),
+        }
     }
 }

@@ -6,6 +6,7 @@
 mod ask;
 mod place;
 
+use crate::engine::active_task::CallError;
 use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -210,6 +211,7 @@ impl Line {
                     request,
                     caller,
                     Box::new(move |answer| {
+                        let answer = answer.map_err(Failure::from);
                         measured.end(answer.as_ref().err());
                         let answer = sent(span, answer);
                         place.answer(answer.map(reply::Body::Sent), extensions.active());
@@ -221,7 +223,8 @@ impl Line {
                 let (span, mut caller) = serve_span("SendMessage", asked);
                 caller.call = Some((self.id, id));
                 let (place, core) = (Place::new(self, id), Arc::clone(&self.core));
-                let done = Box::new(move |answer: Result<SendMessageResponse, Failure>| {
+                let done = Box::new(move |answer: Result<_, CallError>| {
+                    let answer = answer.map_err(Failure::from);
                     measured.end(answer.as_ref().err());
                     let answer = sent(span, answer);
                     place.answer(answer.map(reply::Body::Sent), Vec::new());

@@ -5,6 +5,7 @@
 mod mesh;
 
 use crate::calls::roles::TASK;
+use crate::engine::active_task::CallError;
 use std::{
     pin::Pin,
     sync::{
@@ -260,7 +261,9 @@ impl A2aService for A2aEndpoint {
         let waiting = self.waiting();
         caller.call = Some(waiting.call);
         let (done, answer) = oneshot::channel();
-        let done = Box::new(move |sent| drop(done.send(sent)));
+        let done = Box::new(move |sent: Result<_, CallError>| {
+            drop(done.send(sent.map_err(Failure::from)))
+        });
         self.core.send(request.into_inner(), caller.clone(), done);
         let answer = answer.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
         Ok(respond(sent(span, answer).map_err(status)?, &caller))

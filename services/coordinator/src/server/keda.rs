@@ -88,7 +88,7 @@ impl Registry {
     /// One pass over agents and workers.
     fn demand_snapshot(&self) -> DemandSnapshot {
         let queued = |(name, agent): (&String, &Agent)| {
-            (name.clone(), agent.queue.len() as u64 + self.elsewhere.demand_for(name))
+            (name.clone(), agent.queue.len() as u64 + self.peer_load.demand_for(name))
         };
         let mut tasks: HashMap<_, _> = self.agents.iter().map(queued).collect();
         for (agent, busy) in self.workers.values().flat_map(Worker::demand) {
@@ -98,7 +98,7 @@ impl Registry {
         }
         let here = self.workers.values().filter(|worker| worker.is_attached());
         let here = here.map(|worker| (worker.agents.clone(), worker.slots));
-        let others = self.elsewhere.workers().filter(|worker| worker.attached);
+        let others = self.peer_load.workers().filter(|worker| worker.attached);
         let others = others.map(|worker| (worker.agents.clone(), worker.slots));
         DemandSnapshot { taken: Instant::now(), tasks, workers: here.chain(others).collect() }
     }

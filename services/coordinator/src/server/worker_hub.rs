@@ -228,12 +228,7 @@ impl Core {
 
 impl State {
     /// Whether a worker may attach with this hello.
-    fn check_hello(
-        &self,
-        id: WorkerId,
-        hello: &Hello,
-        identity: &Identity,
-    ) -> Result<(), Failure> {
+    fn check_hello(&self, id: WorkerId, hello: &Hello, identity: &Identity) -> Result<(), Failure> {
         self.check_open()?;
         self.check_bound(id, identity)?;
         Ok(self.check_agents(&hello.agents)?)
@@ -280,7 +275,7 @@ impl State {
                 agent.workers.push_back(id);
             }
         }
-        for task in self.reconcile(id, &hello.held, welcome) {
+        for task in self.compare_held(id, &hello.held, welcome) {
             self.take_back(task, id, now);
         }
         self.fill(id, now);
@@ -303,7 +298,7 @@ impl State {
     /// Compares what the worker holds with what we think it holds. What both hold goes on; what
     /// only it holds it must forget; what only we think it holds never reached it and is sent
     /// again, or is returned when it did reach it once.
-    fn reconcile(&mut self, id: WorkerId, held: &[Held], mut welcome: Welcome) -> Vec<TaskId> {
+    fn compare_held(&mut self, id: WorkerId, held: &[Held], mut welcome: Welcome) -> Vec<TaskId> {
         let name = id.to_string();
         let (mut again, mut forgotten, mut told_again) = (Vec::new(), Vec::new(), Vec::new());
         let mut waiting = HashMap::with_capacity(held.len());
@@ -312,12 +307,13 @@ impl State {
             if let Some(task) = task {
                 waiting.entry((task, held.attempt)).or_insert(held.waits);
             }
-            let live = task.and_then(|t| self.live.get(&t));
-            let live = live.filter(|l| l.task.worker == name && l.task.attempt == held.attempt);
-            match live {
-                Some(live) => {
+            let active = task.and_then(|t| self.tasks.get(&t));
+            let active = active
+                .filter(|l| l.pending().worker == name && l.pending().attempt == held.attempt);
+            match active {
+                Some(active) => {
                     let (task_id, attempt) = (held.task_id.clone(), held.attempt);
-                    welcome.resume.push(Ack { task_id, attempt, number: live.acked });
+                    welcome.resume.push(Ack { task_id, attempt, number: active.acked });
                 }
                 None => welcome.forget.push(held.clone()),
             }
@@ -328,26 +324,35 @@ impl State {
             let waits = waiting.get(&(task, attempt)).copied();
             let held = waits.is_some();
             let waits = waits.unwrap_or(false);
-            match self.live.get_mut(&task) {
-                Some(live) if live.task.worker == name && live.task.attempt == attempt => {
-                    let computing = !is_waiting(live.task.state);
-                    match live.task.reported {
-                        _ if held || !live.assigned => {}
+            match self.tasks.get_mut(&task) {
+                Some(active)
+                    if active.pending().worker == name && active.pending().attempt == attempt =>
+                {
+                    let computing = !is_waiting(active.pending().state);
+                    match active.pending().reported {
+                        _ if held || !active.assigned => {}
                         0 => {
-                            live.answers_sent = live.task.answers.len();
-                            again.push(to_worker::Body::Assign(assign_message(live, &self.tokens)))
+                            active.answers_sent = active.pending().answers.len();
+                            again
+                                .push(to_worker::Body::Assign(assign_message(active, &self.tokens)))
                         }
                         _ => forgotten.push(task),
                     }
                     // Answers may be on their way to it, or lost with the stream: they are given
                     // again, when there is a slot, if it needs one, and once they are durable.
-                    let told = held && live.task.answers.len() > live.task.answers_known;
+                    let told =
+                        held && active.pending().answers.len() > active.pending().answers_known;
                     let answered = told && computing;
                     if told {
-                        live.answers_sent = live.task.answers_known;
+                        active.answers_sent = active.pending().answers_known;
                     }
                     if let Some(worker) = self.registry.workers.get_mut(&id) {
-                        worker.start(task, live.task.runner(), attempt, computing && !answered);
+                        worker.start(
+                            task,
+                            active.pending().runner(),
+                            attempt,
+                            computing && !answered,
+                        );
                         if waits {
                             worker.release(task);
                         } else if answered {

@@ -58,7 +58,7 @@ pub(crate) enum Notice {
     /// Agents are offered that were not, or otherwise.
     Offered,
     /// Somebody follows this task there.
-    RemoteWatch(TaskId),
+    Followed(TaskId),
     /// A coordinator has left: what it had may be taken over.
     Left,
     /// Anything may have been missed: look at everything.

@@ -303,8 +303,8 @@ async fn others_hear_what_was_committed() {
     hears(&mut at_b, Notice::Queued(vec!["echo".into()])).await;
     assert_eq!(b.claim("echo".into(), 1).await.unwrap().len(), 1);
     hears(&mut at_a, Notice::Changed(vec![id])).await;
-    b.tell(Notice::RemoteWatch(id));
-    hears(&mut at_a, Notice::RemoteWatch(id)).await;
+    b.tell(Notice::Followed(id));
+    hears(&mut at_a, Notice::Followed(id)).await;
     let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE datname = current_database() AND query LIKE 'LISTEN%'";
     assert_eq!(database.client().await.query(kill, &[]).await.unwrap().len(), 2);

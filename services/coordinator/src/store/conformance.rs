@@ -1,5 +1,6 @@
 //! What every store must do, as one suite. A new store adds a module to `suite`.
 
+use crate::task::confirmed::Confirmed;
 use faultline_proto::{
     a2a::{Artifact, Message, Part, TaskState, part::Content},
     id::TaskId,
@@ -189,9 +190,12 @@ pub(super) async fn a_list_is_filtered_ordered_and_paged(store: &dyn Store) {
     let done = Filter { state: Some(TaskState::Completed), limit: 2, ..Filter::default() };
     let page = store.list(done.clone()).await.unwrap();
     assert_eq!((page.tasks.len(), page.more, page.total), (2, true, 5));
-    assert!(page.tasks[0].to_a2a(None, true).artifacts.is_empty(), "not read unless asked for");
+    assert!(
+        Confirmed::of(&page.tasks[0]).to_a2a(None, true).artifacts.is_empty(),
+        "not read unless asked for"
+    );
     let page = store.list(Filter { artifacts: true, ..done }).await.unwrap();
-    assert_eq!(page.tasks[0].to_a2a(None, true).artifacts.len(), 1);
+    assert_eq!(Confirmed::of(&page.tasks[0]).to_a2a(None, true).artifacts.len(), 1);
     let context = Filter { context_id: Some("c1".into()), limit: 100, ..Filter::default() };
     assert_eq!(store.list(context).await.unwrap().total, 8);
     let recent = Filter { status_from: Some(1020), limit: 100, ..Filter::default() };

@@ -49,9 +49,9 @@ pub(crate) use self::address::without_password;
 pub use self::temp_database::Database;
 use self::{address::Address, read::unavailable, write::Order};
 use super::{
-    Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Notice, Page, PushKey, PushRow,
-    ReadError, Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent,
-    Story, Wanted, Write, Written,
+    Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Notice, Page, PushKey,
+    PushRow, ReadError, Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored,
+    StoredEvent, Story, Wanted, Write, Written,
 };
 use crate::task::{Millis, Task};
 

@@ -33,9 +33,9 @@ use self::{
     write::{Batch, write_loop},
 };
 use super::{
-    Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
-    Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story,
-    Wanted, Write, Written, migrations::STEPS,
+    Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow,
+    ReadError, Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent,
+    Story, Wanted, Write, Written, migrations::STEPS,
 };
 use crate::task::{Millis, Task};
 

@@ -77,7 +77,7 @@ impl Task {
     }
 
     /// As A2A shows it. `history`: at most so many of the latest messages.
-    pub(crate) fn to_a2a(&self, history: Option<i32>, artifacts: bool) -> a2a::Task {
+    pub(in crate::task) fn to_a2a(&self, history: Option<i32>, artifacts: bool) -> a2a::Task {
         let keep = history.map_or(self.history.len(), |n| n.max(0) as usize);
         let skip = self.history.len().saturating_sub(keep);
         a2a::Task {
@@ -95,7 +95,7 @@ impl Task {
     }
 
     /// The same for the last reader, without copying what the task holds.
-    pub(crate) fn into_a2a(mut self, history: Option<i32>) -> a2a::Task {
+    pub(in crate::task) fn into_a2a(mut self, history: Option<i32>) -> a2a::Task {
         let keep = history.map_or(self.history.len(), |n| n.max(0) as usize);
         let skip = self.history.len().saturating_sub(keep);
         self.history.drain(..skip);

@@ -6,6 +6,7 @@ pub(crate) mod a2a_view;
 pub(crate) mod answers;
 pub(crate) mod apply;
 pub(crate) mod artifacts;
+pub(crate) mod confirmed;
 pub(crate) mod failure_origin;
 pub(crate) mod frame;
 pub(crate) mod nesting;

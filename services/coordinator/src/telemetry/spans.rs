@@ -8,7 +8,6 @@ use faultline_chassis::{
 };
 use faultline_proto::{
     a2a::TaskState,
-    id::TaskId,
     reason,
     v1::{self, attempt::Outcome},
 };

@@ -118,7 +118,7 @@ async fn a_bare_message_is_the_same_the_second_time() {
     soon(async {
         // The second is there once it waits beside the first.
         let id = assign.task_id.parse().unwrap();
-        while bench.core.lock().live[&id].waiters.len() < 2 {
+        while bench.core.lock().tasks.get(&id).unwrap().waiters.len() < 2 {
             tokio::task::yield_now().await;
         }
     })

@@ -1,6 +1,7 @@
 //! Two coordinators on one store that hear nothing of one another: what one of them thinks stays as
 //! old as it is, and must not be what callers are told.
 
+use crate::engine::active_task::Done;
 use faultline_proto::{
     a2a::{TaskState, send_message_response::Payload},
     id::WorkerId,
@@ -72,12 +73,12 @@ impl Bench {
     /// The number of the last report that is acknowledged, and of the last that was taken.
     fn acked(&self, assign: &Assign) -> (u32, u32) {
         let state = self.core.lock();
-        let live = &state.live[&id(assign)];
-        (live.acked, live.task.reported)
+        let active = &state.tasks.get(&id(assign)).unwrap();
+        (active.acked, active.pending().reported)
     }
 
     fn lives(&self, assign: &Assign) -> bool {
-        self.core.lock().live.contains_key(&id(assign))
+        self.core.lock().tasks.contains(&id(assign))
     }
 
     async fn stored(&self, assign: &Assign) -> Task {
@@ -159,7 +160,7 @@ async fn an_answer_that_a_leaving_coordinator_stored_is_waited_for_elsewhere_by_
     task_of(pair.here.send(at_once(answer(&assign)), &principal("ann"))).await;
     pair.here.core.change(|state| state.close(Closed::Leaving));
     let (done, told) = oneshot::channel();
-    let done: Done = Box::new(move |sent| drop(done.send(sent)));
+    let done: Done = Box::new(move |sent| drop(done.send(sent.map_err(Failure::from))));
     let options = Options { immediately: false, history: None };
     pair.here.core.wait_for(id(&assign), options, &principal("ann"), done).await;
     let failure = soon(told).await.unwrap().unwrap_err();
@@ -217,10 +218,10 @@ async fn who_waits_is_not_answered_with_what_was_so_before() {
     let worker = pair.here.worker;
     pair.here.core.adopt(worker).await.unwrap();
     let (done, mut ended) = oneshot::channel();
-    let done: Done = Box::new(move |sent| drop(done.send(sent)));
+    let done: Done = Box::new(move |sent| drop(done.send(sent.map_err(Failure::from))));
     let stored = pair.here.stored(&assign).await;
     pair.here.core.change(|state| {
-        state.live.remove(&old.id);
+        state.tasks.remove(&old.id);
         let options = Options { immediately: false, history: None };
         let waiter = pair.here.core.waiter(Until::Settled, options, &ann, done);
         state.remember(old, now());

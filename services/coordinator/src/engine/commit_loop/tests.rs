@@ -1,6 +1,7 @@
 //! A store that fails in the middle: nobody is told what is not so, and after it works again
 //! everything that was acknowledged goes on.
 
+use faultline_proto::Failure;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::SeqCst},
@@ -32,9 +33,9 @@ use crate::{
     engine::active_task::Done,
     error::StartError,
     store::{
-        Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey, PushRow, ReadError,
-        Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored, StoredEvent, Story,
-        Wanted, Write, encode, sqlite::Sqlite,
+        Aged, BindingQuota, Buckets, Cluster, Cursor, Filter, KeyName, KeyRow, Page, PushKey,
+        PushRow, ReadError, Reading, Remembered, Row, Rows, Scope, SigningSecret, Store, Stored,
+        StoredEvent, Story, Wanted, Write, encode, sqlite::Sqlite,
     },
     task::{Millis, Task},
     testing::{Answer, claimed, keyed, principal},
@@ -283,7 +284,7 @@ impl Bench {
         let request =
             SendMessageRequest { tenant: "a".into(), message, ..SendMessageRequest::default() };
         let (done, answer) = oneshot::channel();
-        let done: Done = Box::new(move |sent| drop(done.send(sent)));
+        let done: Done = Box::new(move |sent| drop(done.send(sent.map_err(Failure::from))));
         self.core.send(request, caller, done);
         answer
     }

@@ -37,7 +37,7 @@ async fn a_send_that_is_not_stored_is_told_that_its_outcome_is_unknown() {
     let bare: Vec<_> = bare.into_iter().map(|request| bench.send(request, &ann)).collect();
     let with_key = bench.send(at_once(request("a", "hi")), &bob);
     // A send with a key reads the store before it is queued.
-    while bench.core.lock().live.len() < 3 {
+    while bench.core.lock().tasks.ids().count() < 3 {
         tokio::task::yield_now().await;
     }
     bench.core.answer_without_store(&mut []);
@@ -72,7 +72,7 @@ async fn a_stream_that_is_not_stored_is_told_that_its_outcome_is_unknown() {
         let begin = async move { core.stream(request("a", "hi"), &caller).await.err() };
         (tokio::spawn(begin), has_key)
     });
-    while bench.core.lock().live.len() < streams.len() {
+    while bench.core.lock().tasks.ids().count() < streams.len() {
         tokio::task::yield_now().await;
     }
     bench.core.answer_without_store(&mut []);

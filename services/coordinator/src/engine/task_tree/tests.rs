@@ -218,8 +218,16 @@ async fn a_cancel_reaches_everything_below_in_one_commit() {
         let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
         core.cancel(cancel, &principal("ann")).await
     });
-    let bound =
-        || -> Vec<bool> { bench.core.lock().queue.post_commits.iter().map(|f| f.bound).collect() };
+    let bound = || -> Vec<bool> {
+        bench
+            .core
+            .lock()
+            .queue
+            .post_commits
+            .iter()
+            .map(|f| f.same_transaction_as_previous)
+            .collect()
+    };
     while bound().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -339,7 +347,7 @@ async fn an_orphan_in_the_store_ends_when_it_is_found() {
     let middle = bench.child(&parent, "k", "b").await;
     let below = bench.child(&middle, "k", "c").await;
     let id: TaskId = parent.task_id.parse().unwrap();
-    let version = bench.core.lock().live[&id].task.version;
+    let version = bench.core.lock().tasks.get(&id).unwrap().pending().version;
     bench.write(Write::Erase { id, from: version, key: None }).await;
     let bench = bench.restart(Vec::new()).await;
     for task in [middle, below] {

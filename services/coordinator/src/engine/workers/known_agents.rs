@@ -180,7 +180,7 @@ impl State {
             );
             return Err(Error::AgentInUse { agent: agent(), what });
         }
-        match self.live.values().any(|live| live.task.agent == name) {
+        match self.tasks.values().any(|active| active.pending().agent == name) {
             true => Err(has_tasks(agent())),
             false => Ok(()),
         }
@@ -196,9 +196,9 @@ impl State {
         });
         let mut old: Vec<_> = old.map(|(name, _)| name.clone()).collect();
         if !old.is_empty() {
-            let live: HashSet<_> =
-                self.live.values().map(|live| live.task.agent.as_str()).collect();
-            old.retain(|name| !live.contains(name.as_str()));
+            let active: HashSet<_> =
+                self.tasks.values().map(|active| active.pending().agent.as_str()).collect();
+            old.retain(|name| !active.contains(name.as_str()));
         }
         old
     }
@@ -225,8 +225,9 @@ impl State {
         if gone.is_empty() {
             return;
         }
-        let live: HashSet<_> = self.live.values().map(|live| live.task.agent.clone()).collect();
-        gone.iter().filter(|name| !live.contains(*name)).for_each(|name| self.drop_agent(name));
+        let active: HashSet<_> =
+            self.tasks.values().map(|active| active.pending().agent.clone()).collect();
+        gone.iter().filter(|name| !active.contains(*name)).for_each(|name| self.drop_agent(name));
     }
 }
 

@@ -32,31 +32,35 @@ impl State {
 
     fn lose_attempt(&mut self, id: TaskId, worker_id: WorkerId, now: Millis) {
         let name = worker_id.to_string();
-        let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else { return };
-        let agent = self.registry.agents.get(live.task.runner());
+        let Some(active) = self.tasks.get_mut(&id).filter(|l| l.pending().worker == name) else {
+            return;
+        };
+        let agent = self.registry.agents.get(active.pending().runner());
         let losses_max = agent.map_or(1, |agent| agent.policy.losses_max);
-        let waited = is_waiting(live.task.state);
-        let enough = !waited && live.task.losses + 1 >= losses_max;
-        let bodies = match enough && self.registry.next_stand_in(&live.task).is_some() {
-            true => Ok(live.task.decide_retry(worker_lost(&live.task, losses_max), None)),
-            false => live.task.decide_lose(losses_max, |task| worker_lost(task, losses_max)),
+        let waited = is_waiting(active.pending().state);
+        let enough = !waited && active.pending().losses + 1 >= losses_max;
+        let bodies = match enough && self.registry.next_stand_in(active.pending()).is_some() {
+            true => {
+                Ok(active.pending().decide_retry(worker_lost(active.pending(), losses_max), None))
+            }
+            false => active.pending().decide_lose(losses_max, |task| worker_lost(task, losses_max)),
         };
         let Ok(bodies) = bodies else { return };
         if bodies.iter().any(|body| matches!(body, event::Body::Ended(_))) {
             self.note_undelivered_cancel(id);
         }
-        let Some(live) = self.live.get_mut(&id) else { return };
-        let from = live.task.version;
-        live.task.version += 1;
-        let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
-        let (over, needs_worker) = (live.task.is_final(), live.task.needs_worker());
-        let (attempt, losses) = (live.task.attempt, live.task.losses);
-        let trace = live.task.run_trace().trace_id();
-        tracing::warn!(
-            task.id = %id, trace.id = trace, attempt, losses, over,
-            "a worker was lost with this task"
-        );
-        self.commit(id, from, events, Vec::new());
+        let lost = self.transition(id, None, now, |transition| {
+            transition.apply_all(bodies);
+            let task = transition.task();
+            let trace = task.run_trace().trace_id();
+            let over = task.is_final();
+            tracing::warn!(
+                task.id = %id, trace.id = trace, attempt = task.attempt, losses = task.losses, over,
+                "a worker was lost with this task"
+            );
+            (over, task.needs_worker())
+        });
+        let Some((over, needs_worker)) = lost else { return };
         if over {
             self.end_children(id, now);
             self.note_end(id, now);
@@ -70,14 +74,16 @@ impl State {
         self.finish_on(worker, id);
         let name = worker.to_string();
         // What has ended is nobody's any more.
-        let Some(live) = self.live.get_mut(&id).filter(|l| l.task.worker == name) else { return };
-        let from = live.task.version;
-        live.task.version += 1;
-        let bodies = live.task.decide_release();
-        let events = bodies.into_iter().map(|body| live.task.apply_now(body, now)).collect();
-        let needs_worker = live.task.needs_worker();
-        self.commit(id, from, events, Vec::new());
-        if needs_worker {
+        let is_its = |active: &ActiveTask| active.pending().worker == name;
+        if !self.tasks.get(&id).is_some_and(is_its) {
+            return;
+        }
+        let needs_worker = self.transition(id, None, now, |transition| {
+            let released = transition.task().decide_release();
+            transition.apply_all(released);
+            transition.task().needs_worker()
+        });
+        if needs_worker == Some(true) {
             self.place(id, now);
         }
     }
@@ -85,7 +91,7 @@ impl State {
     /// A task read from the store: it waits for its worker, for a slot or for an answer.
     pub(crate) fn remember(&mut self, task: Task, now: Millis) {
         let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
-        if self.live.contains_key(&id) || task.is_final() {
+        if self.tasks.contains(&id) || task.is_final() {
             return;
         }
         let (waiting, attempt) = (is_waiting(task.state), task.attempt);
@@ -93,7 +99,7 @@ impl State {
         let needs_worker = task.needs_worker();
         let worker = task.worker.parse::<WorkerId>().ok();
         let meters = self.meters_of(&agent);
-        self.live.insert(id, Box::new(ActiveTask::new(task, meters)));
+        self.tasks.insert(id, ActiveTask::new(task, meters));
         self.watch_time(id);
         if waiting {
             self.count_waiting(&agent, 1);
@@ -106,7 +112,7 @@ impl State {
             }
             None if needs_worker && retry_at.is_some() => self.place_in_time(id, now),
             None if needs_worker => {
-                let target = self.live.get(&id).map(|live| self.target(&live.task));
+                let target = self.tasks.get(&id).map(|active| self.target(active.pending()));
                 self.enqueue(id, &target.unwrap_or(runner));
             }
             None => {}
@@ -140,17 +146,18 @@ impl State {
         for (_, agent) in agents.filter(|(name, _)| !self.registry.has_worker(name)) {
             let waited = agent.queue.iter().filter(|(_, since)| since.elapsed() >= patience);
             // Stops wait for as long as they have.
-            let stop = |id: &TaskId| self.live.get(id).is_some_and(|live| is_stop(&live.task));
+            let stop =
+                |id: &TaskId| self.tasks.get(id).is_some_and(|active| is_stop(active.pending()));
             stale.extend(waited.map(|(id, _)| id).filter(|id| !stop(id)));
         }
         for id in stale {
-            let Some(live) = self.live.get(&id) else { continue };
+            let Some(active) = self.tasks.get(&id) else { continue };
             let failure = Failure::new(&reason::AGENT_UNAVAILABLE)
-                .because(format!("no worker offers agent '{}'", live.task.agent))
+                .because(format!("no worker offers agent '{}'", active.pending().agent))
                 .with_retryable(true)
                 .with_plane(v1::Plane::Execution);
-            let failure = live.task.complete_failure(failure, "coordinator");
-            if let Ok(body) = live.task.decide_fail(failure) {
+            let failure = active.pending().complete_failure(failure, "coordinator");
+            if let Ok(body) = active.pending().decide_fail(failure) {
                 self.end(id, body, "operator", now);
             }
         }

@@ -14,15 +14,15 @@ use crate::{
 impl State {
     /// Tells a worker that an attempt has the slot that it gave back before.
     pub(crate) fn send_go_on(&mut self, id: TaskId, worker: WorkerId) {
-        let Some(live) = self.live.get(&id) else { return };
-        let go_on = GoOn { task_id: id.to_string(), attempt: live.task.attempt };
+        let Some(active) = self.tasks.get(&id) else { return };
+        let go_on = GoOn { task_id: id.to_string(), attempt: active.pending().attempt };
         self.tell(worker, ToWorker { body: Some(to_worker::Body::GoOn(go_on)) });
     }
 
     /// An attempt waits for others and gives its slot back, or wants one again, ahead of new tasks.
     pub(crate) fn slot(&mut self, worker_id: WorkerId, slot: &Slot, now: Millis) {
         let Ok(id) = slot.task_id.parse::<TaskId>() else { return };
-        let task = self.live.get(&id).map(|live| &live.task);
+        let task = self.tasks.get(&id).map(|active| active.pending());
         let Some(task) = task.filter(|task| task.is_current(slot.attempt)) else { return };
         let asks = is_waiting(task.state);
         let worker = self.registry.workers.get_mut(&worker_id);

@@ -1,5 +1,7 @@
 //! Who watches is told each change once, in time, and never holds anybody up.
 
+use faultline_proto::v1::event::Body;
+use faultline_proto::v1::Event;
 use crate::engine::change_feed::Changes;
 use crate::engine::change_feed::Feed;
 use faultline_proto::{

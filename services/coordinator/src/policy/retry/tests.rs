@@ -1,5 +1,6 @@
 //! The decision as a table, and its clock by hand.
 
+use faultline_proto::v1::Origin;
 use faultline_proto::{
     reason::{self, Reason, TABLE},
     v1::{self, Aggregate, Cause},

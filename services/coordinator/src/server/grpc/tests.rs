@@ -14,7 +14,7 @@ fn asked_within(timeout: &str) -> Request<SendMessageRequest> {
 
 fn waiters(bench: &Bench) -> (usize, usize) {
     let state = bench.core.lock();
-    (state.calls.len(), state.live.values().map(|live| live.waiters.len()).sum())
+    (state.calls.len(), state.tasks.values().map(|active| active.waiters.len()).sum())
 }
 
 #[tokio::test]
@@ -55,7 +55,8 @@ async fn an_agent_calls_as_its_task() {
     };
     soon(doors.send_message(call(&parent.token))).await.unwrap();
     let assign = bench.assigned().await;
-    let child = bench.core.lock().live[&assign.task_id.parse().unwrap()].task.clone();
+    let child =
+        bench.core.lock().tasks.get(&assign.task_id.parse().unwrap()).unwrap().pending().clone();
     let parentage = child.parent.unwrap();
     assert_eq!((&child.principal[..], &parentage.task_id), ("ann", &parent.task_id));
     assert_eq!((&parentage.key[..], parentage.detached), ("k", true));

@@ -169,20 +169,14 @@ fn agent_offered_twice_in_one_hello_is_refused_with_its_field() {
 #[tokio::test]
 async fn refused_hello_binds_no_worker_id() {
     let bench = Bench::start(Vec::new()).await;
-    let card = AgentCard {
-        description: "x".repeat(limits::CARD_BYTES_MAX - 8),
-        ..AgentCard::default()
-    };
+    let card =
+        AgentCard { description: "x".repeat(limits::CARD_BYTES_MAX - 8), ..AgentCard::default() };
     // Each is within its bound, and all together are above theirs.
     let agents = (0..limits::WORKER_AGENTS_MAX)
         .map(|n| AgentOffer { card: Some(card.clone()), ..offer(&format!("agent-{n}")) });
     let id = WorkerId::new();
-    let hello = Hello {
-        worker_id: id.to_string(),
-        slots: 1,
-        agents: agents.collect(),
-        ..Hello::default()
-    };
+    let hello =
+        Hello { worker_id: id.to_string(), slots: 1, agents: agents.collect(), ..Hello::default() };
     let hello = hello.encode_to_vec();
     assert!(hello.len() < limits::HUB_MESSAGE_BYTES_MAX);
     let attach = "/faultline.v1.Hub/Attach";
@@ -206,8 +200,10 @@ async fn reports_of_one_message_are_all_taken_whatever_their_number() {
     let (say, said) = tokio::sync::mpsc::channel(4);
     let send = async |body| say.send(FromWorker { body: Some(body) }).await.unwrap();
     send(from_worker::Body::Hello(hello)).await;
-    let routes = Routes::new(HubServer::new(HubService { core: Arc::clone(&bench.core) })
-        .max_decoding_message_size(limits::HUB_MESSAGE_BYTES_MAX));
+    let routes = Routes::new(
+        HubServer::new(HubService { core: Arc::clone(&bench.core) })
+            .max_decoding_message_size(limits::HUB_MESSAGE_BYTES_MAX),
+    );
     let mut hub = HubClient::new(routes.prepare());
     let attached = soon(hub.attach(known(ReceiverStream::new(said)))).await.unwrap();
     let mut messages = attached.into_inner();

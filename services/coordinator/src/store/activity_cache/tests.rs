@@ -43,7 +43,7 @@ async fn what_is_over_is_counted_once() {
     let bench = Bench::start(vec![offer("a")]).await;
     let now = now();
     let pulse = async |from: Millis, width| {
-        bench.core.activity(over(now - from, width, now)).await.unwrap()
+        bench.core.cached_activity(over(now - from, width, now)).await.unwrap()
     };
     for ago in [100_000, 50_000, 30_000, 2000] {
         bench.write(past("a", now - ago)).await;

@@ -49,7 +49,7 @@ impl Word {
         match notice {
             Notice::Changed(ids) => self.changed.extend(ids),
             Notice::Queued(agents) => self.queued.extend(agents),
-            Notice::RemoteWatch(id) => drop(self.remote_watches.insert(id)),
+            Notice::Followed(id) => drop(self.followed.insert(id)),
             Notice::Offered => self.offered = true,
             Notice::Left => self.left = true,
             Notice::Missed => self.missed = true,
@@ -67,7 +67,7 @@ impl Word {
             }
         };
         ids("c", &self.changed);
-        ids("f", &self.remote_watches);
+        ids("f", &self.followed);
         parts.extend(self.queued.iter().map(|agent| format!("q:{agent}")));
         let flags = [(self.offered, "o"), (self.left, "l"), (self.missed, "m")];
         parts.extend(flags.iter().filter(|(said, _)| *said).map(|(_, mark)| (*mark).to_owned()));
@@ -98,7 +98,7 @@ fn heard(text: &str, me: i64) -> Vec<Notice> {
         };
         match mark {
             "c" => notices.push(Notice::Changed(ids())),
-            "f" => notices.extend(ids().into_iter().map(Notice::RemoteWatch)),
+            "f" => notices.extend(ids().into_iter().map(Notice::Followed)),
             "q" => queued.push(value.to_owned()),
             "o" => notices.push(Notice::Offered),
             "l" => notices.push(Notice::Left),
@@ -213,7 +213,7 @@ mod tests {
         let said = [
             Notice::Changed(ids.clone()),
             Notice::Queued(agents.clone()),
-            Notice::RemoteWatch(ids[0]),
+            Notice::Followed(ids[0]),
             Notice::Offered,
             Notice::Left,
             Notice::Missed,

@@ -68,7 +68,7 @@ async fn what_has_ended_is_not_taken_back() {
     bench.hold_writes().await;
     bench.core.change(|state| {
         let failure = cancelled("user", "enough", None);
-        let body = state.live[&id].task.decide_cancel(failure).unwrap();
+        let body = state.tasks.get(&id).unwrap().pending().decide_cancel(failure).unwrap();
         state.end(id, body, "user", now());
         let queued = state.queue.writes.len();
         state.take_back(id, bench.worker, now());
