@@ -1,6 +1,6 @@
-//! Compiles the contract with protox: no protoc on the machine, nothing generated in the tree.
-//! Three things come out: the prost messages and tonic services, the descriptor set that tests and
-//! reflection read, and the ProtoJSON of every message.
+//! Compiles the contract with protox: no protoc is needed and no generated code is checked in. The
+//! results are the prost messages and tonic services, the descriptor set for tests and reflection,
+//! and the ProtoJSON of every message.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -36,16 +36,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut compiler = Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).open_files(FILES)?;
 
-    // The encoded set keeps custom options (google.api.http); prost's own types drop them.
+    // The encoded set keeps custom options (google.api.http), which prost's own types drop.
     fs::write(out.join("descriptor.bin"), compiler.encode_file_descriptor_set())?;
 
     fs::write(out.join("json.rs"), json::generate(&compiler.descriptor_pool())?)?;
 
     let mut config = prost_build::Config::new();
-    // Ordered maps: the same message is the same bytes and the same JSON every time.
+    // Ordered maps: equal messages have equal bytes and equal JSON.
     config
         .enable_type_names()
-        // The large and rare answers: every reply is moved, and should not be their size.
+        // Large and rare variants are boxed: every reply is moved, and should not have their size.
         .boxed(".faultline.v1.Reply.body.inspect")
         .boxed(".faultline.v1.Reply.body.failure")
         .boxed(".faultline.v1.Reply.body.task")
@@ -53,14 +53,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .boxed(".faultline.v1.Reply.body.push")
         .bytes([".faultline.v1"])
         .btree_map(["."]);
-    // Without `connect`: nobody dials except through `chassis::client`.
+    // Without `connect`: only `chassis::client` dials.
     tonic_prost_build::configure()
         .build_transport(false)
         .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }
 
-/// The two files of google.api that the A2A contract imports, reduced to what it names.
+/// The two files of google.api that the A2A contract imports, reduced to the used definitions.
 struct GoogleApi;
 
 impl FileResolver for GoogleApi {

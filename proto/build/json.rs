@@ -1,6 +1,6 @@
-//! Writes the ProtoJSON of every message and enum of the contract as Rust. It owns the shape of the
-//! generated code; what the shape means at run time is `src/json`. A field of a kind that the
-//! contract does not use stops the build instead of being printed wrongly.
+//! Generates the ProtoJSON of every message and enum of the contract as Rust code. It defines the
+//! shape of the generated code; `src/json` has the functions that it calls. A field of an
+//! unsupported kind stops the build instead of being printed wrongly.
 
 use std::{error::Error, fmt::Write};
 
@@ -9,10 +9,10 @@ use protox::prost_reflect::{
     OneofDescriptor,
 };
 
-/// A package of the contract and the module of this crate that it stands in.
+/// A package of the contract and its module in this crate.
 const PACKAGES: &[(&str, &str)] = &[("lf.a2a.v1", "crate::a2a"), ("faultline.v1", "crate::v1")];
 
-/// Of one message: the reader notes in 64 bits which it has seen.
+/// Fields of one message: the parser marks them in 64 bits.
 const FIELDS_MAX: usize = 64;
 
 /// The number of REQUIRED in google.api.FieldBehavior.
@@ -72,7 +72,7 @@ fn message(
         }
         writeln!(reads, "{index} => {},", reading(&field)?)?;
         match oneof(&field) {
-            // The whole group is printed where its first member stands.
+            // The whole group is printed at its first member.
             Some(group) if group.fields().next().as_ref() == Some(&field) => {
                 writes.push_str(&writing_oneof(&group)?);
             }
@@ -153,11 +153,11 @@ fn writing_oneof(group: &OneofDescriptor) -> Result<String, Box<dyn Error>> {
 enum Shape {
     /// With presence: a message or an `optional` scalar.
     Option,
-    /// A number in Rust, so that its type has to be named.
+    /// An i32 in Rust, so its enum type is named.
     Enum(String),
-    /// A list of such numbers.
+    /// A list of enum values.
     Enums(String),
-    /// A scalar, list or map, absent when it has its default.
+    /// A scalar, list or map, absent if it has its default.
     Plain,
 }
 
@@ -188,7 +188,7 @@ fn unsupported(field: &FieldDescriptor, what: &str) -> Box<dyn Error> {
     format!("{}: {what} has no ProtoJSON here; teach build/json.rs", field.full_name()).into()
 }
 
-/// The oneof of a field, if it was written as one: `optional` is a oneof only to protobuf itself.
+/// The declared oneof of a field: `optional` is a oneof only inside protobuf.
 fn oneof(field: &FieldDescriptor) -> Option<OneofDescriptor> {
     field.containing_oneof().filter(|group| !group.is_synthetic())
 }
@@ -203,7 +203,7 @@ fn is_required(
     Ok(values.iter().any(|value| value.as_enum_number() == Some(REQUIRED)))
 }
 
-/// The key as it is printed, colon included.
+/// The printed key with its colon.
 fn key(field: &FieldDescriptor) -> String {
     format!("{:?}", format!("\"{}\":", field.json_name()))
 }
@@ -226,7 +226,7 @@ fn variant(group: &OneofDescriptor, field: &FieldDescriptor) -> String {
     format!("{scope}::{}::{}", camel(group.name()), camel(field.name()))
 }
 
-/// Where prost puts what is declared inside `parent`.
+/// The module in which prost puts the types declared inside `parent`.
 fn scope(package: &str, parent: Option<MessageDescriptor>) -> String {
     match parent {
         Some(parent) => {
@@ -237,13 +237,13 @@ fn scope(package: &str, parent: Option<MessageDescriptor>) -> String {
     }
 }
 
-/// A name as prost spells types. A difference to prost would not compile.
+/// A type name as prost spells it. A difference to prost would not compile.
 fn camel(name: &str) -> String {
     let capitalize = |word: &String| word[..1].to_uppercase() + &word[1..].to_lowercase();
     words(name).iter().map(capitalize).collect()
 }
 
-/// `HTTPAuthScheme` and `http_auth_scheme` as http, auth, scheme, in their own case.
+/// Splits `HTTPAuthScheme` and `http_auth_scheme` into http, auth, scheme, keeping their case.
 fn words(name: &str) -> Vec<String> {
     let chars: Vec<char> = name.chars().collect();
     let mut words = vec![String::new()];

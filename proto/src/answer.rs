@@ -1,5 +1,5 @@
-//! What a message says in answer to a question: which one it means, how it answers, and with
-//! what. Read in the same way where answers are taken and where agents use them. Pure.
+//! Answers to questions, as a message contains them: the key of the question, the action and the
+//! content. The gateway, the coordinator and agents parse an answer with the same code. Pure.
 
 use prost_types::{Struct, Value, value};
 
@@ -9,23 +9,22 @@ use crate::{
     v1::{AnswerAction, Interrupt, interrupt},
 };
 
-/// Where a message says which question it answers and how, in its metadata or as the only field of
-/// a data part.
+/// The key of an answer record, in the metadata of a message or as the only field of a data part.
 pub const ANSWER_KEY: &str = "faultline.dev/answer";
-/// The field of an approval.
+/// The boolean field of an approval.
 pub const APPROVED: &str = "approved";
-/// Where a task tells of an answer that came too late.
+/// The metadata key of an answer that came too late.
 pub const SUPERSEDED_KEY: &str = "faultline.dev/superseded";
 
-/// A message as an answer.
+/// A message, parsed as an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
-    /// The key of the question; empty: the oldest that is open.
+    /// The key of the question; empty: the oldest open question.
     pub interrupt_id: String,
     pub action: AnswerAction,
-    /// The fields of the answer, if it came as fields.
+    /// The fields of the answer, if it has any.
     pub content: Option<Struct>,
-    /// The answer in words.
+    /// The answer as plain text.
     pub text: String,
 }
 
@@ -57,11 +56,12 @@ impl Reply {
         Ok(Self { interrupt_id, action, content, text: text.join("\n") })
     }
 
-    /// The fields of the answer as the question asks for them, with defaults filled in. Plain
-    /// words are taken for the only field there is. `None`: the question asks for no fields, or
-    /// they were not given because the answer is no.
+    /// The answer as the fields of the question's schema, with defaults filled in. Plain text
+    /// answers a single field. `None`: the question has no schema, or the answer is a refusal
+    /// without fields.
     pub fn fit(self, question: &Interrupt) -> Result<Option<Struct>, Vec<Violation>> {
-        // One that cannot be read cannot be asked with, so this came from elsewhere.
+        // A schema that cannot be parsed was never asked with, so this question came from
+        // elsewhere.
         let schema = question.schema.as_ref().and_then(|schema| Schema::read(schema).ok());
         let (Some(schema), AnswerAction::Accept) = (schema, self.action) else {
             return Ok(self.content);
@@ -80,8 +80,8 @@ impl Reply {
     }
 }
 
-/// Whether an answer refuses: it declines, or it denies what the question asks to approve. A plain
-/// "no" to any other question is an answer like any other.
+/// Whether an answer refuses: it declines, or it denies the approval that the question asks for. A
+/// plain "no" to any other question is an ordinary answer.
 pub fn is_no(question: &Interrupt, message: &Message, action: AnswerAction) -> bool {
     match action {
         AnswerAction::Decline => true,
@@ -99,7 +99,7 @@ pub fn is_no(question: &Interrupt, message: &Message, action: AnswerAction) -> b
     }
 }
 
-/// The field that approves, if the question asks for nothing but an approval.
+/// The field that approves, if the question asks for an approval only.
 fn approval_of(question: &Interrupt) -> Option<String> {
     let schema = question.schema.as_ref().and_then(|schema| Schema::read(schema).ok());
     let fields = schema.map(|schema| schema.fields).unwrap_or_default();
@@ -149,7 +149,7 @@ fn read_record(at: &str, value: &Value) -> Result<(String, AnswerAction), Violat
     Ok((id, action))
 }
 
-/// Words of people. Only time makes a question expire.
+/// Actions that a client may send. Expiry is only set by the coordinator's timer.
 fn read_action(word: &str) -> Option<AnswerAction> {
     match word {
         "accept" => Some(AnswerAction::Accept),
@@ -159,7 +159,7 @@ fn read_action(word: &str) -> Option<AnswerAction> {
     }
 }
 
-/// What a message says of an answer that was taken when another one counted already.
+/// The metadata of a message for an answer to a question that was answered before.
 pub fn superseded(interrupt_id: &str) -> Struct {
     let text = Value { kind: Some(value::Kind::StringValue(interrupt_id.to_owned())) };
     let record = Struct { fields: [("interruptId".to_owned(), text)].into() };
@@ -167,7 +167,7 @@ pub fn superseded(interrupt_id: &str) -> Struct {
     Struct { fields: [(SUPERSEDED_KEY.to_owned(), Value { kind })].into() }
 }
 
-/// The record that names a question and says how it is answered, as `Reply` reads it.
+/// The answer record for a question and an action, as `Reply` parses it.
 pub fn record(interrupt_id: &str, action: AnswerAction) -> Struct {
     let word = match action {
         AnswerAction::Unspecified | AnswerAction::Accept => "accept",
@@ -184,7 +184,7 @@ pub fn record(interrupt_id: &str, action: AnswerAction) -> Struct {
     Struct { fields: [(ANSWER_KEY.to_owned(), Value { kind })].into() }
 }
 
-/// Fields of an answer as a part of a message.
+/// The fields of an answer as a data part of a message.
 pub fn fields_part(fields: Struct) -> Part {
     let value = Value { kind: Some(value::Kind::StructValue(fields)) };
     Part { content: Some(Content::Data(value)), ..Part::default() }

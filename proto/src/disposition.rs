@@ -1,6 +1,6 @@
-//! What to do about a failure: whether it ended the run, what a loop of a model and its tools makes
-//! of it, and what too few results of a fan-out come to. The same record gives the same advice,
-//! wherever it was born.
+//! The severity and the disposition of a failure: whether it ended the run, and how a loop of a
+//! model and its tools should react. Also the failure of a fan-out with too few results. Both
+//! follow from the record alone, wherever the failure originated.
 
 use std::collections::HashMap;
 
@@ -13,19 +13,19 @@ use crate::{
     v1::{self, Aggregate, Branch, Disposition, Severity},
 };
 
-/// The class of an agent's error that was given none.
+/// The error type of an agent's error without one.
 pub const FLOW_ERROR: &str = "flow_error";
-/// The class of what was not the agent's doing: the mesh around it failed.
+/// The error type of a failure that the mesh caused.
 pub const RUN_ERROR: &str = "run_error";
-/// The most branches that the failure of a fan-out names; it counts them all.
+/// The largest number of branches in the record of a fan-out; it counts them all.
 pub const BRANCHES_MAX: usize = 32;
 /// The longest text of one branch.
 const BRANCH_MESSAGE_BYTES_MAX: usize = 256;
-/// The reason of a spent budget, in the words of those that have budgets. Not ours to raise.
+/// The reason of an exhausted budget, as other frameworks name it. The mesh never raises it.
 const BUDGET_EXHAUSTED: &str = "USAGE_LIMIT_EXCEEDED";
 
 impl Failure {
-    /// Whether it ended its run; it did unless somebody said otherwise.
+    /// Whether the failure ended its run; it did by default.
     pub fn severity(&self) -> Severity {
         match self.record().severity() {
             Severity::Recoverable => Severity::Recoverable,
@@ -33,8 +33,8 @@ impl Failure {
         }
     }
 
-    /// What the failure says itself, else what its code says. Never to repeat it unchanged: that is
-    /// for those below the model, and whoever asks this asks after they gave up.
+    /// The explicit disposition, else that of the code. Never RETRY_SAME: retries happen below the
+    /// model, and a caller of this function gets the failure after they were given up.
     pub fn disposition(&self) -> Disposition {
         match self.record().disposition() {
             Disposition::Unspecified => self.usual_disposition(),
@@ -46,7 +46,7 @@ impl Failure {
     fn usual_disposition(&self) -> Disposition {
         match self.code() {
             Code::InvalidArgument | Code::OutOfRange => Disposition::ModelRetry,
-            // What was named is not there, and another name may be.
+            // The named skill does not exist; another name may.
             Code::NotFound if self.row() == &reason::SKILL_NOT_FOUND => Disposition::ModelRetry,
             Code::NotFound if !self.violations.is_empty() => Disposition::ModelRetry,
             Code::ResourceExhausted if self.reason == BUDGET_EXHAUSTED => Disposition::Abort,
@@ -69,13 +69,13 @@ impl Failure {
         }
     }
 
-    /// Whether somebody chose what it says, and did not merely let an error go.
+    /// Whether the agent chose the error, and did not merely propagate one.
     pub fn is_typed(&self) -> bool {
         let default_type = ["", FLOW_ERROR, RUN_ERROR].contains(&self.error_type.as_str());
         !default_type || !self.business_code.is_empty() || self.reason != reason::UNKNOWN.name
     }
 
-    // Building, at the origin.
+    // Builders, used at the origin.
 
     pub fn with_severity(self, severity: Severity) -> Self {
         self.edit(|record| record.severity = severity as i32)
@@ -85,13 +85,13 @@ impl Failure {
         self.edit(|record| record.disposition = disposition as i32)
     }
 
-    /// The answer of a model that it came with.
+    /// Sets the id of the model's response that caused the failure.
     pub fn with_llm_response_id(self, id: impl Into<String>) -> Self {
         self.edit(|record| record.llm_response_id = id.into())
     }
 
-    /// Too few of a fan-out's agents responded. `failed` has those that did not; whoever neither
-    /// responded nor failed was not waited for.
+    /// The failure of a fan-out with too few results. `failed` has the failed branches; an agent
+    /// that neither responded nor failed was not waited for.
     pub fn too_few(required: usize, asked: usize, succeeded: usize, failed: &[Branch]) -> Self {
         let text =
             format!("Only {succeeded}/{asked} agents responded. Minimum required: {required}");
@@ -130,7 +130,7 @@ impl Failure {
     }
 }
 
-/// Keeps what came from elsewhere within bounds.
+/// Bounds the parts that came from elsewhere.
 pub(crate) fn bound(record: &mut v1::Failure) {
     cut(&mut record.llm_response_id, 255);
     if let Some(cancel) = &mut record.cancel {
@@ -164,7 +164,7 @@ fn bounded(mut branch: Branch) -> Branch {
     branch
 }
 
-/// The code that more than half of the branches failed with.
+/// The code of more than half of the failed branches.
 fn majority(failed: &[Branch]) -> Option<i32> {
     let mut counts: HashMap<i32, usize> = HashMap::new();
     for branch in failed {

@@ -1,5 +1,5 @@
-//! A failure between services: the public record that travels, and beside it the private text that
-//! does not. Built at the origin, wrapped at each hop, never edited otherwise.
+//! A failure between services: the public record, which is sent, and the private text beside it,
+//! which is not. Built at the origin, wrapped at each hop, and never edited otherwise.
 
 use std::{fmt, ops::Deref, time::Duration, time::SystemTime};
 
@@ -16,27 +16,27 @@ use crate::{
     v1::{self, Cancellation, Cause, FieldViolation, Origin, Plane},
 };
 
-/// Where a failed task carries its record.
+/// The metadata key of a failed task's record.
 pub const METADATA_KEY: &str = "faultline.dev/failure";
-/// The longest public text; the rest is cut.
+/// The longest public text; longer ones are truncated.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
-/// The longest chain; the middle goes first.
+/// The longest chain of causes; the middle is dropped first.
 pub const CAUSES_MAX: usize = 16;
 
-/// What went wrong. Reads as its record; the private part is reached by name only.
+/// A public record and a private text. It dereferences to its record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     record: Box<v1::Failure>,
     private: Option<Private>,
 }
 
-/// Text for logs and traces. It has neither `Display` nor `Serialize`, so it cannot slip into an
-/// answer.
+/// Text for logs and traces only. It has neither `Display` nor `Serialize`, so it cannot appear in
+/// an answer by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Private(String);
 
 impl Private {
-    /// The only way to read it, named after the only place for it.
+    /// The only access to the text.
     pub fn for_log(&self) -> &str {
         &self.0
     }
@@ -56,7 +56,7 @@ impl Deref for Failure {
     }
 }
 
-/// The one sentence for logs: reason, message, id.
+/// One line for logs and error chains: `REASON: public message`. The id is a field of the record.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.reason, self.public_message)
@@ -66,7 +66,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Failure {
-    /// A fresh one, of the protocol plane until somebody says otherwise.
+    /// A new failure, of the protocol plane by default.
     pub fn new(reason: &'static Reason) -> Self {
         let record = v1::Failure {
             id: Uuid::now_v7().to_string(),
@@ -81,7 +81,7 @@ impl Failure {
         Self { record: Box::new(record), private: None }
     }
 
-    /// Takes a record from a peer or the store as it is, but within bounds.
+    /// The failure of a record from a peer or the store, with its texts and lists bounded.
     pub fn from_record(mut record: v1::Failure) -> Self {
         if !(1..=16).contains(&record.code) {
             record.code = Code::Unknown as i32;
@@ -118,7 +118,7 @@ impl Failure {
         Code::from_i32(self.record.code)
     }
 
-    /// The row of its reason, or of its code when the reason is unknown here.
+    /// The row of its reason, or of its code if the reason is unknown.
     pub fn row(&self) -> &'static Reason {
         reason::find(&self.domain, &self.reason).unwrap_or_else(|| reason::generic(self.code()))
     }
@@ -139,8 +139,7 @@ impl Failure {
         self.record.retry_after.and_then(|d| Duration::try_from(d).ok())
     }
 
-    /// The delay before the same may be tried again: the one that came with the failure, else the
-    /// default of its retry class.
+    /// The delay before a retry: that of the failure, else the default of its retry class.
     pub fn delay(&self) -> Option<Duration> {
         match self.row().retry {
             _ if !self.may_retry() => None,
@@ -149,7 +148,7 @@ impl Failure {
         }
     }
 
-    /// The delay as `google.rpc.RetryInfo` tells it: also one that goes with no retry.
+    /// The delay for `google.rpc.RetryInfo`, also of a failure that must not be retried.
     pub fn retry_info(&self) -> Option<prost_types::Duration> {
         self.record.retry_after.or_else(|| self.delay()?.try_into().ok())
     }
@@ -158,16 +157,16 @@ impl Failure {
         self.record.origin.as_ref().map_or("", |o| o.agent.as_str())
     }
 
-    // Building, at the origin.
+    // Builders, used at the origin.
 
-    /// The public message.
+    /// Sets the public message.
     pub fn because(mut self, text: impl Into<String>) -> Self {
         self.record.public_message = text.into();
         cut(&mut self.record.public_message, MESSAGE_BYTES_MAX);
         self
     }
 
-    /// What only the log may know.
+    /// Sets the private text.
     pub fn privately(mut self, text: impl Into<String>) -> Self {
         self.private = Some(Private(text.into()));
         self
@@ -188,8 +187,7 @@ impl Failure {
         self
     }
 
-    /// Says that the call may have been carried out, and can be repeated with its own
-    /// Idempotency-Key.
+    /// Marks a call with an unknown outcome that may be repeated with its own Idempotency-Key.
     pub fn with_repeat_by_key(mut self) -> Self {
         self.record.repeat_with_key = true;
         self.with_retryable(true)
@@ -233,7 +231,7 @@ impl Failure {
         self
     }
 
-    /// Says who stopped it. `reason` is empty if that is not known.
+    /// Sets the initiator of the cancellation. `reason` is empty if it is not known.
     pub fn with_cancellation(mut self, initiator: &str, reason: &str) -> Self {
         let initiator = initiator.to_owned();
         let reason = reason.to_owned();
@@ -247,7 +245,7 @@ impl Failure {
         self
     }
 
-    /// Names the birthplace and makes it the root of the chain. Only the first call counts.
+    /// Sets the origin and makes it the root of the chain. Only the first call counts.
     pub fn born_at(mut self, origin: Origin) -> Self {
         if self.record.origin.is_none() {
             let mut root = self.head(&origin.agent, &self.task_id, 0);
@@ -258,7 +256,7 @@ impl Failure {
         self
     }
 
-    /// Names the worker at the birthplace.
+    /// Sets the worker of the origin.
     pub fn with_origin_worker(mut self, worker: &str) -> Self {
         if let Some(origin) = &mut self.record.origin {
             worker.clone_into(&mut origin.worker);
@@ -266,13 +264,13 @@ impl Failure {
         self
     }
 
-    /// Passes through a hop: the hop puts itself in front, everything born at the origin stays.
+    /// Adds a hop in front of the chain. The facts of the origin stay unchanged.
     pub fn wrap(mut self, agent: &str, task_id: &str, context_id: &str) -> Self {
         let hop = self.record.hop.saturating_add(1);
         self.record.public_message = self.told_above();
         let mut head = self.head(agent, task_id, hop);
         head.span_id.clear();
-        // Its text is the origin's, which has it.
+        // The text is the origin's, which has a copy.
         head.public_message.clear();
         self.record.hop = hop;
         self.record.task_id = task_id.to_owned();
@@ -282,7 +280,7 @@ impl Failure {
         self
     }
 
-    /// Names the span of the hop that has just put itself in front.
+    /// Sets the span of the outermost hop.
     pub fn with_hop_span(mut self, span_id: impl Into<String>) -> Self {
         if let Some(head) = self.record.causes.first_mut() {
             head.span_id = span_id.into();
@@ -290,9 +288,9 @@ impl Failure {
         self
     }
 
-    /// The text for a hop above those of the chain: the origin with its own public text, then the
-    /// hops between it and that hop, in the order in which the failure passed them.
-    /// `ledger: the card processor takes 20 calls a minute (via billing, planner)`
+    /// The text for a hop above the chain: the origin with its public text, then the hops between
+    /// in the order in which the failure passed them. `ledger: the card processor takes 20 calls a
+    /// minute (via billing, planner)`
     fn told_above(&self) -> String {
         let (root, between) = match self.record.causes.as_slice() {
             [between @ .., root] => (Some(root), between),
@@ -332,7 +330,7 @@ impl Failure {
         }
     }
 
-    /// Keeps the outermost and the root, drops from the middle, counts what went.
+    /// Keeps the outermost cause and the root, and counts the dropped causes of the middle.
     pub(crate) fn drop_middle_causes(&mut self, keep: usize) {
         let causes = &mut self.record.causes;
         let excess = causes.len().saturating_sub(keep.max(1));
@@ -345,9 +343,9 @@ impl Failure {
         }
     }
 
-    // On a task.
+    // Task metadata.
 
-    /// The metadata of a task or status that ended with this failure: our record, the advice for
+    /// The metadata of a task or status that ended with this failure: the record, the advice for
     /// the caller, and the flat keys that other frameworks read.
     pub fn to_metadata(&self, state: TaskState) -> Struct {
         let mut metadata = self.to_flat_metadata(state);
@@ -357,8 +355,8 @@ impl Failure {
         metadata
     }
 
-    /// The flat keys alone, for the message that mirrors them. The record is said once: a chain is
-    /// the largest part of a failed task.
+    /// Only the flat keys, for the message of the status. The record would be the largest part of a
+    /// failed task and is sent once.
     pub fn to_flat_metadata(&self, state: TaskState) -> Struct {
         let text = |s: &str| Value { kind: Some(Kind::StringValue(s.to_owned())) };
         let code = match self.business_code.as_str() {
@@ -385,7 +383,7 @@ impl Failure {
         Struct { fields: fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect() }
     }
 
-    /// Reads back what [`Failure::to_metadata`] wrote.
+    /// Parses the metadata written by [`Failure::to_metadata`].
     pub fn from_metadata(metadata: &Struct) -> Option<Self> {
         match metadata.fields.get(METADATA_KEY)?.kind.as_ref()? {
             Kind::StructValue(record) => json::from_struct(record).ok().map(Self::from_record),
@@ -394,8 +392,8 @@ impl Failure {
     }
 }
 
-/// A record as any caller may see it: without the worker, which is named after its host. Those who
-/// run the mesh find it with the attempts of the task.
+/// A record without the worker, which has the name of its host. Operators find the worker with the
+/// attempts of the task.
 pub fn public(record: &v1::Failure) -> Value {
     let mut record = json::to_struct(record);
     let origin = record.fields.get_mut("origin").and_then(|origin| origin.kind.as_mut());
@@ -420,7 +418,7 @@ pub fn state_word(state: TaskState) -> &'static str {
     }
 }
 
-/// Cuts at a character boundary.
+/// Truncates at a character boundary.
 pub(crate) fn cut(text: &mut String, bytes_max: usize) {
     if text.len() > bytes_max {
         text.truncate(text.floor_char_boundary(bytes_max));

@@ -1,11 +1,11 @@
-//! Names. Ids that the mesh makes are UUIDv7, so they sort by the time they were made and rows that
-//! are written together lie together. Agents are named by people, within a rule.
+//! Ids and names. Ids made by the mesh are UUIDv7: they sort by time, and rows written together lie
+//! together. Agents have names chosen by people, within a rule.
 
 use std::{fmt, str::FromStr};
 
 use uuid::Uuid;
 
-/// The text is not an id the mesh could have made.
+/// The text is not an id of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAnId;
 
@@ -16,7 +16,7 @@ macro_rules! id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// A fresh one.
+            /// A new id.
             #[allow(clippy::new_without_default)]
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
@@ -47,7 +47,8 @@ macro_rules! id {
             type Err = NotAnId;
 
             fn from_str(text: &str) -> Result<Self, NotAnId> {
-                // Only the lower-case hyphenated form: one task must not have several names.
+                // Only the lower-case hyphenated form is accepted: one task must not have several
+                // ids.
                 let ours = text.len() == 36 && !text.bytes().any(|b| b.is_ascii_uppercase());
                 let id = Uuid::try_parse(text).ok().filter(|_| ours);
                 id.map(Self).ok_or(NotAnId)
@@ -57,27 +58,27 @@ macro_rules! id {
 }
 
 id!(
-    /// Names a task, everywhere and for ever.
+    /// The id of a task, globally unique.
     TaskId
 );
 impl TaskId {
-    /// When it was made, in milliseconds since 1970: the first bytes of a UUIDv7 say so.
+    /// The creation time in milliseconds since 1970, from the first bytes of the UUIDv7.
     pub fn made_at(&self) -> i64 {
         self.as_bytes()[..6].iter().fold(0, |ms, byte| ms << 8 | i64::from(*byte))
     }
 }
 
 id!(
-    /// Names one life of one worker process.
+    /// The id of one run of a worker process.
     WorkerId
 );
 
-/// Names kept free for paths of the gateway, of today and later.
+/// Names reserved for present and future paths of the gateway.
 const RESERVED: [&str; 8] =
     ["agents", "tasks", "message", "v1", "mesh", "console", "metrics", "healthz"];
 const AGENT_NAME_BYTES_MAX: usize = 63;
 
-/// Why a name cannot be an agent's.
+/// The reason for which a name cannot be an agent's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadAgentName {
     Illegal(String),
@@ -99,15 +100,15 @@ impl fmt::Display for BadAgentName {
 
 impl std::error::Error for BadAgentName {}
 
-/// Principals below this name are the mesh's own. No caller has such a name.
+/// The prefix of the mesh's own principals. No caller has a name with it.
 pub const OWN_PRINCIPALS: &str = "faultline.dev/";
 
-/// Whether the mesh keeps this principal for itself.
+/// Whether the principal is one of the mesh's own.
 pub fn is_own_principal(name: &str) -> bool {
     name.starts_with(OWN_PRINCIPALS)
 }
 
-/// What fits a path and a label everywhere.
+/// Checks that a name fits a URL path and a DNS label.
 pub fn check_agent_name(name: &str) -> Result<(), BadAgentName> {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let fits = name.len() <= AGENT_NAME_BYTES_MAX

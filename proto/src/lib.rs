@@ -1,5 +1,6 @@
-//! The contract: every message that crosses a boundary, every reason a call or task can fail for,
-//! and the only place where a failure becomes a `tonic::Status` or JSON. It knows no service.
+//! The contract of the mesh: every message between processes, every reason for which a call or task
+//! can fail, and the only conversions of a failure to a `tonic::Status` and to JSON. It knows no
+//! service.
 
 pub mod advice;
 pub mod answer;
@@ -18,16 +19,16 @@ pub use failure::Failure;
 pub use faultline::v1;
 pub use lf::a2a::v1 as a2a;
 
-/// What KEDA asks whoever knows how much there is to do.
+/// KEDA's external scaler protocol.
 #[allow(clippy::all, unreachable_pub)]
 pub mod keda {
     tonic::include_proto!("externalscaler");
 }
 
-/// The encoded descriptor set of everything below, custom options included.
+/// The encoded descriptor set of all packages, with their custom options.
 pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
 
-// Generated code names its neighbours by their package path, so the modules stand as packages do.
+// Generated code refers to other packages by path, so the modules are nested like the packages.
 #[allow(clippy::all, unreachable_pub)]
 mod lf {
     pub mod a2a {

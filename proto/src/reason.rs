@@ -1,6 +1,7 @@
-//! THE TABLE: every way to fail, with everything that is fixed about it. The reason is the key that
-//! survives every hop; gRPC code, HTTP status and JSON-RPC number are only its projections, and
-//! several reasons share each of them. Plain integers here, bytes in the gateway.
+//! The reason table: every way to fail, with all its fixed properties. The reason is the key that
+//! survives every hop; gRPC code, HTTP status and JSON-RPC number are projections of it, and
+//! several reasons share each of them. The table has plain integers; the gateway turns them into
+//! bytes.
 
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use tonic::Code;
 
 /// Domain of the reasons that A2A defines.
 pub const A2A: &str = "a2a-protocol.org";
-/// Domain of ours.
+/// Domain of faultline's own reasons.
 pub const OURS: &str = "faultline.dev";
-/// The delay of a reason of the class [`Retry::Delay`] that came without one.
+/// The delay for a reason of the class [`Retry::Delay`] without an explicit one.
 pub const DELAY_DEFAULT: Duration = Duration::from_secs(1);
 
 /// One row of the table.
@@ -25,9 +26,9 @@ pub struct Reason {
     pub jsonrpc: i32,
     pub retry: Retry,
     pub actor: Actor,
-    /// The message when nobody wrote a better one.
+    /// The default public message.
     pub title: &'static str,
-    /// The meaning of the reason. The next step follows from the whole failure: see `advice`.
+    /// The meaning of the reason. The next step depends on the whole failure: see `advice`.
     pub help: &'static str,
 }
 
@@ -47,25 +48,25 @@ impl Reason {
     }
 }
 
-/// May the same thing be tried again?
+/// The retry class of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// It would fail again.
+    /// A retry would fail again.
     Never,
-    /// Yes, after a pause.
+    /// A retry may succeed after a pause.
     Yes,
-    /// Only when repeating cannot do harm: the work may have been done.
+    /// A retry may succeed, but the work may have been done: only safe if repeating does no harm.
     Idempotent,
-    /// Yes, but not before the delay that came with the failure.
+    /// A retry may succeed, but not before the delay of the failure.
     Delay,
-    /// Not this call but the unit around it.
+    /// Not this call but the surrounding unit may be retried.
     Enclosing,
-    /// Once, with fresh credentials.
+    /// One retry with fresh credentials may succeed.
     Reauthenticate,
 }
 
 impl Retry {
-    /// What a caller is told when the failure itself says nothing.
+    /// The default for a failure without a flag of its own.
     pub fn may_retry(self) -> bool {
         matches!(self, Retry::Yes | Retry::Delay | Retry::Enclosing)
     }
@@ -82,16 +83,16 @@ impl Retry {
     }
 }
 
-/// Who has to do something about it.
+/// The party that has to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// The program that made the call.
     Caller,
-    /// Whoever wrote the agent that failed.
+    /// The author of the failed agent.
     Author,
-    /// Whoever runs the mesh.
+    /// The operator of the mesh.
     Operator,
-    /// Nobody: it passes by itself.
+    /// No party: the condition passes by itself.
     Nobody,
 }
 
@@ -106,18 +107,18 @@ impl Actor {
     }
 }
 
-/// The row of a reason, if this version of the mesh knows it.
+/// The row of a reason, if this version knows it.
 pub fn find(domain: &str, name: &str) -> Option<&'static Reason> {
     TABLE.iter().find(|r| r.name == name && r.domain == domain).copied()
 }
 
-/// The row a person means by a name, whatever the domain and case.
+/// The row of a reason by its name, in any domain and case, for input of people.
 pub fn named(name: &str) -> Option<&'static Reason> {
     TABLE.iter().find(|r| r.name.eq_ignore_ascii_case(name)).copied()
 }
 
-/// The generic row of a code: what an unknown reason degrades to. OK is not a failure; a peer that
-/// fails with it gets UNKNOWN.
+/// The generic row of a code, to which an unknown reason degrades. A peer that fails with OK gets
+/// UNKNOWN.
 pub fn generic(code: Code) -> &'static Reason {
     match code {
         Code::Cancelled => &CANCELLED,
@@ -165,8 +166,8 @@ const fn http_of(code: Code) -> u16 {
     }
 }
 
-/// JSON-RPC number of a reason that A2A does not number: outside every reserved range, and it
-/// decodes to exactly one code. Bad arguments and faults of ours keep JSON-RPC's own numbers.
+/// The JSON-RPC number of a reason without a number in A2A: outside every reserved range, and
+/// unique for its code. Invalid arguments and internal errors keep JSON-RPC's own numbers.
 const fn jsonrpc_of(code: Code) -> i32 {
     match code {
         Code::InvalidArgument => -32602,
@@ -200,7 +201,7 @@ macro_rules! table {
 }
 
 table! {
-    // The sixteen codes of gRPC: what everything unknown degrades to.
+    // The sixteen codes of gRPC, to which unknown reasons degrade.
     CANCELLED OURS Cancelled Never Caller: "cancelled",
         "The work was asked to stop, and it stopped.";
     UNKNOWN OURS Unknown Idempotent Author: "failed for an unknown reason",
@@ -238,7 +239,7 @@ table! {
     UNAUTHENTICATED OURS Unauthenticated Reauthenticate Caller: "not authenticated",
         "The call carried no credentials, or none that are valid here.";
 
-    // A2A's nine.
+    // The nine reasons of A2A.
     TASK_NOT_FOUND A2A NotFound Never Caller jsonrpc=-32001: "task not found",
         "No task has this id, or it belongs to another agent than the one addressed, or it has \
          expired. Task ids are made by the server, and a send returns them.";
@@ -268,7 +269,7 @@ table! {
         "The server does not speak the version that the header A2A-Version names. Without the \
          header a request counts as version 0.3.";
 
-    // JSON-RPC's own, in A2A's domain, where its clients look for them.
+    // JSON-RPC's own errors, in A2A's domain, where its clients expect them.
     JSON_PARSE A2A InvalidArgument Never Caller jsonrpc=-32700: "invalid JSON payload",
         "The body is not JSON. The message says where reading stopped.";
     INVALID_REQUEST A2A InvalidArgument Never Caller jsonrpc=-32600:
@@ -281,7 +282,7 @@ table! {
     INTERNAL_ERROR A2A Internal Never Operator jsonrpc=-32603: "internal error",
         "The server failed in a way it did not foresee. The log has it under the failure id.";
 
-    // Ours.
+    // Faultline's own reasons.
     UNAUTHENTICATED_CALLER OURS Unauthenticated Reauthenticate Caller: "caller not authenticated",
         "The mesh does not know the caller. The agent card lists the schemes of credentials. This \
          is not about credentials an agent needs elsewhere: that is a task in AUTH_REQUIRED.";

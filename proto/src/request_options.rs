@@ -1,6 +1,6 @@
-//! What a caller wishes for the task that its message starts, beside the message: how long it may
-//! take, and what becomes of it when the caller goes away. One reading for every door that takes
-//! A2A; a wish that cannot be read is refused with the field that holds it.
+//! Options of a request beside its message: the task timeout, the disconnect policy and the reason
+//! of a cancel. All bindings of A2A use the same parser; an invalid option is refused with its
+//! field.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::{
 
 /// Milliseconds of active time, as a header or as gRPC metadata.
 pub const TIMEOUT_HEADER: &str = "faultline-timeout-ms";
-/// A year. Longer is a mistake about the unit.
+/// A year. A longer timeout is a mistake about the unit.
 pub const TASK_TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// A day: a caller that stays away longer than that will not come back.
+/// A day. A client that stays away longer will not come back.
 pub const GRACE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// What is kept of the words with which somebody cancels.
+/// The longest reason of a cancel; longer ones are truncated.
 pub const CANCEL_REASON_BYTES_MAX: usize = 1024;
 
 const TIMEOUT: &str = "faultline.dev/timeoutMs";
@@ -28,7 +28,7 @@ const TIMEOUT_IS: &str = "must be a whole number of milliseconds, from 1 to a ye
 const ON_DISCONNECT_IS: &str =
     "must be detach, cancel, or grace= and a time of at most a day, such as grace=5s";
 
-/// How long the task may be active: the smallest of what the headers and both metadata say.
+/// The timeout of the task: the smallest one of the headers and both metadata.
 pub fn task_timeout<'a>(
     headers: impl Iterator<Item = &'a str>,
     request: &SendMessageRequest,
@@ -55,7 +55,7 @@ pub fn task_timeout<'a>(
     Ok(least)
 }
 
-/// How long after its caller went away the task is cancelled; `None`: it goes on.
+/// The time between the disconnect of the caller and the cancel of its task; `None`: no cancel.
 pub fn on_disconnect(request: &SendMessageRequest) -> Result<Option<Duration>, Failure> {
     let mut found: Option<(String, Option<Duration>)> = None;
     for (field, value) in wishes(request, ON_DISCONNECT) {
@@ -74,7 +74,7 @@ pub fn on_disconnect(request: &SendMessageRequest) -> Result<Option<Duration>, F
     Ok(found.and_then(|(_, policy)| policy))
 }
 
-/// Why somebody cancels, in their own words, cut where it is too long.
+/// The caller's reason of a cancel, truncated to its limit.
 pub fn cancel_reason(request: &CancelTaskRequest) -> Result<Option<String>, Failure> {
     let field = || format!("metadata[\"{CANCEL}\"].reason");
     let value = request.metadata.as_ref().and_then(|metadata| metadata.fields.get(CANCEL));
@@ -90,20 +90,20 @@ pub fn cancel_reason(request: &CancelTaskRequest) -> Result<Option<String>, Fail
     }
 }
 
-/// What somebody says of why they cancel; `None`: nothing.
+/// The reason of a cancel, trimmed and truncated; `None`: it is empty.
 pub fn in_words(text: &str) -> Option<String> {
     let text = text.trim();
     let end = text.floor_char_boundary(CANCEL_REASON_BYTES_MAX);
     Some(text[..end].to_owned()).filter(|text| !text.is_empty())
 }
 
-/// What a hop keeps back of the time it has when it gives the rest to the next, so that it still
-/// can say which one ran out.
+/// The part of the remaining time that a hop keeps for itself, so that it can still report which
+/// deadline expired.
 pub fn reserve(left: Duration) -> Duration {
     (left / 20).clamp(Duration::from_millis(20), Duration::from_millis(500))
 }
 
-/// A value of the message's metadata and one of the request's, each with its field.
+/// The option in the message's and in the request's metadata, each with its field.
 fn wishes<'a>(
     request: &'a SendMessageRequest,
     key: &str,

@@ -1,5 +1,5 @@
-//! The schema of an answer: a flat JSON Schema, as forms can show it. It is read in one way by
-//! those who ask, those who check answers and those who show forms. Pure.
+//! The schema of an answer: a flat JSON Schema that a form can show. The same parser serves agents
+//! that ask, the check of answers, and the forms. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use prost_types::{Struct, Value, value};
 
 use crate::json;
 
-/// The most that may be asked for at once.
+/// The largest number of fields.
 pub const FIELDS_MAX: usize = 64;
-/// The largest schema, as JSON takes it or nearly so.
+/// The largest schema, about as large as its JSON.
 pub const BYTES_MAX: usize = 64 * 1024;
 
-/// What an answer consists of. The fields are sorted by name.
+/// The fields of an answer, sorted by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schema {
     pub fields: Vec<Field>,
@@ -21,7 +21,7 @@ pub struct Schema {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
     pub name: String,
-    /// For people; empty: the name has to do.
+    /// For people; empty: the name is shown.
     pub title: String,
     pub description: String,
     pub required: bool,
@@ -41,7 +41,7 @@ pub enum Kind {
         range: Bounds,
     },
     YesNo,
-    /// Several of them, or none.
+    /// Any number of options.
     Choices {
         options: Vec<Choice>,
         count: Bounds,
@@ -63,14 +63,14 @@ pub struct Choice {
     pub title: String,
 }
 
-/// Both ends are allowed.
+/// Both bounds are inclusive.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bounds {
     pub min: Option<f64>,
     pub max: Option<f64>,
 }
 
-/// What is wrong, and where.
+/// A field and its problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub field: String,
@@ -82,7 +82,8 @@ fn violation(field: impl Into<String>, what: impl Into<String>) -> Violation {
 }
 
 impl Schema {
-    /// Refuses what a form could not show or an answer could not be checked against, and names it.
+    /// Parses a schema. A schema that a form could not show, or that could not check an answer, is
+    /// refused with its field.
     pub fn read(schema: &Struct) -> Result<Self, Violation> {
         if prost::Message::encoded_len(schema) > BYTES_MAX {
             return Err(violation("schema", format!("takes at most {BYTES_MAX} bytes")));
@@ -115,12 +116,12 @@ impl Schema {
         Ok(Self { fields: fields.collect::<Result<_, _>>()? })
     }
 
-    /// The answer with defaults filled in, or everything that is wrong with it.
+    /// The answer with defaults filled in, or all its violations.
     pub fn check(&self, mut answer: Struct) -> Result<Struct, Vec<Violation>> {
         let mut wrong = Vec::new();
         for name in answer.fields.keys() {
             if !self.fields.iter().any(|field| field.name == *name) {
-                // A misspelt field would be lost without a word.
+                // A misspelt field would be lost silently.
                 let known: Vec<_> = self.fields.iter().map(|f| f.name.as_str()).collect();
                 let what = format!("is not asked for; there are {}", known.join(", "));
                 wrong.push(violation(name, what));
@@ -146,7 +147,7 @@ impl Schema {
         if wrong.is_empty() { Ok(answer) } else { Err(wrong) }
     }
 
-    /// What plain words say, if there is one field that they can be for.
+    /// The value of plain text, if the schema has a single field for it.
     pub fn from_text(&self, text: &str) -> Option<Struct> {
         let [field] = self.fields.as_slice() else { return None };
         let fields: BTreeMap<_, _> = [(field.name.clone(), field.parse(text))].into();
@@ -216,12 +217,12 @@ impl Field {
         }
     }
 
-    /// What people read.
+    /// The label of a form.
     pub fn label(&self) -> &str {
         if self.title.is_empty() { &self.name } else { &self.title }
     }
 
-    /// What is wrong with the value, if anything is.
+    /// The problem of the value, if it has one.
     pub fn check(&self, value: &Value) -> Option<String> {
         use value::Kind::{BoolValue, ListValue, NumberValue, StringValue};
         match (&self.kind, value.kind.as_ref()?) {
@@ -253,8 +254,8 @@ impl Field {
         }
     }
 
-    /// What somebody typed, as the value that it most likely means. What means nothing stays as it
-    /// is, and `check` says what is wrong with it.
+    /// The most likely value of a typed text. Text without a valid reading stays as it is, and
+    /// `check` reports it.
     pub fn parse(&self, typed: &str) -> Value {
         let text = |text: &str| value::Kind::StringValue(text.to_owned());
         let trimmed = typed.trim();
@@ -289,7 +290,7 @@ pub fn yes_or_no(text: &str) -> Option<bool> {
     }
 }
 
-/// The value of the option that is meant: by its value, else by its title, in any case.
+/// The value of the chosen option: by its value, else by its title, in any case.
 fn chosen<'a>(options: &'a [Choice], typed: &'a str) -> &'a str {
     let same = |text: &str| text.to_lowercase() == typed.to_lowercase();
     let found = options.iter().find(|option| option.value == typed);
@@ -331,7 +332,7 @@ impl Format {
     }
 }
 
-/// Good enough to catch what was typed into the wrong field.
+/// A rough check, for text typed into the wrong field.
 fn is_email(text: &str) -> bool {
     let plain = !text.contains(|c: char| c.is_whitespace() || c.is_control());
     let parts = text.rsplit_once('@');
@@ -361,12 +362,12 @@ struct Keywords<'a> {
     fields: &'a BTreeMap<String, Value>,
 }
 
-/// Say nothing about what an answer may be.
+/// Annotations, which do not restrict an answer.
 const NOTES: [&str; 8] =
     ["title", "description", "default", "examples", "deprecated", "$schema", "$id", "$comment"];
 
 impl<'a> Keywords<'a> {
-    /// Whatever is not checked must not look as if it were.
+    /// Refuses unknown keywords: a constraint that is not checked must not look as if it were.
     fn only(&self, known: &[&str]) -> Result<(), Violation> {
         let known = |name: &str| known.contains(&name) || NOTES.contains(&name);
         match self.fields.keys().find(|name| !known(name)) {

@@ -1,6 +1,5 @@
-//! `Failure` ⇄ `tonic::Status`: the only place where one becomes the other, and the only place
-//! that makes a status at all. What arrives is never trusted to be well-formed: whatever is wrong
-//! with the details, the code survives.
+//! Conversions between `Failure` and `tonic::Status`, and the only place that makes a status.
+//! Received details are never trusted to be well-formed: invalid details never hide the code.
 #![allow(clippy::disallowed_methods)]
 
 use std::{collections::HashMap, time::Duration};
@@ -17,8 +16,8 @@ use crate::{
     v1::{self, Plane},
 };
 
-/// All details together, serialized. Above about 12 KB tonic loses the whole error, and peers with
-/// a C core stop at 8 KiB of metadata.
+/// The largest size of all details, serialised. Above about 12 KB tonic loses the whole error, and
+/// peers with gRPC's C core accept at most 8 KiB of metadata.
 pub const DETAILS_BYTES_MAX: usize = 4096;
 
 const TYPE_PREFIX: &str = "type.googleapis.com/";
@@ -37,7 +36,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// What the status says, in order of trust: our record, an ErrorInfo, the bare code.
+/// The failure of a status, in order of trust: the record, an ErrorInfo, the bare code.
 pub fn from_status(status: &Status) -> Failure {
     let details = decode(status.details());
     let code = normal_code(status);
@@ -61,7 +60,7 @@ pub fn from_status(status: &Status) -> Failure {
     failure
 }
 
-/// The code the peer meant. tonic calls an expired deadline CANCELLED.
+/// The code that the peer meant. tonic reports an expired deadline as CANCELLED.
 fn normal_code(status: &Status) -> Code {
     match status.code() {
         Code::Cancelled if status.message() == "Timeout expired" => Code::DeadlineExceeded,
@@ -71,7 +70,7 @@ fn normal_code(status: &Status) -> Code {
     }
 }
 
-/// tonic's own words for a message over the size limit, which it files under OUT_OF_RANGE.
+/// Recognises tonic's text for a message above the size limit, which has the code OUT_OF_RANGE.
 fn oversized(status: &Status) -> bool {
     let text = status.message();
     status.code() == Code::OutOfRange
@@ -79,9 +78,9 @@ fn oversized(status: &Status) -> bool {
             || text.contains("encoded message length too large"))
 }
 
-/// tonic's answer to a message that is not protobuf. It calls that INTERNAL on either side; to a
-/// server it is the caller's mistake. Told by prost's words and by the absence of details, which
-/// every failure of ours has.
+/// tonic's error for a message that is not protobuf. tonic reports INTERNAL on either side, but at
+/// a server the mistake is the caller's. Recognised by prost's text and by the absence of details,
+/// which every failure of the mesh has.
 pub fn undecodable(status: &Status) -> Option<Failure> {
     let is_decoding = status.code() == Code::Internal
         && status.details().is_empty()
@@ -113,7 +112,7 @@ fn with_info(failure: Failure, info: &pb::ErrorInfo) -> Failure {
     Failure::from_record(record)
 }
 
-/// The `ErrorInfo` of a failure: enough for a peer that does not know our record.
+/// The `ErrorInfo` of a failure, for peers that do not know the record.
 pub fn error_info(failure: &Failure) -> pb::ErrorInfo {
     let mut metadata = HashMap::new();
     let mut put = |key: &str, value: &str| {
@@ -135,13 +134,13 @@ pub fn error_info(failure: &Failure) -> pb::ErrorInfo {
     pb::ErrorInfo { reason: failure.reason.clone(), domain: failure.domain.clone(), metadata }
 }
 
-/// Whether all of a failure fits into the details of a status.
+/// Whether the whole failure fits into the details of a status.
 pub fn fits(failure: &Failure) -> bool {
     encode(failure, true).len() <= DETAILS_BYTES_MAX
 }
 
-/// The details that fit: the chain gives way first, from its middle; then long texts; then the
-/// violations; the record itself last. The code and `ErrorInfo` always stay.
+/// The details that fit: first the chain loses its middle, then long texts are truncated, then
+/// violations are dropped, and the record itself last. The code and `ErrorInfo` always stay.
 fn encode_within(failure: &mut Failure, bytes_max: usize) -> Vec<u8> {
     let mut keep = failure.causes.len();
     loop {
@@ -160,7 +159,7 @@ fn encode_within(failure: &mut Failure, bytes_max: usize) -> Vec<u8> {
     if bytes.len() <= bytes_max { bytes } else { Vec::new() }
 }
 
-/// One step smaller, if there is one.
+/// Makes the failure one step smaller, if possible.
 fn shrink(failure: &mut Failure) -> bool {
     let mut record = failure.clone().into_record();
     let before = record.encoded_len();
@@ -213,7 +212,7 @@ fn any(name: &str, message: &impl Message) -> Any {
     Any { type_url: format!("{TYPE_PREFIX}{name}"), value: message.encode_to_vec() }
 }
 
-/// What could be read of the details; the rest is as if it were absent.
+/// The valid parts of the details; invalid ones count as absent.
 #[derive(Default)]
 struct Details {
     record: Option<v1::Failure>,

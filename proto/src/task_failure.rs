@@ -1,7 +1,6 @@
-//! What a task says about how it went, in the order in which it is to be read: the state, then our
-//! record, then the flat keys of other frameworks around the status and in its message, then the
-//! text. A peer that knows our record sends it whole; of any other its words are quoted, not
-//! believed.
+//! The failure of a task, parsed from its task object. In order of precedence: the state, the
+//! failure record, the flat keys of other frameworks in the metadata of the task and of its status
+//! message, the text. The claims of a foreign framework are marked as foreign.
 
 use prost_types::{Struct, Value, value::Kind};
 
@@ -36,7 +35,7 @@ use crate::{
 /// assert!(failure.foreign);
 /// ```
 pub trait Convention {
-    /// `None`: it is not in these words.
+    /// `None`: the metadata has another convention.
     fn read(&self, state: TaskState, metadata: &Struct) -> Option<Failure>;
 }
 
@@ -47,13 +46,13 @@ impl<F: Fn(TaskState, &Struct) -> Option<Failure>> Convention for F {
 }
 
 impl Failure {
-    /// The failure of a task that failed, was rejected or canceled, from its status and the
-    /// metadata of the task or event around it. `None`: it did none of these.
+    /// The failure of a failed, rejected or canceled task, from its status and the metadata of its
+    /// task or event. `None`: any other state.
     pub fn of_task(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Self> {
         Self::of_task_by(&[], status, metadata)
     }
 
-    /// The same for tasks of frameworks with conventions of their own. These are asked after our
+    /// The same for tasks of frameworks with conventions of their own, which are tried after the
     /// record and before the flat keys.
     pub fn of_task_by(
         conventions: &[&dyn Convention],
@@ -88,8 +87,8 @@ impl Failure {
             field => failure.with_violation(field, ""),
         };
         let mut record = failure.into_record();
-        // The other two states say all there is; a failure of our own would have brought its
-        // record.
+        // In the other two states the task itself is the failure; a failed task of the mesh would
+        // have a record.
         record.foreign = status.state() == TaskState::Failed;
         Some(Self::from_record(record))
     }

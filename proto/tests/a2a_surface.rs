@@ -1,5 +1,5 @@
 //! Pins the wire surface of A2A: names, numbers, types and behaviour of every field, and the
-//! methods. `a2a_surface.txt` was written from the protocol's own tables, not from our contract.
+//! methods. `a2a_surface.txt` was written from the protocol's own tables, not from this contract.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,6 @@
-//! Every message of the contract against prost-reflect, an independent ProtoJSON: what one prints
-//! the other reads, with nothing lost. Messages are grown from a tape of random bytes; a tape that
-//! runs out yields zeros, so a failure shrinks to a small message.
+//! A differential test of every message against prost-reflect, an independent ProtoJSON: each
+//! parses the other's output without loss. Messages are generated from a tape of random bytes; a
+//! tape that runs out yields zeros, so a failing message shrinks.
 
 #![allow(clippy::unwrap_used)]
 
@@ -61,7 +61,7 @@ fn check(entry: &json::Entry, grown: &DynamicMessage) -> TestCaseResult {
     let desc = grown.descriptor();
     let decode = |proto: &[u8]| DynamicMessage::decode(desc.clone(), proto).unwrap();
     let proto = grown.encode_to_vec();
-    // Fields that have their default are absent after a trip over the wire, and only then equal.
+    // Fields with their default are absent after a round trip, and only then comparable.
     let message = decode(&proto);
 
     let ours = (entry.json_of_proto)(&proto).unwrap();
@@ -114,7 +114,7 @@ impl Tape<'_> {
     }
 }
 
-/// The field is grown first, before the tape may run out, and set last, against its oneof.
+/// Generates the field first, before the tape runs out, and sets it last, because of its oneof.
 fn grow_with_one_field_for_sure(tape: &mut Tape<'_>, desc: &MessageDescriptor) -> DynamicMessage {
     let field = desc.fields().nth(usize::from(tape.next()) % desc.fields().len().max(1));
     let chosen = field.map(|field| (field_value(tape, &field, 0), field));
@@ -153,7 +153,7 @@ fn grow(tape: &mut Tape<'_>, desc: &MessageDescriptor, depth: usize) -> DynamicM
         }
         _ => {
             for field in desc.fields().filter(|field| depth < MAX_DEPTH || !is_message(field)) {
-                // A later member of a oneof takes the place of an earlier one.
+                // A later member of a oneof replaces an earlier one.
                 if tape.below(3) != 0 {
                     let value = field_value(tape, &field, depth);
                     message.set_field(&field, value);

@@ -1,4 +1,4 @@
-//! What a reader is told when the JSON is wrong, and that no input at all makes it panic.
+//! The error texts of the JSON parser, and its robustness: no input makes it panic.
 
 #![allow(clippy::unwrap_used)]
 
@@ -140,7 +140,7 @@ fn malformed_json_is_a_syntax_error_with_its_position() {
     let error = fails::<Task>(r#"{"history":[{"parts":[{"text":"a"#);
     assert_eq!(error.path(), "history[0].parts[0].text");
     assert!(error.description().ends_with("at line 1 column 32"), "{error}");
-    // Inside what is skipped, too.
+    // Also inside skipped values.
     assert_eq!(fails::<Task>(r#"{"x":[1,}"#).kind(), Kind::Syntax);
     let error = from_slice::<Task>(b"{\"id\":\"\xff\"}").unwrap_err();
     assert_eq!((error.kind(), error.description()), (Kind::Syntax, "invalid UTF-8 after byte 7"));
@@ -158,10 +158,11 @@ fn depth_is_bounded() {
         assert!(from_str::<Part>(&data(nest("[", "]", depth))).is_err());
         assert!(from_str::<Part>(&data("{\"a\":".repeat(depth))).is_err());
     }
-    // Siblings do not add up.
+    // Siblings do not add to the depth.
     let wide = vec!["[[]]"; 1_000].join(",");
     assert!(from_str::<Part>(&data(format!("[{wide}]"))).is_ok());
-    // What is skipped is searched for repeated keys, so it has the bound of the parser: 128.
+    // Skipped values are searched for duplicate keys, so they have the depth limit of serde_json:
+    // 128.
     let unknown = |depth| format!(r#"{{"x":{}}}"#, nest("[", "]", depth));
     assert!(from_str::<Part>(&unknown(100)).is_ok());
     for depth in [1_000, 1_000_000] {
@@ -183,7 +184,7 @@ proptest! {
     fn mutated_json_never_panics(edits in proptest::collection::vec(edit(), 1..6)) {
         let mut json = json::to_vec(&sample_task());
         for (place, kind, byte) in edits {
-            // Cut to one byte and that one removed: there is no place left to edit.
+            // The text was cut to one byte, and that one removed: there is nothing left to edit.
             if json.is_empty() {
                 break;
             }
@@ -200,13 +201,13 @@ proptest! {
             }
         }
         if let Ok(task) = from_slice::<Task>(&json) {
-            // What is read is a message like any other.
+            // The parsed message can be printed and parsed again.
             prop_assert_eq!(from_slice::<Task>(&json::to_vec(&task)).unwrap(), task);
         }
     }
 }
 
-/// A place, what happens there, and a byte that means something to JSON more often than not.
+/// A position, an edit, and a byte that is usually significant in JSON.
 fn edit() -> impl Strategy<Value = (prop::sample::Index, u8, u8)> {
     let meaningful = prop::sample::select(b"{}[]:,\"\\0123456789.-eEtfnu \n".to_vec());
     (any::<prop::sample::Index>(), 0..5_u8, prop_oneof![meaningful, any::<u8>()])

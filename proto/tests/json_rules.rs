@@ -32,7 +32,7 @@ fn empty_page_prints_all_four_fields() {
 fn required_scalars_lists_and_maps_are_printed_and_the_rest_left_out() {
     let message = r#"{"messageId":"","role":"ROLE_UNSPECIFIED","parts":[]}"#;
     assert_eq!(to_string(&Message::default()), message);
-    // An unset message is absent though REQUIRED: there is nothing to print.
+    // An unset message is absent even if REQUIRED: there is nothing to print.
     assert_eq!(to_string(&Task::default()), r#"{"id":""}"#);
     let flow = a2a::ClientCredentialsOAuthFlow::default();
     assert_eq!(to_string(&flow), r#"{"tokenUrl":"","scopes":{}}"#);
@@ -186,7 +186,7 @@ fn timestamp_of_a_server_without_a_zone_is_utc() {
     }
 }
 
-/// Against a calendar that is counted day by day, over every kind of century.
+/// Compares with a calendar that is counted day by day, over every kind of century.
 #[test]
 fn every_day_of_five_centuries_has_its_date() {
     let mut year = 1890;
@@ -281,7 +281,7 @@ fn oneof_has_one_member() {
     assert!(from_str::<Part>(r#"{"text":"a","data":null}"#).is_err());
     let one = Some(Content::Text("a".into()));
     assert_eq!(read::<Part>(r#"{"url":null,"text":"a","raw":null}"#).content, one);
-    // A member that is set to its default is set.
+    // A oneof member set to its default counts as set.
     let empty = Part { content: Some(Content::Text(String::new())), ..Default::default() };
     assert_eq!(to_string(&empty), r#"{"text":""}"#);
     assert_eq!(read::<Part>(r#"{"text":""}"#), empty);
@@ -357,7 +357,7 @@ fn sample_is_a_typical_task() {
     assert_eq!(from_slice::<Task>(&json).unwrap(), task);
 }
 
-/// The outermost thing that ever wraps a Part, so that nothing legal dies on the wire.
+/// The deepest message that contains a Part, so that no legal value fails later on the wire.
 #[test]
 fn accepted_depth_survives_the_deepest_nesting_in_the_mesh() {
     let deep = |levels: usize| format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));

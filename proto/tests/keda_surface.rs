@@ -1,5 +1,5 @@
-//! KEDA's contract as KEDA has it: both sides of our tests are compiled from our file, so only its
-//! names and numbers, compared with KEDA's, show that KEDA would be understood.
+//! Pins KEDA's contract: the tests compile both sides from this repository's file, so only a
+//! comparison of its names and numbers with KEDA's shows that KEDA would understand it.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What messages say in answer to questions, and what they do not.
+//! Messages that are answers, and messages that are not.
 
 use serde_json::json;
 
@@ -115,7 +115,7 @@ fn refusal_is_recognised_in_fields_text_and_action() {
     assert!(is_no(&approval, &fields(false), accept) && !is_no(&approval, &fields(true), accept));
     assert!(is_no(&approval, &words("no"), accept) && !is_no(&approval, &words("yes"), accept));
     assert!(is_no(&approval, &words(" No\n"), accept) && is_no(&approval, &words("n"), accept));
-    // An answer in words to a question that asks for no approval refuses nothing.
+    // A text answer to a question without an approval is no refusal.
     assert!(!is_no(&free, &words("no"), accept) && !is_no(&free, &words("false"), accept));
     let order = question(json!({"type": "object", "properties": {
         "city": {"type": "string"}, "express": {"type": "boolean"}}}));

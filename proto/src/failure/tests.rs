@@ -1,4 +1,4 @@
-//! Failures as they are wrapped, told, bounded and carried by a task.
+//! Wrapping, texts, bounds and task metadata of failures.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Where reading failed and why. The path is collected on the way out of a failure, one step a
-//! level, so that a good input pays nothing for it.
+//! Errors of the parser, with the path of the field. The path is collected while an error
+//! propagates, one step for each level, so valid input pays nothing for it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -8,22 +8,22 @@ use std::{
 
 use serde::de;
 
-/// How deep a Value may nest. A level costs up to three of the hundred that prost is willing to
-/// decode, and what was read here must be readable again after a trip through the mesh.
+/// The deepest nesting of a Value. A level takes up to three of the hundred that prost decodes, and
+/// parsed values must be decodable again after their way through the mesh.
 pub const VALUE_DEPTH_MAX: usize = 24;
 
-/// The longest piece of somebody's input that is quoted back at them.
+/// The longest quote of input in an error.
 const MAX_QUOTE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Not JSON at all.
+    /// Not JSON.
     Syntax,
     /// JSON, but not of this message.
     Shape,
 }
 
-/// Why some JSON is not the message it should be.
+/// An error of the parser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: Kind,
@@ -49,7 +49,7 @@ impl Error {
         &self.path
     }
 
-    /// What was wrong there, without the path.
+    /// The problem, without the path.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -67,13 +67,13 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What one read remembers besides its result: the way back from a failure.
+/// The state of one parse beside its result: the path of an error, the depth, and the options.
 #[derive(Debug)]
 pub struct Trail {
     steps: RefCell<Vec<Step>>,
     refusal: RefCell<Option<String>>,
     nesting: Cell<usize>,
-    /// Names of enums that are not known are zero.
+    /// Unknown enum names become zero.
     pub(super) is_lenient: bool,
     /// A timestamp without a zone is UTC.
     pub(super) takes_zoneless: bool,
@@ -111,7 +111,7 @@ impl Trail {
         trail
     }
 
-    /// The failure of a value that is JSON but not what stands in the contract.
+    /// The error for a value that is JSON but not of the expected type.
     #[cold]
     pub(super) fn refuse<E: de::Error>(&self, description: impl Into<String>) -> E {
         self.refusal.replace(Some(description.into()));
@@ -143,7 +143,7 @@ impl Trail {
         self.steps.borrow_mut().push(Step::Key(key.to_owned()));
     }
 
-    /// One level deeper into a Value; `leave` is the way back.
+    /// Descends one level into a Value; `leave` ascends.
     pub(super) fn enter<E: de::Error>(&self) -> Result<(), E> {
         match self.nesting.get().checked_sub(1) {
             Some(left) => self.nesting.set(left),
@@ -193,7 +193,7 @@ fn is_word(key: &str) -> bool {
     (1..=MAX_QUOTE).contains(&key.len()) && key.chars().all(is_plain)
 }
 
-/// Somebody's text in quotes, cut when it is long.
+/// A text of the input in quotes, truncated.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(MAX_QUOTE) {
         Some((end, _)) => format!("{:?}", format!("{}…", &text[..end])),

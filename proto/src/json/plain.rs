@@ -1,5 +1,5 @@
-//! JSON as serde_json holds it, for readers that translate it first. Unlike serde_json's own reader
-//! this one refuses an object that has a key twice.
+//! JSON as serde_json's values, for code that translates it first. Unlike serde_json's own parser
+//! this one refuses an object with a duplicate key.
 
 use std::fmt;
 

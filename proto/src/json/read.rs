@@ -1,5 +1,5 @@
-//! Reading: what generated code calls for each shape of field. One visitor serves all scalars, so
-//! that every refusal is worded in one place.
+//! The parser: the functions that generated code calls for each shape of field. One visitor serves
+//! all scalars, so each error text exists once.
 
 use std::{borrow::Cow, collections::HashSet, fmt, marker::PhantomData};
 
@@ -11,7 +11,7 @@ use super::{
     scalar::{integer, out_of_range},
 };
 
-/// The visits that a visitor for something composed refuses, each in its own words.
+/// The visits that a visitor of a composite type refuses, each with its own text.
 macro_rules! refuse {
     ($expected:literal: $($visit:ident)*) => {
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,7 +47,7 @@ macro_rules! refuse {
 }
 pub(super) use refuse;
 
-/// Reads a value as a seed; the trail is the only state.
+/// A value as a serde seed, with the trail as its state.
 pub(super) struct Seed<'a, T> {
     trail: &'a Trail,
     of: PhantomData<T>,
@@ -67,7 +67,7 @@ impl<'de, T: ProtoJson> DeserializeSeed<'de> for Seed<'_, T> {
     }
 }
 
-/// Two readers of one object could each believe another of the two values.
+/// Two parsers of an object with a duplicate key could use different values.
 const TWICE: &str = "given twice: a key stands once in an object";
 
 pub(crate) fn message<'de, M: ProtoMessage, D: Deserializer<'de>>(
@@ -89,7 +89,7 @@ impl<'de, M: ProtoMessage> Visitor<'de> for MessageVisitor<'_, M> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<M, A::Error> {
         let mut message = M::default();
-        // One bit a field: `build/json.rs` generates no message with more fields than bits.
+        // One bit for each field: `build/json.rs` generates no message with more fields than bits.
         let mut seen = 0_u64;
         let mut unknown = HashSet::new();
         while let Some(name) = fields.next_key_seed(FieldName::<M>(PhantomData))? {
@@ -112,7 +112,7 @@ impl<'de, M: ProtoMessage> Visitor<'de> for MessageVisitor<'_, M> {
     }
 }
 
-/// Finds a field by its name, and keeps only names that the message does not have.
+/// Looks up a field by its name, and keeps only unknown names.
 struct FieldName<M>(PhantomData<M>);
 
 enum Key {
@@ -154,7 +154,7 @@ impl<'de, M: ProtoMessage> DeserializeSeed<'de> for Field<'_, M> {
     }
 }
 
-/// Reads over a value that nobody needs. A key that is repeated in it is refused all the same.
+/// Skips an unused value. A duplicate key in it is refused all the same.
 pub(crate) fn skip<'de, D: Deserializer<'de>>(input: D, trail: &Trail) -> Result<(), D::Error> {
     Skip(trail).deserialize(input)
 }
@@ -214,7 +214,7 @@ impl<'de> Visitor<'de> for Skip<'_> {
     }
 }
 
-/// Reads over the value of a key, which must not have been seen before.
+/// Skips the value of a key, which must be new.
 fn skip_entry<'de, A: MapAccess<'de>>(
     entries: &mut A,
     seen: &mut HashSet<String>,
@@ -229,7 +229,7 @@ fn skip_entry<'de, A: MapAccess<'de>>(
     Ok(())
 }
 
-/// A field that may be unset: `null` is the same as absent.
+/// A field that may be unset: `null` means absent.
 pub(crate) fn nullable<'de, T: ProtoJson, D: Deserializer<'de>>(
     input: D,
     trail: &Trail,
@@ -269,7 +269,7 @@ pub(crate) fn or_default<'de, T: ProtoJson + Default, D: Deserializer<'de>>(
     nullable(input, trail).map(Option::unwrap_or_default)
 }
 
-/// A member of a oneof: how it is made, how it is recognized, and who else is in the group.
+/// A member of a oneof: its constructor, its test, and the other members of the group.
 pub(crate) struct Member<T, O> {
     pub(crate) make: fn(T) -> O,
     pub(crate) is: fn(&O) -> bool,
@@ -285,7 +285,7 @@ pub(crate) fn member<'de, T: ProtoJson, O, D: Deserializer<'de>>(
     let value: Option<T> = nullable(input, trail)?;
     let is_other = slot.as_ref().is_some_and(|current| !(member.is)(current));
     match value {
-        // An absent member says nothing about the others.
+        // An absent member does not affect the others.
         None if is_other => Ok(()),
         Some(_) if is_other => {
             Err(trail.refuse(format!("only one of {} may be given", member.all)))

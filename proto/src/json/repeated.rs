@@ -1,5 +1,5 @@
-//! Lists and maps. They are values like any other, so that a field of them may be null and be left
-//! out when empty by the same code as a scalar.
+//! Lists and maps. They are values like scalars, so one code handles null and omits empty fields
+//! for both.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},

@@ -1,5 +1,5 @@
-//! The scalars of protobuf in JSON: 64-bit integers as text, because a JavaScript number would
-//! round them; bytes as base64; floats that JSON has no number for by their names.
+//! The scalars of protobuf in JSON: 64-bit integers as text, because JavaScript numbers would round
+//! them; bytes as base64; infinite floats and NaN by their names.
 
 use std::borrow::Cow;
 
@@ -64,7 +64,7 @@ fn in_quotes(out: &mut Vec<u8>, number: impl serde::Serialize) {
     out.push(b'"');
 }
 
-/// The whole number that was given as a number or as text; `1.0` and `1e3` are whole.
+/// An integer given as a number or as text; `1.0` and `1e3` are integers.
 pub(super) fn integer<E: de::Error>(
     value: &Scalar<'_>,
     trail: &Trail,
@@ -80,7 +80,7 @@ pub(super) fn integer<E: de::Error>(
         },
         other => return Err(trail.expected(expected, other.name())),
     };
-    // Out of reach of every type here, so that the cast below is exact.
+    // Beyond every integer type, so the cast below is exact.
     if float.abs() >= 1e30 {
         return Err(trail.refuse("number out of range"));
     }
@@ -99,7 +99,7 @@ pub(super) fn out_of_range<E: de::Error>(
     trail.refuse(format!("expected an integer from {min} to {max}"))
 }
 
-/// A finite number spelled as JSON would; Rust's own parser also knows `inf` and the like.
+/// A finite number in JSON's spelling; Rust's own parser also accepts `inf` and the like.
 fn decimal(text: &str) -> Option<f64> {
     let is_plain = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
     text.bytes()
@@ -134,7 +134,7 @@ impl ProtoJson for f64 {
     }
 }
 
-/// The integer that a float stands for, where every integer still has its own float.
+/// The integer equal to a float, in the range where every integer has a float.
 pub(super) fn whole(value: f64) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let is_whole = value.fract() == 0.0 && value.abs() <= EXACT;
@@ -142,7 +142,7 @@ pub(super) fn whole(value: f64) -> Option<i64> {
     (is_whole && (value != 0.0 || value.is_sign_positive())).then_some(value as i64)
 }
 
-/// Whole numbers without a point: what a client wrote as `1` comes back as `1`.
+/// Integral values are printed without a point: a client that sent `1` gets `1` back.
 pub(super) fn finite(out: &mut Vec<u8>, value: f64) {
     match whole(value) {
         Some(value) => plain(out, value),
@@ -157,7 +157,7 @@ impl ProtoJson for Vec<u8> {
 
     fn read<'de, D: Deserializer<'de>>(input: D, trail: &Trail) -> Result<Self, D::Error> {
         let text = text(input, trail, "base64 text")?;
-        // A text is of one alphabet or the other; where they agree it does not matter which.
+        // A text uses one alphabet or the other; where they agree either works.
         let is_url_safe = text.bytes().any(|byte| matches!(byte, b'-' | b'_'));
         let engine = if is_url_safe { &URL_SAFE } else { &STANDARD };
         engine.decode(text.as_ref()).map_err(|error| trail.refuse(format!("not base64: {error}")))

@@ -1,5 +1,5 @@
-//! Timestamp and Duration as text. Both have a legal range; a value outside of it, which only a
-//! peer that speaks protobuf can send, is printed as the nearest legal one.
+//! Timestamp and Duration as text. Both have a legal range; an illegal value, which only a protobuf
+//! peer can send, is printed as the nearest legal one.
 
 use prost_types::{Duration, Timestamp};
 use serde::Deserializer;
@@ -36,7 +36,7 @@ impl ProtoJson for Timestamp {
         digits(out, second / 60 % 60, 2);
         out.push(b':');
         digits(out, second % 60, 2);
-        // ProtoJSON would have no fraction of nothing too; A2A wants to see the milliseconds.
+        // ProtoJSON would print no fraction for zero; A2A requires milliseconds.
         match nanos {
             0 => out.extend_from_slice(b".000"),
             nanos => fraction(out, nanos),
@@ -77,7 +77,7 @@ impl ProtoJson for Duration {
     }
 }
 
-/// Seconds and nanoseconds with the latter between zero and one second.
+/// Normalises the nanoseconds to the range from zero to one second.
 fn normal(seconds: i64, nanos: i32) -> (i64, i32) {
     (seconds.saturating_add(nanos.div_euclid(NANOS).into()), nanos.rem_euclid(NANOS))
 }
@@ -104,8 +104,8 @@ fn digits(out: &mut Vec<u8>, value: i64, width: usize) {
     }
 }
 
-/// Year, month and day of a day counted from 1970, by counting from a March first: that puts the
-/// leap day last.
+/// Year, month and day of a day since 1970. Years start in March here, so the leap day is the last
+/// one.
 fn civil(day: i64) -> (i64, i64, i64) {
     let day = day + 719_468;
     let era = day.div_euclid(146_097);
@@ -149,7 +149,7 @@ pub(crate) fn timestamp(text: &[u8]) -> Option<Timestamp> {
         _ => return None,
     };
     let date = day_of(year, month, day);
-    // The calendar itself knows which days there are.
+    // The round trip refuses days that do not exist.
     let is_legal = civil(date) == (year, month, day) && hour < 24 && minute < 60 && second < 60;
     let seconds = date * DAY + hour * 3600 + minute * 60 + second - offset;
     let is_legal = is_legal && text.0.is_empty() && (FIRST..=LAST).contains(&seconds);
@@ -163,14 +163,14 @@ fn duration(text: &[u8]) -> Option<Duration> {
     };
     let width = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let mut text = Text(text);
-    // Twelve digits hold the longest duration, and eighteen any that could be counted.
+    // Twelve digits hold the longest duration, and eighteen any that can be counted.
     let seconds = if (1..=18).contains(&width) { text.number(width)? } else { return None };
     let nanos = text.fraction()?;
     let is_legal = text.0 == b"s" && (seconds < LONGEST || (seconds == LONGEST && nanos == 0));
     is_legal.then_some(Duration { seconds: seconds * sign, nanos: nanos * sign as i32 })
 }
 
-/// What is left of a text that is read from its start.
+/// The unread rest of a text.
 struct Text<'a>(&'a [u8]);
 
 impl Text<'_> {
@@ -193,7 +193,7 @@ impl Text<'_> {
         separators.contains(&separator).then(|| self.number(width))?
     }
 
-    /// The nanoseconds after a point, or zero where there is none.
+    /// The nanoseconds after a point, or zero without one.
     fn fraction(&mut self) -> Option<i32> {
         let Some(digits) = self.0.strip_prefix(b".") else { return Some(0) };
         let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();

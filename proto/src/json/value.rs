@@ -1,5 +1,5 @@
-//! Struct, Value and ListValue, which are JSON itself, and Empty. Also the same values as
-//! serde_json knows them.
+//! Struct, Value and ListValue, which are plain JSON, and Empty. Also conversions to and from
+//! serde_json's values.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -24,7 +24,7 @@ impl ProtoJson for Value {
             Some(Kind::BoolValue(value)) => value.write(out),
             Some(Kind::StructValue(value)) => value.write(out),
             Some(Kind::ListValue(value)) => value.write(out),
-            // A number that JSON does not have is null to every JSON printer.
+            // JSON printers print null for a number without a JSON form.
             Some(Kind::NullValue(_) | Kind::NumberValue(_)) | None => {
                 out.extend_from_slice(b"null");
             }
@@ -136,9 +136,9 @@ impl ProtoMessage for () {
     fn write_fields(&self, _: &mut Vec<u8>) {}
 }
 
-/// How many objects and lists stand inside one another, the outermost included. JSON that nests
-/// deeper than `VALUE_DEPTH_MAX` is not read; protobuf has to be asked, as its own bound counts
-/// from wherever a value happens to stand.
+/// The nesting depth of objects and lists, the outermost included. JSON deeper than
+/// `VALUE_DEPTH_MAX` is refused by the parser; protobuf input needs this check, because prost
+/// counts from the enclosing message.
 pub fn value_depth(value: &Value) -> usize {
     match &value.kind {
         Some(Kind::ListValue(list)) => 1 + deepest(list.values.iter()),
@@ -181,7 +181,7 @@ pub fn value_to_json(value: &Value) -> serde_json::Value {
         Some(Kind::BoolValue(value)) => Json::Bool(*value),
         Some(Kind::NumberValue(number)) => match whole(*number) {
             Some(number) => number.into(),
-            // Null where JSON has no such number, as in print.
+            // Null for a number without a JSON form, as the printer does.
             None => (*number).into(),
         },
         Some(Kind::StringValue(text)) => Json::String(text.clone()),

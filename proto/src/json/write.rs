@@ -1,11 +1,11 @@
-//! Printing: what generated code calls for each shape of field. Every member and element is
-//! followed by a comma, and the closing bracket takes the place of the last one.
+//! The printer: the functions that generated code calls for each shape of field. Every member and
+//! element is followed by a comma, and the closing bracket replaces the last one.
 
 use serde::Serialize;
 
 use super::{ProtoEnum, ProtoJson};
 
-/// A field that is printed whatever its value; `key` has its quotes and colon.
+/// A field that is always printed; `key` includes its quotes and colon.
 pub(crate) fn field<T: ProtoJson>(out: &mut Vec<u8>, key: &'static str, value: &T) {
     out.extend_from_slice(key.as_bytes());
     value.write(out);
@@ -48,7 +48,7 @@ pub(crate) fn enumerations<E: ProtoEnum>(out: &mut Vec<u8>, key: &'static str, n
     out.push(b',');
 }
 
-/// A number that has no name yet is kept as a number, as the contract may be older than the peer.
+/// An unknown number is printed as a number: the peer may be newer.
 pub(super) fn named<E: ProtoEnum>(out: &mut Vec<u8>, number: i32) {
     match E::name(number) {
         Some(name) => {
@@ -67,12 +67,12 @@ pub(super) fn close(out: &mut Vec<u8>, bracket: u8) {
     }
 }
 
-/// A number the way JSON spells it.
+/// A number in JSON's spelling.
 pub(super) fn plain(out: &mut Vec<u8>, number: impl Serialize) {
     serde_json::to_writer(out, &number).expect("a Vec takes every finite number");
 }
 
-/// How many bytes are looked at together; a compiler turns this into one vector comparison.
+/// Bytes examined together; the compiler turns this into one vector comparison.
 const STRIDE: usize = 16;
 
 pub(super) fn text(out: &mut Vec<u8>, text: &str) {

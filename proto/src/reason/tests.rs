@@ -1,4 +1,4 @@
-//! The numbers, written out by hand: a change of the table must be a change here.
+//! The numbers of the table, written out: a change of the table must be repeated here.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Schemas and answers, keyword by keyword, and whatever else anybody could send.
+//! Schemas and answers: each keyword, and random input.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -21,7 +21,7 @@ fn schema(properties: serde_json::Value, required: &[&str]) -> Schema {
     Schema::read(&object(schema)).expect("a flat schema")
 }
 
-/// What is wrong with the only field `x` of this type when it is given so.
+/// The problem of a value of the only field `x`.
 fn wrong(property: serde_json::Value, given: serde_json::Value) -> Option<String> {
     let schema = schema(json!({"x": property}), &[]);
     let answer = object(json!({"x": given}));
@@ -203,8 +203,8 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
-    /// Whatever is given as a schema and as an answer, both are read or refused; and what was
-    /// found right once, with its defaults, is right.
+    /// Random schemas and answers are accepted or refused without a panic, and an accepted answer
+    /// with its defaults is accepted again.
     #[test]
     fn random_schemas_never_panic_and_checked_answers_stay_valid(
         properties in any_json(), answer in any_json(), text in ".*",

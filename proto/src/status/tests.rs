@@ -1,4 +1,4 @@
-//! What survives the wire, and what a hostile peer can do to it.
+//! Round trips of failures through a status, and hostile details.
 
 use proptest::prelude::{any as anything, prop, prop_assert, prop_assert_eq, proptest};
 

@@ -1,30 +1,31 @@
-//! The objects of A2A 0.3 as JSON: a pure translation from and to those of 1.0, for the gateway,
-//! whose clients may speak 0.3, and for the client, whose servers may. It knows no operation.
+//! The objects of A2A 0.3 as JSON: a pure translation from and to those of 1.0, for clients of the
+//! gateway and for servers of the client that use 0.3. It knows no operations.
 
 pub mod new;
 pub mod old;
 #[cfg(test)]
 mod tests;
 
-/// 0.3 has two. A card is the same in both.
+/// The two JSON dialects of 0.3. An agent card is the same in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// JSON of its own, with `kind` and kebab-case states.
+    /// JSON-RPC: its own JSON, with `kind` and states in kebab case.
     Rpc,
-    /// Below `/v1`: the ProtoJSON of an earlier contract, with `content` for parts. Its peers
-    /// refuse fields which that contract did not have.
+    /// REST below `/v1`: the ProtoJSON of an earlier contract, with `content` for parts. Its peers
+    /// refuse fields that the contract did not have.
     Rest,
 }
 
 /// A field of 0.3 that has no counterpart in 1.0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// The field by its old name; empty at the root.
+    /// The field by its 0.3 name; empty at the root.
     pub path: String,
     pub description: String,
 }
 
-/// Marks data that is no object, which only 1.0 can have. Both generations of the SDKs know it.
+/// Marks wrapped data that is not an object, which only 1.0 allows. The SDKs of both versions know
+/// the mark.
 pub const WRAPPED: &str = "data_part_compat";
 
 /// The states of a task in JSON, on REST and in 1.0.

@@ -1,12 +1,11 @@
-//! Objects of 0.3, made 1.0. A field that only has another name is moved; a field that must have a
-//! shape to be moved is checked, and refused by its old name. Everything else is passed on and
-//! judged as 1.0 is.
+//! Objects of 0.3, converted to 1.0. A renamed field is moved; a field that must have a certain
+//! shape for that is checked, and refused by its 0.3 name. All other checks are those of 1.0.
 
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, Misfit, STATES, WRAPPED};
 
-/// Several schemes could be offered; the first is used, as servers of 0.3 did.
+/// 0.3 allows several schemes; the first is used, as servers of 0.3 did.
 pub fn push(mut old: Object) -> Result<Map<String, Value>, Misfit> {
     let mut new = Map::new();
     old.move_to(&mut new, &["id", "url", "token"]);
@@ -20,7 +19,7 @@ pub fn push(mut old: Object) -> Result<Map<String, Value>, Misfit> {
     Ok(new)
 }
 
-/// A message: of a client, or of an agent.
+/// A message of a client or of an agent.
 pub fn message(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     let mut new = Map::new();
     let same = ["messageId", "contextId", "taskId", "metadata", "extensions", "referenceTaskIds"];
@@ -35,7 +34,7 @@ pub fn message(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     Ok(new.into())
 }
 
-/// The list of that name, each member made a part of 1.0.
+/// The list with that name, each member converted to a part of 1.0.
 fn parts(old: &mut Object, name: &str, dialect: Dialect) -> Result<Value, Misfit> {
     each(old, name, |old| part(old, dialect))
 }
@@ -120,7 +119,7 @@ fn is_base64(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"+/-_=".contains(&byte)
 }
 
-/// Data that was wrapped to get through 0.3, as it was before.
+/// Reverts the wrapping of data.
 fn unwrapped(mut data: Map<String, Value>, part: &mut Map<String, Value>) -> Value {
     let Some(Value::Object(metadata)) = part.get_mut("metadata") else { return data.into() };
     if metadata.get(WRAPPED) != Some(&Value::Bool(true)) || !data.contains_key("value") {
@@ -133,8 +132,8 @@ fn unwrapped(mut data: Map<String, Value>, part: &mut Map<String, Value>) -> Val
     data.remove("value").unwrap_or_default()
 }
 
-/// One event of a stream, or the answer to a message, as the `StreamResponse` of 1.0. It is bare in
-/// JSON, where `kind` says what it is, and wrapped on REST.
+/// One event of a stream, or the response to a message, as the `StreamResponse` of 1.0. In JSON-RPC
+/// the object is bare and has a `kind`; on REST it is wrapped.
 pub fn event(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     if dialect == Dialect::Rest {
         for (name, field) in WRAPPERS {
@@ -152,7 +151,7 @@ pub fn event(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
         Some("status-update") => "statusUpdate",
         Some("artifact-update") => "artifactUpdate",
         Some(_) => return Err(old.refuse("kind", "is none of A2A 0.3")),
-        // Some servers leave it out.
+        // Some servers omit it.
         None if has("artifact") => "artifactUpdate",
         None if has("status") && has("taskId") => "statusUpdate",
         None if has("status") => "task",
@@ -162,7 +161,7 @@ pub fn event(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     Ok(json!({ field: named(field, old, dialect)? }))
 }
 
-/// The names of an event on REST, some of which the contract and its JSON spell differently.
+/// The names of the wrappers on REST, some of which the contract and its JSON spell differently.
 const WRAPPERS: [(&str, &str); 5] = [
     ("task", "task"),
     ("message", "message"),
@@ -236,8 +235,8 @@ fn artifact(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     Ok(new.into())
 }
 
-/// The card of an agent that speaks 0.3 only; none if it is no such card. Its security schemes and
-/// its signature, which have other shapes, are left out.
+/// The card of an agent that supports 0.3 only; none for any other card. The security schemes and
+/// the signature have other shapes and are dropped.
 pub fn card(old: Value) -> Result<Option<Value>, Misfit> {
     let mut old = Object::read(old, "")?;
     let listed = ["supportedInterfaces", "supported_interfaces"].map(|name| old.fields.get(name));
@@ -269,8 +268,8 @@ fn interface(url: &str, binding: &str, version: &str) -> Value {
     json!({"url": url, "protocolBinding": binding, "protocolVersion": version})
 }
 
-/// An object of 0.3 and where it stands, so that a misfit can name the field. A null is
-/// nothing, and snake_case is camelCase, as everywhere in ProtoJSON and in the old SDKs.
+/// An object of 0.3 and its path, for the errors. Null counts as absent, and snake_case as
+/// camelCase, as everywhere in ProtoJSON and in the old SDKs.
 pub struct Object {
     pub fields: Map<String, Value>,
     path: String,
@@ -285,7 +284,7 @@ impl Object {
         }
     }
 
-    /// Fields of the outermost object go by their names alone.
+    /// Fields of the outermost object have no path prefix.
     pub fn at_root(mut self) -> Self {
         self.path.clear();
         self

@@ -1,5 +1,5 @@
-//! Objects of 1.0, made 0.3. They are well formed, so nothing is checked here; fields are picked by
-//! name, because peers of 0.3 refuse those they do not know.
+//! Objects of 1.0, converted to 0.3. They are well formed, so nothing is checked; fields are
+//! selected by name, because peers of 0.3 refuse unknown ones.
 
 use serde_json::{Map, Value, json};
 
@@ -41,7 +41,7 @@ fn state(new: &str, dialect: Dialect) -> &'static str {
     }
 }
 
-/// `ends_at_question`: the stream of a message ends with the question that it led to, and a
+/// `ends_at_question`: the stream of a message ends with the question that it led to, that of a
 /// subscription does not.
 pub fn status_update(new: Value, ends_at_question: bool, dialect: Dialect) -> Value {
     let mut new = fields(new);
@@ -105,8 +105,8 @@ pub fn message(new: Value, dialect: Dialect) -> Value {
     old.into()
 }
 
-/// A `SendMessageRequest`. It always says whether to wait: without a word, a server waits on
-/// JSON-RPC and does not on REST.
+/// A `SendMessageRequest`. It always states whether to wait: by default a server waits on JSON-RPC
+/// and does not on REST.
 pub fn send(new: Value, dialect: Dialect) -> Value {
     let mut new = fields(new);
     let mut old = Map::new();
@@ -130,7 +130,7 @@ pub fn send(new: Value, dialect: Dialect) -> Value {
     old.into()
 }
 
-/// There even when empty: ProtoJSON may leave the field out, an old client may not.
+/// The list is present even when empty: ProtoJSON may omit it, an old client requires it.
 fn parts(of: &mut Map<String, Value>, dialect: Dialect) -> Value {
     each(of, "parts", dialect, part).unwrap_or_else(|| json!([]))
 }
@@ -170,7 +170,7 @@ fn file(
     file.into()
 }
 
-/// Data was an object. What is none is put into one, and marked.
+/// In 0.3 data is an object. Any other value is wrapped into one, with a mark.
 fn wrapped(data: Value, part: &mut Map<String, Value>) -> Value {
     if data.is_object() {
         return data;
@@ -205,7 +205,7 @@ pub fn push(new: Value, dialect: Dialect) -> Value {
     }
 }
 
-/// An object of that kind, which only JSON says.
+/// An object of that kind, which only JSON-RPC states.
 fn start(dialect: Dialect, kind: &str) -> Map<String, Value> {
     match dialect {
         Dialect::Rpc => Map::from_iter([("kind".to_owned(), json!(kind))]),
@@ -220,7 +220,7 @@ pub fn fields(value: Value) -> Map<String, Value> {
     }
 }
 
-/// The list of that name, every member made old.
+/// The list with that name, each member converted.
 pub fn each(
     from: &mut Map<String, Value>,
     name: &str,
@@ -231,7 +231,7 @@ pub fn each(
     Some(list.into_iter().map(|new| old(new, dialect)).collect())
 }
 
-/// A field that must be there, also where ProtoJSON left it out because it is empty.
+/// A required field, also if ProtoJSON omitted it because it is empty.
 fn text(from: &mut Map<String, Value>, name: &str) -> Value {
     from.remove(name).unwrap_or_else(|| json!(""))
 }

@@ -1,4 +1,4 @@
-//! Both directions on the same objects: an object of 1.0 survives the way to 0.3 and back.
+//! Both directions on the same objects: an object of 1.0 round-trips through 0.3.
 
 use serde_json::{Value, json};
 
