@@ -139,10 +139,10 @@ fn a_mesh_with_certificates_and_tokens_serves_those_who_have_them_and_tells_the_
     }
     let plain = hub.replace("https", "http");
     let mut stranger = Running::start(faultline(dir, token, &["worker", "--coordinator", &plain]));
-    stranger.says("not attached, trying again");
+    stranger.says("not attached to a coordinator, retrying");
     let mut stranger = faultline(dir, token, &["worker", "--coordinator", &hub]);
     stranger.env("FAULTLINE_MESH__CA", "cert.pem");
-    let said = Running::start(stranger).says("not attached, trying again");
+    let said = Running::start(stranger).says("not attached to a coordinator, retrying");
     assert!(said.contains("the certificate of 127.0.0.1 cannot be trusted"), "{said}");
 }
 

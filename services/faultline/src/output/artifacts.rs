@@ -1,6 +1,5 @@
-//! The artifacts of a task, on stdout. A later attempt may tell an artifact again from its
-//! beginning; what was printed already is not printed twice, and text that no longer counts is
-//! marked.
+//! The artifacts of a task on stdout. A later attempt may send an artifact again from its
+//! beginning: text that was printed is not repeated, and text that was replaced is marked.
 
 use std::{
     collections::BTreeMap,
@@ -12,15 +11,16 @@ use faultline_proto::{
     json,
 };
 
-/// Stands behind text that was printed and is told anew: the attempt that wrote it was lost, or its
-/// agent rewrote the artifact. Only a terminal sees it; a pipe gets artifacts when they are final.
+/// Printed after text that is replaced: the attempt that wrote it was lost, or the agent rewrote
+/// the artifact. Only on a terminal; a pipe receives final artifacts.
 const REPLACED: &str = "(the output above was replaced; it starts again)\n";
 
-/// Prints artifacts to `out`, each from its own line.
+/// Prints artifacts to `out`, each on a new line.
 pub(crate) struct ArtifactPrinter<W> {
     out: W,
+    /// The printed text by artifact id.
     printed: BTreeMap<String, String>,
-    /// Whose text stands in the unfinished line, if there is one.
+    /// The artifact that wrote the current line, if the line has no line break yet.
     open: Option<String>,
 }
 
@@ -29,12 +29,12 @@ impl<W: Write> ArtifactPrinter<W> {
         Self { out, printed: BTreeMap::new(), open: None }
     }
 
-    /// Nothing was printed at all.
+    /// Whether no artifact was printed.
     pub(crate) fn is_empty(&self) -> bool {
         self.printed.is_empty()
     }
 
-    /// The cursor stands behind text: whoever writes to the same terminal would hit it.
+    /// Whether the cursor is behind text, so that other output would be appended to that line.
     pub(crate) fn is_mid_line(&self) -> bool {
         self.open.is_some()
     }
@@ -47,10 +47,10 @@ impl<W: Write> ArtifactPrinter<W> {
             printed.push_str(&text);
             text.as_str()
         } else {
-            let told = std::mem::replace(printed, text.clone());
-            match text.strip_prefix(told.as_str()) {
+            let old = std::mem::replace(printed, text.clone());
+            match text.strip_prefix(old.as_str()) {
                 Some(news) => news,
-                // It is shorter than before, or different: tell it whole on a line of its own.
+                // The artifact was rewritten: its whole text follows on a new line.
                 None => {
                     self.finish()?;
                     self.out.write_all(REPLACED.as_bytes())?;
@@ -64,14 +64,14 @@ impl<W: Write> ArtifactPrinter<W> {
         self.write(id, news)
     }
 
-    /// A text that belongs to no artifact.
+    /// Prints a text outside of any artifact.
     pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
         self.finish()?;
         self.write("", text)?;
         self.finish()
     }
 
-    /// Ends the unfinished line, if there is one.
+    /// Ends the current line, if it has no line break yet.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         match self.open.take() {
             Some(_) => self.out.write_all(b"\n").and_then(|()| self.out.flush()),
@@ -90,7 +90,7 @@ impl<W: Write> ArtifactPrinter<W> {
     }
 }
 
-/// A part as text: data as JSON on a line, bytes as a note of what they are.
+/// A part as text: data as one line of JSON, bytes as a note with name, size and type.
 pub(crate) fn part_text(part: &Part) -> String {
     match &part.content {
         Some(Content::Text(text)) => text.clone(),
@@ -123,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn chunks_run_on_and_artifacts_stand_apart() {
+    fn chunks_continue_a_line_and_artifacts_start_new_lines() {
         let chunks = [("a", "one ", false), ("a", "two", true), ("b", "three\n", false)];
         assert_eq!(print(&chunks), "one two\nthree\n");
     }
 
     #[test]
-    fn an_artifact_told_again_goes_on_where_it_was() {
+    fn repeated_artifact_continues_where_it_was() {
         let chunks = [("a", "one ", false), ("a", "one ", false), ("a", "two", true)];
         assert_eq!(print(&chunks), "one two\n");
         let changed = [("a", "one ", false), ("a", "uno", false)];
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_told_in_a_line() {
+    fn bytes_and_urls_are_printed_as_one_line() {
         let raw = Part { content: Some(Content::Raw(vec![0; 3])), ..Part::default() };
         assert_eq!(part_text(&raw), "[3 bytes of bytes]\n");
         let url = Part { content: Some(Content::Url("http://x".into())), ..Part::default() };

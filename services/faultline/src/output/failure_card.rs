@@ -1,5 +1,5 @@
-//! A failure as a person reads it: what, why, through which hops from the answer down to the
-//! origin, and what to do now. This is the face of the product; its lines are golden-tested.
+//! A failure as text for people: reason, message, the hops from the caller down to the origin, and
+//! the advice. Golden tests cover its lines.
 
 use std::fmt::Write;
 
@@ -18,12 +18,12 @@ use crate::output::{
 const COLUMNS: usize = 92;
 const QUOTE_CHARS_MAX: usize = 56;
 
-/// The whole card. `headline` says what failed: `task 0199… failed`, `send to echo failed`.
+/// The whole card. `headline` names the failed operation: `task 0199… failed`.
 pub fn render(failure: &Failure, headline: &str, reader: Reader, style: Style) -> String {
     render_with_advice(failure, headline, &advice(failure, reader), style)
 }
 
-/// The same with advice for a place where the usual one would be wrong.
+/// The whole card with this advice.
 pub fn render_with_advice(failure: &Failure, headline: &str, advice: &str, style: Style) -> String {
     let mut out = String::new();
     let reason = style.bold(line(&failure.reason));
@@ -53,12 +53,12 @@ pub(super) fn push_labelled(out: &mut String, style: Style, label: &str, text: &
     append(out, format_args!("  {label}  {text}\n"));
 }
 
-/// The next step, on as many lines as it needs.
+/// The advice, wrapped to the width of the card.
 pub(super) fn push_advice(out: &mut String, style: Style, advice: &str) {
     push_labelled(out, style, "do", wrapped(advice, "         ", COLUMNS).trim_start());
 }
 
-/// What is fixed about it, in a few words.
+/// The gRPC code, whether a retry makes sense, the delay, and the retries spent.
 pub(super) fn facts(failure: &Failure) -> String {
     let code = reason::code_name(failure.code());
     let mut facts = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn facts(failure: &Failure) -> String {
     facts.join(", ")
 }
 
-/// One line a hop, each below the one it was called by.
+/// One line per hop, each below its caller.
 fn push_hops(failure: &Failure, style: Style, out: &mut String) {
     let last = failure.causes.len().saturating_sub(1);
     for (depth, cause) in failure.causes.iter().enumerate() {
@@ -104,7 +104,7 @@ fn push_hops(failure: &Failure, style: Style, out: &mut String) {
     push_branches(failure, &"   ".repeat(last + 1), style, out);
 }
 
-/// What became of each branch of a fan-out that failed.
+/// One line per failed branch of a fan-out.
 fn push_branches(failure: &Failure, indent: &str, style: Style, out: &mut String) {
     let branches = failure.aggregate.as_ref().map_or(&[][..], |all| &all.branches);
     for (at, one) in branches.iter().enumerate() {
@@ -116,7 +116,7 @@ fn push_branches(failure: &Failure, indent: &str, style: Style, out: &mut String
     }
 }
 
-/// Through whom, why, in which words.
+/// The path, the root reason and the message of a branch.
 pub(super) fn branch_line(branch: &Branch, style: Style) -> String {
     let way: Vec<_> = match branch.path.as_slice() {
         [] => vec![line(&branch.agent)],
@@ -132,7 +132,7 @@ pub(super) fn branch_line(branch: &Branch, style: Style) -> String {
     out
 }
 
-/// Where it was born: everything that is known.
+/// The hop in which the failure originated, with all known details.
 fn origin_hop(failure: &Failure, cause: &Cause, style: Style) -> String {
     let origin = failure.origin.clone().unwrap_or_default();
     let name = [&cause.agent, &origin.agent, &origin.service];
@@ -143,7 +143,7 @@ fn origin_hop(failure: &Failure, cause: &Cause, style: Style) -> String {
     if !cause.business_code.is_empty() {
         append(&mut out, format_args!("  code {}", style.yellow(line(&cause.business_code))));
     }
-    // Those who run the mesh are told where it ran.
+    // The worker is known only if the caller may see it (scope `operate`).
     if !origin.worker.is_empty() {
         let attempt = failure.retries_spent.saturating_add(1);
         let place = format!("worker {}, attempt {attempt}", line(&origin.worker));
@@ -152,11 +152,11 @@ fn origin_hop(failure: &Failure, cause: &Cause, style: Style) -> String {
     out
 }
 
-/// What it passed through: who, and which task of theirs.
+/// A hop that passed the failure on: its agent and its task.
 fn intermediate_hop(failure: &Failure, cause: &Cause, style: Style) -> String {
     let name = if cause.agent.is_empty() { "unknown" } else { &cause.agent };
     let mut out = style.cyan(line(name));
-    // Only a stranger has words of its own for what it passes on.
+    // Only a peer outside the mesh has a message of its own for a failure that it passes on.
     if !cause.public_message.is_empty() {
         let quote = short(&cause.public_message, QUOTE_CHARS_MAX);
         append(&mut out, format_args!("   \"{quote}\""));
@@ -170,7 +170,7 @@ fn intermediate_hop(failure: &Failure, cause: &Cause, style: Style) -> String {
     out
 }
 
-/// The next step of the reader, and the party that acts.
+/// The advice for this reader as one sentence, with the party that acts.
 pub(crate) fn advice(failure: &Failure, reader: Reader) -> String {
     advise(failure, reader).sentence()
 }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hop_reads_at_a_glance() {
+    fn failure_with_one_hop_renders_as_a_card() {
         let text = render(&limited(), "task t-3 failed", Reader::Caller, Style::plain());
         assert_eq!(
             text,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_goes_down_to_its_origin() {
+    fn chain_of_hops_ends_with_the_origin() {
         let failure = limited().with_retries_spent(2).wrap("plan", "t-2", "c-1");
         let failure = failure.wrap("front", "t-1", "c-1");
         let text = render(&failure, "task t-1 failed", Reader::Caller, Style::plain());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn each_branch_of_a_fan_out_says_where_it_broke() {
+    fn each_branch_of_a_fan_out_names_its_origin() {
         let origin = |agent: &str| Origin { agent: agent.into(), ..Origin::default() };
         let deep = limited().wrap("plan", "t-2", "c-1").to_branch("plan");
         let refused = Failure::new(&reason::AGENT_NOT_FOUND).because("there is no 'nobody'");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_names_its_fields() {
+    fn rejected_call_names_its_fields() {
         let failure = Failure::new(&reason::INVALID_PARAMS)
             .because("Invalid parameters")
             .with_violation("message.parts", "must not be empty")
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_says_what_it_lost_and_a_stranger_is_quoted() {
+    fn long_chain_counts_dropped_hops_and_foreign_text_is_sanitized() {
         let mut failure = limited();
         for i in 0..20 {
             failure = failure.wrap(&format!("a{i}"), "t", "c");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_change_nothing_but_the_colour() {
+    fn styled_text_equals_plain_text_without_escape_codes() {
         let painted = render(&limited(), "task t-3 failed", Reader::Caller, Style::always());
         assert!(painted.contains("\x1b["));
         let mut plain = String::new();

@@ -1,4 +1,4 @@
-//! What fails, most often first: a table of reasons and where they come from.
+//! The table of failures by root reason and origin, the most frequent first.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use crate::output::{
     text::{between, instant, line, span},
 };
 
-/// The longest line over time; and the shortest that says anything.
+/// The longest sparkline, and the shortest one that is still useful.
 const SPARK_MAX: usize = 61;
 pub(crate) const SPARK_MIN: usize = 5;
 
-/// How long ago, or nothing.
+/// The time since `time`, in whole seconds.
 pub(crate) fn ago(time: Option<&Timestamp>, now: &Timestamp) -> String {
     let past = time.and_then(|time| between(time, now)).unwrap_or(Duration::ZERO);
-    // Nobody reads the milliseconds of what is over.
+    // Milliseconds would be noise for a past event.
     match past.as_secs() {
         0 => "0s".to_owned(),
         seconds => span(Duration::from_secs(seconds)),
     }
 }
 
-/// A time that somebody typed: `15m`, where a measured one would be 15m 0s.
+/// A time window as a person types it: `15m` and not `15m 0s`.
 pub(crate) fn round(time: Duration) -> String {
     let text = span(time);
     let text = text.strip_suffix(" 0s").or_else(|| text.strip_suffix(" 0m")).unwrap_or(&text);
     text.to_owned()
 }
 
-/// The table. Marked rows begin with a pointer; `None`: nobody points.
+/// The table. The selected row begins with a pointer; `None`: no column for pointers.
 pub(crate) fn grid(
     failures: &[FailureCount],
     selected: Option<usize>,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_a_table_for_people_and_tabs_for_programs() {
+    fn failures_are_a_table_for_people_and_tab_separated_for_programs() {
         let found: FailuresResponse = json::from_str(
             r#"{"failures":[
             {"reason":"RATE_LIMITED","origin":"bank","failures":3,"tasks":12,

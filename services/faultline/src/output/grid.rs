@@ -1,13 +1,14 @@
-//! Tables that fit a screen: columns line up, numbers to the right, and what does not fit is cut
-//! from the first column before anything is cut from the end.
+//! Tables that fit a screen: aligned columns, numbers flush right. If the table is too wide, the
+//! first column is shortened before the end of the line is cut.
 
 use crate::output::style::Style;
 
 /// Between two columns.
 const GAP: usize = 2;
-/// A name is not cut shorter than this.
+/// The minimum width of the shortened first column.
 const NAME_MIN: usize = 8;
 
+/// The colour or weight of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CellStyle {
     Plain,
@@ -33,6 +34,7 @@ impl CellStyle {
     }
 }
 
+/// One cell of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -44,7 +46,7 @@ pub(crate) fn cell(text: impl Into<String>, cell_style: CellStyle) -> Cell {
     Cell { text: text.into(), cell_style, is_number: false }
 }
 
-/// Nought is said softly.
+/// A number, flush right. Zeros are dimmed.
 pub(crate) fn number(number: impl std::fmt::Display, cell_style: CellStyle) -> Cell {
     let text = number.to_string();
     let cell_style =
@@ -52,7 +54,7 @@ pub(crate) fn number(number: impl std::fmt::Display, cell_style: CellStyle) -> C
     Cell { text, cell_style, is_number: true }
 }
 
-/// A table without its lines.
+/// A table before it is laid out.
 pub(crate) struct Grid {
     heads: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
@@ -70,18 +72,18 @@ impl Grid {
         self.heads.iter().enumerate().map(|(at, head)| widest(at).max(chars(head))).collect()
     }
 
-    /// What it takes.
+    /// The width of the table.
     pub(crate) fn width(&self) -> usize {
         self.widths().iter().map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
     }
 
-    /// One more column.
+    /// Appends a column.
     pub(crate) fn push(&mut self, head: &'static str, cells: impl IntoIterator<Item = Cell>) {
         self.heads.push(head);
         self.rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
     }
 
-    /// The head and a line for each row, none longer than `columns`.
+    /// The head and one line per row, none longer than `columns`.
     pub(crate) fn lines(&self, columns: usize, style: Style) -> Vec<String> {
         let mut widths = self.widths();
         let excess = self.width().saturating_sub(columns);
@@ -125,7 +127,7 @@ fn line(row: &[Cell], widths: &[usize], columns: usize, style: Style) -> String 
     out
 }
 
-/// At most so many characters; what is missing is marked.
+/// At most `chars_max` characters; a cut is marked with an ellipsis.
 pub(crate) fn cut(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         None => text.to_owned(),
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_and_numbers_stand_right() {
+    fn columns_align_and_numbers_are_flush_right() {
         assert_eq!(
             grid().lines(80, Style::plain()),
             [
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_wide_loses_the_end_of_its_names_first() {
+    fn too_wide_tables_shorten_the_first_column_first() {
         assert_eq!(
             grid().lines(30, Style::plain()),
             [

@@ -1,5 +1,5 @@
-//! What people see. Data goes to stdout, everything else to stderr, and both are plain text where
-//! no terminal is. Nothing here makes a call.
+//! Rendering of tasks, failures and tables as text for people and programs. Data goes to stdout,
+//! everything else to stderr, and both are plain text without a terminal. Must not call the mesh.
 //!
 //! May use: exit and task_tree.
 

@@ -1,4 +1,4 @@
-//! The one live line on stderr while a task runs. Only on a terminal; elsewhere it is silent.
+//! The live line on stderr while a task runs. Only on a terminal; otherwise nothing is printed.
 
 use std::{
     io::{IsTerminal, Write, stderr, stdout},
@@ -15,6 +15,8 @@ use crate::output::{
 pub(crate) const TICK: Duration = Duration::from_millis(120);
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
+/// The state of the live line. The session that follows a task owns it and draws it with every
+/// tick.
 pub(crate) struct Progress {
     live: bool,
     shares_terminal: bool,
@@ -51,7 +53,7 @@ impl Progress {
         }
     }
 
-    /// Draws the next picture, unless that would hit text that stands there.
+    /// Draws the next frame, unless stdout has an unfinished line on the same terminal.
     pub(crate) fn tick(&mut self, mid_line: bool) {
         if !self.live || (mid_line && self.shares_terminal) {
             return;
@@ -60,19 +62,19 @@ impl Progress {
         let spinner = self.style.cyan(FRAMES[self.frame]);
         let elapsed = self.style.dim(span(self.elapsed()));
         let text = format!("\r\x1b[K{spinner} {}  {elapsed}  {}", self.state, self.message);
-        // A terminal that is gone is no reason to stop.
+        // An error of the terminal must not end the command.
         let _ = stderr().write_all(text.as_bytes()).and_then(|()| stderr().flush());
         self.drawn = true;
     }
 
-    /// Takes the line away, before anything else is written.
+    /// Erases the line before other output.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             let _ = stderr().write_all(b"\r\x1b[K").and_then(|()| stderr().flush());
         }
     }
 
-    /// A last word that only a person at the terminal wants.
+    /// Prints a last line, only on a terminal.
     pub(crate) fn print_last_line(&mut self, text: &str) {
         self.clear();
         if self.live {

@@ -1,4 +1,4 @@
-//! One row of the table of reasons, for people and for programs.
+//! The reason table, as text for people and as JSON.
 
 use faultline_proto::{
     Failure,
@@ -16,6 +16,7 @@ use crate::{
     },
 };
 
+/// One reason with all of its facts.
 /// The actor of a reason whose advice names another party for another place of failure.
 const DEPENDS: &str = "depends on where it failed: see the task's advice";
 
@@ -69,7 +70,7 @@ pub(crate) fn card(row: &'static Reason, style: Style) -> String {
     format!("{}   {}\n\n{}\n{help}\n", style.bold(row.name), row.title, columns(&rows))
 }
 
-/// All of them, a line each.
+/// All reasons, one per line.
 pub(crate) fn table(style: Style) -> String {
     let head = ["REASON", "gRPC", "HTTP", "JSON-RPC", "RETRY", "ACTS"];
     let mut rows = vec![head.map(|h| (h.to_owned(), style.dim(h))).to_vec()];
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_explains_itself() {
+    fn reason_card_lists_all_facts() {
         assert_eq!(
             card(&reason::RATE_LIMITED, Style::plain()),
             "\
@@ -143,7 +144,7 @@ RATE_LIMITED   rate limited
     }
 
     #[test]
-    fn every_reason_fits_a_terminal() {
+    fn reason_cards_fit_a_terminal() {
         for row in reason::TABLE {
             let card = card(row, Style::plain());
             assert!(card.lines().all(|l| l.chars().count() <= 80), "{card}");

@@ -1,5 +1,4 @@
-//! What was tried again and what was not, in words: the decisions of the coordinator as people ask
-//! for them.
+//! The retry decisions of the coordinator as text: why a task was retried, and why not.
 
 use faultline_proto::{
     Failure,
@@ -9,8 +8,8 @@ use faultline_proto::{
 
 use crate::output::text::{between, span};
 
-/// Why the last attempt of a task was the last; `None`: nothing failed here that could have been
-/// tried again.
+/// The reason why a failed task was not retried; `None`: no failure of this task could have been
+/// retried.
 pub(crate) fn not_retried_text(shown: &InspectResponse) -> Option<&'static str> {
     let failure = shown.failure.as_ref();
     let says_no = failure.is_some_and(|failure| failure.retryable == Some(false));
@@ -18,7 +17,7 @@ pub(crate) fn not_retried_text(shown: &InspectResponse) -> Option<&'static str> 
     Some(match shown.not_retried() {
         NotRetried::Unspecified | NotRetried::Below => return None,
         NotRetried::Reason if is_declined => "a person refused it",
-        // A stored failure always has the flag, so only the class tells where it comes from.
+        // A stored failure always has the flag, so only the retry class shows its source.
         NotRetried::Reason => match class(shown) {
             Some(Retry::Idempotent) => {
                 "the outcome is unknown, and the agent is not declared idempotent"
@@ -28,7 +27,7 @@ pub(crate) fn not_retried_text(shown: &InspectResponse) -> Option<&'static str> 
                 "its reason says that this makes no sense"
             }
             _ if says_no => "the failure itself says no",
-            // As coordinators decided that had no default delay.
+            // Records of coordinators without a default delay.
             Some(Retry::Delay) => "no delay came with it",
             Some(Retry::Yes) | None => "its reason says that this makes no sense",
         },
@@ -36,7 +35,7 @@ pub(crate) fn not_retried_text(shown: &InspectResponse) -> Option<&'static str> 
         NotRetried::Spent => "all attempts that it may have were made",
         NotRetried::Budget => "too many tasks of this agent fail, its retry budget is spent",
         NotRetried::Deadline => "its time would have been over",
-        NotRetried::Asking => "somebody was being asked, and would have answered to nobody",
+        NotRetried::Asking => "a question was open, and its answer would have been lost",
     })
 }
 
@@ -44,12 +43,12 @@ fn class(shown: &InspectResponse) -> Option<Retry> {
     shown.failure.clone().map(|record| Failure::from_record(record).row().retry)
 }
 
-/// How long an attempt took, if it is over.
+/// The duration of an attempt that is over.
 pub(crate) fn duration_text(attempt: &Attempt) -> Option<String> {
     between(attempt.started.as_ref()?, attempt.ended.as_ref()?).map(span)
 }
 
-/// What followed an attempt: the next one, or nothing yet. Empty for the last one.
+/// The pause between an attempt and the next one. Empty for the last attempt.
 pub(crate) fn next_attempt_text(attempt: &Attempt, all: &[Attempt]) -> String {
     let next = all.iter().find(|other| other.number > attempt.number);
     let pause = next.and_then(|next| between(attempt.ended.as_ref()?, next.started.as_ref()?));
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_attempt_is_told_with_its_pause() {
+    fn text_after_an_attempt_names_the_pause_before_the_next() {
         let all = attempts();
         let told: Vec<_> = all.iter().map(|attempt| next_attempt_text(attempt, &all)).collect();
         assert_eq!(told, [", tried again 2.5s later", ", tried again at once", ""]);
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_decision_not_to_try_again_has_words() {
+    fn every_decision_against_a_retry_has_a_text() {
         let shown = |text: &str| json::from_str::<InspectResponse>(text).unwrap();
         let words = |number: i32| {
             let shown = InspectResponse { not_retried: number, ..InspectResponse::default() };
@@ -100,7 +99,7 @@ mod tests {
         for number in 2..=7 {
             assert!(NotRetried::try_from(number).is_ok() && words(number).is_some(), "{number}");
         }
-        assert!(NotRetried::try_from(8).is_err(), "teach the words");
+        assert!(NotRetried::try_from(8).is_err(), "a new decision needs a text");
         assert_eq!((words(0), words(1)), (None, None));
         let why = |failure: &str| {
             let text = format!(r#"{{"notRetried":"NOT_RETRIED_REASON","failure":{failure}}}"#);

@@ -1,16 +1,17 @@
-//! Numbers over time in one line of text: the newest at the right, the highest as a full block.
+//! A sparkline: numbers over time in one line of text, the newest at the right, the highest as a
+//! full block.
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Nothing happened, which is not the same as little.
+/// Zero, which differs from a small number.
 const NOTHING: char = '·';
 
-/// At most `width` characters. Where there are more numbers, several become one.
+/// At most `width` characters. With more numbers, groups are summed.
 pub(crate) fn sparkline(numbers: &[u32], width: usize) -> String {
     if width == 0 || numbers.is_empty() {
         return String::new();
     }
     let together = numbers.len().div_ceil(width);
-    // From the end, so that the newest has its full share.
+    // Groups are counted from the end, so that the newest group is complete.
     let mut sums: Vec<u64> =
         numbers.rchunks(together).map(|group| group.iter().map(|n| u64::from(*n)).sum()).collect();
     sums.reverse();
@@ -27,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_highest_is_full_and_nothing_is_a_dot() {
+    fn highest_number_is_a_full_block_and_zero_a_dot() {
         assert_eq!(sparkline(&[0, 1, 4, 8], 10), "·▁▄█");
         assert_eq!(sparkline(&[0, 0], 10), "··");
         assert_eq!(sparkline(&[u32::MAX, 1], 2), "█▁");
@@ -35,9 +36,13 @@ mod tests {
     }
 
     #[test]
-    fn many_numbers_become_one_from_the_newest_on() {
+    fn numbers_are_grouped_from_the_newest_on() {
         assert_eq!(sparkline(&[9, 1, 1, 2, 2], 2), "█▄", "9+1 and 1+2+2");
         assert_eq!(sparkline(&[1; 60], 12).chars().count(), 12);
-        assert_eq!(sparkline(&[1; 61], 12).chars().count(), 11, "none has more than its share");
+        assert_eq!(
+            sparkline(&[1; 61], 12).chars().count(),
+            11,
+            "every group has at most six numbers"
+        );
     }
 }

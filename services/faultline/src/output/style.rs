@@ -1,4 +1,4 @@
-//! Colour, or none: only on a terminal, and never where `NO_COLOR` is set.
+//! Colours and weights of text, only on a terminal and never if `NO_COLOR` is set.
 
 use std::{
     fmt::Display,
@@ -7,6 +7,7 @@ use std::{
 
 use owo_colors::OwoColorize;
 
+/// Whether text is printed with escape codes.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     on: bool,
@@ -18,11 +19,11 @@ impl Style {
     }
 
     pub fn stdout() -> Self {
-        Self { on: stdout().is_terminal() && colour_is_welcome() }
+        Self { on: stdout().is_terminal() && colour_is_allowed() }
     }
 
     pub fn stderr() -> Self {
-        Self { on: stderr().is_terminal() && colour_is_welcome() }
+        Self { on: stderr().is_terminal() && colour_is_allowed() }
     }
 
     #[cfg(test)]
@@ -55,7 +56,7 @@ impl Style {
     }
 }
 
-fn colour_is_welcome() -> bool {
+fn colour_is_allowed() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     !refused && !dumb

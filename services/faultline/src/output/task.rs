@@ -1,4 +1,4 @@
-//! Tasks for people: one whole, many as a table, one with its history, and the question of one
+//! Tasks as text: one task, a table of tasks, the history of a task, and the question of a task
 //! that waits.
 
 use faultline_client::{failure_of, interrupt_of, is_final, is_waiting, text_of};
@@ -19,9 +19,10 @@ use crate::output::{
     text::{between, columns, instant, line, short, span},
 };
 
-/// How much of the failure that an attempt was repeated for.
+/// Bound on the text of a failure behind its attempt.
 const WHY_CHARS_MAX: usize = 60;
 
+/// The plain and the styled text of a cell.
 type Cell = (String, String);
 
 fn plain(text: impl Into<String>) -> Cell {
@@ -51,12 +52,12 @@ fn status_of(task: &Task) -> TaskStatus {
     task.status.clone().unwrap_or_default()
 }
 
-/// What failed, for the head of a failure.
+/// The headline of a failure of this task.
 pub(crate) fn headline(task_id: &str, state: TaskState) -> String {
     format!("task {} {}", line(task_id), state_word(state))
 }
 
-/// The advice that the gateway gave for this reader. Gateways of older builds gave none.
+/// The advice that the gateway gave for this reader; gateways of older builds give none.
 pub(crate) fn advice_of(inspect: &InspectResponse, failure: &Failure) -> String {
     match &inspect.advice {
         Some(record) => line(&advice::sentence(record)),
@@ -64,7 +65,7 @@ pub(crate) fn advice_of(inspect: &InspectResponse, failure: &Failure) -> String 
     }
 }
 
-/// The failure of a task with the advice on it.
+/// The failure of a task with this advice.
 fn failure_card(task: &Task, failure: &Failure, advice: &str, style: Style) -> String {
     let headline = headline(&task.id, status_of(task).state());
     failure_card::render_with_advice(failure, &headline, advice, style)
@@ -107,7 +108,7 @@ pub(crate) fn card(task: &Task, style: Style) -> String {
     out
 }
 
-/// What a degraded task went on without.
+/// The failures that a degraded task tolerated.
 fn degraded(task: &Task) -> String {
     let field = |name| task.metadata.as_ref().and_then(|m| m.fields.get(name)?.kind.as_ref());
     if !matches!(field("faultline.dev/degraded"), Some(Kind::BoolValue(true))) {
@@ -131,8 +132,8 @@ fn degraded(task: &Task) -> String {
     }
 }
 
-/// `faultline list`: a table with a head for people, bare lines with tabs for programs. People get
-/// what fits a line of a terminal; programs get the context too.
+/// `faultline list`: a table for people, lines with tabs for programs. The table is cut to the
+/// width of a terminal; programs also receive the context.
 pub(crate) fn table(list: &ListTasksResponse, for_people: bool, style: Style) -> String {
     let mut rows = Vec::new();
     if for_people {
@@ -156,7 +157,7 @@ pub(crate) fn table(list: &ListTasksResponse, for_people: bool, style: Style) ->
     if for_people { columns(&rows) } else { rows.iter().map(|row| bare(row)).collect() }
 }
 
-/// `faultline list --all`: the same of everybody's tasks.
+/// `faultline list --all`: the tasks of all callers.
 pub(crate) fn summaries(list: &TasksResponse, for_people: bool, style: Style) -> String {
     let mut rows = Vec::new();
     if for_people {
@@ -189,7 +190,7 @@ fn bare(row: &[Cell]) -> String {
     row.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("\t") + "\n"
 }
 
-/// The question of a task that waits, and how to answer it.
+/// The question of a task that waits, and the command that answers it.
 pub(crate) fn question(
     task_id: &str,
     status: &TaskStatus,
@@ -225,7 +226,7 @@ pub(crate) fn question(
     out
 }
 
-/// The questions of a task that asks several things at once, by key.
+/// The keys of all open questions of a task.
 fn open_keys(metadata: Option<&Struct>) -> Vec<String> {
     let listed = metadata.and_then(|m| m.fields.get("faultline.dev/interrupts")?.kind.as_ref());
     let Some(Kind::ListValue(list)) = listed else { return Vec::new() };
@@ -239,7 +240,7 @@ fn open_keys(metadata: Option<&Struct>) -> Vec<String> {
     list.values.iter().filter_map(key).collect()
 }
 
-/// What may be chosen, as the schema of the answer lists it.
+/// The options in the schema of the answer.
 fn choices(interrupt: &Interrupt) -> Vec<String> {
     fn find(value: &prost_types::Value, out: &mut Vec<String>) {
         let Some(Kind::StructValue(object)) = &value.kind else { return };
@@ -262,7 +263,7 @@ fn choices(interrupt: &Interrupt) -> Vec<String> {
     out
 }
 
-/// `faultline explain TASK`: what happened to it, attempt by attempt, and why it failed.
+/// `faultline explain TASK`: the history of a task, attempt by attempt, and its failure.
 pub(crate) fn history(inspect: &InspectResponse, style: Style) -> String {
     let task = inspect.task.clone().unwrap_or_default();
     let status = status_of(&task);

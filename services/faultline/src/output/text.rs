@@ -1,4 +1,4 @@
-//! Words, times and columns: what every rendering needs and none owns.
+//! Text functions that all renderings share: sanitizing, wrapping, times and columns.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ pub(crate) use faultline_proto::advice::span;
 use faultline_proto::json;
 use prost_types::Timestamp;
 
-/// Somebody else's text on one line, without anything a terminal would obey.
+/// Untrusted text on one line, without control characters.
 pub(crate) fn line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for word in text.split(|c: char| c.is_control() || c == ' ').filter(|w| !w.is_empty()) {
@@ -18,7 +18,7 @@ pub(crate) fn line(text: &str) -> String {
     out
 }
 
-/// The same, but no longer than so many characters.
+/// Untrusted text on one line with at most `chars_max` characters.
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
     let text = line(text);
     match text.char_indices().nth(chars_max) {
@@ -53,14 +53,14 @@ pub(crate) fn wrapped(text: &str, indent: &str, columns: usize) -> String {
     out
 }
 
-/// A line that may have colours, in pieces that fit, between words if it can. Colours go on from
-/// piece to piece.
+/// A line, which may contain escape codes, in pieces of at most `columns` characters, broken
+/// between words if possible. A colour continues in the next piece.
 pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut piece = String::new();
     let mut used = 0;
     let mut in_colour = false;
-    // After the last space of the piece: its bytes, and how many characters came before it.
+    // The position after the last space of the piece: bytes, and characters before it.
     let mut space = None;
     for char in line.chars() {
         in_colour |= char == '\x1b';
@@ -81,20 +81,20 @@ pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
     pieces
 }
 
-/// RFC 3339 in UTC, to the millisecond at most.
+/// RFC 3339 in UTC, in milliseconds at most.
 pub(crate) fn instant(time: &Timestamp) -> String {
     let time = Timestamp { nanos: time.nanos / 1_000_000 * 1_000_000, ..*time };
     json::to_string(&time).trim_matches('"').to_owned()
 }
 
-/// From one to the other; none when they are the wrong way round.
+/// The time between two instants; `None` if `to` is before `from`.
 pub(crate) fn between(from: &Timestamp, to: &Timestamp) -> Option<Duration> {
     let from = SystemTime::try_from(*from).ok()?;
     SystemTime::try_from(*to).ok()?.duration_since(from).ok()
 }
 
-/// Left-aligned columns with two spaces between them, none after the last. The widths are of what
-/// is seen, so cells come with a plain and a painted form.
+/// Left-aligned columns with two spaces between them. A cell has a plain and a styled form; the
+/// plain form decides the width.
 pub(crate) fn columns(rows: &[Vec<(String, String)>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |i: usize| {
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_line_is_folded_between_its_colours() {
+    fn long_lines_are_folded_without_breaking_escape_codes() {
         assert_eq!(folded("abcdef", 4), ["abcd", "ef"]);
         assert_eq!(folded("\x1b[1mabcd\x1b[0mef", 4), ["\x1b[1mabcd\x1b[0m", "ef"]);
         assert_eq!(folded("ab cd efgh i", 6), ["ab cd ", "efgh i"]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn times_read_as_people_say_them() {
+    fn durations_have_at_most_two_units() {
         let cases = [
             (0, "0ms"),
             (350, "350ms"),
@@ -148,20 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_obeys_nobody_elses_text() {
+    fn control_characters_are_removed_from_untrusted_text() {
         assert_eq!(line("a\x1b[31mred\r\n  b\u{9b}c"), "a [31mred b c");
         assert_eq!(short("abc def", 4), "abc…");
         assert_eq!(short("abc", 4), "abc");
     }
 
     #[test]
-    fn a_paragraph_breaks_between_words() {
+    fn paragraphs_break_between_words() {
         assert_eq!(wrapped("aa bb cc", "  ", 8), "  aa bb\n  cc");
         assert_eq!(wrapped("toolongaword x", " ", 5), " toolongaword\n x");
     }
 
     #[test]
-    fn columns_line_up_by_what_is_seen() {
+    fn columns_align_by_their_plain_width() {
         let cell = |text: &str| (text.to_owned(), format!("<{text}>"));
         let rows = [vec![cell("a"), cell("b")], vec![cell("ccc"), cell("d")]];
         assert_eq!(columns(&rows), "<a>    <b>\n<ccc>  <d>\n");

@@ -1,5 +1,5 @@
-//! `faultline top`: the whole mesh on one screen. What is shown is decided here from what was
-//! asked for, the size of the screen and nothing else.
+//! `faultline top`: the whole mesh on one screen. A pure function of the snapshot and the size of
+//! the screen.
 
 use faultline_proto::v1::{
     ActivityResponse, Agent, AgentsResponse, FailureCount, FailuresResponse, Worker,
@@ -15,43 +15,43 @@ use crate::output::{
     text::line,
 };
 
-/// Seconds that a rate is the mean of.
+/// The number of seconds over which a rate is averaged.
 const RATE_OVER: usize = 10;
-/// Of the last minute and of now: also the longest line over time, one character a second.
+/// The buckets of the last minute and of the current second; also the longest sparkline.
 const SECONDS: usize = 61;
 const BAR: usize = 10;
 
-/// Everything that was asked for at one time.
+/// The responses of one refresh. `fetch_snapshot` builds it; nothing changes it later.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) agents: AgentsResponse,
     pub(crate) workers: WorkersResponse,
-    /// Of the last minute, by the second.
+    /// Activity of the last minute in buckets of a second.
     pub(crate) activity: ActivityResponse,
     pub(crate) failures: FailuresResponse,
     pub(crate) at: Timestamp,
 }
 
-/// What it is shown on.
+/// The size and style of the output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Screen {
     pub(crate) columns: usize,
-    /// `None`: as many as it takes.
+    /// `None`: unlimited.
     pub(crate) rows: Option<usize>,
     pub(crate) style: Style,
 }
 
-/// What stands around the tables.
+/// The text around the tables.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScreenContext<'a> {
     pub(crate) gateway: &'a str,
-    /// How far back failures are counted.
+    /// The time window of failures.
     pub(crate) since: &'a str,
-    /// The failure that somebody points at; `None`: nobody can.
+    /// The index of the selected failure; `None`: no selection, as in printed output.
     pub(crate) selected: Option<usize>,
-    /// What stands at the bottom.
+    /// The last line.
     pub(crate) foot: &'a str,
-    /// Something is wrong with what is shown.
+    /// A warning in place of the last line.
     pub(crate) trouble: &'a str,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn frame(seen: &Snapshot, around: &ScreenContext<'_>, screen: Screen)
     let Screen { columns, rows, style } = screen;
     let agents: Vec<_> = seen.agents.agents.iter().map(|agent| Row::of(agent, seen)).collect();
     let tables = [agents.len(), seen.workers.workers.len(), seen.failures.failures.len()];
-    // The head and its rule, three heads of tables with a line before two of them, and the foot.
+    // Fixed lines: head, blank line, three table heads, two blank lines, and the last line.
     let fixed = 7 + usize::from(rows.is_some());
     let room = rows.map_or(tables, |rows| divide_rows(tables, rows.saturating_sub(fixed)));
     let mut out = vec![head(&agents, around, screen), String::new()];
@@ -96,7 +96,7 @@ pub(crate) fn frame(seen: &Snapshot, around: &ScreenContext<'_>, screen: Screen)
     out
 }
 
-/// An agent with its numbers.
+/// An agent with its activity.
 struct Row<'a> {
     agent: &'a Agent,
     ended: Vec<u32>,
@@ -121,7 +121,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// A second: the mean of the last ones that are over.
+/// The mean per second over the last complete seconds.
 fn rate(numbers: &[u32]) -> f64 {
     let over = &numbers[..numbers.len().saturating_sub(1)];
     let last = &over[over.len().saturating_sub(RATE_OVER)..];
@@ -178,7 +178,7 @@ fn agent_grid(rows: &[&Row<'_>], columns: usize) -> Grid {
     };
     let heads = ["AGENT", "CIRCUIT", "WORKERS", "QUEUED", "BUSY", "WAITING", "DONE/S", "FAIL/S"];
     let mut grid = Grid::new(&heads, rows.iter().map(cells).collect());
-    // Two lines over time if there is room for both, or only the one that worries.
+    // Two sparklines if both fit, otherwise only that of the failures.
     let rest = columns.saturating_sub(grid.width() + 2);
     let each = (rest.saturating_sub(2) / 2).min(SECONDS);
     let both = each >= SPARK_MIN;
@@ -246,7 +246,8 @@ fn bar(used: u32, slots: u32) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(BAR - full))
 }
 
-/// So many lines for each of three tables that want so many.
+/// Divides lines among three tables: each receives its demand up to a third of the lines; the rest
+/// goes to failures, agents and workers, in this order.
 fn divide_rows(wants: [usize; 3], lines: usize) -> [usize; 3] {
     let mut given = wants.map(|want| want.max(1).min(lines / 3));
     let mut left = lines.saturating_sub(given.iter().sum());
@@ -258,8 +259,8 @@ fn divide_rows(wants: [usize; 3], lines: usize) -> [usize; 3] {
     given
 }
 
-/// As many as fit, those that matter first, in their old order; and how many do not. The line that
-/// says so takes the place of one.
+/// The rows that fit, in their order, and the number of hidden rows. Rows that matter are preferred;
+/// the line with the number of hidden rows takes the place of one.
 fn select_rows<T>(all: &[T], room: usize, matters: impl Fn(&T) -> bool) -> (Vec<&T>, usize) {
     if all.len() <= room {
         return (all.iter().collect(), 0);
@@ -272,7 +273,7 @@ fn select_rows<T>(all: &[T], room: usize, matters: impl Fn(&T) -> bool) -> (Vec<
     (ranked.into_iter().map(|(_, one)| one).collect(), all.len() - fit)
 }
 
-/// The part of a list that has the chosen one in it, and where it begins.
+/// The part of the list that contains the selected row, and the index of its first row.
 fn window(all: &[FailureCount], selected: Option<usize>, room: usize) -> (usize, &[FailureCount]) {
     if all.len() <= room {
         return (0, all);

@@ -1,6 +1,6 @@
-//! `faultline explain TASK` for a task that delegated: first what broke or where it is, then the
-//! way there from the task that was asked about, hop by hop, then what to do. Whatever went well is
-//! dim and short.
+//! `faultline explain TASK` for a task that delegated: first the origin of the failure or the
+//! current activity, then the tree from the given task down to it, then the advice. Successful
+//! tasks are dimmed and short.
 
 use std::collections::HashSet;
 
@@ -27,10 +27,10 @@ use crate::{
 
 const COLUMNS: usize = 92;
 const QUOTE_CHARS_MAX: usize = 56;
-/// Places at which a task is that are told before the tree is.
+/// Bound on the active tasks and failed branches listed above the tree.
 const ACTIVE_MAX: usize = 5;
 
-/// `now` is what the age of a live task is counted to.
+/// Renders the tree. The age of a live task is the time until `now`.
 pub(crate) fn render(tree: &TaskTree, now: &Timestamp, style: Style) -> String {
     let status = status_of(tree);
     let task = tree.task.task.clone().unwrap_or_default();
@@ -72,8 +72,8 @@ fn quote(text: &str) -> String {
     format!("\"{}\"", short(text, QUOTE_CHARS_MAX))
 }
 
-/// The tasks on the way to where it broke: those of the chain, and below a fan-out those of every
-/// branch that failed.
+/// The tasks on the path to the origin of the failure: those of its chain of causes, and below a
+/// fan-out those of every failed branch.
 fn collect_failure_path(root: &TaskTree, failure: &Failure, found: &mut HashSet<String>) {
     found.extend(failure.causes.iter().map(|cause| cause.task_id.clone()));
     for branch in failure.aggregate.iter().flat_map(|all| &all.branches) {
@@ -85,16 +85,17 @@ fn collect_failure_path(root: &TaskTree, failure: &Failure, found: &mut HashSet<
     }
 }
 
+/// The inputs of one rendering.
 struct TreeView<'a> {
     root: &'a TaskTree,
     failure: Option<&'a Failure>,
-    /// See `collect_failure_path`.
+    /// The ids that `collect_failure_path` found.
     failure_path: HashSet<String>,
     now: &'a Timestamp,
     style: Style,
 }
 
-/// How a line hangs on the one above it: what stands before its agent, and before its notes.
+/// The lines of the tree before a hop: the connector before its agent, the margin before its notes.
 #[derive(Clone, Default)]
 struct Indent {
     connector: String,
@@ -111,9 +112,9 @@ impl Indent {
     }
 }
 
-// What stands above the tree.
+// The text above the tree.
 impl TreeView<'_> {
-    /// The origin: who, why, where.
+    /// The origin of the failure: agent, reason, message, worker and time.
     fn push_origin(&self, failure: &Failure, out: &mut String) {
         let style = self.style;
         let root = failure.causes.last().cloned().unwrap_or_default();
@@ -184,7 +185,7 @@ impl TreeView<'_> {
         append(out, format_args!("{mark} {headline}{after}\n"));
     }
 
-    /// Which tasks compute, wait for a worker or wait for somebody.
+    /// The tasks that run, wait for a worker or wait for an answer.
     fn push_progress(&self, out: &mut String) {
         let style = self.style;
         let state = self.root.state();
@@ -205,7 +206,7 @@ impl TreeView<'_> {
         }
     }
 
-    /// What the deepest of a live line does right now.
+    /// The current activity of a task at the end of a live path.
     fn activity(&self, tree: &TaskTree) -> String {
         let last = tree.task.attempts.last();
         let left = match tree.task.remaining_ms {
@@ -241,7 +242,7 @@ impl TreeView<'_> {
         }
     }
 
-    /// What is left to know of the task that was asked about.
+    /// Further facts about the root task.
     fn facts(&self, out: &mut String) {
         let shown = &self.root.task;
         let style = self.style;
@@ -330,7 +331,7 @@ impl TreeView<'_> {
         self.push_outside_hops(outside_hops, &at, lines);
     }
 
-    /// Why it was tried more than once, and what failed without ending it.
+    /// Notes below a hop: its attempts, tolerated failures and open questions.
     fn notes(&self, tree: &TaskTree, margin: &str, lines: &mut Vec<Line>) {
         let mut note = |text: String| {
             lines.push(Line::Note { margin: margin.to_owned(), text: self.style.dim(text) });
@@ -366,7 +367,7 @@ impl TreeView<'_> {
         }
     }
 
-    /// How an attempt went.
+    /// The outcome of an attempt as text.
     fn describe_attempt(&self, attempt: &Attempt, tree: &TaskTree) -> String {
         let running = || self.age(attempt.started.as_ref());
         let took = retry_text::duration_text(attempt).unwrap_or_else(running);
@@ -383,8 +384,9 @@ impl TreeView<'_> {
         format!("{why} after {took}{}", retry_text::next_attempt_text(attempt, &tree.task.attempts))
     }
 
-    /// What is below a task and is none here: a call that was refused, or what a peer outside the
-    /// mesh told. One line a hop, each deeper than the last, but for branches of a fan-out.
+    /// Causes below a task that are no tasks of this tree: a rejected call, or the hops that a peer
+    /// outside the mesh reported. One line per hop, each deeper than the last; branches of a
+    /// fan-out are on one level.
     fn outside_hops(&self, tree: &TaskTree) -> Vec<(usize, String)> {
         let own = tree.task.failure.clone().map(Failure::from_record);
         let on_top = |f: &&Failure| f.causes.iter().any(|cause| cause.task_id == tree.id());
@@ -433,7 +435,7 @@ impl TreeView<'_> {
         }
     }
 
-    /// Whether the way down to the origin goes through it.
+    /// Whether the path to the origin leads through this task.
     fn is_on_failure_path(&self, tree: &TaskTree) -> bool {
         self.failure_path.contains(tree.id())
             || tree.loaded().any(|below| self.is_on_failure_path(below))
@@ -461,7 +463,7 @@ impl TreeView<'_> {
     }
 }
 
-/// On which worker, or how often.
+/// The worker of a single attempt, or the number of attempts.
 fn attempts_cell(attempts: &[Attempt]) -> String {
     match attempts {
         [] => "never ran".to_owned(),
@@ -470,14 +472,14 @@ fn attempts_cell(attempts: &[Attempt]) -> String {
     }
 }
 
-/// Who a hop was: an agent, or at least a service.
+/// The name of a hop: its agent, or else the service.
 fn name_of(failure: &Failure, cause: &Cause) -> String {
     let origin = failure.origin.clone().unwrap_or_default();
     let names = [&cause.agent, &origin.agent, &origin.service];
     names.into_iter().find(|name| !name.is_empty()).map_or("somebody".to_owned(), |n| line(n))
 }
 
-/// The tasks at which a live one is: those that wait for nothing below them.
+/// The active ends of a live tree: tasks that do not wait for a subtask.
 fn frontier(tree: &TaskTree) -> Vec<&TaskTree> {
     let live: Vec<_> = tree.loaded().filter(|below| !is_final(below.state())).collect();
     let asks = is_waiting(tree.state()) && !live.iter().any(|below| is_waiting(below.state()));

@@ -1,5 +1,5 @@
-//! The lines of a tree: hops with columns that line up, notes between them, and which of many
-//! siblings are worth a line.
+//! The layout of a tree: hops with aligned columns, notes between them, and the selection of the
+//! siblings that get a line.
 
 use std::collections::BTreeMap;
 
@@ -11,31 +11,35 @@ use crate::{
     task_tree::{Subtask, TaskTree},
 };
 
-/// Siblings that went well, of one parent, and those that did not: each a line, the rest counted.
+/// Bounds per parent on the lines for completed or cancelled tasks and for all others; the rest is
+/// counted.
 const UNREMARKABLE_MAX: usize = 8;
 const NOTABLE_MAX: usize = 16;
 
+/// One line of the tree.
 pub(super) enum Line {
     Hop(Hop),
     Note { margin: String, text: String },
 }
 
+/// The line of one task. `TreeView` builds it; nothing changes it later.
 pub(super) struct Hop {
     pub(super) connector: String,
     pub(super) agent: String,
     pub(super) state: TaskState,
-    /// Nobody needs to look here.
+    /// Off the failure path, or completed.
     pub(super) is_dimmed: bool,
+    /// The failure originated here.
     pub(super) is_origin: bool,
-    /// How long, on which worker, why, and its id.
+    /// Duration, worker or attempts, reason, task id.
     pub(super) cells: [String; 4],
 }
 
-/// What stands over the columns.
+/// The heads of the columns.
 const HEADS: [&str; 6] = ["AGENT", "STATE", "TOOK", "TRIED", "REASON", "TASK"];
 
-/// Two spaces from the edge and between columns, each as wide as its widest cell. A column that is
-/// empty all the way down is left out.
+/// Aligns the columns: two spaces at the edge and between columns, each as wide as its widest cell.
+/// An empty column is left out.
 pub(super) fn align(lines: &[Line], style: Style) -> String {
     let hops = || {
         lines.iter().filter_map(|line| match line {
@@ -109,14 +113,14 @@ fn painted(state: TaskState, word: &str, style: Style) -> String {
     }
 }
 
-/// The siblings that get a line, in their order, and in words how many do not.
+/// The siblings that get a line, in their order, and a text with the number of hidden ones.
 #[derive(Default)]
 pub(super) struct VisibleSubtasks<'a> {
     pub(super) subtasks: Vec<&'a Subtask>,
     pub(super) rest: String,
 }
 
-/// `matters`: it gets a line however many there are.
+/// Selects the siblings that get a line; those for which `matters` holds always do.
 pub(super) fn select_visible(
     below: &[Subtask],
     matters: impl Fn(&TaskTree) -> bool,

@@ -1,5 +1,5 @@
-//! One agent that is elsewhere, as an agent of ours. A task of ours has one task there: what that
-//! one makes, asks and becomes, ours does, and when ours is stopped, that one is.
+//! A remote agent as an agent of this mesh. Each local task has one remote task: its artifacts,
+//! questions and outcome are copied to the local task, and a stop of the local task cancels it.
 
 use std::{pin::pin, time::Duration};
 
@@ -30,41 +30,44 @@ use crate::remote::{
 const IDEMPOTENCY_KEY: &str = "faultline.dev/idempotencyKey";
 const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TIMEOUT_HEADER: HeaderName = HeaderName::from_static("faultline-timeout-ms");
-/// How long a task that is stopped waits for word that the remote one is, too.
+/// How long a stopped task waits for the confirmation that the remote task was cancelled.
 const STOP_CONFIRM_WAIT: Duration = Duration::from_millis(500);
-/// How long it waits for the id of a remote task that is just being started.
+/// How long a stopped task waits for the id of a remote task that is just being started.
 const START_ID_WAIT: Duration = Duration::from_secs(1);
-/// Calls to stop a remote task before it is left to itself, and the pause before the second.
+/// The number of attempts to cancel a remote task, and the first pause of their exponential
+/// backoff.
 const STOP_CALLS: u32 = 5;
 const STOP_PAUSE: Duration = Duration::from_millis(500);
-/// An answer that could not be given is given so often.
+/// The number of retries of an answer that could not be delivered.
 const ANSWERS_MAX: u32 = 3;
-/// Between two looks at a remote task that asks: somebody else may answer it.
+/// The pauses between polls of a remote task that asks: it may be answered by another party.
 const POLL_MIN: Duration = Duration::from_millis(500);
 const POLL_MAX: Duration = Duration::from_secs(15);
-/// A worker that leaves drops its agents sooner than this.
+/// A draining worker drops the futures of its agents within this time.
 const DRAIN_DROP_WAIT: Duration = Duration::from_millis(20);
 
+/// The adapter of one remote agent. The client is built on first use and kept for the life of the
+/// worker.
 pub(super) struct RemoteAgent {
     name: String,
     remote: Remote,
     client: OnceCell<Client>,
 }
 
-/// What a later attempt has to know, which is its checkpoint.
+/// The checkpoint of a task: the remote task that a later attempt continues.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 struct RemotePosition {
-    /// The remote task; empty until it is known, and after one has failed.
+    /// The id of the remote task; empty until it is known, and after that task has failed.
     task: String,
-    /// The remote context.
+    /// The id of the remote context.
     context: String,
-    /// Remote tasks that have failed: each further one is sent under a key of its own.
+    /// The number of failed remote tasks; each further one has an idempotency key of its own.
     failed: u32,
 }
 
 impl RemoteAgent {
     pub(super) fn new(name: &str, remote: &Remote) -> Result<Self, InvalidRemote> {
-        // What is wrong for good is said before anything is offered.
+        // A wrong configuration is an error before the agent is offered.
         let checked = remote.builder(name)?.direct();
         checked
             .map_err(|e| InvalidRemote::Unusable { name: name.to_owned(), source: Box::new(e) })?;
@@ -75,7 +78,7 @@ impl RemoteAgent {
         &self.name
     }
 
-    /// By its card, which is read until it could be.
+    /// The client, built from the agent's card on the first successful read.
     pub(super) async fn client(&self) -> Result<&Client, ClientError> {
         self.client
             .get_or_try_init(|| async {
@@ -89,7 +92,7 @@ impl RemoteAgent {
         foreign_failure::to_error(&self.name, self.peer(), error)
     }
 
-    /// The name that the remote agent gives itself.
+    /// The name on the remote agent's card.
     fn peer(&self) -> &str {
         let card = self.client.get().and_then(Client::card);
         card.map_or("remote", |card| card.name.as_str())
@@ -113,10 +116,10 @@ impl Agent for RemoteAgent {
             Some(ended) => return ended,
             None => false,
         };
-        // A worker that leaves hands the task back, remote one and all, and drops this future here.
+        // A draining worker hands the task back with its remote task, and drops this future here.
         sleep(DRAIN_DROP_WAIT).await;
         if !is_over {
-            // What is just being started can be stopped as soon as it has a name.
+            // A remote task that is just being started can be cancelled once its id is known.
             tokio::select! {
                 _ = seen.wait_for(|place| !place.task.is_empty()) => {}
                 _ = &mut work => {}
@@ -134,7 +137,8 @@ impl Agent for RemoteAgent {
 }
 
 impl RemoteAgent {
-    /// For a task of ours that was stopped when no worker was there. Trying again is the mesh's.
+    /// Cancels the remote task of a local task that was stopped while no worker was attached. The
+    /// mesh retries a failed delivery.
     async fn deliver_stop(&self, cx: &Context) -> Result<(), Error> {
         let place = restored(cx)?;
         if place.task.is_empty() {
@@ -162,7 +166,7 @@ impl RemoteAgent {
         let Err(ended) = self.follow(cx, &client, follow, &mut place, &known).await else {
             return Ok(());
         };
-        // The next attempt, if there is one, needs another task there.
+        // A further attempt needs a new remote task.
         let next =
             RemotePosition { task: String::new(), failed: place.failed + 1, ..place.clone() };
         Err(match ended {
@@ -173,7 +177,7 @@ impl RemoteAgent {
                 self.failed(ended.into())
             }
             FollowEnd::CallFailed(error) if is_task_unknown(&error) && !place.task.is_empty() => {
-                // With its tasks, a server that restarted has lost its contexts.
+                // A server that lost its tasks has also lost its contexts.
                 cx.checkpoint(saved(&RemotePosition { context: String::new(), ..next })).await?;
                 foreign_failure::task_lost(&self.name, self.peer())
             }
@@ -192,7 +196,7 @@ impl RemoteAgent {
         })
     }
 
-    /// Stops a remote task that cannot be followed any longer, in the background.
+    /// Cancels a remote task that can no longer be followed, in the background.
     fn abandon(&self, client: Client, task: String) {
         if !task.is_empty() {
             tokio::spawn(stop(client, self.name.clone(), task));
@@ -217,7 +221,8 @@ impl RemoteAgent {
         if let Some(left) = cx.remaining() {
             sender = sender.with_header(TIMEOUT_HEADER, (left.as_millis() as u64).into());
         }
-        // Only who keeps keys may be sent the same twice; to others the header is a hint.
+        // The metadata key makes the client retry, which is safe only if the server stores keys; for
+        // other servers the header is a hint.
         if keeps_keys(client) {
             let metadata = request.metadata.get_or_insert_default();
             let key = Value { kind: Some(Kind::StringValue(key)) };
@@ -226,7 +231,7 @@ impl RemoteAgent {
         Ok(sender.follow(request).await?.through(client.clone()))
     }
 
-    /// To the end of the remote task, through its questions.
+    /// Follows the remote task to its end, including its questions.
     async fn follow(
         &self,
         cx: &Context,
@@ -243,7 +248,7 @@ impl RemoteAgent {
                 let answer = self.ask(cx, client, task, &asked).await?;
                 let given = match answer {
                     Some(answer) => follow.answer(answer).await,
-                    // It went on by itself, or by somebody else.
+                    // The remote task continued without this answer.
                     None => {
                         follow = client.follow_task(&place.task, None);
                         Ok(())
@@ -267,7 +272,7 @@ impl RemoteAgent {
         }
     }
 
-    /// Everything that the remote task does until it ends or asks, done by ours.
+    /// Copies the events of the remote task to the local task until it ends or asks.
     async fn copy(
         &self,
         cx: &Context,
@@ -319,7 +324,8 @@ impl RemoteAgent {
         Ok(())
     }
 
-    /// The answer to the question; none if the remote task does not ask it any longer.
+    /// Asks the question in this mesh and returns the answer; `None` if the remote question was
+    /// closed meanwhile.
     async fn ask(
         &self,
         cx: &Context,
@@ -331,7 +337,7 @@ impl RemoteAgent {
             biased;
             answer = cx.ask(asked.question()) => Ok(Some(asked.answer(answer?.message()))),
             () = until_question_closed(client, &task.id, asked) => {
-                // Takes our own question back.
+                // Withdraws the local question.
                 cx.start().await?;
                 Ok(None)
             }
@@ -339,15 +345,15 @@ impl RemoteAgent {
     }
 }
 
-/// Why there is nothing more to follow.
+/// The reason for which following ended without success.
 enum FollowEnd {
     /// The remote task did not complete.
     RemoteEnded(Ended),
-    /// The remote server failed us, or was lost.
+    /// A call to the remote server failed.
     CallFailed(ClientError),
-    /// The remote task made something that is no A2A.
+    /// The remote task sent an event that is not valid A2A.
     InvalidEvent(Failure),
-    /// Our own task has to stop, or cannot hold what the other makes.
+    /// The local task has to stop, or rejected an artifact of the remote task.
     Local(Error),
 }
 
@@ -392,7 +398,7 @@ async fn relay_artifact(
     Ok(())
 }
 
-/// Returns when the remote task does not ask this any longer.
+/// Polls until the remote task no longer asks this question.
 async fn until_question_closed(client: &Client, task: &str, asked: &RemoteQuestion) {
     let mut pause = POLL_MIN;
     loop {
@@ -400,7 +406,7 @@ async fn until_question_closed(client: &Client, task: &str, asked: &RemoteQuesti
         match client.task(task).await {
             Ok(task) if RemoteQuestion::of(&task).is_none_or(|now| now.id != asked.id) => return,
             Ok(_) => {}
-            // Whoever follows it next will say what is wrong.
+            // A permanent error will be reported by the next call that follows the task.
             Err(error) if !is_transient(&error) => return,
             Err(_) => {}
         }
@@ -408,19 +414,20 @@ async fn until_question_closed(client: &Client, task: &str, asked: &RemoteQuesti
     }
 }
 
+/// Whether the call may succeed later. A task that was answered by another party counts as well.
 fn is_transient(error: &ClientError) -> bool {
-    let somebody_else = |error: &ClientError| {
+    let answered_by_another = |error: &ClientError| {
         error.failure().is_some_and(|f| f.row() == &reason::UNSUPPORTED_OPERATION)
     };
-    error.failure().is_some_and(|failure| failure.may_retry()) || somebody_else(error)
+    error.failure().is_some_and(|failure| failure.may_retry()) || answered_by_another(error)
 }
 
-/// The remote server does not know the task that it was asked about.
+/// Whether the remote server does not know the task.
 fn is_task_unknown(error: &ClientError) -> bool {
     error.failure().is_some_and(|failure| failure.code() == Code::NotFound)
 }
 
-/// There is nothing to stop any longer.
+/// Whether the remote task has ended already.
 fn is_already_ended(error: &ClientError) -> bool {
     let over = [&reason::TASK_NOT_CANCELABLE, &reason::TASK_NOT_FOUND];
     error.failure().is_some_and(|failure| over.contains(&failure.row()))
@@ -431,7 +438,7 @@ fn stop_request(task: &str) -> CancelTaskRequest {
     CancelTaskRequest { id: task.to_owned(), metadata, ..CancelTaskRequest::default() }
 }
 
-/// Tells the remote server to stop its task, a few times if need be.
+/// Cancels the remote task, with exponential backoff between attempts.
 async fn stop(client: Client, agent: String, task: String) {
     let mut pause = STOP_PAUSE;
     for call in 1..=STOP_CALLS {
@@ -441,7 +448,7 @@ async fn stop(client: Client, agent: String, task: String) {
         }
         let passes = error.failure().is_some_and(|failure| failure.may_retry());
         if !passes || call == STOP_CALLS {
-            let text = "a remote task may go on: it could not be stopped";
+            let text = "a remote task could not be cancelled: it may still be running";
             tracing::warn!(agent, remote.task = task, calls = call, %error, "{text}");
             return;
         }

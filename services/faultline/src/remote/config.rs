@@ -1,4 +1,4 @@
-//! `[remote.NAME]`: an agent that is elsewhere, and how it is called.
+//! `[remote.NAME]`: the configuration of a remote agent.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,57 +7,57 @@ use faultline_client as client;
 use http::{HeaderName, Uri};
 use serde::{Deserialize, Serialize};
 
-/// One agent of another house that this mesh offers under a name of its own.
+/// An agent outside this mesh, which the worker offers as NAME. Read once at the worker's start.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Remote {
-    /// Where it is: the URL of its card, of the agent itself or of its server.
+    /// The URL of the agent's card, of the agent itself or of its server.
     pub card: String,
-    /// What its server knows us by. Default: nothing.
+    /// The token for its server. Default: none.
     #[serde(skip_serializing)]
     pub token: Option<Secret>,
-    /// A file that has the token in place of `token`, for one that expires: it is read again when
-    /// the server does not take what was read before.
+    /// A file with the token, in place of `token`. It is read again when the server rejects the
+    /// token, so the token may expire.
     pub token_file: Option<PathBuf>,
     /// The header that carries the token as it is. Default: `authorization`, as a bearer token.
     pub header: Option<String>,
-    /// Where calls, and the token, may go beside the origin of the card, should the card lead
-    /// there, as `https://HOST:PORT`. Default: without a token to public addresses, with one
-    /// nowhere.
+    /// Further origins that the card may lead to, and that receive the token, as
+    /// `https://HOST:PORT`. Default: public addresses without a token, none with a token.
     pub allow_origins: Vec<String>,
-    /// PEM: the only CA to trust for it. Default: those the system trusts.
+    /// The only CA to trust for it, a PEM file. Default: the CAs of the system.
     pub ca: Option<PathBuf>,
-    /// What the agent is for, in place of what its card says.
+    /// The description of the agent, in place of that on its card.
     pub description: Option<String>,
-    /// What to call it by: `jsonrpc`, `http+json` or `grpc`. Default: what its card lists first.
+    /// The binding: `jsonrpc`, `http+json` or `grpc`. Default: the first one on its card.
     pub binding: Option<Binding>,
-    /// How its server tells errors: `auto`, or `stack-a2a` for numbers older than A2A's. Default:
+    /// The error codes of its server: `auto`, or `stack-a2a` for codes older than A2A's. Default:
     /// `auto`.
     pub dialect: Dialect,
-    /// Sends the token to another machine unencrypted. Default: false.
+    /// Permits sending the token to another machine without encryption. Default: false.
     pub insecure_http: bool,
-    /// Calls that may be under way at once, streams included. Default: 256.
+    /// The maximum number of concurrent calls, streams included. Default: 256.
     pub max_calls: u32,
+    /// The timeouts of a call.
     pub timeouts: Timeouts,
 }
 
-/// The bounds of one call to it, never of a task. 0: no bound.
+/// The timeouts of one call to a remote agent; a task has none of them. 0: no timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
-    /// Until there is a connection. Default: 5000.
+    /// Timeout for connecting. Default: 5000.
     pub connect_ms: u64,
-    /// While it takes no bytes. Default: 5000.
+    /// Timeout for a write without progress. Default: 5000.
     pub write_ms: u64,
-    /// Until one of `max_calls` is free. Default: 10000.
+    /// Timeout for waiting until fewer than `max_calls` calls run. Default: 10000.
     pub pool_ms: u64,
-    /// While it says nothing. Models are slow: give them 30 to 120 s. Default: 60000.
+    /// Timeout for a read without data. Slow models need 30 to 120 s. Default: 60000.
     pub read_ms: u64,
-    /// All of a call that is no stream. Default: 90000.
+    /// Timeout for a whole call that is not a stream. Default: 90000.
     pub total_ms: u64,
 }
 
-/// What calls travel on.
+/// The A2A binding of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Binding {
     #[serde(rename = "jsonrpc")]
@@ -68,7 +68,7 @@ pub enum Binding {
     Grpc,
 }
 
-/// How errors are told.
+/// The error codes of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
@@ -77,7 +77,7 @@ pub enum Dialect {
     StackA2a,
 }
 
-/// Why an agent cannot be offered, whatever its server would say.
+/// A configuration with which an agent cannot be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidRemote {
     #[error("`remote.{name}.card` is missing: say where the agent is, as https://HOST/PATH")]
@@ -148,7 +148,7 @@ impl From<Timeouts> for client::Timeouts {
 }
 
 impl Remote {
-    /// How to call it. It is the mesh that retries, so this client does not.
+    /// The builder of a client. The client does not retry, because the mesh retries tasks.
     pub(super) fn builder(&self, name: &str) -> Result<client::Builder, InvalidRemote> {
         let name = || name.to_owned();
         if self.card.is_empty() {
@@ -225,7 +225,7 @@ fn url(text: &str) -> Option<Uri> {
     text.parse().ok().filter(|uri: &Uri| uri.host().is_some() && is_http(uri))
 }
 
-/// Whether others on the network can read what is sent there.
+/// Whether requests to this URL leave the machine without encryption.
 fn sends_unencrypted(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let here = host == "localhost"
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_called_is_refused_by_the_name_of_its_key() {
+    fn invalid_configuration_names_its_key() {
         let card = "card = 'https://x.example'\n";
         let cases = [
             ("", "`remote.billing.card` is missing"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn its_patience_is_that_of_a_client_unless_said() {
+    fn timeouts_default_to_those_of_the_client() {
         let default = client::Timeouts::from(Timeouts::default());
         assert_eq!(default, client::Timeouts::default());
         let told: Remote = toml::from_str("timeouts = { read_ms = 0, connect_ms = 3000 }").unwrap();

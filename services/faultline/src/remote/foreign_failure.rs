@@ -1,5 +1,6 @@
-//! The failure of somebody else, as this mesh may tell it. What a stranger says of himself is
-//! quoted below our own name for him: no claim of his can point at one of our agents.
+//! Conversion of a foreign failure, which a remote agent reports, into a failure of this mesh. The
+//! agent names in it are untrusted and get the local name of the remote agent as a prefix, so that
+//! no claim can point at an agent of this mesh.
 
 use faultline_client::{self as client, CardProblem, Ending};
 use faultline_proto::{
@@ -13,13 +14,13 @@ use faultline_proto::{
 use faultline_worker::Error;
 use tonic::Code;
 
-/// Whoever lists it on his card speaks as we do.
+/// The URI of the failure extension. A server that lists it on its card uses this mesh's records.
 pub(super) const FAILURE_EXTENSION: &str = "https://faultline.dev/a2a/ext/failure/v1";
 
-/// The longest name or id of somebody else that is repeated.
+/// Bound on foreign names and ids.
 const NAME_CHARS_MAX: usize = 63;
 const VIOLATIONS_MAX: usize = 16;
-/// What our own client says of a peer that did not answer.
+/// The reasons of the local client for a peer that did not answer.
 const UNANSWERED: [&Reason; 7] = [
     &reason::UNAVAILABLE,
     &reason::CONNECT_TIMEOUT,
@@ -30,8 +31,8 @@ const UNANSWERED: [&Reason; 7] = [
     &reason::RECONNECT_EXHAUSTED,
 ];
 
-/// How a task of `agent` ends whose remote one failed, or could not be had. `peer` is what the
-/// other calls itself, where it does not say who failed.
+/// The error of a local task of `agent` whose remote task failed or could not be started. `peer` is
+/// the name on the remote card, used where the foreign failure names no agent.
 pub(super) fn to_error(agent: &str, peer: &str, error: client::Error) -> Error {
     match error {
         client::Error::Ended(ended) if ended.how == Ending::Rejected => {
@@ -41,14 +42,14 @@ pub(super) fn to_error(agent: &str, peer: &str, error: client::Error) -> Error {
             problem: CardProblem::OtherOrigin { card, called }, ..
         } => {
             let text = format!(
-                "the card at {card} leads to {called}, where the token is not sent: whoever runs \
+                "the card at {card} leads to {called}, where the token is not sent: the operator of \
                  this mesh may add that to `remote.{agent}.allow_origins`"
             );
             misconfigured(&reason::INVALID_AGENT_RESPONSE, text)
         }
         client::Error::InvalidCard { problem: CardProblem::NotPublic { card, called }, .. } => {
             let text = format!(
-                "the card at {card} leads to {called}, which is not a public address: whoever runs \
+                "the card at {card} leads to {called}, which is not a public address: the operator of \
                  this mesh may add that to `remote.{agent}.allow_origins`"
             );
             misconfigured(&reason::INVALID_AGENT_RESPONSE, text)
@@ -62,8 +63,8 @@ pub(super) fn to_error(agent: &str, peer: &str, error: client::Error) -> Error {
     }
 }
 
-/// The remote server does not know our task any longer, as after a restart that lost its tasks. The
-/// work may have been done, so that only an idempotent agent is asked again.
+/// The remote server no longer knows the task, as after a restart that lost its tasks. The work may
+/// have been done, so the outcome is unknown and only an idempotent agent is called again.
 pub(super) fn task_lost(agent: &str, peer: &str) -> Error {
     let text = format!(
         "the server of remote agent '{agent}' no longer knows the task that it had accepted from \
@@ -75,12 +76,12 @@ pub(super) fn task_lost(agent: &str, peer: &str) -> Error {
 /// The configuration of the remote agent in this mesh is wrong: the operator has to correct it.
 fn misconfigured(row: &'static Reason, text: String) -> Error {
     let record = Failure::new(row).because(text).with_retryable(false).into_record();
-    // The worker adds the agent, which it alone knows.
+    // The worker adds the name of the agent.
     let origin = Some(Origin { service: REMOTE_SETUP.to_owned(), ..Origin::default() });
     Error::from(Failure::from_record(v1::Failure { origin, ..record }))
 }
 
-/// The remote agent broke the protocol.
+/// The remote agent violated the protocol.
 fn protocol_violation(agent: &str, peer: &str, text: String) -> Error {
     Error::from(quote_failure(
         agent,
@@ -89,7 +90,7 @@ fn protocol_violation(agent: &str, peer: &str, text: String) -> Error {
     ))
 }
 
-/// The call did not run there, or nobody knows.
+/// The failure of a call that was not executed, or whose outcome is unknown.
 fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
     let is_ours = failure.plane() == Plane::Transport
         && UNANSWERED.contains(&failure.row())
@@ -102,7 +103,8 @@ fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
         };
         let text = format!("remote agent '{agent}': {}", failure.public_message);
         let mut error = Error::new(row).because(text);
-        // A key protects the call and not the work: the agent decides about a second run.
+        // An idempotency key protects the call and not the work: the agent's setting decides about a
+        // second run.
         if let Some(retryable) = failure.retryable.filter(|_| !failure.repeat_with_key) {
             error = error.retryable(retryable);
         }
@@ -111,23 +113,27 @@ fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
             None => error,
         };
     }
-    // It is not our caller whose credentials are bad.
+    // The rejected credentials are those of this mesh, not of the local caller.
     if failure.code() == Code::Unauthenticated {
         let text = format!(
-            "the server of remote agent '{agent}' does not accept our credentials: whoever runs \
+            "the server of remote agent '{agent}' does not accept our credentials: the operator of \
              this mesh has to renew `remote.{agent}.token`"
         );
         return misconfigured(&reason::UNAUTHENTICATED, text);
     }
-    // A new task was asked for: an id that is unknown there is none that our caller named.
+    // The call started a new task, so an unknown id is none that the local caller named.
     if failure.row() == &reason::TASK_NOT_FOUND {
-        let text = format!("it does not know a task that nobody named: {}", failure.public_message);
+        let text = format!(
+            "the server reports an unknown task, although the call names none: {}",
+            failure.public_message
+        );
         return protocol_violation(agent, peer, text);
     }
     Error::from(quote_failure(agent, peer, failure))
 }
 
-/// Whatever may be believed of it stays: reason, code, texts, what to do about it, the trace.
+/// The foreign failure as a failure of this mesh: reason, code, texts, advice and trace are kept
+/// within bounds; the names of agents get a prefix.
 fn quote_failure(agent: &str, peer: &str, failure: Failure) -> Failure {
     let record = failure.into_record();
     let mut causes: Vec<Cause> =
@@ -136,7 +142,7 @@ fn quote_failure(agent: &str, peer: &str, failure: Failure) -> Failure {
         let named = record.origin.as_ref().map(|origin| origin.agent.clone());
         causes.push(qualify_cause(agent, peer, single_cause(&record, named.unwrap_or_default())));
     }
-    // One place is for the hop that quotes.
+    // One place is reserved for the hop of the local agent.
     let dropped = causes.len().saturating_sub(CAUSES_MAX - 1);
     if dropped > 0 {
         let root = causes.pop();
@@ -185,7 +191,7 @@ fn quote_failure(agent: &str, peer: &str, failure: Failure) -> Failure {
     })
 }
 
-/// The one hop of a failure that names none.
+/// The single cause of a failure without causes.
 fn single_cause(record: &v1::Failure, agent: String) -> Cause {
     Cause {
         agent,
@@ -201,7 +207,7 @@ fn single_cause(record: &v1::Failure, agent: String) -> Cause {
     }
 }
 
-/// One of their hops, under our name for them and within bounds.
+/// A foreign cause with the prefixed agent name and within bounds.
 fn qualify_cause(agent: &str, peer: &str, cause: Cause) -> Cause {
     let claimed = Some(name(&cause.agent)).filter(|name| !name.is_empty());
     Cause {
@@ -215,7 +221,7 @@ fn qualify_cause(agent: &str, peer: &str, cause: Cause) -> Cause {
     }
 }
 
-/// The branches of a fan-out of theirs, likewise.
+/// The branches of a foreign fan-out, likewise.
 fn qualify_branches(agent: &str, all: Aggregate) -> Aggregate {
     let quoted = |theirs: &str| format!("{agent}:{}", name(theirs));
     let branches = all.branches.into_iter().take(BRANCHES_MAX).map(|branch| Branch {
@@ -240,7 +246,7 @@ fn cut(mut text: String, bytes_max: usize) -> String {
     text
 }
 
-/// An id of a trace, or nothing.
+/// A trace or span id, or an empty text if it is malformed.
 fn hex(text: String, digits: usize) -> String {
     let fits = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
     if fits { text } else { String::new() }
@@ -274,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_chain_is_quoted_below_our_name_for_him() {
+    fn foreign_causes_get_the_local_name_as_prefix() {
         let theirs = born("script").wrap("plan", "t-2", "c");
         let failure = as_failure_of_billing(theirs.clone());
         assert!(failure.foreign && failure.plane() == Plane::Execution);
@@ -291,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_he_claims_it_stays_within_bounds() {
+    fn foreign_failure_stays_within_bounds() {
         let mut record = born("script").into_record();
         record.hop = u32::MAX;
         record.causes_dropped = u32::MAX;
@@ -306,7 +312,7 @@ mod tests {
         };
         record.causes = vec![cause; 500];
         record.violations = vec![FieldViolation::default(); 500];
-        // As it is read off the wire.
+        // As decoded from the wire.
         let failure = as_failure_of_billing(Failure::from_record(record));
         let failure = failure.wrap("billing", "t", "c").wrap("front", "t", "c");
         assert!(failure.causes.len() <= CAUSES_MAX);
@@ -320,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_he_says_of_it_stays_whole() {
+    fn reason_disposition_and_branches_of_a_foreign_failure_are_kept() {
         let branch = Branch {
             agent: "script".to_owned(),
             origin_agent: "code".to_owned(),
@@ -349,29 +355,33 @@ mod tests {
         assert_eq!((all.asked, all.required, all.succeeded), (2, 2, 1));
         let branch = &all.branches[0];
         assert_eq!((&*branch.agent, &*branch.origin_agent), ("billing:script", "billing:code"));
-        assert_eq!(branch.path, ["billing:script", "billing:code"], "none of ours is named");
+        assert_eq!(
+            branch.path,
+            ["billing:script", "billing:code"],
+            "no agent of this mesh is named"
+        );
     }
 
     #[test]
-    fn a_rejection_keeps_its_code_and_its_chain() {
+    fn rejection_keeps_its_code_and_its_causes() {
         let failure = born("script");
         let ended = Ended { how: Ending::Rejected, task: Box::new(Task::default()), failure };
         let error = to_error("billing", "Billing Inc.", ended.into());
-        let rejection = error.rejection().expect("it stays a rejection");
+        let rejection = error.rejection().expect("the error is a rejection");
         assert_eq!((&*rejection.business_code, rejection.foreign), ("40401", true));
         assert_eq!(rejection.causes[0].agent, "billing:script");
         assert!(error.failure().is_none());
     }
 
     #[test]
-    fn a_stranger_without_names_is_named_by_his_card() {
+    fn cause_without_an_agent_gets_the_name_of_the_card() {
         let bare = Failure::new(&reason::TASK_FAILED).because("no");
         let failure = as_failure_of_billing(bare);
         assert_eq!(failure.causes[0].agent, "billing:Billing Inc.");
     }
 
     #[test]
-    fn a_call_that_is_not_answered_is_our_own_failure() {
+    fn unanswered_call_is_a_failure_of_this_mesh() {
         let away = Failure::new(&reason::UNAVAILABLE)
             .because("the server cannot be reached")
             .privately("10.0.0.1:443")
@@ -383,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn our_bad_credentials_are_not_our_callers() {
+    fn rejected_credentials_are_an_error_of_the_operator() {
         let failure = as_failure_of_billing(
             Failure::new(&reason::UNAUTHENTICATED_CALLER).because("who are you?"),
         );

@@ -1,6 +1,6 @@
-//! Agents that are elsewhere. Each is offered to the mesh by a name of ours and forwards its tasks
-//! to an A2A server of another house, with failures, stops and questions whole in both directions.
-//! To the mesh it is an agent like any other; it knows no other service.
+//! Remote agents: an adapter from the worker's `Agent` trait to an A2A server outside this mesh.
+//! Each remote agent has a name in this mesh and forwards its tasks, with failures, cancellation
+//! and questions in both directions. Must not depend on any service but the worker.
 //!
 //! May use: no other folder of this crate.
 
@@ -21,12 +21,13 @@ pub use config::{Binding, Dialect, InvalidRemote, Remote, Timeouts};
 
 use agent::RemoteAgent;
 
-/// How long the start of a worker waits for cards.
+/// Timeout of a worker's start for reading the cards.
 const CARD_TIMEOUT: Duration = Duration::from_secs(5);
 const ANYTHING: &str = "*/*";
 
-/// The agents of `[remote]`. Each is offered with what the card of the real one says, if that can
-/// be had now; one that is away is offered all the same, and looked for again by its first task.
+/// The agents of `[remote]`. Each is offered with the description and skills of its card, if the
+/// card can be read now. An unreachable agent is offered without them, and its first task reads the
+/// card again.
 pub async fn offers(remotes: &BTreeMap<String, Remote>) -> Result<Vec<Offer>, InvalidRemote> {
     let agents = remotes.iter().map(|(name, remote)| RemoteAgent::new(name, remote));
     let agents = agents.collect::<Result<Vec<_>, _>>()?;
@@ -42,8 +43,8 @@ async fn offer((agent, remote): (RemoteAgent, &Remote)) -> Offer {
     let card = match &found {
         Ok(client) => client.card(),
         Err(why) => {
-            let text = "a remote agent is away: it is offered without what its card says until \
-                        this worker starts again";
+            let text = "a remote agent is unreachable: it is offered without the contents of its \
+                        card until this worker restarts";
             tracing::warn!(agent = name, card = remote.card, why, "{text}");
             None
         }
@@ -55,13 +56,13 @@ async fn offer((agent, remote): (RemoteAgent, &Remote)) -> Offer {
     }
 }
 
-/// What may be promised of it: what it is for and what it reads and writes. How it is reached, and
-/// what tasks can do, is this mesh's.
+/// Copies the description, modes and skills of the remote card into the card in this mesh. The
+/// interfaces and capabilities are those of this mesh.
 fn describe(own: &mut AgentCard, card: Option<&AgentCard>) {
     let anything = || vec![ANYTHING.to_owned()];
     let modes = |modes: &[String]| if modes.is_empty() { anything() } else { modes.to_vec() };
     let Some(card) = card else {
-        own.description = format!("The agent {}, which is elsewhere", own.name);
+        own.description = format!("The remote agent {}", own.name);
         (own.default_input_modes, own.default_output_modes) = (anything(), anything());
         return;
     };
@@ -77,11 +78,11 @@ fn describe(own: &mut AgentCard, card: Option<&AgentCard>) {
     own.default_input_modes = modes(&card.default_input_modes);
     own.default_output_modes = modes(&card.default_output_modes);
     own.skills.clone_from(&card.skills);
-    // Who may use a skill is for this mesh to say, which asks its callers in its own way.
+    // This mesh authenticates its callers; the remote security schemes do not apply to them.
     own.skills.iter_mut().for_each(|skill| skill.security_requirements.clear());
 }
 
-/// The server keeps the keys of sends, so that one may be sent again.
+/// Whether the server stores idempotency keys, so that a send may be repeated.
 fn keeps_keys(client: &Client) -> bool {
     let capabilities = client.card().and_then(|card| card.capabilities.as_ref());
     capabilities

@@ -1,5 +1,5 @@
-//! What is handed over the border: messages and answers outward, questions and artifacts inward.
-//! Our private keys stay at home, and theirs do not come in. It knows no connection.
+//! Conversion of messages at the boundary of the mesh: messages and answers outward, questions and
+//! artifacts inward. Metadata keys of this mesh are removed in both directions. Must not do any I/O.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,13 +19,13 @@ use faultline_worker::Question;
 use prost::Message as _;
 use prost_types::{Struct, Value, value};
 
-/// Opens every key of a metadata that is ours.
+/// The prefix of the metadata keys of this mesh.
 const PRIVATE: &str = "faultline.dev/";
 const ANSWER: &str = "faultline.dev/answer";
 const CANCEL: &str = "faultline.dev/cancel";
 const TIMEOUT: &str = "faultline.dev/timeoutMs";
 
-/// The message of a task, for its remote one.
+/// The message of a local task as a request to the remote agent.
 pub(super) fn request(
     message: &Message,
     context_id: &str,
@@ -44,7 +44,7 @@ pub(super) fn request(
     SendMessageRequest { message: Some(message), metadata, ..SendMessageRequest::default() }
 }
 
-/// Why a remote task has to stop.
+/// The metadata of a cancel: the reason for which the remote task has to stop.
 pub(super) fn cancel() -> Struct {
     let why = object([
         ("initiator", text("parent")),
@@ -56,15 +56,15 @@ pub(super) fn cancel() -> Struct {
 /// A question of a remote task.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RemoteQuestion {
-    /// Tells it from other questions of its task; empty if nothing does.
+    /// Distinguishes it from other questions of its task; empty if nothing does.
     pub(super) id: String,
-    /// The key of a server that keeps keys, which an answer has to name.
+    /// The question key of a server with this extension; the answer has to name it.
     key: Option<String>,
     interrupt: Interrupt,
 }
 
 impl RemoteQuestion {
-    /// What the task waits for, if it does.
+    /// The question of the task, if it waits.
     pub(super) fn of(task: &Task) -> Option<Self> {
         let status = task.status.as_ref()?;
         let is_auth = status.state() == TaskState::AuthRequired;
@@ -85,7 +85,7 @@ impl RemoteQuestion {
         Some(Self { id, key, interrupt })
     }
 
-    /// The same as ours.
+    /// The question in this mesh.
     pub(super) fn question(&self) -> Question {
         let Interrupt { prompt, schema, url, expires_at, .. } = self.interrupt.clone();
         let prompt = if prompt.is_empty() { "The agent waits for you".to_owned() } else { prompt };
@@ -110,7 +110,7 @@ impl RemoteQuestion {
         }
     }
 
-    /// The answer to it, as the remote task takes it.
+    /// The answer as a request to the remote agent.
     pub(super) fn answer(&self, answer: &Message) -> SendMessageRequest {
         let mut request = request(answer, "", None);
         let Some(key) = &self.key else { return request };
@@ -128,8 +128,8 @@ impl RemoteQuestion {
     }
 }
 
-/// Each part that an event brings must have a content that is known here: to hand it on without
-/// would make a result of nothing.
+/// Rejects an event with a part of unknown content: a relayed part without content would turn into
+/// an empty result.
 pub(super) fn check(event: &StreamResponse) -> Result<(), Failure> {
     match event.payload.as_ref() {
         Some(Payload::Message(message)) => check_parts("message", &message.parts),
@@ -163,14 +163,14 @@ fn check_parts(holder: &str, parts: &[Part]) -> Result<(), Failure> {
     Err(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text))
 }
 
-/// Where to sign in, if the words name a place.
+/// The first URL in a text, for signing in.
 fn url_in(words: &str) -> String {
     let is_url = |word: &&str| word.starts_with("https://") || word.starts_with("http://");
     let url = words.split_whitespace().find(is_url).unwrap_or_default();
     url.trim_end_matches(['.', ',', ')', '>']).to_owned()
 }
 
-/// An artifact in pieces that the mesh takes, in their order.
+/// An artifact in pieces within the message limit of the mesh.
 pub(super) fn pieces(artifact: Artifact) -> Vec<Artifact> {
     let artifact = Artifact {
         parts: artifact.parts.iter().map(part).collect(),
@@ -192,7 +192,7 @@ fn part(part: &Part) -> Part {
     Part { metadata: public(part.metadata.as_ref()), ..part.clone() }
 }
 
-/// Without what is ours, or claims to be.
+/// Metadata without the keys of this mesh, which a peer may also forge.
 fn public(metadata: Option<&Struct>) -> Option<Struct> {
     let fields = metadata?.fields.iter().filter(|(key, _)| !key.starts_with(PRIVATE));
     let fields = fields.map(|(key, value)| (key.clone(), value.clone()));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_stays_at_home_and_the_rest_goes() {
+    fn mesh_metadata_is_removed_and_other_metadata_is_kept() {
         let ours = message(
             r#"{"messageId":"m","contextId":"ours","taskId":"t","referenceTaskIds":["r"],
                 "parts":[{"text":"hi","metadata":{"faultline.dev/x":1,"lang":"en"}}],
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_read_from_its_record_or_from_its_words() {
+    fn question_is_read_from_its_record_or_from_the_status_message() {
         let asked = |state: &str, message: &str| {
             let task = format!(
                 r#"{{"id":"t","status":{{"state":"TASK_STATE_{state}","message":{message}}}}}"#
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_artifact_too_large_for_one_report_goes_in_pieces() {
+    fn artifact_above_the_message_limit_is_split_into_pieces() {
         let half = "x".repeat(limits::MESSAGE_BYTES_MAX / 2 + 1);
         let content = faultline_proto::a2a::part::Content::Text(half);
         let part = Part { content: Some(content), ..Part::default() };

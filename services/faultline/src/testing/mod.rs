@@ -1,9 +1,8 @@
-//! For tests of agents and of whatever calls them: a whole mesh without sockets, and a peer that
-//! misbehaves on order. Nothing of the mesh itself uses it.
+//! Tools for tests of agents and their clients: a whole mesh without sockets, and a scripted A2A
+//! server with fault injection. The mesh itself must not use them.
 //!
-//! Everything behind [`TestMesh`] is what runs in production, coordinator, store and worker included;
-//! only the wires between them are inside the process, so tests can run side by side without ever
-//! meeting on a port.
+//! [`TestMesh`] runs the production code of coordinator, store and worker. Only the connections
+//! between them are in memory, so that concurrent tests need no ports.
 //!
 //! ```
 //! use faultline::testing::TestMesh;
@@ -24,7 +23,7 @@
 //! let mesh = TestMesh::builder().agent(Offer::new("shout", Shout)).start().await?;
 //! assert_eq!(mesh.send("shout", "hello").await?.text(), "HELLO");
 //!
-//! // How it fails is part of what an agent promises.
+//! // The failure is part of the agent's contract.
 //! let failed = mesh.client("shout")?.run(faultline_client::text("")).await.unwrap_err();
 //! assert_eq!(failed.failure().unwrap().public_message, "Say something");
 //! # mesh.stop().await

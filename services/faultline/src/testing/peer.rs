@@ -1,5 +1,5 @@
-//! A server of A2A that answers by a script, well or badly: whoever calls agents elsewhere can see
-//! what becomes of every way in which they fail. It keeps what it was asked.
+//! A scripted A2A server with fault injection, for tests of clients and of remote agents. It records
+//! the requests that it receives.
 
 use std::{
     collections::VecDeque,
@@ -22,11 +22,11 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::testing::scripted_reply::{Fault, Reply};
 
 const CARD: &str = "/.well-known/agent-card.json";
-/// More than any test sends; whoever sends more is hung up on.
+/// Bound on a request; a larger one closes its connection.
 const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Listens on a port of this machine until it is dropped. Its card, which offers JSON-RPC, is
-/// served without being asked of the script; every connection serves one request.
+/// Listens on a port of this machine until it is dropped. The script answers every request but
+/// those for the card, which offers JSON-RPC; every connection serves one request.
 ///
 /// ```
 /// use faultline::testing::{Peer, Reply};
@@ -50,18 +50,18 @@ pub struct Peer {
     _serving: AbortOnDropHandle<()>,
 }
 
-/// One request as it came.
+/// One recorded request.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub verb: String,
     pub path: String,
-    /// Their names in small letters, in the order they came.
+    /// The headers in their order, with names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     pub at: Instant,
 }
 
-/// Tells what the peer says to a request, given how many calls came before it.
+/// Computes the reply to a request from it and the number of calls before it.
 type Script = dyn FnMut(&Request, usize) -> Reply + Send;
 
 impl Request {
@@ -69,7 +69,7 @@ impl Request {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null if it is invalid.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
@@ -81,14 +81,15 @@ impl Request {
 }
 
 impl Peer {
-    /// Answers each call in turn; whoever comes after the last is hung up on.
+    /// Answers each call with the next reply; after the last one connections are closed.
     pub async fn start(replies: impl IntoIterator<Item = Reply>) -> anyhow::Result<Self> {
         let mut replies: VecDeque<Reply> = replies.into_iter().collect();
         let over = || Reply::json(500, Value::Null).drop_before_headers();
         Self::answering(move |_, _| replies.pop_front().unwrap_or_else(over)).await
     }
 
-    /// Answers each call as it is told, given the call and how many came before it.
+    /// Answers each call with the result of the script, which receives the call and the number of
+    /// calls before it.
     pub async fn answering(
         script: impl FnMut(&Request, usize) -> Reply + Send + 'static,
     ) -> anyhow::Result<Self> {
@@ -104,18 +105,18 @@ impl Peer {
         format!("http://{}", self.address)
     }
 
-    /// What it was asked, except for its card.
+    /// The recorded requests, without those for the card.
     pub fn calls(&self) -> Vec<Request> {
         let seen = lock(&self.seen);
         seen.iter().filter(|request| !request.path.ends_with(CARD)).cloned().collect()
     }
 
-    /// The JSON-RPC methods of what it was asked.
+    /// The JSON-RPC methods of the recorded requests.
     pub fn methods(&self) -> Vec<String> {
         self.calls().iter().map(Request::method).collect()
     }
 
-    /// From each call to the next.
+    /// The time between each call and the next.
     pub fn gaps(&self) -> Vec<Duration> {
         self.calls().windows(2).map(|pair| pair[1].at - pair[0].at).collect()
     }
@@ -151,7 +152,7 @@ async fn serve(
             };
             let id = request.json()["id"].clone();
             lock(&seen).push(request);
-            // Whoever has left does not hear the rest.
+            // The client may have closed the connection.
             let _ = answer(&mut stream, &reply, &id).await;
         });
         while connections.try_join_next().is_some() {}
@@ -214,7 +215,7 @@ async fn read(stream: &mut TcpStream) -> io::Result<Request> {
 fn card(address: SocketAddr) -> Value {
     json!({
         "name": "peer",
-        "description": "Does as it is told",
+        "description": "Answers by a script",
         "version": "1.0.0",
         "capabilities": {"streaming": true},
         "defaultInputModes": ["text/plain"],

@@ -1,12 +1,12 @@
-//! What a scripted peer answers, and how it breaks while doing so. What is said and what goes wrong
-//! are apart, so that each can be had with each.
+//! The reply of a scripted peer and the fault that is injected into it. Both are independent, so
+//! that every reply can be combined with every fault.
 
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-/// One answer of a [`super::Peer`]: what it says, and how that goes wrong.
+/// One reply of a [`super::Peer`], with the fault that is injected into it.
 ///
 /// ```
 /// use faultline::testing::Reply;
@@ -22,7 +22,7 @@ pub struct Reply {
     status: u16,
     headers: Vec<(String, String)>,
     body: Body,
-    /// Instead of the request's own.
+    /// The id in the envelope, in place of that of the request.
     id: Option<Value>,
     pub(super) fault: Fault,
 }
@@ -31,13 +31,13 @@ pub struct Reply {
 enum Body {
     /// The result or the error of a JSON-RPC call, in its envelope.
     Enveloped(&'static str, Value),
-    /// As they are.
+    /// A body without an envelope.
     Bytes(Vec<u8>),
-    /// Results of a JSON-RPC call, one an event.
+    /// Results of a JSON-RPC call, one per event.
     Events { events: Vec<Value>, numbered: bool },
 }
 
-/// What goes wrong.
+/// The injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Nothing,
@@ -45,21 +45,21 @@ pub(super) enum Fault {
     DropBeforeHead,
     /// The connection closes after the headers.
     DropAfterHead,
-    /// The connection closes after so many bytes of the body.
+    /// The connection closes after this many bytes of the body.
     Cut(usize),
     /// The connection closes in the middle of the last event.
     CutInLastEvent,
-    /// Events are all there, but their end is not: the connection closes.
+    /// The connection closes after the last event, without the end of the stream.
     NoEnd,
-    /// Not a byte, and the connection stays open.
+    /// No byte is sent, and the connection stays open.
     Silence,
-    /// The headers, and then not a byte.
+    /// No byte is sent after the headers, and the connection stays open.
     SilenceAfterHead,
-    /// A byte of the body at a time.
+    /// The body is sent one byte at a time, with this pause between bytes.
     Drip(Duration),
 }
 
-/// An answer as bytes: what is sent, up to where it breaks.
+/// The bytes of a reply, up to the point of the fault.
 #[derive(Debug)]
 pub(super) struct Bytes {
     pub(super) head: Vec<u8>,
@@ -82,12 +82,12 @@ impl Reply {
         Self::result(json!({"task": task}))
     }
 
-    /// The error of a JSON-RPC call, of whatever shape.
+    /// The error of a JSON-RPC call, of any shape.
     pub fn error(error: Value) -> Self {
         Self::of(200, "application/json", Body::Enveloped("error", error))
     }
 
-    /// JSON without an envelope, as REST has it.
+    /// JSON without an envelope, as in REST.
     pub fn json(status: u16, body: Value) -> Self {
         Self::of(status, "application/json", Body::Bytes(body.to_string().into()))
     }
@@ -97,19 +97,19 @@ impl Reply {
         Self::of(status, kind, Body::Bytes(body.into()))
     }
 
-    /// What a proxy says when nobody is behind it.
+    /// The HTML error page of a proxy without an upstream.
     pub fn html(status: u16) -> Self {
         let page = format!("<html><body><h1>{status}</h1><p>nginx</p></body></html>");
         Self::bytes(status, "text/html", page)
     }
 
-    /// Results of a JSON-RPC call, one an event. Twice the same is twice the same.
+    /// Results of a JSON-RPC call, one per event. Equal events are sent as often as they are given.
     pub fn stream(events: impl IntoIterator<Item = Value>) -> Self {
         let events = events.into_iter().collect();
         Self::of(200, "text/event-stream", Body::Events { events, numbered: false })
     }
 
-    /// With numbers on its events, from 1.
+    /// Numbers the events from 1.
     pub fn numbered(mut self) -> Self {
         if let Body::Events { numbered, .. } = &mut self.body {
             *numbered = true;
@@ -121,14 +121,14 @@ impl Reply {
         Self { status, ..self }
     }
 
-    /// One more header, or another value of one.
+    /// Adds a header, or replaces its value.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.retain(|(known, _)| known != name);
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With this id in the envelope instead of the request's.
+    /// Puts this id into the envelope, in place of that of the request.
     pub fn id(self, id: Value) -> Self {
         Self { id: Some(id), ..self }
     }
@@ -143,7 +143,7 @@ impl Reply {
         Self { fault: Fault::DropAfterHead, ..self }
     }
 
-    /// The connection closes after so many bytes of the body.
+    /// The connection closes after this many bytes of the body.
     pub fn cut_after(self, bytes: usize) -> Self {
         Self { fault: Fault::Cut(bytes), ..self }
     }
@@ -158,22 +158,22 @@ impl Reply {
         Self { fault: Fault::NoEnd, ..self }
     }
 
-    /// The connection stays open and nothing comes.
+    /// The connection stays open, and no byte is sent.
     pub fn silent(self) -> Self {
         Self { fault: Fault::Silence, ..self }
     }
 
-    /// The same after the headers.
+    /// The connection stays open, and no byte is sent after the headers.
     pub fn silent_after_headers(self) -> Self {
         Self { fault: Fault::SilenceAfterHead, ..self }
     }
 
-    /// The body comes a byte at a time, each after this pause.
+    /// The body is sent one byte at a time, each after this pause.
     pub fn drip(self, pause: Duration) -> Self {
         Self { fault: Fault::Drip(pause), ..self }
     }
 
-    /// All of it, for a request of this id, up to where it breaks.
+    /// The bytes of the reply to a request with this id, up to the point of the fault.
     pub(super) fn render(&self, id: &Value) -> Bytes {
         let id = self.id.as_ref().unwrap_or(id);
         let envelope =
@@ -209,7 +209,7 @@ impl Reply {
         if chunked {
             head.push_str("transfer-encoding: chunked\r\n\r\n")
         } else {
-            // What was promised, not what came.
+            // The length of the whole body, also if a fault cuts it.
             head.push_str(&format!("content-length: {whole}\r\n\r\n"))
         }
         Bytes { head: head.into(), body }

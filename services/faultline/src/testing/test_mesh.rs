@@ -1,4 +1,4 @@
-//! A whole mesh for one test: its own network, its own store, the test's agents.
+//! A whole mesh for one test, with its own in-memory network, its own store and the test's agents.
 
 use std::path::Path;
 
@@ -15,20 +15,19 @@ use tempfile::TempDir;
 
 use crate::config::{Config, store_in};
 
-/// A mesh in this process without sockets. Dropped, it is cut off, and its store is deleted.
-/// Webhooks and agents of other meshes are outside of it: these are called over the machine's
-/// network, as always.
+/// A mesh in this process without sockets. A drop aborts it and deletes its store. Webhooks and
+/// remote agents are outside of it and are called over the machine's network.
 ///
 /// ```
 /// # use faultline::testing::TestMesh;
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let mesh = TestMesh::builder().configure(|c| c.worker.agents = vec!["echo".into()]).start().await?;
 ///
-/// // As a client of A2A that found the agent by its card.
+/// // As an A2A client that discovers the agent by its card.
 /// let echo = mesh.connect("echo").await?;
 /// assert_eq!(echo.run(faultline_client::text("hello")).await?.text(), "hello");
 ///
-/// // As bytes, for whoever has to see them.
+/// // As HTTP, for tests of the wire format.
 /// let body = serde_json::json!({
 ///     "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]},
 /// });
@@ -47,7 +46,7 @@ pub struct TestMesh {
     _dir: TempDir,
 }
 
-/// What a mesh is to be like.
+/// The agents and the configuration of a mesh to be started.
 #[must_use]
 pub struct Builder {
     offers: Vec<Offer>,
@@ -56,32 +55,32 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// With this agent. The first one also answers at the root.
+    /// Adds an agent. The first one is also the default agent at the root.
     pub fn agent(mut self, offer: Offer) -> Self {
         self.offers.push(offer);
         self
     }
 
-    /// With its tasks in this store, such as `postgres://…`, which stays when the mesh is gone.
-    /// Otherwise in one of its own.
+    /// Keeps tasks in this store, such as `postgres://…`, which outlives the mesh. By default the
+    /// mesh has a temporary store of its own.
     pub fn store(mut self, url: impl Into<String>) -> Self {
         self.store = Some(url.into());
         self
     }
 
-    /// With this in its configuration: built-in agents, tokens, limits of an agent. Addresses are
-    /// the mesh's own, and so is the store unless [`Builder::store`] names one.
+    /// Changes the configuration: built-in agents, tokens, limits of an agent. The addresses are
+    /// overridden, and so is the store unless [`Builder::store`] names one.
     pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
         self
     }
 
-    /// Speaking REST and nothing else, as its cards say.
+    /// Serves the REST binding only, also according to the cards.
     pub fn rest_only(self) -> Self {
         self.configure(|config| config.gateway.bindings = vec![faultline_gateway::Binding::Rest])
     }
 
-    /// Returns once it answers and its agents are offered.
+    /// Starts the mesh and returns once it answers and its agents are offered.
     pub async fn start(self) -> anyhow::Result<TestMesh> {
         let Self { offers, mut config, store } = self;
         if offers.is_empty() && config.worker.agents.is_empty() {
@@ -113,13 +112,13 @@ impl TestMesh {
         Builder { offers: Vec::new(), config, store: None }
     }
 
-    /// Sends one text and waits until its task ends or asks. A task that failed is no error here:
-    /// [`Answer::ok`] makes it one.
+    /// Sends one text and waits until its task ends or asks. A failed task is not an error of this
+    /// call; [`Answer::ok`] turns it into one.
     pub async fn send(&self, agent: &str, text: &str) -> anyhow::Result<Answer> {
         Ok(self.client(agent)?.send(faultline_client::text(text)).await?)
     }
 
-    /// A client of an agent, without its card, by JSON-RPC or what else is served.
+    /// A client of an agent without its card, by the first binding that is served.
     pub fn client(&self, agent: &str) -> anyhow::Result<Client> {
         let binding = match self.bindings[0] {
             faultline_gateway::Binding::JsonRpc => Binding::JsonRpc,
@@ -135,23 +134,23 @@ impl TestMesh {
         Ok(builder.binding(binding).direct()?.agent(agent))
     }
 
-    /// A client that read the card of the agent and chose by it.
+    /// A client that has read the card of the agent and follows it.
     pub async fn connect(&self, agent: &str) -> anyhow::Result<Client> {
         let url = format!("{}/agents/{agent}", self.running.url());
         Ok(Client::builder(&url).network(self.network.clone()).connect().await?)
     }
 
-    /// The mesh's network, for clients that are to be told more: a token, a policy for retries.
+    /// The in-memory network of the mesh, for clients with further settings such as a token.
     pub fn network(&self) -> Network {
         self.network.clone()
     }
 
-    /// Where the gateway is in that network.
+    /// The URL of the gateway in that network.
     pub fn url(&self) -> String {
         self.running.url()
     }
 
-    /// One HTTP request as it is, to a path of the gateway. A stream is read to its end.
+    /// Sends one HTTP request to a path of the gateway. A stream is read to its end.
     pub async fn http(
         &self,
         request: Request<impl Into<Bytes>>,
@@ -166,12 +165,12 @@ impl TestMesh {
         Ok(Response::from_parts(head, body.to_bytes()))
     }
 
-    /// What a GET of this path is answered, which must be JSON.
+    /// The JSON response to a GET of this path.
     pub async fn get(&self, path: &str) -> anyhow::Result<(StatusCode, Value)> {
         self.json(Method::GET, path, String::new()).await
     }
 
-    /// What a POST of this JSON is answered: a call of REST, or a whole request of JSON-RPC.
+    /// The JSON response to a POST of this JSON: a call of REST, or a whole request of JSON-RPC.
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<(StatusCode, Value)> {
         self.json(Method::POST, path, body.to_string()).await
     }
@@ -190,7 +189,7 @@ impl TestMesh {
         Ok((response.status(), value))
     }
 
-    /// Leaves in order, as a deployment would.
+    /// Drains and stops the mesh.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.running.stop().await
     }

@@ -1,8 +1,9 @@
-//! `faultline bench`: what the mesh costs. It starts the mesh and a bare chain of the same hops as
-//! processes of this very binary and drives both in turns; the ratio is the figure that counts,
-//! because machines are noisy. Speed is reported, never asserted; a request that fails is an error.
+//! `faultline bench`: benchmarks of the mesh on this machine. The mesh and a bare chain of the same
+//! hops run as processes of this binary, and load is applied to both in turns; the ratio is the
+//! relevant figure, because machines are noisy. Speed is reported and not asserted; a failed request
+//! is an error.
 //!
-//! Its folders, each of which may use those before it: roles, load, figures, chain, sections.
+//! Folders, each of which may use those before it: roles, load, figures, chain, sections.
 
 mod chain;
 mod figures;
@@ -31,15 +32,15 @@ use sections::{
 const EXAMPLES: &str = "\
 Examples:
   faultline bench                       the mesh against a bare chain of the same hops
-  faultline bench --concurrency 64      only that one
-  faultline bench json                  what ProtoJSON costs
+  faultline bench --concurrency 64      only this concurrency
+  faultline bench json                  the cost of ProtoJSON
   faultline bench recovery              memory and restart with many stored tasks
-  faultline bench streams               many subscribers, and what an idle one costs
-  faultline bench cancel                one stop for 500 tasks on 20 workers
-  faultline bench failing               what a failed task costs beside one that succeeds
-  faultline bench tracing               what it costs to export every span
+  faultline bench streams               many subscribers, and the memory of an idle one
+  faultline bench cancel                one cancel of 500 tasks on 20 workers
+  faultline bench failing               the CPU of a failed task against a successful one
+  faultline bench tracing               the cost of exporting every span
   faultline bench hop --json            two ways from the gateway to the coordinator
-  faultline bench idle                  what 1,000 workers cost that have nothing to do
+  faultline bench idle                  the cost of 1,000 idle workers
   faultline bench stored                calls with 10,000 and with 1,000,000 stored tasks
   faultline bench cluster --postgres …  several coordinators on PostgreSQL, and many workers";
 
@@ -49,14 +50,14 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     section: Option<Section>,
-    /// One JSON object instead of tables.
+    /// Print one JSON object instead of tables.
     #[arg(long, global = true)]
     json: bool,
-    /// How long each chain is driven at each concurrency.
+    /// The duration of load on each chain at each concurrency.
     #[arg(long, value_name = "SECONDS", global = true, default_value = "2.4",
           value_parser = seconds)]
     seconds: Duration,
-    /// How many connections ask at the same time [default: 1,16,64,256; hop: 1,64,256;
+    /// The number of concurrent connections [default: 1,16,64,256; hop: 1,64,256;
     /// failing: 1,16; stored: 1; cluster: 64].
     #[arg(long, value_name = "N", global = true, value_delimiter = ',',
           value_parser = clap::value_parser!(u16).range(1..))]
@@ -68,29 +69,29 @@ pub(crate) struct Args {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Section {
-    /// ProtoJSON of a typical task, out and in.
+    /// ProtoJSON of a typical task, encoded and decoded.
     Json,
     /// Memory with many stored tasks, and the time to serve again after kill -9.
     Recovery,
-    /// 2,000 subscribers of 200 tasks: whether all see the same, and what an idle one costs.
+    /// 2,000 subscribers of 200 tasks: whether all see the same events, and the memory of an idle one.
     Streams,
-    /// One cancel of a root with 500 live descendants on 20 workers: until all of it has stopped.
+    /// One cancel of a root with 500 live descendants on 20 workers: the time until all have stopped.
     Cancel,
     /// Three hops that fail at the bottom, against three that succeed: the CPU of each.
     Failing,
-    /// Every span exported to a collector, against none: what is left of the throughput.
+    /// Every span exported to a collector, against none: the loss of throughput.
     Tracing,
     /// Gateway to coordinator: a unary call per request, or one long-lived stream for all.
     Hop,
-    /// Workers that have nothing to do: the memory and the CPU of their coordinator.
+    /// Idle workers: the memory and the CPU of their coordinator.
     Idle(idle::Options),
-    /// Get, list and dispatch with few stored tasks and with many: what a long past costs.
+    /// Get, list and dispatch with few stored tasks and with many.
     Stored(stored::Options),
-    /// One, two and three coordinators on PostgreSQL, and 1 to 16 workers: what each adds.
+    /// One, two and three coordinators on PostgreSQL, and 1 to 16 workers: the gain of each.
     Cluster(cluster::Options),
 }
 
-/// The kind of call that is made.
+/// The kind of call under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shape {
     Send,
@@ -113,16 +114,16 @@ impl Shape {
     }
 }
 
-/// What a section found, for people and for scripts.
+/// The result of a section, as text and as JSON.
 struct Report {
     text: String,
     json: Value,
-    /// Requests that failed, and bounds that did not hold.
+    /// The number of failed requests and violated bounds.
     failed: u64,
 }
 
 impl Args {
-    /// Measures and prints. On one thread: the driver must not compete with what it drives.
+    /// Measures and prints. One thread only: the load generator shares the machine with the servers.
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let measured = crate::service::runtime(1).context("no runtime")?.block_on(self.measure());
         progress("");
@@ -136,7 +137,7 @@ impl Args {
         Ok(Exit::OK)
     }
 
-    /// A signal drops the section, and with it every process and directory it made.
+    /// Runs the section. A signal drops it, with its processes and directories.
     async fn measure(&self) -> anyhow::Result<Report> {
         let mut terminate = signal(SignalKind::terminate()).context("no signals")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("no signals")?;
@@ -182,10 +183,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The one live line, on a terminal only. Empty: it goes away.
+/// Shows the live line, on a terminal only. An empty text erases it.
 fn progress(text: &str) {
     if stderr().is_terminal() {
-        // A terminal that is gone is no reason to stop.
+        // An error of the terminal must not end the bench.
         let _ = stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
     }
 }

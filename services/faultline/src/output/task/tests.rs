@@ -1,4 +1,4 @@
-//! Golden texts of tasks.
+//! Golden tests of the rendering of tasks.
 
 use faultline_proto::{
     advice::advise,
@@ -27,7 +27,7 @@ fn failed() -> (Task, Failure) {
 }
 
 #[test]
-fn a_task_shows_its_state_and_what_it_made() {
+fn card_shows_state_and_artifacts() {
     let task = task(
         r#"{"id":"t-1","contextId":"c-1","status":{"state":"TASK_STATE_COMPLETED",
         "timestamp":"2026-01-01T00:00:00.123456Z"},"artifacts":[
@@ -48,7 +48,7 @@ hello world
 }
 
 #[test]
-fn a_history_goes_from_the_attempts_to_the_origin() {
+fn history_shows_attempts_then_the_failure_with_its_origin() {
     let (task, failure) = failed();
     let mut inspect: InspectResponse = json::from_str(
         r#"{"agent":"script","traceId":"4bf9","created":"2026-01-01T00:00:00Z","lateReports":1,
@@ -89,7 +89,7 @@ not tried again: its reason says that this makes no sense
 }
 
 #[test]
-fn a_question_says_how_to_answer_it() {
+fn question_names_the_command_that_answers_it() {
     let interrupt = Interrupt {
         kind: interrupt::Kind::Choice as i32,
         prompt: "Which one?".into(),
@@ -115,7 +115,7 @@ fn a_question_says_how_to_answer_it() {
 }
 
 #[test]
-fn a_list_is_a_table_for_people_and_tabs_for_programs() {
+fn list_is_a_table_for_people_and_tab_separated_for_programs() {
     let tasks = vec![failed().0];
     let list = ListTasksResponse { tasks, ..ListTasksResponse::default() };
     let since = "2026-01-01T00:00:02.345Z";
@@ -132,7 +132,7 @@ fn a_list_is_a_table_for_people_and_tabs_for_programs() {
 }
 
 #[test]
-fn a_degraded_task_says_what_it_went_on_without() {
+fn degraded_task_names_the_tolerated_failures() {
     let mut task: Task = json::from_str(
         r#"{"id":"t-1","status":{"state":"TASK_STATE_COMPLETED"},"metadata":{
         "faultline.dev/degraded":true,"faultline.dev/tolerated":[
@@ -149,7 +149,7 @@ fn a_degraded_task_says_what_it_went_on_without() {
 fn screen(failure: Failure, not_retried: NotRetried) -> String {
     let failure = Failure::from_record(v1::Failure {
         id: "f-1".into(),
-        // The coordinator stores what its table says.
+        // The coordinator stores the flag of the reason table.
         retryable: Some(failure.may_retry()),
         ..failure.into_record()
     });
@@ -172,7 +172,7 @@ fn by_agent(row: &'static reason::Reason) -> Failure {
 }
 
 #[test]
-fn the_screen_of_an_overload_does_not_contradict_itself() {
+fn overload_is_retryable_in_every_line_of_its_card() {
     let text = screen(by_agent(&reason::OVERLOADED), NotRetried::Reason);
     assert!(text.contains("OVERLOADED (gRPC RESOURCE_EXHAUSTED, retryable, wait 1s)"), "{text}");
     assert!(text.contains("do     wait 1s, then send again;"), "{text}");
@@ -181,7 +181,7 @@ fn the_screen_of_an_overload_does_not_contradict_itself() {
 }
 
 #[test]
-fn a_race_that_was_lost_does_not_contradict_itself() {
+fn aborted_task_advises_to_repeat_the_whole_request() {
     let text = screen(by_agent(&reason::ABORTED), NotRetried::Reason);
     let why = "not tried again: only the whole unit of work can be tried again";
     assert!(text.contains(why), "{text}");
@@ -189,7 +189,7 @@ fn a_race_that_was_lost_does_not_contradict_itself() {
 }
 
 #[test]
-fn a_bad_request_four_hops_down_is_not_for_the_caller_to_correct() {
+fn invalid_request_four_hops_down_is_reported_to_its_author() {
     let far = ["billing", "planner", "desk", "front"]
         .into_iter()
         .fold(by_agent(&reason::INVALID_ARGUMENT), |failure, agent| failure.wrap(agent, "t", "c"));
@@ -201,15 +201,15 @@ fn a_bad_request_four_hops_down_is_not_for_the_caller_to_correct() {
 }
 
 #[test]
-fn a_bug_of_an_agent_does_not_send_anybody_to_mend_the_mesh() {
+fn agent_bug_does_not_blame_the_mesh() {
     let text = screen(by_agent(&reason::INTERNAL), NotRetried::Reason);
     assert!(text.contains("do     agent 'ledger' has a bug (failure id f-1)"), "{text}");
     assert!(!text.contains("mesh"), "{text}");
 }
 
 #[test]
-fn advice_is_the_one_of_the_gateway() {
-    // Names of workers say nothing about the reader: the gateway knows its scopes.
+fn advice_of_the_gateway_is_printed_unchanged() {
+    // The gateway knows the scopes of the reader; a visible worker name proves nothing.
     for (worker, reader) in [("w-1", Reader::Caller), ("", Reader::Operator)] {
         let failure = by_agent(&reason::WORKER_LOST);
         let advice = advise(&failure, reader);
@@ -229,7 +229,7 @@ fn advice_is_the_one_of_the_gateway() {
 }
 
 #[test]
-fn task_that_may_have_been_done_is_not_called_retryable() {
+fn unknown_outcome_is_not_called_retryable() {
     let text = screen(by_agent(&reason::TASK_TIMEOUT), NotRetried::Spent);
     assert!(text.contains("TASK_TIMEOUT (gRPC DEADLINE_EXCEEDED, outcome unknown)"), "{text}");
     assert!(text.contains("and repeat it only if that does no harm"), "{text}");
@@ -238,7 +238,7 @@ fn task_that_may_have_been_done_is_not_called_retryable() {
 }
 
 #[test]
-fn a_refusal_by_a_person_reads_as_one() {
+fn refusal_by_a_person_advises_against_a_repeat() {
     let declined = v1::Failure { declined: true, ..by_agent(&reason::TASK_REJECTED).into_record() };
     let text = screen(Failure::from_record(declined), NotRetried::Unspecified);
     let advice = "do     a person refused this: do not send it again unless that decision changes";

@@ -1,4 +1,4 @@
-//! Golden screens.
+//! Golden tests of the screen.
 
 use faultline_proto::{json, v1::AgentActivity};
 
@@ -56,7 +56,7 @@ fn text(seen: &Snapshot, selected: Option<usize>, columns: usize, rows: Option<u
 }
 
 #[test]
-fn a_small_screen_has_it_all() {
+fn small_screen_shows_all_tables() {
     assert_eq!(
         text(&seen(), Some(1), 80, Some(17)),
         "\
@@ -81,11 +81,11 @@ q quit"
 }
 
 #[test]
-fn a_wide_one_shows_every_second_and_colours_change_nothing_but_the_colour() {
+fn wide_screen_shows_every_second_and_style_adds_escape_codes_only() {
     let wide = text(&seen(), None, 200, None);
     let bank = wide.lines().find(|line| line.starts_with("bank")).unwrap();
     assert!(bank.ends_with(&format!("{}{}", "·".repeat(51), "█".repeat(10))), "{bank}");
-    assert!(!wide.contains('›') && !wide.contains("q quit"), "nobody points at a printed one");
+    assert!(!wide.contains('›') && !wide.contains("q quit"), "printed output has no selection");
     let screen = Screen { columns: 200, rows: None, style: Style::always() };
     let painted = frame(&seen(), &around(None), screen).join("\n");
     let mut plain = String::new();
@@ -96,7 +96,7 @@ fn a_wide_one_shows_every_second_and_colours_change_nothing_but_the_colour() {
 }
 
 #[test]
-fn no_screen_is_too_small_and_none_is_overrun() {
+fn frames_fit_screens_of_every_size() {
     let mut many = seen();
     for n in 0..30 {
         let mut agent = many.agents.agents[1].clone();
@@ -119,12 +119,12 @@ fn no_screen_is_too_small_and_none_is_overrun() {
     }
     let shown = text(&many, Some(31), 80, Some(24));
     for name in ["bank", "echo", "search", "and 2", "› INTERNAL"] {
-        assert!(shown.contains(name), "what matters is there, not {name}: {shown}");
+        assert!(shown.contains(name), "{name} is missing: {shown}");
     }
 }
 
 #[test]
-fn an_empty_mesh_says_so() {
+fn empty_mesh_has_a_line_for_each_empty_table() {
     let shown = text(&Snapshot::default(), Some(0), 80, Some(24));
     for words in ["0.0 done/s", "no agent was ever offered", "no worker is attached", "last 15m"] {
         assert!(shown.contains(words), "{words}: {shown}");
@@ -132,14 +132,14 @@ fn an_empty_mesh_says_so() {
 }
 
 #[test]
-fn trouble_stands_where_the_keys_were() {
+fn warning_replaces_the_line_of_keys() {
     let screen = Screen { columns: 80, rows: Some(24), style: Style::plain() };
     let around = ScreenContext { trouble: "no news for 3s: gone", ..around(Some(0)) };
     assert_eq!(frame(&seen(), &around, screen)[23], "no news for 3s: gone");
 }
 
 #[test]
-fn lines_are_shared_by_need() {
+fn lines_are_divided_by_demand() {
     assert_eq!(divide_rows([3, 3, 3], 15), [3, 3, 3]);
     assert_eq!(divide_rows([9, 1, 1], 9), [7, 1, 1]);
     assert_eq!(divide_rows([9, 9, 9], 10), [3, 3, 4]);

@@ -1,4 +1,4 @@
-//! Golden texts of trees.
+//! Golden tests of the rendering of trees.
 
 use faultline_proto::{
     advice::{Reader, advise},
@@ -8,7 +8,7 @@ use faultline_proto::{
 
 use super::*;
 
-/// A task as `Inspect` shows it, of which only the state is of interest.
+/// A task as `Inspect` returns it, with this state.
 fn seen(id: &str, agent: &str, state: &str, end: Option<&str>, attempts: &str) -> TaskTree {
     let ended = end.map(|end| format!(r#""ended":"2026-01-01T00:00:{end}Z","#));
     let text = format!(
@@ -117,12 +117,12 @@ const FIVE_HOPS: &str = "\
 ";
 
 #[test]
-fn five_hops_go_from_what_broke_to_what_to_do() {
+fn failure_five_hops_down_shows_origin_tree_and_advice() {
     assert_eq!(render(&five_hops(), &at(9), Style::plain()), FIVE_HOPS);
 }
 
 #[test]
-fn colours_change_nothing_but_the_colour() {
+fn styled_text_equals_plain_text_without_escape_codes() {
     let painted = render(&five_hops(), &at(9), Style::always());
     assert!(painted.contains("\x1b["));
     let mut plain = String::new();
@@ -133,7 +133,7 @@ fn colours_change_nothing_but_the_colour() {
 }
 
 #[test]
-fn a_cancelled_tree_is_shown_with_all_its_levels() {
+fn cancelled_tree_with_failures_shows_all_levels() {
     let stopped = |agent: &str, id: &str, by: &str| {
         let failure = Failure::new(&reason::CANCELLED).because("the task was canceled");
         let failure = failure.with_cancellation(by, "").with_task(id, "c-1");
@@ -159,7 +159,7 @@ fn a_cancelled_tree_is_shown_with_all_its_levels() {
 }
 
 #[test]
-fn a_live_task_says_where_it_is() {
+fn live_task_lists_its_active_subtasks() {
     let running = attempt(1, "w-1", "00", None, "RUNNING");
     let search = seen("t-2", "search", "WORKING", None, &attempt(2, "w-7", "04", None, "RUNNING"));
     let queued = seen("t-3", "sum", "SUBMITTED", None, "");
@@ -186,7 +186,7 @@ fn a_live_task_says_where_it_is() {
 }
 
 #[test]
-fn a_task_that_waits_says_who_asks_what() {
+fn waiting_task_names_the_asking_agent_and_its_question() {
     let running = attempt(1, "w-1", "00", None, "RUNNING");
     let mut pay = seen("t-2", "pay", "INPUT_REQUIRED", None, &running);
     pay.task.interrupts = vec![json::from_str(r#"{"prompt":"Which card?"}"#).unwrap()];
@@ -212,7 +212,7 @@ fn a_task_that_waits_says_who_asks_what() {
 }
 
 #[test]
-fn what_failed_without_ending_it_is_listed_and_many_siblings_are_counted() {
+fn tolerated_failures_are_listed_and_many_siblings_are_counted() {
     let many = (0..30).map(|n| seen(&format!("t-{n}"), "echo", "COMPLETED", Some("01"), ""));
     let mut below: Vec<_> = many.collect();
     let failed = seen("t-x", "bank", "FAILED", Some("01"), &once("w-3"));
@@ -233,7 +233,7 @@ fn what_failed_without_ending_it_is_listed_and_many_siblings_are_counted() {
 }
 
 #[test]
-fn a_peer_outside_the_mesh_is_quoted() {
+fn hops_outside_the_mesh_are_quoted() {
     let mut record = born().wrap("gate", "t-1", "c-1").into_record();
     record.foreign = true;
     record.causes[1].task_id = "theirs".into();
@@ -249,7 +249,7 @@ fn a_peer_outside_the_mesh_is_quoted() {
 }
 
 #[test]
-fn a_fan_out_says_how_many_answered() {
+fn fan_out_shows_the_number_of_answers() {
     let aggregate = Aggregate { required: 2, succeeded: 1, asked: 3, ..Aggregate::default() };
     let mut record = Failure::new(&reason::MIN_RESULTS_NOT_MET)
         .because("Only 1/3 agents responded. Minimum required: 2")
@@ -267,7 +267,7 @@ fn a_fan_out_says_how_many_answered() {
 }
 
 #[test]
-fn below_a_fan_out_each_branch_that_failed_leads_to_where_it_broke() {
+fn failed_branches_of_a_fan_out_lead_to_their_origins() {
     let failed = |id, agent| seen(id, agent, "FAILED", Some("02"), &once("w-1"));
     let bank = because(failed("t-5", "bank"), &born());
     let wrapped = born().wrap("pay", "t-4", "c-1");
@@ -299,7 +299,7 @@ fn below_a_fan_out_each_branch_that_failed_leads_to_where_it_broke() {
 }
 
 #[test]
-fn after_a_cancel_every_level_of_the_tree_is_shown() {
+fn cancelled_tree_without_failure_records_below_the_root_shows_all_levels() {
     let canceled = |id, agent| seen(id, agent, "CANCELED", Some("02"), &once("w-1"));
     let search = with(canceled("t-3", "search"), vec![canceled("t-4", "bank")]);
     let plan = with(canceled("t-2", "plan"), vec![search]);

@@ -1,5 +1,5 @@
-//! A chain of processes behind one HTTP address, and two of them driven in turns: whatever else
-//! the machine does meanwhile hits both.
+//! A chain of processes behind one HTTP address, and load on several chains in turns, so that other
+//! work of the machine affects all of them equally.
 //!
 //! May use: roles, load and figures.
 
@@ -17,39 +17,39 @@ use crate::cmd::bench::{
     roles::Hop,
 };
 
-/// Stretches that the time of one point is cut into.
+/// The number of periods that the duration of one point is divided into.
 const SLICES: u32 = 4;
-/// Of each fleet, before anything counts.
+/// Load on each chain before the measurement.
 const WARM_UP: Duration = Duration::from_millis(100);
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 const START_PAUSE: Duration = Duration::from_millis(20);
 
-/// Servers, the one with the HTTP address last. All die with it.
+/// The processes of one chain, that with the HTTP address last. A drop kills all of them.
 pub(crate) struct Chain {
     pub(crate) address: SocketAddr,
     processes: Vec<Process>,
 }
 
-/// A mesh of other than three processes.
+/// The processes of a cluster. The section builds it; `Chain::cluster` starts them.
 pub(crate) struct Layout<'a> {
-    /// The URL.
+    /// The URL of the store.
     pub(crate) store: &'a str,
     pub(crate) coordinators: usize,
     pub(crate) workers: usize,
-    /// Of each worker.
+    /// The agents of each worker.
     pub(crate) agents: &'a str,
     pub(crate) slots: u32,
     pub(crate) attached: Attached,
 }
 
-/// Which coordinators a worker knows.
+/// The coordinators that a worker knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
-    /// All, and is attached to any.
+    /// All of them.
     Anywhere,
-    /// One, each worker the next.
+    /// One of them, in turn.
     InTurn,
-    /// The first, all of them.
+    /// The first one only.
     ToFirst,
 }
 
@@ -61,18 +61,18 @@ impl Chain {
         Ok(Self { address, processes })
     }
 
-    /// The mesh itself, its store in `dir`, with these agents.
+    /// A mesh of three processes with its store in `dir` and these agents.
     pub(crate) async fn mesh(dir: &Path, agents: &str) -> anyhow::Result<Self> {
         Self::mesh_with(dir, agents, &[]).await
     }
 
-    /// The same with variables in the environment of each process.
+    /// A mesh with these variables in the environment of each process.
     pub(crate) async fn mesh_with(dir: &Path, agents: &str, env: Env<'_>) -> anyhow::Result<Self> {
         let store = format!("sqlite:{}", dir.join("db").display());
         Self::three(dir, &store, agents, env).await
     }
 
-    /// The same on another store.
+    /// A mesh on this store.
     pub(crate) async fn mesh_on(dir: &Path, store: &str, agents: &str) -> anyhow::Result<Self> {
         Self::three(dir, store, agents, &[]).await
     }
@@ -88,7 +88,7 @@ impl Chain {
         Self::new(vec![coordinator, worker, gateway])
     }
 
-    /// A mesh whose gateway knows every coordinator.
+    /// A mesh with several coordinators and workers; its gateway knows every coordinator.
     pub(crate) async fn cluster(dir: &Path, layout: &Layout<'_>) -> anyhow::Result<Self> {
         let mut processes = Vec::new();
         for n in 0..layout.coordinators {
@@ -106,7 +106,7 @@ impl Chain {
         Self::new(processes)
     }
 
-    /// More workers for a cluster, until it has as many as the layout says now.
+    /// Adds workers to a cluster up to the number in the layout.
     pub(crate) async fn grow(&mut self, dir: &Path, layout: &Layout<'_>) -> anyhow::Result<()> {
         let there = self.processes.len() - layout.coordinators - 1;
         for n in there..layout.workers {
@@ -118,7 +118,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The same hops and nothing else.
+    /// The bare chain: the same hops without the services.
     pub(crate) async fn bare(dir: &Path) -> anyhow::Result<Self> {
         let middle = Process::start(dir, "middle", &["middle"]).await?;
         let args = ["back", "--to", &middle.address];
@@ -128,7 +128,7 @@ impl Chain {
         Self::new(vec![middle, back, front])
     }
 
-    /// Only front and middle, with one of the two ways between them.
+    /// The front and the middle only, with this transport between them.
     pub(crate) async fn hop(dir: &Path, hop: Hop) -> anyhow::Result<Self> {
         let (name, middle, front) = match hop {
             Hop::Unary => ("unary", "middle-unary", "front-unary"),
@@ -140,7 +140,7 @@ impl Chain {
         Self::new(vec![middle, front])
     }
 
-    /// Waits for the first good answer; gives its frames and bytes.
+    /// Waits for the first successful response; its number of frames and bytes.
     pub(crate) async fn first_answer(&self, request: &[u8]) -> anyhow::Result<(usize, usize)> {
         ask_until_served(self.address, request, START_TIMEOUT, START_PAUSE).await
     }
@@ -150,18 +150,18 @@ impl Chain {
         self.processes.first_mut().context("a chain of nothing")
     }
 
-    /// Resident bytes of its servers, in the order of the chain.
+    /// The resident memory of each process in bytes, in the order of the chain.
     pub(crate) fn memory(&self) -> anyhow::Result<Vec<u64>> {
         let bytes = self.processes.iter().map(Process::memory).collect::<Option<_>>();
         bytes.context("no /proc to read memory from")
     }
 
-    /// CPU time of its servers so far; `None` where there is no /proc.
+    /// The CPU time of all processes; `None` without /proc.
     pub(crate) fn cpu(&self) -> Option<Duration> {
         self.processes.iter().map(Process::cpu).sum()
     }
 
-    /// Kills all of it, and waits until they are gone: the directory goes next.
+    /// Kills all processes and waits for their end, so that their directory can be deleted.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         for process in &mut self.processes {
             process.kill().await?;
@@ -175,7 +175,7 @@ pub(crate) async fn coordinator(dir: &Path, listen: &str, store: &str) -> anyhow
     Process::start(dir, "coordinator", &args).await
 }
 
-/// What gateways and workers are told of them.
+/// The addresses of the coordinators, as a list for gateways and workers.
 fn addresses(coordinators: &[Process]) -> String {
     let urls = coordinators.iter().map(|process| format!("http://{}", process.address));
     urls.collect::<Vec<_>>().join(",")
@@ -199,7 +199,7 @@ async fn worker(
     Process::start(dir, &name, &args).await
 }
 
-/// Drives two chains in turns, each for `span` altogether.
+/// Applies load to two chains in turns, each for `span` in total.
 pub(crate) async fn alternate(
     chains: [&Chain; 2],
     request: &Arc<[u8]>,
@@ -211,7 +211,7 @@ pub(crate) async fn alternate(
     in_turns([(a, open(a).await?), (b, open(b).await?)], span).await
 }
 
-/// Drives fleets in turns, each for `span` altogether.
+/// Applies load to several chains in turns, each for `span` in total.
 pub(crate) async fn in_turns<const N: usize>(
     fleets: [(&Chain, Fleet); N],
     span: Duration,

@@ -1,5 +1,5 @@
-//! The PostgreSQL that a section runs on: databases of its own there, and what the server itself
-//! takes of this machine, if it is on it.
+//! The PostgreSQL server of a section: a temporary database on it, and the CPU time of the server if
+//! it runs on this machine.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use faultline_coordinator::Database;
 use crate::cmd::bench::chain::process::Stat;
 
 pub(crate) const HELP: &str = "\
-The server may be any at which the user may create databases; what is made there goes again. From a
+The server may be any on which the user may create databases; they are deleted at the end. From a
 checkout, `tests/postgres start /tmp/pg` starts one and prints its URL; `tests/postgres stop
 /tmp/pg` stops it.";
 
-/// An empty database that goes with it, and the server behind it.
+/// A temporary database, deleted on drop, and the process of its server.
 pub(crate) struct Postgres {
     database: Database,
-    /// The parent of all its processes; `None`: not on this machine.
+    /// The process id of the server's main process; `None`: not on this machine.
     server: Option<u32>,
 }
 
@@ -24,7 +24,7 @@ impl Postgres {
     pub(crate) async fn on(server: &str) -> anyhow::Result<Self> {
         let made = Database::create(server).await;
         let database = made.context("cannot make a database for the bench")?;
-        let session = database.process_id().await.context("no word from the database")?;
+        let session = database.process_id().await.context("the database does not answer")?;
         let server = Stat::of(session).filter(|stat| stat.name.starts_with("postgres"));
         Ok(Self { database, server: server.map(|stat| stat.parent) })
     }
@@ -33,13 +33,13 @@ impl Postgres {
         self.database.url()
     }
 
-    /// What PostgreSQL would do by itself after a while, and had done long before the store were as
-    /// full as the bench makes it.
+    /// Vacuums and analyses the database, as PostgreSQL's autovacuum would have done while the store
+    /// grew.
     pub(crate) async fn settle(&self) -> anyhow::Result<()> {
         self.database.settle().await.context("cannot vacuum the database of the bench")
     }
 
-    /// CPU time of the whole server so far.
+    /// The CPU time of all processes of the server.
     pub(crate) fn cpu(&self) -> Option<Duration> {
         let server = self.server?;
         let itself = Stat::of(server)?;

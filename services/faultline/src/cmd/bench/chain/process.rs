@@ -1,5 +1,5 @@
-//! One process of this binary: started, known to be ready, measured through /proc, and killed
-//! whatever happens.
+//! One process of this binary: started, awaited until it is ready, measured through /proc, and
+//! killed on drop.
 
 use std::{
     fs::{self, File},
@@ -19,37 +19,37 @@ use tokio::{
 };
 
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// What /proc counts CPU time in: Linux shows everybody 100 ticks a second.
+/// The unit of CPU time in /proc: Linux reports 100 ticks per second to user space.
 const TICK: Duration = Duration::from_millis(10);
-/// How long a killed process may take to be gone, in looks and the pause between them.
+/// The wait for the end of a killed process: the number of checks and the pause between them.
 const REAP_LOOKS: u32 = 400;
 const REAP_PAUSE: Duration = Duration::from_millis(5);
-/// How much of a log is shown when a process does not start.
+/// Bound on the part of a log that is shown when a process does not start.
 const LOG_BYTES: usize = 2000;
 
-/// The token that the processes of one bench present to each other.
+/// The mesh token that the processes of one bench share.
 pub(crate) static TOKEN: LazyLock<Secret> = LazyLock::new(Secret::random);
 
-/// Names and values.
+/// The names and values of environment variables.
 pub(crate) type Env<'a> = &'a [(&'a str, &'a str)];
 
-/// Killed when dropped, and by itself when the bench dies without a chance to.
+/// A child process. A drop kills it, and it exits by itself if the bench is killed.
 pub(crate) struct Process {
     child: Child,
     pid: u32,
-    /// What followed `ready`: an address, or nothing.
+    /// The text after `ready` in its first line: an address, or nothing.
     pub(crate) address: String,
-    /// Held open: a process must not die of what it prints, and it ends when its stdin does.
+    /// Held open: a closed stdout would break its prints, and a closed stdin ends it.
     _pipes: (BufReader<ChildStdout>, Option<ChildStdin>),
 }
 
 impl Process {
-    /// Starts a role of this binary and waits for the line that says that it serves.
+    /// Starts a role of this binary and waits for its line `ready`.
     pub(crate) async fn start(dir: &Path, name: &str, args: &[&str]) -> anyhow::Result<Self> {
         Self::start_with(dir, name, args, &[]).await
     }
 
-    /// The same with these variables in its environment.
+    /// Starts a role with these variables in its environment.
     pub(crate) async fn start_with(
         dir: &Path,
         name: &str,
@@ -58,7 +58,7 @@ impl Process {
     ) -> anyhow::Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let mut command = Command::new(std::env::current_exe()?);
-        // Neither a faultline.toml nor the environment may change what is measured.
+        // The user's environment must not influence the measurement.
         for (key, _) in std::env::vars_os().filter(|(k, _)| is_ours(&k.to_string_lossy())) {
             command.env_remove(key);
         }
@@ -89,12 +89,12 @@ impl Process {
         Ok(Self { child, pid, address, _pipes: (stdout, stdin) })
     }
 
-    /// CPU time so far, user and system; `None` where there is no /proc.
+    /// The CPU time, user and system; `None` without /proc.
     pub(crate) fn cpu(&self) -> Option<Duration> {
         Some(Stat::of(self.pid)?.own)
     }
 
-    /// Resident memory, in bytes.
+    /// The resident memory in bytes.
     pub(crate) fn memory(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
@@ -102,14 +102,14 @@ impl Process {
         Some(kilobytes * 1024)
     }
 
-    /// `kill -9`, and waits until it is gone.
+    /// Sends SIGKILL and waits for the end of the process.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
-        self.child.kill().await.context("cannot kill a process of ours")
+        self.child.kill().await.context("cannot kill a process of the bench")
     }
 }
 
-/// Waits for its end, also where nothing is polled any more: the directory of its files goes next,
-/// and what nobody waits for stays behind as a zombie.
+/// Waits for the end of the process without the runtime: its directory is deleted next, and a child
+/// that is not awaited becomes a zombie.
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.start_kill();
@@ -122,20 +122,20 @@ impl Drop for Process {
     }
 }
 
-/// What /proc says of a process, which need not be ours.
+/// The entry of any process in /proc.
 pub(crate) struct Stat {
     pub(crate) name: String,
     pub(crate) parent: u32,
-    /// CPU time so far, user and system.
+    /// The CPU time of the process, user and system.
     pub(crate) own: Duration,
-    /// The same of those of its children that have ended.
+    /// The CPU time of its children that have ended.
     pub(crate) ended: Duration,
 }
 
 impl Stat {
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in brackets may hold anything, so fields count from behind it.
+        // The name in parentheses may contain any character, so fields are counted after it.
         let (head, fields) = stat.rsplit_once(')')?;
         let name = head.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = fields.split_whitespace().collect();
@@ -145,7 +145,7 @@ impl Stat {
         Some(Self { name, parent: number(1)?, own: TICK * own, ended: TICK * ended })
     }
 
-    /// Those that there are.
+    /// All processes.
     pub(crate) fn all() -> impl Iterator<Item = (u32, Self)> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -157,7 +157,7 @@ fn is_ours(key: &str) -> bool {
     key.starts_with("FAULTLINE_") || key.starts_with("OTEL_")
 }
 
-/// A directory that goes away with its owner.
+/// A temporary directory; a drop deletes it.
 pub(crate) struct ScratchDir {
     path: PathBuf,
 }
@@ -176,7 +176,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // Nobody is left to tell, and the system empties the place anyway.
+        // An error is ignored: the system empties the temporary directory.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! What the disk under the store takes to make a page durable: the floor under every commit.
+//! The fsync latency of the disk under the store, which is the lower bound of every commit.
 
 use std::{
     fs::File,
@@ -13,13 +13,14 @@ const PAGE: [u8; 4096] = [0x5a; 4096];
 const WRITES_MAX: usize = 300;
 const TIME_MAX: Duration = Duration::from_secs(2);
 
+/// The percentiles of the fsync latency.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fsync {
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
 }
 
-/// Appends pages to a file and waits for each, as a log does.
+/// Appends pages to a file and syncs each of them, as a write-ahead log does.
 pub(crate) fn fsync(dir: &Path) -> std::io::Result<Fsync> {
     let mut file = File::create(dir.join("fsync"))?;
     let start = Instant::now();

@@ -1,12 +1,12 @@
-//! How busy the whole machine is, whoever keeps it so: where everything shares it, that says what
-//! limits.
+//! The CPU utilization of the whole machine from /proc/stat. With all processes on one machine it
+//! shows whether the CPU is the limit.
 
 use std::{
     fs,
     ops::{Add, Sub},
 };
 
-/// Time of all cores so far, in ticks.
+/// The busy and the total CPU time of all cores since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CpuTime {
     busy: f64,
@@ -14,7 +14,7 @@ pub(crate) struct CpuTime {
 }
 
 impl CpuTime {
-    /// Nothing where there is no /proc.
+    /// The current counters; zero without /proc.
     pub(crate) fn now() -> Self {
         fs::read_to_string("/proc/stat").ok().and_then(|stat| Self::read(&stat)).unwrap_or_default()
     }
@@ -22,13 +22,12 @@ impl CpuTime {
     fn read(stat: &str) -> Option<Self> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<f64> = line.split_whitespace().filter_map(|t| t.parse().ok()).collect();
-        // Guests are in the first two already; the fourth and fifth are idle and waiting for a
-        // disk.
+        // The first two include guest time; the fourth and fifth are idle time and I/O wait.
         let all = ticks.iter().take(8).sum();
         Some(Self { busy: all - ticks.get(3)? - ticks.get(4)?, all })
     }
 
-    /// In parts of one.
+    /// The share of busy time, from 0 to 1.
     pub(crate) fn share(self) -> Option<f64> {
         (self.all > 0.0).then(|| self.busy / self.all)
     }
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_busy_with_what_is_neither_idle_nor_waiting() {
+    fn busy_time_excludes_idle_time_and_io_wait() {
         let before = CpuTime::read("cpu  10 0 10 60 20 0 0 0 5 0\ncpu0 1 2 3").unwrap();
         let after = CpuTime::read("cpu  40 0 20 110 30 0 0 0 9 0\n").unwrap();
         assert_eq!((after - before).share(), Some(0.4));

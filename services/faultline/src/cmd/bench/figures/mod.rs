@@ -1,4 +1,4 @@
-//! What a stretch of load comes down to: requests a second, two percentiles, CPU.
+//! The figures of a period of load: requests per second, two percentiles, CPU.
 //!
 //! May use: load.
 
@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 
 use crate::cmd::bench::load::driver::Tally;
 
+/// The figures of one period of load, computed once from its counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) requests: usize,
     pub(crate) rps: f64,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
-    /// Of all servers together; `None` where there is no /proc.
+    /// CPU of all servers per 1000 requests; `None` without /proc.
     pub(crate) cpu_ms_per_1000: Option<f64>,
     pub(crate) failed: u64,
     pub(crate) first_failure: Option<String>,
@@ -53,14 +54,14 @@ impl Figures {
         })
     }
 
-    /// Rps, p50, p99, CPU, as cells of a table.
+    /// Requests per second, p50, p99 and CPU as cells of a table.
     pub(crate) fn cells(&self) -> [String; 4] {
         let cpu = self.cpu_ms_per_1000.map_or("-".to_owned(), |cpu| format!("{cpu:.1}"));
         [format!("{:.0}", self.rps), human(self.p50), human(self.p99), cpu]
     }
 }
 
-/// Of what is sorted; `None` if there is nothing.
+/// A percentile of sorted values; `None` for an empty slice.
 pub(crate) fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((share * last as f64).round() as usize).copied()
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tally_becomes_figures() {
+    fn figures_are_computed_from_latencies_and_cpu() {
         let latencies = (1..=100).rev().map(|ms| ms * 1_000_000).collect();
         let elapsed = Duration::from_secs(2);
         let tally = Tally { latencies, elapsed, ..Tally::default() };
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_percentile() {
+    fn empty_slice_has_no_percentile() {
         assert_eq!(percentile::<u32>(&[], 0.5), None);
         assert_eq!(percentile(&[7], 0.99), Some(7));
     }

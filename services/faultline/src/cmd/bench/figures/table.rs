@@ -1,6 +1,6 @@
-//! Text in columns, numbers flush right.
+//! Tables as text, with numbers flush right.
 
-/// The first row is the head. The first column is flush left, every other flush right.
+/// Formats a table. The first row is the head; the first column is flush left, all others right.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_also_behind_letters_of_two_bytes() {
+    fn columns_align_also_behind_characters_of_two_bytes() {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
         let text = table(&[row(["a", "p50"]), row(["long", "9 µs"])]);
         assert_eq!(text, "a      p50\nlong  9 µs\n");

@@ -1,5 +1,5 @@
-//! The load: a closed loop, each connection asking again as soon as it has its answer. It checks
-//! every answer and stays cheap, because it shares the machine with what it measures.
+//! A closed-loop load generator: each connection sends its next request when it has the response. It
+//! checks every response and uses little CPU, because it shares the machine with the servers.
 
 use std::{
     net::SocketAddr,
@@ -15,16 +15,16 @@ use tokio::{
 
 use crate::cmd::bench::{Shape, load::http1::Connection};
 
-/// A request that takes longer has failed.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
-/// What every message says, about 200 bytes of it.
+/// The text of every message, about 200 bytes.
 const TEXT: &str = "The quick brown fox jumps over the lazy dog, and the lazy dog, which has seen \
     this before in every type specimen since the Boston Journal of 1885, does not even bother to \
     open an eye for it.";
-/// Always the same: a message id alone makes nothing a repeat.
+/// Always the same: a message id alone is no idempotency key.
 const MESSAGE_ID: &str = "01980000-0000-7000-8000-000000000001";
-/// What every answer has to contain, unless another is asked for.
+/// The default text that every response has to contain.
 const COMPLETED: &str = "TASK_STATE_COMPLETED";
 
 /// The bytes of one request, the same for every connection.
@@ -44,10 +44,10 @@ pub(crate) fn request(shape: Shape) -> Arc<[u8]> {
     (head + &body).into_bytes().into()
 }
 
-/// What came of a stretch of load.
+/// The counts and latencies of a period of load.
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// Of each request that went well, in nanoseconds.
+    /// The latency of each successful request, in nanoseconds.
     pub(crate) latencies: Vec<u32>,
     pub(crate) elapsed: Duration,
     pub(crate) failed: u64,
@@ -60,27 +60,27 @@ impl Tally {
         self.first_failure.get_or_insert_with(|| format!("{error:#}"));
     }
 
-    /// Adds what other connections saw in the same stretch.
+    /// Adds the counts of other connections in the same period.
     fn join(&mut self, other: Tally) {
         self.latencies.extend(other.latencies);
         self.failed += other.failed;
         self.first_failure = self.first_failure.take().or(other.first_failure);
     }
 
-    /// Adds another stretch.
+    /// Adds the counts of another period.
     pub(crate) fn append(&mut self, other: Tally) {
         self.elapsed += other.elapsed;
         self.join(other);
     }
 }
 
-/// Connections to one server that stay open between stretches of load.
+/// Connections to one server that stay open between periods of load.
 pub(crate) struct Fleet {
     address: SocketAddr,
     connections: Vec<Connection>,
-    /// Sent in turn.
+    /// The requests, sent in turn.
     requests: Arc<[Arc<[u8]>]>,
-    /// What every answer has to contain.
+    /// The text that every response has to contain.
     expected: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl Fleet {
         Self::open_with(address, count, [request].into()).await
     }
 
-    /// The same with requests that differ. There is at least one.
+    /// Opens connections that send these requests in turn. There is at least one.
     pub(crate) async fn open_with(
         address: SocketAddr,
         count: u16,
@@ -106,12 +106,12 @@ impl Fleet {
         Ok(Self { address, connections, requests, expected: COMPLETED })
     }
 
-    /// The same with answers of another kind.
+    /// Changes the text that every response has to contain.
     pub(crate) fn expecting(self, expected: &'static str) -> Self {
         Self { expected, ..self }
     }
 
-    /// Asks for as long as `span`; what is under way then is still waited for and counted.
+    /// Applies load for `span`; requests that are under way then are awaited and counted.
     pub(crate) async fn drive(&mut self, span: Duration) -> anyhow::Result<Tally> {
         let mut running = JoinSet::new();
         let start = Instant::now();
@@ -142,7 +142,7 @@ async fn repeat(
     let mut now = Instant::now();
     let mut next = requests.iter().cycle();
     while now < until {
-        // One timer for many requests: a clock per request would be the driver's own cost.
+        // One timer for many requests: a timer per request would add to the measured latency.
         let many = timeout(TIMEOUT + (until - now), async {
             while now < until {
                 let request = next.next().context("no request")?;
@@ -174,7 +174,7 @@ fn check((status, body): (u16, &[u8]), expected: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One request on a connection of its own: how many frames and bytes the answer had.
+/// Sends one request on a new connection; the number of frames and bytes of its response.
 pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<(usize, usize)> {
     let one = async {
         let mut connection = Connection::open(address).await?;
@@ -186,7 +186,7 @@ pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<(
     timeout(TIMEOUT, one).await.context("no answer in time")?
 }
 
-/// Asks until it is answered: the first answers of a mesh that is just coming together fail.
+/// Repeats a request until it succeeds: the first requests to a starting mesh fail.
 pub(crate) async fn ask_until_served(
     address: SocketAddr,
     request: &[u8],

@@ -1,5 +1,5 @@
-//! As little HTTP/1.1 as a load driver needs: one request at a time on a connection that stays
-//! open, and answers with a length or in chunks. Whatever else a server says is an error here.
+//! A minimal HTTP/1.1 client: one request at a time on a persistent connection, and responses with a
+//! length or in chunks. Any other response is an error.
 
 use std::{io, net::SocketAddr, ops::Range};
 
@@ -11,21 +11,22 @@ use tokio::{
 
 const READ_BYTES: usize = 8 * 1024;
 
+/// A persistent connection and the buffers of its current response.
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// The answer as it came.
+    /// The bytes of the response.
     raw: Vec<u8>,
-    /// Its body, when it came in chunks.
+    /// The body of a chunked response.
     joined: Vec<u8>,
-    /// Where the next chunk begins.
+    /// The position of the next chunk.
     at: usize,
 }
 
-/// What stands in the head of an answer.
+/// The relevant fields of a response head.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
-    /// `None`: in chunks.
+    /// `None`: chunked.
     length: Option<usize>,
 }
 
@@ -36,7 +37,7 @@ impl Connection {
         Ok(Self { stream, raw: Vec::with_capacity(2 * READ_BYTES), joined: Vec::new(), at: 0 })
     }
 
-    /// Sends one request and reads the whole answer: its status and its body.
+    /// Sends one request and reads the whole response; its status and body.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(u16, &[u8])> {
         let (head, start) = self.send(request).await?;
         let body = match head.length {
@@ -55,7 +56,7 @@ impl Connection {
         Ok((head.status, body))
     }
 
-    /// Sends one request and reads its answer, a stream, up to the first chunk.
+    /// Sends one request and reads its response, a stream, up to the first chunk.
     pub(crate) async fn begin(&mut self, request: &[u8]) -> anyhow::Result<()> {
         let (head, start) = self.send(request).await?;
         self.at = start;
@@ -66,7 +67,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Everything that came after the first chunk, to the end of the stream.
+    /// Reads the stream to its end; the data after the first chunk.
     pub(crate) async fn finish(&mut self) -> anyhow::Result<&[u8]> {
         self.joined.clear();
         while self.next_chunk().await? {}
@@ -85,7 +86,7 @@ impl Connection {
         }
     }
 
-    /// One more chunk of the body; false: that was its end.
+    /// Reads one more chunk of the body; false at its end.
     async fn next_chunk(&mut self) -> anyhow::Result<bool> {
         loop {
             match chunk(&self.raw, self.at)? {
@@ -127,8 +128,8 @@ fn parse_head(head: &[u8]) -> anyhow::Result<Head> {
     bail!("an answer without a length")
 }
 
-/// Where the data of the chunk is whose size line starts at `at`; `None`: not all there yet.
-/// Empty: that was the end.
+/// The range of the chunk with the size line at `at`; `None`: not yet complete. An empty range is
+/// the end of the body.
 fn chunk(raw: &[u8], at: usize) -> anyhow::Result<Option<Range<usize>>> {
     let Some(line) = find(&raw[at.min(raw.len())..], b"\r\n") else { return Ok(None) };
     let size = std::str::from_utf8(&raw[at..at + line]).context("chunk size")?;
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_says_how_long_its_body_is() {
+    fn head_gives_the_length_of_the_body() {
         let read = |text: &str| parse_head(text.as_bytes()).unwrap();
         let plain = read("HTTP/1.1 200 OK\r\nContent-Length: 12");
         assert_eq!(plain, Head { status: 200, length: Some(12) });
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_found_once_they_are_whole() {
+    fn chunks_are_found_once_they_are_complete() {
         let raw = b"..a\r\n0123456789\r\n0\r\n\r\n";
         assert_eq!(chunk(raw, 2).unwrap(), Some(5..15));
         assert_eq!(chunk(&raw[..16], 2).unwrap(), None);

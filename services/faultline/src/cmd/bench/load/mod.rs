@@ -1,4 +1,4 @@
-//! Load on one HTTP address: connections that repeat a request, and single calls.
+//! A load generator for one HTTP address: connections that repeat a request, and single calls.
 //!
 //! May use: nothing of the other folders of the bench.
 

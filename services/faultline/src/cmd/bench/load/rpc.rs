@@ -1,4 +1,4 @@
-//! Single calls, on a connection each, for what a section does beside its load.
+//! Single calls, each on a connection of its own, for the preparation of a section.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,7 +15,7 @@ pub(crate) fn request(path: &str, method: &str, params: &Value) -> Vec<u8> {
     post(path, &json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }))
 }
 
-/// The same of any request with a body.
+/// The bytes of a POST request with this JSON body.
 pub(crate) fn post(path: &str, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     let head = format!(
@@ -26,9 +26,9 @@ pub(crate) fn post(path: &str, body: &Value) -> Vec<u8> {
     (head + &body).into_bytes()
 }
 
-/// The parameters of a send. `what`: the message, but for what every one has.
-pub(crate) fn message(what: &Value) -> Value {
-    let mut message = what.clone();
+/// The parameters of a send. `content`: the message without its id and role.
+pub(crate) fn message(content: &Value) -> Value {
+    let mut message = content.clone();
     message["messageId"] = "m".into();
     message["role"] = "ROLE_USER".into();
     json!({ "message": message })

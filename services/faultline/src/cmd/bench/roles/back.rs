@@ -1,5 +1,5 @@
-//! The end of the bare chain: attached to the middle by one stream, it answers each assignment
-//! with the text it came with, in as many reports as the `echo` agent of a worker makes.
+//! The last hop of the bare chain: attached to the middle by one stream, it answers each assignment
+//! with the text of its message, in as many reports as the `echo` agent of a worker.
 
 use anyhow::Context;
 use faultline_chassis::{client::Channel, limits, process::print_ready_line};
@@ -41,7 +41,7 @@ fn echo(assign: Assign) -> Vec<Report> {
     (1..).zip(bodies).map(report).collect()
 }
 
-/// What `echo` makes of a message.
+/// The artifact of the `echo` agent for a message.
 pub(crate) fn artifact(message: Message) -> Artifact {
     Artifact {
         artifact_id: "echo".to_owned(),

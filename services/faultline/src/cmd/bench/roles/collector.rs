@@ -1,5 +1,5 @@
-//! A collector that counts: it takes spans by OTLP over gRPC, reads as much of them as it takes to
-//! count them, and says how many there were to whoever asks by HTTP.
+//! A span collector: it receives OTLP over gRPC, decodes only as much as counting needs, and reports
+//! the count by HTTP GET.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tonic::{Status, server::UnaryService};
 use tonic_prost::ProstCodec;
 
-/// `ExportTraceServiceRequest`, as far as it matters.
+/// `ExportTraceServiceRequest`, reduced to the fields that counting needs.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Export {
     #[prost(message, repeated, tag = "1")]

@@ -1,5 +1,5 @@
-//! The beginning of the bare chain: axum, JSON-RPC and ProtoJSON as in the gateway, and a call to
-//! the middle. It checks nothing that it does not need.
+//! The first hop of the bare chain: axum, JSON-RPC and ProtoJSON as in the gateway, and a call to the
+//! middle. It validates no more than it needs.
 
 use std::{
     collections::HashMap,
@@ -115,7 +115,7 @@ fn events<T: ProtoJson + Send + 'static>(id: String, frames: Streaming<T>) -> Bo
     let events = frames.map(move |frame| {
         number += 1;
         let mut out = Vec::with_capacity(1024);
-        // What is wrong shows in the body: the driver misses the end of the task there.
+        // An error shows in the body, where the load generator misses the end of the task.
         let _ = match frame {
             Ok(frame) => {
                 let _ = write!(out, "id: {number}\ndata: ");
@@ -131,7 +131,7 @@ fn events<T: ProtoJson + Send + 'static>(id: String, frames: Streaming<T>) -> Bo
 
 type Waiting = Mutex<HashMap<u64, oneshot::Sender<SendMessageResponse>>>;
 
-/// Many calls on one stream, with numbers to tell them apart.
+/// Many concurrent calls on one stream, distinguished by numbers.
 struct Link {
     calls: mpsc::Sender<Call>,
     waiting: Arc<Waiting>,

@@ -1,5 +1,5 @@
-//! The middle of the bare chain: A2A over gRPC in front, and behind it the stream of an attached
-//! back. It gives numbers, passes on and remembers who waits; there is no store and no task.
+//! The middle hop of the bare chain: A2A over gRPC towards the front, and the stream of an attached
+//! back. It numbers calls, forwards them and keeps their waiters; it has no store and no tasks.
 
 use std::{
     collections::HashMap,
@@ -38,7 +38,7 @@ use crate::cmd::bench::roles::back::artifact;
 
 mod a2a;
 
-/// Frames that wait for one reader; more than there ever are.
+/// Bound on the frames that wait for one reader; a stream has fewer.
 const FRAMES_MAX: usize = 8;
 
 pub(crate) async fn serve(at_once: bool) -> anyhow::Result<()> {
@@ -77,7 +77,7 @@ fn boxed<T: Send + 'static>(mut receiver: mpsc::Receiver<Result<T, Status>>) -> 
 }
 
 impl Middle {
-    /// As long as the ids of the mesh, so that as many bytes cross each hop.
+    /// An id as long as those of the mesh, so that each hop transfers the same number of bytes.
     fn new_id(&self) -> String {
         format!("{:036}", self.0.last_id.fetch_add(1, Ordering::Relaxed))
     }
@@ -88,7 +88,7 @@ impl Middle {
 
     async fn forward(&self, id: &str, message: Message, waiter: Waiter) -> Result<(), Status> {
         let back = self.0.back.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let back = back.ok_or_else(nobody)?;
+        let back = back.ok_or_else(not_attached)?;
         self.waiting().insert(id.to_owned(), waiter);
         let assign = Assign {
             task_id: id.to_owned(),
@@ -99,7 +99,7 @@ impl Middle {
             ..Assign::default()
         };
         let body = Some(to_worker::Body::Assign(assign));
-        back.send(ToWorker { body }).await.map_err(|_| nobody())
+        back.send(ToWorker { body }).await.map_err(|_| not_attached())
     }
 
     async fn send(&self, request: SendMessageRequest) -> Result<SendMessageResponse, Status> {
@@ -110,7 +110,7 @@ impl Middle {
         } else {
             let (sender, receiver) = oneshot::channel();
             self.forward(&id, message.clone(), Waiter::One(sender)).await?;
-            receiver.await.map_err(|_| nobody())?
+            receiver.await.map_err(|_| not_attached())?
         };
         let task = task(id, message, TaskState::Completed, vec![artifact]);
         Ok(SendMessageResponse { payload: Some(send_message_response::Payload::Task(task)) })
@@ -163,13 +163,13 @@ impl Middle {
     }
 }
 
-/// A reader that left, or is behind by more than there ever is, shows in the driver.
+/// Sends a frame. If the reader is gone, the load generator counts the failure.
 fn put(frames: &mpsc::Sender<Result<StreamResponse, Status>>, payload: Payload) {
     let _ = frames.try_send(Ok(StreamResponse { payload: Some(payload) }));
 }
 
-fn nobody() -> Status {
-    Failure::new(&reason::UNAVAILABLE).because("nobody is attached").into()
+fn not_attached() -> Status {
+    Failure::new(&reason::UNAVAILABLE).because("no back is attached").into()
 }
 
 fn status(state: TaskState) -> Option<TaskStatus> {
@@ -218,7 +218,7 @@ impl Hub for Middle {
 impl Link for Middle {
     type OpenStream = Boxed<Reply>;
 
-    /// Only for a middle that answers at once: it takes one call after the other.
+    /// Only for a middle that answers at once: calls are handled one after the other.
     async fn open(
         &self,
         request: Request<Streaming<Call>>,

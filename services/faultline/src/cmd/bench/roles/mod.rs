@@ -1,6 +1,6 @@
-//! `faultline bench-role`: the processes that the bench starts. Hidden, because nobody but the
-//! bench has a use for them. Those of the bare chain run on the same kind of runtime as the
-//! services they stand for, and all of them end with the bench.
+//! `faultline bench-role`: the processes that the bench starts, as a hidden command. The processes of
+//! the bare chain use the same kind of runtime as the services that they replace. All of them end
+//! with the bench.
 //!
 //! May use: nothing of the other folders of the bench.
 
@@ -26,9 +26,9 @@ Examples:
   faultline bench-role back --to 127.0.0.1:PORT
   faultline bench-role front --to 127.0.0.1:PORT
 
-Prints `ready ADDRESS` on stdout and ends when its stdin does.";
+Prints `ready ADDRESS` on stdout and exits at the end of its stdin.";
 
-/// One process of `faultline bench`: a service, or what stands for it in the bare chain.
+/// One process of `faultline bench`: a service, or its replacement in the bare chain.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -38,38 +38,38 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// A service of the mesh, as its own command starts it.
+    /// A service of the mesh, started by its own command.
     Service {
-        /// That command.
+        /// The command and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
-    /// HTTP and JSON, as the gateway.
+    /// HTTP and JSON, in place of the gateway.
     Front {
-        /// The middle.
+        /// The address of the middle.
         #[arg(long, value_name = "ADDRESS")]
         to: String,
-        /// How a request gets there.
+        /// The transport of requests to the middle.
         #[arg(long, value_enum, default_value_t = Hop::Unary)]
         hop: Hop,
     },
-    /// gRPC to both sides, as the coordinator.
+    /// gRPC on both sides, in place of the coordinator.
     Middle {
-        /// Answer at once instead of asking the back.
+        /// Answer at once instead of calling the back.
         #[arg(long)]
         at_once: bool,
     },
     /// Takes spans by OTLP and counts them.
     Collector,
-    /// Attached by a stream, as a worker.
+    /// Attached by a stream, in place of a worker.
     Back {
-        /// The middle.
+        /// The address of the middle.
         #[arg(long, value_name = "ADDRESS")]
         to: String,
     },
 }
 
-/// The way from front to middle.
+/// The transport between front and middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Hop {
     /// A unary call per request.
@@ -80,7 +80,7 @@ pub(crate) enum Hop {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
-        end_with_the_bench();
+        exit_with_the_bench();
         let runtime = service::runtime(1).context("no runtime")?;
         let served = match self.role {
             Role::Service { command } => {
@@ -97,8 +97,8 @@ impl Args {
     }
 }
 
-/// The other end of stdin is the bench; however it dies, nothing of it stays behind.
-fn end_with_the_bench() {
+/// Exits at the end of stdin, which the bench holds open: no process outlives the bench.
+fn exit_with_the_bench() {
     thread::spawn(|| {
         let _ = stdin().read(&mut [0]);
         process::exit(0);

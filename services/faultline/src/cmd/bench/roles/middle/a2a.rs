@@ -1,4 +1,4 @@
-//! The A2A service of the middle: two methods pass on, and the contract demands the others.
+//! The A2A service of the middle: the two send methods forward calls, the others are unsupported.
 
 use faultline_proto::{
     Failure,
